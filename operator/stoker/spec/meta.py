@@ -1,0 +1,122 @@
+"""What every object has: metadata, owner references, conditions; and `Kind`, the handle by which stores name a type.
+
+Objects are Kubernetes-shaped and immutable once built: a change is a new object (`model_copy(update=…)`), so caches,
+watchers and threads may share one without copying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+
+class SpecModel(BaseModel):
+    """What a user writes: unknown fields are errors with a pointer to them."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, extra="forbid", frozen=True
+    )
+
+
+class StatusModel(BaseModel):
+    """What Stoker or the cluster writes: unknown fields (a newer version's) are left aside."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, extra="ignore", frozen=True
+    )
+
+
+class Key(NamedTuple):
+    """Where an object lives. Cluster-scoped objects have the namespace ''."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class OwnerReference(StatusModel):
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool = True
+    block_owner_deletion: bool = False
+
+
+class ObjectMeta(StatusModel):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+
+
+class Resource(StatusModel):
+    """The root of every stored object. Subclasses add `spec` and `status`."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta
+
+    @property
+    def key(self) -> Key:
+        return Key(self.metadata.namespace, self.metadata.name)
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    def dump(self) -> dict[str, Any]:
+        """The object as JSON-ready data with the names of the API; fields that are not set are absent."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class Condition(StatusModel):
+    """A Kubernetes condition (API conventions, "typical status properties")."""
+
+    type: str
+    status: str
+    reason: str
+    message: str = ""
+    last_transition_time: datetime
+    observed_generation: int = 0
+
+
+ResourceT = TypeVar("ResourceT", bound=Resource)
+
+
+def _no_rules(_old: Any, _new: Any) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True)
+class Kind(Generic[ResourceT]):
+    """A type of object as stores and routes name it.
+
+    `update_errors(old, new)` says what a change to the spec breaks (immutable fields), in words for people; stores
+    refuse such an update with `Invalid`.
+    """
+
+    model: type[ResourceT]
+    api_version: str
+    kind: str
+    plural: str
+    namespaced: bool
+    update_errors: Callable[[ResourceT, ResourceT], list[str]] = field(default=_no_rules)
+
+    def __str__(self) -> str:
+        return self.kind

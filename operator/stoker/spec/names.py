@@ -1,0 +1,83 @@
+"""Names that cross a boundary: API group, labels, annotations, finalizers, environment variables, limits."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+GROUP = "stoker.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+DEFAULT_PROJECT = "default"
+DEFAULT_QUEUE = "default"
+
+LABEL_JOB = f"{GROUP}/job"
+LABEL_JOB_UID = f"{GROUP}/job-uid"
+LABEL_ATTEMPT = f"{GROUP}/attempt"
+LABEL_WORKER = f"{GROUP}/worker"
+LABEL_QUEUE = f"{GROUP}/queue"
+
+ANNOTATION_SUBMITTER = f"{GROUP}/submitter"
+ANNOTATION_IDEMPOTENCY_KEY = f"{GROUP}/idempotency-key"
+ANNOTATION_REQUEST_DIGEST = f"{GROUP}/request-digest"
+
+# Held on every worker pod until the operator has taken its exit record into the job's status (as batch/v1 Job
+# does with batch.kubernetes.io/job-tracking), so that a deleted pod can't take its outcome with it.
+FINALIZER_OUTCOME = f"{GROUP}/outcome"
+
+# `<job>-<attempt>-<worker>` must fit a 63-character DNS label.
+JOB_NAME_MAX = 50
+
+# Variables that Stoker sets in a worker; a job's own `env` may not name them.
+RESERVED_ENV_PREFIXES = ("STOKER_", "PET_")
+RESERVED_ENV = frozenset(
+    {
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_VISIBLE_DEVICES",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+    }
+)
+
+_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _job_name(value: str) -> str:
+    if len(value) > JOB_NAME_MAX or not _DNS_1035.fullmatch(value):
+        raise ValueError(
+            f"must be 1 to {JOB_NAME_MAX} characters: lower-case letters, digits and '-', starting with a letter "
+            "and ending with a letter or digit (for example 'mnist-resnet-1')"
+        )
+    return value
+
+
+def _dns_label(value: str) -> str:
+    if len(value) > 63 or not _DNS_1035.fullmatch(value):
+        raise ValueError(
+            "must be 1 to 63 characters: lower-case letters, digits and '-', starting with a letter "
+            "and ending with a letter or digit"
+        )
+    return value
+
+
+def _env_name(value: str) -> str:
+    if not _ENV_NAME.fullmatch(value):
+        raise ValueError("an environment variable's name is letters, digits and '_', not starting with a digit")
+    if value in RESERVED_ENV or value.startswith(RESERVED_ENV_PREFIXES):
+        raise ValueError(f"{value} is set by Stoker; choose another name")
+    return value
+
+
+JobName = Annotated[str, Field(max_length=JOB_NAME_MAX), AfterValidator(_job_name)]
+DnsLabel = Annotated[str, Field(max_length=63), AfterValidator(_dns_label)]
+EnvName = Annotated[str, Field(max_length=256), AfterValidator(_env_name)]

@@ -1,0 +1,139 @@
+"""How an attempt ended and what follows: exit codes, failure categories and the one outcome table.
+
+The operator, the simulator, the docs and the tests read the same table. Exit codes count only with our own exit record
+beside them (DESIGN §7): a user's script may exit 75 of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from .worker import ExitRecord
+
+
+class ExitCode(IntEnum):
+    """What our trainer's exit codes mean; a user's own command gets only DONE and "else"."""
+
+    DONE = 0
+    BAD_CONFIG = 64
+    STOPPED = 75
+    OUT_OF_MEMORY = 76
+    DIVERGED = 77
+    STALLED = 78
+
+
+class Category(StrEnum):
+    """Why an attempt ended without success. A retry rule names these."""
+
+    USER_ERROR = "UserError"
+    BAD_CONFIG = "BadConfig"
+    OUT_OF_MEMORY = "OutOfMemory"
+    DIVERGED = "Diverged"
+    STALLED = "Stalled"
+    KILLED = "Killed"
+    NODE_LOST = "NodeLost"
+    REJECTED = "Rejected"
+    START_TIMEOUT = "StartTimeout"
+    INTERRUPTED = "Interrupted"
+    MAX_DURATION = "MaxDuration"
+
+
+class Intent(StrEnum):
+    """What Stoker itself had asked of the attempt before it ended; recorded in status before any pod is stopped."""
+
+    NONE = "None"
+    SUSPEND = "Suspend"
+    CANCEL = "Cancel"
+    MAX_DURATION = "MaxDuration"
+    PREEMPT = "Preempt"
+    WITHDRAW = "Withdraw"
+
+
+class Verdict(StrEnum):
+    """What becomes of the job."""
+
+    SUCCEEDED = "Succeeded"
+    SUSPENDED = "Suspended"
+    CANCELLED = "Cancelled"
+    REQUEUE = "Requeue"  # back to its queue position, no retry spent
+    RETRY = "Retry"  # back to the queue if the category's retries last, else Failed
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A category's default: how many retries, the first back-off, whether a user may raise the limit, and why."""
+
+    limit: int
+    backoff_s: float
+    raisable: bool
+    says: str
+
+
+POLICIES: dict[Category, Policy] = {
+    Category.USER_ERROR: Policy(0, 10, True, "the command exited with an error of its own"),
+    Category.BAD_CONFIG: Policy(0, 0, False, "the trainer refused its configuration; correct it and submit again"),
+    Category.OUT_OF_MEMORY: Policy(0, 10, True, "out of memory at the smallest micro-batch; ask for a larger GPU"),
+    Category.DIVERGED: Policy(0, 0, False, "the loss diverged; lower the learning rate or change the precision"),
+    Category.STALLED: Policy(2, 10, True, "no progress for too long"),
+    Category.KILLED: Policy(3, 5, True, "a process was killed from outside (often by the kernel, out of memory)"),
+    Category.NODE_LOST: Policy(8, 5, True, "the node or the worker's supervisor was lost"),
+    Category.REJECTED: Policy(0, 1, False, "the node refused the worker"),
+    Category.START_TIMEOUT: Policy(0, 1, False, "the gang was not fully running in time and was withdrawn"),
+    Category.INTERRUPTED: Policy(0, 1, False, "stopped from outside after saving"),
+    Category.MAX_DURATION: Policy(0, 0, False, "it ran as long as stop.maxDuration allows"),
+}
+
+# Back to the queue without spending a retry: nothing the job did. (With a back-off, so that a bad node can't spin.)
+FREE = frozenset({Category.REJECTED, Category.START_TIMEOUT, Category.INTERRUPTED})
+
+_BY_EXIT_CODE = {
+    ExitCode.BAD_CONFIG: Category.BAD_CONFIG,
+    ExitCode.OUT_OF_MEMORY: Category.OUT_OF_MEMORY,
+    ExitCode.DIVERGED: Category.DIVERGED,
+    ExitCode.STALLED: Category.STALLED,
+}
+
+
+def worker_category(record: ExitRecord | None, *, rejected: bool, own_trainer: bool) -> Category | None:
+    """Why one worker ended, or None if it was done.
+
+    `record` is its exit record, None where the supervisor left none (killed, node lost). `rejected` says the node
+    refused to start it. `own_trainer` says that our trainer ran, whose exit codes mean something; a user's command may
+    use any code for itself.
+    """
+    if rejected:
+        return Category.REJECTED
+    if record is None:
+        return Category.NODE_LOST
+    if record.exit_code == ExitCode.DONE and record.signal is None:
+        return None
+    if record.stop_requested:
+        return Category.INTERRUPTED
+    if record.signal is not None:
+        return Category.KILLED if record.signal == 9 else Category.USER_ERROR
+    if own_trainer and record.exit_code in _BY_EXIT_CODE:
+        return _BY_EXIT_CODE[ExitCode(record.exit_code)]
+    return Category.USER_ERROR
+
+
+def verdict(intent: Intent, category: Category | None) -> Verdict:
+    """What becomes of a job whose attempt ended by `category` (None: all workers done) while `intent` was recorded.
+
+    Work that is done is done, whatever was asked meanwhile. Under a recorded intent every other end is that intent's,
+    but for failures that stopping can't explain and that would only come again.
+    """
+    if category is None:
+        return Verdict.SUCCEEDED
+    if intent is Intent.CANCEL:
+        return Verdict.CANCELLED
+    if intent is Intent.MAX_DURATION:
+        return Verdict.FAILED
+    if category in (Category.BAD_CONFIG, Category.DIVERGED):
+        return Verdict.FAILED
+    if intent is Intent.SUSPEND:
+        return Verdict.SUSPENDED
+    if intent in (Intent.PREEMPT, Intent.WITHDRAW):
+        return Verdict.REQUEUE
+    return Verdict.REQUEUE if category in FREE else Verdict.RETRY

@@ -1,0 +1,101 @@
+"""Pod: the part of Kubernetes' v1 Pod that Stoker writes and reads. The node agent plays kubelet on the same shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import Field
+
+from .meta import Kind, Resource, StatusModel
+
+GPU_RESOURCE = "nvidia.com/gpu"
+CONTAINER = "worker"
+
+
+class EnvVar(StatusModel):
+    name: str
+    value: str = ""
+
+
+class Resources(StatusModel):
+    requests: Mapping[str, str] = {}
+    limits: Mapping[str, str] = {}
+
+
+class Container(StatusModel):
+    name: str = CONTAINER
+    image: str = ""
+    command: tuple[str, ...] = ()
+    working_dir: str | None = None
+    env: tuple[EnvVar, ...] = ()
+    resources: Resources = Resources()
+
+
+class PodSpec(StatusModel):
+    node_name: str = ""
+    """Where it is to run. On Kubernetes rendered as required node affinity by `metadata.name` (DESIGN §3)."""
+    containers: tuple[Container, ...]
+    termination_grace_period_seconds: int = Field(default=30)
+    restart_policy: str = "Never"
+
+
+class Terminated(StatusModel):
+    exit_code: int
+    signal: int | None = None
+    reason: str = ""
+    message: str = ""
+    """The worker's exit record as JSON (at most 4,096 bytes there, so without its progress summary if too long)."""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class ContainerState(StatusModel):
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(StatusModel):
+    name: str = CONTAINER
+    state: ContainerState = ContainerState()
+
+
+class PodPhase(StrEnum):
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class PodStatus(StatusModel):
+    phase: PodPhase = PodPhase.PENDING
+    reason: str = ""
+    """`Rejected` and kubelet's own words (Evicted, UnexpectedAdmissionError, …) when no container was started."""
+    message: str = ""
+    start_time: datetime | None = None
+    container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(Resource):
+    api_version: str = "v1"
+    kind: str = "Pod"
+    spec: PodSpec
+    status: PodStatus = PodStatus()
+
+    @property
+    def ended(self) -> bool:
+        """Its processes are gone: what it held is free."""
+        return self.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+    @property
+    def terminated(self) -> Terminated | None:
+        for status in self.status.container_statuses:
+            if status.name == CONTAINER:
+                return status.state.terminated
+        return None
+
+
+PODS = Kind(Pod, "v1", "Pod", "pods", namespaced=True)
+
+REJECTED = "Rejected"
+"""PodStatus.reason when our node agent could not lease what the pod asks for."""

