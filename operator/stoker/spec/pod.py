@@ -99,3 +99,6 @@ PODS = Kind(Pod, "v1", "Pod", "pods", namespaced=True)
 
 REJECTED = "Rejected"
 """PodStatus.reason when our node agent could not lease what the pod asks for."""
+
+NEVER_STARTED = "Cancelled"
+"""PodStatus.reason when the pod was deleted before any process of it was started."""

@@ -1,0 +1,238 @@
+"""How an attempt ended: from its workers' exit records to the job's new status.
+
+Pure. Owns the choice of the cause within a gang, retries and their back-off, blame, the attempt's entry in the history.
+Called by `lifecycle.step` once every worker of the attempt has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pydantic import ValidationError
+
+from stoker.spec.job import (
+    MAX_ATTEMPTS,
+    AttemptEnd,
+    Blame,
+    Phase,
+    TrainingJob,
+    TrainingJobStatus,
+    WorkerEnd,
+)
+from stoker.spec.meta import Condition
+from stoker.spec.outcome import POLICIES, Category, Intent, Verdict, verdict, worker_category
+from stoker.spec.pod import NEVER_STARTED, REJECTED, Pod
+from stoker.spec.quantity import parse_duration
+from stoker.spec.reasons import Code
+from stoker.spec.worker import ExitRecord
+
+from .step import Note, Step
+
+MAX_BACKOFF_S = 600.0
+# Ends that say something about the node, not about the job.
+_NODES_FAULT = frozenset({Category.NODE_LOST, Category.REJECTED})
+
+
+@dataclass(frozen=True)
+class _Worker:
+    index: int
+    node: str
+    pod_uid: str
+    record: ExitRecord | None
+    category: Category | None
+    message: str
+
+
+def end_attempt(job: TrainingJob, pods: Mapping[int, Pod], now: datetime, blame_s: float) -> Step:
+    """The status after the current attempt, all of whose pods (worker → pod) have ended.
+
+    A worker without a pod was never started: its attempt was stopped before.
+    """
+    status = job.status
+    nodes = {placed.worker: placed.node for placed in status.placement}
+    workers = [_read(job, w, nodes.get(w, ""), pods.get(w)) for w in range(job.spec.workers)]
+    cause = _cause(workers)
+    category = cause.category if cause else None
+    if category is Category.INTERRUPTED and status.intent is Intent.WITHDRAW:
+        category = Category.START_TIMEOUT
+    what = verdict(status.intent, category)
+    if what is Verdict.FAILED and status.intent is Intent.MAX_DURATION:
+        category = Category.MAX_DURATION
+    message = _message(job, cause, category)
+    ended = AttemptEnd(
+        number=status.attempt,
+        started_at=status.started_at,
+        ended_at=now,
+        intent=status.intent,
+        category=category,
+        message=message,
+        workers=tuple(
+            WorkerEnd(
+                worker=w.index,
+                node=w.node,
+                pod_uid=w.pod_uid,
+                exit_code=w.record.exit_code if w.record else None,
+                category=w.category,
+            )
+            for w in workers
+        ),
+        progress=workers[0].record.progress if workers[0].record else None,
+    )
+    update: dict[str, object] = {
+        "attempts": (*status.attempts, ended)[-MAX_ATTEMPTS:],
+        "placement": (),
+        "placed_at": None,
+        "started_at": None,
+        "intent": Intent.NONE,
+        "ran_s": round(status.ran_s + _ran_s(workers), 3),
+        "queued_at": status.queued_at or job.metadata.creation_timestamp,
+        "not_before": None,
+        "message": message,
+        "observed_generation": job.metadata.generation,
+    }
+    update |= _next(job, what, category, now)
+    if update["phase"] is Phase.QUEUED:
+        update["blamed"] = _blamed(job, workers, category, now, blame_s)
+    new = status.model_copy(update=update)
+    phase = new.phase
+    if phase is not Phase.QUEUED:
+        new = with_condition(new, phase.value, True, new.reason, now, job.metadata.generation)
+    text = f"attempt {status.attempt}: {new.message}"
+    return Step(new, Note(_EVENT[phase], text, warning=phase in (Phase.FAILED, Phase.QUEUED)))
+
+
+_EVENT = {
+    Phase.SUCCEEDED: "Succeeded",
+    Phase.FAILED: "Failed",
+    Phase.CANCELLED: "Cancelled",
+    Phase.SUSPENDED: "Suspended",
+    Phase.QUEUED: "Requeued",
+}
+
+
+def _next(job: TrainingJob, what: Verdict, category: Category | None, now: datetime) -> dict[str, object]:
+    """Phase, reason and retries after `what`."""
+    ended = {"finished_at": now, "observed_retry_generation": job.spec.retry_generation}
+    if what is Verdict.SUCCEEDED:
+        return {"phase": Phase.SUCCEEDED, "reason": Code.COMPLETED, **ended}
+    if what is Verdict.CANCELLED:
+        return {"phase": Phase.CANCELLED, "reason": Code.CANCELLED, **ended}
+    if what is Verdict.SUSPENDED:
+        return {"phase": Phase.SUSPENDED, "reason": Code.SUSPENDED}
+    if what is Verdict.FAILED or category is None:
+        return {"phase": Phase.FAILED, "reason": Code.FAILED, **ended}
+    so_far = job.status.retries.get(category, 0)
+    limit, backoff_s = _rule(job, category)
+    if what is Verdict.RETRY and so_far >= limit:
+        reason = Code.RETRIES_EXHAUSTED if limit else Code.FAILED
+        return {"phase": Phase.FAILED, "reason": reason, **ended}
+    wait_s = min(backoff_s * 2.0**so_far, MAX_BACKOFF_S)
+    return {
+        "phase": Phase.QUEUED,
+        "reason": Code.BACKING_OFF,
+        "retries": {**job.status.retries, category: so_far + 1},
+        "not_before": None if job.status.intent is Intent.PREEMPT else now + timedelta(seconds=wait_s),
+    }
+
+
+def _rule(job: TrainingJob, category: Category) -> tuple[int, float]:
+    """(retries allowed, first back-off in seconds): the job's own first matching rule, else the default."""
+    policy = POLICIES[category]
+    for rule in job.spec.retry.rules:
+        if category in rule.on:
+            return rule.limit, parse_duration(rule.backoff) if rule.backoff else policy.backoff_s
+    return policy.limit, policy.backoff_s
+
+
+def _read(job: TrainingJob, index: int, node: str, pod: Pod | None) -> _Worker:
+    if pod is None:
+        return _Worker(index, node, "", None, Category.INTERRUPTED, "was not started any more")
+    terminated = pod.terminated
+    record: ExitRecord | None = None
+    if terminated is not None and terminated.message:
+        try:
+            record = ExitRecord.model_validate_json(terminated.message)
+        except ValidationError:
+            record = None  # not our supervisor's words: the worker ran without one, or was lost
+    if terminated is None and pod.status.reason == NEVER_STARTED:
+        return _Worker(index, node, pod.uid, None, Category.INTERRUPTED, pod.status.message)
+    category = worker_category(
+        record,
+        rejected=terminated is None and pod.status.reason == REJECTED,
+        own_trainer=job.spec.trainer.recipe is not None,
+    )
+    message = record.message if record and record.message else pod.status.message
+    return _Worker(index, node, pod.uid, record, category, message)
+
+
+def _cause(workers: list[_Worker]) -> _Worker | None:
+    """The worker that explains the end, None if all were done.
+
+    A lost or refused worker explains whatever its peers met; else the earliest recorded failure; workers that were
+    only told to stop come last.
+    """
+    failed = [w for w in workers if w.category is not None]
+
+    def rank(worker: _Worker) -> tuple[int, float, int]:
+        order = 0 if worker.category in _NODES_FAULT else 2 if worker.category is Category.INTERRUPTED else 1
+        at = worker.record.failed_at if worker.record and worker.record.failed_at else float("inf")
+        return order, at, worker.index
+
+    return min(failed, key=rank, default=None)
+
+
+def _message(job: TrainingJob, cause: _Worker | None, category: Category | None) -> str:
+    if cause is None or category is None:
+        return "every worker is done" if job.spec.workers > 1 else "done"
+    if category is Category.MAX_DURATION:
+        return f"stopped after stop.maxDuration ({job.spec.stop.max_duration})"
+    says = POLICIES[category].says
+    if job.status.intent is not Intent.NONE and category is Category.INTERRUPTED:
+        says = "stopped on request"
+    who = f"worker {cause.index}: " if job.spec.workers > 1 else ""
+    code = ""
+    if cause.record is not None and category is not Category.INTERRUPTED:
+        code = f" (signal {cause.record.signal})" if cause.record.signal else f" (exit code {cause.record.exit_code})"
+    detail = f": {cause.message}" if cause.message else ""
+    return f"{who}{says}{code}{detail}"[:1024]
+
+
+def _ran_s(workers: list[_Worker]) -> float:
+    """Seconds from the first worker's start to the last one's end."""
+    records = [w.record for w in workers if w.record is not None]
+    if not records:
+        return 0.0
+    return max(0.0, max(r.finished_at for r in records) - min(r.started_at for r in records))
+
+
+def _blamed(
+    job: TrainingJob, workers: list[_Worker], category: Category | None, now: datetime, blame_s: float
+) -> tuple[Blame, ...]:
+    until = {blame.node: blame.until for blame in job.status.blamed if blame.until > now}
+    if blame_s > 0:
+        for worker in workers:
+            late = category is Category.START_TIMEOUT and worker.record is None
+            if worker.node and (worker.category in _NODES_FAULT or late):
+                until[worker.node] = now + timedelta(seconds=blame_s)
+    return tuple(Blame(node=node, until=at) for node, at in sorted(until.items()))
+
+
+def with_condition(
+    status: TrainingJobStatus, type_: str, value: bool, reason: Code, now: datetime, generation: int
+) -> TrainingJobStatus:
+    """The status with one condition set; its transition time moves only when its value does."""
+    text = "True" if value else "False"
+    kept = {condition.type: condition for condition in status.conditions}
+    former = kept.get(type_)
+    since = former.last_transition_time if former and former.status == text else now.astimezone(UTC)
+    kept[type_] = Condition(
+        type=type_,
+        status=text,
+        reason=reason.value,
+        message=status.message,
+        last_transition_time=since,
+        observed_generation=generation,
+    )
+    return status.model_copy(update={"conditions": tuple(kept.values())})
