@@ -1,0 +1,1 @@
+"""The operator: reconcile loops that carry out what `stoker.sched` decides. It decides nothing by itself."""

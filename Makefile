@@ -1,0 +1,38 @@
+# One line each. `make demo` and `make test` do all set-up on a fresh machine.
+PYTHON ?= $(shell command -v python3.11 >/dev/null 2>&1 && python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.PHONY: help setup demo test quick newer lint format bench verify clean
+help: ## show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+setup: $(VENV)/.installed ## make the environment and install (once)
+$(VENV)/.installed: pyproject.toml constraints.txt tools/setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash tools/setup.sh
+
+demo: setup ## train real models on this machine through the whole chain, and show what came out
+	@$(BIN)/python tools/demo.py
+
+test: lint setup ## every test, then those that need no torch on one newer Python
+	@$(PYTEST)
+	@VENV="$(VENV)" bash tools/test_newer.sh
+
+quick: setup ## the tests that take no longer than ten seconds each
+	@$(PYTEST) -m "not slow"
+
+lint: setup ## style, types, and the arrows between the rooms
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+format: setup ## put the code into shape
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+bench: setup ## speed and memory, with machine and versions
+	@bash tools/bench.sh
+
+verify: setup ## the proofs of docs/verify.md, one after the other (about half an hour)
+	@bash tools/verify.sh
+
+clean: ## remove environments and run data
+	rm -rf .venv* .stoker .mypy_cache .ruff_cache .pytest_cache

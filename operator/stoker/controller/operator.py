@@ -1,0 +1,116 @@
+"""The operator as one thing to run: caches in, reconcile workers, the scheduling loop, the recorder.
+
+Owns no rule and no store: `cli/up.py` (and on a cluster `controller/main.py`) hand it both. One poison job never stops
+the others: what its reconcile raised is logged, counted, and tried again with back-off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from stoker.sched.step import Settings
+from stoker.spec.job import TrainingJob
+from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.names import DEFAULT_QUEUE
+from stoker.spec.node import GPUNode
+from stoker.spec.pod import Pod
+from stoker.spec.queue import QUEUES, Queue
+from stoker.store.cache import Change, WatchCache
+from stoker.store.clock import Clock
+from stoker.store.port import AlreadyExists, Conflict, Store
+from stoker.store.workqueue import WorkQueue
+
+from .jobs import JobReconciler, job_of
+from .recorder import Recorder
+from .scheduling import Scheduling
+
+log = logging.getLogger(__name__)
+
+_WORKERS = 16
+
+
+class Operator:
+    """Runs until cancelled."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        jobs: WatchCache[TrainingJob],
+        queues: WatchCache[Queue],
+        nodes: WatchCache[GPUNode],
+        pods: WatchCache[Pod],
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._pods = pods
+        self._clock = clock
+        self._queue: WorkQueue[Key] = WorkQueue(clock)
+        self.recorder = Recorder(store, clock)
+        self._reconciler = JobReconciler(store, jobs, pods, self.recorder, clock, settings)
+        self.scheduling = Scheduling(store, jobs, queues, nodes, self.recorder, clock)
+        self.reconcile_errors = 0
+
+    async def run(self) -> None:
+        """Operate until cancelled. Expects the caches to be running; waits until they have synced."""
+        await self._default_queue()
+        unsubscribe = [self._jobs.subscribe(self._on_job), self._pods.subscribe(self._on_pod)]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.recorder.run())
+                tasks.create_task(self._scheduling())
+                for _ in range(_WORKERS):
+                    tasks.create_task(self._work())
+        finally:
+            for stop in unsubscribe:
+                stop()
+
+    def _on_job(self, change: Change[TrainingJob]) -> None:
+        job = change.new or change.old
+        if job is not None:
+            self._queue.add(job.key)
+
+    def _on_pod(self, change: Change[Pod]) -> None:
+        pod = change.new or change.old
+        if pod is not None:
+            for key in job_of(pod):
+                self._queue.add(key)
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            try:
+                wake_at = await self._reconciler.reconcile(key)
+            except Conflict:
+                self._queue.add_backoff(key)
+            except Exception:
+                self.reconcile_errors += 1
+                log.exception("reconcile of %s failed; it will be tried again", key)
+                self._queue.add_backoff(key)
+            else:
+                self._queue.forget(key)
+                if wake_at is not None:
+                    self._queue.add_after(key, max(0.0, (wake_at - self._clock.now()).total_seconds()))
+            finally:
+                self._queue.done(key)
+
+    async def _scheduling(self) -> None:
+        """Keep the scheduling loop going: after a failure it starts over from the caches."""
+        delay_s = 0.1
+        while True:
+            try:
+                await self.scheduling.run()
+            except Exception:
+                self.reconcile_errors += 1
+                log.exception("a scheduling pass failed; starting over in %.1f s", delay_s)
+            await self._clock.sleep(delay_s)
+            delay_s = min(delay_s * 2, 10.0)
+
+    async def _default_queue(self) -> None:
+        try:
+            await self._store.create(QUEUES, Queue(metadata=ObjectMeta(name=DEFAULT_QUEUE)))
+        except AlreadyExists:
+            pass

@@ -1,0 +1,76 @@
+"""Tells people what happened: Events about jobs, written behind the work and never in its way.
+
+A recorder that can't write (the store is away, the queue is full) drops the event and counts it: events are a courtesy,
+the truth is in the job's status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from stoker.sched.step import Note
+from stoker.spec.event import EVENTS, Event, EventType, ObjectRef
+from stoker.spec.job import TrainingJob
+from stoker.spec.meta import ObjectMeta, OwnerReference
+from stoker.store.clock import Clock
+from stoker.store.port import Store, StoreError
+
+_LIMIT = 10_000
+_AT_ONCE = 64
+
+
+class Recorder:
+    """Writes events in the order they were recorded."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._waiting: asyncio.Queue[Event] = asyncio.Queue(_LIMIT)
+        self.dropped = 0
+
+    def record(self, job: TrainingJob, note: Note) -> None:
+        """Record one event about a job. Its name is made from what it says, so saying it twice is one event."""
+        now = self._clock.now()
+        name = f"{job.metadata.name}.{job.uid[:8]}.{note.reason.lower()}.{now.timestamp() * 1e6:.0f}"
+        event = Event(
+            metadata=ObjectMeta(
+                name=name,
+                namespace=job.metadata.namespace,
+                owner_references=(
+                    OwnerReference(
+                        api_version=job.api_version,
+                        kind=job.kind,
+                        name=job.metadata.name,
+                        uid=job.uid,
+                        controller=True,
+                    ),
+                ),
+            ),
+            involved_object=ObjectRef(
+                kind=job.kind, namespace=job.metadata.namespace, name=job.metadata.name, uid=job.uid
+            ),
+            type=EventType.WARNING if note.warning else EventType.NORMAL,
+            reason=note.reason,
+            message=note.message,
+            first_timestamp=now,
+            reporting_component="stoker-operator",
+        )
+        try:
+            self._waiting.put_nowait(event)
+        except asyncio.QueueFull:
+            self.dropped += 1
+
+    async def run(self) -> None:
+        """Write events until cancelled."""
+        while True:
+            events = [await self._waiting.get()]
+            while len(events) < _AT_ONCE and not self._waiting.empty():
+                events.append(self._waiting.get_nowait())
+            done = await asyncio.gather(
+                *(self._store.create(EVENTS, event) for event in events), return_exceptions=True
+            )
+            for outcome in done:
+                if isinstance(outcome, StoreError):
+                    self.dropped += 1
+                elif isinstance(outcome, BaseException):
+                    raise outcome

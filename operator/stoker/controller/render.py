@@ -1,0 +1,117 @@
+"""From a job's attempt to its pods. Pure; what the environment means stands in `docs/worker-contract.md`."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.meta import ObjectMeta, OwnerReference
+from stoker.spec.names import (
+    FINALIZER_OUTCOME,
+    LABEL_ATTEMPT,
+    LABEL_JOB,
+    LABEL_JOB_UID,
+    LABEL_QUEUE,
+    LABEL_WORKER,
+)
+from stoker.spec.pod import GPU_RESOURCE, Container, EnvVar, Pod, PodSpec, Resources
+from stoker.spec.quantity import memory_bytes, parse_duration
+from stoker.spec.recipes import resolve
+from stoker.spec.worker import LaunchMode
+
+RECIPE_COMMAND = ("python", "-m", "stoker_trainer")
+
+
+def pod_name(job: TrainingJob, worker: int) -> str:
+    """Deterministic, so that creating it twice is one pod (DESIGN §6)."""
+    return f"{job.metadata.name}-{job.status.attempt}-{worker}"
+
+
+def render_pod(job: TrainingJob, worker: int) -> Pod:
+    """The pod of one worker of the job's current attempt, pinned to its place."""
+    node = next(placed.node for placed in job.status.placement if placed.worker == worker)
+    spec = job.spec
+    return Pod(
+        metadata=ObjectMeta(
+            name=pod_name(job, worker),
+            namespace=job.metadata.namespace,
+            labels={
+                LABEL_JOB: job.metadata.name,
+                LABEL_JOB_UID: job.uid,
+                LABEL_ATTEMPT: str(job.status.attempt),
+                LABEL_WORKER: str(worker),
+                LABEL_QUEUE: spec.queue,
+            },
+            finalizers=(FINALIZER_OUTCOME,),
+            owner_references=(
+                OwnerReference(api_version=JOBS.api_version, kind=JOBS.kind, name=job.metadata.name, uid=job.uid),
+            ),
+        ),
+        spec=PodSpec(
+            node_name=node,
+            termination_grace_period_seconds=grace_s(job),
+            containers=(
+                Container(
+                    command=spec.trainer.command or RECIPE_COMMAND,
+                    working_dir=spec.trainer.working_dir,
+                    env=tuple(EnvVar(name=name, value=value) for name, value in _env(job, worker).items()),
+                    resources=_resources(job),
+                ),
+            ),
+        ),
+    )
+
+
+def grace_s(job: TrainingJob) -> int:
+    """Units: whole seconds, as pods count them."""
+    return math.ceil(parse_duration(job.spec.checkpoint.grace))
+
+
+def _env(job: TrainingJob, worker: int) -> dict[str, str]:
+    spec = job.spec
+    recipe = spec.trainer.recipe is not None
+    env = dict(spec.env) | {
+        "STOKER_JOB": job.metadata.name,
+        "STOKER_JOB_UID": job.uid,
+        "STOKER_PROJECT": job.metadata.namespace,
+        "STOKER_ATTEMPT": str(job.status.attempt),
+        "STOKER_WORKER": str(worker),
+        "STOKER_WORKERS": str(spec.workers),
+        "STOKER_LAUNCH_MODE": (LaunchMode.PER_GPU if recipe else LaunchMode.ONCE).value,
+        "STOKER_RANKS": str(max(1, spec.gpus_per_worker) if recipe else 1),
+        "STOKER_GRACE_SECONDS": str(grace_s(job)),
+    }
+    if spec.gpu.models:
+        env["STOKER_GPU_MODELS"] = ",".join(spec.gpu.models)
+    if spec.gpu.min_memory is not None:
+        env["STOKER_GPU_MIN_MEMORY"] = str(memory_bytes(spec.gpu.min_memory))
+    if spec.trainer.recipe is not None:
+        env["STOKER_TRAINER_CONFIG"] = _trainer_config(job, spec.trainer.recipe)
+    return env
+
+
+def _trainer_config(job: TrainingJob, recipe: str) -> str:
+    spec = job.spec
+    target = spec.stop.target
+    return json.dumps(
+        {
+            "recipe": recipe,
+            "config": resolve(recipe, spec.trainer.config),
+            "precision": spec.precision.value,
+            "stop": {
+                "maxSteps": spec.stop.max_steps,
+                "target": {"metric": target.metric, "value": target.value} if target else None,
+            },
+            "checkpoint": {
+                "everySeconds": parse_duration(spec.checkpoint.every),
+                "keep": spec.checkpoint.keep,
+            },
+        }
+    )
+
+
+def _resources(job: TrainingJob) -> Resources:
+    spec = job.spec
+    gpus = {GPU_RESOURCE: str(spec.gpus_per_worker)} if spec.gpus_per_worker else {}
+    return Resources(requests={"cpu": spec.cpu, "memory": spec.memory, **gpus}, limits=gpus)

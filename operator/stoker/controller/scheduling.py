@@ -1,0 +1,199 @@
+"""Feeds the pure scheduler from the caches, runs it off the event loop, and writes what it decides.
+
+One pass at a time: take over what changed, decide, write every start (attempt and placement into status, fenced by
+resourceVersion). A changed object wakes the next pass at once; nothing polls. Called by `operator.Operator`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from stoker.sched.decide import Decisions, Start, decide
+from stoker.sched.state import SchedulerState
+from stoker.sched.step import Note
+from stoker.spec.job import JOBS, Phase, TrainingJob
+from stoker.spec.meta import Key, Resource
+from stoker.spec.node import GPUNode
+from stoker.spec.outcome import Intent
+from stoker.spec.queue import Queue
+from stoker.spec.reasons import Code
+from stoker.store.cache import Change, WatchCache
+from stoker.store.clock import Clock
+from stoker.store.port import Conflict, NotFound, Store, StoreError
+
+from .jobs import MANAGER
+from .patch import status_patch
+from .recorder import Recorder
+
+T = TypeVar("T", bound=Resource)
+
+# A waiting job's reason is written once it has stood this long, so that a job that starts at once costs no write.
+SETTLE_S = 2.0
+_WRITES_AT_ONCE = 256
+
+
+class Scheduling:
+    """The loop around `sched.decide`."""
+
+    def __init__(
+        self,
+        store: Store,
+        jobs: WatchCache[TrainingJob],
+        queues: WatchCache[Queue],
+        nodes: WatchCache[GPUNode],
+        recorder: Recorder,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._queues = queues
+        self._nodes = nodes
+        self._recorder = recorder
+        self._clock = clock
+        self._state = SchedulerState()
+        self._changes: list[Callable[[], None]] = []
+        self._woken = asyncio.Event()
+        self.passes = 0
+        self.starts = 0
+
+    async def run(self) -> None:
+        """Schedule until cancelled."""
+        state = self._state
+        unsubscribe = [
+            self._jobs.subscribe(self._feed(state.observe_job, lambda job: state.forget_job(job.key))),
+            self._queues.subscribe(
+                self._feed(state.observe_queue, lambda queue: state.forget_queue(queue.metadata.name))
+            ),
+            self._nodes.subscribe(self._feed(state.observe_node, lambda node: state.forget_node(node.metadata.name))),
+        ]
+        try:
+            while True:
+                wake_at = await self._pass()
+                await self._wait(wake_at)
+        finally:
+            for stop in unsubscribe:
+                stop()
+
+    def _feed(self, observe: Callable[[T], None], forget: Callable[[T], None]) -> Callable[[Change[T]], None]:
+        """Changes wait for the next pass: the state must not move while it is being decided on."""
+
+        def take(change: Change[T]) -> None:
+            if change.new is not None:
+                self._changes.append(lambda obj=change.new: observe(obj))  # type: ignore[misc]
+            elif change.old is not None:
+                self._changes.append(lambda obj=change.old: forget(obj))  # type: ignore[misc]
+            self._woken.set()
+
+        return take
+
+    async def _pass(self) -> datetime | None:
+        self._woken.clear()
+        changes, self._changes = self._changes, []
+        for apply in changes:
+            apply()
+        now = self._clock.now()
+        decisions = await asyncio.to_thread(decide, self._state, now)
+        self.passes += 1
+        for begin in range(0, len(decisions.starts), _WRITES_AT_ONCE):
+            batch = decisions.starts[begin : begin + _WRITES_AT_ONCE]
+            await asyncio.gather(*(self._start(start) for start in batch))
+        settle_at = await self._tell_reasons(decisions, now)
+        return min((at for at in (decisions.wake_at, settle_at) if at is not None), default=None)
+
+    async def _wait(self, wake_at: datetime | None) -> None:
+        if wake_at is None:
+            await self._woken.wait()
+            return
+        delay_s = max(0.0, (wake_at - self._clock.now()).total_seconds())
+        timer = asyncio.ensure_future(self._clock.sleep(delay_s))
+        woken = asyncio.ensure_future(self._woken.wait())
+        try:
+            await asyncio.wait({timer, woken}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            woken.cancel()
+
+    async def _start(self, start: Start) -> None:
+        """The attempt and its placement into status: from here on the job holds its place."""
+        job = self._jobs.get(start.key)
+        if job is None or job.uid != start.uid or job.metadata.resource_version != start.resource_version:
+            self._drop(start)
+            return
+        nodes = sorted({placed.node for placed in start.placement})
+        where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
+        new = job.status.model_copy(
+            update={
+                "phase": Phase.STARTING,
+                "reason": Code.PLACED,
+                "message": f"placed on {where}",
+                "attempt": job.status.attempt + 1,
+                "intent": Intent.NONE,
+                "placement": start.placement,
+                "placed_at": self._clock.now(),
+                "queued_at": job.status.queued_at or job.metadata.creation_timestamp,
+                "not_before": None,
+                "observed_generation": job.metadata.generation,
+                "observed_retry_generation": job.spec.retry_generation,
+            }
+        )
+        try:
+            await self._store.patch_status(
+                JOBS,
+                start.key,
+                status_patch(job.status, new),
+                manager=MANAGER,
+                uid=start.uid,
+                resource_version=start.resource_version,
+            )
+        except (Conflict, NotFound):
+            self._drop(start)  # somebody was faster (cancelled it, say); the next pass sees the job as it is
+        except StoreError:
+            self._drop(start)
+            raise
+        else:
+            self.starts += 1
+            self._recorder.record(job, Note("Placed", f"attempt {new.attempt}: placed on {where}"))
+
+    def _drop(self, start: Start) -> None:
+        self._changes.append(lambda: self._state.drop_assumption(start.key))
+        self._woken.set()
+
+    async def _tell_reasons(self, decisions: Decisions, now: datetime) -> datetime | None:
+        """Write the reason code of jobs that wait for another reason than their status says.
+
+        Returns when the first job that is still settling should be looked at again.
+        """
+        settle_at: datetime | None = None
+        late: list[tuple[TrainingJob, Code, str]] = []
+        for key, blockers in decisions.reasons.items():
+            job = self._jobs.get(key)
+            if job is None or not blockers or job.status.reason is blockers[0].code:
+                continue
+            if job.status.phase is not Phase.QUEUED:
+                continue
+            since = job.metadata.creation_timestamp if job.status.attempt == 0 else None
+            waited_s = (now - since).total_seconds() if since else SETTLE_S
+            if waited_s >= SETTLE_S:
+                late.append((job, blockers[0].code, blockers[0].message))
+            else:
+                at = now + timedelta(seconds=SETTLE_S - waited_s)
+                settle_at = at if settle_at is None else min(settle_at, at)
+        for begin in range(0, len(late), _WRITES_AT_ONCE):
+            await asyncio.gather(*(self._tell(*entry) for entry in late[begin : begin + _WRITES_AT_ONCE]))
+        return settle_at
+
+    async def _tell(self, job: TrainingJob, code: Code, message: str) -> None:
+        try:
+            await self._store.patch_status(
+                JOBS,
+                job.key,
+                {"reason": code.value, "message": message},
+                manager=MANAGER,
+                uid=job.uid,
+                resource_version=job.metadata.resource_version,
+            )
+        except (Conflict, NotFound):
+            pass  # it changed meanwhile; the next pass knows better
