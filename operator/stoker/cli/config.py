@@ -1,0 +1,96 @@
+"""Which server to talk to, and with which token.
+
+Order: explicit values (`--server`, `--token`), `STOKER_SERVER` and `STOKER_TOKEN`, then what `stoker up` left in its data
+folder (`endpoint.json`, `token`). The data folder's token is sent to the data folder's own server and to no other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from .errors import BadInput, Unreachable
+
+ENDPOINT_FILE = "endpoint.json"
+TOKEN_FILE = "token"  # noqa: S105 (a file's name)
+START_HINT = "start one with `stoker up`, or name one with --server URL (or STOKER_SERVER)"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server and the token for it. `local`: found in the data folder, so `stoker up` is what starts it."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    local: bool = False
+
+    @property
+    def loopback(self) -> bool:
+        """The server runs on this machine, so that paths mean the same there."""
+        return urlsplit(self.url).hostname in {"127.0.0.1", "::1", "localhost"}
+
+
+def data_folder(env: Mapping[str, str] = os.environ) -> Path:
+    """Where `stoker up` keeps its state: $STOKER_HOME, else ~/.stoker."""
+    home = env.get("STOKER_HOME")
+    return Path(home).expanduser() if home else Path.home() / ".stoker"
+
+
+def find_server(server: str | None = None, token: str | None = None, env: Mapping[str, str] = os.environ) -> Endpoint:
+    """The server meant and the token for it.
+
+    Raises: Unreachable when none is named and none was started here; BadInput for an address that is none.
+    """
+    folder = data_folder(env)
+    named = server or env.get("STOKER_SERVER")
+    here = _local_url(folder)
+    url = _clean(named) if named else here
+    if url is None:
+        raise Unreachable(f"no Stoker server is running here (no {folder / ENDPOINT_FILE}); {START_HINT}")
+    given = token or env.get("STOKER_TOKEN")
+    if given is None and url == here:
+        given = _read_token(folder)
+    if given is not None and (not given.isascii() or not given.isprintable() or " " in given):
+        raise BadInput("the token holds characters no token has; copy it again (one line, no blanks)")
+    return Endpoint(url, given, local=url == here)
+
+
+def _clean(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise BadInput(f"{url!r} is no server address: {error}") from None
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise BadInput(f"{url!r} is no server address; write for example http://127.0.0.1:8470")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise BadInput("a server address is scheme://host:port only; give the token by --token or STOKER_TOKEN")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path.rstrip('/')}"
+
+
+def _local_url(folder: Path) -> str | None:
+    try:
+        found = json.loads((folder / ENDPOINT_FILE).read_text())
+    except OSError:
+        return None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("url"), str):
+        raise BadInput(f"{folder / ENDPOINT_FILE} can't be read; restart `stoker up` to write it anew")
+    return _clean(found["url"])
+
+
+def _read_token(folder: Path) -> str | None:
+    try:
+        return (folder / TOKEN_FILE).read_text().strip() or None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadInput(
+            f"can't read the token in {folder / TOKEN_FILE}: {error.strerror}; give one by STOKER_TOKEN"
+        ) from None

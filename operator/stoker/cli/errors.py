@@ -1,0 +1,59 @@
+"""What can go wrong between a person and a server, as types that say what to do next.
+
+Owns the client's errors and the exit codes the command line gives them. Imports nothing heavy: `main.py` reads it
+before any command is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_DETACHED = 130
+
+
+class StokerError(Exception):
+    """An error to show to people as it stands; `exit_code` is the command line's."""
+
+    exit_code = EXIT_REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with a request. `pointer` is an RFC 6901 pointer into the body, '' for the whole."""
+
+    pointer: str
+    detail: str
+
+
+class ApiError(StokerError):
+    """The server answered and refused. `code` is stable (CamelCase); `detail` says what to do."""
+
+    def __init__(self, status: int, code: str, detail: str, errors: tuple[Fault, ...] = ()) -> None:
+        super().__init__(status, code, detail, errors)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.errors = errors
+        self.tries = 1  # how often it was sent; more than once: an earlier try may have been carried out
+
+    def __str__(self) -> str:
+        return self.detail or f"{self.code} (HTTP {self.status})"
+
+
+class Unreachable(StokerError):
+    """No server answered, or it stopped answering for longer than the client waits."""
+
+    exit_code = EXIT_UNREACHABLE
+
+
+class TimedOut(StokerError):
+    """The wait the caller asked for is over; the job goes on."""
+
+
+class BadInput(StokerError):
+    """What the user gave can't be sent: an unreadable file, a bad `--set`, an address that is none."""
+
+    exit_code = EXIT_USAGE

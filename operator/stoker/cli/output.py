@@ -1,0 +1,275 @@
+"""What commands print: tables, JSON, YAML, and job facts as short texts. Numbers carry their units.
+
+Owns the look; fetches nothing. On a terminal tables fit its width and carry colour (NO_COLOR is respected); in a pipe they
+are plain, complete and never cut.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import click
+
+from stoker.spec.job import ENDED, Phase, TrainingJob
+from stoker.spec.meta import Resource, StatusModel
+from stoker.spec.quantity import format_bytes, format_cpu, format_duration
+from stoker.spec.reasons import Explanation
+from stoker.spec.worker import Progress
+
+from .views import NodeView, QueueView
+
+_COLOURS = {
+    Phase.RUNNING: "cyan",
+    Phase.SUCCEEDED: "green",
+    Phase.FAILED: "red",
+    Phase.CANCELLED: "magenta",
+    Phase.QUEUED: "yellow",
+    Phase.SUSPENDED: "yellow",
+}
+DASH = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`cut`: may be shortened on a narrow terminal."""
+
+    title: str
+    right: bool = False
+    cut: bool = False
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, width: int | None, colour: bool) -> str:
+    """The table as text, each line ending in a newline. `width` None: as wide as it needs, nothing cut."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    view = Table(box=None, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        view.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=min(len(column.title), 6) if column.cut else None,
+            ratio=1 if column.cut and width is not None else None,
+        )
+    data = [tuple(row) for row in rows]
+    for row in data:
+        view.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))  # type: ignore[call-overload]
+    sheet = io.StringIO()
+    Console(
+        file=sheet,
+        width=width or 10_000,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        no_color=not colour,
+        legacy_windows=False,
+        _environ={},
+    ).print(view)
+    return "".join(line.rstrip() + "\n" for line in sheet.getvalue().splitlines())
+
+
+def echo_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else None
+    click.echo(table(columns, rows, width=width, colour=terminal and not os.environ.get("NO_COLOR")), nl=False)
+
+
+def echo_data(data: Any, form: str) -> None:
+    """`data` (models, or lists and dicts of them) as JSON or YAML."""
+    ready = _ready(data)
+    if form == "json":
+        click.echo(json.dumps(ready, indent=2, ensure_ascii=False))
+    else:
+        import yaml
+
+        click.echo(yaml.safe_dump(ready, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def _ready(data: Any) -> Any:
+    if isinstance(data, Resource):
+        return data.dump()
+    if isinstance(data, StatusModel):
+        return data.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if isinstance(data, list | tuple):
+        return [_ready(item) for item in data]
+    return data
+
+
+# Jobs
+
+_JOB_COLUMNS = (
+    Column("NAME"),
+    Column("PHASE"),
+    Column("QUEUE"),
+    Column("GPUS", right=True),
+    Column("AGE", right=True),
+    Column("PROGRESS", cut=True),
+    Column("MESSAGE", cut=True),
+)
+
+
+def job_table(jobs: Iterable[TrainingJob], now: datetime, *, projects: bool) -> tuple[list[Column], list[list[str]]]:
+    """Columns and rows of `stoker ls`; `projects` puts the project in front."""
+    columns, rows = list(_JOB_COLUMNS), []
+    if projects:
+        columns.insert(0, Column("PROJECT"))
+    for job in jobs:
+        row = [
+            job.metadata.name,
+            job.status.phase,
+            job.spec.queue,
+            gpus_text(job),
+            age_text(job.metadata.creation_timestamp, now),
+            progress_text(job.status.progress) or DASH,
+            _one_line(job.status.message or job.status.reason),
+        ]
+        rows.append([job.metadata.namespace, *row] if projects else row)
+    return columns, rows
+
+
+def gpus_text(job: TrainingJob) -> str:
+    """How many GPUs, and how they are split over workers: '4 (2x2)'."""
+    spec = job.spec
+    return str(spec.total_gpus) if spec.workers == 1 else f"{spec.total_gpus} ({spec.workers}x{spec.gpus_per_worker})"
+
+
+def age_text(since: datetime | None, now: datetime) -> str:
+    return DASH if since is None else format_duration(max(0, round((now - since).total_seconds())))
+
+
+def progress_text(progress: Progress | None) -> str:
+    """'step 120/460 · loss 0.123 · accuracy 97.2% · 12,300 samples/s': what is known of it."""
+    if progress is None:
+        return ""
+    parts = []
+    if progress.total_steps:
+        parts.append(f"step {progress.step}/{progress.total_steps}")
+    elif progress.step:
+        parts.append(f"step {progress.step}")
+    metrics = progress.metrics
+    if (loss := metrics.get("loss")) is not None:
+        parts.append(f"loss {loss:.4g}")
+    if (accuracy := metrics.get("accuracy")) is not None:
+        parts.append(f"accuracy {accuracy:.2%}")
+    if (rate := metrics.get("samplesPerSecond")) is not None:
+        parts.append(f"{rate:,.0f} samples/s")
+    return " · ".join(parts)
+
+
+def job_details(job: TrainingJob, now: datetime) -> str:
+    """The whole of a job for people, one fact a line."""
+    spec, status = job.spec, job.status
+    facts = [
+        ("name", job.metadata.name),
+        ("project", job.metadata.namespace),
+        ("phase", f"{status.phase} ({status.reason})"),
+        ("message", _one_line(status.message)),
+        ("queue", f"{spec.queue}, priority {spec.priority}"),
+        ("workers", f"{spec.workers}, each {spec.gpus_per_worker} GPUs, {spec.cpu} cores, {spec.memory} memory"),
+        ("runs", spec.trainer.recipe or " ".join(spec.trainer.command or ())),
+        ("created", age_text(job.metadata.creation_timestamp, now) + " ago"),
+        ("attempt", str(status.attempt) if status.attempt else ""),
+        ("nodes", ", ".join(sorted({placed.node for placed in status.placement}))),
+        ("progress", progress_text(status.progress)),
+    ]
+    if status.progress and status.progress.checkpoint:
+        saved = status.progress.checkpoint
+        facts.append(("checkpoint", f"step {saved.step} {saved.path}".rstrip()))
+    if status.progress and status.phase in ENDED:
+        facts += [(name, str(value)) for name, value in status.progress.summary.items()]
+    facts += [
+        (f"attempt {end.number}", _one_line(f"{end.category or 'done'} {end.message}".strip()))
+        for end in status.attempts
+        if end.number != status.attempt or end.category
+    ]
+    return "".join(f"{name:<11} {value}\n" for name, value in facts if value)
+
+
+def explanation_text(name: str, why: Explanation) -> str:
+    """The answer of `stoker why`: a sentence, the blockers, what would help."""
+    lines = [f"{name} is {why.phase}: {why.summary}"]
+    lines += [f"  - {blocker.message}" for blocker in why.blockers if blocker.message != why.summary]
+    if why.position is not None:
+        lines.append("It is next in its queue." if why.position == 1 else f"It is number {why.position} in its queue.")
+    if why.hints:
+        lines.append("It would start if:" if why.phase == Phase.QUEUED else "What to do:")
+        lines += [f"  - {hint}" for hint in why.hints]
+    return "\n".join(lines)
+
+
+# Queues and nodes
+
+
+def queue_table(queues: Iterable[QueueView]) -> tuple[list[Column], list[list[str]]]:
+    columns = [
+        Column("NAME"),
+        Column("GPUS", right=True),
+        Column("CORES", right=True),
+        Column("MEMORY", right=True),
+        Column("RUNNING", right=True),
+        Column("PENDING", right=True),
+        Column("PROJECTS", cut=True),
+    ]
+    rows = []
+    for queue in queues:
+        limit, used = queue.spec.limit, queue.usage
+        rows.append(
+            [
+                queue.metadata.name,
+                _of(str(used.gpus), None if limit.gpus is None else str(limit.gpus)),
+                _of(format_cpu(used.cpu_milli), limit.cpu),
+                _of(format_bytes(used.memory_bytes), limit.memory),
+                str(used.running),
+                str(used.pending),
+                "all" if queue.spec.projects is None else ",".join(queue.spec.projects),
+            ]
+        )
+    return columns, rows
+
+
+def node_table(nodes: Iterable[NodeView]) -> tuple[list[Column], list[list[str]]]:
+    columns = [
+        Column("NAME"),
+        Column("READY"),
+        Column("GPUS", right=True),
+        Column("CORES", right=True),
+        Column("MEMORY", right=True),
+        Column("GPU MODELS", cut=True),
+        Column("MESSAGE", cut=True),
+    ]
+    rows = []
+    for node in nodes:
+        status, used = node.status, node.usage
+        offered = [gpu for gpu in status.gpus if not gpu.unavailable]
+        models = sorted({f"{gpu.model}{' (simulated)' if gpu.simulated else ''}" for gpu in status.gpus})
+        lost = [f"GPU {gpu.index}: {gpu.unavailable}" for gpu in status.gpus if gpu.unavailable]
+        rows.append(
+            [
+                node.metadata.name,
+                "yes" if status.ready else "no",
+                _of(str(used.gpus), str(len(offered))),
+                _of(format_cpu(used.cpu_milli), format_cpu(status.cpu_milli)),
+                _of(format_bytes(used.memory_bytes), format_bytes(status.memory_bytes)),
+                ", ".join(models) or DASH,
+                "; ".join([part for part in (status.message, *lost) if part]) or DASH,
+            ]
+        )
+    return columns, rows
+
+
+def _of(used: str, limit: str | None) -> str:
+    return f"{used}/{limit}" if limit is not None else used
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
