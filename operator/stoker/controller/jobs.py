@@ -98,12 +98,16 @@ class JobReconciler:
 
     async def _create_pod(self, job: TrainingJob, worker: int) -> None:
         try:
-            await self._store.create(PODS, render_pod(job, worker))
+            created = await self._store.create(PODS, render_pod(job, worker))
+            # Before this job is looked at again its pods must be in sight: an attempt that seems to have no pods
+            # would be taken for ended.
+            await self._pods.at_least(created.metadata.resource_version)
         except AlreadyExists:
             key = Key(job.metadata.namespace, pod_name(job, worker))
             there = await self._store.get(PODS, key)
             if not any(owner.uid == job.uid for owner in there.metadata.owner_references):
                 raise Conflict(f"a pod named {key} of another owner is in the way; waiting for it to go") from None
+            await self._pods.at_least(there.metadata.resource_version)
 
     async def _touch_pods(self, step: Step, *, grace: int) -> None:
         await _all(self._delete(pod, grace) for pod in step.stop)

@@ -2,7 +2,8 @@
 
 `step(job, pods, now)` either moves the status (then nothing else: the status is written first, DESIGN §6) or, when the
 status says all there is to say, names the pods to create, stop, release and delete. The operator applies a step and
-asks again until nothing is left; it may die between any two calls. Called by `stoker.controller.jobs` and the simulator.
+asks again until nothing is left; it may die between any two calls. `stoker.controller.jobs` calls it (and the
+simulator will).
 """
 
 from __future__ import annotations
