@@ -1,0 +1,232 @@
+"""The job's life in a world that does what it likes: random ends, crashes between writes, users who change their minds.
+
+The world is a small honest store: pods with finalizers, processes that end, an operator that may die after any single
+call. What must hold at every moment and at the end is written in `World.check` and `World.settle`.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.sched.lifecycle import step
+from stoker.sched.step import Settings
+from stoker.spec.job import ENDED, PLACED, Phase, Placed, TrainingJob
+from stoker.spec.meta import ObjectMeta
+from stoker.spec.names import FINALIZER_OUTCOME, LABEL_ATTEMPT, LABEL_WORKER
+from stoker.spec.pod import (
+    NEVER_STARTED,
+    REJECTED,
+    Container,
+    ContainerState,
+    ContainerStatus,
+    Pod,
+    PodPhase,
+    PodSpec,
+    PodStatus,
+    Terminated,
+)
+from stoker.spec.worker import ExitRecord
+
+SETTINGS = Settings(start_timeout_s=60, blame_s=10)
+ACTIONS = ("operate", "crash", "schedule", "begin", "succeed", "fail", "lose", "refuse", "obey", "wait")
+USER = ("suspend", "resume", "cancel", "again")
+
+
+class World:
+    def __init__(self, workers: int, rng: random.Random) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.rng = rng
+        self.job = TrainingJob(
+            metadata=ObjectMeta(name="j", namespace="p", uid="u", creation_timestamp=self.now),
+            spec={"workers": workers, "trainer": {"command": ["x"]}, "stop": {"maxDuration": "1h"}},  # type: ignore[arg-type]
+        )
+        self.pods: dict[str, Pod] = {}
+        self.created: list[str] = []
+
+    # -- the operator -------------------------------------------------------------------------------------------
+    def operate(self, calls: int | None = None) -> None:
+        """Reconcile until nothing is left to do, or die after `calls` calls."""
+        for _ in range(12):
+            result = step(self.job, list(self.pods.values()), self.now, SETTINGS)
+            todo = []
+            if result.status is not None:
+                status = result.status
+                todo.append(lambda status=status: self._set_status(status))
+            todo += [lambda w=w: self._create(w) for w in result.create]
+            todo += [lambda p=p: self._delete(p) for p in (*result.stop, *result.discard)]
+            todo += [lambda p=p: self._release(p) for p in result.release]
+            if not todo:
+                return
+            for call in todo:
+                if calls == 0:
+                    return
+                calls = None if calls is None else calls - 1
+                call()
+                self.check()
+        raise AssertionError("the operator never settles")
+
+    def _set_status(self, status: object) -> None:
+        self.job = self.job.model_copy(update={"status": status})
+
+    def _create(self, worker: int) -> None:
+        name = f"j-{self.job.status.attempt}-{worker}"
+        if name in self.pods:
+            return
+        assert name not in self.created, f"{name} would run twice"
+        self.created.append(name)
+        self.pods[name] = Pod(
+            metadata=ObjectMeta(
+                name=name,
+                namespace="p",
+                uid=f"uid-{name}",
+                labels={LABEL_ATTEMPT: str(self.job.status.attempt), LABEL_WORKER: str(worker)},
+                finalizers=(FINALIZER_OUTCOME,),
+            ),
+            spec=PodSpec(node_name="n", containers=(Container(),)),
+        )
+
+    def _delete(self, pod: Pod) -> None:
+        there = self.pods.get(pod.metadata.name)
+        if there is None:
+            return
+        if not there.metadata.finalizers:
+            del self.pods[pod.metadata.name]
+        elif there.metadata.deletion_timestamp is None:
+            self._meta(there, deletion_timestamp=self.now)
+
+    def _release(self, pod: Pod) -> None:
+        there = self.pods.get(pod.metadata.name)
+        assert there is not None and there.ended, "only an ended pod is let go"
+        if there.metadata.deletion_timestamp is not None:
+            del self.pods[pod.metadata.name]
+        else:
+            self._meta(there, finalizers=())
+
+    def _meta(self, pod: Pod, **change: object) -> None:
+        self.pods[pod.metadata.name] = pod.model_copy(update={"metadata": pod.metadata.model_copy(update=change)})
+
+    # -- everybody else -------------------------------------------------------------------------------------------
+    def schedule(self) -> None:
+        status = self.job.status
+        waits = status.not_before is not None and status.not_before > self.now
+        if status.phase is not Phase.QUEUED or self.job.spec.suspend or self.job.spec.cancel or waits:
+            return
+        placement = tuple(Placed(worker=w, node="n") for w in range(self.job.spec.workers))
+        self._set_status(
+            status.model_copy(
+                update={
+                    "phase": Phase.STARTING,
+                    "attempt": status.attempt + 1,
+                    "placement": placement,
+                    "placed_at": self.now,
+                }
+            )
+        )
+
+    def node(self, action: str) -> None:
+        live = [pod for pod in self.pods.values() if not pod.ended]
+        if not live:
+            return
+        pod = self.rng.choice(live)
+        pending = pod.status.phase is PodPhase.PENDING
+        told = pod.metadata.deletion_timestamp is not None
+        if action == "begin" and pending and not told:
+            self._status(pod, PodStatus(phase=PodPhase.RUNNING, start_time=self.now))
+        elif action == "refuse" and pending:
+            self._status(pod, PodStatus(phase=PodPhase.FAILED, reason=REJECTED))
+        elif action == "obey" and told and pending:
+            self._status(pod, PodStatus(phase=PodPhase.FAILED, reason=NEVER_STARTED))
+        elif action == "obey" and told:
+            self._end(pod, 75, told=True)
+        elif action == "succeed" and not pending:
+            self._end(pod, 0, told=told)
+        elif action == "fail" and not pending:
+            self._end(pod, self.rng.choice((1, 2, 75)), told=told)
+        elif action == "lose" and not pending:
+            self._end(pod, 137, told=told, record=False)
+
+    def _end(self, pod: Pod, code: int, *, told: bool, record: bool = True) -> None:
+        at = self.now.timestamp()
+        text = ""
+        if record:
+            text = ExitRecord(
+                pod_uid=pod.uid,
+                started_at=at - 1,
+                finished_at=at,
+                stop_requested=told,
+                exit_code=code,
+                failed_at=at if code else None,
+            ).model_dump_json(by_alias=True)
+        ended = ContainerStatus(state=ContainerState(terminated=Terminated(exit_code=code, message=text)))
+        phase = PodPhase.FAILED if code else PodPhase.SUCCEEDED
+        self._status(pod, PodStatus(phase=phase, start_time=self.now, container_statuses=(ended,)))
+
+    def _status(self, pod: Pod, status: PodStatus) -> None:
+        self.pods[pod.metadata.name] = pod.model_copy(update={"status": status})
+
+    def user(self, wish: str) -> None:
+        spec = self.job.spec
+        change = {
+            "suspend": {"suspend": True},
+            "resume": {"suspend": False},
+            "cancel": {"cancel": True},
+            "again": {"cancel": False, "suspend": False, "retry_generation": spec.retry_generation + 1},
+        }[wish]
+        if wish != "again" or self.job.status.phase in (Phase.FAILED, Phase.CANCELLED):
+            self.job = self.job.model_copy(update={"spec": spec.model_copy(update=change)})
+
+    # -- what must hold -------------------------------------------------------------------------------------------
+    def check(self) -> None:
+        live = {pod.metadata.labels[LABEL_ATTEMPT] for pod in self.pods.values() if not pod.ended}
+        assert len(live) <= 1, f"attempts {live} run side by side"
+        if live:
+            assert live == {str(self.job.status.attempt)}
+            assert self.job.status.phase in PLACED, "processes live although the job holds no place"
+        for attempt in self.job.status.attempts:
+            assert len(attempt.workers) == self.job.spec.workers
+
+    def settle(self) -> None:
+        """When users rest and workers obey, a job comes to rest and nothing of it is left running."""
+        for _ in range(400):
+            self.operate()
+            for action in ("begin", "obey", "succeed"):
+                self.node(action)
+            self.schedule()
+            self.now += timedelta(seconds=5)
+            if self.job.status.phase in ENDED or self.job.status.phase is Phase.SUSPENDED:
+                break
+        self.operate()
+        phase = self.job.status.phase
+        assert phase in ENDED or (phase is Phase.SUSPENDED and self.job.spec.suspend), f"stuck in {phase}"
+        assert all(pod.ended for pod in self.pods.values())
+        assert not any(pod.metadata.finalizers for pod in self.pods.values())
+        assert not self.job.status.placement
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    workers=st.integers(1, 3),
+    seed=st.integers(0, 2**32 - 1),
+    script=st.lists(st.one_of(st.sampled_from(ACTIONS), st.sampled_from(ACTIONS), st.sampled_from(USER)), max_size=80),
+)
+def test_whatever_happens_no_job_is_lost_doubled_or_stuck(workers: int, seed: int, script: list[str]) -> None:
+    world = World(workers, random.Random(seed))
+    for action in script:
+        if action == "operate":
+            world.operate()
+        elif action == "crash":
+            world.operate(calls=world.rng.randint(0, 3))
+        elif action == "schedule":
+            world.schedule()
+        elif action == "wait":
+            world.now += timedelta(seconds=world.rng.choice((1, 20, 90, 4000)))
+        elif action in USER:
+            world.user(action)
+        else:
+            world.node(action)
+        world.check()
+    world.settle()
