@@ -1,0 +1,44 @@
+"""Owns the memory of parameters and gradients: one buffer each, of which the model's tensors are views. Made by the
+trainer's set-up; used by the step, the optimizer, checkpoints and the trace.
+
+One buffer makes the exchange between ranks one collective, the norm one reduction and the optimizer a handful of
+element-wise kernels; and the order of every sum is fixed, which exact resume needs. A few extra numbers (loss,
+non-finite flag) ride at the gradient's end through the same collective.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+TAIL = 2  # loss, non-finite flag
+
+
+class FlatModel:
+    """`module` with its parameters and gradients moved into flat float32 buffers.
+
+    Invariant: `parameters[:decayed]` are weights that decay (matrices, kernels), the rest norms and biases.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        named = sorted(module.named_parameters(), key=lambda item: item[1].ndim < 2)
+        self.names = [name for name, _ in named]
+        self.decayed = sum(p.numel() for _, p in named if p.ndim >= 2)
+        size = sum(p.numel() for _, p in named)
+        device = named[0][1].device
+        self.parameters = torch.empty(size, device=device)
+        self.exchange = torch.zeros(size + TAIL, device=device)
+        self.gradient, self.tail = self.exchange[:size], self.exchange[size:]
+        offset = 0
+        for _, p in named:
+            values = p.detach().clone()
+            # A view with the parameter's own strides, so a channels-last kernel stays one.
+            p.data = self.parameters.as_strided(values.size(), values.stride(), offset)
+            p.data.copy_(values)
+            p.grad = self.exchange.as_strided(values.size(), values.stride(), offset)
+            offset += values.numel()
+
+    def clear(self) -> None:
+        """Zero gradients and tail, in place: autograd then adds into the views."""
+        self.exchange.zero_()

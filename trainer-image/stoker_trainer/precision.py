@@ -1,0 +1,100 @@
+"""Owns number formats: what `precision` means on a device, autocast, and the loss scale. Called by set-up, step and
+evaluation.
+
+Weights, their updates and the loss stay float32; autocast runs convolutions and matrix products in 16 bits. In fp16 the
+loss is scaled so that small gradients don't vanish; a step whose gradient is not finite is skipped (in every format) and
+halves the scale. The scale lives on the device: no step waits for the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+import torch
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+FIRST_SCALE = 2.0**16
+HIGHEST_SCALE = 2.0**24
+SCALE_FLOOR = 1.0
+GROWTH_STEPS = 200  # good steps in a row before the scale doubles
+BAD_STEPS = 20  # non-finite steps in a row, with the scale at its floor, before the training counts as diverged
+
+
+def resolve(precision: str, device: torch.device) -> str:
+    """`precision` with "auto" decided.
+
+    On CPUs 16-bit arithmetic is far slower than fp32 where the instructions are missing, so auto means fp32 there; on
+    CUDA bf16 from compute capability 8.0 on, else fp16.
+    """
+    if precision != "auto":
+        return precision
+    if device.type != "cuda":
+        return "fp32"
+    return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """The context in which the model runs forward."""
+    enabled = precision in _DTYPES
+    dtype = _DTYPES.get(precision, torch.bfloat16)
+    return cast(AbstractContextManager[Any], torch.autocast(device.type, dtype=dtype, enabled=enabled))
+
+
+def forbid_tf32() -> None:
+    """fp32 means fp32: cuDNN's convolutions would otherwise round their inputs to 10 bits of mantissa."""
+    if hasattr(torch.backends.cudnn, "conv"):  # torch >= 2.9; touching the old switch there warns
+        torch.backends.cudnn.conv.fp32_precision = "ieee"
+    else:
+        torch.backends.cudnn.allow_tf32 = False
+
+
+class LossScaler:
+    """The dynamic loss scale, and the count of steps it could not save. With fp32 and bf16 the scale stays 1.
+
+    Invariant: equal on all ranks, because it is moved only by `update`'s flag, which the ranks share.
+    """
+
+    def __init__(self, precision: str, device: torch.device) -> None:
+        self.enabled = precision == "fp16"
+        self.scale = torch.tensor(FIRST_SCALE if self.enabled else 1.0, device=device)
+        self._good = torch.zeros((), dtype=torch.int64, device=device)
+        self._bad = torch.zeros((), dtype=torch.int64, device=device)
+        self._skipped = torch.zeros((), dtype=torch.int64, device=device)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"scale": self.scale, "good": self._good, "bad": self._bad, "skipped": self._skipped}
+
+    def update(self, go: torch.Tensor) -> None:
+        """After a step: `go` says that its gradient was finite on all ranks."""
+        at_floor = self.scale <= SCALE_FLOOR if self.enabled else torch.ones_like(go)
+        self._skipped += ~go
+        self._bad.copy_(torch.where(go, 0, self._bad + at_floor))
+        good = torch.where(go, self._good + 1, 0)
+        if self.enabled:
+            grown = torch.where(good >= GROWTH_STEPS, self.scale * 2, self.scale).clamp(max=HIGHEST_SCALE)
+            self.scale.copy_(torch.where(go, grown, (self.scale / 2).clamp(min=SCALE_FLOOR)))
+            good = torch.where(good >= GROWTH_STEPS, 0, good)
+        self._good.copy_(good)
+
+    def skipped(self) -> int:
+        """Steps skipped so far. Cost: waits for the device."""
+        return int(self._skipped.item())
+
+    def hopeless(self) -> bool:
+        """Too many steps in a row were skipped. Cost: waits for the device."""
+        return int(self._bad.item()) >= BAD_STEPS
+
+
+def restore(live: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]) -> None:
+    """Copies a saved state into the tensors of `state()`.
+
+    Raises: KeyError, RuntimeError where names or shapes differ.
+    """
+    if live.keys() != saved.keys():
+        raise KeyError(f"expected {sorted(live)}, got {sorted(saved)}")
+    for name, tensor in live.items():
+        if tensor.shape != saved[name].shape:
+            raise RuntimeError(f"{name}: expected shape {tuple(tensor.shape)}, got {tuple(saved[name].shape)}")
+        tensor.copy_(saved[name])
