@@ -1,0 +1,84 @@
+"""How a worker ended: which rank failed first, and the exit record made of it (spec ExitRecord).
+
+Pure bookkeeping: reads the clock, touches nothing else.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import time
+
+from .folder import Launch
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+STOPPED = 75
+
+
+class Ending:
+    """Collects the ranks' ends. Of several failures the first is the cause, the rest is collateral."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self.started_at = time.time()
+        self.grace_exceeded = False
+        self._stop_requested = False
+        self._ranks: list[dict[str, Any]] = []
+        self._first: dict[str, Any] | None = None
+        self._message = ""
+
+    @property
+    def failed(self) -> bool:
+        return self._first is not None
+
+    def stop_asked(self) -> None:
+        """A stop counts as requested only before the first rank ended: later it explains nothing."""
+        self._stop_requested = self._stop_requested or not self._ranks
+
+    def rank_ended(self, local_rank: int, code: int | None, signum: int | None, last_line: str) -> None:
+        rank = self._launch.worker * self._launch.ranks + local_rank
+        end = {"rank": rank, "exitCode": code, "signal": signum, "at": time.time()}
+        self._ranks.append(end)
+        if self._first is None and code != 0:
+            self._first = end
+            self._message = last_line
+            if signum is not None:
+                self._message = "ended by %s" % _signal_name(signum)
+                if last_line:
+                    self._message += "; its last line: " + last_line
+
+    def record(self, progress: dict[str, Any] | None, log_bytes: int) -> dict[str, Any]:
+        """The exit record with the names of the JSON."""
+        first = self._first or {}
+        code, signum, message = first.get("exitCode"), first.get("signal"), self._message
+        if signum is not None:
+            code = 128 + signum
+        elif self._first is None:
+            code = 0
+            if len(self._ranks) < self._launch.ranks:
+                code, message = STOPPED, "stopped before it was started"
+        return {
+            "version": 1,
+            "podUid": self._launch.pod_uid,
+            "startedAt": self.started_at,
+            "finishedAt": time.time(),
+            "stopRequested": self._stop_requested,
+            "exitCode": code,
+            "signal": signum,
+            "failedRank": first.get("rank"),
+            "failedAt": first.get("at"),
+            "ranks": self._ranks,
+            "graceExceeded": self.grace_exceeded,
+            "message": message,
+            "progress": progress,
+            "logBytes": log_bytes,
+        }
+
+
+def _signal_name(signum: int) -> str:
+    for name in dir(_signal):
+        if name.startswith("SIG") and not name.startswith("SIG_") and getattr(_signal, name) == signum:
+            return name
+    return "signal %d" % signum

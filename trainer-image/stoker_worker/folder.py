@@ -1,0 +1,166 @@
+"""A worker's folder: its files, each written under a temporary name and renamed into place.
+
+Owns the reading of launch.json and the writing of started.json and exit.json. The names and fields are those of
+`stoker.spec.worker`; `tests/worker/test_spec.py` holds both against each other.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from .lean import parse_json, render_json
+
+MYPY = False
+if MYPY:
+    from typing import Any
+
+STARTED_FILE = "started.json"
+EXIT_FILE = "exit.json"
+PROGRESS_FILE = "progress.json"
+LOCK_FILE = "lock"
+LOG_FILE = "log"
+
+EXIT_RESERVE_BYTES = 8192
+"""Kept free on the disk from the start, so that a worker on a full disk can still say how it ended."""
+
+PROGRESS_MAX_BYTES = 65_536
+
+
+class Launch:
+    """The worker's order. Raises: ValueError, KeyError where the file is not one of ours."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        if data.get("version", 1) != 1:
+            raise ValueError("launch.json is of version %r; this supervisor reads version 1" % data["version"])
+        self.pod_uid: str = data["podUid"]
+        self.project: str = data["project"]
+        self.job_name: str = data["jobName"]
+        self.job_uid: str = data["jobUid"]
+        self.attempt: int = data["attempt"]
+        self.worker: int = data["worker"]
+        self.workers: int = data["workers"]
+        self.ranks: int = data["ranks"]
+        self.argv: list[str] = data["argv"]
+        self.working_dir: str = data["workingDir"]
+        self.env: dict[str, str] = data.get("env") or {}
+        self.grace_s: float = data["graceS"]
+        self.gpu_uuids: list[str] = data.get("gpuUuids") or []
+        self.master_addr: str = data.get("masterAddr") or "127.0.0.1"
+        self.master_port: int = data["masterPort"]
+        self.report: dict[str, str] | None = data.get("report")
+        if not self.argv or self.ranks < 1:
+            raise ValueError("launch.json names no command or no rank")
+
+
+def read_launch(path: str) -> Launch:
+    """Raises: OSError, ValueError, KeyError."""
+    return Launch(parse_json(_read(path, 1 << 24)))
+
+
+def write_started(folder: str, at: float) -> None:
+    """Say who runs here: the pid and what tells it from a later process of the same number. Raises: OSError."""
+    stat = _read("/proc/self/stat", 4096)
+    started = {
+        "version": 1,
+        "pid": os.getpid(),
+        "startTicks": int(stat[stat.rindex(")") + 2 :].split(" ")[19]),
+        "bootId": _read("/proc/sys/kernel/random/boot_id", 64).strip(),
+        "at": at,
+    }
+    _replace(folder, STARTED_FILE, render_json(started).encode())
+
+
+def reserve_exit(folder: str) -> None:
+    """Take the room of the exit record now. Raises: OSError."""
+    fd = os.open(folder + "/" + EXIT_FILE + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, EXIT_RESERVE_BYTES)
+    finally:
+        os.close(fd)
+
+
+def write_exit(folder: str, record: dict[str, Any]) -> bool:
+    """Write the exit record, without its progress's summary where the disk has no room; whether it stands."""
+    progress = record["progress"]
+    small = dict(record, progress=dict(progress, summary={}) if progress else None)
+    bare = dict(record, progress=None, message=record["message"][:500])
+    for pause_s in (0.0, 0.2, 1.0, 5.0):
+        time.sleep(pause_s)
+        for variant in (record, small, bare):
+            try:
+                _replace(folder, EXIT_FILE, render_json(variant).encode(), sync=True)
+            except OSError:
+                continue
+            return True
+    return False
+
+
+def read_progress(folder: str) -> dict[str, Any] | None:
+    """The newest progress, with only what the contract knows, or None if there is none that can be read."""
+    path = folder + "/" + PROGRESS_FILE
+    try:
+        data = parse_json(_read(path, PROGRESS_MAX_BYTES))
+        written_at = os.stat(path).st_mtime
+    except (OSError, ValueError):
+        return None
+    if not isinstance(data, dict):
+        return None
+    progress: dict[str, Any] = {"at": data["at"] if _is_number(data.get("at")) else written_at}
+    for name in ("step", "totalSteps", "epoch", "samples"):
+        if _is_int(data.get(name)):
+            progress[name] = data[name]
+    metrics = data.get("metrics")
+    if isinstance(metrics, dict):
+        progress["metrics"] = {k: v for k, v in metrics.items() if _is_number(v)}
+    saved = data.get("checkpoint")
+    if isinstance(saved, dict) and _is_int(saved.get("step")):
+        progress["checkpoint"] = {"step": saved["step"], "path": str(saved.get("path") or "")}
+    if isinstance(data.get("summary"), dict):
+        progress["summary"] = data["summary"]
+    return progress
+
+
+def _read(path: str, limit: int) -> str:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while limit > 0:
+            part = os.read(fd, min(limit, 65_536))
+            if not part:
+                break
+            parts.append(part)
+            limit -= len(part)
+        return b"".join(parts).decode("utf-8", "replace")
+    finally:
+        os.close(fd)
+
+
+def _replace(folder: str, name: str, data: bytes, sync: bool = False) -> None:
+    path = folder + "/" + name
+    fd = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        written = 0
+        while written < len(data):
+            written += os.write(fd, data[written:])
+        # Truncated after the write, not before: the room that was reserved is used, not given back.
+        os.ftruncate(fd, len(data))
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(path + ".tmp", path)
+    if sync:
+        directory = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,352 @@
+"""The supervisor's life: start the ranks, carry their output, stop them when told, reap everything, say how it ended.
+
+Owns the one loop and its deadlines. Called by `__main__` with the list that the signal handlers append to. Everything
+before the exit record is written happens on one thread; nothing here polls while nothing happens.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import os
+import select
+import sys
+import time
+
+from .ending import STOPPED, Ending
+from .family import descendants, send, send_group
+from .folder import (
+    LOCK_FILE,
+    LOG_FILE,
+    PROGRESS_FILE,
+    Launch,
+    read_launch,
+    read_progress,
+    reserve_exit,
+    write_exit,
+    write_started,
+)
+from .lean import PR_SET_CHILD_SUBREAPER, prctl
+from .output import HOLD_S, Log, RankOutput
+from .ranks import CannotStart, start_rank
+
+MYPY = False
+if MYPY:
+    from .reporting import Reporter
+
+FAILURE_GRACE_S = 5.0
+"""What the other ranks get after the first failure: TERM, then KILL."""
+LEFTOVER_GRACE_S = 2.0
+"""What is left when all ranks are done gets TERM, then KILL."""
+KILL_AGAIN_S = 0.05
+LAST_REPORT_S = 2.0
+REPORT_EVERY_S = 1.0
+
+BROKEN = 70  # EX_SOFTWARE: no order, no folder, or a fault of our own; there is no exit record beside it
+
+
+def main(argv: list[str], stop_requests: list[int]) -> None:
+    """Run one worker to its end and leave with its exit code. Never returns."""
+    launch_path, lock_fd, ready_fd = _arguments(argv)
+    folder = os.path.dirname(os.path.abspath(launch_path))
+    _close_strays({lock_fd, ready_fd})
+    if lock_fd < 0:
+        _take_lock(folder)
+    try:
+        launch = read_launch(launch_path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _leave("can't read %s: %r" % (launch_path, error))
+    supervisor = Supervisor(folder, launch, stop_requests, ready_fd)
+    try:
+        code = supervisor.run()
+    except Exception as error:  # noqa: BLE001 (the edge: whatever it was, nothing may be left running)
+        supervisor.kill_all()
+        _leave("the supervisor failed: %r" % error)
+    os._exit(code & 0xFF)
+
+
+class Supervisor:
+    """One worker. `run` is called once."""
+
+    def __init__(self, folder: str, launch: Launch, stop_requests: list[int], ready_fd: int) -> None:
+        self._folder = folder
+        self._launch = launch
+        self._stop_requests = stop_requests
+        self._ready_fd = ready_fd
+        self._log = Log(folder + "/" + LOG_FILE)
+        self._ending = Ending(launch)
+        self._outputs: list[RankOutput] = []
+        self._by_fd: dict[int, RankOutput] = {}
+        self._live: dict[int, int] = {}  # pid -> rank's number in this worker
+        self._groups: set[int] = set()  # process groups of all ranks ever started
+        self._childless = True
+        self._stop_at: float | None = None
+        self._kill_at: float | None = None
+        self._leftovers_kill_at: float | None = None
+        self._termed: set[int] = set()
+        self._reporter: Reporter | None = None
+        self._progress_seen: object = None
+        self._poll = select.poll()
+        self._wake_fd, wake_w = os.pipe()
+        os.set_blocking(self._wake_fd, False)
+        os.set_blocking(wake_w, False)
+        _signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        self._poll.register(self._wake_fd, select.POLLIN)
+
+    def run(self) -> int:
+        """The worker's exit code, when all its processes are gone and the exit record stands. Raises: OSError."""
+        reserve_exit(self._folder)
+        write_started(self._folder, self._ending.started_at)
+        if self._ready_fd >= 0:
+            os.write(self._ready_fd, b"S")
+            os.close(self._ready_fd)
+        if os.getpid() != 1:
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self._start_ranks()
+        while True:
+            self._reap()
+            now = time.monotonic()
+            if self._stop_requests and self._stop_at is None:
+                self._begin_stop(now)
+            if not self._live and self._childless:
+                break
+            self._enforce(now)
+            self._wait(now)
+        return self._finish()
+
+    def kill_all(self) -> None:
+        """Kill every descendant, for good."""
+        self._live.clear()
+        while not self._childless:
+            for member in descendants():
+                send(member.pid, _signal.SIGKILL)
+            time.sleep(KILL_AGAIN_S)
+            self._reap()
+
+    def _start_ranks(self) -> None:
+        launch = self._launch
+        for local_rank in range(launch.ranks):
+            if self._stop_requests or self._ending.failed:
+                break
+            output = RankOutput(launch.worker * launch.ranks + local_rank, self._log, launch.ranks > 1)
+            self._outputs.append(output)
+            try:
+                pid = start_rank(launch, local_rank, output.write_fd)
+            except CannotStart as error:
+                self._log.say(str(error))
+                self._ending.rank_ended(local_rank, error.exit_code, None, str(error))
+                self._end_others(time.monotonic(), FAILURE_GRACE_S)
+            else:
+                self._live[pid] = local_rank
+                self._groups.add(pid)
+                self._childless = False
+                self._by_fd[output.read_fd] = output
+                self._poll.register(output.read_fd, select.POLLIN)
+            finally:
+                output.close_write()
+
+    def _reap(self) -> None:
+        """Take every child that ended; orphans of the ranks come here too."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._childless = True
+                return
+            self._childless = False
+            if pid == 0:
+                return
+            local_rank = self._live.pop(pid, None)
+            if local_rank is not None:
+                self._rank_ended(local_rank, status)
+
+    def _rank_ended(self, local_rank: int, status: int) -> None:
+        signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        code = os.WEXITSTATUS(status) if signum is None else None
+        output = self._outputs[local_rank]
+        if code != 0:
+            while output.open and output.pump(time.monotonic()):  # its last line may still be in the pipe
+                pass
+        first = not self._ending.failed
+        self._ending.rank_ended(local_rank, code, signum, output.last_line() if code != 0 else "")
+        if first and self._ending.failed and self._live and self._stop_at is None:
+            if code == STOPPED:  # told by its gang, not by us: its neighbours are saving, leave them be
+                self._kill_at = time.monotonic() + self._launch.grace_s
+            else:
+                self._end_others(time.monotonic(), FAILURE_GRACE_S)
+
+    def _end_others(self, now: float, grace_s: float) -> None:
+        for pid in self._live:
+            send_group(pid, _signal.SIGTERM)
+        self._kill_at = now + grace_s
+
+    def _begin_stop(self, now: float) -> None:
+        """The first stop request counts; later ones change nothing."""
+        self._stop_at = now
+        self._ending.stop_asked()
+        for pid in self._live:
+            send_group(pid, _signal.SIGTERM)
+        stop_kill_at = now + self._launch.grace_s
+        self._kill_at = stop_kill_at if self._kill_at is None else min(self._kill_at, stop_kill_at)
+
+    def _enforce(self, now: float) -> None:
+        """Kill whoever outlived a deadline."""
+        if self._live:
+            if self._kill_at is not None and now >= self._kill_at:
+                if self._stop_at is not None:
+                    self._ending.grace_exceeded = True
+                self._kill_family()
+        else:
+            self._clear_leftovers(now)
+
+    def _clear_leftovers(self, now: float) -> None:
+        """All ranks are done, something of theirs is not: a daemon, a data loader's child.
+
+        Whoever shares a rank's process group got the stop signal with it and may be saving (`sh -c "python …"`): it
+        has the rest of the grace. All others get TERM and a short while.
+        """
+        stopping = self._stop_at is not None and self._kill_at is not None and now < self._kill_at
+        if self._leftovers_kill_at is None:
+            self._leftovers_kill_at = now + LEFTOVER_GRACE_S
+        expired = now >= self._leftovers_kill_at
+        for member in descendants():
+            if stopping and member.group in self._groups:
+                continue
+            if expired:
+                send(member.pid, _signal.SIGKILL)
+            elif member.pid not in self._termed:
+                self._termed.add(member.pid)
+                send(member.pid, _signal.SIGTERM)
+
+    def _kill_family(self) -> None:
+        for pid in self._live:
+            send_group(pid, _signal.SIGKILL)
+        for member in descendants():
+            send(member.pid, _signal.SIGKILL)
+
+    def _wait(self, now: float) -> None:
+        """Sleep until something happens or is due, and carry what the ranks printed."""
+        due = [output.held_since + HOLD_S for output in self._outputs if output.held_since is not None]
+        if self._live:
+            if self._kill_at is not None:
+                due.append(max(self._kill_at, now + KILL_AGAIN_S))
+        else:
+            due.append(now + KILL_AGAIN_S)
+        if self._log.lossy:
+            due.append(now + 1.0)
+        if self._launch.report:
+            due.append(now + REPORT_EVERY_S)
+        timeout_ms = None if not due else max(0.0, (min(due) - now) * 1000 + 1)
+        for fd, _event in self._poll.poll(timeout_ms):
+            if fd == self._wake_fd:
+                _drain_wakeups(fd)
+            else:
+                output = self._by_fd[fd]
+                output.pump(time.monotonic())
+                if not output.open:
+                    self._poll.unregister(fd)
+                    del self._by_fd[fd]
+        now = time.monotonic()
+        for output in self._outputs:
+            if output.held_since is not None and now >= output.held_since + HOLD_S:
+                output.flush()
+        if self._log.lossy:
+            self._log.confess()
+        if self._launch.report:
+            self._report()
+
+    def _report(self) -> None:
+        """Hand the newest progress to the reporter, which may take its time."""
+        seen = _stamp(self._folder)
+        if seen is None or seen == self._progress_seen:
+            return
+        progress = read_progress(self._folder)
+        if progress is None:
+            return
+        self._progress_seen = seen
+        if self._reporter is None:
+            from .reporting import Reporter  # http.client costs 40 ms: only for workers that have something to say
+
+            self._reporter = Reporter(self._folder, self._launch)
+        self._reporter.offer(progress)
+
+    def _finish(self) -> int:
+        for output in self._outputs:
+            # Nobody of ours is left to write; a stranger that was handed the pipe does not hold us up.
+            for _turn in range(64):
+                if not (output.open and output.pump(time.monotonic())):
+                    break
+            output.close()
+        self._log.confess()
+        record = self._ending.record(read_progress(self._folder), self._log.size())
+        if not write_exit(self._folder, record):
+            self._log.say("the exit record could not be written: the disk takes nothing")
+            return BROKEN
+        if self._launch.report:
+            self._report()
+            if self._reporter is not None:
+                self._reporter.finish(LAST_REPORT_S)
+        return int(record["exitCode"])
+
+
+def _arguments(argv: list[str]) -> tuple[str, int, int]:
+    options = {"--lock-fd": -1, "--ready-fd": -1}
+    paths = []
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word in options and rest and rest[0].isdigit():
+            options[word] = int(rest.pop(0))
+        elif word.startswith("-"):
+            _leave("unknown option %s" % word)
+        else:
+            paths.append(word)
+    if len(paths) != 1:
+        _leave("usage: stoker_worker <launch.json> [--lock-fd N] [--ready-fd N]")
+    for fd in options.values():
+        if fd >= 0:
+            os.set_inheritable(fd, False)
+    return paths[0], options["--lock-fd"], options["--ready-fd"]
+
+
+def _close_strays(keep: set[int]) -> None:
+    """Close what was inherited by accident; a user's process must not hold other people's files."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd not in keep:
+            try:
+                os.close(fd)
+            except OSError:
+                pass  # the listing's own
+
+
+def _take_lock(folder: str) -> None:
+    """Nobody started us with the lock: hold it ourselves, for as long as we live."""
+    import fcntl
+
+    fd = os.open(folder + "/" + LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        _leave("another supervisor runs in %s" % folder)
+
+
+def _stamp(folder: str) -> object:
+    try:
+        stat = os.stat(folder + "/" + PROGRESS_FILE)
+    except OSError:
+        return None
+    return (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+
+
+def _drain_wakeups(fd: int) -> None:
+    try:
+        while os.read(fd, 512):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def _leave(message: str) -> None:
+    sys.stderr.write("stoker_worker: " + message + "\n")
+    sys.stderr.flush()
+    os._exit(BROKEN)
