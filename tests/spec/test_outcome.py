@@ -1,0 +1,57 @@
+"""The outcome table holds what DESIGN §7 promises, and the docs say the same."""
+
+from __future__ import annotations
+
+import generate_docs
+import pytest
+
+from stoker.spec.outcome import FREE, POLICIES, Category, Intent, Verdict, verdict, worker_category
+from stoker.spec.worker import ExitRecord
+
+
+def record(exit_code: int, *, signal: int | None = None, stop_requested: bool = False) -> ExitRecord:
+    return ExitRecord(
+        pod_uid="u", started_at=0, finished_at=1, stop_requested=stop_requested, exit_code=exit_code, signal=signal
+    )
+
+
+@pytest.mark.parametrize("code", [1, 2, 64, 75, 76, 77, 78, 127, 255])
+def test_every_exit_code_of_a_users_command_is_its_own_error(code: int) -> None:
+    assert worker_category(record(code), rejected=False, own_trainer=False) is Category.USER_ERROR
+
+
+def test_our_trainers_75_counts_only_if_a_stop_was_requested() -> None:
+    assert worker_category(record(75), rejected=False, own_trainer=True) is Category.USER_ERROR
+    asked = record(75, stop_requested=True)
+    assert worker_category(asked, rejected=False, own_trainer=True) is Category.INTERRUPTED
+
+
+def test_no_record_is_a_lost_worker_whatever_the_container_said() -> None:
+    assert worker_category(None, rejected=False, own_trainer=True) is Category.NODE_LOST
+
+
+@pytest.mark.parametrize("intent", list(Intent))
+def test_done_is_done_whatever_was_asked(intent: Intent) -> None:
+    assert verdict(intent, None) is Verdict.SUCCEEDED
+
+
+@pytest.mark.parametrize("category", list(Category))
+def test_every_category_has_a_policy_and_a_verdict_under_every_intent(category: Category) -> None:
+    assert POLICIES[category].says
+    for intent in Intent:
+        assert isinstance(verdict(intent, category), Verdict)
+
+
+def test_what_would_only_come_again_is_never_retried() -> None:
+    for category in (Category.BAD_CONFIG, Category.DIVERGED):
+        for intent in (Intent.NONE, Intent.SUSPEND, Intent.PREEMPT):
+            assert verdict(intent, category) is Verdict.FAILED
+        assert not POLICIES[category].raisable
+
+
+def test_what_the_cluster_did_spends_no_retries() -> None:
+    assert frozenset({Category.REJECTED, Category.START_TIMEOUT, Category.INTERRUPTED}) == FREE
+
+
+def test_the_docs_show_this_table() -> None:
+    assert generate_docs.stale(write=False) == []
