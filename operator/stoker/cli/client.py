@@ -7,8 +7,8 @@
         print(stoker.wait(job.metadata.name).status.phase)
 
 Owns routes and types: what comes back is parsed at the door into the spec's models; fields of a newer server are left
-aside. Every call has a time-out and is repeated over lost connections and busy servers (a POST too: it is idempotent, or
-carries an idempotency key). Raises everywhere: `ApiError` (the server refuses), `Unreachable`.
+aside. Every call has a time-out and is repeated over lost connections and busy servers (a POST too: it is idempotent,
+or carries an idempotency key). Raises everywhere: `ApiError` (the server refuses), `Unreachable`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["ALL_PROJECTS", "ApiError", "Client", "StokerError", "TimedOut", "Unr
 class Client:
     """A connection to one server. May be shared between threads.
 
-    Without arguments: the server and token of STOKER_SERVER and STOKER_TOKEN, else what `stoker up` runs on this machine.
+    Without arguments: the server and token of STOKER_SERVER and STOKER_TOKEN, else what `stoker up` runs here.
     `project` is the one meant where a call names none. Units: `timeout` in seconds, for each try of each call.
     """
 
@@ -183,7 +183,7 @@ class Client:
     # streams
 
     def events(self, name: str, *, project: str | None = None) -> Following[JobUpdate]:
-        """What happens to the job, from its first event to its end, over cut connections; the job itself at each change."""
+        """What happens to the job, from its first event to its end, and the job itself at each change."""
         return Following(self._wire, f"{self._job(name, project)}/events", self._update)
 
     def past_events(self, name: str, *, project: str | None = None) -> tuple[Event, ...]:
@@ -202,8 +202,8 @@ class Client:
     ) -> Following[LogChunk]:
         """A worker's log in whole lines; cut connections are resumed at the very byte.
 
-        With `follow` on to the job's end, over all its attempts unless `attempt` names one. `tail`: only the last lines of
-        what is there already.
+        With `follow` on to the job's end, over all its attempts unless `attempt` names one. `tail`: only the last
+        lines of what is there already.
         """
         params = {"worker": str(worker), "follow": "true" if follow else "false"}
         if attempt is not None:

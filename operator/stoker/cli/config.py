@@ -1,7 +1,7 @@
 """Which server to talk to, and with which token.
 
-Order: explicit values (`--server`, `--token`), `STOKER_SERVER` and `STOKER_TOKEN`, then what `stoker up` left in its data
-folder (`endpoint.json`, `token`). The data folder's token is sent to the data folder's own server and to no other.
+Order: explicit values (`--server`, `--token`), `STOKER_SERVER` and `STOKER_TOKEN`, then what `stoker up` left in its
+data folder (`endpoint.json`, `token`). The data folder's token is sent to the data folder's own server and to no other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from .errors import BadInput, Unreachable
 
 ENDPOINT_FILE = "endpoint.json"
-TOKEN_FILE = "token"  # noqa: S105 (a file's name)
+TOKEN_FILE = "token"
 START_HINT = "start one with `stoker up`, or name one with --server URL (or STOKER_SERVER)"
 
 

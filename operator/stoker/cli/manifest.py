@@ -20,7 +20,7 @@ from .errors import ApiError, BadInput
 class _Loader(yaml.SafeLoader):
     """YAML 1.2's core schema: `on`, `no` and 1:30 are strings, 3e-3 is a number. Twice the same key is an error."""
 
-    yaml_implicit_resolvers = {}  # noqa: RUF012 (yaml's own way to state it)
+    yaml_implicit_resolvers = {}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: dict[str, int] = {}
@@ -92,6 +92,8 @@ def parse_manifests(text: str, source: str) -> list[Manifest]:
     try:
         while loader.check_node():
             node = loader.get_node()
+            if node is None:
+                continue
             body = loader.construct_document(node)
             if body is None:
                 continue
@@ -122,7 +124,7 @@ def override(body: dict[str, Any], assignment: str) -> None:
     if not equals or not all(keys) or keys[0] not in {"spec", "metadata"} or len(keys) < 2:
         raise BadInput(f"--set {assignment}: write --set spec.path=value, for example spec.stop.maxDuration=10m")
     try:
-        value = yaml.load(text, _Loader)  # noqa: S506 (a safe loader of our own)
+        value = yaml.load(text, _Loader)  # a safe loader of our own
     except yaml.YAMLError:
         value = text
     at: Any = body

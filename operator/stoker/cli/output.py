@@ -1,7 +1,7 @@
 """What commands print: tables, JSON, YAML, and job facts as short texts. Numbers carry their units.
 
-Owns the look; fetches nothing. On a terminal tables fit its width and carry colour (NO_COLOR is respected); in a pipe they
-are plain, complete and never cut.
+Owns the look; fetches nothing. On a terminal tables fit its width and carry colour (NO_COLOR is respected); in a pipe
+they are plain, complete and never cut.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def job_table(jobs: Iterable[TrainingJob], now: datetime, *, projects: bool) -> 
             gpus_text(job),
             age_text(job.metadata.creation_timestamp, now),
             progress_text(job.status.progress) or DASH,
-            _one_line(job.status.message or job.status.reason),
+            one_line(job.status.message or job.status.reason),
         ]
         rows.append([job.metadata.namespace, *row] if projects else row)
     return columns, rows
@@ -173,7 +173,7 @@ def job_details(job: TrainingJob, now: datetime) -> str:
         ("name", job.metadata.name),
         ("project", job.metadata.namespace),
         ("phase", f"{status.phase} ({status.reason})"),
-        ("message", _one_line(status.message)),
+        ("message", one_line(status.message)),
         ("queue", f"{spec.queue}, priority {spec.priority}"),
         ("workers", f"{spec.workers}, each {spec.gpus_per_worker} GPUs, {spec.cpu} cores, {spec.memory} memory"),
         ("runs", spec.trainer.recipe or " ".join(spec.trainer.command or ())),
@@ -188,7 +188,7 @@ def job_details(job: TrainingJob, now: datetime) -> str:
     if status.progress and status.phase in ENDED:
         facts += [(name, str(value)) for name, value in status.progress.summary.items()]
     facts += [
-        (f"attempt {end.number}", _one_line(f"{end.category or 'done'} {end.message}".strip()))
+        (f"attempt {end.number}", one_line(f"{end.category or 'done'} {end.message}".strip()))
         for end in status.attempts
         if end.number != status.attempt or end.category
     ]
@@ -271,5 +271,6 @@ def _of(used: str, limit: str | None) -> str:
     return f"{used}/{limit}" if limit is not None else used
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """`text` with its line breaks and runs of blanks made single blanks."""
     return " ".join(text.split())

@@ -1,7 +1,7 @@
 """Server-sent events from bytes: nothing but the format.
 
-Source: WHATWG HTML, "9.2.6 Interpreting an event stream". One change: a lone carriage return does not end a line, so that
-progress bars in a log arrive whole; our server writes LF.
+Source: WHATWG HTML, "9.2.6 Interpreting an event stream". One change: a lone carriage return does not end a line, so
+that progress bars in a log arrive whole; our server writes LF.
 """
 
 from __future__ import annotations

@@ -1,0 +1,147 @@
+"""The live view of running jobs: one bar per job on a terminal, plain lines every few seconds elsewhere.
+
+Owns rendering only: it is told of updates and prints. Called by `run`, `follow` and the demo.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+
+from stoker.spec.job import ENDED, Phase, TrainingJob
+from stoker.spec.quantity import format_duration
+
+from .output import progress_text
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+LINE_EVERY_S = 3.0
+
+
+class Board(Protocol):
+    """Where the progress of jobs is shown."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    def update(self, job: TrainingJob) -> None: ...
+
+    def say(self, text: str) -> None:
+        """A line of text beside the progress."""
+        ...
+
+
+def open_board(stream: TextIO | None = None) -> Board:
+    """Bars where `stream` (standard output) is a terminal that can, lines where not."""
+    stream = stream or sys.stdout
+    if stream.isatty() and os.environ.get("TERM") != "dumb":
+        return Bars(stream)
+    return Lines(stream)
+
+
+def state_text(job: TrainingJob) -> str:
+    """One line that says where the job is: its progress, or what it waits for."""
+    status = job.status
+    if status.phase is Phase.RUNNING or status.phase in ENDED:
+        text = progress_text(status.progress)
+        if status.phase is Phase.RUNNING or (text and status.phase is Phase.SUCCEEDED):
+            return text
+    return " ".join((status.message or status.reason).split())
+
+
+class Lines:
+    """One line per change of phase, and one every `every_s` per job while it makes progress."""
+
+    def __init__(
+        self, stream: TextIO, *, every_s: float = LINE_EVERY_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = stream
+        self._every_s = every_s
+        self._clock = clock
+        self._start = clock()
+        self._last: dict[str, tuple[Phase, int, str, float]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def update(self, job: TrainingJob) -> None:
+        now, name, status = self._clock(), job.metadata.name, job.status
+        text = state_text(job)
+        last = self._last.get(name)
+        if last is not None and last[:2] == (status.phase, status.attempt):
+            same = last[2] == text
+            waits = status.phase is not Phase.RUNNING
+            if same or (not waits and now - last[3] < self._every_s):
+                return
+        self._last[name] = (status.phase, status.attempt, text, now)
+        self.say(f"{format_duration(round(now - self._start, 1)):>6}  {name:<16} {status.phase:<10} {text}".rstrip())
+
+    def say(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+class Bars:
+    """A bar per job, redrawn in place; fits narrow terminals by leaving out what has no room."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.table import Column
+
+        self._console = Console(file=stream, highlight=False, markup=False)
+        wide = self._console.width >= 80
+        columns: list[Any] = [
+            TextColumn("{task.fields[job]}", markup=False, table_column=Column(no_wrap=True, max_width=24)),
+            TextColumn("{task.fields[phase]}", markup=False, table_column=Column(no_wrap=True, width=9)),
+        ]
+        if wide:
+            columns.append(BarColumn(bar_width=16))
+        columns.append(
+            TextColumn(
+                "{task.fields[state]}", markup=False, table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")
+            )
+        )
+        columns.append(TimeElapsedColumn())
+        self._progress = Progress(*columns, console=self._console, expand=True, refresh_per_second=5)
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.stop()
+
+    def update(self, job: TrainingJob) -> None:
+        name, status = job.metadata.name, job.status
+        task = self._tasks.get(name)
+        if task is None:
+            task = self._progress.add_task(name, total=None, job=name, phase="", state="")
+            self._tasks[name] = task
+        progress = status.progress
+        total = progress.total_steps if progress else None
+        done = progress.step if progress else 0
+        if status.phase in ENDED:  # a target reached early is a full bar, not an unfinished one
+            total = done = total or 1
+        waiting = status.phase in (Phase.QUEUED, Phase.SUSPENDED)
+        self._progress.update(
+            task,
+            total=1 if waiting else total,
+            completed=0 if waiting else done,
+            phase=str(status.phase),
+            state=state_text(job),
+        )
+        if status.phase in ENDED:
+            self._progress.stop_task(task)
+
+    def say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True)

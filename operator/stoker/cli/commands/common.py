@@ -1,0 +1,64 @@
+"""What commands share: the options that name a server, output forms, completion of names."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from stoker.cli.client import Client
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def connected(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `--server`, `--token` and `--project`, and call it with a `Client` as its first argument."""
+
+    @click.option("--server", metavar="URL", help="The server, if not the one of STOKER_SERVER or `stoker up`.")
+    @click.option("--token", metavar="TOKEN", help="The token, if not STOKER_TOKEN or the local server's.")
+    @click.option("-p", "--project", metavar="PROJECT", help="The project. [default: default]")
+    @click.pass_context
+    @functools.wraps(function)
+    def call(
+        ctx: click.Context, /, *args: Any, server: str | None, token: str | None, project: str | None, **kwargs: Any
+    ) -> Any:
+        with open_client(ctx, server, token, project) as client:
+            return function(client, *args, **kwargs)
+
+    return call
+
+
+def open_client(ctx: click.Context, server: str | None, token: str | None, project: str | None) -> Client:
+    """A client for the command's own options, else those given before the command's name."""
+    from stoker.cli.client import Client
+    from stoker.spec.names import DEFAULT_PROJECT
+
+    above = ctx.find_root().obj or {}
+    return Client(
+        server or above.get("server"),
+        token or above.get("token"),
+        project=project or above.get("project") or DEFAULT_PROJECT,
+    )
+
+
+def output_option(*forms: str) -> Callable[[_F], _F]:
+    """`-o`; the first of `forms` is the default."""
+    return click.option(
+        "-o", "--output", "form", type=click.Choice(forms), default=forms[0], show_default=True, help="What to print."
+    )
+
+
+def complete_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of jobs that start with what is typed; nothing when no server answers at once."""
+    from stoker.cli.names import job_names
+
+    options = {**(ctx.find_root().params or {}), **{k: v for k, v in ctx.params.items() if v}}
+    found = job_names(options.get("server"), options.get("token"), options.get("project"))
+    return [name for name in found if name.startswith(incomplete)]
+
+
+job_argument = click.argument("job", metavar="JOB", shell_complete=complete_jobs)
+jobs_argument = click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)

@@ -1,0 +1,75 @@
+"""`stoker queue ls | set | rm`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from stoker.cli.client import Client
+
+from .common import connected, output_option
+
+
+@click.group(short_help="List, set and remove queues.")
+def queue() -> None:
+    """Queues: who may use how much at a time."""
+
+
+@queue.command("ls", short_help="List queues: what is used of what they may use.")
+@output_option("table", "json", "yaml")
+@connected
+def ls(client: Client, form: str) -> None:
+    """List queues: what is used of what they may use."""
+    from stoker.cli.output import echo_data, echo_table, queue_table
+
+    queues = client.queues()
+    if form == "table":
+        echo_table(*queue_table(queues))
+    else:
+        echo_data(queues, form)
+
+
+@queue.command("set", short_help="Create a queue, or replace its limits.")
+@click.argument("name")
+@click.option("--gpus", type=click.IntRange(0), help="Most GPUs its running jobs may hold together.")
+@click.option("--cpu", metavar="CORES", help="Most cores, for example 64.")
+@click.option("--memory", metavar="QUANTITY", help="Most memory, for example 512Gi.")
+@click.option("--project", "allowed", multiple=True, help="A project that may submit here. Repeatable. [default: all]")
+@click.option("--highest-priority", type=int, help="The highest priority a job may ask for here.")
+@output_option("table", "json", "yaml")
+@connected
+def set_(
+    client: Client,
+    name: str,
+    gpus: int | None,
+    cpu: str | None,
+    memory: str | None,
+    allowed: tuple[str, ...],
+    highest_priority: int | None,
+    form: str,
+) -> None:
+    """Create the queue NAME, or replace its limits: what is not given is not limited."""
+    from stoker.cli.output import echo_data, echo_table, queue_table
+
+    limit: dict[str, Any] = {"gpus": gpus, "cpu": cpu, "memory": memory}
+    spec: dict[str, Any] = {"limit": {key: value for key, value in limit.items() if value is not None}}
+    if allowed:
+        spec["projects"] = list(allowed)
+    if highest_priority is not None:
+        spec["highestPriority"] = highest_priority
+    made = client.put_queue(name, spec)
+    if form == "table":
+        echo_table(*queue_table([made]))
+    else:
+        echo_data(made, form)
+
+
+@queue.command("rm", short_help="Remove queues that no job needs any more.")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@connected
+def rm(client: Client, names: tuple[str, ...]) -> None:
+    """Remove queues that no job needs any more."""
+    for name in names:
+        client.delete_queue(name)
+        click.echo(f"queue {name} removed")

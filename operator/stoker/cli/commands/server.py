@@ -1,0 +1,57 @@
+"""`stoker up`: options only; `stoker.cli.up` does the work and is imported when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stoker.cli.errors import BadInput
+
+
+@click.command(short_help="Run Stoker on this machine: API, operator and node in one.")
+@click.option(
+    "--data", type=click.Path(path_type=Path, file_okay=False), help="State is kept here. [STOKER_HOME, else ~/.stoker]"
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8470, show_default=True, help="Port to listen on; 0: a free one."
+)
+@click.option("--virtual-gpus", type=click.IntRange(0, 64), default=0, help="Offer N simulated GPUs besides real ones.")
+@click.option("--cpus", metavar="CORES", help="Cores that jobs may share. [default: all]")
+@click.option("--memory", metavar="QUANTITY", help="Memory that jobs may share, for example 16Gi. [default: most]")
+@click.option(
+    "--allow-host", "allow_hosts", multiple=True, metavar="NAME", help="A Host name to answer to. Repeatable."
+)
+@click.pass_context
+def up(
+    ctx: click.Context,
+    data: Path | None,
+    host: str,
+    port: int,
+    virtual_gpus: int,
+    cpus: str | None,
+    memory: str | None,
+    allow_hosts: tuple[str, ...],
+) -> None:
+    """Run Stoker on this machine until Ctrl-C: API, operator and node agent in one process.
+
+    Jobs live in processes of their own: they outlast a stop or crash of the server, and the next `stoker up` finds
+    them again.
+    """
+    try:
+        from stoker.cli.up import UpOptions, run_up
+    except ModuleNotFoundError as error:
+        if error.name and error.name.partition(".")[0] in {"stoker", "stoker_api", "stoker_worker"}:
+            raise
+        raise BadInput(f"`stoker up` needs {error.name}, which is not installed: pip install 'stoker[up]'") from None
+    options = UpOptions(
+        data=data,
+        host=host,
+        port=port,
+        virtual_gpus=virtual_gpus,
+        cpus=cpus,
+        memory=memory,
+        allow_hosts=allow_hosts,
+    )
+    ctx.exit(run_up(options))

@@ -1,0 +1,71 @@
+"""`stoker logs | events`: what a worker printed, what happened to a job."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+
+import click
+
+from stoker.cli.client import Client
+
+from .common import connected, job_argument, output_option
+
+
+@click.command(short_help="Print what a job's worker printed.")
+@job_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on to the job's end, over retries and server restarts.")
+@click.option("-w", "--worker", type=click.IntRange(0), default=0, show_default=True, help="Which worker.")
+@click.option("--attempt", type=click.IntRange(1), help="Which attempt. [default: the newest]")
+@click.option("--tail", type=click.IntRange(0), metavar="LINES", help="Only the last lines.")
+@connected
+def logs(client: Client, job: str, follow: bool, worker: int, attempt: int | None, tail: int | None) -> None:
+    """Print the log of one of JOB's workers."""
+    if not follow:
+        for data in client.log_bytes(job, worker=worker, attempt=attempt, tail=tail):
+            sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    at = attempt
+    with client.logs(job, worker=worker, attempt=attempt, tail=tail) as chunks:
+        for chunk in chunks:
+            if at is not None and chunk.attempt != at:
+                click.echo(f"--- attempt {chunk.attempt} ---", err=True)
+            at = chunk.attempt
+            sys.stdout.write(chunk.text)
+            sys.stdout.flush()
+
+
+@click.command(short_help="Print what happened to a job.")
+@job_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on to the job's end.")
+@output_option("text", "json")
+@connected
+def events(client: Client, job: str, follow: bool, form: str) -> None:
+    """Print the events of JOB, oldest first; with `-o json` one object a line."""
+    from stoker.cli.output import one_line
+    from stoker.cli.views import EventSeen, JobEnded
+    from stoker.spec.event import Event
+
+    def show(event: Event) -> None:
+        if form == "json":
+            click.echo(event.model_dump_json(by_alias=True, exclude_none=True))
+        else:
+            click.echo(
+                f"{_clock(event.first_timestamp)}  {event.type:<7}  {event.reason:<20} {one_line(event.message)}"
+            )
+
+    if not follow:
+        for event in client.past_events(job):
+            show(event)
+        return
+    with client.events(job) as updates:
+        for update in updates:
+            if isinstance(update, EventSeen):
+                show(update.event)
+            elif isinstance(update, JobEnded):
+                click.echo(f"{job} {update.end.phase}: {update.end.message or update.end.reason}", err=True)
+
+
+def _clock(at: datetime) -> str:
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,171 @@
+"""`stoker run | submit | follow`: from a file or a command line to a job, and staying with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stoker.cli.client import Client
+from stoker.cli.errors import ApiError, BadInput, StokerError
+from stoker.cli.manifest import Manifest, override, read_manifests
+
+from .common import connected, job_argument, output_option
+
+# Everything after the first word that is no option is the user's command, `--` or not.
+_STOP_AT_COMMAND = {"allow_interspersed_args": False}
+
+
+class _Refused(StokerError):
+    """A refusal told in terms of the user's file."""
+
+
+def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(
+        [
+            click.argument("command", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED),
+            click.option(
+                "-f", "--file", "files", multiple=True, metavar="FILE", help="A job file; - is standard input."
+            ),
+            click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a field of the file."),
+            click.option("--name", help="The job's name. [default: made from the program's]"),
+            click.option("-q", "--queue", help="The queue. [default: default]"),
+            click.option("--priority", type=int, help="Higher goes first within the queue."),
+            click.option("-g", "--gpus", type=click.IntRange(0), help="GPUs per worker."),
+            click.option("-w", "--workers", type=click.IntRange(1), help="Workers: all of them run, or none."),
+            click.option("--cpu", metavar="CORES", help="Cores per worker."),
+            click.option("--memory", metavar="QUANTITY", help="Memory per worker, for example 16Gi."),
+            click.option(
+                "-e", "--env", "env", multiple=True, metavar="K=V", help="A variable; K alone passes yours on."
+            ),
+            click.option("--max-duration", metavar="DURATION", help="Stop after running this long, for example 2h."),
+            click.option("--idempotency-key", metavar="KEY", help="Submitting twice with one key makes one job."),
+        ]
+    ):
+        function = option(function)
+    return function
+
+
+@click.command(context_settings=_STOP_AT_COMMAND, short_help="Submit a job and follow it to its end.")
+@_spec_options
+@connected
+def run(client: Client, **given: Any) -> None:
+    """Submit a job, from a file or as a command, and follow it to its end.
+
+    \b
+    stoker run -f examples/digits.yaml --set spec.trainer.config.epochs=5
+    stoker run --gpus 1 -- python train.py --lr 0.1
+
+    Ctrl-C detaches: the job goes on. Leaves with the job's exit code: 0 if it succeeded, the command's own if that
+    failed, 130 if it was cancelled (or you detached), else 1.
+    """
+    from stoker.cli.tracking import track
+
+    manifests = _manifests(client, given)
+    if len(manifests) > 1:
+        raise BadInput("run follows one job; `stoker submit` takes several")
+    job = _send(client, manifests[0], given, 0)
+    click.echo(f"submitted {job.metadata.name}", err=True)
+    click.get_current_context().exit(track(client, job))
+
+
+@click.command(context_settings=_STOP_AT_COMMAND, short_help="Submit jobs and print their names.")
+@_spec_options
+@click.option("--dry-run", is_flag=True, help="Check everything, store nothing; with -o show the whole job.")
+@output_option("name", "json", "yaml")
+@connected
+def submit(client: Client, dry_run: bool, form: str, **given: Any) -> None:
+    """Submit jobs, from files or as a command, and print their names."""
+    from stoker.cli.output import echo_data
+
+    jobs = []
+    for number, manifest in enumerate(_manifests(client, given)):
+        job = _send(client, manifest, given, number, dry_run=dry_run)
+        jobs.append(job)
+        if form == "name":
+            click.echo(f"{job.metadata.name} (dry run: it would be accepted)" if dry_run else job.metadata.name)
+    if form != "name":
+        echo_data(jobs[0] if len(jobs) == 1 else jobs, form)
+
+
+@click.command(short_help="Follow a job to its end, as `run` does.")
+@job_argument
+@click.option("--tail", type=click.IntRange(0), metavar="LINES", help="Start with the last lines of a command's log.")
+@connected
+def follow(client: Client, job: str, tail: int | None) -> None:
+    """Follow JOB to its end, as `run` does, and leave with its exit code. Ctrl-C detaches."""
+    from stoker.cli.tracking import track
+
+    click.get_current_context().exit(track(client, client.get(job), tail=tail))
+
+
+def _manifests(client: Client, given: dict[str, Any]) -> list[Manifest]:
+    """What to submit, options and overrides carried out."""
+    files, command = given["files"], given["command"]
+    if bool(files) == bool(command):
+        raise BadInput("give either -f FILE or a command: stoker run [OPTIONS] -- python train.py")
+    if command:
+        if len(command) == 1 and command[0].endswith((".yaml", ".yml")):
+            raise BadInput(f"to submit a job file: -f {command[0]}")
+        manifests = [Manifest("the command line", {"spec": {"trainer": _program(client, command)}})]
+    else:
+        manifests = [manifest for path in files for manifest in read_manifests(path)]
+    for manifest in manifests:
+        _apply(manifest.body, given)
+    return manifests
+
+
+def _program(client: Client, command: tuple[str, ...]) -> dict[str, Any]:
+    """On this very machine the user's own program and folder; elsewhere the words as they stand."""
+    if not client.endpoint.loopback:
+        return {"command": list(command)}
+    found = shutil.which(command[0])
+    if found is None:
+        raise BadInput(f"there is no program {command[0]!r} here; give its path, or install it")
+    return {"command": [os.path.abspath(found), *command[1:]], "workingDir": str(Path.cwd())}  # noqa: PTH100 (keeps a venv's link)
+
+
+def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:
+    spec = body["spec"] if isinstance(body["spec"], dict) else {}
+    fields = {
+        "queue": given["queue"],
+        "priority": given["priority"],
+        "gpusPerWorker": given["gpus"],
+        "workers": given["workers"],
+        "cpu": given["cpu"],
+        "memory": given["memory"],
+    }
+    spec.update({name: value for name, value in fields.items() if value is not None})
+    if given["max_duration"]:
+        spec["stop"] = {**(spec.get("stop") or {}), "maxDuration": given["max_duration"]}
+    if given["env"]:
+        spec["env"] = {**(spec.get("env") or {}), **dict(_variable(text) for text in given["env"])}
+    if given["name"]:
+        body["metadata"] = {**(body.get("metadata") or {}), "name": given["name"]}
+    for assignment in given["overrides"]:
+        override(body, assignment)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if equals:
+        return name, value
+    if name not in os.environ:
+        raise BadInput(f"--env {name}: it is not set here; write {name}=VALUE")
+    return name, os.environ[name]
+
+
+def _send(client: Client, manifest: Manifest, given: dict[str, Any], number: int, *, dry_run: bool = False) -> Any:
+    key = given["idempotency_key"]
+    if key and number:
+        key = f"{key}.{number}"  # several documents, one key: each its own job
+    try:
+        return client.submit(manifest.body, idempotency_key=key, dry_run=dry_run)
+    except ApiError as error:
+        if not error.errors:
+            raise
+        raise _Refused(manifest.explain(error)) from None

@@ -1,0 +1,99 @@
+"""Several streams of several jobs as one: threads read, one consumer gets everything in order of arrival.
+
+Owns the threads. Called by `run`, `follow` and the demo. The queue between them is short, so that a job printing
+100 MB is held back by whoever reads, not held in memory.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from .client import Client
+from .errors import StokerError
+from .following import Following
+from .views import JobUpdate, LogChunk
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What a stream said. `what` None: this stream has ended (or `error` ended it)."""
+
+    job: str
+    what: JobUpdate | LogChunk | None
+    error: StokerError | None = None
+
+
+class Feed:
+    """Iterates over all streams until each has ended; `close` (or leaving the `with`) ends them all."""
+
+    def __init__(self, client: Client, project: str | None = None) -> None:
+        self._client = client
+        self._project = project
+        self._items: queue.Queue[Item] = queue.Queue(maxsize=64)
+        self._followings: list[Following[Any]] = []
+        self._threads: list[threading.Thread] = []
+        self._open = 0
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def follow_events(self, job: str) -> None:
+        self._start(job, self._client.events(job, project=self._project))
+
+    def follow_logs(self, job: str, worker: int, *, attempt: int | None = None, tail: int | None = None) -> None:
+        self._start(job, self._client.logs(job, worker=worker, attempt=attempt, tail=tail, project=self._project))
+
+    def get(self, timeout_s: float | None = None) -> Item | None:
+        """The next item, or None when none came in time."""
+        try:
+            item = self._items.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if item.what is None:
+            self._open -= 1
+        return item
+
+    def __iter__(self) -> Iterator[Item]:
+        while self._open:
+            item = self.get()
+            if item is not None:
+                yield item
+
+    @property
+    def open(self) -> int:
+        """Streams that have not ended."""
+        return self._open
+
+    def close(self) -> None:
+        self._closed = True
+        for following in self._followings:
+            following.close()
+        while any(thread.is_alive() for thread in self._threads):
+            self.get(timeout_s=0.02)  # a reader may be waiting for room
+
+    def _start(self, job: str, following: Following[Any]) -> None:
+        self._followings.append(following)
+        self._open += 1
+        thread = threading.Thread(target=self._read, args=(job, following), name=f"feed-{job}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _read(self, job: str, following: Following[Any]) -> None:
+        error: StokerError | None = None
+        try:
+            for what in following:
+                self._items.put(Item(job, what))
+                if self._closed:
+                    break
+        except StokerError as met:
+            error = met
+        self._items.put(Item(job, None, error))

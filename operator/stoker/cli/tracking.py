@@ -1,0 +1,102 @@
+"""Staying with one job until it ends: progress, its output, and what its end means as an exit code.
+
+Called by `run` and `follow`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from stoker.spec.job import ENDED, AttemptEnd, Phase, TrainingJob
+from stoker.spec.outcome import Category
+
+from .board import open_board
+from .client import Client
+from .errors import EXIT_DETACHED, EXIT_REFUSED
+from .feed import Feed
+from .views import JobChanged, JobEnded, LogChunk
+
+MOST_LOGS = 8
+LOG_SILENCE_S = 10.0
+
+
+def track(client: Client, job: TrainingJob, *, project: str | None = None, tail: int | None = None) -> int:
+    """Follow `job` to its end; the exit code to leave with.
+
+    A command's output goes to standard output as it comes and Stoker's own words to standard error; a recipe's progress
+    goes to standard output. Ctrl-C leaves the job running.
+    """
+    name = job.metadata.name
+    prints = job.spec.trainer.command is not None
+    logged: set[int] = set()
+    ended = False
+    last = job
+    try:
+        with Feed(client, project) as feed, open_board(sys.stderr if prints else None) as board:
+            feed.follow_events(name)
+            while feed.open:
+                item = feed.get(LOG_SILENCE_S if ended else None)
+                if item is None:
+                    break  # the job has ended and its log says nothing more
+                if item.error is not None:
+                    raise item.error
+                match item.what:
+                    case LogChunk() as chunk:
+                        _print_log(chunk, many=job.spec.workers > 1)
+                    case JobChanged(job=last):
+                        board.update(last)
+                        if prints and last.status.attempt and not logged:
+                            logged = set(range(min(job.spec.workers, MOST_LOGS)))
+                            for worker in sorted(logged):
+                                feed.follow_logs(name, worker, tail=tail)
+                    case JobEnded():
+                        ended = True
+    except KeyboardInterrupt:
+        click.echo(
+            f"\ndetached; {name} goes on. Follow again: stoker follow {name} · cancel: stoker cancel {name}", err=True
+        )
+        return EXIT_DETACHED
+    if last.status.phase not in ENDED:
+        last = client.get(name, project=project)
+    _say_end(last)
+    return exit_code(last)
+
+
+def exit_code(job: TrainingJob) -> int:
+    """The job's: 0 succeeded, the command's own code if it failed by itself, 130 cancelled, else 1."""
+    status = job.status
+    if status.phase is Phase.SUCCEEDED:
+        return 0
+    if status.phase is Phase.CANCELLED:
+        return EXIT_DETACHED
+    end = _last_end(job)
+    if end is not None and end.category is Category.USER_ERROR:
+        for worker in end.workers:
+            if worker.category is Category.USER_ERROR and worker.exit_code:
+                return worker.exit_code
+    return EXIT_REFUSED
+
+
+def _last_end(job: TrainingJob) -> AttemptEnd | None:
+    return max(job.status.attempts, key=lambda end: end.number, default=None)
+
+
+def _print_log(chunk: LogChunk, *, many: bool) -> None:
+    text = chunk.text
+    if many:
+        text = "".join(f"[{chunk.worker}] {line}\n" for line in text.removesuffix("\n").split("\n"))
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _say_end(job: TrainingJob) -> None:
+    name, status = job.metadata.name, job.status
+    says = " ".join((status.message or status.reason).split())
+    click.echo(f"{name} {status.phase}: {says}", err=True)
+    saved = status.progress.checkpoint if status.progress else None
+    if saved and saved.path:
+        click.echo(f"checkpoint of step {saved.step}: {saved.path}", err=True)
+    if status.phase is Phase.FAILED:
+        click.echo(f"why: stoker why {name} · output: stoker logs {name} · again: stoker retry {name}", err=True)
