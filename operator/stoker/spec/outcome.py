@@ -128,9 +128,7 @@ def verdict(intent: Intent, category: Category | None) -> Verdict:
         return Verdict.SUCCEEDED
     if intent is Intent.CANCEL:
         return Verdict.CANCELLED
-    if intent is Intent.MAX_DURATION:
-        return Verdict.FAILED
-    if category in (Category.BAD_CONFIG, Category.DIVERGED):
+    if intent is Intent.MAX_DURATION or category in (Category.MAX_DURATION, Category.BAD_CONFIG, Category.DIVERGED):
         return Verdict.FAILED
     if intent is Intent.SUSPEND:
         return Verdict.SUSPENDED
