@@ -41,6 +41,7 @@ _COMMANDS = {
     "resume": _Entry("Jobs", "act", "Let suspended jobs run on."),
     "retry": _Entry("Jobs", "act", "Run failed or cancelled jobs again."),
     "queue": _Entry("Queues", "queues", "List, set and remove queues."),
+    "token": _Entry("Other", "tokens", "Make tokens for the server of a data folder."),
     "completion": _Entry("Other", "completion", "Print a shell's completion script."),
 }
 

@@ -16,15 +16,26 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def connected(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--server`, `--token` and `--project`, and call it with a `Client` as its first argument."""
+    project = click.option("-p", "--project", metavar="PROJECT", help="The project. [default: default]")
+    return _server_options(project(_calling(function)))
 
-    @click.option("--server", metavar="URL", help="The server, if not the one of STOKER_SERVER or `stoker up`.")
-    @click.option("--token", metavar="TOKEN", help="The token, if not STOKER_TOKEN or the local server's.")
-    @click.option("-p", "--project", metavar="PROJECT", help="The project. [default: default]")
+
+def connected_cluster_wide(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As `connected`, for commands that no project bounds."""
+    return _server_options(_calling(function, own_project=False))
+
+
+def _server_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    token = click.option("--token", metavar="TOKEN", help="The token, if not STOKER_TOKEN or the local server's.")
+    server = click.option("--server", metavar="URL", help="The server, if not the one of STOKER_SERVER or `stoker up`.")
+    return server(token(function))
+
+
+def _calling(function: Callable[..., Any], *, own_project: bool = True) -> Callable[..., Any]:
     @click.pass_context
     @functools.wraps(function)
-    def call(
-        ctx: click.Context, /, *args: Any, server: str | None, token: str | None, project: str | None, **kwargs: Any
-    ) -> Any:
+    def call(ctx: click.Context, /, *args: Any, server: str | None, token: str | None, **kwargs: Any) -> Any:
+        project = kwargs.pop("project") if own_project else None
         with open_client(ctx, server, token, project) as client:
             return function(client, *args, **kwargs)
 

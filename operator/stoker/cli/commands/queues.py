@@ -8,7 +8,7 @@ import click
 
 from stoker.cli.client import Client
 
-from .common import connected, output_option
+from .common import connected_cluster_wide, output_option
 
 
 @click.group(short_help="List, set and remove queues.")
@@ -18,7 +18,7 @@ def queue() -> None:
 
 @queue.command("ls", short_help="List queues: what is used of what they may use.")
 @output_option("table", "json", "yaml")
-@connected
+@connected_cluster_wide
 def ls(client: Client, form: str) -> None:
     """List queues: what is used of what they may use."""
     from stoker.cli.output import echo_data, echo_table, queue_table
@@ -38,7 +38,7 @@ def ls(client: Client, form: str) -> None:
 @click.option("--project", "allowed", multiple=True, help="A project that may submit here. Repeatable. [default: all]")
 @click.option("--highest-priority", type=int, help="The highest priority a job may ask for here.")
 @output_option("table", "json", "yaml")
-@connected
+@connected_cluster_wide
 def set_(
     client: Client,
     name: str,
@@ -67,7 +67,7 @@ def set_(
 
 @queue.command("rm", short_help="Remove queues that no job needs any more.")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@connected
+@connected_cluster_wide
 def rm(client: Client, names: tuple[str, ...]) -> None:
     """Remove queues that no job needs any more."""
     for name in names:

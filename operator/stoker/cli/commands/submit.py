@@ -111,22 +111,28 @@ def _manifests(client: Client, given: dict[str, Any]) -> list[Manifest]:
     if command:
         if len(command) == 1 and command[0].endswith((".yaml", ".yml")):
             raise BadInput(f"to submit a job file: -f {command[0]}")
-        manifests = [Manifest("the command line", {"spec": {"trainer": _program(client, command)}})]
+        manifests = [Manifest("the command line", {"spec": {"trainer": {"command": list(command)}}})]
     else:
         manifests = [manifest for path in files for manifest in read_manifests(path)]
     for manifest in manifests:
         _apply(manifest.body, given)
+        if client.endpoint.loopback:
+            _make_local(manifest.body["spec"])
     return manifests
 
 
-def _program(client: Client, command: tuple[str, ...]) -> dict[str, Any]:
-    """On this very machine the user's own program and folder; elsewhere the words as they stand."""
-    if not client.endpoint.loopback:
-        return {"command": list(command)}
+def _make_local(spec: Any) -> None:
+    """On this very machine, a command means the user's own program and folder; elsewhere the words as they stand."""
+    trainer = spec.get("trainer") if isinstance(spec, dict) else None
+    command = trainer.get("command") if isinstance(trainer, dict) else None
+    if not isinstance(command, list) or not command or not isinstance(command[0], str) or "workingDir" in trainer:
+        return
     found = shutil.which(command[0])
     if found is None:
         raise BadInput(f"there is no program {command[0]!r} here; give its path, or install it")
-    return {"command": [os.path.abspath(found), *command[1:]], "workingDir": str(Path.cwd())}  # noqa: PTH100 (keeps a venv's link)
+    # abspath, not resolve(): a virtual environment's python is a link, and is only itself by that name.
+    trainer["command"] = [os.path.abspath(found), *command[1:]]  # noqa: PTH100
+    trainer["workingDir"] = str(Path.cwd())
 
 
 def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:
