@@ -74,6 +74,7 @@ class Wire:
 
     def __init__(self, endpoint: Endpoint, *, timeout_s: float, sleep: Callable[[float], object] = time.sleep) -> None:
         self.endpoint = endpoint
+        self._timeout_s = timeout_s
         self._sleep = sleep
         headers = {"User-Agent": f"stoker/{__version__}", "Accept": "application/json"}
         if endpoint.token:
@@ -127,7 +128,7 @@ class Wire:
         self, path: str, *, params: Mapping[str, str], headers: Mapping[str, str], quiet_s: float = QUIET_S
     ) -> Iterator[Stream]:
         """One streamed GET, tried once. Raises: ApiError; Lost (also while reading)."""
-        timeout = httpx.Timeout(self._http.timeout, read=quiet_s)
+        timeout = httpx.Timeout(self._timeout_s, read=quiet_s)
         request = self._http.build_request("GET", path, params=params, headers=headers, timeout=timeout)
         try:
             response = self._http.send(request, stream=True)

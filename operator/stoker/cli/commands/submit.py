@@ -124,9 +124,11 @@ def _manifests(client: Client, given: dict[str, Any]) -> list[Manifest]:
 def _make_local(spec: Any) -> None:
     """On this very machine, a command means the user's own program and folder; elsewhere the words as they stand."""
     trainer = spec.get("trainer") if isinstance(spec, dict) else None
-    command = trainer.get("command") if isinstance(trainer, dict) else None
-    if not isinstance(command, list) or not command or not isinstance(command[0], str) or "workingDir" in trainer:
+    if not isinstance(trainer, dict) or "workingDir" in trainer:
         return
+    command = trainer.get("command")
+    if not isinstance(command, list) or not command or not isinstance(command[0], str):
+        return  # a recipe, or something the server refuses in better words
     found = shutil.which(command[0])
     if found is None:
         raise BadInput(f"there is no program {command[0]!r} here; give its path, or install it")
