@@ -1,4 +1,4 @@
-"""Owns what happens to images between memory and model: random affine changes and normalisation, batched, on the device.
+"""Owns what happens to images between memory and model: affine changes and normalisation, batched, on the device.
 
 Called by the step (training) and by evaluation (no change). All draws come from `counter`: see there why.
 Legend: B samples, H height, W width.

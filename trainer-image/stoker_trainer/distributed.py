@@ -33,8 +33,12 @@ class Place:
     def of(env: Mapping[str, str]) -> Place:
         """Raises: BadConfig where a variable is no number or they contradict each other."""
         try:
-            place = Place(*(int(env.get(name, default)) for name, default in
-                            (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))))
+            place = Place(
+                *(
+                    int(env.get(name, default))
+                    for name, default in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"))
+                )
+            )
         except ValueError as error:
             raise BadConfig(f"RANK, LOCAL_RANK and WORLD_SIZE must be whole numbers: {error}") from None
         if not 0 <= place.rank < place.world:
@@ -71,7 +75,7 @@ class Ranks:
         backend = "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo"
         with _peers_named("waiting for the other ranks"):
             dist.init_process_group(backend, rank=self.rank, world_size=self.world, timeout=timeout)
-            dist.barrier() if self._device.type == "cpu" else self.vote(Vote())
+        self.vote(Vote())
 
     def leave(self) -> None:
         """After the last collective of a training that ended well."""
@@ -94,8 +98,8 @@ class Ranks:
     def sum_(self, buffer: torch.Tensor) -> None:
         """Adds up `buffer` over all ranks, in place.
 
-        Deterministic mode gathers and adds in the order of ranks, so the bits depend on no algorithm a backend picks (at
-        the cost of `world` times the memory and traffic); otherwise one all-reduce.
+        Deterministic mode gathers and adds in the order of ranks, so the bits depend on no algorithm a backend picks
+        (at the cost of `world` times the memory and traffic); otherwise one all-reduce.
         """
         if self.world == 1:
             return
@@ -139,7 +143,7 @@ class Ranks:
             if data is not None:
                 body.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
             dist.broadcast(body, src=0)
-        return body.numpy().tobytes()
+        return bytes(body.numpy().tobytes())
 
 
 @contextmanager

@@ -2,13 +2,12 @@
 evaluation.
 
 Weights, their updates and the loss stay float32; autocast runs convolutions and matrix products in 16 bits. In fp16 the
-loss is scaled so that small gradients don't vanish; a step whose gradient is not finite is skipped (in every format) and
-halves the scale. The scale lives on the device: no step waits for the host.
+loss is scaled so that small gradients don't vanish; a step whose gradient is not finite is skipped (in every format)
+and halves the scale. The scale lives on the device: no step waits for the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -85,16 +84,3 @@ class LossScaler:
     def hopeless(self) -> bool:
         """Too many steps in a row were skipped. Cost: waits for the device."""
         return int(self._bad.item()) >= BAD_STEPS
-
-
-def restore(live: Mapping[str, torch.Tensor], saved: Mapping[str, torch.Tensor]) -> None:
-    """Copies a saved state into the tensors of `state()`.
-
-    Raises: KeyError, RuntimeError where names or shapes differ.
-    """
-    if live.keys() != saved.keys():
-        raise KeyError(f"expected {sorted(live)}, got {sorted(saved)}")
-    for name, tensor in live.items():
-        if tensor.shape != saved[name].shape:
-            raise RuntimeError(f"{name}: expected shape {tuple(tensor.shape)}, got {tuple(saved[name].shape)}")
-        tensor.copy_(saved[name])

@@ -1,4 +1,4 @@
-"""Owns the stop signal: from the first moment, while Python is busy in C code too. Used by `__main__`, `main`, the loop.
+"""Owns the stop signal: from the first moment, also while Python is busy in C code. Used by `__main__`, main, loop.
 
 A Python signal handler runs between two bytecodes of the main thread, which may be seconds away (importing torch,
 waiting for another rank). The C-level wake-up file descriptor is written at once, and a thread reads it. Never imports

@@ -1,0 +1,140 @@
+"""Owns the course of a training: steps, evaluations, saves, and every way it ends. Called by `main` on each rank.
+
+Every rank runs this same loop and takes each turn by what the vote said or by numbers all ranks share, so collectives
+always meet. Order of a turn: evaluation that is due (also one that a stop put off), the end, one step, then the vote's
+consequences. A checkpoint therefore always lies between two steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from .counter import order
+from .distributed import Vote
+from .errors import Diverged, Stopped
+from .evaluate import evaluate
+from .precision import BAD_STEPS, SCALE_FLOOR
+from .report import Silent
+from .save import Keeper
+from .step import train_step
+from .stop import StopSignal
+from .trace import Trace
+from .training import Training
+
+LOOK_EVERY = 50  # steps between two reads of the device on CUDA; on the CPU each step
+
+
+class Loop:
+    def __init__(
+        self,
+        training: Training,
+        keeper: Keeper,
+        report: Silent,
+        stop: StopSignal,
+        trace: Trace | None,
+        beat: Callable[[], None],
+    ) -> None:
+        self._t, self._keeper, self._report = training, keeper, report
+        self._stop, self._trace, self._beat = stop, trace, beat
+        self._order: tuple[int, torch.Tensor] | None = None
+        self._mark = self._saved_at = time.monotonic()
+
+    def run(self) -> None:
+        """Trains to the last step or to the target.
+
+        Raises: Stopped after saving; OutOfMemory, Diverged, PeerLost, Stalled, Superseded.
+        """
+        t = self._t
+        self._mark = self._saved_at = time.monotonic()
+        while True:
+            if self._evaluation_due():
+                self._evaluate()
+            if t.tally.target_reached or t.cursor.step >= t.total_steps:
+                break
+            vote = self._step()
+            if vote.stop:
+                self._save()
+                raise Stopped(f"stopped on request after step {t.cursor.step}; {self._saved_words()}")
+            if vote.save:
+                self._save()
+        self._save()
+
+    def _step(self) -> Vote:
+        t, cursor = self._t, self._t.cursor
+        rows = self._epoch_order()[cursor.consumed : cursor.consumed + t.config.config.batch_size]
+        micro = t.micro_batch
+        wish = Vote(stop=self._stop.requested, save=self._save_is_due())
+        vote = train_step(t, rows, wish)
+        cursor.step += 1
+        cursor.consumed += len(rows)
+        if cursor.consumed >= t.train_rows:
+            cursor.epoch, cursor.consumed = cursor.epoch + 1, 0
+        t.tally.samples += len(rows)
+        if self._trace is not None:
+            self._trace.stepped(t)
+        self._report.stepped(len(rows), self._lap())
+        if t.micro_batch != micro:
+            self._report.halved()
+        if (t.device.type == "cpu" or cursor.step % LOOK_EVERY == 0) and t.scaler.hopeless():
+            floor = f" with the loss scale at its floor of {SCALE_FLOOR:g}" if t.scaler.enabled else ""
+            raise Diverged(
+                f"the gradient was not finite in {BAD_STEPS} steps in a row up to step {cursor.step}{floor}; "
+                "lower optimizer.learningRate or change the precision"
+            )
+        self._beat()
+        return vote
+
+    def _evaluation_due(self) -> bool:
+        t, cursor = self._t, self._t.cursor
+        if cursor.step == 0 or t.tally.evaluated_step == cursor.step:
+            return False
+        every = t.config.config.eval_every_epochs
+        return cursor.step >= t.total_steps or (cursor.consumed == 0 and cursor.epoch % every == 0)
+
+    def _evaluate(self) -> None:
+        t, tally, target = self._t, self._t.tally, self._t.config.stop.target
+        score = evaluate(t, self._beat)
+        seconds = self._lap()
+        tally.evaluated_step, tally.accuracy, tally.test_loss = t.cursor.step, score.accuracy, score.loss
+        tally.best_accuracy = max(score.accuracy, tally.best_accuracy or 0.0)
+        if target is not None and score.accuracy >= target.value:
+            tally.target_reached = True  # equal on every rank: the sums are
+            tally.time_to_target_s = tally.seconds
+        if self._trace is not None:
+            self._trace.evaluated(t)
+        self._report.evaluated(seconds)
+
+    def _save(self) -> None:
+        self._lap()
+        saved = self._keeper.save()
+        seconds = self._lap()
+        self._saved_at = time.monotonic()
+        self._beat()
+        if saved:
+            self._report.saved(seconds)
+
+    def _save_is_due(self) -> bool:
+        """Rank 0's clock decides for all, by the vote."""
+        every_s = self._t.config.checkpoint.every_seconds
+        return self._t.ranks.rank == 0 and time.monotonic() - self._saved_at >= every_s
+
+    def _epoch_order(self) -> torch.Tensor:
+        t, epoch = self._t, self._t.cursor.epoch
+        if self._order is None or self._order[0] != epoch:
+            self._order = (epoch, order(t.cursor.seed, epoch, t.train_rows, t.device))
+        return self._order[1]
+
+    def _lap(self) -> float:
+        """Seconds since the last lap, added to the trajectory."""
+        now = time.monotonic()
+        seconds, self._mark = now - self._mark, now
+        self._t.tally.seconds += seconds
+        return seconds
+
+    def _saved_words(self) -> str:
+        if self._keeper.step is None:
+            return "no checkpoint was written"
+        return f"the newest checkpoint is of step {self._keeper.step}"

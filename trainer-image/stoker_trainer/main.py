@@ -1,0 +1,186 @@
+"""Owns the order of a rank's life: config, torch, ranks, resume, training, result; each end becomes an exit code.
+
+Called by `__main__`. The config is read before torch is imported, so a bad one costs a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import config as configs
+from .errors import DONE, FAILED, STOPPED, BadConfig, PeerLost, Stopped, TrainerError
+from .stop import StopSignal
+
+if TYPE_CHECKING:
+    from .metrics import Metrics
+    from .training import Training
+
+log = logging.getLogger("stoker_trainer")
+
+
+def main(argv: list[str], env: Mapping[str, str], stop: StopSignal) -> int:
+    """Runs this rank to its end; the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
+    try:
+        text = _config_text(argv, env)
+        _run(configs.parse(text), text, env, stop)
+    except Stopped as stopped:
+        log.info("%s", stopped)
+        return stopped.exit_code
+    except TrainerError as error:
+        if isinstance(error, PeerLost) and stop.requested:
+            log.info("stopped on request, with another rank gone before this one: %s", error)
+            return STOPPED
+        sys.stderr.write(f"stoker-trainer: error: {error}\n")
+        return error.exit_code
+    except Exception:  # noqa: BLE001  (the edge: whatever it was, the log shows where)
+        traceback.print_exc()
+        return FAILED
+    return DONE
+
+
+def _config_text(argv: list[str], env: Mapping[str, str]) -> str:
+    parser = argparse.ArgumentParser(
+        prog="python -m stoker_trainer", description="Trains one recipe; one process per rank."
+    )
+    parser.add_argument("--config", type=Path, help="a JSON file (default: the variable STOKER_TRAINER_CONFIG)")
+    path: Path | None = parser.parse_args(argv).config
+    if path is not None:
+        try:
+            return path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadConfig(f"--config: {error}") from None
+    text = env.get("STOKER_TRAINER_CONFIG")
+    if not text:
+        raise BadConfig("STOKER_TRAINER_CONFIG is not set, and no --config FILE was given")
+    return text
+
+
+def _run(config: configs.TrainerConfig, text: str, env: Mapping[str, str], stop: StopSignal) -> None:
+    from .checkpoint import CheckpointFolder
+    from .distributed import Place, Ranks, Vote
+    from .export import export
+    from .fence import Fence
+    from .ledger import Ledger
+    from .loop import Loop
+    from .report import Report, Silent
+    from .save import Keeper
+    from .trace import Trace
+    from .training import device_for, prepare_torch, set_up
+    from .watchdog import Watchdog
+
+    watchdog = Watchdog(_number(env, "STOKER_STALL_SECONDS", 600.0))
+    watchdog.start()
+    place = Place.of(env)
+    first = place.rank == 0
+    checkpoints, output, progress, trace = (
+        _path(env, f"STOKER_{name}") for name in ("CHECKPOINT_DIR", "OUTPUT_DIR", "PROGRESS_FILE", "TRACE_FILE")
+    )
+    attempt = int(_number(env, "STOKER_ATTEMPT", -1))
+    fence = Fence.claim(checkpoints, None if attempt < 0 else attempt) if first and checkpoints else None
+    device = device_for(env, place)
+    prepare_torch(env, config, device)
+    ranks = Ranks(place, device, config.config.deterministic)
+    ranks.join(env)
+    training = set_up(config, device, ranks)
+    folder = CheckpointFolder(checkpoints, fence, config.checkpoint.keep) if checkpoints and fence else None
+    keeper = Keeper(training, configs.trajectory_of(text), folder)
+    resumed = keeper.resume()
+    report: Silent = Silent()
+    if first:
+        ledger = Ledger(checkpoints, fence.attempt if fence else 0)
+        report = Report(training, keeper, ledger, progress, _metrics(env, config))
+        _say_start(training, resumed, checkpoints)
+    ranks.vote(Vote())  # all ranks are here: from now on a stop is agreed by vote
+    stop.begin_training()
+    report.publish()
+    loop = Loop(training, keeper, report, stop, Trace(trace) if trace and first else None, watchdog.beat)
+    try:
+        loop.run()
+    except TrainerError:
+        report.publish()
+        raise
+    if isinstance(report, Report):
+        if output is not None:
+            report.weights = str(export(training, output, fence, report.summary()))
+        report.publish()
+        _say_end(training)
+    ranks.leave()
+    watchdog.stop()
+
+
+def _say_start(training: Training, resumed: bool, checkpoints: Path | None) -> None:
+    t, recipe = training, training.config.config
+    size = t.data.train_images.shape[-1]
+    log.info(
+        "%s: %d training and %d test images of %dx%d, %d dropped as copies of test images, split sha256:%s",
+        recipe.data,
+        t.train_rows,
+        len(t.data.test_labels),
+        size,
+        size,
+        t.data.dropped,
+        t.data.split_digest,
+    )
+    log.info(
+        "%s parameters, %s, %s, %d rank(s), %d samples per step, %d steps",
+        f"{t.flat.parameters.numel():,}",
+        t.device,
+        t.precision,
+        t.ranks.world,
+        recipe.batch_size,
+        t.total_steps,
+    )
+    if resumed:
+        log.info("resumed at step %d (epoch %d, sample %d)", t.cursor.step, t.cursor.epoch, t.cursor.consumed)
+    elif checkpoints is None:
+        log.info("STOKER_CHECKPOINT_DIR is not set: nothing is saved, and a stop loses all")
+
+
+def _say_end(training: Training) -> None:
+    t = training.tally
+    target = training.config.stop.target
+    reached = ""
+    if target is not None:
+        reached = f", target {target.value:g} " + (
+            f"reached after {t.time_to_target_s:.1f} s" if t.time_to_target_s is not None else "not reached"
+        )
+    log.info(
+        "done: step %d, test accuracy %.2f %%, %.1f s%s",
+        training.cursor.step,
+        100 * (t.accuracy or 0),
+        t.seconds,
+        reached,
+    )
+
+
+def _metrics(env: Mapping[str, str], config: configs.TrainerConfig) -> Metrics | None:
+    """`/metrics`, if a port was given and is free."""
+    port = env.get("STOKER_METRICS_PORT")
+    if not port:
+        return None
+    from .metrics import Metrics
+
+    metrics = Metrics(env, config.recipe)
+    try:
+        metrics.serve(int(port))
+    except (OSError, ValueError, OverflowError) as error:
+        log.warning("no /metrics on port %s, training goes on: %s", port, error)
+    return metrics
+
+
+def _number(env: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        return float(env.get(name) or default)
+    except ValueError:
+        raise BadConfig(f"{name}: expected a number, got {env[name]!r}") from None
+
+
+def _path(env: Mapping[str, str], name: str) -> Path | None:
+    return Path(env[name]) if env.get(name) else None

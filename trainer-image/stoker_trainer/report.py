@@ -1,0 +1,211 @@
+"""Owns what the outside sees of a training: the progress file, the log lines, the ledger, `/metrics`. Called by the
+loop on rank 0 (others have `Silent`).
+
+Failing to report never stops training: a full disk or a taken port is said once and left. The device is read here and
+at most once a second, never per step.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .files import replace_json
+from .ledger import Ledger
+from .save import Keeper
+from .training import Training
+
+if TYPE_CHECKING:
+    from .metrics import Metrics
+
+EVERY_S = 1.0
+log = logging.getLogger(__name__)
+
+
+class Silent:
+    """The report of a rank that does not report."""
+
+    def stepped(self, samples: int, seconds: float) -> None: ...
+
+    def halved(self) -> None: ...
+
+    def evaluated(self, seconds: float) -> None: ...
+
+    def saved(self, seconds: float) -> None: ...
+
+    def publish(self) -> None: ...
+
+
+class Report(Silent):
+    def __init__(
+        self, training: Training, keeper: Keeper, ledger: Ledger, path: Path | None, metrics: Metrics | None
+    ) -> None:
+        self._t, self._keeper, self._ledger, self._path, self._metrics = training, keeper, ledger, path, metrics
+        self.weights: str | None = None
+        self._resumed_step = training.cursor.step
+        self._window_samples, self._window_s, self._speed = 0, 0.0, 0.0
+        self._samples, self._step_s = 0, 0.0
+        self._skipped = self._exported_skips = training.scaler.skipped()
+        self._due = 0.0
+        self._complained = False
+
+    def stepped(self, samples: int, seconds: float) -> None:
+        """After each step, whose position is already counted."""
+        mine = self._ledger.mine
+        mine.steps += 1
+        mine.samples += samples
+        mine.seconds += seconds
+        self._samples += samples
+        self._step_s += seconds
+        self._window_samples += samples
+        self._window_s += seconds
+        if self._metrics is not None:
+            self._metrics.steps.inc()
+            self._metrics.samples.inc(samples)
+            self._metrics.step_seconds.observe(seconds)
+            self._metrics.with_labels(self._metrics.phase_seconds, phase="train").inc(seconds)
+        if time.monotonic() >= self._due:
+            self.publish()
+
+    def halved(self) -> None:
+        log.warning("out of memory: the micro-batch is %d samples from here on", self._t.micro_batch)
+        if self._metrics is not None:
+            self._metrics.out_of_memory.inc()
+
+    def evaluated(self, seconds: float) -> None:
+        self._spent("eval", seconds)
+        t = self._t
+        log.info(
+            "epoch %d/%d  step %d/%d  loss %.4f  accuracy %.2f %%  %.0f samples/s",
+            min(t.cursor.epoch, t.config.config.epochs),
+            t.config.config.epochs,
+            t.cursor.step,
+            t.total_steps,
+            t.loss.item(),
+            100 * (t.tally.accuracy or 0.0),
+            self._samples / self._step_s if self._step_s else 0.0,
+        )
+        self.publish()
+
+    def saved(self, seconds: float) -> None:
+        self._spent("checkpoint", seconds)
+        if self._metrics is not None:
+            self._metrics.checkpoint_seconds.set(seconds)
+            self._metrics.checkpoint_step.set(self._t.cursor.step)
+        self.publish()
+
+    def publish(self) -> None:
+        """Reads the device and tells everyone."""
+        self._due = time.monotonic() + EVERY_S
+        if self._window_s > 0:
+            self._speed = self._window_samples / self._window_s
+            self._window_samples, self._window_s = 0, 0.0
+        values, self._skipped = self._values(), self._t.scaler.skipped()
+        try:
+            self._ledger.write()
+            if self._path is not None:
+                replace_json(self._path, self.progress(values), sync=False)
+        except OSError as error:
+            if not self._complained:
+                log.error("progress can't be written, training goes on: %s", error)
+            self._complained = True
+        if self._metrics is not None:
+            self._export(self._metrics, values)
+
+    def progress(self, values: Mapping[str, float]) -> dict[str, Any]:
+        """The contract's Progress (`stoker.spec.worker`), as JSON."""
+        t, checkpoint = self._t, None
+        if self._keeper.step is not None and self._keeper.path is not None:
+            checkpoint = {"step": self._keeper.step, "path": str(self._keeper.path)}
+        return {
+            "at": time.time(),
+            "step": t.cursor.step,
+            "totalSteps": t.total_steps,
+            "epoch": t.cursor.epoch,
+            "samples": t.tally.samples,
+            "metrics": values,
+            "checkpoint": checkpoint,
+            "summary": self.summary(),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """What the end table shows. `trainS` is the trajectory's; `lost…` was spent and rolled back."""
+        t, spent = self._t, self._ledger.total()
+        return {
+            "accuracy": t.tally.accuracy,
+            "bestAccuracy": t.tally.best_accuracy,
+            "targetReached": t.tally.target_reached,
+            "timeToTargetS": _rounded(t.tally.time_to_target_s),
+            "trainS": _rounded(t.tally.seconds),
+            "samplesPerSecond": _rounded(self._samples / self._step_s) if self._step_s else None,
+            "data": t.config.config.data,
+            "trainRows": t.train_rows,
+            "testRows": len(t.data.test_labels),
+            "droppedRows": t.data.dropped,
+            "splitDigest": t.data.split_digest,
+            "weights": self.weights,
+            "device": _device_words(t),
+            "precision": t.precision,
+            "worldSize": t.ranks.world,
+            "microBatch": t.micro_batch,
+            "skippedSteps": self._skipped,
+            "resumedFromStep": self._resumed_step,
+            "lostSteps": max(0, spent.steps - t.cursor.step),
+            "lostS": _rounded(max(0.0, spent.seconds - t.tally.seconds)),
+        }
+
+    def _values(self) -> dict[str, float]:
+        t = self._t
+        values = {
+            "loss": t.loss.item(),
+            "learningRate": t.learning_rate,
+            "lossScale": t.scaler.scale.item(),
+            "gradNorm": t.gradient_norm.item(),
+            "samplesPerSecond": round(self._speed, 1),
+        }
+        if t.tally.accuracy is not None:
+            values["accuracy"] = t.tally.accuracy
+        # JSON knows no NaN, and a diverging loss must not make the file unreadable.
+        return {name: float(v) for name, v in values.items() if abs(v) < float("inf")}
+
+    def _spent(self, phase: str, seconds: float) -> None:
+        self._ledger.mine.seconds += seconds
+        if self._metrics is not None:
+            self._metrics.with_labels(self._metrics.phase_seconds, phase=phase).inc(seconds)
+
+    def _export(self, m: Metrics, values: Mapping[str, float]) -> None:
+        t = self._t
+        m.loss.set(t.loss.item())
+        m.learning_rate.set(t.learning_rate)
+        m.gradient_norm.set(t.gradient_norm.item())
+        m.loss_scale.set(values["lossScale"])
+        m.with_labels(m.throughput, unit="samples").set(self._speed)
+        m.last_step_at.set(time.time())
+        m.progress.set(t.cursor.step / t.total_steps)
+        if self._speed:
+            left = (t.total_steps - t.cursor.step) * t.config.config.batch_size
+            m.eta.set(left / self._speed)
+        m.with_labels(m.skipped, reason="nonfinite").inc(max(0, self._skipped - self._exported_skips))
+        self._exported_skips = self._skipped
+        if t.tally.accuracy is not None and t.tally.test_loss is not None:
+            m.with_labels(m.evaluation, name="accuracy").set(t.tally.accuracy)
+            m.with_labels(m.evaluation, name="loss").set(t.tally.test_loss)
+        if t.tally.time_to_target_s is not None:
+            m.time_to_target.set(t.tally.time_to_target_s)
+        if t.device.type == "cuda":
+            m.memory_peak.set(torch.cuda.max_memory_allocated(t.device))
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _device_words(training: Training) -> str:
+    if training.device.type != "cuda":
+        return "cpu"
+    return str(torch.cuda.get_device_name(training.device))

@@ -1,0 +1,144 @@
+"""Owns what a checkpoint contains: the training's state to bytes and back. Called by `main` and the loop.
+
+Rank 0 alone touches the files, and shares what it read: all ranks go on from the same bytes even where a folder's view
+differs between hosts. Loading never runs code: `torch.load(weights_only=True)`.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .checkpoint import CheckpointFolder
+from .config import differences
+from .errors import BadConfig
+from .training import Cursor, Tally, Training
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Saves and restores one training. `folder` is None on ranks other than 0 and where no folder was given."""
+
+    def __init__(self, training: Training, trajectory: dict[str, Any], folder: CheckpointFolder | None) -> None:
+        self._training, self._trajectory, self._folder = training, trajectory, folder
+        self.step: int | None = None
+        """The newest good checkpoint's, as rank 0 knows it."""
+        self.path: Path | None = None
+        self._tried: int | None = None  # equal on all ranks, so that all or none take part in a save
+
+    def save(self) -> bool:
+        """Publishes the state as of the last finished step; true where a new checkpoint is there. All ranks call it.
+
+        Raises: Superseded.
+        """
+        t = self._training
+        if self._tried == t.cursor.step:
+            return False
+        self._tried = t.cursor.step
+        state = pack(t)
+        if self._folder is None:
+            return False
+        about = {
+            "worldSize": t.ranks.world,
+            "precision": t.precision,
+            "torch": torch.__version__,
+            "trajectory": self._trajectory,
+        }
+        try:
+            self.path = self._folder.publish(t.cursor.step, state, about)
+        except OSError as error:  # the disk is full or gone: the training itself is sound, and the older ones are there
+            log.error("no checkpoint at step %d: %s", t.cursor.step, error)
+            return False
+        self.step = t.cursor.step
+        return True
+
+    def resume(self) -> bool:
+        """Takes up the newest checkpoint that is whole; false where there is none. All ranks call it.
+
+        Raises: BadConfig where it belongs to another training.
+        """
+        t = self._training
+        data = t.ranks.from_first(self._find() if t.ranks.rank == 0 else None)
+        if data is None:
+            return False
+        unpack(t, data)
+        self.step = self._tried = t.cursor.step
+        return True
+
+    def _find(self) -> bytes | None:
+        for saved in self._folder.newest_first() if self._folder is not None else ():
+            changed = differences(saved.manifest.get("trajectory"), self._trajectory)
+            if changed:
+                raise BadConfig(
+                    f"{saved.path} belongs to a training with other settings ({'; '.join(changed)}); "
+                    "submit a new job for them"
+                )
+            try:
+                unpack(self._training, saved.state)
+            except (KeyError, RuntimeError, TypeError, ValueError, EOFError) as error:
+                assert self._folder is not None
+                self._folder.mark_bad(saved.path, f"{type(error).__name__}: {error}")
+                continue
+            self.path = saved.path
+            return saved.state
+        return None
+
+
+def pack(training: Training) -> bytes:
+    """The whole state as a torch archive of tensors and plain values. All ranks call it; all get the same bytes."""
+    cuda = training.device.type == "cuda"
+    state = {
+        "model": training.net.state_dict(),
+        "optimizer": training.update.state(),
+        "scaler": training.scaler.state(),
+        "rng_cpu": training.ranks.gather(torch.get_rng_state()),
+        "rng_cuda": training.ranks.gather(torch.cuda.get_rng_state(training.device)) if cuda else [],
+        "cursor": asdict(training.cursor),
+        "tally": asdict(training.tally),
+        "micro_batch": training.micro_batch,
+        "world": training.ranks.world,
+    }
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def unpack(training: Training, data: bytes) -> None:
+    """Puts a packed state into `training`, on whatever number of ranks and kind of device.
+
+    Raises: KeyError, RuntimeError, TypeError, ValueError, EOFError where it does not fit; `training` is then unchanged.
+    """
+    state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    pairs = [
+        (training.net.state_dict(), state["model"]),
+        (training.update.state(), state["optimizer"]),
+        (training.scaler.state(), state["scaler"]),
+    ]
+    for live, saved in pairs:
+        _check(live, saved)
+    cursor, tally, micro = Cursor(**state["cursor"]), Tally(**state["tally"]), int(state["micro_batch"])
+    rank, world = training.ranks.rank, training.ranks.world
+    for live, saved in pairs:
+        for name, tensor in live.items():
+            tensor.copy_(saved[name])
+    training.cursor, training.tally = cursor, tally
+    # Another number of ranks means other shares; what fitted before is still the upper limit.
+    training.micro_batch = micro if world == state["world"] else max(1, min(micro, training.micro_batch))
+    if rank < len(state["rng_cpu"]):
+        torch.set_rng_state(state["rng_cpu"][rank])
+    if training.device.type == "cuda" and rank < len(state["rng_cuda"]):
+        torch.cuda.set_rng_state(state["rng_cuda"][rank], training.device)
+
+
+def _check(live: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> None:
+    if live.keys() != saved.keys():
+        raise KeyError(f"expected {sorted(live)}, got {sorted(saved)}")
+    for name, tensor in live.items():
+        if tensor.shape != saved[name].shape or tensor.dtype != saved[name].dtype:
+            raise ValueError(f"{name}: expected {tuple(tensor.shape)}, got {tuple(saved[name].shape)}")

@@ -1,0 +1,184 @@
+"""Owns what a training is made of and how it is set up: device, data on it, model, update, position. Called by `main`;
+used by step, evaluation, loop, save and report.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from . import data, optim
+from .augment import Scaling
+from .config import TrainerConfig
+from .distributed import Place, Ranks
+from .errors import BadConfig
+from .flat import FlatModel
+from .model import DigitNet
+from .precision import LossScaler, forbid_tf32, resolve
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Where in the data the training is: everything random follows from it. An epoch's end is the next one's start."""
+
+    seed: int
+    epoch: int = 0
+    consumed: int = 0
+    """Samples of this epoch, over all ranks."""
+    step: int = 0
+
+
+@dataclass(slots=True)
+class Tally:
+    """The trajectory's record: it is saved in checkpoints and rolls back with them."""
+
+    seconds: float = 0.0
+    """Training, evaluation and saving; not starting, not work that was lost."""
+    samples: int = 0
+    evaluated_step: int = -1
+    accuracy: float | None = None
+    test_loss: float | None = None
+    best_accuracy: float | None = None
+    target_reached: bool = False
+    time_to_target_s: float | None = None
+
+
+@dataclass(frozen=True)
+class DeviceData:
+    """All images as bytes on the device: no loader, no copies. Shape: [rows, size, size] uint8, labels [rows] int64."""
+
+    train_images: torch.Tensor
+    train_labels: torch.Tensor
+    test_images: torch.Tensor
+    test_labels: torch.Tensor
+    scaling: Scaling
+    split_digest: str
+    dropped: int
+
+
+@dataclass
+class Training:
+    config: TrainerConfig
+    device: torch.device
+    precision: str
+    ranks: Ranks
+    data: DeviceData
+    net: DigitNet
+    flat: FlatModel
+    update: optim.Update
+    scaler: LossScaler
+    cursor: Cursor
+    micro_batch: int
+    """Samples a rank takes at a time; halved where memory is short."""
+    tally: Tally = field(default_factory=Tally)
+    loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
+    """Of the newest step, over all ranks; on the device."""
+    gradient_norm: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
+    learning_rate: float = 0.0
+
+    @property
+    def train_rows(self) -> int:
+        return len(self.data.train_labels)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(self.train_rows / self.config.config.batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        steps = self.config.config.epochs * self.steps_per_epoch
+        return min(steps, self.config.stop.max_steps or steps)
+
+
+def device_for(env: Mapping[str, str], place: Place) -> torch.device:
+    """The rank's GPU, or the CPU where there are none (or only simulated ones).
+
+    Raises: BadConfig where there are fewer GPUs than ranks in this worker.
+    """
+    if env.get("STOKER_SIMULATED_GPUS") == "1" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if place.local_rank >= torch.cuda.device_count():
+        raise BadConfig(f"LOCAL_RANK={place.local_rank}, but only {torch.cuda.device_count()} GPUs are visible")
+    return torch.device("cuda", place.local_rank)
+
+
+def prepare_torch(env: Mapping[str, str], config: TrainerConfig, device: torch.device) -> None:
+    """Process-wide switches: threads, determinism, TF32."""
+    ranks_here = max(1, int(env.get("LOCAL_WORLD_SIZE", "1")))
+    share = max(1, len(os.sched_getaffinity(0)) // ranks_here)
+    torch.set_num_threads(max(1, int(env.get("OMP_NUM_THREADS", share))))
+    if config.config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA's first handle is made
+        # Not use_deterministic_algorithms: that imports torch._inductor (4.5 s here) to tell the compiler too.
+        torch.set_deterministic_debug_mode("error")
+        torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid; it costs a pass per buffer
+        torch.backends.cudnn.benchmark = False
+    else:
+        torch.backends.cudnn.benchmark = True
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        if resolve(config.precision, device) == "fp32":
+            forbid_tf32()
+
+
+def load_data(name: str, device: torch.device) -> DeviceData:
+    """Raises: BadConfig where the data set is not installed."""
+    images = data.load(name)
+    parts = data.split(images)
+    train = images.images[parts.train].astype(np.float64) / images.max_value
+    scaling = Scaling(images.max_value, round(float(train.mean()), 6), round(float(train.std()), 6))
+
+    def placed(array: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    return DeviceData(
+        train_images=placed(images.images[parts.train]),
+        train_labels=placed(images.labels[parts.train]),
+        test_images=placed(images.images[parts.test]),
+        test_labels=placed(images.labels[parts.test]),
+        scaling=scaling,
+        split_digest=parts.digest,
+        dropped=parts.dropped,
+    )
+
+
+def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Training:
+    """A training at its first step, with the same weights on every rank."""
+    recipe = config.config
+    placed = load_data(recipe.data, device)
+    torch.manual_seed(recipe.seed)
+    net = DigitNet(recipe.model.width, placed.train_images.shape[-1], data.CLASSES)
+    net = net.to(device, memory_format=torch.channels_last if device.type == "cuda" else torch.contiguous_format)
+    flat = FlatModel(net)
+    _share_weights(flat, ranks)
+    # Training draws from `counter` alone; the generators are seeded and saved for whatever else may use them.
+    torch.manual_seed(recipe.seed * 1_000_003 + ranks.rank)
+    resolved = resolve(config.precision, device)
+    return Training(
+        config=config,
+        device=device,
+        precision=resolved,
+        ranks=ranks,
+        data=placed,
+        net=net,
+        flat=flat,
+        update=optim.build(recipe.optimizer, flat),
+        scaler=LossScaler(resolved, device),
+        cursor=Cursor(seed=recipe.seed),
+        micro_batch=math.ceil(recipe.batch_size / ranks.world),
+    )
+
+
+def _share_weights(flat: FlatModel, ranks: Ranks) -> None:
+    """Rank 0's first weights everywhere: CPUs of different kinds may round an initialisation differently."""
+    mine = flat.parameters.cpu().numpy().tobytes() if ranks.rank == 0 else None
+    shared = ranks.from_first(mine)
+    if shared is not None:
+        flat.parameters.copy_(torch.frombuffer(bytearray(shared), dtype=torch.float32))
