@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TypeVar
 
 from stoker.sched.decide import Decisions, Start, decide
 from stoker.sched.state import SchedulerState
 from stoker.sched.step import Note
 from stoker.spec.job import JOBS, Phase, TrainingJob
-from stoker.spec.meta import Key, Resource
+from stoker.spec.meta import Resource
 from stoker.spec.node import GPUNode
 from stoker.spec.outcome import Intent
 from stoker.spec.queue import Queue
-from stoker.spec.reasons import Code
+from stoker.spec.reasons import Blocker, Code
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Conflict, NotFound, Store, StoreError
@@ -27,11 +27,10 @@ from stoker.store.port import Conflict, NotFound, Store, StoreError
 from .jobs import MANAGER
 from .patch import status_patch
 from .recorder import Recorder
+from .telling import Telling
 
 T = TypeVar("T", bound=Resource)
 
-# A waiting job's reason is written once it has stood this long, so that a job that starts at once costs no write.
-SETTLE_S = 2.0
 _WRITES_AT_ONCE = 256
 
 
@@ -54,16 +53,19 @@ class Scheduling:
         self._recorder = recorder
         self._clock = clock
         self._state = SchedulerState()
+        self._telling = Telling()
         self._changes: list[Callable[[], None]] = []
         self._woken = asyncio.Event()
         self.passes = 0
         self.starts = 0
 
     async def run(self) -> None:
-        """Schedule until cancelled."""
-        state = self._state
+        """Schedule until cancelled. Starts from the caches alone: what an earlier run had assumed is forgotten."""
+        state = self._state = SchedulerState()
+        self._telling = Telling()
+        self._changes = []
         unsubscribe = [
-            self._jobs.subscribe(self._feed(state.observe_job, lambda job: state.forget_job(job.key))),
+            self._jobs.subscribe(self._feed(self._observe_job, self._forget_job)),
             self._queues.subscribe(
                 self._feed(state.observe_queue, lambda queue: state.forget_queue(queue.metadata.name))
             ),
@@ -89,6 +91,14 @@ class Scheduling:
 
         return take
 
+    def _observe_job(self, job: TrainingJob) -> None:
+        self._state.observe_job(job)
+        self._telling.observe(job, self._clock.now())
+
+    def _forget_job(self, job: TrainingJob) -> None:
+        self._state.forget_job(job.key)
+        self._telling.forget(job.key)
+
     async def _pass(self) -> datetime | None:
         self._woken.clear()
         changes, self._changes = self._changes, []
@@ -100,8 +110,8 @@ class Scheduling:
         for begin in range(0, len(decisions.starts), _WRITES_AT_ONCE):
             batch = decisions.starts[begin : begin + _WRITES_AT_ONCE]
             await asyncio.gather(*(self._start(start) for start in batch))
-        settle_at = await self._tell_reasons(decisions, now)
-        return min((at for at in (decisions.wake_at, settle_at) if at is not None), default=None)
+        await self._tell_reasons(decisions, now)
+        return min((at for at in (decisions.wake_at, self._telling.next_at()) if at is not None), default=None)
 
     async def _wait(self, wake_at: datetime | None) -> None:
         if wake_at is None:
@@ -161,36 +171,23 @@ class Scheduling:
         self._changes.append(lambda: self._state.drop_assumption(start.key))
         self._woken.set()
 
-    async def _tell_reasons(self, decisions: Decisions, now: datetime) -> datetime | None:
-        """Write the reason code of jobs that wait for another reason than their status says.
-
-        Returns when the first job that is still settling should be looked at again.
-        """
-        settle_at: datetime | None = None
-        late: list[tuple[TrainingJob, Code, str]] = []
-        for key, blockers in decisions.reasons.items():
+    async def _tell_reasons(self, decisions: Decisions, now: datetime) -> None:
+        """Write the reason of jobs that have waited a while for another one than their status says."""
+        late: list[tuple[TrainingJob, Blocker]] = []
+        for key in self._telling.due(now):
             job = self._jobs.get(key)
-            if job is None or not blockers or job.status.reason is blockers[0].code:
-                continue
-            if job.status.phase is not Phase.QUEUED:
-                continue
-            since = job.metadata.creation_timestamp if job.status.attempt == 0 else None
-            waited_s = (now - since).total_seconds() if since else SETTLE_S
-            if waited_s >= SETTLE_S:
-                late.append((job, blockers[0].code, blockers[0].message))
-            else:
-                at = now + timedelta(seconds=SETTLE_S - waited_s)
-                settle_at = at if settle_at is None else min(settle_at, at)
+            blockers = decisions.reasons.get(key, ())
+            if job is not None and blockers and job.status.reason is not blockers[0].code:
+                late.append((job, blockers[0]))
         for begin in range(0, len(late), _WRITES_AT_ONCE):
             await asyncio.gather(*(self._tell(*entry) for entry in late[begin : begin + _WRITES_AT_ONCE]))
-        return settle_at
 
-    async def _tell(self, job: TrainingJob, code: Code, message: str) -> None:
+    async def _tell(self, job: TrainingJob, blocker: Blocker) -> None:
         try:
             await self._store.patch_status(
                 JOBS,
                 job.key,
-                {"reason": code.value, "message": message},
+                {"reason": blocker.code.value, "message": blocker.message},
                 manager=MANAGER,
                 uid=job.uid,
                 resource_version=job.metadata.resource_version,

@@ -1,0 +1,199 @@
+"""A whole operator on the embedded store, beside a small kubelet that does with pods what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.controller.jobs import PODS_BY_JOB, job_of
+from stoker.controller.operator import Operator
+from stoker.local.store import EmbeddedStore
+from stoker.sched.step import Settings
+from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.node import NODES, Gpu, GPUNode, GPUNodeStatus
+from stoker.spec.pod import NEVER_STARTED, PODS, Pod, PodPhase
+from stoker.spec.queue import QUEUES
+from stoker.spec.worker import ExitRecord
+from stoker.store.cache import Change, WatchCache
+from stoker.store.clock import SystemClock
+from stoker.store.port import NotFound
+from stoker.store.seam import Seam
+
+Script = Callable[[Pod], int | None]
+"""What a pod's process does: its exit code, or None to run until it is told to stop."""
+
+
+class Kubelet:
+    """Runs pods as a kubelet would: Running, then ended by its script; told to stop, they end with 75."""
+
+    def __init__(self, store: EmbeddedStore, pods: WatchCache[Pod]) -> None:
+        self.store, self.pods = store, pods
+        self.script: Script = lambda _pod: 0
+        self.starts = True
+        self.held_gpus = 0
+        self.most_gpus = 0
+        self.ran: list[str] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def watch(self, change: Change[Pod]) -> None:
+        pod = change.new
+        if pod is None or pod.ended:
+            return
+        if pod.uid not in self._tasks and self.starts:
+            self._tasks[pod.uid] = asyncio.create_task(self._run(pod))
+        elif pod.uid not in self._tasks and pod.metadata.deletion_timestamp is not None:
+            self._tasks[pod.uid] = asyncio.create_task(self._never(pod))
+
+    async def _never(self, pod: Pod) -> None:
+        await self._status(pod, {"phase": PodPhase.FAILED, "reason": NEVER_STARTED})
+
+    async def _run(self, pod: Pod) -> None:
+        gpus = int(pod.spec.containers[0].resources.limits.get("nvidia.com/gpu", "0"))
+        self.held_gpus += gpus
+        self.most_gpus = max(self.most_gpus, self.held_gpus)
+        self.ran.append(pod.metadata.name)
+        await self._status(pod, {"phase": PodPhase.RUNNING, "startTime": datetime.now(UTC).isoformat()})
+        code = self.script(pod)
+        told = False
+        while code is None:
+            await asyncio.sleep(0.005)
+            there = self.pods.get(pod.key)
+            if there is None or there.metadata.deletion_timestamp is not None:
+                code, told = 75, True
+        self.held_gpus -= gpus
+        await self.end(pod, code, told=told)
+
+    async def end(self, pod: Pod, code: int, *, told: bool = False) -> None:
+        at = datetime.now(UTC).timestamp()
+        record = ExitRecord(
+            pod_uid=pod.uid,
+            started_at=at - 1,
+            finished_at=at,
+            stop_requested=told,
+            exit_code=code,
+            failed_at=at if code else None,
+        )
+        terminated = {"exitCode": code, "message": record.model_dump_json(by_alias=True)}
+        await self._status(
+            pod,
+            {
+                "phase": PodPhase.FAILED if code else PodPhase.SUCCEEDED,
+                "containerStatuses": [{"name": "worker", "state": {"terminated": terminated}}],
+            },
+        )
+
+    async def _status(self, pod: Pod, patch: dict[str, Any]) -> None:
+        with suppress(NotFound):
+            await self.store.patch_status(PODS, pod.key, patch, manager="agent")
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+class World:
+    """The store, the caches, the kubelet, and an operator that can be taken away and put back."""
+
+    def __init__(self, store: EmbeddedStore, settings: Settings) -> None:
+        self.store, self.settings = store, settings
+        clock = SystemClock()
+        self.jobs = WatchCache(store, JOBS, clock=clock)
+        self.queues = WatchCache(store, QUEUES, clock=clock)
+        self.nodes = WatchCache(store, NODES, clock=clock)
+        self.pods = WatchCache(store, PODS, clock=clock, indexes={PODS_BY_JOB: job_of})
+        self.kubelet = Kubelet(store, self.pods)
+        self.pods.subscribe(self.kubelet.watch)
+        self.operator: Operator
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Put an operator there that knows nothing but the store."""
+        self.operator = Operator(
+            self.store,
+            jobs=self.jobs,
+            queues=self.queues,
+            nodes=self.nodes,
+            pods=self.pods,
+            clock=SystemClock(),
+            settings=self.settings,
+        )
+        self._running = asyncio.create_task(self.operator.run())
+
+    async def stop(self) -> None:
+        """Take the operator away wherever it is."""
+        if self._running is not None:
+            self._running.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._running
+            self._running = None
+
+    async def node(self, gpus: int, name: str = "n1", cpu_milli: int = 64_000) -> None:
+        status = GPUNodeStatus(
+            ready=True,
+            cpu_milli=cpu_milli,
+            memory_bytes=2**40,
+            gpus=tuple(Gpu(uuid=f"{name}-{i}", index=i, model="Sim", memory_bytes=2**34) for i in range(gpus)),
+        )
+        await self.store.create(NODES, GPUNode(metadata=ObjectMeta(name=name)))
+        patch = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+        await self.store.patch_status(NODES, Key("", name), patch, manager="agent")
+
+    async def submit(self, name: str, **spec: Any) -> TrainingJob:
+        trainer = {"trainer": {"command": ["x"]}}
+        job = TrainingJob(metadata=ObjectMeta(name=name, namespace="p"), spec=trainer | spec)  # type: ignore[arg-type]
+        return await self.store.create(JOBS, job)
+
+    async def change(self, name: str, **spec: Any) -> None:
+        """Change a job's spec as the api would."""
+        job = await self.store.get(JOBS, Key("p", name))
+        new = job.model_copy(update={"spec": job.spec.model_copy(update=spec)})
+        await self.store.update(JOBS, new)
+
+    def job(self, name: str) -> TrainingJob:
+        job = self.jobs.get(Key("p", name))
+        assert job is not None
+        return job
+
+    async def until(self, check: Callable[[], object], what: str, timeout_s: float = 10.0) -> None:
+        async with asyncio.timeout(timeout_s):
+            try:
+                while not check():
+                    await asyncio.sleep(0.005)
+            except TimeoutError:
+                raise AssertionError(what) from None
+
+    async def phase(self, name: str, *phases: str) -> TrainingJob:
+        key = Key("p", name)
+        await self.until(
+            lambda: (job := self.jobs.get(key)) is not None and job.status.phase in phases,
+            f"{name} to be {phases}: {self.jobs.get(key)}",
+        )
+        return self.job(name)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(EmbeddedStore(tmp_path / "db", SystemClock(), Seam()))
+        world = World(store, Settings(start_timeout_s=30, blame_s=0))
+        caches = [world.jobs, world.queues, world.nodes, world.pods]
+        tasks = [asyncio.create_task(cache.run()) for cache in caches]
+        for cache in caches:
+            await cache.synced()
+        world.start()
+        try:
+            yield world
+        finally:
+            await world.stop()
+            await world.kubelet.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

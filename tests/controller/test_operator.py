@@ -1,0 +1,189 @@
+"""The operator end to end on the embedded store: what it promises about jobs, gangs and crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stoker.spec.job import Phase
+from stoker.spec.meta import ObjectMeta
+from stoker.spec.names import FINALIZER_OUTCOME, LABEL_ATTEMPT
+from stoker.spec.outcome import Category
+from stoker.spec.pod import PODS, Container, Pod, PodSpec
+from stoker.spec.queue import QUEUES, Queue, QueueSpec
+from stoker.spec.reasons import Code
+
+if TYPE_CHECKING:
+    from .conftest import World
+
+
+async def test_a_job_goes_from_submitted_to_succeeded_and_holds_nothing_then(world: World) -> None:
+    await world.node(gpus=1)
+    await world.submit("a", gpus_per_worker=1)
+    job = await world.phase("a", Phase.SUCCEEDED)
+    assert (job.status.attempt, job.status.placement) == (1, ())
+    assert [a.category for a in job.status.attempts] == [None]
+    await world.until(
+        lambda: all(FINALIZER_OUTCOME not in p.metadata.finalizers for p in world.pods.values()), "finalizers gone"
+    )
+
+
+async def test_gpus_are_never_in_two_hands_and_every_job_gets_its_turn(world: World) -> None:
+    await world.node(gpus=3)
+    for number in range(30):
+        await world.submit(f"j{number}", gpus_per_worker=1, workers=1 + number % 3)
+    for number in range(30):
+        await world.phase(f"j{number}", Phase.SUCCEEDED)
+    assert world.kubelet.most_gpus <= 3
+    assert len(world.kubelet.ran) == len(set(world.kubelet.ran)) == 60
+
+
+async def test_a_gang_waits_until_all_of_it_fits(world: World) -> None:
+    await world.node(gpus=2)
+    world.kubelet.script = lambda pod: None
+    await world.submit("one", gpus_per_worker=1)
+    await world.phase("one", Phase.RUNNING)
+    await world.submit("gang", gpus_per_worker=1, workers=2)
+    await world.until(lambda: world.job("gang").status.reason is Code.NO_CAPACITY, "the reason told")
+    assert not [name for name in world.kubelet.ran if name.startswith("gang")]
+    await world.change("one", cancel=True)
+    await world.phase("gang", Phase.RUNNING)
+
+
+async def test_one_failed_worker_ends_the_gang(world: World) -> None:
+    await world.node(gpus=2)
+    world.kubelet.script = lambda pod: 1 if pod.metadata.name.endswith("-1") else None
+    await world.submit("gang", gpus_per_worker=1, workers=2)
+    job = await world.phase("gang", Phase.FAILED)
+    assert job.status.attempts[0].category is Category.USER_ERROR
+    assert job.status.message.startswith("worker 1:")
+    assert world.kubelet.held_gpus == 0
+
+
+async def test_suspend_resume_cancel(world: World) -> None:
+    await world.node(gpus=1)
+    world.kubelet.script = lambda pod: None
+    await world.submit("a", gpus_per_worker=1)
+    await world.phase("a", Phase.RUNNING)
+    await world.change("a", suspend=True)
+    await world.phase("a", Phase.SUSPENDED)
+    assert world.kubelet.held_gpus == 0
+    await world.change("a", suspend=False)
+    job = await world.phase("a", Phase.RUNNING)
+    assert job.status.attempt == 2
+    await world.change("a", cancel=True)
+    job = await world.phase("a", Phase.CANCELLED)
+    assert [a.intent for a in job.status.attempts] == ["Suspend", "Cancel"]
+
+
+async def test_a_gang_that_does_not_start_in_time_is_withdrawn_and_keeps_its_place(world: World) -> None:
+    await world.stop()
+    world.settings = type(world.settings)(start_timeout_s=0.2, blame_s=0)
+    world.start()
+    world.kubelet.starts = False
+    await world.node(gpus=1)
+    created = await world.submit("a", gpus_per_worker=1)
+    await world.until(lambda: world.job("a").status.attempts, "the withdrawal")
+    job = world.job("a")
+    assert job.status.attempts[0].category is Category.START_TIMEOUT
+    assert job.status.queued_at == created.metadata.creation_timestamp
+    world.kubelet.starts = True
+    await world.phase("a", Phase.SUCCEEDED)
+
+
+async def test_a_pod_of_another_owner_in_the_way_is_waited_for_not_taken(world: World) -> None:
+    await world.node(gpus=1)
+    world.kubelet.starts = False
+    stranger = Pod(
+        metadata=ObjectMeta(name="a-1-0", namespace="p", labels={LABEL_ATTEMPT: "1"}),
+        spec=PodSpec(containers=(Container(),)),
+    )
+    stored = await world.store.create(PODS, stranger)
+    await world.submit("a", gpus_per_worker=1)
+    await world.phase("a", Phase.STARTING)
+    await asyncio.sleep(0)
+    there = await world.store.get(PODS, stored.key)
+    assert there.uid == stored.uid
+    await world.store.delete(PODS, stored.key)
+    world.kubelet.starts = True
+    await world.phase("a", Phase.SUCCEEDED)
+
+
+async def test_a_job_deleted_in_mid_run_leaves_no_pod(world: World) -> None:
+    from stoker.spec.job import JOBS
+
+    await world.node(gpus=1)
+    world.kubelet.script = lambda pod: None
+    job = await world.submit("a", gpus_per_worker=1)
+    await world.phase("a", Phase.RUNNING)
+    await world.store.delete(JOBS, job.key)
+    await world.until(lambda: len(world.pods) == 0, "the pods gone")
+    assert world.kubelet.held_gpus == 0
+
+
+async def test_a_poison_object_does_not_stop_the_others(world: World) -> None:
+    await world.node(gpus=2)
+    world.kubelet.script = lambda pod: None if pod.metadata.name.startswith("bad") else 0
+    job = await world.submit("bad", gpus_per_worker=1)
+    await world.phase("bad", Phase.RUNNING)
+    owner = {"apiVersion": job.api_version, "kind": job.kind, "name": "bad", "uid": job.uid}
+    poison = Pod(
+        metadata=ObjectMeta(
+            name="bad-poison",
+            namespace="p",
+            labels={LABEL_ATTEMPT: "first"},
+            owner_references=(owner,),  # type: ignore[arg-type]
+        ),
+        spec=PodSpec(containers=(Container(),)),
+    )
+    await world.store.create(PODS, poison)
+    await world.until(lambda: world.operator.reconcile_errors, "the poison met")
+    await world.submit("good", gpus_per_worker=1)
+    await world.phase("good", Phase.SUCCEEDED)
+
+
+async def test_a_queue_made_later_lets_its_jobs_go(world: World) -> None:
+    await world.node(gpus=1)
+    await world.submit("a", queue="later")
+    await world.until(lambda: world.job("a").status.reason is Code.QUEUE_MISSING, "the reason told")
+    await world.store.create(QUEUES, Queue(metadata=ObjectMeta(name="later"), spec=QueueSpec()))
+    await world.phase("a", Phase.SUCCEEDED)
+
+
+async def test_events_tell_the_story(world: World) -> None:
+    from stoker.spec.event import EVENTS
+
+    await world.node(gpus=1)
+    await world.submit("a")
+    await world.phase("a", Phase.SUCCEEDED)
+
+    async def reasons() -> list[str]:
+        page = await world.store.list(EVENTS, namespace="p")
+        return [e.reason for e in sorted(page.items, key=lambda e: int(e.metadata.resource_version))]
+
+    async with asyncio.timeout(5):
+        while "Succeeded" not in await reasons():
+            await asyncio.sleep(0.01)
+    assert [r for r in await reasons() if r != "Running"] == ["Placed", "Succeeded"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_taken_away_at_any_moment_the_next_operator_goes_on(world: World, seed: int) -> None:
+    """Crash-only: cancelled between any two of its calls, again and again, nothing is lost or run twice."""
+    rng = random.Random(seed)
+    await world.node(gpus=3)
+    world.kubelet.script = lambda pod: rng.choice((0, 0, 0, 1))
+    for number in range(20):
+        await world.submit(f"j{number}", gpus_per_worker=1, workers=1 + number % 2)
+    for _ in range(15):
+        await asyncio.sleep(rng.uniform(0, 0.02))
+        await world.stop()
+        world.start()
+    for number in range(20):
+        await world.phase(f"j{number}", Phase.SUCCEEDED, Phase.FAILED)
+    assert len(world.kubelet.ran) == len(set(world.kubelet.ran)), "a pod ran twice"
+    assert all(job.status.attempt == 1 for job in world.jobs.values())
+    assert world.kubelet.most_gpus <= 3 and world.kubelet.held_gpus == 0
