@@ -62,7 +62,9 @@ class Script:
         return answer
 
     @staticmethod
-    def problem(status: int, code: str, detail: str, errors: tuple[tuple[str, str], ...] = (), **headers: str) -> Answer:
+    def problem(
+        status: int, code: str, detail: str, errors: tuple[tuple[str, str], ...] = (), **headers: str
+    ) -> Answer:
         faults = [{"pointer": pointer, "detail": text} for pointer, text in errors]
         return Script.json({"code": code, "detail": detail, "errors": faults}, status, **headers)
 

@@ -36,9 +36,7 @@ _frames = st.builds(
 
 
 @given(st.lists(_frames, max_size=5), st.lists(st.integers(1, 7), min_size=1))
-def test_frames_come_out_as_they_went_in_however_they_were_cut_into_chunks(
-    sent: list[Frame], sizes: list[int]
-) -> None:
+def test_frames_come_out_as_they_went_in_however_they_were_cut_into_chunks(sent: list[Frame], sizes: list[int]) -> None:
     data = b": heartbeat\n\n".join(_wire(frame) for frame in sent)
     chunks, at, turn = [], 0, 0
     while at < len(data):
@@ -82,9 +80,7 @@ def test_events_go_on_over_a_busy_restart(script: Any, sse: Any, make_job: Any) 
         f"{JOB}/events",
         script.text(sse("job", make_job("a")) + sse("event", event, "41")),
         script.problem(503, "Starting", "starting", Retry_After="0"),
-        script.text(
-            sse("job", make_job("a", "Succeeded")) + sse("novelty", {}) + sse("end", {"phase": "Succeeded"})
-        ),
+        script.text(sse("job", make_job("a", "Succeeded")) + sse("novelty", {}) + sse("end", {"phase": "Succeeded"})),
     )
     with Client(script.url) as client:
         kinds = [type(update) for update in client.events("a")]

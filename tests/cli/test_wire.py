@@ -94,9 +94,7 @@ def test_the_token_is_not_carried_along_a_redirect(script: Any) -> None:
     assert script.requests[0].headers["authorization"] == "Bearer secret"
 
 
-def test_a_proxy_of_the_environment_never_sees_a_loopback_token(
-    script: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_of_the_environment_never_sees_a_loopback_token(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     script.on("GET", "/v1/whoami", script.json({"name": "me", "role": "user", "projects": ["a"]}))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.quantity import format_duration
 
-from .output import progress_text
+from .output import state_text
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -42,16 +42,6 @@ def open_board(stream: TextIO | None = None) -> Board:
     if stream.isatty() and os.environ.get("TERM") != "dumb":
         return Bars(stream)
     return Lines(stream)
-
-
-def state_text(job: TrainingJob) -> str:
-    """One line that says where the job is: its progress, or what it waits for."""
-    status = job.status
-    if status.phase is Phase.RUNNING or status.phase in ENDED:
-        text = progress_text(status.progress)
-        if status.phase is Phase.RUNNING or (text and status.phase is Phase.SUCCEEDED):
-            return text
-    return " ".join((status.message or status.reason).split())
 
 
 class Lines:

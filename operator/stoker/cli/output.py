@@ -6,7 +6,6 @@ they are plain, complete and never cut.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -26,7 +25,7 @@ from stoker.spec.worker import Progress
 
 from .views import NodeView, QueueView
 
-_COLOURS = {
+_COLOURS: dict[str, str] = {
     Phase.RUNNING: "cyan",
     Phase.SUCCEEDED: "green",
     Phase.FAILED: "red",
@@ -35,6 +34,8 @@ _COLOURS = {
     Phase.SUSPENDED: "yellow",
 }
 DASH = "-"
+GAP = "  "
+CUT_TO = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +49,30 @@ class Column:
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, width: int | None, colour: bool) -> str:
     """The table as text, each line ending in a newline. `width` None: as wide as it needs, nothing cut."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    cells = [[column.title for column in columns], *(list(row) for row in rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
+    if width is not None:
+        _narrow(widths, columns, width)
+    lines = []
+    for number, row in enumerate(cells):
+        parts = []
+        for text, size, column in zip(row, widths, columns, strict=True):
+            short = text if len(text) <= size else text[: size - 1] + "…"
+            padded = short.rjust(size) if column.right else short.ljust(size)
+            look = {"bold": True} if number == 0 else {"fg": _COLOURS.get(text)}
+            parts.append(click.style(padded, **look) if colour and any(look.values()) else padded)
+        lines.append(GAP.join(parts).rstrip() + "\n")
+    return "".join(lines)
 
-    view = Table(box=None, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        view.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=min(len(column.title), 6) if column.cut else None,
-            ratio=1 if column.cut and width is not None else None,
-        )
-    data = [tuple(row) for row in rows]
-    for row in data:
-        view.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))  # type: ignore[call-overload]
-    sheet = io.StringIO()
-    Console(
-        file=sheet,
-        width=width or 10_000,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        no_color=not colour,
-        legacy_windows=False,
-        _environ={},
-    ).print(view)
-    return "".join(line.rstrip() + "\n" for line in sheet.getvalue().splitlines())
+
+def _narrow(widths: list[int], columns: Sequence[Column], width: int) -> None:
+    """Take what is too much from the widest columns that may be cut, down to CUT_TO each."""
+    cuttable = [at for at, column in enumerate(columns) if column.cut]
+    for _ in range(sum(widths) + len(GAP) * (len(widths) - 1) - width):
+        widest = max(cuttable, key=lambda at: widths[at], default=None)
+        if widest is None or widths[widest] <= CUT_TO:
+            return
+        widths[widest] -= 1
 
 
 def echo_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
@@ -113,8 +110,7 @@ _JOB_COLUMNS = (
     Column("QUEUE"),
     Column("GPUS", right=True),
     Column("AGE", right=True),
-    Column("PROGRESS", cut=True),
-    Column("MESSAGE", cut=True),
+    Column("STATE", cut=True),
 )
 
 
@@ -130,8 +126,7 @@ def job_table(jobs: Iterable[TrainingJob], now: datetime, *, projects: bool) -> 
             job.spec.queue,
             gpus_text(job),
             age_text(job.metadata.creation_timestamp, now),
-            progress_text(job.status.progress) or DASH,
-            one_line(job.status.message or job.status.reason),
+            state_text(job),
         ]
         rows.append([job.metadata.namespace, *row] if projects else row)
     return columns, rows
@@ -164,6 +159,16 @@ def progress_text(progress: Progress | None) -> str:
     if (rate := metrics.get("samplesPerSecond")) is not None:
         parts.append(f"{rate:,.0f} samples/s")
     return " · ".join(parts)
+
+
+def state_text(job: TrainingJob) -> str:
+    """One line that says where the job is: its progress, or what it waits for."""
+    status = job.status
+    if status.phase is Phase.RUNNING or status.phase in ENDED:
+        text = progress_text(status.progress)
+        if status.phase is Phase.RUNNING or (text and status.phase is Phase.SUCCEEDED):
+            return text
+    return one_line(status.message or status.reason)
 
 
 def job_details(job: TrainingJob, now: datetime) -> str:

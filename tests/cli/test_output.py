@@ -1,0 +1,144 @@
+"""What tables look like: in a pipe whole, on a narrow terminal cut where it hurts least."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from stoker.cli.output import explanation_text, job_details, job_table, node_table, progress_text, queue_table, table
+from stoker.cli.views import NodeView, QueueView
+from stoker.spec.job import TrainingJob
+from stoker.spec.reasons import Explanation
+from stoker.spec.worker import Progress
+
+NOW = datetime(2026, 1, 1, 1, 2, 3, tzinfo=UTC)
+PROGRESS = {
+    "at": 0,
+    "step": 120,
+    "totalSteps": 460,
+    "metrics": {"loss": 0.12345, "accuracy": 0.9722, "samplesPerSecond": 12300.4},
+    "checkpoint": {"step": 100, "path": "/data/a"},
+    "summary": {"splitDigest": "abc"},
+}
+
+
+def _jobs(make_job: Any) -> list[TrainingJob]:
+    gang = {"trainer": {"recipe": "image-classification"}, "workers": 2, "gpusPerWorker": 4, "queue": "research"}
+    return [
+        TrainingJob.model_validate(job)
+        for job in (
+            make_job("mnist-ddp-x7k2p", "Queued", gang, message="8 GPUs at once; 2 of 8 free"),
+            make_job("digits-1", "Running", reason="WorkersRunning", progress=PROGRESS),
+        )
+    ]
+
+
+def test_in_a_pipe_nothing_is_cut(make_job: Any) -> None:
+    columns, rows = job_table(_jobs(make_job), NOW, projects=False)
+    assert table(columns, rows, width=None, colour=False) == (
+        "NAME             PHASE    QUEUE        GPUS   AGE  STATE\n"
+        "mnist-ddp-x7k2p  Queued   research  8 (2x4)  1h2m  8 GPUs at once; 2 of 8 free\n"
+        "digits-1         Running  default         1  1h2m  "
+        "step 120/460 · loss 0.1235 · accuracy 97.22% · 12,300 samples/s\n"
+    )
+
+
+def test_on_a_narrow_terminal_names_and_phases_stay_whole(make_job: Any) -> None:
+    columns, rows = job_table(_jobs(make_job), NOW, projects=True)
+    assert table(columns, rows, width=80, colour=False) == (
+        "PROJECT  NAME             PHASE    QUEUE        GPUS   AGE  STATE\n"
+        "default  mnist-ddp-x7k2p  Queued   research  8 (2x4)  1h2m  8 GPUs at once; 2 o…\n"
+        "default  digits-1         Running  default         1  1h2m  step 120/460 · loss…\n"
+    )
+    assert max(len(line) for line in table(columns, rows, width=20, colour=False).splitlines()) < 70
+
+
+def test_colour_only_where_wanted(make_job: Any) -> None:
+    columns, rows = job_table(_jobs(make_job), NOW, projects=False)
+    assert "\x1b[" in table(columns, rows, width=120, colour=True)
+    assert "\x1b" not in table(columns, rows, width=120, colour=False)
+
+
+def test_markup_in_a_message_is_text(make_job: Any) -> None:
+    job = TrainingJob.model_validate(make_job("a", "Failed", message="[red]x[/red]\nnext [/] line"))
+    columns, rows = job_table([job], NOW, projects=False)
+    assert "[red]x[/red] next [/] line" in table(columns, rows, width=None, colour=False)
+
+
+def test_progress_says_what_is_known() -> None:
+    assert progress_text(None) == ""
+    assert progress_text(Progress(at=0)) == ""
+    assert progress_text(Progress(at=0, step=3, metrics={"loss": 0.5})) == "step 3 · loss 0.5"
+
+
+def test_details_of_an_ended_job(make_job: Any) -> None:
+    attempts = [
+        {"number": 1, "endedAt": "2026-01-01T00:00:30Z", "category": "NodeLost", "message": "agent\nlost"},
+        {"number": 2, "endedAt": "2026-01-01T00:01:00Z"},
+    ]
+    job = make_job("a", "Succeeded", reason="Completed", attempt=2, attempts=attempts, progress=PROGRESS)
+    assert job_details(TrainingJob.model_validate(job), NOW) == (
+        "name        a\n"
+        "project     default\n"
+        "phase       Succeeded (Completed)\n"
+        "queue       default, priority 0\n"
+        "workers     1, each 1 GPUs, 1 cores, 1Gi memory\n"
+        "runs        image-classification\n"
+        "created     1h2m ago\n"
+        "attempt     2\n"
+        "progress    step 120/460 · loss 0.1235 · accuracy 97.22% · 12,300 samples/s\n"
+        "checkpoint  step 100 /data/a\n"
+        "splitDigest abc\n"
+        "attempt 1   NodeLost agent lost\n"
+    )
+
+
+def test_why() -> None:
+    why = Explanation.model_validate(
+        {
+            "phase": "Queued",
+            "summary": "it needs 2 GPUs at once",
+            "blockers": [{"code": "NoCapacity", "message": "node laptop: 1 of 2 GPUs free, short by 1"}],
+            "position": 1,
+            "hints": ["job digits-1 ends"],
+        }
+    )
+    assert explanation_text("mnist", why) == (
+        "mnist is Queued: it needs 2 GPUs at once\n"
+        "  - node laptop: 1 of 2 GPUs free, short by 1\n"
+        "It is next in its queue.\n"
+        "It would start if:\n"
+        "  - job digits-1 ends"
+    )
+
+
+def test_queues_show_used_of_limit() -> None:
+    queue = QueueView.model_validate(
+        {
+            "metadata": {"name": "research"},
+            "spec": {"limit": {"gpus": 8, "memory": "64Gi"}, "projects": ["vision", "speech"]},
+            "usage": {"gpus": 3, "cpuMilli": 1500, "memoryBytes": 2**31, "running": 2, "pending": 5},
+        }
+    )
+    assert table(*queue_table([queue]), width=None, colour=False) == (
+        "NAME      GPUS  CORES    MEMORY  RUNNING  PENDING  PROJECTS\n"
+        "research   3/8    1.5  2Gi/64Gi        2        5  vision,speech\n"
+    )
+
+
+def test_nodes_say_what_is_simulated_and_what_is_lost() -> None:
+    gpus = [
+        {"uuid": "a", "index": 0, "model": "virtual", "memoryBytes": 1, "simulated": True},
+        {"uuid": "b", "index": 1, "model": "virtual", "memoryBytes": 1, "simulated": True, "unavailable": "lost"},
+    ]
+    node = NodeView.model_validate(
+        {
+            "metadata": {"name": "laptop"},
+            "status": {"ready": True, "cpuMilli": 2000, "memoryBytes": 2**33, "gpus": gpus},
+            "usage": {"gpus": 1, "cpuMilli": 1000, "memoryBytes": 2**30},
+        }
+    )
+    assert table(*node_table([node]), width=None, colour=False) == (
+        "NAME    READY  GPUS  CORES   MEMORY  GPU MODELS           MESSAGE\n"
+        "laptop  yes     1/1    1/2  1Gi/8Gi  virtual (simulated)  GPU 1: lost\n"
+    )
