@@ -1,0 +1,140 @@
+"""Everything that keeps one pending job from starting, with its numbers.
+
+Owns the reasons of the queue, of time and of reservations; what is short on the nodes says `shortage`. Reads the state,
+changes nothing. Called by `decide` (the lazy reasons) and `explain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from stoker.spec.quantity import format_duration
+from stoker.spec.reasons import Blocker, Code
+
+from .entries import Entry
+from .place import capacity, place
+from .reservations import Kept, reserving_lanes
+from .shortage import never_on_nodes, shortages
+from .state import SchedulerState
+from .words import amount, clock, numbers
+
+RESOURCES = ("gpus", "cpu", "memory")
+
+
+def blockers(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> tuple[Blocker, ...]:
+    """All of them at once, not the first that was met; none if the next decide would start it."""
+    found = [*_access(state, entry), *_time(entry, now)]
+    never = [*never_in_queue(entry.queue.name, entry.queue.limit, entry.request.totals)]
+    never += never_on_nodes(state.nodes, entry.request)
+    if never:
+        return (*found, *never)
+    found += _limit(entry)
+    found += _nodes(state, entry, now)
+    if not found:
+        found += _reserved(state, entry, now, reserve_after_s)
+    return tuple(found)
+
+
+def never_in_queue(name: str, limits: tuple[int | None, ...], totals: tuple[int, ...]) -> Iterator[Blocker]:
+    """What the queue could not hold even if nothing else ran in it."""
+    for resource, limit, wanted in zip(RESOURCES, limits, totals, strict=True):
+        if limit is not None and wanted > limit:
+            yield Blocker(
+                code=Code.NEVER_FITS,
+                message=f"asks for {amount(resource, wanted)} in all; queue '{name}' may never hold more than "
+                f"{amount(resource, limit)}",
+                **numbers(resource, wanted, limit),
+                where=name,
+            )
+
+
+def _access(state: SchedulerState, entry: Entry) -> Iterator[Blocker]:
+    job, queue = entry.job, entry.queue.queue
+    name = entry.queue.name
+    if queue is None:
+        known = sorted(other.name for other in state.queues.values() if other.queue is not None)[:5]
+        there = f"there is: {', '.join(known)}" if known else "there is none yet"
+        yield Blocker(code=Code.QUEUE_MISSING, message=f"there is no queue '{name}'; {there}", where=name)
+        return
+    project, highest = job.metadata.namespace, queue.spec.highest_priority
+    if queue.spec.projects is not None and project not in queue.spec.projects:
+        yield Blocker(
+            code=Code.PROJECT_NOT_ALLOWED,
+            message=f"queue '{name}' is not open to project '{project}'",
+            where=name,
+        )
+    if highest is not None and job.spec.priority > highest:
+        yield Blocker(
+            code=Code.PRIORITY_TOO_HIGH,
+            message=f"priority {job.spec.priority} is above {highest}, the highest that queue '{name}' takes",
+            requested=job.spec.priority,
+            available=highest,
+            short=job.spec.priority - highest,
+            where=name,
+        )
+
+
+def _time(entry: Entry, now: datetime) -> Iterator[Blocker]:
+    until = entry.job.status.not_before
+    if until is not None and until > now:
+        yield Blocker(code=Code.BACKING_OFF, message=f"backing off until {clock(until, now)}")
+
+
+def _limit(entry: Entry) -> Iterator[Blocker]:
+    queue = entry.queue
+    for resource, limit, used, wanted in zip(RESOURCES, queue.limit, queue.used, entry.request.totals, strict=True):
+        if limit is not None and wanted and used + wanted > limit:
+            free = max(limit - used, 0)
+            yield Blocker(
+                code=Code.QUEUE_LIMIT,
+                message=f"queue '{queue.name}' is short {amount(resource, wanted - free)} of "
+                f"{amount(resource, wanted)}: its jobs hold {amount(resource, used)} of at most "
+                f"{amount(resource, limit)}",
+                **numbers(resource, wanted, free),
+                where=queue.name,
+            )
+
+
+def _nodes(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Blocker]:
+    avoid, request, table = entry.avoided(now), entry.request, state.nodes
+    if place(table, request, avoid) is not None:
+        return
+    if not avoid:
+        yield from shortages(table, request)
+        return
+    fits_there = place(table, request) is not None
+    only_there = int(capacity(table, request, avoid).sum()) < request.workers
+    if fits_there or only_there:
+        until = min(blame.until for blame in entry.job.status.blamed if blame.until > now)
+        names = ", ".join(sorted(avoid))
+        would = "would hold it now" if fits_there else "could hold it"
+        yield Blocker(
+            code=Code.NODES_BLAMED,
+            message=f"only with {names} the nodes {would}; a worker of this job failed there, so that is avoided "
+            f"until {clock(until, now)}",
+            where=names,
+        )
+    if not fits_there:
+        yield from shortages(table, request, () if only_there else avoid)
+
+
+def _reserved(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> Iterator[Blocker]:
+    lane = entry.lane
+    spread = place(state.nodes, entry.request, entry.avoided(now))
+    if lane is None or spread is None:
+        return
+    kept = Kept(state)
+    for order, holder in reserving_lanes(state, now, reserve_after_s)[0]:
+        if order >= entry.order:
+            return
+        kept.add(holder)
+        if kept.leave_room(lane, spread) is None:
+            waited = format_duration((now - state.entries[order[2]].since).total_seconds())
+            yield Blocker(
+                code=Code.BEHIND_RESERVATION,
+                message=f"there is room, but it is kept for job {order[2].name} (project {order[2].namespace}), "
+                f"which is ahead and has waited {waited}",
+                where=str(order[2]),
+            )
+            return

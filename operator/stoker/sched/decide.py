@@ -1,0 +1,186 @@
+"""What to start now: one pure function over the state, its decisions, and why the others wait.
+
+Owns the order, the drain and the reservations; never does I/O or reads a clock. Called by the controller (live) and by
+`explain` (what-if).
+
+Per call it tries lanes, not jobs. A lane that failed keeps its verdict until something relevant changes: for capacity,
+a node where one of its workers would fit got free; for limit, its queue got room; for reserved, anything at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from heapq import heapify, heappop, heappush
+
+from stoker.spec.job import Placed
+from stoker.spec.meta import Key
+from stoker.spec.reasons import Blocker
+
+from .blockers import blockers
+from .entries import Lane, Order, Verdict
+from .place import Spread, place, placed
+from .request import Request
+from .reservations import RESERVE_AFTER_S, Reservations, reserving_lanes, waits_long
+from .state import SchedulerState
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this job there. Write it with `resource_version`; on failure call SchedulerState.drop_assumption."""
+
+    key: Key
+    uid: str
+    resource_version: str
+    placement: tuple[Placed, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Reasons(Mapping[Key, tuple[Blocker, ...]]):
+    """Pending job -> everything that keeps it from starting; worked out when asked, from the state as it is then.
+
+    Invariant: right after `decide`, every pending job has at least one. Cost: about 0.2 ms a lookup, jobs of one lane
+    share it; iterating is O(pending).
+    """
+
+    state: SchedulerState
+    now: datetime
+    reserve_after_s: float = RESERVE_AFTER_S
+    _by_lane: dict[Lane, tuple[Blocker, ...]] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, key: Key) -> tuple[Blocker, ...]:
+        entry = self.state.entries[key]
+        if not entry.pending:
+            raise KeyError(key)
+        lane = entry.lane
+        if lane is None:
+            return blockers(self.state, entry, self.now, self.reserve_after_s)
+        if lane not in self._by_lane:
+            head = self.state.entries[lane.jobs.first()[2]]
+            self._by_lane[lane] = blockers(self.state, head, self.now, self.reserve_after_s)
+        return self._by_lane[lane]
+
+    def __iter__(self) -> Iterator[Key]:
+        return (key for queue in list(self.state.queues.values()) for key in list(queue.pending))
+
+    def __len__(self) -> int:
+        return sum(len(queue.pending) for queue in self.state.queues.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    starts: tuple[Start, ...]
+    reasons: Mapping[Key, tuple[Blocker, ...]]
+    wake_at: datetime | None
+    """When to decide again though nothing was observed: the next end of a back-off or a blame."""
+    preemptions: tuple[Key, ...] = ()
+    resizes: tuple[Key, ...] = ()
+
+
+def decide(state: SchedulerState, now: datetime, *, reserve_after_s: float = RESERVE_AFTER_S) -> Decisions:
+    """Start every job that can start, in order, until no more can. `now` never goes back.
+
+    The starts are counted in `state` as assumed. Invariant: a second call with nothing observed in between starts
+    nothing. Cost: O(1) where nothing changed; else O(lanes) cheap checks plus O(nodes) per lane tried and per start.
+    """
+    state.file_due(now)
+    starts = tuple(_drain(state, now, reserve_after_s)) if _has_work(state, now) else ()
+    wake_at = state.timers.first()[0] if state.timers else None
+    return Decisions(starts, Reasons(state, now, reserve_after_s), wake_at)
+
+
+def _has_work(state: SchedulerState, now: datetime) -> bool:
+    due = state.next_reserving_at
+    return bool(
+        state.untried or state.freed_nodes or state.freed_queues or state.shifted or (due is not None and due <= now)
+    )
+
+
+def _drain(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterator[Start]:
+    reserving, _ = reserving_lanes(state, now, reserve_after_s)
+    _reopen(state, _keys(reserving) != state.reserving)
+    while True:
+        started = False
+        for start in _pass(state, now, reserve_after_s):
+            started = True
+            yield start
+        # Room that was taken may have moved reservations to other nodes, and opened what they kept before.
+        reserved = _lanes(state, Verdict.RESERVED)
+        if not (started and reserved):
+            break
+        for lane in reserved:
+            state.set_verdict(lane, None)
+    state.settle()
+    reserving, next_at = reserving_lanes(state, now, reserve_after_s)
+    state.journal.set(state, "reserving", _keys(reserving))
+    state.journal.set(state, "next_reserving_at", next_at)
+
+
+def _pass(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterator[Start]:
+    """Try the lanes without a verdict, their jobs in order over all lanes."""
+    reservations = Reservations(state, reserving_lanes(state, now, reserve_after_s)[0])
+    heads: list[tuple[Order, Lane]] = [(lane.jobs.first(), lane) for lane in state.untried.values()]
+    heapify(heads)
+    too_big: set[tuple[Request, frozenset[str]]] = set()  # found no room on the nodes in this pass
+    while heads:
+        order, lane = heappop(heads)
+        entry, kind = state.entries[order[2]], (lane.request, lane.avoid)
+        spread: Spread | None = None
+        if not lane.queue.has_room(lane.request.totals):
+            verdict = Verdict.LIMIT
+        elif kind in too_big or (spread := place(state.nodes, *kind)) is None:
+            too_big.add(kind)
+            verdict = Verdict.CAPACITY
+        else:
+            verdict = Verdict.RESERVED
+            spread = reservations.ahead_of(order).leave_room(lane, spread)
+        if spread is None:
+            state.set_verdict(lane, verdict)
+            if waits_long(entry, now, reserve_after_s):
+                reservations.add(order, lane)
+            continue
+        meta = entry.job.metadata
+        start = Start(entry.key, meta.uid, meta.resource_version, placed(state.nodes, spread))
+        state.assume(entry, start.placement)
+        yield start
+        if lane.jobs:
+            heappush(heads, (lane.jobs.first(), lane))
+
+
+def _keys(reserving: list[tuple[Order, Lane]]) -> tuple[Key, ...]:
+    return tuple(order[2] for order, _ in reserving)
+
+
+def _lanes(state: SchedulerState, verdict: Verdict) -> list[Lane]:
+    return [lane for queue in state.queues.values() for lane in queue.lanes.values() if lane.verdict is verdict]
+
+
+def _reopen(state: SchedulerState, reservations_differ: bool) -> None:
+    """Take the verdict from the lanes for which it may no longer hold."""
+    freed = [state.nodes.slots[name] for name in state.freed_nodes if name in state.nodes.slots]
+    if freed:
+        for lane in _lanes(state, Verdict.CAPACITY):
+            if _fits_on(state, lane, freed):
+                state.set_verdict(lane, None)
+    for name in state.freed_queues:
+        for lane in state.queues[name].lanes.values() if name in state.queues else ():
+            if lane.verdict is Verdict.LIMIT:
+                state.set_verdict(lane, None)
+    if state.freed_nodes or state.freed_queues or state.shifted or reservations_differ:
+        for lane in _lanes(state, Verdict.RESERVED):
+            state.set_verdict(lane, None)
+
+
+def _fits_on(state: SchedulerState, lane: Lane, slots: list[int]) -> bool:
+    """One of the lane's workers would fit on one of these nodes: without that, what they freed is of no use to it."""
+    table, request = state.nodes, lane.request
+    free = table.free_for(request.filter) if request.gpus else table.free_gpu
+    return any(
+        table.ready[slot]
+        and (not request.gpus or free[slot] >= request.gpus)
+        and (not request.cpu or table.free_cpu[slot] >= request.cpu)
+        and (not request.memory or table.free_mem[slot] >= request.memory)
+        and table.names[slot] not in lane.avoid
+        for slot in slots
+    )

@@ -1,0 +1,135 @@
+"""The records inside the scheduler's state: one per job, per queue and per lane.
+
+Owns the shapes and the order of jobs; changes nothing. Called by `state`, `decide` and `explain`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum, auto
+
+from stoker.spec.job import Phase, Placed, TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.queue import Queue
+
+from .ordered import Ordered
+from .request import NOTHING, Request, Totals, limit_of, request_of
+
+Order = tuple[int, datetime, Key]
+"""Smallest first: -priority, when it was queued, key."""
+
+LATEST = datetime.max.replace(tzinfo=UTC)
+EARLIEST = datetime.min.replace(tzinfo=UTC)
+
+
+class Verdict(Enum):
+    """Why a lane's jobs did not start when they were last tried."""
+
+    LIMIT = auto()  # their queue's limit
+    CAPACITY = auto()  # no room on the nodes
+    RESERVED = auto()  # room, but kept for a job ahead
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """Pending jobs that are the same to the scheduler: one is tried for all.
+
+    Invariant: with a verdict, nothing relevant has changed since, so none of `jobs` can start.
+    """
+
+    queue: QueueState
+    request: Request
+    avoid: frozenset[str]
+    """Nodes under blame."""
+    jobs: Ordered[Order] = field(default_factory=Ordered)
+    verdict: Verdict | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One job. Observing it again makes a new entry; only the last four fields change in place."""
+
+    job: TrainingJob
+    key: Key
+    request: Request
+    order: Order
+    queue: QueueState
+    pending: bool
+    """It wants to start (whether or not it may); False once its start is assumed or observed."""
+    lane: Lane | None = None
+    """None while pending: not allowed in its queue, or backing off."""
+    wakes_at: datetime | None = None
+    """Its timer: when back-off or the next blame ends."""
+    assumed: tuple[Placed, ...] = ()
+    """A start that was decided but not yet observed."""
+    held: dict[str, int] = field(default_factory=dict)
+    """Node -> workers that are counted there for this job."""
+
+    @property
+    def since(self) -> datetime:
+        """From when it waits for room: queued, back-off over."""
+        return max(self.order[1], self.job.status.not_before or EARLIEST)
+
+    def avoided(self, now: datetime) -> frozenset[str]:
+        return frozenset(blame.node for blame in self.job.status.blamed if blame.until > now)
+
+
+@dataclass(slots=True, eq=False)
+class QueueState:
+    """A queue, also one that only jobs know of (`queue` is None)."""
+
+    name: str
+    queue: Queue | None = None
+    limit: tuple[int | None, int | None, int | None] = (None, None, None)
+    used: Totals = NOTHING
+    running: int = 0
+    """Jobs that hold resources or are assumed to."""
+    pending: dict[Key, Entry] = field(default_factory=dict)
+    lanes: dict[tuple[Request, frozenset[str]], Lane] = field(default_factory=dict)
+
+    def allows(self, job: TrainingJob) -> bool:
+        if self.queue is None:
+            return False
+        spec = self.queue.spec
+        if spec.projects is not None and job.metadata.namespace not in spec.projects:
+            return False
+        return spec.highest_priority is None or job.spec.priority <= spec.highest_priority
+
+    def has_room(self, wanted: Totals, kept: Totals = NOTHING) -> bool:
+        """Within the limit, `kept` of it being spoken for. What isn't wanted can't be short."""
+        return all(
+            limit is None or not want or used + keep + want <= limit
+            for limit, used, keep, want in zip(self.limit, self.used, kept, wanted, strict=True)
+        )
+
+    def could_hold(self, wanted: Totals) -> bool:
+        """Within the limit if nothing else ran."""
+        return all(limit is None or want <= limit for limit, want in zip(self.limit, wanted, strict=True))
+
+    @property
+    def is_idle(self) -> bool:
+        return self.queue is None and not self.pending and not self.running
+
+
+def queue_limit(queue: Queue | None) -> tuple[int | None, int | None, int | None]:
+    if queue is None:
+        return (None, None, None)
+    limit = queue.spec.limit
+    return limit_of(limit.gpus, limit.cpu, limit.memory)
+
+
+def is_pending(job: TrainingJob) -> bool:
+    return (
+        job.status.phase is Phase.QUEUED
+        and not job.status.placement
+        and not job.spec.suspend
+        and not job.spec.cancel
+        and job.metadata.deletion_timestamp is None
+    )
+
+
+def new_entry(job: TrainingJob, queue: QueueState) -> Entry:
+    queued_at = job.status.queued_at or job.metadata.creation_timestamp or LATEST
+    order = (-job.spec.priority, queued_at, job.key)
+    return Entry(job, job.key, request_of(job.spec), order, queue, is_pending(job))

@@ -1,0 +1,171 @@
+"""Where a request goes: best fit over the columns, and what a reservation keeps free for a gang that waits.
+
+Owns the search; changes nothing but the Keep it is given. Called by `decide` and `explain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.spec.job import Placed
+
+from .nodes import Claim, Column, NodeTable
+from .request import GpuFilter, Request
+
+Spread = tuple[tuple[int, int], ...]
+"""(slot, workers) of one gang."""
+
+
+class Keep:
+    """What reservations keep free of the nodes. Shape: one entry per slot."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self.gpu, self.cpu, self.memory = (np.zeros_like(table.usable) for _ in range(3))
+        self._mixed: dict[int, list[Claim]] = {}  # slot with GPUs that differ -> what is kept for whom
+
+    def add(self, slot: int, claim: Claim) -> None:
+        gpus, cpu, memory = claim.request.times(claim.workers)
+        self.gpu[slot] += gpus
+        self.cpu[slot] += cpu
+        self.memory[slot] += memory
+        if gpus and self._table.is_mixed(slot):
+            self._mixed.setdefault(slot, []).append(claim)
+
+    def free_for(self, wanted: GpuFilter) -> Column:
+        """NodeTable.free_for less what is kept.
+
+        Of a mixed node, a request that can't get kept GPUs loses nothing, and one that might get them only what
+        its holders don't need: the agent may pick either kind for it.
+        """
+        before = self._table.free_for(wanted)
+        free = before - self.gpu
+        for slot, claims in self._mixed.items():
+            free[slot] = min([int(before[slot]), *self._left(slot, claims, wanted)])
+        return free
+
+    def _left(self, slot: int, claims: list[Claim], wanted: GpuFilter) -> Iterator[int]:
+        table = self._table
+        for kept in {claim.request.filter for claim in claims}:
+            if table.overlap(slot, wanted, kept):
+                held = sum(claim.gpus for claim in claims if table.overlap(slot, kept, claim.request.filter))
+                yield int(table.free_for(kept)[slot]) - held
+
+
+def place(table: NodeTable, request: Request, avoid: Collection[str] = (), keep: Keep | None = None) -> Spread | None:
+    """The best fit for the whole gang right now, or None.
+
+    As few nodes as can be; among those the fullest that still fit (fewest free GPUs, then free cores, then name), so
+    that whole nodes stay whole. Cost: O(nodes) in numpy, `tools/bench_sched.py`.
+    """
+    gpu, cpu, memory = free_columns(table, request.filter, keep)
+    if request.workers == 1:
+        return _place_one(table, request, avoid, gpu, cpu, memory)
+    fits = fitting(table, request, avoid, gpu, cpu, memory)
+    slots = np.flatnonzero(fits)
+    counts = fits[slots]
+    if int(counts.sum()) < request.workers:
+        return None
+    tight = tightness(table, slots)
+    order = np.lexsort((tight, -counts))
+    slots, counts, tight = slots[order], counts[order], tight[order]
+    before = np.cumsum(counts) - counts  # workers on the nodes ahead
+    last = int(np.searchsorted(before, request.workers, side="left")) - 1
+    spread = [(int(slot), int(count)) for slot, count in zip(slots[:last], counts[:last], strict=True)]
+    rest = request.workers - int(before[last])
+    # The last node takes the rest: not the next largest, but the fullest on which the rest fits.
+    fine = np.flatnonzero(counts[last:] >= rest) + last
+    spread.append((int(slots[fine[tight[fine].argmin()]]), rest))
+    return tuple(spread)
+
+
+def _place_one(
+    table: NodeTable, request: Request, avoid: Collection[str], gpu: Column, cpu: Column, memory: Column
+) -> Spread | None:
+    # A need of zero is met even where accounting is negative (a node that shrank under its jobs).
+    fits = table.ready
+    if request.gpus:
+        fits = fits & (gpu >= request.gpus)
+    if request.cpu:
+        fits = fits & (cpu >= request.cpu)
+    if request.memory:
+        fits = fits & (memory >= request.memory)
+    fits = without(table, fits, avoid)
+    slots = np.flatnonzero(fits)
+    if not len(slots):
+        return None
+    return ((int(slots[tightness(table, slots).argmin()]), 1),)
+
+
+def free_columns(table: NodeTable, wanted: GpuFilter, keep: Keep | None) -> tuple[Column, Column, Column]:
+    if keep is None:
+        return table.free_for(wanted), table.free_cpu, table.free_mem
+    return keep.free_for(wanted), table.free_cpu - keep.cpu, table.free_mem - keep.memory
+
+
+def fitting(
+    table: NodeTable, request: Request, avoid: Collection[str], gpu: Column, cpu: Column, memory: Column
+) -> Column:
+    """Workers of the request (at most all) that each slot takes, with so much free."""
+    fits = np.where(without(table, table.ready, avoid), request.workers, 0)
+    for need, free in ((request.gpus, gpu), (request.cpu, cpu), (request.memory, memory)):
+        if need:
+            np.minimum(fits, free // need, out=fits)
+    return np.maximum(fits, 0)
+
+
+def capacity(table: NodeTable, request: Request, avoid: Collection[str] = (), keep: Keep | None = None) -> Column:
+    """Workers that each slot would take empty of jobs (less what is kept for others)."""
+    columns = table.cap_for(request.filter), table.cap_cpu, table.cap_mem
+    if keep is not None:
+        columns = columns[0] - keep.gpu, columns[1] - keep.cpu, columns[2] - keep.memory
+    return fitting(table, request, avoid, *columns)
+
+
+def reserve(table: NodeTable, request: Request, avoid: Collection[str], keep: Keep) -> bool:
+    """Keep free, for a gang that waits, the nodes it is to run on; False if it could not run beside `keep`.
+
+    The nodes are those nearest to holding it: most of its workers now, then most free GPUs, then cores. They are
+    chosen anew each time. That is stable enough to end the wait: jobs behind take nothing of the chosen nodes, so what
+    the best set has free never shrinks by them and grows with every job that ends there.
+    """
+    could = capacity(table, request, avoid, keep)
+    slots = np.flatnonzero(could)
+    if int(could[slots].sum()) < request.workers:
+        return False
+    gpu, cpu, memory = free_columns(table, request.filter, keep)
+    now = np.minimum(fitting(table, request, avoid, gpu, cpu, memory), could)
+    order = slots[np.lexsort((table.ranks[slots], -cpu[slots], -gpu[slots], -now[slots]))]
+    rest = request.workers
+    for slot in order.tolist():
+        workers = min(rest, int(could[slot]))
+        keep.add(slot, Claim(workers, request))
+        rest -= workers
+        if not rest:
+            break
+    return True
+
+
+def without(table: NodeTable, mask: NDArray[np.bool_], avoid: Collection[str]) -> NDArray[np.bool_]:
+    slots = [table.slots[name] for name in avoid if name in table.slots]
+    if slots:
+        mask = mask.copy()
+        mask[slots] = False
+    return mask
+
+
+def tightness(table: NodeTable, slots: NDArray[np.intp]) -> Column:
+    """Small = full. All distinct. Layout: 20 bits of free GPUs, 24 of free thousandths of a core, 18 of rank."""
+    gpus = np.clip(table.free_gpu[slots], 0, 2**20 - 1)
+    cores = np.clip(table.free_cpu[slots], 0, 2**24 - 1)
+    tight: Column = (gpus << 42) | (cores << 18) | table.ranks[slots]
+    return tight
+
+
+def placed(table: NodeTable, spread: Spread) -> tuple[Placed, ...]:
+    """Workers in order, node by node. Neighbouring ranks share a node."""
+    nodes = [table.names[slot] for slot, workers in spread for _ in range(workers)]
+    return tuple(Placed(worker=i, node=node) for i, node in enumerate(nodes))

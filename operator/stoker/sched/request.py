@@ -1,0 +1,85 @@
+"""What a job asks for, as numbers: the request class that identical jobs share.
+
+Owns Request and GpuFilter. Pure values, made once per observed job. Called by every module of the scheduler.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from stoker.spec.job import TrainingJobSpec
+from stoker.spec.quantity import cpu_milli, format_bytes, memory_bytes
+
+# Few distinct quantities stand in many specs; parsing decimals is what costs.
+_cpu_milli = lru_cache(maxsize=4096)(cpu_milli)
+_memory_bytes = lru_cache(maxsize=4096)(memory_bytes)
+
+_HUGE = 2**48  # more than any node has; a whole gang's sum still fits 64 bits
+
+
+class GpuFilter(NamedTuple):
+    """Which GPUs will do."""
+
+    models: tuple[str, ...] = ()
+    """Lower case, sorted; one must be part of the GPU's name. Empty: any."""
+    min_memory: int = 0
+
+    def matches(self, model: str, memory: int) -> bool:
+        """`model` in lower case."""
+        return memory >= self.min_memory and (not self.models or any(name in model for name in self.models))
+
+    def __str__(self) -> str:
+        models = " or ".join(self.models)
+        memory = f"with {format_bytes(self.min_memory)} or more" if self.min_memory else ""
+        return " ".join(part for part in (models, memory) if part)
+
+
+ANY_GPU = GpuFilter()
+
+
+class Totals(NamedTuple):
+    """GPUs, thousandths of a core, bytes."""
+
+    gpus: int
+    cpu: int
+    memory: int
+
+
+NOTHING = Totals(0, 0, 0)
+
+
+class Request(NamedTuple):
+    """`workers` times (gpus, cpu, memory). Units: per worker; cpu in thousandths of a core, memory in bytes."""
+
+    workers: int
+    gpus: int
+    cpu: int
+    memory: int
+    filter: GpuFilter = ANY_GPU
+
+    def times(self, workers: int) -> Totals:
+        return Totals(workers * self.gpus, workers * self.cpu, workers * self.memory)
+
+    @property
+    def totals(self) -> Totals:
+        return self.times(self.workers)
+
+
+def request_of(spec: TrainingJobSpec) -> Request:
+    """Jobs with equal requests fit, or don't fit, in the same places."""
+    wanted = ANY_GPU
+    if spec.gpus_per_worker and (spec.gpu.models or spec.gpu.min_memory):
+        models = tuple(sorted({model.lower() for model in spec.gpu.models}))
+        wanted = GpuFilter(models, _memory_bytes(spec.gpu.min_memory) if spec.gpu.min_memory else 0)
+    cpu, memory = _cpu_milli(spec.cpu), _memory_bytes(spec.memory)
+    return Request(spec.workers, spec.gpus_per_worker, min(cpu, _HUGE), min(memory, _HUGE), wanted)
+
+
+def limit_of(gpus: int | None, cpu: str | None, memory: str | None) -> tuple[int | None, int | None, int | None]:
+    """A queue's limit in the units of Totals; None: no limit of that kind."""
+    return (
+        gpus,
+        None if cpu is None else _cpu_milli(cpu),
+        None if memory is None else _memory_bytes(memory),
+    )

@@ -1,0 +1,211 @@
+"""What is short on the nodes for one gang, and what no set of empty nodes could ever hold.
+
+Owns the arithmetic of "short by" and its sentences. Reads the columns, changes nothing. Called by `blockers` and
+`explain`. Cost: O(nodes) in numpy; who holds what is told for at most _NAMED_NODES nodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.spec.reasons import Blocker, Code
+
+from .nodes import Column, NodeTable
+from .place import capacity
+from .request import ANY_GPU, Request
+from .words import amount, counted, listed, numbers
+
+_NAMED_NODES = 64
+
+
+def shortages(table: NodeTable, request: Request, avoid: Collection[str] = ()) -> list[Blocker]:
+    """Why the gang finds no room right now: at least one blocker, given that `place` found none."""
+    could = capacity(table, request, avoid)
+    if int(could.sum()) < request.workers:
+        return [_too_few_nodes(table, request, avoid, could)]
+    found = []
+    base = could
+    if request.gpus:
+        free = table.free_for(request.filter)
+        fits = np.minimum(could, np.maximum(free, 0) // request.gpus)
+        if int(fits.sum()) < request.workers:
+            found.append(_short_gpus(table, request, could, fits, free))
+        else:
+            base = fits  # cores and memory are looked for where the GPUs are
+    for resource, need, free in (
+        ("cpu", request.cpu, table.free_cpu),
+        ("memory", request.memory, table.free_mem),
+    ):
+        if need:
+            fits = np.minimum(base, np.maximum(free, 0) // need)
+            if int(fits.sum()) < request.workers:
+                found.append(_short_of(table, request, resource, need, base, fits, free))
+    return found or [_scattered(request)]
+
+
+def never_on_nodes(table: NodeTable, request: Request) -> list[Blocker]:
+    """What no known set of nodes could hold, empty of jobs, all ready and every GPU usable. No nodes known: nothing."""
+    if not table.slots:
+        return []
+    whole = table.whole_for(request.filter)
+    slots = np.array(sorted(table.slots.values()))
+    fits = np.full(len(slots), request.workers)
+    columns = (
+        ("gpus", request.gpus, whole[slots]),
+        ("cpu", request.cpu, table.cap_cpu[slots]),
+        ("memory", request.memory, table.cap_mem[slots]),
+    )
+    for _, need, have in columns:
+        if need:
+            fits = np.minimum(fits, have // need)
+    if int(fits.sum()) >= request.workers:
+        return []
+    kind = f" ({request.filter})" if request.filter != ANY_GPU else ""
+    if request.gpus and not whole.any() and request.filter != ANY_GPU:
+        there = sorted({f"{gpu.model}" for node in table.objects.values() for gpu in node.status.gpus})
+        have_text = f"there is: {listed(there, 5)}" if there else "no node has any GPU"
+        message = f"no node has a GPU that matches '{request.filter}'; {have_text}"
+        return [_never(message, "gpus", request.totals.gpus, 0)]
+    found = []
+    for resource, need, have in columns:
+        most = int(have.max())
+        if need > most:
+            where = table.names[int(slots[int(have.argmax())])]
+            message = f"asks for {amount(resource, need)} per worker{kind if resource == 'gpus' else ''}; the largest "
+            message += f"node, {where}, has {amount(resource, most)}"
+            found.append(_never(message, resource, need, most, where))
+    if found:
+        return found
+    holds = int(fits.sum())
+    message = f"asks for {counted(request.workers, 'worker')} of {_worker(request)}{kind}; "
+    message += f"all nodes together, empty of jobs, hold {holds}"
+    resource = "gpus" if request.gpus else "cpu"
+    need = request.gpus or request.cpu
+    return [_never(message, resource, request.workers * need, holds * need)]
+
+
+def _never(message: str, resource: str, wanted: int, available: int, where: str | None = None) -> Blocker:
+    return Blocker(code=Code.NEVER_FITS, message=message, **numbers(resource, wanted, available), where=where)
+
+
+def _too_few_nodes(table: NodeTable, request: Request, avoid: Collection[str], could: Column) -> Blocker:
+    away = sorted(name for name, slot in table.slots.items() if not table.ready[slot])
+    lost = int((table.total - table.usable).sum())
+    why = []
+    if not table.slots:
+        why.append("no node is known")
+    if away:
+        said = table.objects[away[0]].status.message
+        are = "is" if len(away) == 1 else "are"
+        why.append(f"{listed(away, 3)} {are} not ready" + (f" ({said})" if said and len(away) == 1 else ""))
+    if lost and request.gpus:
+        why.append(f"{amount('gpus', lost)} can't be leased")
+    if avoid:
+        why.append(f"{listed(sorted(avoid), 3)} avoided for now")
+    holds = int(could.sum())
+    resource, need = ("gpus", request.gpus) if request.gpus else ("cpu", request.cpu)
+    message = f"the nodes that are usable now would hold {holds} of {counted(request.workers, 'worker')} of "
+    message += f"{_worker(request)} even without other jobs"
+    return Blocker(
+        code=Code.NO_CAPACITY,
+        message=f"{message}: {'; '.join(why)}" if why else message,
+        **numbers(resource, request.workers * need, holds * need),
+    )
+
+
+def _short_gpus(table: NodeTable, request: Request, could: Column, fits: Column, free: Column) -> Blocker:
+    wanted = request.totals.gpus
+    short = _missing(request.workers, request.gpus, could, fits, free)
+    slots = np.flatnonzero(could)
+    there = {table.names[slot]: int(free[slot]) for slot in slots if free[slot] > 0}
+    total = sum(there.values())
+    kind = f" ({request.filter})" if request.filter != ANY_GPU else ""
+    parts = [f"short {short} of {amount('gpus', wanted)}{kind}: {_free_text(there, total)}"]
+    if total >= wanted:
+        parts[0] += f", and each worker needs {request.gpus} on one node"
+    parts += _holders(table, slots)
+    others = int(np.maximum(table.free_gpu[table.ready], 0).sum()) - total
+    if request.filter != ANY_GPU and others > 0:
+        parts.append(f"{others} free {'GPU is' if others == 1 else 'GPUs are'} of another kind or can't be counted on")
+    where = next(iter(there)) if len(there) == 1 else None
+    return Blocker(
+        code=Code.NO_CAPACITY,
+        message="; ".join(parts),
+        **numbers("gpus", wanted, wanted - short),
+        where=where,
+    )
+
+
+def _short_of(
+    table: NodeTable,
+    request: Request,
+    resource: str,
+    need: int,
+    could: Column,
+    fits: Column,
+    free: Column,
+) -> Blocker:
+    wanted = request.workers * need
+    short = _missing(request.workers, need, could, fits, free)
+    slots = np.flatnonzero(could)
+    best = int(slots[free[slots].argmax()])
+    name = table.names[best]
+    word = "cores" if resource == "cpu" else "memory"
+    place = " on the nodes that have the GPUs" if request.gpus else ""
+    message = f"short {amount(resource, short)} of {amount(resource, wanted)} ({word}){place}: the most free on one "
+    message += f"node is {amount(resource, max(int(free[best]), 0))}, on {name}"
+    if request.workers > 1:
+        message += f"; each worker needs {amount(resource, need)}"
+    return Blocker(code=Code.NO_CAPACITY, message=message, **numbers(resource, wanted, wanted - short), where=name)
+
+
+def _scattered(request: Request) -> Blocker:
+    message = f"free GPUs, cores and memory are on different nodes: each worker needs {_worker(request)} on one node"
+    return Blocker(code=Code.NO_CAPACITY, message=message)
+
+
+def _missing(workers: int, need: int, could: Column, fits: Column, free: Column) -> int:
+    """The least that must get free, in the best places, for all workers to fit."""
+    slots = np.flatnonzero(could > fits)
+    first = (fits[slots] + 1) * need - free[slots]  # one worker more on this node
+    further = int((could[slots] - fits[slots] - 1).sum())
+    missing = workers - int(fits.sum())
+    costs = np.sort(np.concatenate([first, np.full(min(further, missing), need)]))
+    return int(costs[:missing].sum())
+
+
+def _free_text(there: dict[str, int], total: int) -> str:
+    if not there:
+        return "none is free"
+    are = "is" if total == 1 else "are"
+    if len(there) == 1:
+        return f"{total} {are} free on node {next(iter(there))}"
+    most = sorted(there.items(), key=lambda item: (-item[1], item[0]))
+    spots = listed([f"{count} on {name}" for name, count in most], 3)
+    return f"{total} {are} free but on different nodes ({spots})"
+
+
+def _holders(table: NodeTable, slots: NDArray[np.intp]) -> list[str]:
+    if len(slots) > _NAMED_NODES:
+        return []
+    held: Counter[str] = Counter()
+    for slot in slots:
+        for key, claim in table.claims.get(table.names[slot], {}).items():
+            if claim.gpus:
+                held[key.name] += claim.gpus
+    if not held:
+        return []
+    names = [name for name, _ in sorted(held.items(), key=lambda item: (-item[1], item[0]))]
+    total = sum(held.values())
+    return [f"job {names[0]} holds {total}" if len(names) == 1 else f"jobs {listed(names, 3)} hold {total}"]
+
+
+def _worker(request: Request) -> str:
+    parts = [amount("gpus", request.gpus)] if request.gpus else []
+    parts += [amount("cpu", request.cpu)] if request.cpu else []
+    parts += [amount("memory", request.memory)] if request.memory else []
+    return listed(parts, 3)

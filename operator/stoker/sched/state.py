@@ -1,0 +1,325 @@
+"""What the scheduler knows: nodes, queues, jobs and its own assumed starts, kept up to date change by change.
+
+Owns the accounting and the pending jobs' lanes. Fed level-triggered with the objects as they are now, in any order and
+as often as one likes; never reads a store or a clock. Called by the controller and the api (observe_*), by `decide`
+and `explain`. One thread at a time: that is the caller's to see to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import NamedTuple
+
+from stoker.spec.job import Placed, TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.node import GPUNode
+from stoker.spec.queue import Queue
+
+from .entries import EARLIEST, Entry, Lane, QueueState, Verdict, is_pending, new_entry, queue_limit
+from .journal import Journal
+from .nodes import Claim, NodeTable
+from .ordered import Ordered
+from .request import Totals
+
+
+class QueueUsage(NamedTuple):
+    gpus: int
+    cpu_milli: int
+    memory_bytes: int
+    running: int
+    """Jobs that hold resources."""
+    pending: int
+
+
+class NodeUsage(NamedTuple):
+    """Units: GPUs, thousandths of a core, bytes. Free is negative on a node that shrank under its jobs."""
+
+    ready: bool
+    gpus: int
+    """Usable ones."""
+    free_gpus: int
+    cpu_milli: int
+    free_cpu_milli: int
+    memory_bytes: int
+    free_memory_bytes: int
+    jobs: tuple[Key, ...]
+
+
+class SchedulerState:
+    """Cost: every observe_* and forget_* O(change), but for a queue's access rules: O(its pending jobs)."""
+
+    def __init__(self) -> None:
+        self.journal = Journal()
+        self.nodes = NodeTable(self.journal)
+        self.queues: dict[str, QueueState] = {}
+        self.entries: dict[Key, Entry] = {}
+        self.timers: Ordered[tuple[datetime, Key]] = Ordered()
+        # What changed since the last decide:
+        self.freed_nodes: set[str] = set()
+        self.freed_queues: set[str] = set()
+        self.untried: dict[int, Lane] = {}  # id(lane) -> lane without a verdict
+        self.shifted = False
+        """Something that reservations depend on."""
+        # Of the last decide, so that the next knows whether reservations are the same:
+        self.reserving: tuple[Key, ...] = ()
+        self.next_reserving_at: datetime | None = None
+
+    # -- nodes and queues
+
+    def observe_node(self, node: GPUNode) -> None:
+        if self.nodes.put(node) is not None:
+            self.journal.add(self.freed_nodes, node.metadata.name)
+
+    def forget_node(self, name: str) -> None:
+        if name in self.nodes.slots:
+            self.nodes.drop(name)
+            self.journal.add(self.freed_nodes, name)  # a reservation may have stood on it
+
+    def observe_queue(self, queue: Queue) -> None:
+        self._set_queue(queue.metadata.name, queue)
+
+    def forget_queue(self, name: str) -> None:
+        if name in self.queues:
+            self._set_queue(name, None)
+            self._sweep(self.queues[name])
+
+    # -- jobs
+
+    def observe_job(self, job: TrainingJob) -> None:
+        """Take in a job as it is now. While a start is assumed, versions that are no answer to it change nothing."""
+        old = self.entries.get(job.key)
+        if old is not None and (old.job == job or (old.assumed and _is_stale(job, old.job))):
+            return
+        queue = self._queue(job.spec.queue)
+        entry = new_entry(job, queue)
+        held = dict(Counter(placed.node for placed in job.status.placement))
+        if old is not None and held and held == old.held and entry.request == old.request and queue is old.queue:
+            # The usual answer to an assumed start, and every progress report: nothing moves.
+            self.journal.set(entry, "held", held)
+            self.journal.put(self.entries, job.key, entry)
+            return
+        self.nodes.acquire(entry.request.filter)
+        if old is not None:
+            self._remove(old)
+        self.journal.put(self.entries, job.key, entry)
+        if entry.pending:
+            self._file(entry)
+        else:
+            self._hold(entry, job.status.placement)
+        for seen in (queue, *((old.queue,) if old is not None else ())):
+            self._sweep(seen)
+
+    def forget_job(self, key: Key) -> None:
+        entry = self.entries.get(key)
+        if entry is not None:
+            self._remove(entry)
+            self.journal.drop(self.entries, key)
+            self._sweep(entry.queue)
+
+    # -- assumptions
+
+    def assume(self, entry: Entry, placement: tuple[Placed, ...]) -> None:
+        """Count a decided start, until observe_job shows what became of it or `drop_assumption`."""
+        self._unfile(entry)
+        self.journal.set(entry, "pending", False)
+        self.journal.set(entry, "assumed", placement)
+        self._hold(entry, placement)
+
+    def drop_assumption(self, key: Key) -> None:
+        """The start was not written: the job is pending again, where it was. No assumption: nothing happens."""
+        entry = self.entries.get(key)
+        if entry is not None and entry.assumed:
+            self._unhold(entry)
+            self.journal.set(entry, "assumed", ())
+            self.journal.set(entry, "pending", True)
+            self._file(entry)
+
+    # -- what-if
+
+    def checkpoint(self) -> int:
+        return self.journal.checkpoint()
+
+    def rollback(self, mark: int) -> None:
+        """Take back every change since the mark, decisions included. Marks nest; each is rolled back once."""
+        self.journal.rollback(mark)
+
+    def what_if(self) -> AbstractContextManager[None]:
+        return self.journal.what_if()
+
+    # -- usage
+
+    def queue_usage(self, name: str) -> QueueUsage:
+        """What the queue's jobs hold, assumed starts included; zeros for a queue nobody knows."""
+        queue = self.queues.get(name) or QueueState(name)
+        return QueueUsage(*queue.used, queue.running, len(queue.pending))
+
+    def node_usage(self, name: str) -> NodeUsage:
+        """Raises: KeyError if the node is not known."""
+        slot, table = self.nodes.slots[name], self.nodes
+        return NodeUsage(
+            ready=bool(table.ready[slot]),
+            gpus=int(table.usable[slot]),
+            free_gpus=int(table.free_gpu[slot]),
+            cpu_milli=int(table.cap_cpu[slot]),
+            free_cpu_milli=int(table.free_cpu[slot]),
+            memory_bytes=int(table.cap_mem[slot]),
+            free_memory_bytes=int(table.free_mem[slot]),
+            jobs=tuple(sorted(table.claims.get(name, ()))),
+        )
+
+    # -- lanes and timers (for decide)
+
+    def set_verdict(self, lane: Lane, verdict: Verdict | None) -> None:
+        self.journal.set(lane, "verdict", verdict)
+        if verdict is None:
+            self.journal.put(self.untried, id(lane), lane)
+        else:
+            self.journal.drop(self.untried, id(lane))
+
+    def file_due(self, now: datetime) -> None:
+        """Move jobs whose back-off or blame has ended by `now` to the lanes where they belong."""
+        while self.timers and self.timers.first()[0] <= now:
+            entry = self.entries[self.timers.first()[1]]
+            self._unfile(entry)
+            self._file(entry, now)
+
+    def settle(self) -> None:
+        """Everything changed so far has been decided on."""
+        self.journal.set(self, "freed_nodes", set())
+        self.journal.set(self, "freed_queues", set())
+        self.journal.set(self, "shifted", False)
+
+    # -- inside
+
+    def _queue(self, name: str) -> QueueState:
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = QueueState(name)
+            self.journal.put(self.queues, name, queue)
+        return queue
+
+    def _set_queue(self, name: str, queue: Queue | None) -> None:
+        known = self._queue(name)
+        old = known.queue
+        self.journal.set(known, "queue", queue)
+        if queue_limit(queue) != known.limit:
+            self.journal.set(known, "limit", queue_limit(queue))
+            self.journal.add(self.freed_queues, name)
+        if _access(old) != _access(queue):
+            for entry in list(known.pending.values()):
+                self._unfile(entry)
+                self._file(entry)
+
+    def _sweep(self, queue: QueueState) -> None:
+        if queue.is_idle:
+            self.journal.drop(self.queues, queue.name)
+
+    def _remove(self, entry: Entry) -> None:
+        if entry.pending:
+            self._unfile(entry)
+        self._unhold(entry)
+        self.nodes.release(entry.request.filter)
+
+    def _file(self, entry: Entry, now: datetime | None = None) -> None:
+        """Put a pending job into its lane. Without `now`, what depends on the time is left to the next decide."""
+        self.journal.put(entry.queue.pending, entry.key, entry)
+        if not entry.queue.allows(entry.job):
+            return
+        status = entry.job.status
+        if status.not_before is not None and (now is None or status.not_before > now):
+            self._arm(entry, status.not_before)
+            return
+        if status.blamed and now is None:
+            self._arm(entry, EARLIEST)
+            return
+        avoid: frozenset[str] = frozenset()
+        if status.blamed and now is not None:
+            avoid = entry.avoided(now)
+            if avoid:
+                self._arm(entry, min(blame.until for blame in status.blamed if blame.until > now))
+        self._join(entry, avoid)
+
+    def _join(self, entry: Entry, avoid: frozenset[str]) -> None:
+        lanes = entry.queue.lanes
+        lane = lanes.get((entry.request, avoid))
+        if lane is None:
+            lane = Lane(entry.queue, entry.request, avoid)
+            self.journal.put(lanes, (entry.request, avoid), lane)
+            self.set_verdict(lane, None)
+        elif entry.order < lane.jobs.first():
+            self.journal.set(self, "shifted", True)
+        lane.jobs.add(entry.order)
+        self.journal.note(lane.jobs.remove, entry.order)
+        self.journal.set(entry, "lane", lane)
+
+    def _unfile(self, entry: Entry) -> None:
+        self.journal.drop(entry.queue.pending, entry.key)
+        if entry.wakes_at is not None:
+            timer = (entry.wakes_at, entry.key)
+            self.timers.remove(timer)
+            self.journal.note(self.timers.add, timer)
+            self.journal.set(entry, "wakes_at", None)
+        lane = entry.lane
+        if lane is None:
+            return
+        if lane.jobs.first() == entry.order:
+            self.journal.set(self, "shifted", True)
+        lane.jobs.remove(entry.order)
+        self.journal.note(lane.jobs.add, entry.order)
+        self.journal.set(entry, "lane", None)
+        if not lane.jobs:
+            self.journal.drop(lane.queue.lanes, (lane.request, lane.avoid))
+            self.journal.drop(self.untried, id(lane))
+
+    def _arm(self, entry: Entry, at: datetime) -> None:
+        timer = (at, entry.key)
+        self.timers.add(timer)
+        self.journal.note(self.timers.remove, timer)
+        self.journal.set(entry, "wakes_at", at)
+
+    def _hold(self, entry: Entry, placement: Iterable[Placed]) -> None:
+        held = Counter(placed.node for placed in placement)
+        if not held:
+            return
+        self.journal.set(entry, "held", dict(held))
+        for name, workers in held.items():
+            self.nodes.claim(name, entry.key, Claim(workers, entry.request))
+        self._charge(entry, 1)
+        self.journal.set(self, "shifted", True)  # reservations may move to other nodes
+
+    def _unhold(self, entry: Entry) -> None:
+        if not entry.held:
+            return
+        for name in entry.held:
+            self.nodes.unclaim(name, entry.key)
+            self.journal.add(self.freed_nodes, name)
+        self._charge(entry, -1)
+        self.journal.set(entry, "held", {})
+        self.journal.add(self.freed_queues, entry.queue.name)
+
+    def _charge(self, entry: Entry, sign: int) -> None:
+        queue, workers = entry.queue, sign * sum(entry.held.values())
+        used = (have + more for have, more in zip(queue.used, entry.request.times(workers), strict=True))
+        self.journal.set(queue, "used", Totals(*used))
+        self.journal.set(queue, "running", queue.running + sign)
+
+
+def _access(queue: Queue | None) -> tuple[bool, tuple[str, ...] | None, int | None]:
+    return (
+        queue is not None,
+        queue.spec.projects if queue is not None else None,
+        queue.spec.highest_priority if queue is not None else None,
+    )
+
+
+def _is_stale(job: TrainingJob, decided_on: TrainingJob) -> bool:
+    """`job` can't know of the start that was decided on `decided_on`: the same object, not newer, without placement."""
+    new, old = job.metadata, decided_on.metadata
+    if new.uid != old.uid or not is_pending(job):
+        return False
+    if new.resource_version.isdecimal() and old.resource_version.isdecimal():
+        return int(new.resource_version) <= int(old.resource_version)
+    return new.resource_version == old.resource_version

@@ -1,0 +1,51 @@
+"""Numbers and names as people read them, and Blocker's numbers in people's units. Called by the explaining modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TypedDict
+
+from stoker.spec.quantity import format_bytes, format_cpu, format_duration
+
+
+class Numbers(TypedDict):
+    resource: str
+    requested: float
+    available: float
+    short: float
+
+
+def numbers(resource: str, wanted: int, available: int) -> Numbers:
+    """Blocker's fields. Units: GPUs, cores (from thousandths), bytes."""
+    unit = 1000 if resource == "cpu" else 1
+    return {
+        "resource": resource,
+        "requested": wanted / unit,
+        "available": available / unit,
+        "short": (wanted - available) / unit,
+    }
+
+
+def amount(resource: str, count: int) -> str:
+    if resource == "gpus":
+        return counted(count, "GPU")
+    if resource == "cpu":
+        return f"{format_cpu(count)} core" if count == 1000 else f"{format_cpu(count)} cores"
+    return format_bytes(count)
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """'x', 'x and y', 'x, y and 7 more'."""
+    if len(names) > most:
+        return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def clock(at: datetime, now: datetime) -> str:
+    left = max((at - now).total_seconds(), 0.0)
+    return f"{at.astimezone(UTC):%H:%M:%S} UTC (in {format_duration(left)})"
