@@ -1,0 +1,113 @@
+"""The api as one ASGI app: `create_app(deps)`.
+
+Owns what surrounds the routes: middleware, error handlers, the background writer's life. Called by `serve.py`, by
+`stoker up` and by the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import Response
+
+from stoker import __version__
+from stoker.store.port import Conflict, Invalid, NotFound, StoreError
+
+from .access import authorize
+from .deps import Deps
+from .faults import from_faults, request_faults
+from .middleware.guard import Guard
+from .middleware.limits import Limits
+from .middleware.observe import Observe
+from .openapi import document
+from .problems import Code, Problem
+from .routes import actions, events, explain, health, jobs, logs, nodes, queues, report
+from .services import Services
+
+_BY_STATUS = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.BODY_TOO_LARGE}
+
+
+def create_app(deps: Deps) -> FastAPI:
+    """The app over `deps`. Its lifespan runs what it needs in the background; the caches are the caller's to run."""
+    services = Services.build(deps)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        async with services.running():
+            yield
+
+    app = bare_app(
+        middleware=[
+            Middleware(Observe, metrics=services.metrics),
+            Middleware(Guard, hosts=deps.hosts),
+            Middleware(Limits),
+        ],
+        lifespan=lifespan,
+    )
+    app.state.services = services
+    app.state.tokens = deps.tokens
+    app.state.report_key = deps.report_key
+    return app
+
+
+def bare_app(**settings: Any) -> FastAPI:
+    """The routes and error handlers alone: enough for the OpenAPI document."""
+    app = FastAPI(
+        title="Stoker",
+        version=__version__,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(authorize)],
+        **settings,
+    )
+    for module in (health, jobs, actions, events, logs, explain, queues, nodes, report):
+        app.include_router(module.router)
+    app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(StoreError, _on_store_error)
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    return app
+
+
+async def _on_problem(request: Request, error: Exception) -> Response:
+    return cast(Problem, error).response(request.scope)
+
+
+async def _on_invalid_request(request: Request, error: Exception) -> Response:
+    faults = request_faults(cast(RequestValidationError, error).errors())
+    return from_faults(faults).response(request.scope)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    found = cast(HTTPException, error)
+    code = _BY_STATUS.get(found.status_code, Code.BAD_REQUEST)
+    if code is Code.NOT_FOUND:
+        detail = f"There is nothing at {request.url.path[:200]}; docs/api.md lists the routes."
+    elif code is Code.METHOD_NOT_ALLOWED:
+        allowed = (found.headers or {}).get("Allow", "others")
+        detail = f"{request.method} does not work here; try {allowed}."
+    else:
+        detail = str(found.detail)
+    return Problem(code, detail, headers=found.headers).response(request.scope)
+
+
+async def _on_store_error(request: Request, error: Exception) -> Response:
+    match error:
+        case NotFound():
+            problem = Problem(Code.NOT_FOUND, "It was there a moment ago and is gone now.")
+        case Conflict():
+            problem = Problem(Code.CONFLICT, "Others changed it at the same time; try again.", retry_after_s=1)
+        case Invalid(errors=errors):
+            problem = Problem(Code.INVALID_FIELDS, "; ".join(errors))
+        case _:
+            problem = Problem(Code.UNAVAILABLE, "The store can't answer now; try again.", retry_after_s=2)
+    return problem.response(request.scope)

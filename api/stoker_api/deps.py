@@ -1,0 +1,102 @@
+"""What the api is given by the process that runs it, and the way to get that from a store.
+
+The only module of the api that may name a concrete store or log source. Called by `stoker up` and the tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from prometheus_client.registry import Collector
+
+from stoker.spec.event import EVENTS, Event
+from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.node import NODES, GPUNode
+from stoker.spec.pod import PODS, Pod
+from stoker.spec.queue import QUEUES, Queue
+from stoker.store.cache import WatchCache
+from stoker.store.clock import Clock
+from stoker.store.port import Store
+
+from .ports import LogSource
+from .streams.job_events import EVENTS_BY_OBJECT
+from .streams.sse import StreamSettings
+from .tokens import TokenFile
+
+
+@dataclass(frozen=True)
+class Deps:
+    """The caches must be kept running by the caller (`running_caches`), and may be shared with the operator."""
+
+    store: Store
+    jobs: WatchCache[TrainingJob]
+    queues: WatchCache[Queue]
+    nodes: WatchCache[GPUNode]
+    pods: WatchCache[Pod]
+    events: WatchCache[Event]
+    """With the index `event_cache` gives it."""
+    logs: LogSource
+    tokens: TokenFile
+    report_key: bytes
+    clock: Clock
+    hosts: tuple[str, ...] = ()
+    """Names of this server besides the loopback's, as they stand in Host headers without port."""
+    collectors: tuple[Collector, ...] = ()
+    """Further metrics for /metrics (the operator's, say)."""
+    streams: StreamSettings = field(default_factory=StreamSettings)
+
+
+def event_cache(store: Store, clock: Clock) -> WatchCache[Event]:
+    """A cache of events with the index the api reads by."""
+    return WatchCache(store, EVENTS, clock=clock, indexes={EVENTS_BY_OBJECT: lambda event: [event.involved_object.uid]})
+
+
+def make_deps(
+    store: Store,
+    *,
+    logs: LogSource,
+    tokens: TokenFile,
+    report_key: bytes,
+    clock: Clock,
+    jobs: WatchCache[TrainingJob] | None = None,
+    queues: WatchCache[Queue] | None = None,
+    nodes: WatchCache[GPUNode] | None = None,
+    pods: WatchCache[Pod] | None = None,
+    events: WatchCache[Event] | None = None,
+    hosts: tuple[str, ...] = (),
+    collectors: tuple[Collector, ...] = (),
+    streams: StreamSettings | None = None,
+) -> Deps:
+    """Deps over any store; the caches that are not given are made."""
+    return Deps(
+        store=store,
+        jobs=WatchCache(store, JOBS, clock=clock) if jobs is None else jobs,
+        queues=WatchCache(store, QUEUES, clock=clock) if queues is None else queues,
+        nodes=WatchCache(store, NODES, clock=clock) if nodes is None else nodes,
+        pods=WatchCache(store, PODS, clock=clock) if pods is None else pods,
+        events=event_cache(store, clock) if events is None else events,
+        logs=logs,
+        tokens=tokens,
+        report_key=report_key,
+        clock=clock,
+        hosts=hosts,
+        collectors=collectors,
+        streams=streams or StreamSettings(),
+    )
+
+
+@contextlib.asynccontextmanager
+async def running_caches(deps: Deps) -> AsyncIterator[None]:
+    """Keeps the caches of `deps` current; for processes whose caches nobody else runs. Enters once all have synced."""
+    caches = (deps.jobs, deps.queues, deps.nodes, deps.pods, deps.events)
+    tasks = [asyncio.create_task(cache.run()) for cache in caches]
+    try:
+        await asyncio.gather(*(cache.synced() for cache in caches))
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

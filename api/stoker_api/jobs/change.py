@@ -1,0 +1,96 @@
+"""What people do to a job that exists: cancel, suspend, resume, retry. Each is a change of spec and idempotent.
+
+Owns what each action means for a job in each phase; what then happens is the operator's. Called by `routes/actions.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from enum import StrEnum
+from typing import Any
+
+from stoker.spec.job import ENDED, JOBS, Phase, TrainingJob
+from stoker.spec.meta import Key
+from stoker.store.cache import WatchCache
+from stoker.store.port import Conflict, NotFound, Store
+from stoker_api.etags import matches
+from stoker_api.problems import Code, Problem, not_found
+
+from .render import etag
+from .submit import READ_OWN_WRITE_S
+
+_TRIES = 8
+
+
+class Action(StrEnum):
+    CANCEL = "cancel"
+    SUSPEND = "suspend"
+    RESUME = "resume"
+    RETRY = "retry"
+
+
+def ended(job: TrainingJob) -> bool:
+    """It has ended and nobody has asked since to run it again."""
+    return job.status.phase in ENDED and job.spec.retry_generation == job.status.observed_retry_generation
+
+
+def change_of(action: Action, job: TrainingJob) -> dict[str, Any]:
+    """What the action changes in the spec; {}: it holds already, or came too late to mean anything.
+
+    Raises: Problem (NotEnded: a retry of a job that has not failed).
+    """
+    if action is Action.RETRY:
+        return _retry(job)
+    if ended(job):
+        return {}
+    if action is Action.CANCEL:
+        return {} if job.spec.cancel else {"cancel": True}
+    suspend = action is Action.SUSPEND
+    return {} if job.spec.suspend == suspend else {"suspend": suspend}
+
+
+class Changer:
+    def __init__(self, store: Store, jobs: WatchCache[TrainingJob]) -> None:
+        self._store, self._jobs = store, jobs
+
+    async def apply(self, action: Action, key: Key, if_match: str | None) -> TrainingJob:
+        """The job after the action. Raises: Problem (404, 409, 412)."""
+        job = self._jobs.get(key)
+        for _ in range(_TRIES):
+            try:
+                if job is None:
+                    job = await self._store.get(JOBS, key)
+                if not matches(if_match, etag(job)):
+                    job = await self._store.get(JOBS, key)  # the cache may be behind what the client has seen
+                    if not matches(if_match, etag(job)):
+                        raise Problem(
+                            Code.PRECONDITION_FAILED,
+                            "The job is not as your If-Match says; read it again and decide anew.",
+                            headers={"ETag": etag(job)},
+                        )
+                changes = change_of(action, job)
+                if not changes:
+                    return job
+                spec = job.spec.model_copy(update=changes)
+                job = await self._store.update(JOBS, job.model_copy(update={"spec": spec}))
+            except Conflict:
+                job = None
+                continue
+            except NotFound:
+                raise not_found(f"job {key.name!r} in project {key.namespace!r}") from None
+            with contextlib.suppress(TimeoutError):
+                await self._jobs.at_least(job.metadata.resource_version, timeout_s=READ_OWN_WRITE_S)
+            return job
+        raise Problem(Code.CONFLICT, "The job kept changing; try again.", retry_after_s=1)
+
+
+def _retry(job: TrainingJob) -> dict[str, Any]:
+    if job.spec.retry_generation > job.status.observed_retry_generation:
+        return {}
+    if job.status.phase not in (Phase.FAILED, Phase.CANCELLED):
+        raise Problem(
+            Code.NOT_ENDED,
+            f"Only a Failed or Cancelled job can be retried; this one is {job.status.phase}."
+            + (" Resume it instead." if job.status.phase is Phase.SUSPENDED else ""),
+        )
+    return {"retry_generation": job.spec.retry_generation + 1, "cancel": False, "suspend": False}

@@ -1,0 +1,175 @@
+"""Jobs newest first, by project, queue and phase, for lists by keyset cursor; and by idempotency key.
+
+Follows the job cache. Never holds objects, only their sort keys. Every bucket (project, queue, phase) is a sorted list;
+a list merges the buckets its filter names, so that it costs what it returns and not what there is.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import heapq
+import json
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from stoker.spec.job import ENDED, Phase, TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.names import ANNOTATION_IDEMPOTENCY_KEY, ANNOTATION_SUBMITTER
+from stoker.store.cache import Change, WatchCache
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Place(NamedTuple):
+    """Where a job stands in lists: creationTimestamp descending, then name, then project."""
+
+    minus_created_us: int
+    name: str
+    project: str
+
+
+class Bucket(NamedTuple):
+    project: str
+    queue: str
+    phase: Phase
+
+
+class IdempotencyId(NamedTuple):
+    """Whose key it is: keys of different submitters or projects are different keys."""
+
+    project: str
+    submitter: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs a list shows. None: any."""
+
+    sees: Callable[[str], bool]
+    project: str | None = None
+    queue: str | None = None
+    phases: frozenset[Phase] | None = None
+
+    def takes(self, bucket: Bucket) -> bool:
+        return (
+            (self.project is None or bucket.project == self.project)
+            and (self.queue is None or bucket.queue == self.queue)
+            and (self.phases is None or bucket.phase in self.phases)
+            and self.sees(bucket.project)
+        )
+
+
+class JobIndex:
+    """Cost: 5 µs per change and 60 µs per page of 50 at 10,000 jobs (tests/api/bench_api.py)."""
+
+    def __init__(self, jobs: WatchCache[TrainingJob]) -> None:
+        self._jobs = jobs
+        self._buckets: dict[Bucket, list[Place]] = {}
+        self._by_idempotency: dict[IdempotencyId, Key] = {}
+        self.unsubscribe = jobs.subscribe(self._on_change)
+
+    def page(self, wanted: Filter, *, after: Place | None, limit: int) -> tuple[list[TrainingJob], Place | None]:
+        """At most `limit` jobs behind `after`, and where the next page begins (None: that was all)."""
+        walks = [
+            _walk(places, 0 if after is None else bisect_right(places, after))
+            for bucket, places in self._buckets.items()
+            if wanted.takes(bucket)
+        ]
+        found: list[TrainingJob] = []
+        last: Place | None = None
+        for place in walks[0] if len(walks) == 1 else heapq.merge(*walks):
+            if len(found) == limit:
+                return found, last
+            job = self._jobs.get(Key(place.project, place.name))
+            if job is not None:
+                found.append(job)
+                last = place
+        return found, None
+
+    def by_idempotency(self, wanted: IdempotencyId) -> TrainingJob | None:
+        key = self._by_idempotency.get(wanted)
+        return None if key is None else self._jobs.get(key)
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """Jobs per (queue, phase)."""
+        found: Counter[tuple[str, str]] = Counter()
+        for bucket, places in self._buckets.items():
+            found[bucket.queue, bucket.phase.value] += len(places)
+        return found
+
+    def unended(self, queue: str) -> int:
+        """How many jobs of a queue have not ended."""
+        return sum(
+            len(places)
+            for bucket, places in self._buckets.items()
+            if bucket.queue == queue and bucket.phase not in ENDED
+        )
+
+    def _on_change(self, change: Change[TrainingJob]) -> None:
+        old, new = change.old, change.new
+        before = None if old is None else (_bucket(old), place_of(old))
+        after = None if new is None else (_bucket(new), place_of(new))
+        if before == after:
+            return
+        if old is not None and before is not None:
+            self._remove(*before)
+            if (old_id := idempotency_of(old)) is not None and new is None:
+                self._by_idempotency.pop(old_id, None)
+        if new is not None and after is not None:
+            insort(self._buckets.setdefault(after[0], []), after[1])
+            if (new_id := idempotency_of(new)) is not None:
+                self._by_idempotency[new_id] = new.key
+
+    def _remove(self, bucket: Bucket, place: Place) -> None:
+        places = self._buckets.get(bucket, [])
+        at = bisect_left(places, place)
+        if at < len(places) and places[at] == place:
+            del places[at]
+        if not places:
+            self._buckets.pop(bucket, None)
+
+
+def encode_cursor(place: Place) -> str:
+    raw = json.dumps(place, separators=(",", ":")).encode()
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def decode_cursor(text: str) -> Place:
+    """Raises: ValueError if it is none of ours."""
+    try:
+        created, name, project = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (ValueError, TypeError, RecursionError, binascii.Error):
+        raise ValueError("not a cursor of this server; start again without one") from None
+    if type(created) is not int or type(name) is not str or type(project) is not str:
+        raise ValueError("not a cursor of this server; start again without one")
+    return Place(created, name, project)
+
+
+def place_of(job: TrainingJob) -> Place:
+    created = job.metadata.creation_timestamp or _EPOCH
+    return Place(-((created - _EPOCH) // _MICROSECOND), job.metadata.name, job.metadata.namespace)
+
+
+def _bucket(job: TrainingJob) -> Bucket:
+    return Bucket(job.metadata.namespace, job.spec.queue, job.status.phase)
+
+
+def idempotency_of(job: TrainingJob) -> IdempotencyId | None:
+    """The key the job was submitted with."""
+    annotations = job.metadata.annotations
+    key = annotations.get(ANNOTATION_IDEMPOTENCY_KEY)
+    if key is None:
+        return None
+    return IdempotencyId(job.metadata.namespace, annotations.get(ANNOTATION_SUBMITTER, ""), key)
+
+
+def _walk(places: list[Place], begin: int) -> Iterator[Place]:
+    for at in range(begin, len(places)):
+        yield places[at]

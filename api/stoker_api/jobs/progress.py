@@ -1,0 +1,257 @@
+"""Live progress: the newest report per job, overlaid on what is shown and now and then written into status.
+
+`ProgressBoard` is plain state: reports and job changes in, what is due out, time as an argument. `ProgressWriter`
+carries the writes out (status.progress, manager `api`): at most one a minute and job, one per new checkpoint, one when
+the attempt is over. After a restart the board is empty and what the store holds is shown. Nothing here ever stops
+training: a report that is not taken is only counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stoker.spec.job import JOBS, PLACED, TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.worker import Progress
+from stoker.store.cache import Change, WatchCache
+from stoker.store.clock import Clock
+from stoker.store.port import Conflict, Invalid, NotFound, Store, StoreError
+
+log = logging.getLogger(__name__)
+
+MANAGER = "api"
+WRITE_EVERY_S = 60.0
+CHECKPOINT_EVERY_S = 1.0
+_RETRY_S = 5.0
+_AT_ONCE = 32
+_NEVER = float("inf")
+
+
+@dataclass(slots=True)
+class _Live:
+    key: Key
+    attempt: int
+    progress: Progress
+    written: Progress | None
+    """What status.progress holds by now."""
+    written_at_s: float
+    due_at_s: float = _NEVER
+    over: bool = False
+    """The attempt has ended: forget it once it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A status write that is due."""
+
+    uid: str
+    key: Key
+    progress: Progress
+
+
+class ProgressBoard:
+    """Invariant: holds only jobs that are placed, and those whose last progress is still to be written."""
+
+    def __init__(self) -> None:
+        self._live: dict[str, _Live] = {}
+        self._due: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def report(self, job: TrainingJob, attempt: int, progress: Progress, now_s: float) -> bool:
+        """Take a report. False: it is of a stale attempt or older than what is known."""
+        newest = self.newest(job)
+        if attempt < job.status.attempt or (newest is not None and progress.at <= newest.at):
+            return False
+        live = self._live.get(job.uid)
+        if live is not None and live.attempt == attempt:
+            live.progress = progress
+        else:
+            written = job.status.progress
+            # Another attempt before, or another api process before this one, wrote lately: keep the pace.
+            written_at_s = now_s - WRITE_EVERY_S if written is None else now_s
+            live = _Live(job.key, attempt, progress, written, written_at_s, over=not _runs(job))
+            self._live[job.uid] = live
+        self._schedule(job.uid, live, now_s)
+        return True
+
+    def newest(self, job: TrainingJob) -> Progress | None:
+        """The newest of what was reported, what status holds and what the last attempt's record held."""
+        found = job.status.progress
+        if job.status.attempts:
+            found = _later(found, job.status.attempts[-1].progress)
+        live = self._live.get(job.uid)
+        return found if live is None else _later(found, live.progress)
+
+    def observe(self, change: Change[TrainingJob], now_s: float) -> bool:
+        """Take over a change of a job. True: something became due."""
+        old, new = change.old, change.new
+        if new is None:
+            return self._live.pop(old.uid, None) is not None if old is not None else False
+        live = self._live.get(new.uid)
+        if live is None or live.over or (_runs(new) and new.status.attempt <= live.attempt):
+            return False
+        live.over = True
+        newest = self.newest(new)
+        if newest is not None:
+            live.progress = newest
+        self._schedule(new.uid, live, now_s)
+        return True
+
+    def take_due(self, now_s: float) -> list[Write]:
+        """What is to be written now; each is given out once, and again by `retry`."""
+        found = []
+        while self._due and self._due[0][0] <= now_s:
+            due_at_s, uid = heapq.heappop(self._due)
+            live = self._live.get(uid)
+            if live is None or live.due_at_s != due_at_s:
+                continue  # written meanwhile, or due at another time
+            live.due_at_s = _NEVER
+            if live.progress == live.written:
+                self._settle(uid, live)
+            else:
+                live.written_at_s = now_s
+                found.append(Write(uid, live.key, live.progress))
+        return found
+
+    def written(self, write: Write, now_s: float) -> None:
+        live = self._live.get(write.uid)
+        if live is None:
+            return
+        live.written = write.progress
+        if live.progress == live.written:
+            self._settle(write.uid, live)
+        else:
+            self._schedule(write.uid, live, now_s)
+
+    def retry(self, write: Write, now_s: float) -> None:
+        live = self._live.get(write.uid)
+        if live is not None:
+            self._push(write.uid, live, now_s + _RETRY_S)
+
+    def forget(self, uid: str) -> None:
+        self._live.pop(uid, None)
+
+    @property
+    def next_due_s(self) -> float | None:
+        return self._due[0][0] if self._due else None
+
+    def _schedule(self, uid: str, live: _Live, now_s: float) -> None:
+        if live.over:
+            at_s = now_s
+        elif _checkpoint(live.progress) not in (None, _checkpoint(live.written)):
+            at_s = live.written_at_s + CHECKPOINT_EVERY_S
+        else:
+            at_s = live.written_at_s + WRITE_EVERY_S
+        self._push(uid, live, max(now_s, at_s))
+
+    def _push(self, uid: str, live: _Live, at_s: float) -> None:
+        if at_s < live.due_at_s:
+            live.due_at_s = at_s
+            heapq.heappush(self._due, (at_s, uid))
+
+    def _settle(self, uid: str, live: _Live) -> None:
+        if live.over:
+            del self._live[uid]
+
+
+class ProgressWriter:
+    """Writes what is due on the board until cancelled."""
+
+    def __init__(
+        self,
+        board: ProgressBoard,
+        jobs: WatchCache[TrainingJob],
+        store: Store,
+        clock: Clock,
+        on_write: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._board, self._store, self._clock, self._on_write = board, store, clock, on_write
+        self._woken = asyncio.Event()
+        self._jobs = jobs
+
+    def wake(self) -> None:
+        """Something may have become due."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        unsubscribe = self._jobs.subscribe(self._on_job)
+        try:
+            while True:
+                self._woken.clear()
+                writes = self._board.take_due(self._clock.monotonic())
+                for begin in range(0, len(writes), _AT_ONCE):
+                    await asyncio.gather(*(self._write(write) for write in writes[begin : begin + _AT_ONCE]))
+                await self._wait()
+        finally:
+            unsubscribe()
+
+    def _on_job(self, change: Change[TrainingJob]) -> None:
+        if self._board.observe(change, self._clock.monotonic()):
+            self._woken.set()
+
+    async def _wait(self) -> None:
+        next_due_s = self._board.next_due_s
+        if next_due_s is None:
+            await self._woken.wait()
+            return
+        timer = asyncio.ensure_future(self._clock.sleep(max(0.0, next_due_s - self._clock.monotonic())))
+        woken = asyncio.ensure_future(self._woken.wait())
+        try:
+            await asyncio.wait({timer, woken}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            woken.cancel()
+
+    async def _write(self, write: Write) -> None:
+        job = self._jobs.get(write.key)
+        old = None if job is None else job.status.progress
+        patch = {"progress": replacing(_plain(old), _plain(write.progress))}
+        try:
+            await self._store.patch_status(JOBS, write.key, patch, manager=MANAGER, uid=write.uid)
+        except (NotFound, Conflict):
+            self._board.forget(write.uid)  # the job is gone
+        except Invalid as error:
+            log.error("progress of %s can't be stored: %s", write.key, error)
+            self._board.forget(write.uid)
+        except StoreError as error:
+            log.warning("progress of %s is written later: %s", write.key, error)
+            self._board.retry(write, self._clock.monotonic())
+        else:
+            self._on_write()
+            self._board.written(write, self._clock.monotonic())
+
+
+def replacing(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The RFC 7396 merge patch after which `old` has become `new`, whatever keys `new` lacks."""
+    patch: dict[str, Any] = dict.fromkeys(old)
+    for name, value in new.items():
+        before = old.get(name)
+        patch[name] = replacing(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return patch
+
+
+def _plain(progress: Progress | None) -> dict[str, Any]:
+    if progress is None:
+        return {}
+    return progress.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _runs(job: TrainingJob) -> bool:
+    return job.status.phase in PLACED
+
+
+def _checkpoint(progress: Progress | None) -> int | None:
+    return None if progress is None or progress.checkpoint is None else progress.checkpoint.step
+
+
+def _later(one: Progress | None, other: Progress | None) -> Progress | None:
+    if one is None or (other is not None and other.at > one.at):
+        return other
+    return one

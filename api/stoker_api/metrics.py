@@ -1,0 +1,65 @@
+"""What the api measures about itself, and the queues' state at scrape: names, labels, help texts.
+
+One registry per app, not the process's: two apps in one process (tests, `stoker up`) do not collide. Labels never name
+a job, and never collide with what Prometheus adds itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class QueueCounts(Collector):
+    """Jobs by queue and phase, counted when scraped."""
+
+    def __init__(self, counts: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily("stoker_queue_jobs", "Jobs by queue and phase.", labels=["queue", "phase"])
+        for (queue, phase), count in sorted(self._counts().items()):
+            family.add_metric([queue, phase], count)
+        yield family
+
+
+class ApiMetrics:
+    def __init__(self, collectors: Iterable[Collector] = ()) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Histogram(
+            "stoker_api_request_seconds",
+            "Time from a request to the start of its answer.",
+            ["route", "method", "code"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self.streams = Gauge("stoker_api_streams", "Streams being followed now.", ["kind"], registry=self.registry)
+        self.shed = Counter(
+            "stoker_api_streams_shed_total",
+            "Followers cut off because they did not read.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.reports = Counter(
+            "stoker_api_progress_reports_total",
+            "Progress reports by what became of them (taken, stale, refused).",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.progress_writes = Counter(
+            "stoker_api_progress_writes_total", "Writes of progress into job status.", registry=self.registry
+        )
+        for collector in collectors:
+            self.registry.register(collector)
+
+    def observe(self, route: str, method: str, status: int, seconds: float) -> None:
+        self._requests.labels(route, method, str(status)).observe(seconds)
+
+    def text(self) -> bytes:
+        """All series in Prometheus' text format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,69 @@
+"""The outermost layer: gives every request a trace id, times it by route, and answers for what nobody caught.
+
+An unexpected exception is logged with the trace id and answered as 500 without a word about internals. Routes appear
+in metrics by template, never by path: labels stay few.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stoker_api.metrics import ApiMetrics
+from stoker_api.problems import TRACE_ID, Code, Problem
+
+log = logging.getLogger(__name__)
+
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class Observe:
+    def __init__(self, app: ASGIApp, metrics: ApiMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = time.perf_counter()
+        trace_id = scope[TRACE_ID] = _trace_id(scope)
+        started = False
+
+        async def observed_send(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start" and not started:
+                started = True
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"x-trace-id", trace_id.encode()),
+                    (b"x-content-type-options", b"nosniff"),
+                    (b"cache-control", b"no-store"),
+                ]
+                method = scope["method"] if scope["method"] in _METHODS else "other"
+                route = getattr(scope.get("route"), "path", "none")
+                self._metrics.observe(route, method, message["status"], time.perf_counter() - begun)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, observed_send)
+        except Exception:
+            log.exception("request %s: %s %s failed", trace_id, scope["method"], scope["path"])
+            if started:
+                raise  # part of an answer is out: only cutting the connection tells the client that it is not whole
+            problem = Problem(Code.INTERNAL_ERROR, f"The log of the server has the details under trace {trace_id}.")
+            await problem.response(scope)(scope, receive, observed_send)
+
+
+def _trace_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"traceparent":
+            match = _TRACEPARENT.fullmatch(value)
+            if match:
+                return match[1].decode()
+    return secrets.token_hex(16)

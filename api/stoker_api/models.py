@@ -1,0 +1,106 @@
+"""The shapes of answers that are no stored objects, for the OpenAPI document and for reading reports.
+
+Routes write bytes; tests hold these models against what they write.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from stoker.spec.event import Event
+from stoker.spec.job import TrainingJob
+from stoker.spec.meta import SpecModel, StatusModel
+from stoker.spec.node import GPUNode
+from stoker.spec.queue import Queue, QueueSpec
+from stoker.spec.worker import Progress
+
+
+class JobList(StatusModel):
+    items: tuple[TrainingJob, ...]
+    next_cursor: str | None
+    """Where the next page begins; null: that was all."""
+
+
+class EventList(StatusModel):
+    items: tuple[Event, ...]
+
+
+class NodeUse(StatusModel):
+    """What running jobs hold of a node. Units: GPUs, thousandths of a core, bytes."""
+
+    gpus: int = 0
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+class QueueUse(NodeUse):
+    """What a queue's jobs hold, and how many there are."""
+
+    running: int = 0
+    pending: int = 0
+
+
+class QueueWithUsage(Queue):
+    usage: QueueUse = QueueUse()
+
+
+class QueueList(StatusModel):
+    items: tuple[QueueWithUsage, ...]
+
+
+class NodeWithUsage(GPUNode):
+    usage: NodeUse = NodeUse()
+
+
+class NodeList(StatusModel):
+    items: tuple[NodeWithUsage, ...]
+
+
+class QueuePut(SpecModel):
+    """The body of `PUT /v1/queues/{name}`."""
+
+    spec: QueueSpec
+
+
+class ProgressReport(StatusModel):
+    """The body of `POST /v1/report/progress`. Unknown fields (a newer supervisor's) are left aside."""
+
+    pod_uid: Annotated[str, Field(max_length=128)]
+    job_uid: Annotated[str, Field(max_length=128)]
+    project: Annotated[str, Field(max_length=63)]
+    job_name: Annotated[str, Field(max_length=63)]
+    attempt: Annotated[int, Field(ge=0)]
+    worker: Annotated[int, Field(ge=0)]
+    progress: Progress
+
+
+class WhoAmI(StatusModel):
+    name: str
+    role: str
+    projects: tuple[str, ...]
+
+
+class Version(StatusModel):
+    version: str
+    api_version: str
+
+
+class ProblemFault(StatusModel):
+    pointer: str
+    detail: str
+    in_: Annotated[str, Field(alias="in")] = "body"
+
+
+class ProblemDocument(StatusModel):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    errors: tuple[ProblemFault, ...]
+    retryable: bool
+    trace_id: str

@@ -1,0 +1,71 @@
+"""The OpenAPI document (3.1), kept in `docs/openapi.json` and compared in a test.
+
+FastAPI writes what it sees in the routes; this adds what the routes do themselves: bodies read raw, bearer tokens,
+problem documents. `python -m stoker_api.openapi` prints it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from pydantic.json_schema import models_json_schema
+
+from .access import Access, declared
+from .jobs.request import Submission
+from .models import ProblemDocument, ProgressReport, QueuePut
+from .problems import MEDIA_TYPE
+
+_REF = "#/components/schemas/{model}"
+_PROBLEM = {
+    "description": "A problem document (RFC 9457)",
+    "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model=ProblemDocument.__name__)}}},
+}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The document of an app's routes; made once."""
+    if app.openapi_schema:
+        return app.openapi_schema
+    found = get_openapi(
+        title="Stoker",
+        version="v1",
+        description="Submit, follow and explain GPU jobs. docs/api.md tells more.",
+        routes=app.routes,
+    )
+    schemas = found.setdefault("components", {}).setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    _, own = models_json_schema(
+        [(model, "validation") for model in (Submission, QueuePut, ProgressReport, ProblemDocument)],
+        by_alias=True,
+        ref_template=_REF,
+    )
+    for name, schema in own["$defs"].items():
+        schemas.setdefault(name, schema)
+    found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    opened = {
+        route.path for route in app.routes if isinstance(route, APIRoute) and declared(route.endpoint) is Access.OPEN
+    }
+    for path, item in found["paths"].items():
+        for operation in item.values():
+            operation["responses"].pop("422", None)
+            operation["responses"]["default"] = _PROBLEM
+            operation["security"] = [] if path in opened else [{"token": []}]
+    app.openapi_schema = found
+    return found
+
+
+def main() -> None:
+    from .app import bare_app
+
+    json.dump(bare_app().openapi(), sys.stdout, indent=1, sort_keys=True)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()

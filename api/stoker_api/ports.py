@@ -1,0 +1,62 @@
+"""What the api asks of its neighbours, as small protocols: worker logs, the scheduler's view.
+
+Never names an implementation: `deps.py` picks them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from stoker.spec.job import TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.reasons import Blocker, Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """Part of a worker's log. `size` is the whole log's now; `ended`: it will not grow any more."""
+
+    data: bytes
+    size: int
+    ended: bool
+
+
+class LogSource(Protocol):
+    """Where the logs of workers are read."""
+
+    async def read(self, pod_uid: str, offset: int, limit: int) -> LogChunk | None:
+        """At most `limit` bytes from `offset` on; None if there is no such log (yet, or any more)."""
+        ...
+
+    async def wait_growth(self, pod_uid: str, offset: int, timeout_s: float) -> None:
+        """Return once the log is longer than `offset`, has ended, or `timeout_s` is over."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What is held of a queue or a node now. Units: GPUs, thousandths of a core, bytes."""
+
+    gpus: int = 0
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueUsage(Usage):
+    running: int = 0
+    pending: int = 0
+
+
+class SchedulerView(Protocol):
+    """The scheduler's own arithmetic over what the caches hold, for reading only."""
+
+    def never_fits(self, job: TrainingJob) -> list[Blocker]:
+        """Why the job could not start even on an idle cluster; [] if it could."""
+        ...
+
+    def explain(self, key: Key, now: datetime) -> Explanation: ...
+    def queue_usage(self, name: str) -> QueueUsage: ...
+    def node_usage(self, name: str) -> Usage: ...

@@ -1,0 +1,160 @@
+"""Problem documents (RFC 9457): every error the api answers with, its stable code, and its JSON.
+
+Owns the catalogue of codes and their rendering. Never knows a route. Handlers and middleware raise or send `Problem`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from starlette.responses import Response
+from starlette.types import Scope
+
+TYPE_BASE = "https://stoker.dev/problems/"
+MEDIA_TYPE = "application/problem+json"
+MAX_FAULTS = 50
+TRACE_ID = "stoker.trace_id"
+"""Where the middleware keeps a request's trace id in its ASGI scope."""
+
+
+class Code(StrEnum):
+    """Stable; clients branch on these."""
+
+    INVALID_JSON = "InvalidJson"
+    UNAUTHORIZED = "Unauthorized"
+    FORBIDDEN = "Forbidden"
+    FOREIGN_HOST = "ForeignHost"
+    FOREIGN_ORIGIN = "ForeignOrigin"
+    QUEUE_FORBIDDEN = "QueueForbidden"
+    NOT_FOUND = "NotFound"
+    NO_LOG = "NoLog"
+    METHOD_NOT_ALLOWED = "MethodNotAllowed"
+    REQUEST_TIMEOUT = "RequestTimeout"
+    ALREADY_EXISTS = "AlreadyExists"
+    CONFLICT = "Conflict"
+    NOT_ENDED = "NotEnded"
+    QUEUE_IN_USE = "QueueInUse"
+    QUEUE_PROTECTED = "QueueProtected"
+    PRECONDITION_FAILED = "PreconditionFailed"
+    BODY_TOO_LARGE = "BodyTooLarge"
+    UNSUPPORTED_MEDIA_TYPE = "UnsupportedMediaType"
+    INVALID_FIELDS = "InvalidFields"
+    UNKNOWN_QUEUE = "UnknownQueue"
+    PRIORITY_TOO_HIGH = "PriorityTooHigh"
+    NEVER_FITS = "NeverFits"
+    IDEMPOTENCY_KEY_REUSED = "IdempotencyKeyReused"
+    INTERNAL_ERROR = "InternalError"
+    TOO_MANY_STREAMS = "TooManyStreams"
+    UNAVAILABLE = "Unavailable"
+    BAD_REQUEST = "BadRequest"
+
+
+class Entry(NamedTuple):
+    status: int
+    title: str
+    retryable: bool = False
+
+
+CATALOGUE: dict[Code, Entry] = {
+    Code.BAD_REQUEST: Entry(400, "The request can't be understood"),
+    Code.INVALID_JSON: Entry(400, "The body is no valid JSON"),
+    Code.UNAUTHORIZED: Entry(401, "A valid token is needed"),
+    Code.FORBIDDEN: Entry(403, "The token's role does not allow this"),
+    Code.FOREIGN_HOST: Entry(403, "The Host header names no name of this server"),
+    Code.FOREIGN_ORIGIN: Entry(403, "Requests from other origins are refused"),
+    Code.QUEUE_FORBIDDEN: Entry(403, "The queue is closed to this project"),
+    Code.NOT_FOUND: Entry(404, "There is no such thing here"),
+    Code.NO_LOG: Entry(404, "There is no such log"),
+    Code.METHOD_NOT_ALLOWED: Entry(405, "The method does not work here"),
+    Code.REQUEST_TIMEOUT: Entry(408, "The request took too long to arrive", retryable=True),
+    Code.ALREADY_EXISTS: Entry(409, "The name is taken"),
+    Code.CONFLICT: Entry(409, "Others changed it at the same time", retryable=True),
+    Code.NOT_ENDED: Entry(409, "The job can't be retried now"),
+    Code.QUEUE_IN_USE: Entry(409, "The queue is in use"),
+    Code.QUEUE_PROTECTED: Entry(409, "The queue can't be deleted"),
+    Code.PRECONDITION_FAILED: Entry(412, "The object changed since it was read"),
+    Code.BODY_TOO_LARGE: Entry(413, "The body is too large"),
+    Code.UNSUPPORTED_MEDIA_TYPE: Entry(415, "The body's media type is not supported"),
+    Code.INVALID_FIELDS: Entry(422, "Some fields are not valid"),
+    Code.UNKNOWN_QUEUE: Entry(422, "There is no such queue"),
+    Code.PRIORITY_TOO_HIGH: Entry(422, "The priority is above the queue's highest"),
+    Code.NEVER_FITS: Entry(422, "The job can never start as it is"),
+    Code.IDEMPOTENCY_KEY_REUSED: Entry(422, "The Idempotency-Key was used for another request"),
+    Code.INTERNAL_ERROR: Entry(500, "Stoker met an error of its own", retryable=True),
+    Code.TOO_MANY_STREAMS: Entry(503, "Too many open streams", retryable=True),
+    Code.UNAVAILABLE: Entry(503, "The store can't answer now", retryable=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong. `pointer` (RFC 6901) leads to it inside of `place`: body, query, header or path."""
+
+    pointer: str
+    detail: str
+    place: str = "body"
+
+
+class Problem(Exception):
+    """An error as the client shall see it. `detail` says what to do."""
+
+    def __init__(
+        self,
+        code: Code,
+        detail: str,
+        *,
+        errors: Sequence[Fault] = (),
+        headers: Mapping[str, str] | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+        self.errors = tuple(errors)
+        self.headers = dict(headers or {})
+        if retry_after_s is not None:
+            self.headers["Retry-After"] = str(retry_after_s)
+
+    @property
+    def status(self) -> int:
+        return CATALOGUE[self.code].status
+
+    def document(self, trace_id: str) -> dict[str, Any]:
+        entry = CATALOGUE[self.code]
+        return {
+            "type": type_uri(self.code),
+            "title": entry.title,
+            "status": entry.status,
+            "detail": self.detail,
+            "code": str(self.code),
+            "errors": [
+                {"pointer": fault.pointer, "detail": fault.detail, "in": fault.place}
+                for fault in self.errors[:MAX_FAULTS]
+            ],
+            "retryable": entry.retryable,
+            "traceId": trace_id,
+        }
+
+    def response(self, scope: Scope) -> Response:
+        body = json.dumps(self.document(scope.get(TRACE_ID, "")), ensure_ascii=True)
+        return Response(body, status_code=self.status, media_type=MEDIA_TYPE, headers=self.headers)
+
+
+def type_uri(code: Code) -> str:
+    """https://stoker.dev/problems/unknown-queue for UnknownQueue."""
+    return TYPE_BASE + re.sub(r"(?<!^)(?=[A-Z])", "-", code).lower()
+
+
+def not_found(what: str) -> Problem:
+    """The same answer for what is missing and for what the token may not see."""
+    return Problem(Code.NOT_FOUND, f"There is no {what}, or the token may not see it.")
+
+
+def invalid(pointer: str, detail: str, *, place: str = "body", code: Code = Code.INVALID_FIELDS) -> Problem:
+    """One wrong field."""
+    return Problem(code, f"{pointer or 'the body'}: {detail}", errors=[Fault(pointer, detail, place)])

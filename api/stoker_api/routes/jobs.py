@@ -1,0 +1,130 @@
+"""Submit, list and get jobs."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from pydantic import Field, TypeAdapter
+from starlette.responses import Response
+
+from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.names import DnsLabel
+from stoker_api.access import Access, Caller, access, visible
+from stoker_api.bodies import body_of, json_body, json_response
+from stoker_api.etags import unchanged
+from stoker_api.jobs.index import Filter, decode_cursor, encode_cursor
+from stoker_api.jobs.render import etag, joined
+from stoker_api.models import JobList
+from stoker_api.problems import invalid
+from stoker_api.services import services
+
+from .common import IfNoneMatch, Name, Project, QueryModel, find_job
+
+router = APIRouter(tags=["jobs"])
+ALL = "-"
+_LABEL: TypeAdapter[str] = TypeAdapter(DnsLabel)
+
+
+class SubmitQuery(QueryModel):
+    dry_run: bool = False
+
+
+class ListQuery(QueryModel):
+    queue: str | None = Field(default=None, max_length=63)
+    phase: str | None = Field(default=None, max_length=200, description="Phases, separated by commas.")
+    limit: int = Field(default=50, ge=1, le=500)
+    cursor: str | None = Field(default=None, max_length=1024)
+
+
+IdempotencyKey = Annotated[
+    str | None, Header(min_length=1, max_length=255, pattern=r"^[!-~]+$", description="Submits at most once.")
+]
+
+
+@router.post(
+    "/v1/projects/{project}/jobs",
+    status_code=201,
+    response_model=None,
+    responses={201: {"model": TrainingJob}, 200: {"model": TrainingJob, "description": "dryRun"}},
+    openapi_extra=body_of("Submission"),
+)
+@access(Access.USER)
+async def submit_job(
+    request: Request,
+    caller: Caller,
+    project: Project,
+    query: Annotated[SubmitQuery, Query()],
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Submit a job. With an Idempotency-Key any number of tries make one job."""
+    found = services(request)
+    visible(caller, project, f"project {project!r}")
+    check_project(project)
+    body = await json_body(request)
+    if query.dry_run:
+        return json_response(found.renderer.job(await found.submitter.dry_run(caller, project, body)))
+    done = await found.submitter.submit(caller, project, body, idempotency_key)
+    headers = {"Location": f"/v1/projects/{project}/jobs/{done.job.metadata.name}", "ETag": etag(done.job)}
+    if done.replayed:
+        headers["Idempotency-Replayed"] = "true"
+    return json_response(found.renderer.job(done.job), status=201, headers=headers)
+
+
+@router.get("/v1/projects/{project}/jobs", response_model=None, responses={200: {"model": JobList}})
+@access(Access.READER)
+async def list_jobs(
+    request: Request, caller: Caller, project: Project, query: Annotated[ListQuery, Query()]
+) -> Response:
+    """Jobs, newest first. Project `-`: all that the token may see."""
+    found = services(request)
+    if project != ALL:
+        visible(caller, project, f"project {project!r}")
+    wanted = Filter(
+        sees=caller.may_see,
+        project=None if project == ALL else project,
+        queue=query.queue,
+        phases=_phases(query.phase),
+    )
+    try:
+        after = None if query.cursor is None else decode_cursor(query.cursor)
+    except ValueError as error:
+        raise invalid("/cursor", str(error), place="query") from None
+    page, rest = found.index.page(wanted, after=after, limit=query.limit)
+    cursor = json.dumps(None if rest is None else encode_cursor(rest)).encode()
+    return json_response(joined((found.renderer.job(job) for job in page), b',"nextCursor":' + cursor))
+
+
+@router.get("/v1/projects/{project}/jobs/{name}", response_model=None, responses={200: {"model": TrainingJob}})
+@access(Access.READER)
+async def get_job(
+    request: Request, caller: Caller, project: Project, name: Name, if_none_match: IfNoneMatch = None
+) -> Response:
+    """One job with its newest live progress."""
+    found = services(request)
+    job = await find_job(found, caller, project, name)
+    tag = {"ETag": etag(job)}
+    # Live progress moves on while the stored object, and so its ETag, stays: then the answer is new.
+    if unchanged(if_none_match, etag(job)) and found.board.newest(job) == job.status.progress:
+        return Response(status_code=304, headers=tag)
+    return json_response(found.renderer.job(job), headers=tag)
+
+
+def check_project(project: str) -> None:
+    """Raise 422 for a name no namespace can have."""
+    try:
+        _LABEL.validate_python(project)
+    except ValueError:
+        raise invalid(
+            "/project", "must be lower-case letters, digits and '-', starting with a letter", place="path"
+        ) from None
+
+
+def _phases(text: str | None) -> frozenset[Phase] | None:
+    if text is None:
+        return None
+    try:
+        return frozenset(Phase(part.strip()) for part in text.split(","))
+    except ValueError:
+        raise invalid("/phase", f"must be some of {', '.join(Phase)}, separated by commas", place="query") from None

@@ -1,0 +1,33 @@
+"""Nodes with what running jobs hold of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from fastapi import APIRouter, Request
+from pydantic.alias_generators import to_camel
+from starlette.responses import Response
+
+from stoker.spec.node import GPUNode
+from stoker_api.access import Access, Caller, access
+from stoker_api.bodies import json_response
+from stoker_api.jobs.render import dump, joined
+from stoker_api.models import NodeList
+from stoker_api.services import Services, services
+
+router = APIRouter(tags=["nodes"])
+
+
+@router.get("/v1/nodes", response_model=None, responses={200: {"model": NodeList}})
+@access(Access.READER)
+async def list_nodes(request: Request, _caller: Caller) -> Response:
+    """All nodes, by name."""
+    found = services(request)
+    nodes = sorted(found.deps.nodes.values(), key=lambda node: node.metadata.name)
+    return json_response(joined(_with_usage(found, node) for node in nodes))
+
+
+def _with_usage(found: Services, node: GPUNode) -> bytes:
+    usage = {to_camel(name): value for name, value in asdict(found.scheduler.node_usage(node.metadata.name)).items()}
+    return dump(node)[:-1] + b',"usage":' + json.dumps(usage).encode() + b"}"

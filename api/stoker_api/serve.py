@@ -1,0 +1,139 @@
+"""Serves the api on a socket, and stops it without waiting for streams that never end.
+
+Owns uvicorn's settings. Called by `stoker up` and the api's main file: `await serve(app, host, port)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import importlib.util
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import uvicorn
+from fastapi import FastAPI
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+_GRACE_S = 5
+_STUCK_PEER_MS = 60_000
+_BACKLOG = 2048
+
+
+class BindError(OSError):
+    """The address can't be listened on; the text says what to do."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Port 0: any free one (`socket.getsockname()[1]`). Raises: BindError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            # A follower that takes nothing is cut off by us; the kernel then drops what it never took.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _STUCK_PEER_MS)
+        sock.bind((host, port))
+        sock.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        sock.close()
+        raise BindError(_why(host, port, error)) from error
+    sock.setblocking(False)
+    return sock
+
+
+async def serve(
+    app: FastAPI,
+    host: str = LOOPBACK,
+    port: int = 0,
+    *,
+    sock: socket.socket | None = None,
+    on_ready: Callable[[int], None] | None = None,
+) -> None:
+    """Serve until cancelled, then stop gracefully: streams end at once, requests get a few seconds.
+
+    `on_ready(port)` is called once requests are answered. Leaves signals alone: they are the process's.
+    Raises: BindError.
+    """
+    listening = bind(host, port) if sock is None else sock
+    server = _Server(app, on_ready)
+    task = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await task
+        raise
+    finally:
+        listening.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, app: FastAPI, on_ready: Callable[[int], None] | None) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools" if _there("httptools") else "h11",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=_GRACE_S,
+                h11_max_incomplete_event_size=64 * 1024,
+            )
+        )
+        self._app, self._on_ready = app, on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self._on_ready is not None and sockets:
+            self._on_ready(sockets[0].getsockname()[1])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.state.services.hub.close()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(app: FastAPI, host: str = LOOPBACK, port: int = 0) -> AsyncIterator[int]:
+    """Serve while inside; gives the port."""
+    sock = bind(host, port)
+    ready = asyncio.Event()
+    task = asyncio.create_task(serve(app, sock=sock, on_ready=lambda _: ready.set()))
+    task.add_done_callback(lambda _: ready.set())
+    try:
+        await ready.wait()
+        if task.done():
+            task.result()
+        yield sock.getsockname()[1]
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _there(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _why(host: str, port: int, error: Exception) -> str:
+    where = f"{host}:{port}"
+    match getattr(error, "errno", None):
+        case errno.EADDRINUSE:
+            return f"{where} is in use by another process; stop it or choose another port (0: any free one)"
+        case errno.EACCES:
+            return f"{where} may not be used by this user; choose a port above 1023"
+        case errno.EADDRNOTAVAIL:
+            return f"{host} is no address of this machine; choose 127.0.0.1 or one that is"
+        case _:
+            return f"can't listen on {where}: {error}"

@@ -1,0 +1,87 @@
+"""Wakes who follows a job: when it, one of its events or its live progress changed.
+
+Level-triggered: a follower is told that there is news, never what; it reads the caches again. So a slow one costs
+nothing and misses no state, and there is no queue that could grow. Called by the stream generators.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stoker.spec.event import Event
+from stoker.spec.job import TrainingJob
+from stoker.spec.names import LABEL_JOB_UID
+from stoker.spec.pod import Pod
+from stoker.store.cache import Change, WatchCache
+
+
+class Follower:
+    def __init__(self) -> None:
+        self._news = asyncio.Event()
+
+    def tell(self) -> None:
+        self._news.set()
+
+    def clear(self) -> None:
+        """Call before reading the caches: news from then on are not lost."""
+        self._news.clear()
+
+    async def wait(self, timeout_s: float) -> bool:
+        """True: there is news; False: the time is over."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class News:
+    """The followers of every job, by its uid."""
+
+    def __init__(self, jobs: WatchCache[TrainingJob], events: WatchCache[Event], pods: WatchCache[Pod]) -> None:
+        self._followers: dict[str, set[Follower]] = {}
+        self._unsubscribe = [
+            jobs.subscribe(self._on_job),
+            events.subscribe(self._on_event),
+            pods.subscribe(self._on_pod),
+        ]
+
+    def close(self) -> None:
+        for stop in self._unsubscribe:
+            stop()
+
+    def __len__(self) -> int:
+        return sum(len(followers) for followers in self._followers.values())
+
+    @contextmanager
+    def follow(self, uid: str) -> Iterator[Follower]:
+        follower = Follower()
+        followers = self._followers.setdefault(uid, set())
+        followers.add(follower)
+        try:
+            yield follower
+        finally:
+            followers.discard(follower)
+            if not followers and self._followers.get(uid) is followers:
+                del self._followers[uid]
+
+    def tell(self, uid: str) -> None:
+        for follower in self._followers.get(uid, ()):
+            follower.tell()
+
+    def _on_job(self, change: Change[TrainingJob]) -> None:
+        job = change.new or change.old
+        if job is not None:
+            self.tell(job.uid)
+
+    def _on_event(self, change: Change[Event]) -> None:
+        if change.new is not None:
+            self.tell(change.new.involved_object.uid)
+
+    def _on_pod(self, change: Change[Pod]) -> None:
+        pod = change.new or change.old
+        if pod is not None:
+            self.tell(pod.metadata.labels.get(LABEL_JOB_UID, ""))
