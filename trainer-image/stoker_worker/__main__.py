@@ -22,7 +22,7 @@ if __name__ == "__main__":
     _signal.signal(_signal.SIGCHLD, _notice)
     _signal.signal(_signal.SIGHUP, _signal.SIG_IGN)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-    if not __package__:  # run as a file: `-I` leaves the folder out of the path
+    if __file__.endswith("stoker_worker/__main__.py") and not __package__:  # as a file: `-I` leaves its folder out
         sys.path.insert(0, __file__.rpartition("/")[0].rpartition("/")[0] or ".")
 
     from stoker_worker.supervisor import main

@@ -1,0 +1,10 @@
+"""The node agent: plays kubelet for one machine, each pod a local worker under the supervisor (DESIGN §4, §7).
+
+Crash-only: everything it must know is in the workers' folders; killed at any point, the next one goes on.
+"""
+
+from .agent import NodeAgent
+from .inventory import Inventory, NvmlGpus, VirtualGpus
+from .logs import LogChunk, WorkerLogs
+
+__all__ = ["Inventory", "LogChunk", "NodeAgent", "NvmlGpus", "VirtualGpus", "WorkerLogs"]

@@ -1,0 +1,167 @@
+"""The node agent: carries pods bound to this node from their creation to their end, like kubelet.
+
+Owns the loop around the workers' lives (`life`): who is looked at and when, the node's own object, and the removal of
+what nobody needs any more. Level-triggered and crash-only: killed at any point, the next agent finds the same folders
+and goes on. Never decides where or when something runs. Called by `stoker up`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from stoker.spec.pod import Pod
+from stoker.store.cache import Change, WatchCache
+from stoker.store.clock import Clock
+from stoker.store.port import Store, StoreError
+from stoker.store.seam import Seam
+from stoker.store.workqueue import QueueShutDown, WorkQueue
+from stoker_worker.bundle import build_folder
+
+from .folders import Places, look_at_all
+from .inventory import Inventory
+from .leftovers import pod_uid_of
+from .life import Lives, Surroundings
+from .node import NodeObject
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+CONSUMERS = 64  # coroutines; most of them wait for a scan or a write
+THREADS = 4
+INVENTORY_EVERY_S = 30.0
+SWEEP_EVERY_S = 30.0
+
+
+class NodeAgent:
+    """`run` until cancelled; its workers live on."""
+
+    def __init__(
+        self,
+        store: Store,
+        pods: WatchCache[Pod],
+        datadir: Places,
+        *,
+        node_name: str,
+        inventory: Inventory,
+        clock: Clock,
+        seam: Seam,
+        report_url: Callable[[], str],
+        report_key: bytes,
+        cpu_milli: int,
+        memory_bytes: int,
+        job_exists: Callable[[str], bool],
+        host_env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`pods` is kept current by the caller. `job_exists(uid)`: True also where it is not known yet.
+
+        `report_url`: the api's address, '' where there is none; asked at each launch. `host_env`: what workers may
+        inherit a few names of, this process's if None.
+        """
+        self._pods = pods
+        self._datadir = datadir
+        self._node_name = node_name
+        self._inventory = inventory
+        self._clock = clock
+        self._seam = seam
+        self._job_exists = job_exists
+        self._node = NodeObject(store, node_name, cpu_milli, memory_bytes)
+        self._queue: WorkQueue[str] = WorkQueue(clock)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="agent")
+        around = Surroundings(
+            datadir=datadir,
+            program=build_folder(str(datadir.workers.parent / "run")),
+            host_env=dict(os.environ if host_env is None else host_env),
+            report_url=report_url,
+            report_key=report_key,
+        )
+        self._lives = Lives(store, self._queue, around, clock=clock, seam=seam, threads=self._threads)
+        self.ready = asyncio.Event()
+        """Set once earlier workers are found again and the node is registered."""
+
+    @property
+    def alive(self) -> int:
+        """Workers whose supervisor lives."""
+        return sum(worker.alive for worker in self._lives.workers.values())
+
+    async def run(self) -> None:
+        """Never returns. Raises: OSError, StoreError if it can't even begin."""
+        unsubscribe: Callable[[], None] | None = None
+        try:
+            await self._pods.synced()
+            for found in await self._in_thread(look_at_all, self._datadir.workers):
+                self._lives.find_again(found, self._pods.by_uid(found.pod_uid))
+            await self._read_inventory()
+            unsubscribe = self._pods.subscribe(self._on_change)
+            self.ready.set()
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(CONSUMERS):
+                    tasks.create_task(self._consume())
+                tasks.create_task(self._every(INVENTORY_EVERY_S, self._read_inventory))
+                tasks.create_task(self._every(SWEEP_EVERY_S, self.sweep))
+        finally:
+            if unsubscribe is not None:
+                unsubscribe()
+            self._queue.shutdown()
+            self._threads.shutdown(cancel_futures=True)
+            self._lives.let_go()
+
+    async def sweep(self) -> None:
+        """Remove the folders of ended workers whose pod and job are both gone."""
+        ended = self._lives.ended
+        for pod_uid, job_uid in list(ended.items()):
+            if self._pods.by_uid(pod_uid) is None and not (job_uid and self._job_exists(job_uid)):
+                await self._in_thread(self._lives.folder(pod_uid).remove, self._seam)
+                del ended[pod_uid]
+
+    def _on_change(self, change: Change[Pod]) -> None:
+        for pod in (change.old, change.new):
+            if pod is not None and pod.spec.node_name == self._node_name:
+                self._queue.add(pod.uid)
+
+    async def _consume(self) -> None:
+        while True:
+            try:
+                pod_uid = await self._queue.get()
+            except QueueShutDown:
+                return
+            try:
+                await self._lives.step(pod_uid, self._pod(pod_uid))
+            except (StoreError, OSError) as error:
+                wait_s = self._queue.add_backoff(pod_uid)
+                logger.warning("worker %s: %s; again in %.1f s", pod_uid, error, wait_s)
+            except Exception:  # the edge: one poison pod must not stop the others
+                self._queue.add_backoff(pod_uid)
+                logger.exception("worker %s", pod_uid)
+            else:
+                self._queue.forget(pod_uid)
+            finally:
+                self._queue.done(pod_uid)
+
+    def _pod(self, pod_uid: str) -> Pod | None:
+        pod = self._pods.by_uid(pod_uid)
+        return pod if pod is not None and pod.spec.node_name == self._node_name else None
+
+    async def _read_inventory(self) -> None:
+        leases, workers = self._lives.leases, self._lives.workers
+        gpus = await self._inventory.read(lambda: leases.holders, lambda pid: pod_uid_of(pid) in workers)
+        leases.set_inventory(gpus)
+        await self._node.tell(gpus)
+
+    async def _every(self, seconds: float, act: Callable[[], Coroutine[None, None, None]]) -> None:
+        while True:
+            await self._clock.sleep(seconds)
+            try:
+                await act()
+            except (StoreError, OSError) as error:
+                logger.warning("%s: %s", act.__name__, error)
+            except Exception:  # the edge: what fails once in a while must not end the agent
+                logger.exception("%s", act.__name__)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)

@@ -1,0 +1,157 @@
+"""From a pod and its lease to the worker's order (`Launch`). Pure. The names: `docs/worker-contract.md`."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.spec.names import LABEL_JOB_UID
+from stoker.spec.pod import GPU_RESOURCE, Pod
+from stoker.spec.quantity import cpu_milli
+from stoker.spec.worker import PROGRESS_FILE, Launch, LaunchMode, ReportTarget
+
+from .leases import Gang, Lease, Wish
+
+# What workers inherit of `stoker up`'s environment. All else, tokens above all, stays there.
+INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
+
+
+class BadPod(Exception):
+    """The pod lacks what the controller writes into every worker pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the pod says, parsed once."""
+
+    pod_uid: str
+    pod_name: str
+    project: str
+    job_name: str
+    job_uid: str
+    attempt: int
+    worker: int
+    workers: int
+    mode: LaunchMode
+    ranks: int
+    argv: tuple[str, ...]
+    working_dir: str | None
+    env: Mapping[str, str]
+    grace_s: float
+    cpu_milli: int
+    wish: Wish
+
+    @property
+    def gang(self) -> Gang:
+        return (self.job_uid, self.attempt)
+
+
+def parse_pod(pod: Pod) -> Order:
+    """Raises: BadPod."""
+    if not pod.spec.containers:
+        raise BadPod("the pod has no container")
+    container = pod.spec.containers[0]
+    env = {variable.name: variable.value for variable in container.env}
+    try:
+        order = Order(
+            pod_uid=pod.uid,
+            pod_name=pod.metadata.name,
+            project=env.get("STOKER_PROJECT", pod.metadata.namespace),
+            job_name=env["STOKER_JOB"],
+            job_uid=env.get("STOKER_JOB_UID") or pod.metadata.labels[LABEL_JOB_UID],
+            attempt=int(env["STOKER_ATTEMPT"]),
+            worker=int(env["STOKER_WORKER"]),
+            workers=int(env["STOKER_WORKERS"]),
+            mode=LaunchMode(env["STOKER_LAUNCH_MODE"]),
+            ranks=int(env["STOKER_RANKS"]),
+            argv=container.command,
+            working_dir=container.working_dir,
+            env=env,
+            grace_s=float(env.get("STOKER_GRACE_SECONDS", pod.spec.termination_grace_period_seconds)),
+            cpu_milli=cpu_milli(container.resources.requests.get("cpu", "1")),
+            wish=Wish(
+                gpus=int(container.resources.limits.get(GPU_RESOURCE, "0")),
+                models=tuple(model for model in env.get("STOKER_GPU_MODELS", "").split(",") if model),
+                min_memory_bytes=int(env.get("STOKER_GPU_MIN_MEMORY", "0")),
+            ),
+        )
+    except (KeyError, ValueError) as error:
+        raise BadPod(f"the pod is none of Stoker's: {error!r}") from None
+    if not order.argv or order.ranks < 1:
+        raise BadPod("the pod names no command or no process")
+    if "/" in order.job_uid or "/" in order.pod_uid or not order.job_uid or not order.pod_uid:
+        raise BadPod("the pod's uids are no names of folders")
+    return order
+
+
+def compose_launch(
+    order: Order,
+    lease: Lease,
+    *,
+    folder: Path,
+    job_folder: Path,
+    report: ReportTarget | None,
+    host_env: Mapping[str, str],
+) -> Launch:
+    """The order for the supervisor: complete, it asks nobody."""
+    output = job_folder / "output"
+    real = lease.gpu_uuids and not lease.simulated
+    base = {name: host_env[name] for name in INHERITED if name in host_env}
+    # Not resolved: a virtual environment's python is a link, and its folder is what has the packages.
+    own_bin = str(Path(sys.executable).parent)
+    base["PATH"] = own_bin + os.pathsep + base.get("PATH", os.defpath)
+    base["PYTHONUNBUFFERED"] = "1"
+    base["OMP_NUM_THREADS"] = str(max(1, order.cpu_milli // (1000 * order.ranks)))
+    ours = {
+        "STOKER_POD_UID": order.pod_uid,
+        "STOKER_POD_NAME": order.pod_name,
+        "STOKER_GPU_UUIDS": ",".join(lease.gpu_uuids),
+        "STOKER_METRICS_PORT": str(lease.metrics_port),
+        "STOKER_CHECKPOINT_DIR": str(job_folder / "checkpoints"),
+        "STOKER_OUTPUT_DIR": str(output),
+        "STOKER_PROGRESS_FILE": str(folder / PROGRESS_FILE),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(lease.master_port),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(lease.gpu_uuids) if real else "",
+    }
+    if not real:
+        ours["NVIDIA_VISIBLE_DEVICES"] = "void"
+    if lease.simulated:
+        ours["STOKER_SIMULATED_GPUS"] = "1"
+    return Launch(
+        pod_uid=order.pod_uid,
+        pod_name=order.pod_name,
+        project=order.project,
+        job_name=order.job_name,
+        job_uid=order.job_uid,
+        attempt=order.attempt,
+        worker=order.worker,
+        workers=order.workers,
+        mode=order.mode,
+        ranks=order.ranks,
+        argv=order.argv,
+        working_dir=order.working_dir or str(output),
+        env={**base, **order.env, **ours},
+        grace_s=order.grace_s,
+        gpu_uuids=lease.gpu_uuids,
+        simulated_gpus=lease.simulated,
+        master_port=lease.master_port,
+        metrics_port=lease.metrics_port,
+        report=report,
+    )
+
+
+def lease_of(launch: Launch) -> Lease:
+    """What a worker that was found again holds."""
+    return Lease(launch.gpu_uuids, launch.simulated_gpus, launch.master_port, launch.metrics_port or 0)
+
+
+def report_token(report_key: bytes, pod_uid: str) -> str:
+    """The worker's token, as `stoker_api.worker_token` checks it: names its pod, opens one route."""
+    return f"wkr.{pod_uid}.{hmac.new(report_key, pod_uid.encode(), hashlib.sha256).hexdigest()}"

@@ -1,0 +1,145 @@
+"""Who holds which GPU and which port of this node. Pure: folders are the truth on disk, this is their sum in memory.
+
+Invariant: a GPU has at most one holder, a port at most one user; what a pod holds it holds until `release`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from stoker.spec.node import Gpu
+
+GIB = 1 << 30
+
+
+class CannotLease(Exception):
+    """The pod asks for what this node can't give now; the text says by how much it is short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a pod asks for."""
+
+    gpus: int = 0
+    models: tuple[str, ...] = ()
+    """One of them must be part of the GPU's name, case ignored; empty: any."""
+    min_memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    gpu_uuids: tuple[str, ...]
+    simulated: bool
+    master_port: int
+    metrics_port: int
+
+
+Gang = tuple[str, int]
+"""(job uid, attempt): its workers share one rendezvous port."""
+
+
+class LeaseTable:
+    """Called on the event loop only."""
+
+    def __init__(self, ports: Iterable[int], port_is_free: Callable[[int], bool]) -> None:
+        """`ports`: what may be leased, in order of preference; each is tried by `port_is_free` first."""
+        self._ports = tuple(ports)
+        self._port_is_free = port_is_free
+        self._next_port = 0
+        self._gpus: tuple[Gpu, ...] = ()
+        self._holder: dict[str, str] = {}  # GPU uuid -> pod uid
+        self._metrics: dict[str, int] = {}  # pod uid -> metrics port
+        self._gang_of: dict[str, Gang] = {}  # pod uid -> its gang
+        self._rendezvous: dict[Gang, int] = {}  # gang -> port, while a pod of it holds a lease
+
+    @property
+    def holders(self) -> dict[str, str]:
+        """GPU uuid -> pod uid."""
+        return dict(self._holder)
+
+    def set_inventory(self, gpus: Sequence[Gpu]) -> None:
+        """What there is now. A GPU that vanished stays held by whoever holds it."""
+        self._gpus = tuple(gpus)
+
+    def take(self, pod_uid: str, gang: Gang, wish: Wish) -> Lease:
+        """A lease for the pod. Raises: CannotLease."""
+        if pod_uid in self._gang_of:
+            raise CannotLease(f"pod {pod_uid} holds a lease already")
+        gpus = self._choose(wish)
+        master_port = self._rendezvous.get(gang)
+        ports = [self._free_port(set())] if master_port is None else [master_port]
+        ports.append(self._free_port(set(ports)))
+        self._hold(pod_uid, gang, [gpu.uuid for gpu in gpus], ports[0], ports[1])
+        return Lease(
+            gpu_uuids=tuple(gpu.uuid for gpu in gpus),
+            simulated=any(gpu.simulated for gpu in gpus),
+            master_port=ports[0],
+            metrics_port=ports[1],
+        )
+
+    def adopt(self, pod_uid: str, gang: Gang, lease: Lease) -> None:
+        """Hold again what a worker that was found alive holds. Raises: CannotLease if that is another's."""
+        for uuid in lease.gpu_uuids:
+            if self._holder.get(uuid, pod_uid) != pod_uid:
+                raise CannotLease(f"GPU {uuid} is held by pod {self._holder[uuid]}")
+        self._hold(pod_uid, gang, lease.gpu_uuids, lease.master_port, lease.metrics_port)
+
+    def release(self, pod_uid: str) -> None:
+        """The pod's processes are gone: what it held is free. Releasing twice changes nothing."""
+        for uuid in [uuid for uuid, holder in self._holder.items() if holder == pod_uid]:
+            del self._holder[uuid]
+        self._metrics.pop(pod_uid, None)
+        gang = self._gang_of.pop(pod_uid, None)
+        if gang is not None and gang not in self._gang_of.values():
+            del self._rendezvous[gang]
+
+    def _hold(self, pod_uid: str, gang: Gang, uuids: Iterable[str], master_port: int, metrics_port: int) -> None:
+        for uuid in uuids:
+            self._holder[uuid] = pod_uid
+        self._metrics[pod_uid] = metrics_port
+        self._gang_of[pod_uid] = gang
+        self._rendezvous.setdefault(gang, master_port)
+
+    def _choose(self, wish: Wish) -> list[Gpu]:
+        """The GPUs that fit, smallest memory first: large ones stay for those who need them."""
+        if wish.gpus == 0:
+            return []
+        fitting = [gpu for gpu in self._gpus if _fits(gpu, wish)]
+        usable = [gpu for gpu in fitting if not gpu.unavailable]
+        free = sorted(
+            (gpu for gpu in usable if gpu.uuid not in self._holder), key=lambda gpu: (gpu.memory_bytes, gpu.index)
+        )
+        if len(free) >= wish.gpus:
+            return free[: wish.gpus]
+        asked = f"asks for {wish.gpus} GPU{'s' * (wish.gpus > 1)}{_like(wish)}"
+        parts = [f"{len(self._gpus)} here"]
+        if len(fitting) < len(self._gpus):
+            parts.append(f"{len(fitting)} of that kind")
+        if len(usable) < len(fitting):
+            why = "; ".join(sorted({gpu.unavailable for gpu in fitting if gpu.unavailable}))
+            parts.append(f"{len(fitting) - len(usable)} unavailable ({why})")
+        if len(free) < len(usable):
+            parts.append(f"{len(usable) - len(free)} held by other workers")
+        raise CannotLease(f"{asked}, {len(free)} free: {', '.join(parts)}")
+
+    def _free_port(self, taken: set[int]) -> int:
+        used = taken | set(self._metrics.values()) | set(self._rendezvous.values())
+        for _ in self._ports:
+            port = self._ports[self._next_port % len(self._ports)]
+            self._next_port += 1  # go round: a port just released may still have late visitors
+            if port not in used and self._port_is_free(port):
+                return port
+        raise CannotLease(f"none of the {len(self._ports)} ports that may be leased is free")
+
+
+def _fits(gpu: Gpu, wish: Wish) -> bool:
+    if gpu.memory_bytes < wish.min_memory_bytes:
+        return False
+    return not wish.models or any(model.lower() in gpu.model.lower() for model in wish.models)
+
+
+def _like(wish: Wish) -> str:
+    model = f" like {' or '.join(wish.models)}" if wish.models else ""
+    memory = f" with at least {wish.min_memory_bytes / GIB:.4g} GiB" if wish.min_memory_bytes else ""
+    return model + memory

@@ -1,0 +1,319 @@
+"""A worker's life as the agent leads it: lease, folder, spawn, stop, burial, and what its pod is told of it.
+
+Owns the workers, the leases and the hold on each supervisor. `step` brings one worker one step on, from what is there:
+the pod, the folder, the supervisor. Never decides where or when something runs. Called by `agent.NodeAgent` only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from stoker.spec.pod import PODS, Pod, PodPhase
+from stoker.spec.worker import LOG_FILE, ReportTarget
+from stoker.store.clock import Clock
+from stoker.store.port import Conflict, NotFound, Store
+from stoker.store.seam import Seam
+from stoker.store.workqueue import WorkQueue
+
+from . import spawning, status
+from .folders import Found, Places, WorkerFolder
+from .launching import BadPod, compose_launch, lease_of, parse_pod, report_token
+from .leases import CannotLease, LeaseTable
+from .leftovers import Leftovers
+from .node import MANAGER
+from .ports import is_free, leasable_ports
+from .starting import RanAlready, start
+from .worker import Stage, Worker
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+KILL_AFTER_GRACE_S = 10.0
+"""What a supervisor gets beyond the grace it enforces itself."""
+LOOK_AGAIN_S = 0.05
+TRIES = 5
+"""Spawns of a worker that never came to its start, before its pod is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every worker here has in common."""
+
+    datadir: Places
+    program: str
+    """The supervisor, as it is started."""
+    host_env: Mapping[str, str]
+    report_url: Callable[[], str]
+    report_key: bytes
+
+    def report_target(self, pod_uid: str) -> ReportTarget | None:
+        url = self.report_url()
+        return ReportTarget(url=url, token=report_token(self.report_key, pod_uid)) if url else None
+
+    def folder(self, pod_uid: str) -> WorkerFolder:
+        return WorkerFolder(self.datadir.workers, pod_uid)
+
+
+class Lives:
+    """`queue` is where a worker's uid is put when there is a next step to take."""
+
+    def __init__(
+        self,
+        store: Store,
+        queue: WorkQueue[str],
+        around: Surroundings,
+        *,
+        clock: Clock,
+        seam: Seam,
+        threads: Executor,
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._around = around
+        self._clock = clock
+        self._seam = seam
+        self._threads = threads
+        self._leftovers = Leftovers(clock, seam, threads)
+        self._tries: dict[str, int] = {}
+        self.leases = LeaseTable(leasable_ports(), is_free)
+        self.workers: dict[str, Worker] = {}
+        self.ended: dict[str, str] = {}
+        """Folders that only wait for their removal: pod uid -> job uid ('' unknown)."""
+
+    def find_again(self, found: Found, pod: Pod | None) -> None:
+        """Take over what an earlier agent left."""
+        launch = found.launch
+        job_uid = launch.job_uid if launch else ""
+        ran = found.held or found.started is not None or found.ended
+        if not ran:  # if its pod is still there it is started anew, with a new lease
+            if pod is None:
+                self.ended[found.pod_uid] = job_uid
+            return
+        if found.ended and not found.held and (pod is None or pod.ended):
+            self.ended[found.pod_uid] = job_uid
+            return
+        grace_s = launch.grace_s if launch else 0.0
+        stage = Stage.STARTING if found.held else Stage.DOWN
+        self.workers[found.pod_uid] = Worker(found.pod_uid, job_uid, grace_s, stage)
+        if launch is not None:
+            try:
+                self.leases.adopt(found.pod_uid, (launch.job_uid, launch.attempt), lease_of(launch))
+            except CannotLease:
+                logger.exception("worker %s holds what another worker holds", found.pod_uid)
+            report = self._around.report_target(found.pod_uid)
+            if found.held and launch.report != report:
+                # The api has moved; the supervisor looks here when a report fails.
+                moved = launch.model_copy(update={"report": report})
+                self._around.folder(found.pod_uid).replace_launch(moved)
+        self._queue.add(found.pod_uid)
+
+    def folder(self, pod_uid: str) -> WorkerFolder:
+        return self._around.folder(pod_uid)
+
+    def let_go(self) -> None:
+        """Close what was opened; the workers go on."""
+        for worker in self.workers.values():
+            self._unfollow(worker)
+
+    async def step(self, pod_uid: str, pod: Pod | None) -> None:
+        """Bring one worker a step on; `pod` is None when it is no more. Raises: StoreError, OSError: try again."""
+        worker = self.workers.get(pod_uid)
+        if worker is None:
+            if pod is None:
+                if pod_uid not in self.ended and self._around.folder(pod_uid).path.exists():
+                    self.ended[pod_uid] = ""  # prepared, never run
+            elif not pod.ended:
+                await self._admit(pod)
+            return
+        if worker.handle is None and worker.alive:
+            await self._look(worker)
+        if worker.alive:
+            if pod is None or pod.ended or pod.metadata.deletion_timestamp is not None:
+                self._stop(worker, pod)
+            elif worker.stage is Stage.RUNNING and not worker.told_running:
+                if pod.status.phase is PodPhase.PENDING and worker.started_at is not None:
+                    await self._tell(pod, status.running(worker.started_at))
+                worker.told_running = True
+            return
+        await self._close(worker, pod)
+
+    # Beginning.
+
+    async def _admit(self, pod: Pod) -> None:
+        """Lease and start what the pod asks for, or say why not."""
+        if pod.metadata.deletion_timestamp is not None:
+            await self._tell(pod, status.never_started())
+            return
+        if pod.status.phase is not PodPhase.PENDING:  # it ran, and its folder is gone
+            await self._tell(pod, status.lost(None, self._clock.now()))
+            return
+        try:
+            order = parse_pod(pod)
+            lease = self.leases.take(pod.uid, order.gang, order.wish)
+        except (BadPod, CannotLease) as refusal:
+            await self._tell(pod, status.rejected(str(refusal)))
+            return
+        folder, job_folder = self._around.folder(pod.uid), self._around.datadir.jobs / order.job_uid
+        launch = compose_launch(
+            order,
+            lease,
+            folder=folder.path,
+            job_folder=job_folder,
+            report=self._around.report_target(pod.uid),
+            host_env=self._around.host_env,
+        )
+        worker = Worker(pod.uid, order.job_uid, order.grace_s, Stage.STARTING)
+        self.workers[pod.uid] = worker
+        try:
+            worker.handle = await self._in_thread(
+                start, folder, launch, job_folder, self._around.program, self._around.host_env, self._seam
+            )
+        except RanAlready:
+            worker.stage = Stage.DOWN
+            self._queue.add(pod.uid)
+        except OSError as error:
+            await self._not_started(worker, pod, str(error))
+        else:
+            self._follow(worker)
+
+    def _follow(self, worker: Worker) -> None:
+        """Hear of its start and its end."""
+        handle = worker.handle
+        if handle is None:  # it lives, but who it is stands only in started.json
+            self._queue.add_after(worker.pod_uid, LOOK_AGAIN_S)
+            return
+        loop = asyncio.get_running_loop()
+        loop.add_reader(handle.pidfd, self._on_down, worker)
+        if handle.ready_fd is not None:
+            loop.add_reader(handle.ready_fd, self._on_ready, worker)
+
+    def _on_ready(self, worker: Worker) -> None:
+        handle = worker.handle
+        assert handle is not None and handle.ready_fd is not None
+        asyncio.get_running_loop().remove_reader(handle.ready_fd)
+        if os.read(handle.ready_fd, 1) == b"S":
+            worker.stage = Stage.RUNNING
+            worker.started_at = self._clock.now().timestamp()
+            self._queue.add(worker.pod_uid)
+        os.close(handle.ready_fd)
+        worker.handle = replace(handle, ready_fd=None)
+
+    async def _not_started(self, worker: Worker, pod: Pod | None, why: str) -> None:
+        """Nothing of it ran: it may be tried again."""
+        del self.workers[worker.pod_uid]
+        self.leases.release(worker.pod_uid)
+        tries = self._tries[worker.pod_uid] = self._tries.get(worker.pod_uid, 0) + 1
+        if pod is None or pod.ended:
+            self._forget(worker)
+        elif pod.metadata.deletion_timestamp is not None:
+            await self._tell(pod, status.never_started())
+        elif tries >= TRIES:
+            await self._tell(pod, status.rejected(f"the worker could not be started, tried {tries} times: {why}"))
+        else:
+            logger.warning("worker %s was not started: %s", worker.pod_uid, why)
+            self._queue.add_after(worker.pod_uid, LOOK_AGAIN_S * 2**tries)
+
+    # Ending.
+
+    def _stop(self, worker: Worker, pod: Pod | None) -> None:
+        """One SIGTERM; the supervisor keeps the grace. Past it and some, SIGKILL."""
+        handle = worker.handle
+        if handle is None:
+            self._queue.add_after(worker.pod_uid, LOOK_AGAIN_S)
+            return
+        now = self._clock.monotonic()
+        if not worker.stop_sent:
+            with self._seam.crossing("agent.stop", worker.pod_uid):
+                spawning.send(handle, signal.SIGTERM)
+            worker.stop_sent = True
+            asked_s = pod.metadata.deletion_grace_period_seconds if pod is not None else None
+            grace_s = worker.grace_s if asked_s is None else min(worker.grace_s, asked_s)
+            worker.kill_at = now + grace_s + KILL_AFTER_GRACE_S
+        elif worker.kill_at is not None and now >= worker.kill_at:
+            with self._seam.crossing("agent.kill", worker.pod_uid):
+                spawning.send(handle, signal.SIGKILL)
+            worker.kill_at = now + KILL_AFTER_GRACE_S
+        if worker.kill_at is not None:
+            self._queue.add_after(worker.pod_uid, worker.kill_at - now)
+
+    def _on_down(self, worker: Worker) -> None:
+        """The supervisor has ended."""
+        self._unfollow(worker)
+        worker.stage = Stage.DOWN
+        self._queue.add(worker.pod_uid)
+
+    async def _look(self, worker: Worker) -> None:
+        """Learn from the folder how a worker stands whose supervisor we did not start."""
+        found = await self._in_thread(self._around.folder(worker.pod_uid).look)
+        if not found.held:
+            worker.stage = Stage.DOWN
+            return
+        if found.started is not None:
+            worker.stage, worker.started_at = Stage.RUNNING, found.started.at
+            worker.handle = spawning.hold(found.started)
+        self._follow(worker)
+
+    async def _close(self, worker: Worker, pod: Pod | None) -> None:
+        """Clear what is left, free its leases, tell its pod; in this order, so that no GPU is in two hands."""
+        folder = self._around.folder(worker.pod_uid)
+        found = await self._in_thread(folder.look)
+        if worker.stage is Stage.DOWN:
+            if found.held:  # its last thread is on its way out
+                self._queue.add_after(worker.pod_uid, LOOK_AGAIN_S)
+                return
+            if found.started is None and not found.ended:
+                await self._not_started(worker, pod, await self._in_thread(_last_words, folder))
+                return
+            await self._leftovers.gone(worker.pod_uid)
+            self.leases.release(worker.pod_uid)
+            worker.stage = Stage.BURIED
+        if pod is None or pod.ended:
+            self._forget(worker)
+            return
+        record = await self._in_thread(folder.read_exit)
+        if record is not None:
+            await self._tell(pod, status.ended(record))
+        else:
+            await self._tell(pod, status.lost(found.started.at if found.started else None, self._clock.now()))
+
+    def _forget(self, worker: Worker) -> None:
+        self.workers.pop(worker.pod_uid, None)
+        self._tries.pop(worker.pod_uid, None)
+        self.ended[worker.pod_uid] = worker.job_uid
+
+    async def _tell(self, pod: Pod, patch: status.Patch) -> None:
+        """Raises: StoreError other than that the pod is no more."""
+        try:
+            await self._store.patch_status(PODS, pod.key, patch, manager=MANAGER, uid=pod.uid)
+        except (NotFound, Conflict):
+            pass  # its watch will say so too
+
+    def _unfollow(self, worker: Worker) -> None:
+        handle, worker.handle = worker.handle, None
+        if handle is None:
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(handle.pidfd)
+        if handle.ready_fd is not None:
+            loop.remove_reader(handle.ready_fd)
+        spawning.bury(handle)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+
+def _last_words(folder: WorkerFolder) -> str:
+    """The end of what a supervisor said that did not come to its start."""
+    try:
+        lines = (folder.path / LOG_FILE).read_bytes()[-2000:].decode(errors="replace").split("\n")
+    except OSError:
+        lines = []
+    return next((line for line in reversed(lines) if line.strip()), "its supervisor ended at once, without a word")

@@ -1,0 +1,110 @@
+"""The supervisor as something to start: a compiled folder for this Python, or one zipapp for any.
+
+Called by the node agent at its start (folder: 4 ms of CPU less per worker than the zipapp, which runpy and zipimport
+take; measured on 3.11) and by whoever builds an image (zipapp). Never imported by the supervisor itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import io
+import os
+import py_compile
+import shutil
+import sys
+import tempfile
+import zipfile
+
+PACKAGE = "stoker_worker"
+_NOT_SHIPPED = {"bundle.py"}
+
+
+def build_folder(parent: str) -> str:
+    """The path to start (`python -I -S <path> <launch.json>`): a copy of this package, compiled, under `parent`.
+
+    Named by its content, so that workers which run an older one are not disturbed; built once.
+    """
+    sources = _sources()
+    digest = hashlib.sha256(repr((sources, sys.implementation.cache_tag, sys.version)).encode()).hexdigest()[:16]
+    home = os.path.join(parent, "supervisor-" + digest)
+    start = os.path.join(home, PACKAGE, "__main__.py")
+    if os.path.exists(start):
+        return start
+    os.makedirs(parent, exist_ok=True)
+    building = tempfile.mkdtemp(dir=parent, prefix=".supervisor-")
+    package = os.path.join(building, PACKAGE)
+    os.mkdir(package)
+    for name, source in sources:
+        path = os.path.join(package, name)
+        with open(path, "wb") as file:
+            file.write(source)
+        # Unchecked: the folder's name vouches for its content, so start-up need not compare source and bytecode.
+        py_compile.compile(
+            path,
+            cfile=importlib.util.cache_from_source(path),
+            dfile=name,
+            doraise=True,
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        )
+    try:
+        os.rename(building, home)
+    except OSError:
+        shutil.rmtree(building)  # another one was faster
+        if not os.path.exists(start):
+            raise
+    return start
+
+
+def build_zipapp(path: str) -> None:
+    """Write one file that runs on any Python >= 3.8, with bytecode for this one beside the sources."""
+    archive = io.BytesIO()
+    # Stored, not deflated: it is small, and zlib need not be loaded.
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as bundle:
+        for name, source in _sources():
+            inside = name if name == "__main__.py" else PACKAGE + "/" + name
+            _add(bundle, inside, source)
+            if name != "__main__.py":
+                _add(bundle, inside + "c", _bytecode(inside, source))
+    temporary = "%s.%d.tmp" % (path, os.getpid())
+    with open(temporary, "wb") as file:
+        file.write(b"#!/usr/bin/env -S python3 -I -S\n" + archive.getvalue())
+    os.chmod(temporary, 0o755)
+    os.replace(temporary, path)
+
+
+def _sources() -> list[tuple[str, bytes]]:
+    here = os.path.dirname(os.path.abspath(__file__))
+    sources = []
+    for name in sorted(os.listdir(here)):
+        if name.endswith(".py") and name not in _NOT_SHIPPED:
+            with open(os.path.join(here, name), "rb") as file:
+                sources.append((name, file.read()))
+    return sources
+
+
+def _bytecode(inside: str, source: bytes) -> bytes:
+    handle, compiled = tempfile.mkstemp(suffix=".pyc")
+    os.close(handle)
+    original = compiled[:-1]
+    try:
+        with open(original, "wb") as file:
+            file.write(source)
+        py_compile.compile(
+            original,
+            cfile=compiled,
+            dfile=inside,
+            doraise=True,
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        )
+        with open(compiled, "rb") as file:
+            return file.read()
+    finally:
+        for leftover in (compiled, original):
+            with contextlib.suppress(OSError):
+                os.unlink(leftover)
+
+
+def _add(bundle: zipfile.ZipFile, name: str, data: bytes) -> None:
+    bundle.writestr(zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0)), data)
