@@ -1,8 +1,8 @@
 """`make demo`: real models trained on this machine through the whole chain, shown live, and what came out.
 
 Owns the demo's server and data folder (`.stoker/demo`, a fresh one per run, kept afterwards so that checkpoints stay
-where the table says). Uses nothing of Stoker but its client and command. Leaves nothing running, however it ends. Exit code 1
-if a job failed or read fewer than 97 % of the test images right.
+where the table says). Uses nothing of Stoker but its client and command. Leaves nothing running, however it ends. Exit
+code 1 if a job failed or read fewer than 97 % of the test images right.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small real HTTP server that answers as told, for what a healthy Stoker never does: cut, stall, refuse, send away."""
+"""A small real HTTP server that answers as told, for what a healthy Stoker never does: cut, stall, send away."""
 
 from __future__ import annotations
 

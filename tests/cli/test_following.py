@@ -132,9 +132,36 @@ def test_wait_returns_at_a_phase_at_the_end_or_in_time(script: Any, sse: Any, ma
     with Client(script.url) as client:
         assert client.wait("a", until=["Running"]).status.phase == "Running"
         began = time.monotonic()
-        with pytest.raises(TimedOut, match="after 0.2 s; it goes on"):
+        with pytest.raises(TimedOut, match=r"after 0\.2 s; it goes on"):
             client.wait("a", timeout=0.2)
         assert 0.2 <= time.monotonic() - began < 3
         hold.set()
         script.on("GET", f"{JOB}/events", script.text(sse("job", make_job("a", "Failed"))))
         assert client.wait("a", until=["Running"], timeout=5).status.phase == "Failed", "an end is an end"
+
+
+def test_overlong_lines_and_a_last_line_without_end_come_as_printed(script: Any, sse: Any) -> None:
+    script.on(
+        "GET",
+        f"{JOB}/logs",
+        script.text(sse("log", "aaaa", "1.4") + sse("log", "bb", "1.7") + sse("log", "ü", "1.10")),
+        script.text(sse("log", "no end", "1.16") + sse("end", {})),
+    )
+    with Client(script.url) as client:
+        assert "".join(chunk.text for chunk in client.logs("a")) == "aaaabb\nü\nno end"
+
+
+def test_a_log_up_to_now_ends_with_its_stream(script: Any, sse: Any) -> None:
+    data = sse("log", "one", "1.4")
+
+    def whole(handler: Any) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data)
+
+    script.on("GET", f"{JOB}/logs", script.cut, whole)
+    with Client(script.url) as client:
+        assert [chunk.text for chunk in client.logs("a", follow=False)] == ["one\n"]
+    assert len(script.requests) == 2

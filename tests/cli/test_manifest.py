@@ -87,13 +87,13 @@ def test_a_fault_is_shown_with_its_line() -> None:
     [
         ("spec.cpu=4", ("spec", "cpu"), 4),
         ("spec.stop.target.value=0.9", ("spec", "stop", "target", "value"), 0.9),
-        ("spec.trainer.config.optimizer.learningRate=1e-2", ("spec", "trainer", "config", "optimizer"), {"learningRate": 0.01}),
+        ("spec.trainer.config.epochs=1e1", ("spec", "trainer", "config", "epochs"), 10),
         ("spec.retry.rules.0.limit=3", ("spec", "retry", "rules", 0, "limit"), 3),
         ("metadata.labels={team: a}", ("metadata", "labels"), {"team": "a"}),
         ("spec.env.EMPTY=", ("spec", "env", "EMPTY"), None),
         ("spec.env.URL=http://a/?b=c", ("spec", "env", "URL"), "http://a/?b=c"),
     ],
-)  # fmt: skip
+)
 def test_set(assignment: str, path: tuple[Any, ...], value: Any) -> None:
     body = parse_manifests(FILE, "job.yaml")[0].body
     override(body, assignment)

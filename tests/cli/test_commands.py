@@ -1,0 +1,221 @@
+"""The commands against a scripted server: what they send, what they print, how they end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from stoker.cli.main import _COMMANDS, cli
+
+JOBS = "/v1/projects/default/jobs"
+
+
+@pytest.fixture
+def stoker(script: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("STOKER_SERVER", script.url)
+    monkeypatch.setenv("STOKER_TOKEN", "t")
+
+    def run(*args: str, **more: Any) -> Result:
+        return CliRunner().invoke(cli, list(args), **more)
+
+    return run
+
+
+def test_help_lists_every_command_with_its_own_words() -> None:
+    listed = CliRunner().invoke(cli, ["--help"]).stdout
+    for name, entry in _COMMANDS.items():
+        command = cli.get_command(cli.make_context("stoker", ["ls"], resilient_parsing=True), name)
+        assert command is not None and command.short_help == entry.short
+        assert f"  {name}" in listed
+
+
+def test_a_command_line_becomes_a_job(stoker: Any, script: Any, make_job: Any, tmp_path: Path) -> None:
+    script.on("POST", JOBS, script.json(make_job("train-abc"), 201))
+    result = stoker(
+        *("submit", "--gpus", "2", "-w", "3", "--queue", "q", "--priority", "5", "--cpu", "4", "--memory", "8Gi"),
+        *("-e", "A=1=2", "-e", "HOST", "--max-duration", "2h", "--name", "n", "--idempotency-key", "k"),
+        *("--", sys.executable, "train.py", "--lr", "0.1", "-v"),
+        env={"HOST": "box"},
+    )
+    assert (result.exit_code, result.stdout) == (0, "train-abc\n")
+    (request,) = script.requests
+    assert request.headers["idempotency-key"] == "k"
+    assert request.body == {
+        "metadata": {"name": "n"},
+        "spec": {
+            "queue": "q",
+            "priority": 5,
+            "workers": 3,
+            "gpusPerWorker": 2,
+            "cpu": "4",
+            "memory": "8Gi",
+            "env": {"A": "1=2", "HOST": "box"},
+            "stop": {"maxDuration": "2h"},
+            "trainer": {
+                "command": [sys.executable, "train.py", "--lr", "0.1", "-v"],
+                "workingDir": str(Path.cwd()),
+            },
+        },
+    }
+
+
+def test_on_this_machine_the_users_own_program_is_meant(
+    stoker: Any, script: Any, make_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "python"
+    program.parent.mkdir()
+    program.symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(program.parent))
+    script.on("POST", JOBS, script.json(make_job(), 201))
+    assert stoker("submit", "python", "train.py").exit_code == 0, "also without --"
+    assert script.requests[0].body["spec"]["trainer"]["command"] == [str(program), "train.py"]
+    missing = stoker("submit", "--", "no-such-program")
+    assert (missing.exit_code, "no program 'no-such-program'" in missing.stderr) == (2, True)
+    assert len(script.requests) == 1
+
+
+def test_on_another_machine_the_words_stay_as_they_are(
+    script: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stoker.cli.config import Endpoint
+
+    monkeypatch.setattr(Endpoint, "loopback", property(lambda _: False))
+    script.on("POST", JOBS, script.json(make_job(), 201))
+    assert CliRunner().invoke(cli, ["--server", script.url, "submit", "--", "python", "x.py"]).exit_code == 0
+    assert script.requests[0].body == {"spec": {"trainer": {"command": ["python", "x.py"]}}}
+
+
+def test_files_overrides_and_the_line_of_a_fault(stoker: Any, script: Any, make_job: Any, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("spec:\n  cpu: 1\n  trainer: {recipe: image-classification}\n---\nspec: {cpu: x}\n")
+    fault = script.problem(422, "Invalid", "2 faults", (("/spec/cpu", "'x' is no quantity"),))
+    script.on("POST", JOBS, script.json(make_job("one"), 201), fault)
+    result = stoker("submit", "-f", str(path), "--set", "spec.priority=3", "--gpus", "1", "--idempotency-key", "k")
+    assert (result.exit_code, result.stdout) == (1, "one\n")
+    assert result.stderr == f"stoker: spec.cpu ({path}:5): 'x' is no quantity\n"
+    first, second = script.requests
+    assert first.body["spec"] == {
+        "cpu": 1,
+        "priority": 3,
+        "gpusPerWorker": 1,
+        "trainer": {"recipe": "image-classification"},
+    }
+    assert [first.headers["idempotency-key"], second.headers["idempotency-key"]] == ["k", "k.1"]
+
+
+def test_dry_run_shows_the_whole_job(stoker: Any, script: Any, make_job: Any) -> None:
+    script.on("POST", JOBS, script.json(make_job("digits-x")))
+    text = "spec: {trainer: {recipe: image-classification}}"
+    result = stoker("submit", "-f", "-", "--dry-run", "-o", "yaml", input=text)
+    assert result.exit_code == 0 and yaml.safe_load(result.stdout)["metadata"]["name"] == "digits-x"
+    assert script.requests[0].query == {"dryRun": "true"}
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["submit"], "give either -f FILE or a command"),
+        (["submit", "-f", "a.yaml", "--", "ls"], "give either -f FILE or a command"),
+        (["run", "job.yaml"], "to submit a job file: -f job.yaml"),
+        (["submit", "-f", "/no/such/file"], "can't read /no/such/file: No such file or directory"),
+        (["submit", "-e", "NOT_SET_ANYWHERE", "--", "ls"], "NOT_SET_ANYWHERE=VALUE"),
+        (["ls", "--phase", "Sleeping"], "'Sleeping' is no phase; there is: Queued, Starting"),
+        (["get", "a", "b"], "one job at a time"),
+        (["subimt"], "no command 'subimt'; did you mean 'submit'?"),
+        (["logs"], "Missing argument 'JOB'"),
+        (["ls", "--nope"], "No such option"),
+    ],
+)
+def test_wrong_usage_is_exit_code_two(stoker: Any, script: Any, args: list[str], says: str) -> None:
+    result = stoker(*args)
+    assert result.exit_code == 2 and says in result.stderr and result.stdout == ""
+    assert script.requests == []
+
+
+def test_a_refusal_is_one_line_and_exit_code_one(stoker: Any, script: Any) -> None:
+    script.on("GET", f"{JOBS}/x", script.problem(404, "NotFound", "there is no job x; `stoker ls` lists them"))
+    result = stoker("get", "x")
+    assert (result.exit_code, result.stderr) == (1, "stoker: there is no job x; `stoker ls` lists them\n")
+    script.on("GET", f"{JOBS}/x", script.problem(401, "Unauthorized", "no such token"))
+    assert stoker("get", "x").stderr == (
+        "stoker: no such token\ngive the server's token by STOKER_TOKEN (`stoker up` keeps it in <data folder>/token)\n"
+    )
+
+
+def test_no_server_is_exit_code_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.cli.wire.FIRST_PAUSE_S", 0.001)
+    result = CliRunner().invoke(cli, ["ls"])
+    assert (result.exit_code, "start one with `stoker up`" in result.stderr) == (3, True)
+    result = CliRunner().invoke(cli, ["ls", "--server", "http://127.0.0.1:9"])
+    assert (result.exit_code, "connection refused" in result.stderr) == (3, True)
+
+
+def test_ls_forms(stoker: Any, script: Any, make_job: Any) -> None:
+    page = {"items": [make_job(f"j{n}") for n in range(51)], "nextCursor": None}
+    script.on("GET", JOBS, script.json(page))
+    table = stoker("ls")
+    assert len(table.stdout.splitlines()) == 51 and table.stderr == "the newest 50; --all lists all\n"
+    assert len(stoker("ls", "--all", "-o", "name").stdout.split()) == 51
+    assert json.loads(stoker("ls", "-a", "-o", "json").stdout)[50]["metadata"]["name"] == "j50"
+    assert len(yaml.safe_load(stoker("ls", "-o", "yaml").stdout)) == 50
+    script.on("GET", JOBS, script.json({"items": [], "nextCursor": None}))
+    empty = stoker("ls", "--phase", "queued,Running", "-q", "q")
+    assert (empty.stdout, empty.stderr) == ("", "no such jobs in project default\n")
+    assert script.requests[-1].query == {"limit": "51", "queue": "q", "phase": "Queued,Running"}
+
+
+def test_projects_before_and_after_the_command(stoker: Any, script: Any, make_job: Any) -> None:
+    script.on("GET", "/v1/projects/a/jobs/x", script.json(make_job("x")))
+    for args in (["-p", "a", "get", "x"], ["get", "x", "-p", "a"], ["-p", "b", "get", "x", "--project", "a"]):
+        assert stoker(*args).exit_code == 0
+    assert stoker("get", "x", env={"STOKER_PROJECT": "a"}).exit_code == 0
+
+
+def test_verbs_go_on_after_a_refusal(stoker: Any, script: Any, make_job: Any) -> None:
+    script.on("POST", f"{JOBS}/a/cancel", script.json(make_job("a", "Running"), 202))
+    script.on("POST", f"{JOBS}/c/cancel", script.json(make_job("c", "Queued"), 202))
+    result = stoker("cancel", "a", "b", "c")
+    assert result.exit_code == 1
+    assert result.stdout == "a: cancel requested; it is Running\nc: cancel requested; it is Queued\n"
+    assert result.stderr == f"stoker: b: nothing at {JOBS}/b/cancel\n"
+
+
+def test_queues(stoker: Any, script: Any) -> None:
+    queue = {"metadata": {"name": "q"}, "spec": {}, "usage": {}}
+    script.on("PUT", "/v1/queues/q", script.json(queue, 201))
+    script.on("DELETE", "/v1/queues/q", script.json({}, 200))
+    args = ["--gpus", "4", "--memory", "64Gi", "--project", "a", "--project", "b", "--highest-priority", "9"]
+    assert stoker("queue", "set", "q", *args).exit_code == 0
+    limit = {"gpus": 4, "memory": "64Gi"}
+    assert script.requests[-1].body == {"spec": {"limit": limit, "projects": ["a", "b"], "highestPriority": 9}}
+    assert stoker("queue", "rm", "q").stdout == "queue q removed\n"
+
+
+def test_log_bytes_come_through_untouched(stoker: Any, script: Any) -> None:
+    data = b"\xff\xfe half \r 50%\r\nend"
+
+    def raw(handler: Any) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data)
+
+    script.on("GET", f"{JOBS}/a/logs", raw)
+    assert stoker("logs", "a", "--worker", "1", "--attempt", "2", "--tail", "3").stdout_bytes == data
+    (request,) = script.requests
+    assert request.query == {"worker": "1", "follow": "false", "attempt": "2", "tailLines": "3"}
+    assert request.headers["accept"] == "text/plain"
+
+
+def test_an_unexpected_error_is_one_line(stoker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.cli.client.Client.nodes", lambda self: 1 / 0)
+    result = stoker("get", "nodes")
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1
+    assert "internal error: ZeroDivisionError" in result.stderr and "STOKER_DEBUG=1" in result.stderr
+    assert isinstance(stoker("get", "nodes", env={"STOKER_DEBUG": "1"}).exception, ZeroDivisionError)

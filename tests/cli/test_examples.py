@@ -1,0 +1,67 @@
+"""The examples are what the docs and the demo say they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stoker.cli.manifest import read_manifests
+from stoker.spec.job import TrainingJobSpec
+from stoker.spec.names import API_VERSION
+from stoker.spec.quantity import parse_duration
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_a_valid_job_that_ends(path: Path) -> None:
+    (manifest,) = read_manifests(str(path))
+    assert set(manifest.body) == {"apiVersion", "kind", "metadata", "spec"}
+    assert (manifest.body["apiVersion"], manifest.body["kind"]) == (API_VERSION, "TrainingJob")
+    spec = TrainingJobSpec.model_validate(manifest.body["spec"])
+    assert spec.stop.max_duration is not None and parse_duration(spec.stop.max_duration) <= 1200
+    if spec.trainer.recipe:
+        assert spec.stop.target is not None and spec.stop.target.value == 0.97
+
+
+def test_the_three_are_there() -> None:
+    specs = {path.name: TrainingJobSpec.model_validate(read_manifests(str(path))[0].body["spec"]) for path in EXAMPLES}
+    assert (specs["digits.yaml"].workers, specs["digits.yaml"].total_gpus) == (1, 1)
+    assert (specs["mnist-ddp.yaml"].workers, specs["mnist-ddp.yaml"].total_gpus) == (2, 2)
+    command = specs["own-script.yaml"].trainer.command
+    assert command is not None and (ROOT / command[1]).is_file()
+
+
+@pytest.mark.torch
+def test_the_own_script_resumes_where_it_was_saved(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    progress = tmp_path / "progress.json"
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "STOKER_CHECKPOINT_DIR": str(tmp_path / "saved"),
+        "STOKER_PROGRESS_FILE": str(progress),
+    }
+
+    def run(epochs: int) -> str:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "examples/own-script/train.py"), "--epochs", str(epochs)],
+            env=env, capture_output=True, text=True, timeout=100, check=True,
+        )  # fmt: skip
+        return done.stdout
+
+    assert "resumed" not in run(1)
+    second = run(2)
+    assert second.startswith("resumed after epoch 1\nepoch 2/2")
+
+    from stoker.spec.worker import Progress
+
+    found = Progress.model_validate_json(progress.read_text())
+    assert (found.step, found.total_steps) == (2, 2)
+    assert found.metrics["accuracy"] > 0.8 and found.checkpoint is not None

@@ -1,0 +1,142 @@
+"""The command as a process: start-up cost, Ctrl-C, early closed pipes, a bare install."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.cli.names import job_names
+
+JOBS = "/v1/projects/default/jobs"
+STOKER = [sys.executable, "-m", "stoker.cli.main"]
+# As on a bare install: none of what the extras bring can be imported.
+BARE = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"fastapi", "uvicorn", "starlette", "numpy", "torch", "prometheus_client"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocked())
+from stoker.cli.main import main
+sys.argv[0] = "stoker"
+main()
+"""
+
+
+def test_help_imports_nothing_heavy_and_costs_little() -> None:
+    code = (
+        "import sys, time\n"
+        "from click.testing import CliRunner\n"
+        "from stoker.cli.main import cli\n"
+        "assert CliRunner().invoke(cli, ['--help']).exit_code == 0\n"
+        "print(time.process_time())\n"
+        "print(sorted({'httpx', 'pydantic', 'rich', 'yaml', 'stoker.spec.job'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    cpu_s, heavy = done.stdout.splitlines()
+    assert heavy == "[]"
+    assert float(cpu_s) < 0.6  # 0.08 s measured; the limit only catches an import that has no business here
+
+
+def test_a_bare_install_does_all_but_up(script: Any, make_job: Any) -> None:
+    script.on("GET", JOBS, script.json({"items": [make_job("a")], "nextCursor": None}))
+    bare = [sys.executable, "-c", BARE]
+    listed = subprocess.run(
+        [*bare, "--server", script.url, "ls", "-o", "name"], capture_output=True, text=True, timeout=60
+    )
+    assert (listed.returncode, listed.stdout, listed.stderr) == (0, "a\n", "")
+    up = subprocess.run([*bare, "up"], capture_output=True, text=True, timeout=60)
+    assert up.returncode == 2 and "pip install 'stoker[up]'" in up.stderr and "Traceback" not in up.stderr
+
+
+def test_ctrl_c_detaches(script: Any, sse: Any, make_job: Any, tmp_path: Path) -> None:
+    hold = threading.Event()
+    command = {"trainer": {"command": ["/bin/x"]}}
+    running = make_job("a", "Running", command, attempt=1)
+    script.on("GET", f"{JOBS}/a", script.json(running))
+    script.on("GET", f"{JOBS}/a/events", script.text(sse("job", running), hold=hold))
+    script.on("GET", f"{JOBS}/a/logs", script.text(sse("log", "hello", "1.6"), hold=hold))
+    process = subprocess.Popen(
+        [*STOKER, "--server", script.url, "follow", "a"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "hello\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        hold.set()
+    assert (process.returncode, out) == (130, "")
+    assert "detached; a goes on. Follow again: stoker follow a · cancel: stoker cancel a" in err
+    assert "Traceback" not in err
+    assert not any(request.path.endswith("/cancel") for request in script.requests)
+
+
+@pytest.mark.parametrize("args", [["ls", "-a"], ["ls", "-a", "-o", "json"], ["logs", "a"], ["logs", "-f", "a"]])
+def test_a_pipe_closed_early_ends_quietly(script: Any, sse: Any, make_job: Any, args: list[str]) -> None:
+    script.on("GET", JOBS, script.json({"items": [make_job(f"j{n}") for n in range(400)], "nextCursor": None}))
+    lines = "\n".join(f"line {n}" for n in range(100_000))
+    script.on("GET", f"{JOBS}/a/logs", script.text(sse("log", lines, f"1.{len(lines) + 1}") + sse("end", {})))
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        [*STOKER, "--server", script.url, *args], stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    os.read(read, 10)
+    os.close(read)
+    _, err = process.communicate(timeout=30)
+    assert "Traceback" not in err and "BrokenPipe" not in err, err
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["ls", "--server", "http://127.0.0.1:9"], 3),
+        (["ls", "--server", "nonsense"], 2),
+        (["get", "x", "--nope"], 2),
+        (["submit", "-f", "/no/such"], 2),
+    ],
+)
+def test_no_traceback_ever(args: list[str], code: int) -> None:
+    done = subprocess.run([*STOKER, *args], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code and "Traceback" not in done.stderr and done.stderr.strip()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_complete(shell: str) -> None:
+    done = subprocess.run([*STOKER, "completion", shell], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and f"_STOKER_COMPLETE={shell}_complete" in done.stdout
+
+
+def test_job_names_are_completed_from_the_server(script: Any, make_job: Any) -> None:
+    page = {"items": [make_job(name) for name in ("digits-2", "digits-1", "mnist")], "nextCursor": None}
+    script.on("GET", JOBS, script.json(page))
+    env = {
+        **os.environ,
+        "_STOKER_COMPLETE": "bash_complete",
+        "COMP_WORDS": "stoker logs di",
+        "COMP_CWORD": "2",
+        "STOKER_SERVER": script.url,
+        "STOKER_TOKEN": "t",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from stoker.cli.main import main; main()"],
+        env=env, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.split() == ["plain,digits-2", "plain,digits-1"]
+    assert script.requests[0].headers["authorization"] == "Bearer t"
+
+
+def test_completion_is_silent_without_a_server(script: Any) -> None:
+    assert job_names("http://127.0.0.1:9", None, None) == []
+    assert job_names(None, None, None) == []
+    script.on("GET", JOBS, script.json([1], 200))
+    assert job_names(script.url, None, None) == []

@@ -1,0 +1,137 @@
+"""Following a job: its output, its progress and the exit code it leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from stoker.cli.board import Bars, Lines
+from stoker.cli.main import cli
+from stoker.cli.tracking import exit_code
+from stoker.spec.job import TrainingJob
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+JOBS = "/v1/projects/default/jobs"
+COMMAND = {"trainer": {"command": ["/bin/train"], "workingDir": "/"}}
+
+
+def _progress(step: int, **metrics: float) -> dict[str, Any]:
+    return {"at": step, "step": step, "totalSteps": 10, "metrics": metrics}
+
+
+def _serve(script: Any, sse: Any, job: dict[str, Any], *frames: bytes, logs: bytes = b"") -> None:
+    script.on("POST", JOBS, script.json(job, 201))
+    script.on("GET", f"{JOBS}/a", script.json(job))
+    script.on("GET", f"{JOBS}/a/events", script.text(b"".join(frames)))
+    script.on("GET", f"{JOBS}/a/logs", script.text(logs + sse("end", {})))
+
+
+def _run(script: Any, *args: str) -> Any:
+    return CliRunner().invoke(cli, ["--server", script.url, *args])
+
+
+def test_a_recipe_shows_its_progress_and_ends_with_zero(script: Any, sse: Any, make_job: Any) -> None:
+    done = make_job(
+        "a", "Succeeded", reason="Completed", message="target reached", progress=_progress(9, accuracy=0.98)
+    )
+    _serve(
+        script,
+        sse,
+        make_job("a", "Queued", message="waits"),
+        sse("job", make_job("a", "Queued", message="waits for 1 GPU")),
+        sse("job", make_job("a", "Running", attempt=1, progress=_progress(1, loss=0.5))),
+        sse("job", done),
+        sse("end", {"phase": "Succeeded"}),
+    )
+    result = _run(script, "run", "-f", str(EXAMPLES / "digits.yaml"))
+    assert result.exit_code == 0
+    lines = [line.split(maxsplit=1)[1] for line in result.stdout.splitlines()]
+    assert lines == [
+        "a                Queued     waits for 1 GPU",
+        "a                Running    step 1/10 · loss 0.5",
+        "a                Succeeded  step 9/10 · accuracy 98.00%",
+    ]
+    assert result.stderr == "submitted a\na Succeeded: target reached\n"
+
+
+def test_a_command_s_output_is_all_that_is_on_standard_output(script: Any, sse: Any, make_job: Any) -> None:
+    workers = [{"worker": 0, "node": "n", "exitCode": 7, "category": "UserError"}]
+    attempt = {"number": 1, "endedAt": "2026-01-01T00:00:00Z", "category": "UserError", "workers": workers}
+    failed = make_job("a", "Failed", COMMAND, attempt=1, attempts=[attempt], message="exit code 7")
+    _serve(
+        script,
+        sse,
+        make_job("a", "Queued", COMMAND),
+        sse("job", make_job("a", "Running", COMMAND, attempt=1)),
+        sse("job", failed),
+        sse("end", {"phase": "Failed"}),
+        logs=sse("log", "hello\nworld", "1.12"),
+    )
+    result = _run(script, "run", "--", "true")
+    assert (result.exit_code, result.stdout) == (7, "hello\nworld\n")
+    assert "a Failed: exit code 7" in result.stderr and "stoker why a" in result.stderr
+
+
+def test_a_job_that_never_ran_has_no_log_and_that_is_no_error(script: Any, sse: Any, make_job: Any) -> None:
+    cancelled = make_job(
+        "a", "Cancelled", COMMAND, attempt=1, attempts=[{"number": 1, "endedAt": "2026-01-01T00:00:00Z"}]
+    )
+    _serve(script, sse, cancelled, sse("job", cancelled), sse("end", {"phase": "Cancelled"}))
+    script.on("GET", f"{JOBS}/a/logs", script.problem(404, "NotFound", "no log"))
+    result = _run(script, "follow", "a")
+    assert (result.exit_code, result.stdout) == (130, "")
+
+
+@pytest.mark.parametrize(
+    ("phase", "category", "code", "leaves"),
+    [
+        ("Succeeded", None, 0, 0),
+        ("Failed", "UserError", 3, 3),
+        ("Failed", "UserError", None, 1),
+        ("Failed", "BadConfig", 64, 1),
+        ("Failed", "NodeLost", None, 1),
+        ("Cancelled", "Interrupted", 75, 130),
+    ],
+)
+def test_exit_codes(make_job: Any, phase: str, category: str | None, code: int | None, leaves: int) -> None:
+    collateral = {"worker": 0, "node": "n", "exitCode": 143, "category": "Interrupted"}
+    cause = {"worker": 1, "node": "n", "exitCode": code, "category": category}
+    end = {"number": 2, "endedAt": "2026-01-01T00:00:00Z", "category": category, "workers": [collateral, cause]}
+    first = {"number": 1, "endedAt": "2026-01-01T00:00:00Z", "category": "NodeLost"}
+    job = make_job("a", phase, attempt=2, attempts=[first, end])
+    assert exit_code(TrainingJob.model_validate(job)) == leaves
+
+
+def test_lines_come_at_changes_of_phase_and_every_few_seconds(make_job: Any) -> None:
+    import io
+
+    clock = [0.0]
+    out = io.StringIO()
+    lines = Lines(out, every_s=3, clock=lambda: clock[0])
+    for at in range(10):
+        clock[0] = float(at)
+        job = make_job("a", "Running", attempt=1, progress=_progress(at))
+        lines.update(TrainingJob.model_validate(job))
+        lines.update(TrainingJob.model_validate(job))
+    assert [line.split()[0] for line in out.getvalue().splitlines()] == ["0s", "3s", "6s", "9s"]
+
+
+@pytest.mark.parametrize("width", [30, 60, 120])
+def test_bars_fit_the_terminal(make_job: Any, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = io.StringIO()
+    out.isatty = lambda: True  # type: ignore[method-assign]
+    with Bars(out) as bars:
+        for number in range(2):
+            job = make_job(f"job-{number}", "Running", progress=_progress(5, loss=0.25, accuracy=0.5))
+            bars.update(TrainingJob.model_validate(job))
+        bars.say("a [word] beside it")
+    text = out.getvalue()
+    assert "job-1" in text and "a [word] beside it" in text
+    assert width < 100 or "step 5/10 · loss 0.25 · accuracy 50.00%" in text
