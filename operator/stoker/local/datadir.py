@@ -108,6 +108,7 @@ class DataDir:
     def unlock(self) -> None:
         if self._lock is not None:
             os.ftruncate(self._lock, 0)
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # closing is not enough while a child is between fork and exec
             os.close(self._lock)
             self._lock = None
 

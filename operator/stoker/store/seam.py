@@ -22,7 +22,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-_RULE = re.compile(r"(?P<action>kill|fail)(?:\s+(?P<side>before|after))?\s+(?P<call>\S.*?)(?::(?P<nth>\d+|\*))?")
+_RULE = re.compile(
+    r"(?P<action>kill|fail)(?:\s+(?P<side>before|after))?\s+"
+    # A number, or a name: `room.verb` and perhaps more words. A misspelt rule must not pass for a name.
+    r"(?P<call>\d+|[^\s:]*[.*][^\s:]*(?:\s+[^\s:]+)*)(?::(?P<nth>\d+|\*))?"
+)
 
 
 class InjectedFault(OSError):
