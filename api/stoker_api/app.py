@@ -27,7 +27,7 @@ from .middleware.limits import Limits
 from .middleware.observe import Observe
 from .openapi import document
 from .problems import Code, Problem
-from .routes import actions, events, explain, health, jobs, logs, nodes, queues, report
+from .routes.table import ROUTERS
 from .services import Services
 
 _BY_STATUS = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.BODY_TOO_LARGE}
@@ -68,8 +68,8 @@ def bare_app(**settings: Any) -> FastAPI:
         dependencies=[Depends(authorize)],
         **settings,
     )
-    for module in (health, jobs, actions, events, logs, explain, queues, nodes, report):
-        app.include_router(module.router)
+    for router in ROUTERS:
+        app.include_router(router)
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_exception)

@@ -12,13 +12,13 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
 from .access import Access, declared
 from .jobs.request import Submission
 from .models import ProblemDocument, ProgressReport, QueuePut
 from .problems import MEDIA_TYPE
+from .routes.table import api_routes
 
 _REF = "#/components/schemas/{model}"
 _PROBLEM = {
@@ -48,9 +48,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     for name, schema in own["$defs"].items():
         schemas.setdefault(name, schema)
     found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    opened = {
-        route.path for route in app.routes if isinstance(route, APIRoute) and declared(route.endpoint) is Access.OPEN
-    }
+    opened = {route.path for route in api_routes() if declared(route.endpoint) is Access.OPEN}
     for path, item in found["paths"].items():
         for operation in item.values():
             operation["responses"].pop("422", None)

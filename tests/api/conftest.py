@@ -1,0 +1,268 @@
+"""The real app over the real embedded store, with worker logs in plain files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stoker.local.store import EmbeddedStore
+from stoker.spec.event import EVENTS, Event, ObjectRef
+from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
+from stoker.spec.node import NODES, Gpu, GPUNode
+from stoker.spec.pod import PODS, Container, Pod, PodSpec
+from stoker.spec.queue import QUEUES, Queue, QueueLimit, QueueSpec
+from stoker.store.clock import SystemClock
+from stoker_api.app import create_app
+from stoker_api.deps import Deps, make_deps, running_caches
+from stoker_api.ports import LogChunk
+from stoker_api.serve import serving
+from stoker_api.services import Services
+from stoker_api.streams.sse import StreamSettings
+from stoker_api.tokens import TokenFile
+
+REPORT_KEY = b"k" * 32
+BASE = "http://127.0.0.1"
+
+
+@dataclass
+class FileLogs:
+    """A log source over one file per pod."""
+
+    folder: Path
+    ended: set[str] = field(default_factory=set)
+    grown: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def append(self, pod_uid: str, data: bytes, *, end: bool = False) -> None:
+        async with self.grown:
+            with (self.folder / pod_uid).open("ab") as file:
+                file.write(data)
+            if end:
+                self.ended.add(pod_uid)
+            self.grown.notify_all()
+
+    async def read(self, pod_uid: str, offset: int, limit: int) -> LogChunk | None:
+        path = self.folder / pod_uid
+        if not path.exists():
+            return None
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(offset)
+            return LogChunk(file.read(limit), size, pod_uid in self.ended)
+
+    def _more(self, pod_uid: str, offset: int) -> bool:
+        path = self.folder / pod_uid
+        return pod_uid in self.ended or (path.exists() and path.stat().st_size > offset)
+
+    async def wait_growth(self, pod_uid: str, offset: int, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self.grown:
+                await self.grown.wait_for(lambda: self._more(pod_uid, offset))
+
+
+@dataclass
+class World:
+    """The app, its parts, and hands to play operator and agent with."""
+
+    deps: Deps
+    app: Any
+    logs: FileLogs
+    keys: dict[str, str]
+    base: str = BASE
+    client: httpx.AsyncClient = field(init=False)
+
+    @property
+    def services(self) -> Services:
+        return self.app.state.services  # type: ignore[no-any-return]
+
+    @property
+    def store(self) -> Any:
+        return self.deps.store
+
+    def auth(self, who: str = "alice") -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.keys[who]}"}
+
+    async def call(self, method: str, path: str, *, who: str = "alice", **how: Any) -> httpx.Response:
+        headers = {**self.auth(who), **how.pop("headers", {})}
+        return await self.client.request(method, path, headers=headers, **how)
+
+    async def submit(self, *, project: str = "alpha", who: str = "alice", **body: Any) -> httpx.Response:
+        key = body.pop("key", None)
+        headers = {} if key is None else {"Idempotency-Key": key}
+        return await self.call("POST", f"/v1/projects/{project}/jobs", who=who, headers=headers, json=body or job_body())
+
+    async def job(self, name: str = "one", **spec: Any) -> TrainingJob:
+        """A stored job."""
+        answer = await self.submit(**job_body(name, **spec))
+        assert answer.status_code == 201, answer.text
+        return TrainingJob.model_validate(answer.json())
+
+    async def status(self, job: TrainingJob, **patch: Any) -> TrainingJob:
+        """Play the operator: patch the job's status and wait until the api sees it."""
+        stored = await self.store.patch_status(JOBS, job.key, patch, manager="operator")
+        await self.deps.jobs.at_least(stored.metadata.resource_version, timeout_s=5)
+        return stored  # type: ignore[no-any-return]
+
+    async def pod(self, job: TrainingJob, attempt: int = 1, worker: int = 0) -> Pod:
+        labels = {
+            LABEL_JOB: job.metadata.name,
+            LABEL_JOB_UID: job.uid,
+            LABEL_ATTEMPT: str(attempt),
+            LABEL_WORKER: str(worker),
+        }
+        meta = ObjectMeta(
+            name=f"{job.metadata.name}-{attempt}-{worker}", namespace=job.metadata.namespace, labels=labels
+        )
+        stored = await self.store.create(PODS, Pod(metadata=meta, spec=PodSpec(containers=(Container(),))))
+        await self.deps.pods.at_least(stored.metadata.resource_version, timeout_s=5)
+        return stored  # type: ignore[no-any-return]
+
+    async def event(self, job: TrainingJob, reason: str) -> Event:
+        stored = await self.store.create(
+            EVENTS,
+            Event(
+                metadata=ObjectMeta(name=f"{job.metadata.name}.{reason.lower()}", namespace=job.metadata.namespace),
+                involved_object=ObjectRef(kind="TrainingJob", name=job.metadata.name, uid=job.uid),
+                reason=reason,
+                first_timestamp=self.deps.clock.now(),
+            ),
+        )
+        await self.deps.events.at_least(stored.metadata.resource_version, timeout_s=5)
+        return stored  # type: ignore[no-any-return]
+
+    async def names(self) -> list[str]:
+        return [str(job.key) for job in (await self.store.list(JOBS)).items]
+
+
+def job_body(name: str | None = None, **spec: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {"spec": {"trainer": {"command": ["python", "train.py"]}, **spec}}
+    if name is not None:
+        body["metadata"] = {"name": name}
+    return body
+
+
+@pytest.fixture
+def body() -> Callable[..., dict[str, Any]]:
+    return job_body
+
+
+@contextlib.asynccontextmanager
+async def _world(path: Path, streams: StreamSettings | None = None) -> AsyncIterator[World]:
+    clock = SystemClock()
+    tokens = TokenFile.open(path / "tokens")
+    admin = tokens.ensure_admin().read_text().strip()
+    keys = {
+        "admin": admin,
+        "alice": tokens.add("alice", "user", ["alpha"]),
+        "bob": tokens.add("bob", "user", ["beta"]),
+        "reader": tokens.add("reader", "reader", ["alpha"]),
+        "garbage": "stk_garbage",
+    }
+    (path / "logs").mkdir()
+    logs = FileLogs(path / "logs")
+    async with EmbeddedStore(path / "store.db", clock) as store:
+        deps = make_deps(
+            store,
+            logs=logs,
+            tokens=tokens,
+            report_key=REPORT_KEY,
+            clock=clock,
+            streams=streams or StreamSettings(heartbeat_s=0.2, linger_s=0.05, send_timeout_s=1.0),
+        )
+        await store.create(QUEUES, Queue(metadata=ObjectMeta(name="default")))
+        await store.create(
+            QUEUES,
+            Queue(
+                metadata=ObjectMeta(name="small"),
+                spec=QueueSpec(limit=QueueLimit(gpus=1), projects=("alpha",), highest_priority=10),
+            ),
+        )
+        gpus = tuple(Gpu(uuid=f"GPU-{n}", index=n, model="Tiny", memory_bytes=8 << 30) for n in range(2))
+        node = GPUNode(metadata=ObjectMeta(name="node-a"))
+        await store.create(NODES, node)
+        status = {"ready": True, "cpuMilli": 8000, "memoryBytes": 32 << 30}
+        listed = [gpu.model_dump(mode="json", by_alias=True, exclude_none=True) for gpu in gpus]
+        await store.patch_status(NODES, Key("", "node-a"), {**status, "gpus": listed}, manager="agent")
+        app = create_app(deps)
+        async with running_caches(deps):
+            yield World(deps, app, logs, keys)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """The app called in process: for everything that is no stream."""
+    async with _world(tmp_path) as found, found.services.running():
+        transport = httpx.ASGITransport(found.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url=BASE) as found.client:
+            yield found
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[World]:
+    """The app behind uvicorn on a loopback port."""
+    async with _world(tmp_path) as found, serving(found.app) as port:
+        found.base = f"{BASE}:{port}"
+        async with httpx.AsyncClient(base_url=found.base, timeout=10) as found.client:
+            yield found
+
+
+@dataclass(frozen=True)
+class Frame:
+    event: str
+    data: str
+    id: str | None
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+
+def parse_frames(text: str) -> list[Frame]:
+    """The complete events of an SSE text, as the WHATWG's parser dispatches them."""
+    frames = []
+    for block in text.split("\n\n")[:-1]:
+        fields: dict[str, list[str]] = {}
+        for line in block.split("\n"):
+            name, _, value = line.partition(":")
+            fields.setdefault(name, []).append(value.removeprefix(" "))
+        if "data" in fields:
+            ids = fields.get("id")
+            frames.append(Frame(fields.get("event", ["message"])[-1], "\n".join(fields["data"]), ids[-1] if ids else None))
+    return frames
+
+
+@pytest.fixture
+def frames() -> Callable[[str], list[Frame]]:
+    return parse_frames
+
+
+Follow = Callable[..., AsyncIterator[Frame]]
+
+
+@pytest.fixture
+def follow() -> Follow:
+    """Follow an SSE route frame by frame."""
+
+    async def run(world: World, path: str, *, who: str = "alice", last_id: str | None = None) -> AsyncIterator[Frame]:
+        headers = {**world.auth(who), "Accept": "text/event-stream"}
+        if last_id is not None:
+            headers["Last-Event-ID"] = last_id
+        async with world.client.stream("GET", path, headers=headers) as answer:
+            assert answer.status_code == 200, await answer.aread()
+            held = ""
+            async for text in answer.aiter_text():
+                held += text
+                whole, cut, held = held.rpartition("\n\n")
+                for frame in parse_frames(whole + cut):
+                    yield frame
+
+    return run
