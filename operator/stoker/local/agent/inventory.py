@@ -43,6 +43,16 @@ class VirtualGpus:
         return self._gpus
 
 
+class Together:
+    """What several inventories show, real GPUs before simulated ones by the order given."""
+
+    def __init__(self, *inventories: Inventory) -> None:
+        self._inventories = inventories
+
+    async def read(self, held: Callable[[], Collection[str]], is_ours: Callable[[int], bool]) -> tuple[Gpu, ...]:
+        return tuple([gpu for inventory in self._inventories for gpu in await inventory.read(held, is_ours)])
+
+
 class NvmlGpus:
     """The GPUs that NVML shows, read in a short-lived child; none where no driver is installed."""
 

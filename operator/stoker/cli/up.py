@@ -1,0 +1,224 @@
+"""`stoker up`: store, operator, node agent and api in one process on one machine.
+
+Owns the composition and the process: data folder, lock, socket, signals, what it prints. Holds no rule of its own. One
+of the few places that pick a concrete store (DESIGN §2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from stoker.controller.jobs import PODS_BY_JOB, job_of
+from stoker.controller.operator import Operator
+from stoker.local.agent.agent import NodeAgent
+from stoker.local.agent.inventory import NvmlGpus, Together, VirtualGpus
+from stoker.local.agent.logs import WorkerLogs
+from stoker.local.datadir import DataDir, DataDirError, write_private
+from stoker.local.store import EmbeddedStore
+from stoker.sched.step import Settings
+from stoker.spec.job import JOBS
+from stoker.spec.node import NODES, Gpu
+from stoker.spec.pod import PODS
+from stoker.spec.quantity import cpu_milli, format_bytes, format_cpu, memory_bytes
+from stoker.spec.queue import QUEUES
+from stoker.store.cache import WatchCache
+from stoker.store.clock import SystemClock
+from stoker.store.port import StoreError
+from stoker.store.seam import Seam
+from stoker_api.app import create_app
+from stoker_api.deps import event_cache, make_deps
+from stoker_api.serve import BindError, bind, serve
+from stoker_api.tokens import TokenError, TokenFile
+
+from .config import data_folder
+
+log = logging.getLogger("stoker.up")
+
+NODE_NAME = "local"
+# One node: there is no other to go to, so blame only lets a bad moment pass.
+SETTINGS = Settings(start_timeout_s=120.0, blame_s=5.0)
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """What `stoker up` was told."""
+
+    data: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 8470
+    virtual_gpus: int = 0
+    cpus: str | None = None
+    memory: str | None = None
+    allow_hosts: tuple[str, ...] = ()
+
+
+def run_up(options: UpOptions) -> int:
+    """Run until SIGTERM or Ctrl-C. Returns the exit code: 0, or 1 when it could not start or broke down."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        datadir = DataDir(options.data or data_folder())
+        datadir.lock()
+        listening = bind(options.host, _port(options, datadir))
+    except (DataDirError, TokenError, BindError, ValueError) as error:
+        return _refuse(str(error))
+    try:
+        asyncio.run(_Up(options, datadir, listening).run())
+    except (StoreError, TokenError) as error:
+        return _refuse(str(error))
+    except Exception:
+        log.exception("stoker up broke down; its jobs go on, start it again")
+        return 1
+    finally:
+        datadir.endpoint.unlink(missing_ok=True)
+        datadir.unlock()
+    return 0
+
+
+class _Up:
+    """One run of the server."""
+
+    def __init__(self, options: UpOptions, datadir: DataDir, listening: socket.socket) -> None:
+        self._options = options
+        self._datadir = datadir
+        self._listening = listening
+        host, port = options.host, listening.getsockname()[1]
+        self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def run(self) -> None:
+        """Everything at once; ends when told to, or with the first part that can't go on."""
+        async with AsyncExitStack() as stack:
+            clock, seam = SystemClock(), _seam()
+            stack.callback(seam.close)
+            store = await stack.enter_async_context(EmbeddedStore(self._datadir.db, clock, seam))
+            for kind, key, why in store.unreadable:
+                log.error("%s %s in %s can't be read by this version and is left alone: %s", kind, key, store, why)
+            tokens = TokenFile.open(self._datadir.path)
+            token_file = tokens.ensure_admin()
+            jobs = WatchCache(store, JOBS, clock=clock)
+            queues = WatchCache(store, QUEUES, clock=clock)
+            nodes = WatchCache(store, NODES, clock=clock)
+            pods = WatchCache(store, PODS, clock=clock, indexes={PODS_BY_JOB: job_of})
+            events = event_cache(store, clock)
+            operator = Operator(store, jobs=jobs, queues=queues, nodes=nodes, pods=pods, clock=clock, settings=SETTINGS)
+            agent = NodeAgent(
+                store,
+                pods,
+                self._datadir,
+                node_name=NODE_NAME,
+                inventory=Together(NvmlGpus(), VirtualGpus(self._options.virtual_gpus)),
+                clock=clock,
+                seam=seam,
+                report_url=lambda: self._url,
+                report_key=self._datadir.report_key(),
+                cpu_milli=_cpu_milli(self._options),
+                memory_bytes=_memory_bytes(self._options),
+                job_exists=lambda uid: not jobs.is_synced or jobs.by_uid(uid) is not None,
+            )
+            app = create_app(
+                make_deps(
+                    store,
+                    logs=WorkerLogs(self._datadir),
+                    tokens=tokens,
+                    report_key=self._datadir.report_key(),
+                    clock=clock,
+                    jobs=jobs,
+                    queues=queues,
+                    nodes=nodes,
+                    pods=pods,
+                    events=events,
+                    hosts=self._options.allow_hosts,
+                )
+            )
+            caches = (jobs, queues, nodes, pods, events)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    parts = [tasks.create_task(cache.run()) for cache in caches]
+                    await asyncio.gather(*(cache.synced() for cache in caches))
+                    # The agent first: it must know its living workers before anything is placed beside them.
+                    parts.append(tasks.create_task(agent.run()))
+                    await agent.ready.wait()
+                    parts.append(tasks.create_task(operator.run()))
+                    parts.append(tasks.create_task(serve(app, sock=self._listening, on_ready=self._announce)))
+                    _stop_on_signals(parts)
+                    gpus = [gpu for node in nodes.values() for gpu in node.status.gpus]
+                    self._greet(token_file, gpus)
+            finally:
+                if agent.alive:
+                    workers = "1 worker goes on" if agent.alive == 1 else f"{agent.alive} workers go on"
+                    click.echo(f"stoker: stopped; {workers} and the next `stoker up` finds them", err=True)
+
+    def _announce(self, _port: int) -> None:
+        # What was loaded so far lives as long as the process: the collector need not walk it again and again.
+        gc.collect()
+        gc.freeze()
+        write_private(self._datadir.endpoint, json.dumps({"url": self._url, "pid": os.getpid()}).encode() + b"\n")
+
+    def _greet(self, token_file: Path, gpus: list[Gpu]) -> None:
+        real = [gpu for gpu in gpus if not gpu.simulated]
+        offers = [f"{len(real)} x {real[0].model}"] if real else []
+        if len(gpus) > len(real):
+            offers.append(f"{len(gpus) - len(real)} simulated GPUs (slots, not devices)")
+        if not offers:
+            offers.append("no GPU (jobs with gpusPerWorker: 0 run; `--virtual-gpus N` offers simulated ones)")
+        cpus, memory = format_cpu(_cpu_milli(self._options)), format_bytes(_memory_bytes(self._options))
+        click.echo(
+            f"stoker: ready at {self._url}\n"
+            f"  token  {token_file}\n"
+            f"  offers {' and '.join(offers)}, {cpus} CPUs, {memory} memory\n"
+            f"  try    stoker run --gpus {1 if gpus else 0} -- python -c 'print(42)'",
+            err=True,
+        )
+
+
+def _stop_on_signals(parts: list[asyncio.Task[None]]) -> None:
+    def stop() -> None:
+        # Once: a second cancel would cut off the graceful end that the first one began.
+        while parts:
+            parts.pop().cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+
+
+def _port(options: UpOptions, datadir: DataDir) -> int:
+    """The port asked for; with 0 the one that living workers already report to, if there was one."""
+    if options.port:
+        return options.port
+    try:
+        return int(json.loads(datadir.endpoint.read_text())["url"].rpartition(":")[2])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _seam() -> Seam:
+    """Faults that the crash sweep asks for by environment (docs/verify.md); none otherwise."""
+    trace = os.environ.get("STOKER_SEAM_TRACE")
+    return Seam.parse(os.environ.get("STOKER_SEAM", ""), trace=Path(trace) if trace else None)
+
+
+def _cpu_milli(options: UpOptions) -> int:
+    return cpu_milli(options.cpus) if options.cpus else 1000 * len(os.sched_getaffinity(0))
+
+
+def _memory_bytes(options: UpOptions) -> int:
+    """What workers may share: what was said, else the machine's memory less a tenth for everything else."""
+    if options.memory:
+        return memory_bytes(options.memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 9 // 10
+
+
+def _refuse(why: str) -> int:
+    click.echo(f"stoker: {why}", err=True)
+    return 1
