@@ -38,6 +38,7 @@ def test_the_three_are_there() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_the_own_script_resumes_where_it_was_saved(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")

@@ -93,7 +93,7 @@ def test_a_pipe_closed_early_ends_quietly(script: Any, sse: Any, make_job: Any, 
     os.close(read)
     _, err = process.communicate(timeout=30)
     assert "Traceback" not in err and "BrokenPipe" not in err, err
-    assert process.returncode == 1
+    assert process.returncode in (0, 1)  # 0: all was written before the pipe was closed
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_pipe_closed_early_ends_quietly(script: Any, sse: Any, make_job: Any, 
         (["ls", "--server", "http://127.0.0.1:9"], 3),
         (["ls", "--server", "nonsense"], 2),
         (["get", "x", "--nope"], 2),
-        (["submit", "-f", "/no/such"], 2),
+        (["submit", "-f", "/no/such", "--server", "http://127.0.0.1:9"], 2),
     ],
 )
 def test_no_traceback_ever(args: list[str], code: int) -> None:

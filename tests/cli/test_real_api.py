@@ -1,0 +1,290 @@
+"""The client and the commands against the real api over the real embedded store; the tests play the operator."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("fastapi")
+
+from stoker.cli.client import Client
+from stoker.cli.errors import ApiError
+from stoker.cli.main import cli
+from stoker.cli.views import EventSeen, JobChanged, JobEnded
+from stoker.local.store import EmbeddedStore
+from stoker.spec.event import EVENTS, Event, ObjectRef
+from stoker.spec.job import JOBS, TrainingJob, TrainingJobSpec
+from stoker.spec.meta import ObjectMeta
+from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
+from stoker.spec.pod import PODS, Container, Pod, PodSpec
+from stoker.spec.queue import QUEUES, Queue
+from stoker.store.clock import SystemClock
+from stoker_api.app import create_app
+from stoker_api.deps import Deps, make_deps, running_caches
+from stoker_api.ports import LogChunk
+from stoker_api.serve import serving
+from stoker_api.streams.sse import StreamSettings
+from stoker_api.tokens import TokenFile
+
+T = TypeVar("T")
+SPEC = {"trainer": {"command": ["python", "train.py"]}}
+
+
+class Logs:
+    """Logs in memory; `grow` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+        self.ended: set[str] = set()
+
+    async def read(self, pod_uid: str, offset: int, limit: int) -> LogChunk | None:
+        found = self.data.get(pod_uid)
+        if found is None:
+            return None
+        return LogChunk(found[offset : offset + limit], len(found), pod_uid in self.ended)
+
+    async def wait_growth(self, pod_uid: str, offset: int, timeout_s: float) -> None:
+        for _ in range(max(1, int(timeout_s / 0.01))):
+            if pod_uid in self.ended or len(self.data.get(pod_uid, b"")) > offset:
+                return
+            await asyncio.sleep(0.01)
+
+
+class Live:
+    """An api in a thread, as `stoker up` would run it; `restart` cuts every connection and comes back on the port."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.logs = Logs()
+        self.deps: Deps
+        self.loop = asyncio.new_event_loop()
+        self.ready = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        assert self.ready.wait(20)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.run(self._live())
+
+    async def _live(self) -> None:
+        clock = SystemClock()
+        tokens = TokenFile.open(self.home)
+        tokens.ensure_admin()
+        self.stop, self.again = asyncio.Event(), asyncio.Event()
+        settings = StreamSettings(heartbeat_s=0.2, linger_s=0.02, send_timeout_s=5)
+        async with EmbeddedStore(self.home / "store.db", clock) as store:
+            await store.create(QUEUES, Queue(metadata=ObjectMeta(name="default")))
+            self.deps = make_deps(
+                store, logs=self.logs, tokens=tokens, report_key=b"k" * 32, clock=clock, streams=settings
+            )
+            async with running_caches(self.deps):
+                port = 0
+                while not self.stop.is_set():
+                    async with serving(create_app(self.deps), port=port) as port:
+                        text = json.dumps({"url": f"http://127.0.0.1:{port}", "pid": 1})
+                        (self.home / "endpoint.json").write_text(text)
+                        self.ready.set()
+                        await self.again.wait()
+                        self.again.clear()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
+
+    def restart(self) -> None:
+        self.ready.clear()
+        self.loop.call_soon_threadsafe(self.again.set)
+        assert self.ready.wait(20)
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.stop.set)
+        self.loop.call_soon_threadsafe(self.again.set)
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+    # playing the operator and the agent
+
+    def status(self, job: TrainingJob, **patch: Any) -> None:
+        stored = self.do(self.deps.store.patch_status(JOBS, job.key, patch, manager="operator"))
+        self.do(self.deps.jobs.at_least(stored.metadata.resource_version, timeout_s=5))
+
+    def event(self, job: TrainingJob, reason: str) -> None:
+        event = Event(
+            metadata=ObjectMeta(name=f"{job.metadata.name}.{reason.lower()}", namespace=job.metadata.namespace),
+            involved_object=ObjectRef(kind="TrainingJob", name=job.metadata.name, uid=job.uid),
+            reason=reason,
+            message=f"it was {reason}",
+            first_timestamp=SystemClock().now(),
+        )
+        self.do(self.deps.store.create(EVENTS, event))
+
+    def pod(self, job: TrainingJob, attempt: int = 1) -> str:
+        name = f"{job.metadata.name}-{attempt}-0"
+        labels = {
+            LABEL_JOB: job.metadata.name,
+            LABEL_JOB_UID: job.uid,
+            LABEL_ATTEMPT: str(attempt),
+            LABEL_WORKER: "0",
+        }
+        meta = ObjectMeta(name=name, namespace=job.metadata.namespace, labels=labels)
+        pod = self.do(self.deps.store.create(PODS, Pod(metadata=meta, spec=PodSpec(containers=(Container(),)))))
+        self.do(self.deps.pods.at_least(pod.metadata.resource_version, timeout_s=5))
+        return pod.uid
+
+
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    home = tmp_path / "data"
+    home.mkdir(mode=0o700)
+    monkeypatch.setenv("STOKER_HOME", str(home))
+    found = Live(home)
+    yield found
+    found.close()
+
+
+def test_the_life_of_jobs_through_the_sdk(live: Live) -> None:
+    with Client() as client:
+        assert client.whoami().role == "admin"
+        first = client.submit(SPEC, name="one", idempotency_key="k")
+        assert client.submit(SPEC, name="one", idempotency_key="k").uid == first.uid
+        with pytest.raises(ApiError) as met:
+            client.submit({**SPEC, "priority": 3}, name="one", idempotency_key="k")
+        assert met.value.status == 422
+        typed = client.submit(TrainingJobSpec.model_validate({**SPEC, "priority": 7}))
+        assert typed.spec.priority == 7 and typed.metadata.name.startswith("train")
+        dry = client.submit(SPEC, name="dry", dry_run=True)
+        assert dry.metadata.name == "dry"
+        names = [job.metadata.name for job in client.list()]
+        assert names == [typed.metadata.name, "one"], "newest first, and no dry one"
+        assert client.suspend("one").spec.suspend and not client.resume("one").spec.suspend
+        assert client.cancel("one").spec.cancel
+        live.status(first, phase="Cancelled", reason="Cancelled")
+        assert client.wait("one", timeout=5).status.phase == "Cancelled"
+        assert client.retry("one").spec.retry_generation == 1
+        with pytest.raises(ApiError) as met:
+            client.get("nobody")
+        assert met.value.status == 404
+
+
+def test_queues_through_the_sdk_and_the_command(live: Live) -> None:
+    made = CliRunner().invoke(cli, ["queue", "set", "small", "--gpus", "1", "--project", "default", "-o", "json"])
+    assert made.exit_code == 0 and json.loads(made.stdout)["spec"]["limit"] == {"gpus": 1}
+    with Client() as client:
+        assert client.queue("small").usage.pending == 0
+        assert {queue.metadata.name for queue in client.queues()} == {"default", "small"}
+        client.put_queue("small", {"limit": {"gpus": 2}})
+        assert client.queue("small").spec.projects is None, "a put replaces the whole"
+        client.submit({**SPEC, "queue": "small"})
+        with pytest.raises(ApiError) as met:
+            client.delete_queue("small")
+        assert met.value.status == 409
+
+
+def test_events_over_a_restart_come_once_each(live: Live) -> None:
+    with Client() as client:
+        job = client.submit(SPEC, name="a")
+        live.event(job, "Placed")
+        seen: list[str] = []
+        with client.events("a") as updates:
+            for update in updates:
+                match update:
+                    case EventSeen(event):
+                        seen.append(event.reason)
+                        if event.reason == "Placed":
+                            live.restart()
+                            live.event(job, "Started")
+                        elif event.reason == "Started":
+                            live.status(job, phase="Succeeded", reason="Completed", message="done")
+                    case JobChanged(changed):
+                        seen.append(changed.status.phase)
+                    case JobEnded(end):
+                        seen.append(f"end {end.message}")
+    assert [word for word in seen if word in ("Placed", "Started")] == ["Placed", "Started"]
+    assert seen[-2:] == ["Succeeded", "end done"]
+
+
+def test_a_log_over_restarts_and_attempts_is_whole(live: Live) -> None:
+    with Client() as client:
+        job = client.submit(SPEC, name="a")
+        uid = live.pod(job)
+        expected = [f"line {number} of 200 ü" for number in range(200)]
+        live.status(job, phase="Running", attempt=1)
+        live.logs.data[uid] = "".join(line + "\n" for line in expected[:100]).encode()
+        got, cuts = "", 0
+        for chunk in client.logs("a"):
+            got += chunk.text
+            if chunk.attempt == 1 and cuts < 5:
+                cuts += 1
+                more = expected[80 + cuts * 20 : 100 + cuts * 20]
+                live.logs.data[uid] += "".join(line + "\n" for line in more).encode()
+                live.restart()
+            elif chunk.attempt == 1 and got.count("\n") == 200 and uid not in live.logs.ended:
+                live.logs.ended.add(uid)
+                second = live.pod(job, 2)
+                live.logs.data[second] = b"again, without end"
+                live.logs.ended.add(second)
+                live.status(job, phase="Succeeded", attempt=2)
+        assert got == "".join(line + "\n" for line in expected) + "again, without end"
+        assert b"".join(client.log_bytes("a", attempt=1, tail=2)).decode() == "\n".join(expected[-2:]) + "\n"
+
+
+def test_commands(live: Live, tmp_path: Path) -> None:
+    def stoker(*args: str) -> Any:
+        return CliRunner().invoke(cli, list(args))
+
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "metadata: {name: bad}\nspec:\n  trainer: {recipe: image-classification}\n  gpu:\n    minMemry: 1Gi\n"
+    )
+    refused = stoker("submit", "-f", str(path))
+    assert refused.exit_code == 1 and f"spec.gpu.minMemry ({path}:5): " in refused.stderr
+    assert stoker("ls").stderr == "no jobs in project default\n"
+
+    ok = stoker("submit", "-f", str(path), "--set", "spec.gpu={}", "--set", "metadata.name=good")
+    assert (ok.exit_code, ok.stdout) == (0, "good\n"), ok.stderr
+    assert stoker("ls", "-o", "name").stdout == "good\n"
+    assert stoker("-p", "-", "ls").stdout.startswith("PROJECT")
+    why = stoker("why", "good")
+    assert why.exit_code == 0 and why.stdout.startswith("good is Queued: ")
+    assert json.loads(stoker("why", "good", "-o", "json").stdout)["phase"] == "Queued"
+    assert "image-classification" in stoker("get", "good").stdout
+    assert stoker("get", "nodes", "-o", "json").stdout == "[]\n"
+    none = stoker("logs", "good")
+    assert none.exit_code == 1 and "not started yet" in none.stderr
+    token = stoker("token", "add", "bob", "--role", "reader", "--project", "default")
+    assert token.exit_code == 0
+    forbidden = stoker("--token", token.stdout.strip(), "cancel", "good")
+    assert forbidden.exit_code == 1 and forbidden.stderr.startswith("stoker: good: ")
+    assert stoker("--token", "wrong", "ls").exit_code == 1
+
+
+def test_run_follows_to_the_commands_own_exit_code(live: Live) -> None:
+    def play() -> None:
+        with Client() as client:
+            job = live_job(client)
+            uid = live.pod(job)
+            live.logs.data[uid] = b"hello\n"
+            live.status(job, phase="Running", attempt=1)
+            live.logs.data[uid] += b"bye\n"
+            live.logs.ended.add(uid)
+            worker = {"worker": 0, "node": "n", "podUid": uid, "exitCode": 9, "category": "UserError"}
+            end = {"number": 1, "endedAt": "2026-01-01T00:00:00Z", "category": "UserError", "workers": [worker]}
+            live.status(job, phase="Failed", reason="Failed", message="exit code 9", attempts=[end])
+
+    def live_job(client: Client) -> TrainingJob:
+        while True:
+            for job in client.list():
+                return job
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    result = CliRunner().invoke(cli, ["run", "--", "true"])
+    thread.join(20)
+    assert (result.exit_code, result.stdout) == (9, "hello\nbye\n"), result.stderr
