@@ -1,0 +1,138 @@
+"""Shared means of the trainer's tests: complete configs, trainings inside this process, ranks as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.spec.recipes import resolve
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def make_config() -> Callable[..., dict[str, Any]]:
+    """The trainer's config as the controller renders it; `recipe` overrides fields of the recipe, `top` of the rest."""
+
+    def make(recipe: dict[str, Any] | None = None, **top: Any) -> dict[str, Any]:
+        return {
+            "recipe": "image-classification",
+            "config": resolve("image-classification", recipe or {}),
+            "precision": "fp32",
+            "stop": {"maxSteps": None, "target": None},
+            "checkpoint": {"everySeconds": 60.0, "keep": 2},
+            **top,
+        }
+
+    return make
+
+
+@pytest.fixture
+def small() -> dict[str, Any]:
+    """A recipe whose steps take milliseconds, with augmentation and dropout."""
+    return {"model": {"width": 8}, "epochs": 2, "batchSize": 61, "seed": 3}
+
+
+@pytest.fixture
+def make_training(make_config: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
+    """A training of one rank on the CPU, inside this process, set up but not begun."""
+    torch = pytest.importorskip("torch")
+    from stoker_trainer.config import parse
+    from stoker_trainer.distributed import Place, Ranks
+    from stoker_trainer.training import set_up
+
+    torch.set_num_threads(1)
+
+    def make(recipe: dict[str, Any] | None = None, **top: Any) -> Any:
+        config = parse(json.dumps(make_config(recipe, **top)))
+        device = torch.device("cpu")
+        return set_up(config, device, Ranks(Place(), device, config.config.deterministic))
+
+    return make
+
+
+class Run:
+    """Ranks of one training as processes. `script` is Python that runs in each before the trainer's main (faults)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, config: Any, ranks: int = 1, script: str = "", **env: str) -> list[subprocess.Popen[str]]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("STOKER_", "PET_"))}
+        base = {
+            **kept,
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "STOKER_TRAINER_CONFIG": config if isinstance(config, str) else json.dumps(config),
+            "STOKER_CHECKPOINT_DIR": str(self.folder / "checkpoints"),
+            "STOKER_OUTPUT_DIR": str(self.folder / "output"),
+            "STOKER_PROGRESS_FILE": str(self.folder / "progress.json"),
+            "STOKER_TRACE_FILE": str(self.folder / "trace"),
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            **env,
+        }
+        program = (
+            ["-c", f"{script}\nfrom stoker_trainer.__main__ import run\nrun()"] if script else ["-m", "stoker_trainer"]
+        )
+        started = [
+            subprocess.Popen(
+                [sys.executable, *program],
+                env={**base, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(ranks)
+        ]
+        self.processes += started
+        return started
+
+    def finish(self, processes: list[subprocess.Popen[str]], within_s: float = 60) -> tuple[list[int], list[str]]:
+        """Exit codes and outputs."""
+        outputs = [p.communicate(timeout=within_s)[0] for p in processes]
+        return [p.returncode for p in processes], outputs
+
+    def run(self, config: Any, ranks: int = 1, script: str = "", **env: str) -> tuple[list[int], list[str]]:
+        return self.finish(self.start(config, ranks, script, **env))
+
+    def trace(self) -> list[dict[str, Any]]:
+        path = self.folder / "trace"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def wait_for_steps(self, count: int, within_s: float = 60) -> None:
+        give_up = time.monotonic() + within_s
+        while len(self.trace()) < count:
+            assert time.monotonic() < give_up, f"no {count} trace lines within {within_s} s"
+            time.sleep(0.01)
+
+    def progress(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "progress.json").read_text())
+        return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    made = Run(tmp_path)
+    yield made
+    for process in made.processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

@@ -1,0 +1,122 @@
+"""The flat optimizers are torch.optim's, and a step that does not count leaves every bit."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import pairwise
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stoker_trainer import optim  # noqa: E402
+from stoker_trainer.config import Optimizer  # noqa: E402
+from stoker_trainer.flat import FlatModel  # noqa: E402
+from stoker_trainer.model import DigitNet  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def rule(**changes):
+    base = {
+        "name": "adamw",
+        "learning_rate": 0.01,
+        "weight_decay": 0.1,
+        "momentum": 0.9,
+        "warmup": 0.1,
+        "grad_clip": 1.0,
+    }
+    return Optimizer(**(base | changes))
+
+
+def flat_net(seed=0):
+    torch.manual_seed(seed)
+    return FlatModel(DigitNet(8, 8, 10))
+
+
+def test_the_models_tensors_are_views_of_the_buffers():
+    flat = flat_net()
+    flat.parameters.fill_(3.0)
+    flat.gradient.fill_(2.0)
+    for p in flat.module.parameters():
+        assert bool((p == 3).all() and (p.grad == 2).all())
+    assert sum(p.numel() for p in flat.module.parameters()) == flat.parameters.numel()
+
+
+def test_autograd_adds_into_the_flat_gradient():
+    flat = flat_net()
+    plain = DigitNet(8, 8, 10)
+    plain.load_state_dict(flat.module.state_dict())
+    x = torch.randn(5, 1, 8, 8)
+    flat.clear()
+    for part in (x[:2], x[2:]):
+        flat.module(part).square().sum().backward()
+    plain(x).square().sum().backward()
+    wanted = dict(plain.named_parameters())
+    for name, p in flat.module.named_parameters():
+        torch.testing.assert_close(p.grad, wanted[name].grad, rtol=1e-4, atol=1e-4)
+    assert flat.gradient.abs().sum().item() > 0
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_updates_are_torchs(name):
+    flat = flat_net()
+    update = optim.build(rule(name=name), flat)
+    twin = DigitNet(8, 8, 10)
+    twin.load_state_dict(flat.module.state_dict())
+    groups = [
+        {"params": [p for p in twin.parameters() if p.ndim >= 2], "weight_decay": 0.1},
+        {"params": [p for p in twin.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch._dynamo's own, on import
+        theirs = (
+            torch.optim.AdamW(groups, lr=0.01)
+            if name == "adamw"
+            else torch.optim.SGD(groups, lr=0.01, momentum=0.9, nesterov=True)
+        )
+    go = torch.tensor(True)
+    for step in range(20):
+        flat.clear()
+        torch.manual_seed(step)
+        for p, q in zip(flat.module.parameters(), twin.parameters(), strict=True):
+            q.grad = torch.randn_like(q)
+            p.grad.copy_(q.grad)
+        update.step(0.01 / (step + 1), go)
+        for group in theirs.param_groups:
+            group["lr"] = 0.01 / (step + 1)
+        theirs.step()
+    for p, q in zip(flat.module.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1.0])
+def test_a_skipped_step_changes_no_bit(name, poison):
+    flat = flat_net()
+    update = optim.build(rule(name=name), flat)
+    flat.gradient.normal_()
+    update.step(0.01, torch.tensor(True))
+    before = [flat.parameters.clone(), *(t.clone() for t in update.state().values())]
+    flat.gradient.fill_(poison)
+    update.step(0.01, torch.tensor(False))
+    after = [flat.parameters, *update.state().values()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_the_learning_rate_warms_up_and_decays():
+    r = rule(learning_rate=1.0, warmup=0.1)
+    rates = [optim.learning_rate(r, step, 200) for step in range(200)]
+    assert rates[0] == pytest.approx(1 / 20) and max(rates) == pytest.approx(1.0)
+    top = rates.index(max(rates))
+    assert 18 <= top <= 20
+    assert all(a <= b for a, b in pairwise(rates[: top + 1]))
+    assert all(a >= b for a, b in pairwise(rates[20:]))
+    assert rates[-1] < 1e-3
+
+
+@pytest.mark.parametrize("total", [1, 2, 3])
+@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.99])
+def test_short_trainings_have_a_rate(total, warmup):
+    rates = [optim.learning_rate(rule(warmup=warmup), step, total) for step in range(total)]
+    assert all(0 < rate <= 0.01 for rate in rates)
