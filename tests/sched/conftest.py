@@ -201,7 +201,7 @@ def accounting(state: SchedulerState) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def sched() -> SimpleNamespace:
     """The builders above, as one namespace: test modules can't import each other."""
     return SimpleNamespace(

@@ -83,8 +83,7 @@ def never_on_nodes(table: NodeTable, request: Request) -> list[Blocker]:
     holds = int(fits.sum())
     message = f"asks for {counted(request.workers, 'worker')} of {_worker(request)}{kind}; "
     message += f"all nodes together, empty of jobs, hold {holds}"
-    resource = "gpus" if request.gpus else "cpu"
-    need = request.gpus or request.cpu
+    resource, need = _main(request)
     return [_never(message, resource, request.workers * need, holds * need)]
 
 
@@ -107,14 +106,15 @@ def _too_few_nodes(table: NodeTable, request: Request, avoid: Collection[str], c
     if avoid:
         why.append(f"{listed(sorted(avoid), 3)} avoided for now")
     holds = int(could.sum())
-    resource, need = ("gpus", request.gpus) if request.gpus else ("cpu", request.cpu)
+    resource, need = _main(request)
     message = f"the nodes that are usable now would hold {holds} of {counted(request.workers, 'worker')} of "
     message += f"{_worker(request)} even without other jobs"
-    return Blocker(
-        code=Code.NO_CAPACITY,
-        message=f"{message}: {'; '.join(why)}" if why else message,
-        **numbers(resource, request.workers * need, holds * need),
-    )
+    if why:
+        message += f": {'; '.join(why)}"
+    if not need:
+        return Blocker(code=Code.NO_CAPACITY, message=message)
+    given = numbers(resource, request.workers * need, holds * need)
+    return Blocker(code=Code.NO_CAPACITY, message=message, **given)
 
 
 def _short_gpus(table: NodeTable, request: Request, could: Column, fits: Column, free: Column) -> Blocker:
@@ -204,8 +204,15 @@ def _holders(table: NodeTable, slots: NDArray[np.intp]) -> list[str]:
     return [f"job {names[0]} holds {total}" if len(names) == 1 else f"jobs {listed(names, 3)} hold {total}"]
 
 
+def _main(request: Request) -> tuple[str, int]:
+    """What people think of the request as, and how much of it a worker needs. 0 if it asks for nothing at all."""
+    if request.gpus:
+        return "gpus", request.gpus
+    return ("cpu", request.cpu) if request.cpu else ("memory", request.memory)
+
+
 def _worker(request: Request) -> str:
     parts = [amount("gpus", request.gpus)] if request.gpus else []
     parts += [amount("cpu", request.cpu)] if request.cpu else []
     parts += [amount("memory", request.memory)] if request.memory else []
-    return listed(parts, 3)
+    return listed(parts, 3) or "nothing"

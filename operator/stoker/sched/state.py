@@ -214,7 +214,8 @@ class SchedulerState:
                 self._file(entry)
 
     def _sweep(self, queue: QueueState) -> None:
-        if queue.is_idle:
+        # A job that neither waits nor runs may still name a record that was swept, and made anew, long ago.
+        if queue.is_idle and self.queues.get(queue.name) is queue:
             self.journal.drop(self.queues, queue.name)
 
     def _remove(self, entry: Entry) -> None:

@@ -1,0 +1,343 @@
+"""What holds whatever happens, in whatever order: random histories of a small cluster, checked by brute force."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stoker.sched.decide import Start, decide
+from stoker.sched.explain import explain
+from stoker.sched.state import SchedulerState
+from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.queue import Queue
+
+CHECKED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+NODES, QUEUES, JOBS = ["a", "b", "c"], ["q", "r"], [f"j{i}" for i in range(9)]
+
+
+def pick(names: list[str]) -> st.SearchStrategy[str]:
+    return st.sampled_from(names)
+
+
+gpu_kinds = st.lists(st.sampled_from([("A100", 80, ""), ("T4", 16, ""), ("T4", 16, "lost")]), max_size=5)
+requests = st.fixed_dictionaries(
+    {
+        "gpus": st.integers(0, 3),
+        "workers": st.integers(1, 3),
+        "queue": pick(QUEUES),
+        "priority": st.integers(0, 2),
+        "cpu": st.sampled_from(["0", "1", "2"]),
+        "models": st.sampled_from([(), (), ("a100",), ("T4",)]),
+        "min_memory": st.sampled_from([None, None, None, "40Gi"]),
+        "not_before": st.sampled_from([None, None, None, 20, 350]),
+        "blamed": st.sampled_from([None, None, {"a": 15}, {"a": 400, "b": 25}]),
+        "suspend": st.sampled_from([False, False, False, True]),
+    }
+)
+node_action = st.tuples(
+    st.just("node"), pick(NODES), gpu_kinds, st.integers(0, 6), st.sampled_from([True, True, True, False])
+)
+queue_action = st.tuples(
+    st.just("queue"),
+    pick(QUEUES),
+    st.sampled_from([None, None, 1, 4]),
+    st.sampled_from([None, None, "3"]),
+    st.sampled_from([None, None, None, 1]),
+)
+job_action = st.tuples(st.just("job"), pick(JOBS), requests)
+decide_action = st.tuples(st.just("decide"), st.integers(0, 200))
+
+
+def named(verb: str, names: list[str]) -> st.SearchStrategy[tuple[str, str]]:
+    return st.tuples(st.just(verb), pick(names))
+
+
+some = st.one_of(
+    *[job_action] * 4,
+    *[decide_action] * 3,
+    *[named(verb, JOBS) for verb in ("end", "end", "written", "written", "not written", "again", "no job")],
+    node_action,
+    queue_action,
+    named("no node", NODES),
+    named("no queue", QUEUES),
+)
+# Histories begin with a cluster and work to do, or little would ever happen in them.
+PRELUDE = [
+    *[("queue", name, None, None, None) for name in QUEUES],
+    ("node", "a", [("A100", 80, "")] * 4, 6, True),
+    ("node", "b", [("T4", 16, "")] * 2, 4, True),
+    ("node", "c", [("A100", 80, ""), ("T4", 16, ""), ("T4", 16, "")], 6, True),
+]
+sparse = st.builds(
+    lambda start, *parts: [*start, *(action for part in parts for action in part)],
+    st.sampled_from([PRELUDE, PRELUDE[:4], []]),
+    st.lists(st.one_of(node_action, queue_action), max_size=3),
+    st.lists(job_action, max_size=9, unique_by=lambda action: action[1]),
+    st.lists(some, max_size=40),
+)
+
+
+def dense(seed: int) -> list[tuple[Any, ...]]:
+    """Most jobs fit, much starts and ends, time passes: what drawing at random rarely comes to."""
+    rng = random.Random(seed)
+    played: list[tuple[Any, ...]] = list(PRELUDE)
+    for name in rng.sample(QUEUES, rng.randint(0, 1)):
+        played.append(("queue", name, rng.choice([4, 6]), None, None))
+    for _ in range(rng.randint(10, 70)):
+        verb = rng.choices(["job", "decide", "end", "written", "not written", "no job"], [8, 6, 4, 6, 1, 1])[0]
+        if verb == "decide":
+            played.append((verb, rng.choice([0, 0, 5, 60, 200])))
+        elif verb == "job":
+            gpus, kind = rng.choice([0, 1, 1, 2, 4]), rng.choice([(), (), (), ("a100",), ("T4",)])
+            request = {
+                "gpus": gpus,
+                "workers": rng.choice([1, 1, 1, 2, 3] if gpus < 4 else [1]),
+                "queue": rng.choice(QUEUES),
+                "priority": rng.choice([0, 0, 0, 1]),
+                "queued": len(played),
+                "cpu": rng.choice(["0", "1"]),
+                "models": kind if gpus else (),
+                "blamed": rng.choice([None, None, None, {"a": 100}]),
+            }
+            played.append((verb, rng.choice(JOBS), request))
+        else:
+            played.append((verb, rng.choice(JOBS)))
+    return played
+
+
+actions = st.one_of(sparse, st.integers(0, 2**32).map(dense))
+
+
+class History:
+    """Plays actions on a state, and keeps the objects a store would hold beside it."""
+
+    def __init__(self, sched: SimpleNamespace) -> None:
+        self.sched, self.state = sched, SchedulerState()
+        self.now, self.version = 0.0, 0
+        self.nodes: dict[str, Any] = {}
+        self.queues: dict[str, Queue] = {}
+        self.jobs: dict[str, TrainingJob] = {}
+        self.starting: dict[str, Start] = {}
+
+    def play(self, action: tuple[Any, ...]) -> tuple[Start, ...]:
+        verb, *rest = action
+        if verb == "decide":
+            self.now += rest[0]
+            starts = decide(self.state, self.sched.at(self.now)).starts
+            for start in starts:
+                assert start.key.name not in self.starting, "started twice"
+                assert start.resource_version == self.jobs[start.key.name].metadata.resource_version
+                self.starting[start.key.name] = start
+            return starts
+        name = rest[0]
+        if verb == "node":
+            self.nodes[name] = self.sched.node(name, rest[1], cpu=rest[2], ready=rest[3])
+            self.state.observe_node(self.nodes[name])
+        elif verb == "no node":
+            self.nodes.pop(name, None)
+            self.state.forget_node(name)
+        elif verb == "queue":
+            self.queues[name] = self.sched.queue(name, gpus=rest[1], cpu=rest[2], highest=rest[3])
+            self.state.observe_queue(self.queues[name])
+        elif verb == "no queue":
+            self.queues.pop(name, None)
+            self.state.forget_queue(name)
+        elif verb == "job" and name not in self.jobs:
+            self._observe(
+                name, self.sched.job(name, **_gpu_only(rest[1]), version=self._next(), uid=f"u{self.version}")
+            )
+        elif verb == "no job":
+            self.jobs.pop(name, None)
+            self.starting.pop(name, None)
+            self.state.forget_job(self.sched.key(name))
+        elif verb == "not written" and name in self.starting:
+            del self.starting[name]
+            self.state.drop_assumption(self.sched.key(name))
+        elif verb == "written" and name in self.starting:
+            placement = self.starting.pop(name).placement
+            self._change(name, phase=Phase.STARTING, placement=placement)
+        elif verb == "end" and name in self.jobs and self.jobs[name].status.placement:
+            self._change(name, phase=Phase.SUCCEEDED, placement=())
+        elif verb == "again" and name in self.jobs:
+            self.state.observe_job(self.jobs[name])
+        return ()
+
+    def _next(self) -> int:
+        self.version += 1
+        return self.version
+
+    def _change(self, name: str, **status: Any) -> None:
+        job = self.jobs[name]
+        meta = job.metadata.model_copy(update={"resource_version": str(self._next())})
+        new = job.model_copy(update={"metadata": meta, "status": job.status.model_copy(update=status)})
+        self._observe(name, new)
+
+    def _observe(self, name: str, job: TrainingJob) -> None:
+        self.jobs[name] = job
+        self.state.observe_job(job)
+
+    def store(self) -> list[Any]:
+        """The objects as they would be were every decided start written."""
+        jobs = [
+            job
+            if name not in self.starting
+            else job.model_copy(
+                update={
+                    "metadata": job.metadata.model_copy(update={"resource_version": "999"}),
+                    "status": job.status.model_copy(
+                        update={"phase": Phase.STARTING, "placement": self.starting[name].placement}
+                    ),
+                }
+            )
+            for name, job in self.jobs.items()
+        ]
+        return [*jobs, *self.queues.values(), *self.nodes.values()]
+
+
+def _gpu_only(request: dict[str, Any]) -> dict[str, Any]:
+    return request if request["gpus"] else {**request, "models": (), "min_memory": None}
+
+
+def room(history: History, job: TrainingJob, avoid: frozenset[str]) -> int:
+    """Workers that fit now, counted naively. Only for nodes whose GPUs are all alike; -1 where some are not."""
+    total = 0
+    running = [(o, p.node) for o in history.store() if isinstance(o, TrainingJob) for p in o.status.placement]
+    for name, node in history.nodes.items():
+        if not node.status.ready or name in avoid:
+            continue
+        if len({(gpu.model, gpu.memory_bytes) for gpu in node.status.gpus}) > 1:
+            return -1
+        here = [other.spec for other, where in running if where == name]
+        spec, gpus = job.spec, [gpu for gpu in node.status.gpus if not gpu.unavailable]
+        fits = spec.workers
+        if spec.gpus_per_worker:
+            wanted = all(
+                (not spec.gpu.models or any(model.lower() in gpu.model.lower() for model in spec.gpu.models))
+                and (spec.gpu.min_memory is None or gpu.memory_bytes >= 40 * 2**30)
+                for gpu in gpus
+            )
+            free = len(gpus) - sum(other.gpus_per_worker for other in here)
+            fits = min(fits, free // spec.gpus_per_worker if wanted else 0)
+        if spec.cpu_milli:
+            free = node.status.cpu_milli - sum(other.cpu_milli for other in here)
+            fits = min(fits, free // spec.cpu_milli)
+        free = node.status.memory_bytes - sum(other.memory_bytes for other in here)
+        total += max(0, min(fits, free // spec.memory_bytes))
+    return total
+
+
+@CHECKED
+@given(history=actions)
+def test_any_history(history: list[tuple[Any, ...]], sched: SimpleNamespace) -> None:
+    world = History(sched)
+    for action in history:
+        starts = world.play(action)
+        _check_starts(world, starts, sched)
+    world.play(("decide", 0))
+    again = decide(world.state, sched.at(world.now))
+    assert again.starts == (), "not drained"
+    _check_reasons(world, again.reasons, sched)
+    rebuilt = sched.World().feed(*world.store())
+    assert rebuilt.starts(world.now) == {}, "a state built from scratch would start more"
+    assert _nonzero(sched.accounting(rebuilt.state)) == _nonzero(sched.accounting(world.state))
+    before = sched.fingerprint(world.state)
+    for job in list(world.state.entries):
+        explain(world.state, job, sched.at(world.now))
+    assert sched.fingerprint(world.state) == before
+    for item in world.store():
+        if not isinstance(item, TrainingJob) or item.key.name not in world.starting:
+            sched.World(world.state).feed(item)
+    assert sched.fingerprint(world.state) == before, "observing again what is known changed something"
+
+
+def _nonzero(accounting: dict[str, Any]) -> dict[str, Any]:
+    return {**accounting, "queues": {n: u for n, u in accounting["queues"].items() if any(u)}}
+
+
+def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamespace) -> None:
+    touched, queues = set(), set()
+    for start in starts:
+        job = world.jobs[start.key.name]
+        assert [placed.worker for placed in start.placement] == list(range(job.spec.workers)), "all of a gang or none"
+        touched |= {(placed.node, job.spec.gpus_per_worker > 0, job.spec.cpu_milli > 0) for placed in start.placement}
+        queues.add(job.spec.queue)
+        avoid = world.state.entries[job.key].avoided(sched.at(world.now))
+        assert not avoid & {placed.node for placed in start.placement}
+        later = [
+            other.key.name
+            for other in world.jobs.values()
+            if other.key in world.state.entries
+            and world.state.entries[other.key].lane is not None
+            and world.state.entries[other.key].request == world.state.entries[job.key].request
+            and other.spec.queue == job.spec.queue
+            and world.state.entries[other.key].avoided(sched.at(world.now)) == avoid
+            and world.state.entries[other.key].order < world.state.entries[job.key].order
+        ]
+        assert not later, f"{later} are the same and come first"
+    for name, gpus, cpu in touched:
+        usage = world.state.node_usage(name)
+        assert usage.ready and usage.free_memory_bytes >= 0
+        assert not gpus or usage.free_gpus >= 0
+        assert not cpu or usage.free_cpu_milli >= 0
+    for name in queues:
+        limit, usage = world.queues[name].spec.limit, world.state.queue_usage(name)
+        started = [world.jobs[start.key.name].spec for start in starts]
+        if limit.gpus is not None and any(s.gpus_per_worker for s in started if s.queue == name):
+            assert usage.gpus <= limit.gpus
+        if limit.cpu is not None and any(s.cpu_milli for s in started if s.queue == name):
+            assert usage.cpu_milli <= int(limit.cpu) * 1000
+
+
+def _check_reasons(world: History, reasons: Any, sched: SimpleNamespace) -> None:
+    held = Counter[str]()
+    for item in world.store():
+        if isinstance(item, TrainingJob):
+            held[item.spec.queue] += len(item.status.placement) * item.spec.gpus_per_worker
+    waiting = {k for k, e in world.state.entries.items() if e.pending}
+    assert set(reasons) == waiting and len(reasons) == len(waiting)
+    for key in waiting:
+        codes = {str(blocker.code) for blocker in reasons[key]}
+        assert codes, f"{key} waits for no reason"
+        job = world.jobs[key.name]
+        queue = world.queues.get(job.spec.queue)
+        assert ("QueueMissing" in codes) == (queue is None)
+        assert ("BackingOff" in codes) == bool(job.status.not_before and job.status.not_before > sched.at(world.now))
+        if "NeverFits" in codes:
+            continue
+        if queue is not None and queue.spec.limit.gpus is not None and queue.spec.limit.cpu is None:
+            over = held[job.spec.queue] + job.spec.total_gpus > queue.spec.limit.gpus
+            assert ("QueueLimit" in codes) == bool(over and job.spec.gpus_per_worker)
+        avoid = world.state.entries[key].avoided(sched.at(world.now))
+        fits = room(world, job, avoid)
+        if fits >= 0:
+            assert bool(codes & {"NoCapacity", "NodesBlamed"}) == (fits < job.spec.workers)
+        for blocker in reasons[key]:
+            if blocker.short is not None:
+                assert blocker.short > 0 and blocker.requested - blocker.available == blocker.short
+
+
+@CHECKED
+@given(history=actions, imagined=actions)
+def test_rollback_restores_the_state_exactly(
+    history: list[tuple[Any, ...]], imagined: list[tuple[Any, ...]], sched: SimpleNamespace
+) -> None:
+    world = History(sched)
+    for action in history:
+        world.play(action)
+    before = sched.fingerprint(world.state)
+    mark = world.state.checkpoint()
+    for action in imagined[: len(imagined) // 2]:
+        world.play(action)
+    inner = sched.fingerprint(world.state)
+    with world.state.what_if():
+        for action in imagined[len(imagined) // 2 :]:
+            world.play(action)
+    assert sched.fingerprint(world.state) == inner
+    world.state.rollback(mark)
+    assert sched.fingerprint(world.state) == before
