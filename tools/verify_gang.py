@@ -108,7 +108,7 @@ def _story(server: Server, client: Client) -> dict[str, object]:
     ranks = until(lambda: [p for p in server.workers() if p.job == "gang" and p.rank is not None], "ranks", 10)
     until(lambda: len({p.worker for p in server.workers() if p.job == "gang"}) == 2, "both workers of the gang", 10)
     for name in ("n3", "w1", "w2"):
-        client.submit(hold(1, queue=name[0].replace("n", "narrow").replace("w", "wide")), name=name)
+        client.submit(hold(1, queue="narrow" if name.startswith("n") else "wide"), name=name)
     # One worker dies: none is left.
     killed = time.monotonic()
     os.kill(ranks[0].pid, signal.SIGKILL)

@@ -58,6 +58,7 @@ class Case:
 
 
 def _cancel_when_it_runs(client: Client, name: str) -> None:
+    client.wait(name, [Phase.RUNNING], 20)
     until(lambda: b"deaf" in b"".join(client.log_bytes(name)), "the script's first words", 20)
     client.cancel(name)
 
