@@ -28,7 +28,11 @@ def invalid_fields(
     prefix: tuple[str | int, ...] = (),
 ) -> Problem:
     """422 for `errors` as pydantic lists them; `root` (the model) and `data` (the input) serve the suggestions."""
-    faults = [Fault(pointer((*prefix, *error["loc"])), _words(error, root, data)) for error in errors]
+    # Pydantic calls a bad key of a mapping (…, key, "[key]").
+    faults = [
+        Fault(pointer((*prefix, *(part for part in error["loc"] if part != "[key]"))), _words(error, root, data))
+        for error in errors
+    ]
     return from_faults(faults)
 
 

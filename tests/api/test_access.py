@@ -1,0 +1,168 @@
+"""Who may call what: every route of the table against every kind of token; hosts and origins; token files."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from stoker.spec.queue import QUEUES
+from stoker_api.access import Access, declared
+from stoker_api.app import bare_app
+from stoker_api.routes.table import ROUTERS, api_routes
+from stoker_api.tokens import TokenError, TokenFile
+from stoker_api.worker_token import pod_uid_of, worker_token
+
+CALLS = [(method, route.path, declared(route.endpoint)) for route in api_routes() for method in sorted(route.methods)]
+IDS = [f"{method} {path}" for method, path, _ in CALLS]
+RANKS = {"reader": 0, "alice": 1, "admin": 2}
+NEEDS = {Access.READER: 0, Access.USER: 1, Access.ADMIN: 2}
+
+
+def url(path: str) -> str:
+    return path.replace("{project}", "alpha").replace("{name}", "one")
+
+
+def test_every_route_of_the_app_is_in_the_table_and_declares_its_access():
+    app = bare_app()
+    assert len(app.routes) == len(ROUTERS), "a route was added beside the table"
+    assert {path for path in app.openapi()["paths"]} == {path for _, path, _ in CALLS} - {"/openapi.json"}
+    assert [path for _, path, needed in CALLS if needed is None] == []
+    opened = {path for _, path, needed in CALLS if needed is Access.OPEN}
+    assert opened == {"/livez", "/readyz", "/version"}
+    assert all(method == "GET" for method, _, needed in CALLS if needed in (Access.OPEN, Access.READER))
+
+
+async def test_a_route_without_declaration_is_closed(world):
+    async def forgotten() -> None:
+        raise AssertionError("reached")
+
+    world.app.get("/v1/forgotten")(forgotten)
+    assert (await world.call("GET", "/v1/forgotten", who="admin")).status_code == 403
+    assert (await world.call("GET", "/v1/forgotten", who="garbage")).status_code == 401
+
+
+@pytest.mark.parametrize(("method", "path", "needed"), CALLS, ids=IDS)
+async def test_access_matrix(world, method, path, needed):
+    await world.job("one")
+    before = await world.names(), (await world.store.list(QUEUES)).items
+    worker = {"Authorization": "Bearer " + worker_token(b"k" * 32, "some-pod")}
+    if needed is Access.OPEN:
+        assert (await world.client.request(method, url(path))).status_code == 200
+        return
+    for headers in ({}, world.auth("garbage"), {"Authorization": "Basic YTpi"}, {"Authorization": "Bearer "}):
+        answer = await world.client.request(method, url(path), headers=headers)
+        assert answer.status_code == 401 and answer.headers["www-authenticate"].startswith("Bearer"), headers
+        assert answer.json()["code"] == "Unauthorized"
+    answer = await world.client.request(method, url(path), headers=worker)
+    assert answer.status_code == (401 if needed is not Access.WORKER else 415)
+    for who, rank in RANKS.items():
+        if needed is Access.WORKER or rank < NEEDS[needed]:
+            answer = await world.call(method, url(path), who=who)
+            assert answer.status_code == (401 if needed is Access.WORKER else 403), who
+    if "{project}" in path:
+        ours = await world.call(method, url(path).replace("one", "none"), who="bob")
+        theirs = await world.call(method, url(path), who="bob")
+        assert ours.status_code == theirs.status_code == 404
+        assert theirs.json()["detail"].replace("'one'", "'none'") == ours.json()["detail"]
+    assert (await world.names(), (await world.store.list(QUEUES)).items) == before
+
+
+async def test_lists_of_all_projects_hold_what_the_token_sees(world, body):
+    await world.job("one")
+    await world.submit(**body("two"), project="beta", who="bob")
+    for who, names in (("alice", ["one"]), ("bob", ["two"]), ("admin", ["two", "one"]), ("reader", ["one"])):
+        items = (await world.call("GET", "/v1/projects/-/jobs", who=who)).json()["items"]
+        assert {item["metadata"]["name"] for item in items} == set(names)
+    assert (await world.call("GET", "/v1/projects/beta/jobs")).status_code == 404
+    assert (await world.call("POST", "/v1/projects/-/jobs", who="admin", json=body())).status_code == 422
+
+
+async def test_a_queue_may_be_closed_to_a_project(world, body):
+    answer = await world.submit(**body("two", queue="small"), project="beta", who="bob")
+    assert answer.status_code == 403 and answer.json()["code"] == "QueueForbidden"
+
+
+async def test_whoami(world):
+    assert (await world.call("GET", "/v1/whoami")).json() == {"name": "alice", "role": "user", "projects": ["alpha"]}
+
+
+HOSTS = [
+    ("127.0.0.1", 200), ("127.0.0.1:7777", 200), ("localhost:1", 200), ("LOCALHOST", 200), ("[::1]:80", 200),
+    ("evil.example", 403), ("127.0.0.1.evil.example", 403), ("evil.example:80@127.0.0.1", 403), ("", 403),
+    ("127.0.0.1:x", 403), ("[::1", 403), ("::1", 403), ("127.0.0.1:80:80", 403),
+]  # fmt: skip
+
+
+async def test_host(world):
+    for host, status in HOSTS:
+        answer = await world.client.get("/livez", headers={"Host": host})
+        assert answer.status_code == status, host
+        assert status == 200 or answer.json()["code"] == "ForeignHost"
+
+
+ORIGINS = [
+    ("http://127.0.0.1:80", 200), ("http://127.0.0.1", 200), ("http://127.0.0.1:3000", 403), ("null", 403),
+    ("http://localhost", 403), ("https://127.0.0.1:8443", 403), ("http://evil.example", 403),
+    ("http://127.0.0.1@evil.example", 403), ("http://127.0.0.1/x", 403), ("file://", 403),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
+async def test_origin(world, method):
+    for origin, status in ORIGINS:
+        answer = await world.client.request(method, "/v1/whoami", headers={**world.auth(), "Origin": origin})
+        wanted = 403 if status == 403 else (200 if method == "GET" else 405)
+        assert answer.status_code == wanted, origin
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_token_file(tmp_path):
+    tokens = TokenFile.open(tmp_path / "data")
+    path = tokens.ensure_admin()
+    admin = path.read_text().strip()
+    assert path == tmp_path / "data" / "token"
+    assert {os.stat(tmp_path / "data" / name).st_mode & 0o777 for name in ("token", "tokens.json")} == {0o600}
+    assert tokens.find(admin).role == "admin" and tokens.find(admin).may_see("anything")
+    assert tokens.ensure_admin().read_text().strip() == admin, "made once"
+    again = TokenFile.open(tmp_path / "data")
+    assert again.ensure_admin().read_text().strip() == admin
+    assert admin not in (tmp_path / "data" / "tokens.json").read_text()
+    assert again.find("") is None and again.find(admin + "x") is None and again.find("\udcff") is None
+
+
+def test_token_file_follows_other_processes(tmp_path):
+    first, second = TokenFile.open(tmp_path), TokenFile.open(tmp_path)
+    first.ensure_admin()
+    token = second.add("ci", "reader", ["alpha"])
+    assert first.find(token).name == "ci"
+    with pytest.raises(TokenError, match="taken|already"):
+        first.add("ci", "admin", ["*"])
+    file = tmp_path / "tokens.json"
+    data = json.loads(file.read_text())
+    (tmp_path / "tokens.json").write_text("{broken")
+    assert first.find(token) is not None, "a file cut in half leaves the tokens known so far in force"
+    data["tokens"] = [entry for entry in data["tokens"] if entry["name"] != "ci"]
+    file.write_text(json.dumps(data))
+    assert first.find(token) is None, "revoked"
+    file.unlink()
+    assert first.find((tmp_path / "token").read_text().strip()) is None
+
+
+def test_token_file_refuses_what_others_can_read(tmp_path):
+    TokenFile.open(tmp_path).ensure_admin()
+    (tmp_path / "tokens.json").chmod(0o644)
+    with pytest.raises(TokenError, match="chmod 600"):
+        TokenFile.open(tmp_path)
+    for name, role, projects in (("a b", "user", ["p"]), ("a", "god", ["p"]), ("a", "user", [])):
+        with pytest.raises(TokenError):
+            TokenFile.open(tmp_path / "fresh").add(name, role, projects)
+
+
+def test_worker_token_is_bound_to_its_pod():
+    token = worker_token(b"key", "pod-1")
+    assert pod_uid_of(b"key", token) == "pod-1"
+    for bad in (token.replace("pod-1", "pod-2"), token[:-1], token + "0", "wkr..x", "wkr.pod-1", "", "wkr.\udcff.\udcff"):
+        assert pod_uid_of(b"key", bad) is None
+    assert pod_uid_of(b"other", token) is None

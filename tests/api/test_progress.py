@@ -1,0 +1,207 @@
+"""Live progress: what the board takes, shows and writes, and what a worker may report."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.spec.job import JOBS, AttemptEnd, Phase, Trainer, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.worker import Checkpoint, Progress
+from stoker.store.cache import Change
+from stoker_api.jobs.progress import WRITE_EVERY_S, ProgressBoard, replacing
+from stoker_api.worker_token import worker_token
+
+SPEC = TrainingJobSpec(trainer=Trainer(command=("x",)))
+
+
+def running(attempt: int = 1, phase: Phase = Phase.RUNNING, **status: Any) -> TrainingJob:
+    return TrainingJob(
+        metadata=ObjectMeta(name="one", namespace="alpha", uid="uid-1"),
+        spec=SPEC,
+        status=TrainingJobStatus(phase=phase, attempt=attempt, **status),
+    )
+
+
+def at(time: float, step: int = 0, checkpoint: int | None = None) -> Progress:
+    return Progress(at=time, step=step, checkpoint=None if checkpoint is None else Checkpoint(step=checkpoint))
+
+
+def test_the_newest_report_is_shown():
+    board, job = ProgressBoard(), running()
+    assert board.newest(job) is None
+    assert board.report(job, 1, at(10, 5), now_s=0)
+    assert not board.report(job, 1, at(9, 4), now_s=1), "out of order"
+    assert not board.report(job, 1, at(10, 5), now_s=1), "twice"
+    assert not board.report(running(attempt=2), 1, at(20, 9), now_s=2), "of an attempt that is over"
+    assert board.newest(job) == at(10, 5)
+
+
+def test_without_reports_the_store_is_believed():
+    end = AttemptEnd(number=1, ended_at="2026-01-01T00:00:00Z", progress=at(30, 3))  # type: ignore[arg-type]
+    assert ProgressBoard().newest(running(progress=at(20, 2), attempts=(end,))) == at(30, 3)
+    assert ProgressBoard().newest(running(progress=at(40, 4), attempts=(end,))) == at(40, 4)
+
+
+def test_writes_are_one_a_minute_and_one_per_checkpoint():
+    board, job = ProgressBoard(), running()
+    written = []
+    for second in range(0, 181):
+        board.report(job, 1, at(second + 1, second, checkpoint=100 if second >= 90 else None), now_s=second)
+        for write in board.take_due(second):
+            written.append((second, write.progress.step))
+            board.written(write, second)
+    assert written == [(0, 0), (60, 60), (90, 90), (150, 150)]
+
+
+def test_the_end_of_an_attempt_is_written_once_and_forgotten():
+    board, job = ProgressBoard(), running()
+    board.report(job, 1, at(1, 1), 0.0)
+    (first,) = board.take_due(0.0)
+    board.written(first, 0.0)
+    board.report(job, 1, at(2, 2), 1.0)
+    over = running(phase=Phase.SUCCEEDED)
+    assert board.observe(Change(job, over), 2.0)
+    (last,) = board.take_due(2.0)
+    assert last.progress.step == 2
+    board.written(last, 2.0)
+    assert len(board) == 0 and board.take_due(1000.0) == []
+
+
+def test_a_failed_write_is_tried_again():
+    board, job = ProgressBoard(), running()
+    board.report(job, 1, at(1, 1), 0.0)
+    (write,) = board.take_due(0.0)
+    board.retry(write, 0.0)
+    assert board.take_due(1.0) == [] and board.take_due(10.0) == [write]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("report"), st.integers(1, 3), st.integers(0, 40), st.none() | st.integers(0, 3)),
+            st.tuples(st.just("attempt"), st.integers(1, 3)),
+            st.tuples(st.just("end")),
+            st.tuples(st.just("delete")),
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_happens_the_board_empties_and_paces_itself(steps):
+    board, job = ProgressBoard(), running()
+    writes: list[tuple[float, int | None]] = []
+    now = 0.0
+    for kind, *args in steps:
+        now += 1.0
+        if kind == "report":
+            attempt, time, checkpoint = args
+            board.report(job, attempt, at(time, time, checkpoint), now)
+        else:
+            status: dict[str, Any] = {"phase": Phase.SUCCEEDED} if kind != "attempt" else {
+                "phase": Phase.RUNNING, "attempt": max(job.status.attempt, args[0])
+            }  # fmt: skip
+            old, job = job, job.model_copy(update={"status": job.status.model_copy(update=status)})
+            board.observe(Change(old, None if kind == "delete" else job), now)
+        for write in board.take_due(now):
+            writes.append((now, None))
+            board.written(write, now)
+    ended = job.model_copy(update={"status": job.status.model_copy(update={"phase": Phase.FAILED})})
+    board.observe(Change(job, ended), now)
+    for _ in range(3):
+        for write in board.take_due(now + 2):
+            board.written(write, now + 2)
+    assert len(board) == 0
+    assert len(writes) <= len(steps)
+
+
+PLAIN = st.recursive(
+    st.integers() | st.text(max_size=2),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=6,
+)
+OBJECTS = st.dictionaries(st.sampled_from("abc"), PLAIN, max_size=3)
+
+
+@given(OBJECTS, OBJECTS)
+def test_a_merge_patch_replaces_the_whole(old, new):
+    def merge(target: Any, patch: Any) -> Any:  # RFC 7396 §2
+        if not isinstance(patch, dict):
+            return patch
+        merged = dict(target) if isinstance(target, dict) else {}
+        for name, value in patch.items():
+            if value is None:
+                merged.pop(name, None)
+            else:
+                merged[name] = merge(merged.get(name), value)
+        return merged
+
+    assert merge(old, replacing(old, new)) == new
+
+
+async def report(world: Any, job: TrainingJob, pod: Any, progress: dict[str, Any], **change: Any) -> Any:
+    said = {
+        "podUid": pod.uid, "jobUid": job.uid, "project": "alpha", "jobName": job.metadata.name,
+        "attempt": 1, "worker": 0, "progress": progress, **change,
+    }  # fmt: skip
+    headers = {"Authorization": "Bearer " + worker_token(b"k" * 32, pod.uid), "Content-Type": "application/json"}
+    return await world.client.post("/v1/report/progress", headers=headers, content=json.dumps(said))
+
+
+async def test_a_report_is_seen_and_stored(world):
+    job = await world.status(await world.job("one"), phase="Running", attempt=1)
+    pod = await world.pod(job)
+    answer = await report(world, job, pod, {"at": 5.0, "step": 7, "metrics": {"loss": 0.5, "bad": float("nan")}})
+    assert answer.status_code == 204 and answer.content == b""
+    shown = (await world.call("GET", "/v1/projects/alpha/jobs/one")).json()
+    assert shown["status"]["progress"] == {"at": 5.0, "step": 7, "metrics": {"loss": 0.5}, "summary": {}}
+    listed = (await world.call("GET", "/v1/projects/alpha/jobs")).json()["items"]
+    assert listed == [(await world.call("GET", "/v1/projects/alpha/jobs/one")).json()]
+    await world.deps.jobs.wait_for(lambda jobs: jobs.get(job.key).status.progress is not None, timeout_s=5)
+    await report(world, job, pod, {"at": 6.0, "step": 8, "metrics": {"accuracy": 0.9}})
+    tag = {"If-None-Match": (await world.call("GET", "/v1/projects/alpha/jobs/one")).headers["etag"]}
+    assert (await world.call("GET", "/v1/projects/alpha/jobs/one", headers=tag)).status_code == 200, "live news"
+    await world.status(job, phase="Succeeded")
+    await world.deps.jobs.wait_for(lambda jobs: jobs.get(job.key).status.progress.step == 8, timeout_s=5)
+    stored = (await world.store.get(JOBS, Key("alpha", "one"))).status.progress
+    assert stored.metrics == {"accuracy": 0.9}, "replaced as a whole"
+    async with asyncio.timeout(5):
+        while len(world.services.board):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"podUid": "other"}, 403),
+        ({"jobUid": "other"}, 403),
+        ({"jobName": "two"}, 403),
+        ({"project": "beta"}, 403),
+        ({"attempt": 2}, 403),
+        ({"worker": 1}, 403),
+        ({"progress": {"step": 3}}, 422),
+        ({"progress": {"at": "x" * 70_000}}, 413),
+    ],
+    ids=str,
+)
+async def test_a_worker_speaks_only_for_itself(world, change, status):
+    job = await world.status(await world.job("one"), phase="Running", attempt=1)
+    pod = await world.pod(job)
+    answer = await report(world, job, pod, {"at": 5.0}, **change)
+    assert answer.status_code == status, answer.text
+    assert len(world.services.board) == 0
+
+
+async def test_a_report_of_an_unknown_pod_is_not_found(world):
+    job = await world.status(await world.job("one"), phase="Running", attempt=1)
+    pod = (await world.pod(job)).model_copy(update={"metadata": ObjectMeta(name="x", uid="gone")})
+    assert (await report(world, job, pod, {"at": 5.0})).status_code == 404
+
+
+def test_the_pace_is_the_documented_one():
+    assert WRITE_EVERY_S == 60
