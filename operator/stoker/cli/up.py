@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+import uvloop
 
 from stoker.controller.jobs import PODS_BY_JOB, job_of
 from stoker.controller.operator import Operator
@@ -73,7 +74,7 @@ def run_up(options: UpOptions) -> int:
     except (DataDirError, TokenError, BindError, ValueError) as error:
         return _refuse(str(error))
     try:
-        asyncio.run(_Up(options, datadir, listening).run())
+        uvloop.run(_Up(options, datadir, listening).run())
     except (StoreError, TokenError) as error:
         return _refuse(str(error))
     except Exception:
