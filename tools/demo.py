@@ -272,7 +272,7 @@ def _summary(client: Client, seen: Seen) -> bool:
         if progress and (digest := progress.summary.get("splitDigest")):
             print(f"  split of training and test images: {digest}")
         if progress and (weights := progress.summary.get("weights")):
-            print(f"  weights for plain PyTorch: {weights}")
+            print(f"  weights for plain PyTorch: {_shown(str(weights))}")
         if job.status.phase is not Phase.SUCCEEDED:
             print(f"  {job.metadata.name} {job.status.phase}: {job.status.message}")
             for line in _last_lines(client, job.metadata.name):
@@ -301,6 +301,10 @@ def _row(job: TrainingJob, seen: Seen) -> list[str]:
     ]
 
 
+def _shown(path: str) -> str:
+    return path.removeprefix(f"{ROOT}/")
+
+
 def _last_lines(client: Client, name: str) -> list[str]:
     try:
         return b"".join(client.log_bytes(name, tail=8)).decode(errors="replace").splitlines()
@@ -310,14 +314,14 @@ def _last_lines(client: Client, name: str) -> list[str]:
 
 def _next_steps() -> None:
     stoker = Path(sys.executable).with_name("stoker")
-    shown = stoker.relative_to(ROOT) if stoker.is_relative_to(ROOT) else stoker
+    shown = _shown(str(stoker))
     print(f"""
 what to try next (in two terminals):
   {shown} up --virtual-gpus 2
   {shown} run -f examples/digits.yaml --set spec.precision=bf16     # mixed precision; Ctrl-C detaches
   {shown} run --gpus 1 -- python your_script.py                     # your own script, unchanged
-  {shown} suspend NAME, resume NAME                                 # it goes on where it was, bit for bit
-  docs/quickstart.md                                                # the same as curl and Python""")
+  {shown} suspend NAME, then: resume NAME                           # it goes on where it was, bit for bit
+  docs/quickstart.md: the same with curl and Python""")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from stoker.cli import reference as cli_reference
 from stoker.spec.outcome import FREE, POLICIES, Category, Intent, Verdict, verdict
 from stoker.spec.quantity import format_duration
 
@@ -41,7 +42,7 @@ def _by_itself(category: Category) -> str:
     return Verdict.FAILED
 
 
-PARTS: dict[str, Callable[[], str]] = {"outcome": outcome}
+PARTS: dict[str, Callable[[], str]] = {"outcome": outcome, "cli": cli_reference.reference}
 
 
 def stale(write: bool) -> list[str]:

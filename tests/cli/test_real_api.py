@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shutil
+import subprocess
 import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -21,8 +24,9 @@ from stoker.cli.views import EventSeen, JobChanged, JobEnded
 from stoker.local.store import EmbeddedStore
 from stoker.spec.event import EVENTS, Event, ObjectRef
 from stoker.spec.job import JOBS, TrainingJob, TrainingJobSpec
-from stoker.spec.meta import ObjectMeta
+from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
+from stoker.spec.node import NODES, GPUNode
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue
 from stoker.store.clock import SystemClock
@@ -124,6 +128,14 @@ class Live:
             first_timestamp=SystemClock().now(),
         )
         self.do(self.deps.store.create(EVENTS, event))
+
+    def gpus(self) -> None:
+        """A node with two GPUs."""
+        listed = [{"uuid": f"GPU-{n}", "index": n, "model": "Tiny", "memoryBytes": 8 << 30} for n in range(2)]
+        status = {"ready": True, "cpuMilli": 8000, "memoryBytes": 32 << 30, "gpus": listed}
+        self.do(self.deps.store.create(NODES, GPUNode(metadata=ObjectMeta(name="node-a"))))
+        stored = self.do(self.deps.store.patch_status(NODES, Key("", "node-a"), status, manager="agent"))
+        self.do(self.deps.nodes.at_least(stored.metadata.resource_version, timeout_s=5))
 
     def pod(self, job: TrainingJob, attempt: int = 1) -> str:
         name = f"{job.metadata.name}-{attempt}-0"
@@ -265,10 +277,54 @@ def test_commands(live: Live, tmp_path: Path) -> None:
     assert stoker("--token", "wrong", "ls").exit_code == 1
 
 
+def _end_the_first_job(live: Live) -> threading.Thread:
+    """Someone who makes the first job that comes succeed."""
+
+    def play() -> None:
+        with Client() as client:
+            while not (jobs := list(client.list())):
+                pass
+            progress = {"at": 1.0, "step": 3, "metrics": {"accuracy": 0.98}}
+            live.status(jobs[0], phase="Succeeded", reason="Completed", progress=progress)
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    return thread
+
+
+def _block(language: str) -> str:
+    text = (Path(__file__).parents[2] / "docs/quickstart.md").read_text()
+    found = re.search(rf"<!-- tested: {language} -->\n```\w+\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_quickstarts_python_runs_as_it_stands(live: Live, capsys: pytest.CaptureFixture[str]) -> None:
+    live.gpus()
+    thread = _end_the_first_job(live)
+    exec(compile(_block("python"), "quickstart", "exec"), {})
+    thread.join(10)
+    assert capsys.readouterr().out.splitlines()[-2:] == ["Succeeded {'accuracy': 0.98}", "Succeeded"]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_quickstarts_curl_runs_as_it_stands(live: Live) -> None:
+    live.gpus()
+    url = json.loads((live.home / "endpoint.json").read_text())["url"]
+    text = _block("curl").replace("http://127.0.0.1:8470", url).replace("~/.stoker/token", str(live.home / "token"))
+    thread = _end_the_first_job(live)
+    done = subprocess.run(["sh", "-euc", text], capture_output=True, text=True, timeout=30, check=True)
+    thread.join(10)
+    assert "event: end" in done.stdout
+    assert json.loads(done.stdout.splitlines()[-1])["status"]["phase"] == "Succeeded"
+
+
 def test_run_follows_to_the_commands_own_exit_code(live: Live) -> None:
     def play() -> None:
         with Client() as client:
-            job = live_job(client)
+            while not (jobs := list(client.list())):
+                pass
+            job = jobs[0]
             uid = live.pod(job)
             live.logs.data[uid] = b"hello\n"
             live.status(job, phase="Running", attempt=1)
@@ -277,11 +333,6 @@ def test_run_follows_to_the_commands_own_exit_code(live: Live) -> None:
             worker = {"worker": 0, "node": "n", "podUid": uid, "exitCode": 9, "category": "UserError"}
             end = {"number": 1, "endedAt": "2026-01-01T00:00:00Z", "category": "UserError", "workers": [worker]}
             live.status(job, phase="Failed", reason="Failed", message="exit code 9", attempts=[end])
-
-    def live_job(client: Client) -> TrainingJob:
-        while True:
-            for job in client.list():
-                return job
 
     thread = threading.Thread(target=play)
     thread.start()

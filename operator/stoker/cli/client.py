@@ -31,6 +31,7 @@ from stoker.spec.reasons import Explanation
 from .config import Endpoint, find_server
 from .errors import ApiError, StokerError, TimedOut, Unreachable
 from .following import Following
+from .log_text import LogReader
 from .sse import Frame
 from .views import EventSeen, JobChanged, JobEnd, JobEnded, JobUpdate, LogChunk, NodeView, QueueView, Whoami
 from .wire import Lost, Wire
@@ -211,16 +212,13 @@ class Client:
         if tail is not None:
             params["tailLines"] = str(tail)
 
-        def parse(frame: Frame) -> LogChunk | None:
-            if frame.event != "log":
-                return None
-            number, _, offset = (frame.id or "").partition(".")
-            if not (number.isdecimal() and offset.isdecimal()):
-                raise self._odd(f"log position {frame.id!r}")
-            return LogChunk(worker, int(number), int(offset), frame.data + "\n")
-
         return Following(
-            self._wire, f"{self._job(name, project)}/logs", parse, params=params, once=frozenset({"tailLines"})
+            self._wire,
+            f"{self._job(name, project)}/logs",
+            LogReader(worker, from_start=tail is None),
+            params=params,
+            once=frozenset({"tailLines"}),
+            endless=follow,
         )
 
     def log_bytes(
@@ -333,8 +331,13 @@ def _submission(spec: TrainingJobSpec | Mapping[str, Any], name: str | None) -> 
     else:
         body = {"spec": dict(spec)}
     if name is not None:
-        body["metadata"] = {**(body.get("metadata") or {}), "name": name}
+        body["metadata"] = named(body.get("metadata"), name)
     return body
+
+
+def named(metadata: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
+    """`metadata` with this name, in place of a name to be generated."""
+    return {key: value for key, value in (metadata or {}).items() if key != "generateName"} | {"name": name}
 
 
 def _plain(spec: BaseModel) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class Item:
     """What a stream said. `what` None: this stream has ended (or `error` ended it)."""
 
     job: str
+    log: bool
     what: JobUpdate | LogChunk | None
     error: StokerError | None = None
 
@@ -47,10 +48,10 @@ class Feed:
         self.close()
 
     def follow_events(self, job: str) -> None:
-        self._start(job, self._client.events(job, project=self._project))
+        self._start(job, False, self._client.events(job, project=self._project))
 
     def follow_logs(self, job: str, worker: int, *, attempt: int | None = None, tail: int | None = None) -> None:
-        self._start(job, self._client.logs(job, worker=worker, attempt=attempt, tail=tail, project=self._project))
+        self._start(job, True, self._client.logs(job, worker=worker, attempt=attempt, tail=tail, project=self._project))
 
     def get(self, timeout_s: float | None = None) -> Item | None:
         """The next item, or None when none came in time."""
@@ -80,20 +81,20 @@ class Feed:
         while any(thread.is_alive() for thread in self._threads):
             self.get(timeout_s=0.02)  # a reader may be waiting for room
 
-    def _start(self, job: str, following: Following[Any]) -> None:
+    def _start(self, job: str, log: bool, following: Following[Any]) -> None:
         self._followings.append(following)
         self._open += 1
-        thread = threading.Thread(target=self._read, args=(job, following), name=f"feed-{job}", daemon=True)
+        thread = threading.Thread(target=self._read, args=(job, log, following), name=f"feed-{job}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _read(self, job: str, following: Following[Any]) -> None:
+    def _read(self, job: str, log: bool, following: Following[Any]) -> None:
         error: StokerError | None = None
         try:
             for what in following:
-                self._items.put(Item(job, what))
+                self._items.put(Item(job, log, what))
                 if self._closed:
                     break
         except StokerError as met:
             error = met
-        self._items.put(Item(job, None, error))
+        self._items.put(Item(job, log, None, error))

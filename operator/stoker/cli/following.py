@@ -33,14 +33,18 @@ class Following(Generic[T]):
         *,
         params: Mapping[str, str] | None = None,
         once: frozenset[str] = frozenset(),
+        endless: bool = True,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """`once`: parameters that hold for the first connection only, because a resume goes by Last-Event-ID."""
+        """`once`: parameters that hold for the first connection only, because a resume goes by Last-Event-ID.
+        `endless`: only `end` ends it; else the stream's own orderly close does too.
+        """
         self._wire = wire
         self._path = path
         self._parse = parse
         self._params = dict(params or {})
         self._once = once
+        self._endless = endless
         self._patience_s = patience_s
         self._closed = threading.Event()
         self._stream: Stream | None = None
@@ -85,6 +89,8 @@ class Following(Generic[T]):
                             yield item
                         if frame.event == "end" or self._closed.is_set():
                             return
+                    if not self._endless:
+                        return
                     raise Lost("it closed the stream before its end")
             except Lost as error:
                 lost = error

@@ -7,6 +7,7 @@ that, and its pointers are shown with the file's lines.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,7 +78,7 @@ class Manifest:
 def read_manifests(path: str) -> list[Manifest]:
     """The documents of a file, at least one; '-' reads standard input. Raises: BadInput."""
     try:
-        text = Path("/dev/stdin" if path == "-" else path).read_text(encoding="utf-8")
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise BadInput(f"can't read {path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -151,7 +151,7 @@ def progress_text(progress: Progress | None) -> str:
         parts.append(f"step {progress.step}/{progress.total_steps}")
     elif progress.step:
         parts.append(f"step {progress.step}")
-    metrics = progress.metrics
+    metrics = progress.metrics if progress.step else {}  # before the first step they are zeros, not measurements
     if (loss := metrics.get("loss")) is not None:
         parts.append(f"loss {loss:.4g}")
     if (accuracy := metrics.get("accuracy")) is not None:

@@ -14,7 +14,7 @@ from stoker.spec.outcome import Category
 
 from .board import open_board
 from .client import Client
-from .errors import EXIT_DETACHED, EXIT_REFUSED
+from .errors import EXIT_DETACHED, EXIT_REFUSED, ApiError, StokerError
 from .feed import Feed
 from .views import JobChanged, JobEnded, LogChunk
 
@@ -40,14 +40,14 @@ def track(client: Client, job: TrainingJob, *, project: str | None = None, tail:
                 item = feed.get(LOG_SILENCE_S if ended else None)
                 if item is None:
                     break  # the job has ended and its log says nothing more
-                if item.error is not None:
+                if item.error is not None and not (item.log and _no_log(item.error)):
                     raise item.error
                 match item.what:
                     case LogChunk() as chunk:
                         _print_log(chunk, many=job.spec.workers > 1)
                     case JobChanged(job=last):
                         board.update(last)
-                        if prints and last.status.attempt and not logged:
+                        if prints and not logged and _has_run(last):
                             logged = set(range(min(job.spec.workers, MOST_LOGS)))
                             for worker in sorted(logged):
                                 feed.follow_logs(name, worker, tail=tail)
@@ -77,6 +77,16 @@ def exit_code(job: TrainingJob) -> int:
             if worker.category is Category.USER_ERROR and worker.exit_code:
                 return worker.exit_code
     return EXIT_REFUSED
+
+
+def _has_run(job: TrainingJob) -> bool:
+    """There is a log to read, or was."""
+    status = job.status
+    return status.attempt > 0 and (status.phase in (Phase.RUNNING, Phase.STOPPING) or bool(status.attempts))
+
+
+def _no_log(error: StokerError) -> bool:
+    return isinstance(error, ApiError) and error.status == 404
 
 
 def _last_end(job: TrainingJob) -> AttemptEnd | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from stoker.cli.client import Client
+from stoker.cli.client import Client, named
 from stoker.cli.errors import ApiError, BadInput, StokerError
 from stoker.cli.manifest import Manifest, override, read_manifests
 
@@ -153,7 +153,7 @@ def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:
     if given["env"]:
         spec["env"] = {**(spec.get("env") or {}), **dict(_variable(text) for text in given["env"])}
     if given["name"]:
-        body["metadata"] = {**(body.get("metadata") or {}), "name": given["name"]}
+        body["metadata"] = named(body.get("metadata"), given["name"])
     for assignment in given["overrides"]:
         override(body, assignment)
 

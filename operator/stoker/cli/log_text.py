@@ -1,0 +1,28 @@
+"""A log's frames as the text that was printed, to the byte. Called by `client.py`."""
+
+from __future__ import annotations
+
+from .errors import ApiError
+from .sse import Frame
+from .views import LogChunk
+
+
+class LogReader:
+    """Turns `log` frames into text as it was printed. A frame leaves out its last line's end, if that has one."""
+
+    def __init__(self, worker: int, *, from_start: bool) -> None:
+        self._worker = worker
+        self._at: tuple[int, int | None] = (0, 0 if from_start else None)
+
+    def __call__(self, frame: Frame) -> LogChunk | None:
+        if frame.event != "log":
+            return None
+        number, _, text_offset = (frame.id or "").partition(".")
+        if not (number.isdecimal() and text_offset.isdecimal()):
+            raise ApiError(200, "NotStoker", f"the log's position {frame.id!r} is none; is the server a newer one?")
+        attempt, offset = int(number), int(text_offset)
+        before = self._at[1] if attempt == self._at[0] or not self._at[0] else 0
+        self._at = (attempt, offset)
+        # A piece of an overlong line, and a last line without an end, fill their bytes exactly.
+        whole = before is not None and offset - before == len(frame.data.encode())
+        return LogChunk(self._worker, attempt, offset, frame.data if whole else frame.data + "\n")
