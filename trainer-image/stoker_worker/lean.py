@@ -26,7 +26,8 @@ def parse_json(text: str) -> Any:
     text = text.strip(" \t\n\r")
     try:
         value, end = make_scanner(_Decoding())(text, 0)  # type: ignore[arg-type]
-    except StopIteration:
+    except (StopIteration, SystemError):
+        # SystemError: the C scanner would raise json.decoder's error, which is not loaded here.
         raise ValueError("no JSON value") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None

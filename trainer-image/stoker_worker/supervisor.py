@@ -77,7 +77,7 @@ class Supervisor:
         self._outputs: list[RankOutput] = []
         self._by_fd: dict[int, RankOutput] = {}
         self._live: dict[int, int] = {}  # pid -> rank's number in this worker
-        self._groups: set[int] = set()  # process groups of all ranks ever started
+        self._told: set[int] = set()  # process groups that got the stop signal with their rank
         self._childless = True
         self._stop_at: float | None = None
         self._kill_at: float | None = None
@@ -137,7 +137,6 @@ class Supervisor:
                 self._end_others(time.monotonic(), FAILURE_GRACE_S)
             else:
                 self._live[pid] = local_rank
-                self._groups.add(pid)
                 self._childless = False
                 self._by_fd[output.read_fd] = output
                 self._poll.register(output.read_fd, select.POLLIN)
@@ -185,6 +184,7 @@ class Supervisor:
         self._ending.stop_asked()
         for pid in self._live:
             send_group(pid, _signal.SIGTERM)
+            self._told.add(pid)
         stop_kill_at = now + self._launch.grace_s
         self._kill_at = stop_kill_at if self._kill_at is None else min(self._kill_at, stop_kill_at)
 
@@ -204,12 +204,12 @@ class Supervisor:
         Whoever shares a rank's process group got the stop signal with it and may be saving (`sh -c "python …"`): it
         has the rest of the grace. All others get TERM and a short while.
         """
-        stopping = self._stop_at is not None and self._kill_at is not None and now < self._kill_at
+        saving = self._kill_at is not None and now < self._kill_at
         if self._leftovers_kill_at is None:
             self._leftovers_kill_at = now + LEFTOVER_GRACE_S
         expired = now >= self._leftovers_kill_at
         for member in descendants():
-            if stopping and member.group in self._groups:
+            if saving and member.group in self._told:
                 continue
             if expired:
                 send(member.pid, _signal.SIGKILL)
