@@ -134,7 +134,7 @@ class Bench:
             "running": float(sum(queue.running for queue in self.state.queues.values())),
             "observe_us": self.observe_us,
             "drain_starts": float(len(starts)),
-            "drain_s": drain,
+            "drain_ms": drain * 1e3,
             "drain_us_per_start": drain / max(len(starts), 1) * 1e6,
             "idle_us": statistics.median(timed(self.decide) for _ in range(self.rounds)),
         }

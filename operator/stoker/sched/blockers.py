@@ -17,7 +17,7 @@ from .place import capacity, place
 from .reservations import Kept, reserving_lanes
 from .shortage import never_on_nodes, shortages
 from .state import SchedulerState
-from .words import amount, clock, numbers
+from .words import amount, clock, listed, numbers, part
 
 RESOURCES = ("gpus", "cpu", "memory")
 
@@ -88,9 +88,8 @@ def _limit(entry: Entry) -> Iterator[Blocker]:
             free = max(limit - used, 0)
             yield Blocker(
                 code=Code.QUEUE_LIMIT,
-                message=f"queue '{queue.name}' is short {amount(resource, wanted - free)} of "
-                f"{amount(resource, wanted)}: its jobs hold {amount(resource, used)} of at most "
-                f"{amount(resource, limit)}",
+                message=f"queue '{queue.name}' is short {part(resource, wanted - free, wanted)}: its limit is "
+                f"{amount(resource, limit)}, its jobs hold {amount(resource, used)}",
                 **numbers(resource, wanted, free),
                 where=queue.name,
             )
@@ -107,13 +106,13 @@ def _nodes(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Block
     only_there = int(capacity(table, request, avoid).sum()) < request.workers
     if fits_there or only_there:
         until = min(blame.until for blame in entry.job.status.blamed if blame.until > now)
-        names = ", ".join(sorted(avoid))
-        would = "would hold it now" if fits_there else "could hold it"
+        names = listed(sorted(avoid), 3)
+        nodes = f"node {names}" if len(avoid) == 1 else f"nodes {names}"
         yield Blocker(
             code=Code.NODES_BLAMED,
-            message=f"only with {names} the nodes {would}; a worker of this job failed there, so that is avoided "
-            f"until {clock(until, now)}",
-            where=names,
+            message=f"only with {nodes} there {'is' if fits_there else 'could be'} room, but a worker of this job "
+            f"failed there: avoided until {clock(until, now)}",
+            where=",".join(sorted(avoid)),
         )
     if not fits_there:
         yield from shortages(table, request, () if only_there else avoid)

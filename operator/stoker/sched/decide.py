@@ -40,7 +40,8 @@ class Start:
 class Reasons(Mapping[Key, tuple[Blocker, ...]]):
     """Pending job -> everything that keeps it from starting; worked out when asked, from the state as it is then.
 
-    Invariant: right after `decide`, every pending job has at least one. Cost: about 0.2 ms a lookup, jobs of one lane
+    Invariant: right after `decide`, every pending job has at least one. A view, not a copy: read it where nobody feeds
+    the state meanwhile. Cost: about 0.2 ms a lookup, jobs of one lane
     share it; iterating is O(pending).
     """
 

@@ -67,6 +67,8 @@ def _summary(entry: Entry) -> str:
     if entry.assumed:
         return f"placed on {_nodes(entry)}; its start is being written down"
     said = f": {status.message}" if status.message else ""
+    if job.metadata.deletion_timestamp is not None:
+        return "being deleted"
     match status.phase:
         case Phase.QUEUED if job.spec.cancel:
             return "being cancelled"

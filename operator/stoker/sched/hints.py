@@ -64,18 +64,29 @@ def _smaller(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[tup
             yield {"workers": workers}, f"workers: {workers} instead of {request.workers}"
     if request.filter != ANY_GPU and fits(request._replace(filter=ANY_GPU)):
         yield {"gpu": GpuRequest()}, "any GPU (no gpu.models, no gpu.minMemory)"
-    cpu = _CPU_STEP * _largest(
-        (request.cpu - 1) // _CPU_STEP, lambda value: fits(request._replace(cpu=value * _CPU_STEP))
-    )
-    if cpu > 0:
+    cpu = _step(_CPU_STEP, request.cpu, lambda value: fits(request._replace(cpu=value)))
+    if cpu:
         yield {"cpu": format_cpu(cpu)}, f"cpu: {format_cpu(cpu)} instead of {format_cpu(request.cpu)}"
-    memory = _MEMORY_STEP * _largest(
-        (request.memory - 1) // _MEMORY_STEP,
-        lambda value: fits(request._replace(memory=value * _MEMORY_STEP)),
-    )
-    if memory > 0:
-        less = f"{memory // 2**20}Mi"
+    memory = _step(_MEMORY_STEP, request.memory, lambda value: fits(request._replace(memory=value)))
+    if memory:
+        less = _as_quantity(memory)
         yield {"memory": less}, f"memory: {less} instead of {format_bytes(request.memory)}"
+    if cpu or memory:
+        return
+    cpu = _step(_CPU_STEP, request.cpu, lambda value: fits(request._replace(cpu=value, memory=_MEMORY_STEP)))
+    memory = _step(_MEMORY_STEP, request.memory, lambda value: fits(request._replace(cpu=cpu, memory=value)))
+    if cpu and memory:
+        less = _as_quantity(memory)
+        yield {"cpu": format_cpu(cpu), "memory": less}, f"cpu: {format_cpu(cpu)} and memory: {less}"
+
+
+def _as_quantity(memory: int) -> str:
+    return f"{memory // 2**20}Mi" if memory % 2**30 else f"{memory // 2**30}Gi"
+
+
+def _step(step: int, below: int, holds: Callable[[int], bool]) -> int:
+    """The largest multiple of `step` under `below` for which `holds`; 0: none."""
+    return step * _largest((below - 1) // step, lambda count: holds(count * step))
 
 
 def _largest(most: int, holds: Callable[[int], bool]) -> int:

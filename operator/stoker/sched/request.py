@@ -30,7 +30,8 @@ class GpuFilter(NamedTuple):
         return memory >= self.min_memory and (not self.models or any(name in model for name in self.models))
 
     def __str__(self) -> str:
-        models = " or ".join(self.models)
+        """As it follows the word GPU: 'of model h100 or a100 with 80Gi or more'."""
+        models = f"of model {' or '.join(self.models)}" if self.models else ""
         memory = f"with {format_bytes(self.min_memory)} or more" if self.min_memory else ""
         return " ".join(part for part in (models, memory) if part)
 

@@ -17,7 +17,7 @@ from stoker.spec.reasons import Blocker, Code
 from .nodes import Column, NodeTable
 from .place import capacity
 from .request import ANY_GPU, Request
-from .words import amount, counted, listed, numbers
+from .words import amount, counted, listed, numbers, part
 
 _NAMED_NODES = 64
 
@@ -64,18 +64,18 @@ def never_on_nodes(table: NodeTable, request: Request) -> list[Blocker]:
             fits = np.minimum(fits, have // need)
     if int(fits.sum()) >= request.workers:
         return []
-    kind = f" ({request.filter})" if request.filter != ANY_GPU else ""
+    kind = f" {request.filter}" if request.filter != ANY_GPU else ""
     if request.gpus and not whole.any() and request.filter != ANY_GPU:
         there = sorted({f"{gpu.model}" for node in table.objects.values() for gpu in node.status.gpus})
         have_text = f"there is: {listed(there, 5)}" if there else "no node has any GPU"
-        message = f"no node has a GPU that matches '{request.filter}'; {have_text}"
+        message = f"no node has a GPU{kind}; {have_text}"
         return [_never(message, "gpus", request.totals.gpus, 0)]
     found = []
     for resource, need, have in columns:
         most = int(have.max())
         if need > most:
             where = table.names[int(slots[int(have.argmax())])]
-            message = f"asks for {amount(resource, need)} per worker{kind if resource == 'gpus' else ''}; the largest "
+            message = f"asks for {amount(resource, need)}{kind if resource == 'gpus' else ''} per worker; the largest "
             message += f"node, {where}, has {amount(resource, most)}"
             found.append(_never(message, resource, need, most, where))
     if found:
@@ -123,8 +123,8 @@ def _short_gpus(table: NodeTable, request: Request, could: Column, fits: Column,
     slots = np.flatnonzero(could)
     there = {table.names[slot]: int(free[slot]) for slot in slots if free[slot] > 0}
     total = sum(there.values())
-    kind = f" ({request.filter})" if request.filter != ANY_GPU else ""
-    parts = [f"short {short} of {amount('gpus', wanted)}{kind}: {_free_text(there, total)}"]
+    kind = f" {request.filter}" if request.filter != ANY_GPU else ""
+    parts = [f"short {part('gpus', short, wanted)}{kind}: {_free_text(there, total)}"]
     if total >= wanted:
         parts[0] += f", and each worker needs {request.gpus} on one node"
     parts += _holders(table, slots)
@@ -154,9 +154,8 @@ def _short_of(
     slots = np.flatnonzero(could)
     best = int(slots[free[slots].argmax()])
     name = table.names[best]
-    word = "cores" if resource == "cpu" else "memory"
     place = " on the nodes that have the GPUs" if request.gpus else ""
-    message = f"short {amount(resource, short)} of {amount(resource, wanted)} ({word}){place}: the most free on one "
+    message = f"short {part(resource, short, wanted)}{place}: the most free on one "
     message += f"node is {amount(resource, max(int(free[best]), 0))}, on {name}"
     if request.workers > 1:
         message += f"; each worker needs {amount(resource, need)}"

@@ -35,6 +35,13 @@ def amount(resource: str, count: int) -> str:
     return format_bytes(count)
 
 
+def part(resource: str, some: int, whole: int) -> str:
+    """'2 of 4 GPUs', '1.5 of 8 cores', '2Gi of 4Gi memory'."""
+    if resource == "memory":
+        return f"{format_bytes(some)} of {format_bytes(whole)} memory"
+    return f"{some if resource == 'gpus' else format_cpu(some)} of {amount(resource, whole)}"
+
+
 def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
