@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import pickle
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from .config import differences
 from .errors import BadConfig
 from .training import Cursor, Tally, Training
 
+_UNFIT = (KeyError, RuntimeError, TypeError, ValueError, EOFError, pickle.UnpicklingError)
 log = logging.getLogger(__name__)
 
 
@@ -81,7 +83,7 @@ class Keeper:
                 )
             try:
                 unpack(self._training, saved.state)
-            except (KeyError, RuntimeError, TypeError, ValueError, EOFError) as error:
+            except _UNFIT as error:
                 assert self._folder is not None
                 self._folder.mark_bad(saved.path, f"{type(error).__name__}: {error}")
                 continue
@@ -112,7 +114,7 @@ def pack(training: Training) -> bytes:
 def unpack(training: Training, data: bytes) -> None:
     """Puts a packed state into `training`, on whatever number of ranks and kind of device.
 
-    Raises: KeyError, RuntimeError, TypeError, ValueError, EOFError where it does not fit; `training` is then unchanged.
+    Raises: one of `_UNFIT` where it does not fit; `training` is then unchanged.
     """
     state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     pairs = [

@@ -19,7 +19,7 @@ class Trace:
     """Appends, so the attempts of one job write one after the other; each line is out before the next step begins."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", buffering=1)
+        self._path = path
 
     def stepped(self, training: Training) -> None:
         loss = training.loss.item()
@@ -31,7 +31,8 @@ class Trace:
         self._write({"step": training.cursor.step, "accuracy": t.accuracy, "testLoss": t.test_loss.hex()})
 
     def _write(self, line: dict[str, object]) -> None:
-        self._file.write(json.dumps(line) + "\n")
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 def digests(training: Training) -> dict[str, str]:

@@ -1,0 +1,226 @@
+"""The course of a training inside one process: evaluation, target, stop, saving, and a resume that keeps every bit."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from stoker_trainer import loop as loops  # noqa: E402
+from stoker_trainer.checkpoint import CheckpointFolder  # noqa: E402
+from stoker_trainer.config import differences, trajectory_of  # noqa: E402
+from stoker_trainer.distributed import Vote  # noqa: E402
+from stoker_trainer.errors import BadConfig, Diverged, Stopped  # noqa: E402
+from stoker_trainer.fence import Fence  # noqa: E402
+from stoker_trainer.loop import Loop  # noqa: E402
+from stoker_trainer.report import Silent  # noqa: E402
+from stoker_trainer.save import Keeper, pack, unpack  # noqa: E402
+from stoker_trainer.stop import StopSignal  # noqa: E402
+from stoker_trainer.trace import Trace, digests  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class StopAt(StopSignal):
+    """Asks to stop while the given step is being trained."""
+
+    def __init__(self, step=None):
+        super().__init__()
+        self.step, self.training = step, None
+        self.begin_training()
+
+    @property
+    def requested(self):
+        return self.step is not None and self.training.cursor.step + 1 >= self.step
+
+
+def keeper_for(training, config, folder, attempt):
+    made = None
+    if folder is not None:
+        made = CheckpointFolder(folder, Fence.claim(folder, attempt), 2)
+    return Keeper(training, trajectory_of(json.dumps(config)), made)
+
+
+def go_on(training, keeper, stop_at=None, trace=None, report=None):
+    """Trains to the end or to a stop; whether it was stopped."""
+    stop = StopAt(stop_at)
+    stop.training = training
+    try:
+        Loop(training, keeper, report or Silent(), stop, trace, lambda: None).run()
+    except Stopped:
+        return True
+    return False
+
+
+def attempt(make_training, make_config, recipe, folder, number, stop_at=None, **top):
+    training = make_training(recipe, **top)
+    keeper = keeper_for(training, make_config(recipe, **top), folder, number)
+    keeper.resume()
+    trace = Trace(folder / "trace")
+    return training, go_on(training, keeper, stop_at, trace)
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "trace").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_resume_keeps_every_bit(make_training, make_config, small, tmp_path, precision, optimizer):
+    recipe = small | {"optimizer": {"name": optimizer, "learningRate": 0.01}, "model": {"width": 4}, "epochs": 1}
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    attempt(make_training, make_config, recipe, tmp_path / "whole", 1, precision=precision)
+    for number, stop_at in enumerate((1, 2, 11, 23, None), start=1):
+        torch.rand(number)  # the process's generators are elsewhere, as in a new process
+        _, stopped = attempt(
+            make_training, make_config, recipe, tmp_path / "parts", number, stop_at, precision=precision
+        )
+        assert stopped == (stop_at is not None)
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+    assert len(lines(tmp_path / "whole")) == 24 + 1
+
+
+def test_a_stop_at_the_epochs_end_puts_the_evaluation_off(make_training, make_config, small, tmp_path):
+    training, stopped = attempt(make_training, make_config, small, tmp_path, 1, stop_at=24)
+    assert stopped and (training.cursor.epoch, training.cursor.consumed) == (1, 0)
+    assert training.tally.evaluated_step == -1
+    training, _ = attempt(make_training, make_config, small, tmp_path, 2)
+    assert [x["step"] for x in lines(tmp_path) if "accuracy" in x] == [24, 48]
+
+
+def test_a_finished_training_does_nothing_more(make_training, make_config, small, tmp_path):
+    attempt(make_training, make_config, small, tmp_path, 1)
+    before = lines(tmp_path)
+    training, stopped = attempt(make_training, make_config, small, tmp_path, 2, stop_at=1)
+    assert not stopped and training.cursor.step == 48
+    assert lines(tmp_path) == before
+
+
+def test_the_target_ends_the_training_and_its_time_survives(make_training, make_config, small, tmp_path):
+    top = {"stop": {"maxSteps": None, "target": {"metric": "accuracy", "value": 0.5}}}
+    recipe = small | {"epochs": 40}
+    attempt(make_training, make_config, recipe, tmp_path, 1, stop_at=20, **top)
+    training, _ = attempt(make_training, make_config, recipe, tmp_path, 2, **top)
+    assert training.tally.target_reached and training.tally.accuracy >= 0.5
+    assert training.cursor.step < training.total_steps
+    assert 0 < training.tally.time_to_target_s <= training.tally.seconds
+    again, _ = attempt(make_training, make_config, recipe, tmp_path, 3, **top)
+    assert again.cursor.step == training.cursor.step
+    assert again.tally.time_to_target_s == training.tally.time_to_target_s
+
+
+def test_max_steps_is_the_end_and_is_evaluated(make_training, make_config, small, tmp_path):
+    top = {"stop": {"maxSteps": 30, "target": None}}
+    training, _ = attempt(make_training, make_config, small, tmp_path, 1, **top)
+    assert training.cursor.step == 30 == training.tally.evaluated_step
+    assert training.learning_rate < 1e-4  # the decay ends where the training does
+
+
+@settings(max_examples=25, deadline=None)
+@given(batch=st.integers(1, 3000), epochs=st.integers(1, 3))
+def test_every_epoch_meets_every_sample_once(batch, epochs):
+    """The cursor's walk over the global order, for any batch size, without the arithmetic of training."""
+    from stoker_trainer.counter import order
+
+    rows, step, epoch, consumed, met = 997, 0, 0, 0, []
+    while epoch < epochs:
+        part = order(1, epoch, rows, torch.device("cpu"))[consumed : consumed + batch]
+        met += part.tolist()
+        step, consumed = step + 1, consumed + len(part)
+        if consumed >= rows:
+            assert sorted(met) == list(range(rows))
+            epoch, consumed, met = epoch + 1, 0, []
+    assert step == epochs * -(-rows // batch)
+
+
+def test_saves_come_by_time(make_training, make_config, small, tmp_path, monkeypatch):
+    training = make_training(small, checkpoint={"everySeconds": 10.0, "keep": 3})
+    keeper = keeper_for(training, make_config(small), tmp_path, 1)
+    now = [0.0]
+
+    def tick():
+        now[0] += 0.25
+        return now[0]
+
+    monkeypatch.setattr(loops.time, "monotonic", tick)
+    steps = []
+    monkeypatch.setattr(keeper, "save", lambda: steps.append(training.cursor.step) or True)
+    go_on(training, keeper)
+    *timed, last = steps
+    gaps = [b - a for a, b in pairwise(timed)]
+    assert len(gaps) >= 1 and max(gaps) - min(gaps) <= 1 and last == 48
+
+
+def test_a_gradient_that_stays_infinite_ends_as_diverged(make_training, make_config, small, tmp_path):
+    training = make_training(small | {"optimizer": {"learningRate": 1.0}})
+    training.flat.parameters.fill_(float("nan"))
+    with pytest.raises(Diverged, match="not finite in 20 steps"):
+        go_on(training, keeper_for(training, make_config(small), None, 1))
+    assert training.cursor.step == 20
+
+
+def test_other_settings_are_refused_by_name(make_training, make_config, small, tmp_path):
+    attempt(make_training, make_config, small, tmp_path, 1, stop_at=3)
+    with pytest.raises(BadConfig, match=r"config\.epochs: 2 there, 9 now"):
+        attempt(make_training, make_config, small | {"epochs": 9}, tmp_path, 2)
+    free = {
+        "stop": {"maxSteps": None, "target": {"metric": "accuracy", "value": 0.2}},
+        "checkpoint": {"everySeconds": 9.0, "keep": 1},
+    }
+    training, _ = attempt(make_training, make_config, small, tmp_path, 3, **free)
+    assert training.tally.target_reached
+
+
+def test_a_state_that_does_not_fit_is_passed_over(make_training, make_config, small, tmp_path):
+    attempt(make_training, make_config, small, tmp_path, 1, stop_at=3)
+    other = make_training(small | {"model": {"width": 4}})
+    fence = Fence.claim(tmp_path, 2)
+    about = {"trajectory": trajectory_of(json.dumps(make_config(small)))}
+    CheckpointFolder(tmp_path, fence, 2).publish(4, pack(other), about)
+    CheckpointFolder(tmp_path, fence, 3).publish(5, b"no torch archive", about)
+    training = make_training(small)
+    fresh = digests(training)
+    keeper = keeper_for(training, make_config(small), tmp_path, 3)
+    assert keeper.resume()
+    assert training.cursor.step == 3 and digests(training) != fresh
+    assert len(list(tmp_path.glob("*.bad"))) == 2
+
+
+def test_loading_runs_no_code(make_training, small):
+    import pickle
+
+    class Bomb:
+        def __reduce__(self):
+            return (exec, ("raise SystemExit('ran')",))
+
+    import io
+
+    buffer = io.BytesIO()
+    torch.save({"model": Bomb()}, buffer)
+    with pytest.raises(pickle.UnpicklingError):
+        unpack(make_training(small), buffer.getvalue())
+
+
+def test_a_full_disk_does_not_stop_the_training(make_training, make_config, small, tmp_path, monkeypatch):
+    training = make_training(small, checkpoint={"everySeconds": 0.0, "keep": 2})
+    folder = CheckpointFolder(tmp_path, Fence.claim(tmp_path, 1), 2)
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folder, "publish", full)
+    keeper = Keeper(training, trajectory_of(json.dumps(make_config(small))), folder)
+    assert not go_on(training, keeper)
+    assert training.cursor.step == 48 and keeper.step is None
+
+
+def test_differences_are_empty_for_equal_values(make_config):
+    assert differences(make_config(), make_config()) == []
+    assert Vote() == Vote(stop=False, out_of_memory=False, save=False)

@@ -1,0 +1,147 @@
+"""The trainer as the supervisor runs it: one process from its environment to exit code, files and metrics."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from stoker.spec.worker import Progress
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+
+def test_the_default_recipe_reaches_its_target(run, make_config):
+    target = {"maxSteps": None, "target": {"metric": "accuracy", "value": 0.97}}
+    codes, outputs = run.run(make_config({}, stop=target, precision="auto"))
+    assert codes == [0], outputs
+    progress = Progress.model_validate(run.progress())
+    summary = progress.summary
+    assert summary["accuracy"] >= 0.97 and summary["targetReached"] is True
+    assert 0 < summary["timeToTargetS"] <= summary["trainS"]
+    assert summary["precision"] == "fp32" and summary["device"] == "cpu" and summary["worldSize"] == 1
+    assert (summary["trainRows"], summary["testRows"]) == (1442, 355)
+    assert f"split sha256:{summary['splitDigest']}" in outputs[0]
+    assert Path(summary["weights"]).is_file() and progress.checkpoint.step == progress.step
+    assert "target 0.97 reached after" in outputs[0]
+
+
+def test_mnist_reaches_97_percent(run, make_config):
+    codes, outputs = run.run(make_config({"data": "mnist5k", "epochs": 6}, precision="auto"))
+    assert codes == [0], outputs
+    assert run.progress()["summary"]["accuracy"] >= 0.97
+
+
+def test_metrics_are_served_while_training(run, make_config, small):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = run.start(make_config(small | {"epochs": 5000}), STOKER_METRICS_PORT=str(port), STOKER_JOB="j")
+    run.wait_for_steps(50)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    processes[0].send_signal(signal.SIGTERM)
+    assert run.finish(processes)[0] == [75]
+    assert 'stoker_train_step_total{attempt="",job="j",project="",recipe="image-classification"}' in text
+
+
+def test_a_taken_metrics_port_does_not_stop_the_training(run, make_config, small):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        codes, outputs = run.run(make_config(small), STOKER_METRICS_PORT=port)
+    assert codes == [0] and f"no /metrics on port {port}" in outputs[0]
+
+
+def catches_sigterm(pid):
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return False
+
+
+def wait_until(condition, within_s=30.0):
+    give_up = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.002)
+
+
+def test_a_stop_while_importing_ends_at_once_without_a_checkpoint(run, make_config, small):
+    (process,) = run.start(make_config(small))
+    wait_until(lambda: catches_sigterm(process.pid))
+    process.send_signal(signal.SIGTERM)
+    codes, outputs = run.finish([process], within_s=10)
+    assert codes == [75]
+    assert "nothing to save" in outputs[0] and not run.trace()
+    assert not list(run.folder.glob("checkpoints/step-*"))
+
+
+def test_a_stop_while_waiting_for_a_peer_ends_at_once(run, make_config, small):
+    (process,) = run.start(make_config(small), WORLD_SIZE="2", MASTER_PORT=(port := free_port()))
+
+    def rendezvous_is_open():
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", int(port))) == 0
+
+    wait_until(rendezvous_is_open)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert run.finish([process], within_s=10)[0] == [75]
+    assert time.monotonic() - begin < 2
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+HANG = """
+import threading, stoker_trainer.step as steps
+real, calls = steps.backward, [0]
+def backward(*args):
+    calls[0] += 1
+    if calls[0] == 3:
+        threading.Event().wait()
+    real(*args)
+steps.backward = backward
+"""
+
+
+def test_no_progress_ends_as_stalled_and_shows_where(run, make_config, small):
+    codes, outputs = run.run(make_config(small), 1, HANG, STOKER_STALL_SECONDS="3")
+    assert codes == [78]
+    assert "no progress for 3 s" in outputs[0] and "in backward" in outputs[0]
+
+
+def test_a_superseded_attempt_ends_itself(run, make_config, small):
+    config = make_config(small | {"epochs": 5000}, checkpoint={"everySeconds": 0.0, "keep": 2})
+    processes = run.start(config, STOKER_ATTEMPT="1")
+    run.wait_for_steps(5)
+    (run.folder / "checkpoints" / "claims" / "00000002").touch()
+    codes, outputs = run.finish(processes, within_s=20)
+    assert codes == [1]
+    assert "attempt 2 has claimed it" in outputs[0]
+
+
+@pytest.mark.parametrize(("ranks", "how"), [(1, "sigterm"), (1, "sigkill"), (2, "sigterm"), (2, "sigkill")])
+def test_resume_is_bitwise(ranks, how):
+    """The committed tool with few stops; docs/trainer.md has the figures for twenty."""
+    tool = [sys.executable, str(ROOT / "tools" / "verify_resume.py")]
+    options = ["--stops", "2", "--ranks", str(ranks), "--how", how, "--epochs", "8", "--seed", str(ranks)]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("STOKER_")}
+    done = subprocess.run([*tool, *options], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "equal in every bit" in done.stdout

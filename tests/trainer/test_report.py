@@ -1,0 +1,149 @@
+"""What the outside sees: progress that the spec parses, a ledger of lost work, metrics, weights for plain torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stoker.spec.worker import Progress  # noqa: E402
+from stoker_trainer.distributed import Vote  # noqa: E402
+from stoker_trainer.errors import Superseded  # noqa: E402
+from stoker_trainer.export import export  # noqa: E402
+from stoker_trainer.fence import Fence  # noqa: E402
+from stoker_trainer.ledger import Ledger, Spent  # noqa: E402
+from stoker_trainer.metrics import Metrics  # noqa: E402
+from stoker_trainer.report import Report  # noqa: E402
+from stoker_trainer.save import Keeper  # noqa: E402
+from stoker_trainer.step import train_step  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def trained(make_training, small, steps=3):
+    training = make_training(small)
+    for step in range(steps):
+        train_step(training, torch.arange(61), Vote())
+        training.cursor.step = step + 1
+        training.tally.samples += 61
+    return training
+
+
+def report_for(training, path, ledger=None, metrics=None):
+    return Report(training, Keeper(training, {}, None), ledger or Ledger(None, 1), path, metrics)
+
+
+def test_progress_is_the_contracts(make_training, small, tmp_path):
+    training = trained(make_training, small)
+    report = report_for(training, tmp_path / "progress.json")
+    report.stepped(61, 0.01)
+    text = (tmp_path / "progress.json").read_text()
+    progress = Progress.model_validate_json(text)
+    assert (progress.step, progress.total_steps, progress.samples) == (3, 48, 183)
+    assert progress.metrics["samplesPerSecond"] == pytest.approx(6100)
+    assert progress.metrics["loss"] == pytest.approx(training.loss.item())
+    assert progress.summary["splitDigest"] == training.data.split_digest
+    assert progress.checkpoint is None
+    known = {f.alias or name for name, f in Progress.model_fields.items()}
+    assert json.loads(text).keys() == known
+    assert [p.name for p in tmp_path.iterdir()] == ["progress.json"]
+
+
+def test_a_loss_that_is_no_number_keeps_the_file_readable(make_training, small, tmp_path):
+    training = trained(make_training, small)
+    training.loss = torch.tensor(float("nan"))
+    training.gradient_norm = torch.tensor(float("inf"))
+    report_for(training, tmp_path / "progress.json").publish()
+    progress = Progress.model_validate_json((tmp_path / "progress.json").read_text())
+    assert "loss" not in progress.metrics and "gradNorm" not in progress.metrics
+
+
+def test_a_folder_that_is_gone_is_said_once_and_left(make_training, small, tmp_path, caplog):
+    report = report_for(trained(make_training, small), tmp_path / "gone" / "progress.json")
+    report.publish()
+    report.publish()
+    assert [r.message for r in caplog.records if "progress" in r.message] == [caplog.records[0].message]
+
+
+def test_the_ledger_keeps_what_was_lost(make_training, small, tmp_path):
+    killed = Ledger(tmp_path, 1)
+    killed.mine = Spent(steps=10, samples=610, seconds=5.0)
+    killed.write()
+    (tmp_path / "ledger" / "attempt-00000009.json").write_text("{half")
+    training = trained(make_training, small, steps=3)
+    training.tally.seconds = 1.5
+    ledger = Ledger(tmp_path, 2)
+    report = report_for(training, None, ledger)
+    report.stepped(61, 0.5)
+    summary = report.summary()
+    assert summary["lostSteps"] == 10 + 1 - 3
+    assert summary["lostS"] == pytest.approx(5.0 + 0.5 - 1.5)
+    again = Ledger(tmp_path, 2)  # the same attempt, started again, goes on counting
+    assert again.mine.steps == 1 and again.total().steps == 11
+
+
+def test_metrics_tell_the_training(make_training, small):
+    training = trained(make_training, small)
+    training.tally.accuracy, training.tally.test_loss, training.tally.time_to_target_s = 0.9, 0.4, 7.0
+    metrics = Metrics({"STOKER_JOB": "mnist", "STOKER_ATTEMPT": "2"}, "image-classification")
+    report = report_for(training, None, metrics=metrics)
+    report.stepped(61, 0.02)
+    report.evaluated(0.1)
+    report.saved(0.3)
+    report.halved()
+    at = {"job": "mnist", "project": "", "attempt": "2", "recipe": "image-classification"}
+
+    def value(name, /, **labels):
+        return metrics.registry.get_sample_value(f"stoker_train_{name}", at | labels)
+
+    assert value("step_total") == 1 and value("samples_total") == 61
+    assert value("step_seconds_count") == 1 and value("step_seconds_sum") == pytest.approx(0.02)
+    assert value("loss") == pytest.approx(training.loss.item())
+    assert value("eval_metric", name="accuracy") == 0.9
+    assert value("loss_scale") == 1 and value("time_to_target_seconds") == 7
+    assert value("checkpoint_seconds") == 0.3 and value("checkpoint_last_step") == 3
+    assert value("oom_total") == 1 and value("progress_ratio") == pytest.approx(3 / 48)
+    assert value("phase_seconds_total", phase="eval") == pytest.approx(0.1)
+    assert value("last_step_timestamp_seconds") > 1.7e9
+
+
+def test_weights_load_in_plain_torch(make_training, small, tmp_path):
+    """In a process that can't import anything of ours."""
+    training = trained(make_training, small, steps=8)
+    training.tally.accuracy = 0.5
+    out = tmp_path / "output"
+    assert export(training, out, None, {"accuracy": 0.5}) == out / "weights.pt"
+    images = training.data.test_images[:50]
+    torch.save(images, tmp_path / "images.pt")
+    program = f"""
+import sys
+sys.path[:] = [p for p in sys.path if not p.endswith(("trainer-image", "operator", "api"))]
+sys.path.insert(0, {str(out)!r})
+import torch, load_example
+images = torch.load({str(tmp_path / "images.pt")!r}, weights_only=True)
+assert not any(name.startswith("stoker") for name in sys.modules)
+print(load_example.classify(images).tolist())
+"""
+    env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=env)
+    from stoker_trainer.augment import normalised
+
+    with torch.no_grad():
+        mine = training.net(normalised(images, training.data.scaling)).argmax(1)
+    assert json.loads(done.stdout) == mine.tolist()
+    names = sorted(p.name for p in out.iterdir() if p.suffix)
+    assert names == ["load_example.py", "model.json", "model.py", "result.json", "weights.pt"]
+
+
+def test_a_zombie_does_not_replace_the_result(make_training, small, tmp_path):
+    training = trained(make_training, small)
+    zombie = Fence.claim(tmp_path / "checkpoints", 1)
+    Fence.claim(tmp_path / "checkpoints", 2)
+    with pytest.raises(Superseded):
+        export(training, tmp_path / "output", zombie, {})
+    assert not list((tmp_path / "output").iterdir())
