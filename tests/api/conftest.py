@@ -98,7 +98,9 @@ class World:
     async def submit(self, *, project: str = "alpha", who: str = "alice", **body: Any) -> httpx.Response:
         key = body.pop("key", None)
         headers = {} if key is None else {"Idempotency-Key": key}
-        return await self.call("POST", f"/v1/projects/{project}/jobs", who=who, headers=headers, json=body or job_body())
+        return await self.call(
+            "POST", f"/v1/projects/{project}/jobs", who=who, headers=headers, json=body or job_body()
+        )
 
     async def job(self, name: str = "one", **spec: Any) -> TrainingJob:
         """A stored job."""
@@ -236,7 +238,9 @@ def parse_frames(text: str) -> list[Frame]:
             fields.setdefault(name, []).append(value.removeprefix(" "))
         if "data" in fields:
             ids = fields.get("id")
-            frames.append(Frame(fields.get("event", ["message"])[-1], "\n".join(fields["data"]), ids[-1] if ids else None))
+            frames.append(
+                Frame(fields.get("event", ["message"])[-1], "\n".join(fields["data"]), ids[-1] if ids else None)
+            )
     return frames
 
 

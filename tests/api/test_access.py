@@ -163,6 +163,14 @@ def test_token_file_refuses_what_others_can_read(tmp_path):
 def test_worker_token_is_bound_to_its_pod():
     token = worker_token(b"key", "pod-1")
     assert pod_uid_of(b"key", token) == "pod-1"
-    for bad in (token.replace("pod-1", "pod-2"), token[:-1], token + "0", "wkr..x", "wkr.pod-1", "", "wkr.\udcff.\udcff"):
+    for bad in (
+        token.replace("pod-1", "pod-2"),
+        token[:-1],
+        token + "0",
+        "wkr..x",
+        "wkr.pod-1",
+        "",
+        "wkr.\udcff.\udcff",
+    ):
         assert pod_uid_of(b"key", bad) is None
     assert pod_uid_of(b"other", token) is None

@@ -103,7 +103,11 @@ async def test_queues(world):
     assert (await world.call("PUT", "/v1/queues/No", who="admin", json=put)).status_code == 422
     job = await world.job("one", queue="gold")
     listed = await world.call("GET", "/v1/queues")
-    assert [queue.metadata.name for queue in QueueList.model_validate(listed.json()).items] == ["default", "gold", "small"]
+    assert [queue.metadata.name for queue in QueueList.model_validate(listed.json()).items] == [
+        "default",
+        "gold",
+        "small",
+    ]
     assert listed.json()["items"][1]["usage"]["pending"] == 1
     used = await world.call("DELETE", "/v1/queues/gold", who="admin")
     assert used.status_code == 409 and used.json()["code"] == "QueueInUse" and "1 job" in used.json()["detail"]

@@ -109,7 +109,9 @@ CASES = [
     Bad("wrong method", 405, "MethodNotAllowed", None, {}, "GET", method="DELETE", path=JOBS + "/one"),
     Bad("other's project", 404, "NotFound", None, spec(), "may not see", path="/v1/projects/beta/jobs"),
     Bad("limit 0", 422, "InvalidFields", "/limit", None, method="GET", path=JOBS + "?limit=0"),
-    Bad("foreign cursor", 422, "InvalidFields", "/cursor", None, "start again", method="GET", path=JOBS + "?cursor=abc"),
+    Bad(
+        "foreign cursor", 422, "InvalidFields", "/cursor", None, "start again", method="GET", path=JOBS + "?cursor=abc"
+    ),
     Bad("no phase", 422, "InvalidFields", "/phase", None, "Running", method="GET", path=JOBS + "?phase=Runing"),
 ]
 

@@ -20,7 +20,10 @@ SPEC = TrainingJobSpec(trainer=Trainer(command=("x",)))
 def make(name: str, project: str, created_s: int, queue: str, phase: Phase) -> TrainingJob:
     return TrainingJob(
         metadata=ObjectMeta(
-            name=name, namespace=project, uid=f"{project}/{name}", creation_timestamp=START + timedelta(seconds=created_s)
+            name=name,
+            namespace=project,
+            uid=f"{project}/{name}",
+            creation_timestamp=START + timedelta(seconds=created_s),
         ),
         spec=SPEC.model_copy(update={"queue": queue}),
         status=TrainingJobStatus(phase=phase),

@@ -144,10 +144,10 @@ def test_a_merge_patch_replaces_the_whole(old, new):
     assert merge(old, replacing(old, new)) == new
 
 
-async def report(world: Any, job: TrainingJob, pod: Any, progress: dict[str, Any], **change: Any) -> Any:
+async def report(world: Any, job: TrainingJob, pod: Any, newest: dict[str, Any], **change: Any) -> Any:
     said = {
         "podUid": pod.uid, "jobUid": job.uid, "project": "alpha", "jobName": job.metadata.name,
-        "attempt": 1, "worker": 0, "progress": progress, **change,
+        "attempt": 1, "worker": 0, "progress": newest, **change,
     }  # fmt: skip
     headers = {"Authorization": "Bearer " + worker_token(b"k" * 32, pod.uid), "Content-Type": "application/json"}
     return await world.client.post("/v1/report/progress", headers=headers, content=json.dumps(said))
@@ -187,7 +187,7 @@ async def test_a_report_is_seen_and_stored(world):
         ({"progress": {"step": 3}}, 422),
         ({"progress": {"at": "x" * 70_000}}, 413),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:30],
 )
 async def test_a_worker_speaks_only_for_itself(world, change, status):
     job = await world.status(await world.job("one"), phase="Running", attempt=1)
