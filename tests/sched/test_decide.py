@@ -217,6 +217,22 @@ CASES = [
         now=300,
     ),
     Case(
+        "a reservation keeps the nodes the head is to run on, not all it might",
+        lambda s: [
+            s.node("a", 4),
+            s.node("b", 4),
+            s.queue(),
+            s.job("r1", 1, on=["a"]),
+            s.job("r2", 3, on=["b"]),
+            s.job("head", 2, workers=2),
+            s.job("small", 1, queued=1),
+            s.job("next", 1, queued=2),
+        ],
+        {"small": ["b"]},
+        {"head": ["NoCapacity"], "next": ["BehindReservation"]},
+        now=300,
+    ),
+    Case(
         "a head that could never fit reserves nothing",
         lambda s: [s.node("a", 4), s.queue(), s.job("head", 5), s.job("small", 1, queued=1)],
         {"small": ["a"]},

@@ -87,8 +87,8 @@ def dense(seed: int) -> list[tuple[Any, ...]]:
     """Most jobs fit, much starts and ends, time passes: what drawing at random rarely comes to."""
     rng = random.Random(seed)
     played: list[tuple[Any, ...]] = list(PRELUDE)
-    for name in rng.sample(QUEUES, rng.randint(0, 1)):
-        played.append(("queue", name, rng.choice([4, 6]), None, None))
+    for name in rng.sample(QUEUES, rng.randint(0, 2)):
+        played.append(("queue", name, rng.choice([3, 5]), None, None))
     for _ in range(rng.randint(10, 70)):
         verb = rng.choices(["job", "decide", "end", "written", "not written", "no job"], [8, 6, 4, 6, 1, 1])[0]
         if verb == "decide":

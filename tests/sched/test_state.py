@@ -89,6 +89,27 @@ def test_changes_of_queue_and_node_wake_what_waits(sched: SimpleNamespace) -> No
     assert world.codes("y") == ["QueueMissing"]
 
 
+def test_room_in_the_queue_wakes_who_waited_for_it(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.node("a", 8), sched.queue(gpus=2), sched.job("r", 2, on=["a"]), sched.job("x", 1))
+    assert world.codes("x") == ["QueueLimit"]
+    world.feed(sched.job("r", 2, phase=Phase.SUCCEEDED, version=2))
+    assert world.starts() == {"x": ["a"]}
+
+
+@pytest.mark.parametrize("how", ["suspended", "gone", "overtaken in priority"])
+def test_who_waited_behind_a_reservation_starts_once_it_is_over(how: str, sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.node("a", 4), sched.queue(), sched.job("r", 2, on=["a"]), sched.job("head", 4))
+    world.feed(sched.job("small", 1, queued=1))
+    assert world.starts(300) == {} and world.codes("small", 300) == ["BehindReservation"]
+    if how == "suspended":
+        world.feed(sched.job("head", 4, suspend=True, version=2))
+    elif how == "gone":
+        world.state.forget_job(sched.key("head"))
+    else:
+        world.feed(sched.job("small", 1, queued=1, priority=1, version=2))
+    assert world.starts(300) == {"small": ["a"]}
+
+
 def test_time_alone_ends_back_off_and_blame(sched: SimpleNamespace) -> None:
     world = sched.World().feed(
         sched.node("a", 8), sched.queue(), sched.job("x", not_before=20), sched.job("y", blamed={"a": 30})
