@@ -29,7 +29,8 @@ from stoker.spec.job import ENDED, PLACED, Phase, TrainingJob
 from stoker.spec.quantity import format_duration
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / ".stoker" / "demo"
+DATA = Path(os.environ.get("STOKER_DEMO_DATA", ROOT / ".stoker" / "demo"))
+SERVER_LOG = "up.log"
 GPUS = 2
 GOAL = 0.97
 LONGEST_S = 600
@@ -65,6 +66,9 @@ def main() -> int:
     began = time.monotonic()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # however it is stopped, it cleans up
+    if DATA.exists() and any(DATA.iterdir()) and not (DATA / SERVER_LOG).exists():
+        print(f"demo: {DATA} is no folder of an earlier demo; nothing is done to it", file=sys.stderr)
+        return 2
     shutil.rmtree(DATA, ignore_errors=True)
     DATA.mkdir(parents=True, mode=0o700)
     for name in ("STOKER_SERVER", "STOKER_TOKEN", "STOKER_PROJECT"):
@@ -102,7 +106,7 @@ def _start_server() -> subprocess.Popen[bytes]:
     command = ["up", "--data", str(DATA), "--port", str(_free_port())]
     command += ["--virtual-gpus", str(GPUS), "--cpus", str(cores)]
     print(f"$ stoker {' '.join(command).replace(str(ROOT) + '/', '')}")
-    with (DATA / "up.log").open("wb") as log:
+    with (DATA / SERVER_LOG).open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "stoker.cli.main", *command],
             stdin=subprocess.DEVNULL,
@@ -152,10 +156,11 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
     if server.poll() is None:
         try:
             with Client(timeout=5) as client:
-                for job in list(client.list()):
-                    if job.status.phase not in ENDED:
-                        client.cancel(job.metadata.name)
-                        client.wait(job.metadata.name, timeout=15)
+                unfinished = [job.metadata.name for job in client.list() if job.status.phase not in ENDED]
+                for name in unfinished:
+                    client.cancel(name)
+                for name in unfinished:
+                    client.wait(name, timeout=15)
         except StokerError:
             pass
         server.terminate()
@@ -186,7 +191,7 @@ def _workers() -> list[int]:
 
 def _log_tail() -> str:
     try:
-        lines = (DATA / "up.log").read_text(errors="replace").splitlines()
+        lines = (DATA / SERVER_LOG).read_text(errors="replace").splitlines()
     except OSError:
         return ""
     return "\n".join(["the server's last words:", *(f"  {line}" for line in lines[-15:])]) if lines else ""
@@ -258,7 +263,7 @@ def _summary(client: Client, seen: Seen) -> bool:
         seen.take(job)
     simulated = any(gpu.simulated for node in client.nodes() for gpu in node.status.gpus)
     gpu_title = "SIM. GPU-S" if simulated else "GPU-S"
-    titles = ["JOB", "PHASE", "TEST ACCURACY", "TARGET", "TIME TO TARGET", "SAMPLES/S", gpu_title]
+    titles = ["JOB", "PHASE", "TEST ACCURACY", "TARGET", "TIME TO TARGET", "OF IT TRAINING", "SAMPLES/S", gpu_title]
     columns = [Column(title, right=number > 1) for number, title in enumerate(titles)]
     rows = [_row(job, seen) for job in jobs]
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -286,9 +291,8 @@ def _summary(client: Client, seen: Seen) -> bool:
 def _row(job: TrainingJob, seen: Seen) -> list[str]:
     accuracy, progress = _accuracy(job), job.status.progress
     summary = progress.summary if progress else {}
-    to_target = summary.get("timeToTarget_s")
-    if not isinstance(to_target, int | float):
-        to_target = seen.reached_s.get(job.metadata.name)
+    to_target = seen.reached_s.get(job.metadata.name)
+    trained = summary.get("timeToTargetS")
     rate = progress.metrics.get("samplesPerSecond") if progress else None
     return [
         job.metadata.name,
@@ -296,6 +300,7 @@ def _row(job: TrainingJob, seen: Seen) -> list[str]:
         DASH if accuracy is None else f"{accuracy:.2%}",
         "reached" if (accuracy or 0) >= GOAL else "missed",
         DASH if to_target is None else format_duration(round(to_target, 1)),
+        format_duration(round(trained, 1)) if isinstance(trained, int | float) else DASH,
         DASH if rate is None else f"{rate:,.0f}",
         f"{job.status.ran_s * job.spec.total_gpus:.1f}",
     ]

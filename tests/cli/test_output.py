@@ -78,18 +78,18 @@ def test_details_of_an_ended_job(make_job: Any) -> None:
     ]
     job = make_job("a", "Succeeded", reason="Completed", attempt=2, attempts=attempts, progress=PROGRESS)
     assert job_details(TrainingJob.model_validate(job), NOW) == (
-        "name        a\n"
-        "project     default\n"
-        "phase       Succeeded (Completed)\n"
-        "queue       default, priority 0\n"
-        "workers     1, each 1 GPUs, 1 cores, 1Gi memory\n"
-        "runs        image-classification\n"
-        "created     1h2m ago\n"
-        "attempt     2\n"
-        "progress    step 120/460 · loss 0.1235 · accuracy 97.22% · 12,300 samples/s\n"
-        "checkpoint  step 100 /data/a\n"
-        "splitDigest abc\n"
-        "attempt 1   NodeLost agent lost\n"
+        "name         a\n"
+        "project      default\n"
+        "phase        Succeeded (Completed)\n"
+        "queue        default, priority 0\n"
+        "workers      1, each 1 GPUs, 1 cores, 1Gi memory\n"
+        "runs         image-classification\n"
+        "created      1h2m ago\n"
+        "attempt      2\n"
+        "progress     step 120/460 · loss 0.1235 · accuracy 97.22% · 12,300 samples/s\n"
+        "checkpoint   step 100 /data/a\n"
+        "splitDigest  abc\n"
+        "attempt 1    NodeLost agent lost\n"
     )
 
 

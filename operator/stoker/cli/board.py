@@ -94,7 +94,7 @@ class Bars:
             TextColumn("{task.fields[phase]}", markup=False, table_column=Column(no_wrap=True, width=9)),
         ]
         if wide:
-            columns.append(BarColumn(bar_width=16))
+            columns.append(BarColumn(bar_width=16, complete_style="cyan", finished_style="green"))
         columns.append(
             TextColumn(
                 "{task.fields[state]}", markup=False, table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")

@@ -191,13 +191,17 @@ def job_details(job: TrainingJob, now: datetime) -> str:
         saved = status.progress.checkpoint
         facts.append(("checkpoint", f"step {saved.step} {saved.path}".rstrip()))
     if status.progress and status.phase in ENDED:
-        facts += [(name, str(value)) for name, value in status.progress.summary.items()]
+        facts += [
+            (name, f"{value:.4g}" if isinstance(value, float) else str(value))
+            for name, value in status.progress.summary.items()
+        ]
     facts += [
         (f"attempt {end.number}", one_line(f"{end.category or 'done'} {end.message}".strip()))
         for end in status.attempts
         if end.number != status.attempt or end.category
     ]
-    return "".join(f"{name:<11} {value}\n" for name, value in facts if value)
+    size = max(len(name) for name, value in facts if value)
+    return "".join(f"{name:<{size}}  {value}\n" for name, value in facts if value)
 
 
 def explanation_text(name: str, why: Explanation) -> str:

@@ -46,7 +46,8 @@ def track(client: Client, job: TrainingJob, *, project: str | None = None, tail:
                     case LogChunk() as chunk:
                         _print_log(chunk, many=job.spec.workers > 1)
                     case JobChanged(job=last):
-                        board.update(last)
+                        if not (prints and last.status.phase in ENDED):  # of a command the last word is enough
+                            board.update(last)
                         if prints and not logged and _has_run(last):
                             logged = set(range(min(job.spec.workers, MOST_LOGS)))
                             for worker in sorted(logged):
@@ -109,4 +110,5 @@ def _say_end(job: TrainingJob) -> None:
     if saved and saved.path:
         click.echo(f"checkpoint of step {saved.step}: {saved.path}", err=True)
     if status.phase is Phase.FAILED:
-        click.echo(f"why: stoker why {name} · output: stoker logs {name} · again: stoker retry {name}", err=True)
+        output = "" if job.spec.trainer.command else f" · output: stoker logs {name}"
+        click.echo(f"why: stoker why {name}{output} · again: stoker retry {name}", err=True)
