@@ -31,7 +31,9 @@ class BindError(OSError):
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket. Port 0: any free one (`socket.getsockname()[1]`). Raises: BindError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # With its protocol named: asyncio switches Nagle's algorithm off only then, and an answer in two parts would else
+    # wait 40 ms for the client's delayed acknowledgement.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
