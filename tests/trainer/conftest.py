@@ -103,7 +103,7 @@ class Run:
         self.processes += started
         return started
 
-    def finish(self, processes: list[subprocess.Popen[str]], within_s: float = 60) -> tuple[list[int], list[str]]:
+    def finish(self, processes: list[subprocess.Popen[str]], within_s: float = 100) -> tuple[list[int], list[str]]:
         """Exit codes and outputs."""
         outputs = [p.communicate(timeout=within_s)[0] for p in processes]
         return [p.returncode for p in processes], outputs
@@ -115,7 +115,7 @@ class Run:
         path = self.folder / "trace"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def wait_for_steps(self, count: int, within_s: float = 60) -> None:
+    def wait_for_steps(self, count: int, within_s: float = 100) -> None:
         give_up = time.monotonic() + within_s
         while len(self.trace()) < count:
             assert time.monotonic() < give_up, f"no {count} trace lines within {within_s} s"

@@ -82,7 +82,7 @@ def test_a_stop_while_importing_ends_at_once_without_a_checkpoint(run, make_conf
     (process,) = run.start(make_config(small))
     wait_until(lambda: catches_sigterm(process.pid))
     process.send_signal(signal.SIGTERM)
-    codes, outputs = run.finish([process], within_s=10)
+    codes, outputs = run.finish([process], within_s=60)
     assert codes == [75]
     assert "nothing to save" in outputs[0] and not run.trace()
     assert not list(run.folder.glob("checkpoints/step-*"))
@@ -98,14 +98,30 @@ def test_a_stop_while_waiting_for_a_peer_ends_at_once(run, make_config, small):
     wait_until(rendezvous_is_open)
     begin = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    assert run.finish([process], within_s=10)[0] == [75]
-    assert time.monotonic() - begin < 2
+    assert run.finish([process])[0] == [75]
+    assert time.monotonic() - begin < 20  # it would wait 120 s for its peer
 
 
 def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return str(free.getsockname()[1])
+
+
+IMPORTS = """
+import sys, stoker_trainer.loop as loops
+real = loops.Loop.run
+def run(self):
+    real(self)
+    print("heavy:", sorted({"torch._dynamo", "torch._inductor", "sympy", "sklearn", "mlxtend"} & set(sys.modules)))
+loops.Loop.run = run
+"""
+
+
+def test_a_training_imports_no_compiler(run, make_config, small):
+    """Each of these costs seconds at every start; torch.optim and use_deterministic_algorithms import them."""
+    codes, outputs = run.run(make_config(small), 1, IMPORTS)
+    assert codes == [0] and "heavy: []" in outputs[0], outputs
 
 
 HANG = """
@@ -121,9 +137,9 @@ steps.backward = backward
 
 
 def test_no_progress_ends_as_stalled_and_shows_where(run, make_config, small):
-    codes, outputs = run.run(make_config(small), 1, HANG, STOKER_STALL_SECONDS="3")
+    codes, outputs = run.run(make_config(small), 1, HANG, STOKER_STALL_SECONDS="5")
     assert codes == [78]
-    assert "no progress for 3 s" in outputs[0] and "in backward" in outputs[0]
+    assert "no progress for 5 s" in outputs[0] and "in backward" in outputs[0]
 
 
 def test_a_superseded_attempt_ends_itself(run, make_config, small):
@@ -131,7 +147,7 @@ def test_a_superseded_attempt_ends_itself(run, make_config, small):
     processes = run.start(config, STOKER_ATTEMPT="1")
     run.wait_for_steps(5)
     (run.folder / "checkpoints" / "claims" / "00000002").touch()
-    codes, outputs = run.finish(processes, within_s=20)
+    codes, outputs = run.finish(processes, within_s=60)
     assert codes == [1]
     assert "attempt 2 has claimed it" in outputs[0]
 

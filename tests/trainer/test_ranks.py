@@ -123,9 +123,9 @@ def test_a_dead_peer_ends_the_other_soon_and_says_so(run, make_config, small):
     run.wait_for_steps(5)
     processes[1].send_signal(signal.SIGKILL)
     begin = time.monotonic()
-    codes, outputs = run.finish(processes, within_s=20)
+    codes, outputs = run.finish(processes, within_s=60)
     assert codes == [1, -signal.SIGKILL]
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 30  # the time-out of collectives is 120 s
     assert "error: another rank went away while" in outputs[0]
 
 

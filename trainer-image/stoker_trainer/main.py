@@ -88,10 +88,12 @@ def _run(config: configs.TrainerConfig, text: str, env: Mapping[str, str], stop:
     prepare_torch(env, config, device)
     ranks = Ranks(place, device, config.config.deterministic)
     ranks.join(env)
+    watchdog.beat()
     training = set_up(config, device, ranks)
     folder = CheckpointFolder(checkpoints, fence, config.checkpoint.keep) if checkpoints and fence else None
     keeper = Keeper(training, configs.trajectory_of(text), folder)
     resumed = keeper.resume()
+    watchdog.beat()
     report: Silent = Silent()
     if first:
         ledger = Ledger(checkpoints, fence.attempt if fence else 0)
