@@ -17,6 +17,7 @@ from stoker.local.store import EmbeddedStore
 from stoker.spec.event import EVENTS, Event
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
+from stoker.spec.pod import PODS, Pod
 from stoker.store.clock import ManualClock, SystemClock
 from stoker.store.port import AlreadyExists, Conflict, Gone, NotFound, Unavailable
 from stoker.store.seam import Seam
@@ -182,6 +183,29 @@ async def test_an_unreadable_object_stops_nothing_and_keeps_its_name(path):
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT count(*) FROM objects").fetchone() == (3,)
     connection.close()
+
+
+async def test_an_unreadable_owner_keeps_what_it_owns(path):
+    def pod(name, uid):
+        owner = {"apiVersion": JOBS.api_version, "kind": "TrainingJob", "name": "bad", "uid": uid}
+        return Pod.model_validate(
+            {
+                "metadata": {"name": name, "namespace": "p", "ownerReferences": [owner]},
+                "spec": {"containers": [{}]},
+            }
+        )
+
+    async with EmbeddedStore(path, SystemClock()) as store:
+        owner = await store.create(JOBS, job("bad"))
+        kept = await store.create(PODS, pod("kept", owner.uid))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE objects SET json = '{}' WHERE name = 'bad'")
+    connection.close()
+    async with EmbeddedStore(path, SystemClock()) as store, asyncio.timeout(10):
+        orphan = await store.create(PODS, pod("orphan", "nobody"))
+        watch = store.watch(PODS, since=orphan.metadata.resource_version)
+        assert (await anext(watch)).object.metadata.name == "orphan"  # the collector has been round
+        assert (await store.list(PODS)).items == (kept,)
 
 
 @pytest.mark.parametrize("rule", ["fail before sqlite.commit:2", "fail before store.create:2"])

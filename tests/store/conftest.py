@@ -22,6 +22,8 @@ class Flaky:
         self._store = store
         self._cut: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._refusals: list[Exception] = []
+        self.may_list = asyncio.Event()
+        self.may_list.set()
         self.lists = 0
         self.watches = 0
 
@@ -41,6 +43,7 @@ class Flaky:
 
     async def list(self, kind: Any, **how: Any) -> Any:
         self.lists += 1
+        await self.may_list.wait()
         if self._refusals:
             raise self._refusals.pop()
         return await self._store.list(kind, **how)

@@ -134,12 +134,14 @@ async def test_gone_lists_again_and_tells_the_difference(store, cache, job, runn
     async with running(cache):
         cache.subscribe(changes.append)
         changes.clear()
+        store.may_list.clear()  # until all has changed
         store.cut(Gone("too old"))
         new_b = await store.patch_status(JOBS, changed.key, {"message": "m"}, manager="operator")
         await store.delete(JOBS, gone.key)
         await store.delete(JOBS, reborn.key)
         new_d = await store.create(JOBS, job("d"))
         new_e = await store.create(JOBS, job("e"))
+        store.may_list.set()
         await cache.at_least(new_e.metadata.resource_version)
         assert {change.key.name: change.new for change in changes} == {"b": new_b, "c": None, "d": new_d, "e": new_e}
         assert [(c.old, c.new) for c in changes if c.key == reborn.key] == [(reborn, None), (None, new_d)]
