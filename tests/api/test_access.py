@@ -27,7 +27,7 @@ def url(path: str) -> str:
 def test_every_route_of_the_app_is_in_the_table_and_declares_its_access():
     app = bare_app()
     assert len(app.routes) == len(ROUTERS), "a route was added beside the table"
-    assert {path for path in app.openapi()["paths"]} == {path for _, path, _ in CALLS} - {"/openapi.json"}
+    assert set(app.openapi()["paths"]) == {path for _, path, _ in CALLS} - {"/openapi.json"}
     assert [path for _, path, needed in CALLS if needed is None] == []
     opened = {path for _, path, needed in CALLS if needed is Access.OPEN}
     assert opened == {"/livez", "/readyz", "/version"}
@@ -137,7 +137,7 @@ def test_token_file_follows_other_processes(tmp_path):
     first.ensure_admin()
     token = second.add("ci", "reader", ["alpha"])
     assert first.find(token).name == "ci"
-    with pytest.raises(TokenError, match="taken|already"):
+    with pytest.raises(TokenError, match="already"):
         first.add("ci", "admin", ["*"])
     file = tmp_path / "tokens.json"
     data = json.loads(file.read_text())

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stoker.spec.job import TrainingJobSpec
+
 JOBS = "/v1/projects/alpha/jobs"
 COMMAND = {"command": ["python", "train.py"]}
 
@@ -193,8 +195,7 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = ["queue", "priority", "workers", "gpusPerWorker", "gpu", "cpu", "memory", "trainer", "env", "precision", "stop",
-          "checkpoint", "retry", "suspend", "cancel", "retryGeneration"]  # fmt: skip
+FIELDS = sorted(info.alias or name for name, info in TrainingJobSpec.model_fields.items())
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -51,7 +51,7 @@ def test_without_reports_the_store_is_believed():
 def test_writes_are_one_a_minute_and_one_per_checkpoint():
     board, job = ProgressBoard(), running()
     written = []
-    for second in range(0, 181):
+    for second in range(181):
         board.report(job, 1, at(second + 1, second, checkpoint=100 if second >= 90 else None), now_s=second)
         for write in board.take_due(second):
             written.append((second, write.progress.step))
