@@ -97,7 +97,10 @@ class Supervisor:
         reserve_exit(self._folder)
         write_started(self._folder, self._ending.started_at)
         if self._ready_fd >= 0:
-            os.write(self._ready_fd, b"S")
+            try:
+                os.write(self._ready_fd, b"S")
+            except OSError:
+                pass  # whoever wanted to know is gone; the next one reads started.json
             os.close(self._ready_fd)
         if os.getpid() != 1:
             prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -1,0 +1,197 @@
+"""A pod's life on the node: start, end, stop, deletion, refusal, loss."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from stoker.spec.meta import Key
+from stoker.spec.node import NODES
+from stoker.spec.pod import NEVER_STARTED, REJECTED
+from stoker.spec.worker import ExitRecord
+
+UP = "import time; print('up', flush=True); time.sleep(100)"
+
+
+def record_of(pod):
+    return ExitRecord.model_validate_json(pod.terminated.message)
+
+
+async def test_the_node_registers_itself(node):
+    found = await node.store.get(NODES, Key("", "node-1"))
+    assert found.status.ready and found.status.cpu_milli == 2000
+    assert [(gpu.uuid, gpu.simulated) for gpu in found.status.gpus] == [("SIM-0", True), ("SIM-1", True)]
+
+
+async def test_a_pod_runs_and_its_end_is_told(node):
+    await node.create("fine", ["sh", "-c", "echo hello"])
+    await node.create("bad", ["sh", "-c", "echo sorry; exit 3"])
+    fine, bad = await node.ended("fine"), await node.ended("bad")
+    assert (fine.status.phase, fine.terminated.reason, fine.terminated.exit_code) == ("Succeeded", "Completed", 0)
+    assert (bad.status.phase, bad.terminated.reason, bad.terminated.exit_code) == ("Failed", "Error", 3)
+    assert bad.status.message == "sorry" and record_of(bad).pod_uid == bad.uid
+    assert fine.status.start_time and fine.terminated.started_at <= fine.terminated.finished_at
+    assert (node.folder(fine) / "log").read_bytes() == b"hello\n"
+
+
+async def test_running_is_told_while_it_runs(node):
+    await node.create("long", [sys.executable, "-c", UP])
+    pod = await node.running("long")
+    assert pod.status.start_time is not None and pod.terminated is None
+
+
+async def test_a_worker_gets_the_environment_of_the_contract(node, datadir, monkeypatch):
+    script = "import json, os; print(json.dumps(dict(os.environ)))"
+    await node.create("env", [sys.executable, "-c", script], gpus=1, MINE="x", STOKER_RANKS="1")
+    pod = await node.ended("env")
+    env = json.loads((node.folder(pod) / "log").read_bytes())
+    assert env["STOKER_POD_UID"] == pod.uid and env["STOKER_POD_NAME"] == "env" and env["MINE"] == "x"
+    assert env["STOKER_GPU_UUIDS"] in ("SIM-0", "SIM-1") and env["STOKER_SIMULATED_GPUS"] == "1"
+    assert env["CUDA_VISIBLE_DEVICES"] == "" and env["NVIDIA_VISIBLE_DEVICES"] == "void"
+    job = datadir.jobs / "uid-of-env"
+    assert env["STOKER_CHECKPOINT_DIR"] == str(job / "checkpoints") and (job / "checkpoints").is_dir()
+    assert env["STOKER_OUTPUT_DIR"] == str(job / "output") and (job / "output").is_dir()
+    assert env["STOKER_PROGRESS_FILE"] == str(node.folder(pod) / "progress.json")
+    assert env["OMP_NUM_THREADS"] == "1" and env["PYTHONUNBUFFERED"] == "1"
+    assert env["PATH"].startswith(os.path.dirname(sys.executable) + ":")
+    assert env["MASTER_ADDR"] == "127.0.0.1" and env["MASTER_PORT"] != env["STOKER_METRICS_PORT"]
+    assert "PYTEST_CURRENT_TEST" not in env
+
+
+async def test_workers_of_a_gang_share_the_rendezvous_port_and_nothing_else(node):
+    for worker in range(2):
+        await node.create(
+            f"gang-{worker}",
+            [
+                "sh",
+                "-c",
+                "echo $MASTER_PORT $STOKER_METRICS_PORT $STOKER_GPU_UUIDS; sleep 100",
+            ],
+            gpus=1,
+            job="gang",
+            worker=worker,
+            workers=2,
+        )
+    pods = [await node.running(f"gang-{worker}") for worker in range(2)]
+    said = [[], []]
+    while not all(said):
+        said = [(node.folder(pod) / "log").read_text().split() for pod in pods]
+        await asyncio.sleep(0.01)
+    assert said[0][0] == said[1][0]
+    assert len({said[0][0], said[0][1], said[1][1]}) == 3
+    assert {said[0][2], said[1][2]} == {"SIM-0", "SIM-1"}
+
+
+async def test_what_cannot_be_leased_is_refused_with_numbers(node):
+    await node.create("many", ["true"], gpus=3)
+    pod = await node.ended("many")
+    assert (pod.status.phase, pod.status.reason, pod.terminated) == ("Failed", REJECTED, None)
+    assert pod.status.message == "asks for 3 GPUs, 2 free: 2 here"
+    await node.create("other", ["true"], gpus=1, STOKER_GPU_MODELS="H200")
+    pod = await node.ended("other")
+    assert pod.status.message == "asks for 1 GPU like H200, 0 free: 2 here, 0 of that kind"
+    assert not node.folder(pod).exists()
+
+
+async def test_a_freed_gpu_can_be_leased_at_once(node):
+    for i in range(10):
+        await node.create(f"p{i}", ["true"], gpus=2)
+        assert (await node.ended(f"p{i}")).status.phase == "Succeeded"
+
+
+async def test_a_deleted_pod_is_stopped_with_grace(node, finalizer):
+    script = """
+import signal, sys, os, time
+def stop(*_): os.write(1, b'saved\\n'); sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
+os.write(1, b'up\\n')
+while True: time.sleep(1)
+"""
+    await node.create("long", [sys.executable, "-c", script], finalizers=finalizer)
+    pod = await node.running("long")
+    while b"up" not in (node.folder(pod) / "log").read_bytes():
+        await asyncio.sleep(0.01)
+    await node.delete("long")
+    pod = await node.ended("long")
+    assert record_of(pod).stop_requested and pod.terminated.exit_code == 75
+    assert (node.folder(pod) / "log").read_bytes() == b"up\nsaved\n"
+    await node.release("long")
+    await node.gone("long")
+
+
+async def test_a_pod_deleted_before_it_was_started_says_so(make_node, finalizer):
+    node = await make_node()
+    await node.create("elsewhere", ["true"], node="node-2", finalizers=finalizer)
+    await node.delete("elsewhere")
+    moved = await node.store.get(node.pods._kind, Key("default", "elsewhere"))
+    spec = moved.spec.model_copy(update={"node_name": "node-1"})
+    await node.store.update(node.pods._kind, moved.model_copy(update={"spec": spec}))
+    pod = await node.ended("elsewhere")
+    assert (pod.status.reason, pod.terminated) == (NEVER_STARTED, None)
+
+
+async def test_a_worker_whose_pod_object_is_gone_is_stopped(node, processes, wait_until):
+    await node.create("long", [sys.executable, "-c", UP])
+    await node.running("long")
+    await node.delete("long")
+    await node.gone("long")
+    await wait_until(lambda: not processes(), what="the worker to be stopped")
+    await wait_until(lambda: node.agent.alive == 0)
+
+
+async def test_a_killed_supervisor_is_a_lost_worker_and_nothing_of_it_is_left(node, processes):
+    script = f"""
+import subprocess, sys, os
+subprocess.Popen([sys.executable, '-c', {UP!r}], start_new_session=True)
+print('parent', flush=True)
+import time; time.sleep(100)
+"""
+    await node.create("lost", [sys.executable, "-c", script], gpus=2)
+    pod = await node.running("lost")
+    while (node.folder(pod) / "log").read_bytes().count(b"\n") < 2:
+        await asyncio.sleep(0.01)
+    assert len(processes()) == 3
+    started = json.loads((node.folder(pod) / "started.json").read_text())
+    os.kill(started["pid"], signal.SIGKILL)
+    pod = await node.ended("lost")
+    assert processes() == []
+    assert (pod.status.reason, pod.terminated.reason, pod.terminated.message) == ("WorkerLost", "WorkerLost", "")
+    await node.create("next", ["true"], gpus=2)
+    assert (await node.ended("next")).status.phase == "Succeeded"
+
+
+async def test_folders_stay_while_pod_or_job_exist(node, wait_until):
+    node.jobs.add("uid-of-kept")
+    await node.create("kept", ["true"])
+    await node.create("dropped", ["true"])
+    kept, dropped = await node.ended("kept"), await node.ended("dropped")
+    await node.agent.sweep()
+    assert node.folder(kept).exists() and node.folder(dropped).exists()
+    for name in ("kept", "dropped"):
+        await node.delete(name)
+        await node.gone(name)
+    await wait_until(lambda: len(node.agent._lives.ended) == 2)
+    await node.agent.sweep()
+    assert node.folder(kept).exists() and not node.folder(dropped).exists()
+    node.jobs.clear()
+    await node.agent.sweep()
+    assert not node.folder(kept).exists()
+
+
+async def test_a_pod_that_is_none_of_ours_is_refused(node, make_pod):
+    await node.create("odd", ["true"], STOKER_ATTEMPT="first")
+    pod = await node.ended("odd")
+    assert pod.status.reason == REJECTED and "first" in pod.status.message
+
+
+async def test_many_pods_leave_no_zombie(node):
+    for i in range(40):
+        await node.create(f"p{i}", ["true"])
+    for i in range(40):
+        assert (await node.ended(f"p{i}")).status.phase == "Succeeded"
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        children = file.read().split()
+    states = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children]
+    assert "Z" not in states and node.agent.alive == 0
