@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stoker_trainer import checkpoint
 from stoker_trainer.checkpoint import CheckpointFolder, Damaged, read
-from stoker_trainer.errors import Superseded
+from stoker_trainer.errors import Superseded, TrainerError
 from stoker_trainer.fence import Fence
 
 pytestmark = pytest.mark.torch
@@ -164,6 +164,13 @@ def test_an_older_attempt_may_not_claim(tmp_path):
         Fence.claim(tmp_path, 3)
     assert Fence.claim(tmp_path, 4).attempt == 4  # the same attempt, started again
     assert Fence.claim(tmp_path, None).attempt == 5  # by hand
+
+
+def test_a_folder_that_cant_be_made_is_no_bad_config(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(TrainerError, match="can't be written") as caught:
+        Fence.claim(tmp_path / "file" / "checkpoints", 1)
+    assert caught.value.exit_code == 1  # a full disk passes; the job may be tried again
 
 
 def test_a_claim_waits_for_a_publication_that_is_under_way(tmp_path):

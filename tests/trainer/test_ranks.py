@@ -21,7 +21,8 @@ rank, real_run, real_backward, calls = os.environ["RANK"], loops.Loop.run, steps
 def run(self):
     real_run(self)
     t = self._t
-    end = {**digests(t), "rng": None, "skipped": t.scaler.skipped(), "scale": t.scaler.scale.item(), "micro": t.micro_batch}
+    end = {**digests(t), "rng": None}  # each rank has its own generators
+    end |= {"skipped": t.scaler.skipped(), "scale": t.scaler.scale.item(), "micro": t.micro_batch}
     open(os.environ["ENDS"] + rank, "w").write(json.dumps(end))
 loops.Loop.run = run
 """

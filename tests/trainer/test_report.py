@@ -58,9 +58,15 @@ def test_a_loss_that_is_no_number_keeps_the_file_readable(make_training, small, 
     training = trained(make_training, small)
     training.loss = torch.tensor(float("nan"))
     training.gradient_norm = torch.tensor(float("inf"))
-    report_for(training, tmp_path / "progress.json").publish()
+    report_for(training, tmp_path / "progress.json").stepped(61, 0.01)
     progress = Progress.model_validate_json((tmp_path / "progress.json").read_text())
     assert "loss" not in progress.metrics and "gradNorm" not in progress.metrics
+
+
+def test_before_the_first_step_there_is_no_loss(make_training, small, tmp_path):
+    report_for(make_training(small), tmp_path / "progress.json").publish()
+    progress = Progress.model_validate_json((tmp_path / "progress.json").read_text())
+    assert progress.step == 0 and progress.metrics == {"lossScale": 1.0}
 
 
 def test_a_folder_that_is_gone_is_said_once_and_left(make_training, small, tmp_path, caplog):

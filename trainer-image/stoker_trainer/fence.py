@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import BadConfig, Superseded
+from .errors import Superseded, TrainerError
 
 LOCK_WAIT_S = 10.0
 _CLAIMS = "claims"
@@ -34,7 +34,7 @@ class Fence:
     def claim(folder: Path, attempt: int | None, lock_wait_s: float = LOCK_WAIT_S) -> Fence:
         """Takes the folder for `attempt`; None (a run by hand) is one more than the highest so far.
 
-        Raises: Superseded where a newer attempt was here; BadConfig where the folder can't be written.
+        Raises: Superseded where a newer attempt was here; TrainerError where the folder can't be written.
         """
         try:
             (folder / _CLAIMS).mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ class Fence:
                     raise Superseded(fence._words(highest))
                 (folder / _CLAIMS / f"{fence.attempt:08d}").touch()
         except OSError as error:
-            raise BadConfig(f"STOKER_CHECKPOINT_DIR: {folder} can't be written: {error}") from None
+            raise TrainerError(f"STOKER_CHECKPOINT_DIR: {folder} can't be written: {error}") from None
         return fence
 
     @contextmanager

@@ -161,13 +161,14 @@ class Report(Silent):
 
     def _values(self) -> dict[str, float]:
         t = self._t
-        values = {
-            "loss": t.loss.item(),
-            "learningRate": t.learning_rate,
-            "lossScale": t.scaler.scale.item(),
-            "gradNorm": t.gradient_norm.item(),
-            "samplesPerSecond": round(self._speed, 1),
-        }
+        values = {"lossScale": t.scaler.scale.item()}
+        if self._samples:  # before this attempt's first step there is no loss, and 0 would be a wrong one
+            values |= {
+                "loss": t.loss.item(),
+                "learningRate": t.learning_rate,
+                "gradNorm": t.gradient_norm.item(),
+                "samplesPerSecond": round(self._speed, 1),
+            }
         if t.tally.accuracy is not None:
             values["accuracy"] = t.tally.accuracy
         # JSON knows no NaN, and a diverging loss must not make the file unreadable.
@@ -180,9 +181,10 @@ class Report(Silent):
 
     def _export(self, m: Metrics, values: Mapping[str, float]) -> None:
         t = self._t
-        m.loss.set(t.loss.item())
-        m.learning_rate.set(t.learning_rate)
-        m.gradient_norm.set(t.gradient_norm.item())
+        if self._samples:
+            m.loss.set(t.loss.item())
+            m.learning_rate.set(t.learning_rate)
+            m.gradient_norm.set(t.gradient_norm.item())
         m.loss_scale.set(values["lossScale"])
         m.with_labels(m.throughput, unit="samples").set(self._speed)
         m.last_step_at.set(time.time())
