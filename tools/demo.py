@@ -263,17 +263,22 @@ def _summary(client: Client, seen: Seen) -> bool:
         seen.take(job)
     simulated = any(gpu.simulated for node in client.nodes() for gpu in node.status.gpus)
     gpu_title = "SIM. GPU-S" if simulated else "GPU-S"
-    titles = ["JOB", "PHASE", "TEST ACCURACY", "TARGET", "TIME TO TARGET", "OF IT TRAINING", "SAMPLES/S", gpu_title]
+    goal_title = f"{GOAL:.0%} REACHED"
+    titles = ["JOB", "PHASE", "TEST ACC.", goal_title, "TRAINED", "SAMPLES/S", gpu_title]
     columns = [Column(title, right=number > 1) for number, title in enumerate(titles)]
     rows = [_row(job, seen) for job in jobs]
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print("\n" + table(columns, rows, width=None, colour=colour))
+    print("Test accuracy is of images never trained on. The time to reach it counts from the start of the job's")
+    print("processes; trained: the part of it that was not loading Python, PyTorch and data.")
+    if simulated:
+        print("Simulated GPU-seconds: slots held, for so many seconds; the CPU did the work.")
+    print()
     for job in jobs:
         progress = job.status.progress
         if progress and progress.checkpoint:
-            print(
-                f"{job.metadata.name}: checkpoint {progress.checkpoint.path or f'of step {progress.checkpoint.step}'}"
-            )
+            saved = progress.checkpoint
+            print(f"{job.metadata.name}: checkpoint of step {saved.step}: {_shown(saved.path)}")
         if progress and (digest := progress.summary.get("splitDigest")):
             print(f"  split of training and test images: {digest}")
         if progress and (weights := progress.summary.get("weights")):
@@ -298,12 +303,17 @@ def _row(job: TrainingJob, seen: Seen) -> list[str]:
         job.metadata.name,
         job.status.phase,
         DASH if accuracy is None else f"{accuracy:.2%}",
-        "reached" if (accuracy or 0) >= GOAL else "missed",
-        DASH if to_target is None else format_duration(round(to_target, 1)),
+        _reached(accuracy, to_target),
         format_duration(round(trained, 1)) if isinstance(trained, int | float) else DASH,
         DASH if rate is None else f"{rate:,.0f}",
         f"{job.status.ran_s * job.spec.total_gpus:.1f}",
     ]
+
+
+def _reached(accuracy: float | None, after_s: float | None) -> str:
+    if accuracy is None or accuracy < GOAL:
+        return "no"
+    return "yes" if after_s is None else f"after {format_duration(round(after_s, 1))}"
 
 
 def _shown(path: str) -> str:

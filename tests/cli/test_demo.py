@@ -61,9 +61,8 @@ def test_the_demo(demo: Callable[[], subprocess.Popen[str]], tmp_path: Path) -> 
     assert out.count("split of training and test images: ") == 2
     assert "demo done in " in out
     assert _left_over(tmp_path / "demo") == []
-    for line in out.splitlines():
-        if "checkpoint of step" in line:
-            assert Path(line.rpartition(": ")[2]).exists(), line
+    saved = [line.rpartition(": ")[2] for line in out.splitlines() if ": checkpoint of step" in line]
+    assert len(saved) == 3 and all(Path(path).exists() for path in saved)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

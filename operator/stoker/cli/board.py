@@ -113,23 +113,18 @@ class Bars:
 
     def update(self, job: TrainingJob) -> None:
         name, status = job.metadata.name, job.status
-        task = self._tasks.get(name)
-        if task is None:
-            task = self._progress.add_task(name, total=None, job=name, phase="", state="")
-            self._tasks[name] = task
         progress = status.progress
         total = progress.total_steps if progress else None
         done = progress.step if progress else 0
         if status.phase in ENDED:  # a target reached early is a full bar, not an unfinished one
             total = done = total or 1
-        waiting = status.phase in (Phase.QUEUED, Phase.SUSPENDED)
-        self._progress.update(
-            task,
-            total=1 if waiting else total,
-            completed=0 if waiting else done,
-            phase=str(status.phase),
-            state=state_text(job),
-        )
+        if status.phase in (Phase.QUEUED, Phase.SUSPENDED):
+            total, done = 1, 0
+        task = self._tasks.get(name)
+        if task is None:
+            task = self._progress.add_task(name, total=None, job=name, phase=str(status.phase), state=state_text(job))
+            self._tasks[name] = task
+        self._progress.update(task, total=total, completed=done, phase=str(status.phase), state=state_text(job))
         if status.phase in ENDED:
             self._progress.stop_task(task)
 
