@@ -72,9 +72,9 @@ class Worker:
         (self.folder / "launch.json").write_text(json.dumps(order))
         return self
 
-    def start(self, python=sys.executable, program=PROGRAM, **popen):
+    def start(self, python=sys.executable, program=PROGRAM, options=(), **popen):
         self.process = subprocess.Popen(
-            [python, "-I", "-S", str(program), str(self.folder / "launch.json")],
+            [python, "-I", "-S", str(program), str(self.folder / "launch.json"), *options],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             **popen,

@@ -1,6 +1,7 @@
 """How a worker ends: exit codes, signals, the first failure of several ranks, commands that can't be started."""
 
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -219,3 +220,25 @@ def test_two_supervisors_never_run_in_one_folder(worker, wait_until):
     assert worker.process.returncode == 70 and b"another supervisor" in said
     (worker.folder / "go").touch()
     assert first.wait(20) == 0
+
+
+def test_an_agent_that_vanished_while_the_worker_starts_spoils_nothing(worker):
+    """Nobody reads the readiness pipe any more (found by the crash sweep of tests/agent)."""
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    worker.order(["true"]).start(options=["--ready-fd", str(write_fd)], pass_fds=[write_fd])
+    os.close(write_fd)
+    assert worker.finish().exit_code == 0
+
+
+def test_readiness_is_told_when_started_json_stands(worker):
+    read_fd, write_fd = os.pipe()
+    worker.order(["sh", "-c", "while ! test -e go; do sleep 0.01; done"])
+    worker.start(options=["--ready-fd", str(write_fd)], pass_fds=[write_fd])
+    os.close(write_fd)
+    assert os.read(read_fd, 10) == b"S"
+    assert (worker.folder / "started.json").exists()
+    assert os.read(read_fd, 10) == b""  # nobody else holds it, the rank least of all
+    os.close(read_fd)
+    (worker.folder / "go").touch()
+    assert worker.finish().exit_code == 0

@@ -104,7 +104,8 @@ class NvmlGpus:
         try:
             async with asyncio.timeout(self._timeout_s):
                 output, _ = await child.communicate()
-            return _Report.model_validate_json(output)
+            report = _Report.model_validate_json(output)
+            return None if report.error else report
         except TimeoutError:
             return None
         except ValidationError:

@@ -1,0 +1,135 @@
+"""The lease table: never two holders, never a port twice, and words with numbers when something is short."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from stoker.local.agent.leases import GIB, CannotLease, Lease, LeaseTable, Wish
+from stoker.local.agent.ports import is_free, leasable_ports
+from stoker.spec.node import Gpu
+
+
+def gpu(index, model="NVIDIA H200", gib=141, unavailable=""):
+    return Gpu(uuid=f"G{index}", index=index, model=model, memory_bytes=gib * GIB, unavailable=unavailable)
+
+
+def table(*gpus, ports=range(1000, 1100)):
+    made = LeaseTable(ports, lambda port: port % 7 != 0)
+    made.set_inventory(gpus)
+    return made
+
+
+class Leasing(RuleBasedStateMachine):
+    """Pods come and go, GPUs are lost and found, agents come back."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = table()
+        self.leases = {}
+        self.gangs = {}
+        self.inventory = ()
+
+    @rule(lost=st.sets(st.integers(0, 5)), busy=st.sets(st.integers(0, 5)))
+    def look(self, lost, busy):
+        self.inventory = tuple(gpu(i, unavailable="busy" if i in busy else "") for i in range(6) if i not in lost)
+        self.table.set_inventory(self.inventory)
+
+    @rule(pod=st.integers(0, 7), count=st.integers(0, 3), job=st.integers(0, 2))
+    def take(self, pod, count, job):
+        free = {g.uuid for g in self.inventory if not g.unavailable} - set(self.table.holders)
+        try:
+            lease = self.table.take(f"p{pod}", (f"j{job}", 1), Wish(gpus=count))
+        except CannotLease:
+            assert f"p{pod}" in self.leases or len(free) < count
+        else:
+            assert f"p{pod}" not in self.leases and len(lease.gpu_uuids) == count
+            assert set(lease.gpu_uuids) <= free
+            self.leases[f"p{pod}"], self.gangs[f"p{pod}"] = lease, f"j{job}"
+
+    @rule(pod=st.integers(0, 7))
+    def release(self, pod):
+        self.table.release(f"p{pod}")
+        self.leases.pop(f"p{pod}", None)
+
+    @rule()
+    def come_back(self):
+        self.table = table()
+        for pod, lease in self.leases.items():
+            self.table.adopt(pod, (self.gangs[pod], 1), lease)
+        self.table.set_inventory(self.inventory)
+
+    @invariant()
+    def nothing_is_held_twice(self):
+        held = [uuid for lease in self.leases.values() for uuid in lease.gpu_uuids]
+        assert len(held) == len(set(held))
+        assert self.table.holders == {u: pod for pod, lease in self.leases.items() for u in lease.gpu_uuids}
+        metrics = [lease.metrics_port for lease in self.leases.values()]
+        rendezvous = {(self.gangs[pod], lease.master_port) for pod, lease in self.leases.items()}
+        assert len({gang for gang, _ in rendezvous}) == len(rendezvous), "a gang with two rendezvous ports"
+        ports = metrics + [port for _, port in rendezvous]
+        assert len(ports) == len(set(ports))
+
+
+TestLeasing = Leasing.TestCase
+TestLeasing.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        (Wish(gpus=4), "asks for 4 GPUs, 1 free: 4 here, 1 unavailable (lost), 2 held by other workers"),
+        (Wish(gpus=1, models=("B200",)), "asks for 1 GPU like B200, 0 free: 4 here, 0 of that kind"),
+        (
+            Wish(gpus=2, min_memory_bytes=100 * GIB),
+            "asks for 2 GPUs with at least 100 GiB, 0 free: 4 here, 2 of that kind, 2 held by other workers",
+        ),
+    ],
+)
+def test_a_refusal_says_by_how_much(wish, says):
+    leases = table(gpu(0), gpu(1), gpu(2, "NVIDIA L4", 24), gpu(3, "NVIDIA L4", 24, "lost"))
+    leases.adopt("other", ("j", 1), Lease(("G0", "G1"), False, 1001, 1002))
+    with pytest.raises(CannotLease) as refusal:
+        leases.take("pod", ("k", 1), wish)
+    assert str(refusal.value) == says
+
+
+def test_the_smallest_gpu_that_fits_is_given():
+    leases = table(gpu(0), gpu(1, "NVIDIA L4", 24), gpu(2))
+    assert leases.take("a", ("j", 1), Wish(gpus=1)).gpu_uuids == ("G1",)
+    assert leases.take("b", ("j", 1), Wish(gpus=1, models=("h200",))).gpu_uuids == ("G0",)
+
+
+def test_anothers_gpu_can_not_be_adopted():
+    leases = table(gpu(0))
+    leases.take("a", ("j", 1), Wish(gpus=1))
+    with pytest.raises(CannotLease):
+        leases.adopt("b", ("k", 1), Lease(("G0",), False, 1001, 1002))
+
+
+def test_ports_run_out_with_words():
+    leases = table(ports=range(1001, 1004))
+    leases.take("a", ("j", 1), Wish())
+    with pytest.raises(CannotLease, match="none of the 3 ports"):
+        leases.take("b", ("k", 1), Wish())
+    assert leases.holders == {}
+
+
+@given(low=st.integers(1, 65_535), span=st.integers(0, 65_535))
+def test_leasable_ports_leave_the_kernels_alone(tmp_path_factory, low, span):
+    proc = tmp_path_factory.mktemp("proc")
+    file = proc / "sys/net/ipv4/ip_local_port_range"
+    file.parent.mkdir(parents=True)
+    high = min(65_535, low + span)
+    file.write_text(f"{low}\t{high}\n")
+    ports = leasable_ports(proc)
+    assert len(ports) >= 100 and ports[0] >= 10_000 and ports[-1] <= 65_535
+    if ports != range(10_000, 65_536):
+        assert not set(ports) & set(range(low, high + 1))
+
+
+def test_a_port_that_is_listened_on_is_not_free():
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert not is_free(server.getsockname()[1])

@@ -1,0 +1,41 @@
+"""Small pure parts: the termination message's limit, and the worker's token as the api checks it."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.local.agent import status
+from stoker.local.agent.launching import report_token
+from stoker.spec.worker import Checkpoint, ExitRecord, Progress, RankExit
+from stoker_api.worker_token import pod_uid_of
+
+
+@given(
+    message=st.text(max_size=1000),
+    ranks=st.integers(0, 64),
+    summary=st.dictionaries(st.text(max_size=40), st.text(max_size=400), max_size=20),
+    metrics=st.dictionaries(st.text(max_size=100), st.floats(allow_nan=False, allow_infinity=False), max_size=60),
+)
+def test_a_termination_message_fits_and_is_a_record(message, ranks, summary, metrics):
+    record = ExitRecord(
+        pod_uid="u" * 36,
+        started_at=1.5,
+        finished_at=2.5,
+        stop_requested=False,
+        exit_code=1,
+        ranks=tuple(RankExit(rank=i, exit_code=1, at=2.0) for i in range(ranks)),
+        message=message,
+        progress=Progress(at=2.0, step=7, metrics=metrics, checkpoint=Checkpoint(step=5), summary=summary),
+    )
+    text = status.ended(record)["containerStatuses"][0]["state"]["terminated"]["message"]
+    assert len(text.encode()) <= status.MESSAGE_MAX_BYTES
+    told = ExitRecord.model_validate_json(text)
+    assert (told.exit_code, told.pod_uid) == (1, record.pod_uid)
+    if len(json.dumps(record.model_dump(mode="json"))) < 3000:
+        assert told == record
+
+
+def test_the_api_knows_the_workers_token():
+    assert pod_uid_of(b"key", report_token(b"key", "pod-1")) == "pod-1"
+    assert pod_uid_of(b"other", report_token(b"key", "pod-1")) is None
