@@ -14,9 +14,25 @@ from stoker.spec.meta import Key
 from stoker.spec.reasons import Blocker, Explanation
 
 
+class LogPart(Protocol):
+    """Part of a worker's log, whatever class the source has for it."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def size(self) -> int:
+        """The whole log's, now."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """It will not grow any more."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """Part of a worker's log. `size` is the whole log's now; `ended`: it will not grow any more."""
+    """The plain `LogPart`."""
 
     data: bytes
     size: int
@@ -26,7 +42,7 @@ class LogChunk:
 class LogSource(Protocol):
     """Where the logs of workers are read."""
 
-    async def read(self, pod_uid: str, offset: int, limit: int) -> LogChunk | None:
+    async def read(self, pod_uid: str, offset: int, limit: int) -> LogPart | None:
         """At most `limit` bytes from `offset` on; None if there is no such log (yet, or any more)."""
         ...
 
