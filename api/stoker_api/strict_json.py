@@ -29,7 +29,7 @@ def parse_json(body: bytes) -> Any:
     """The body's data.
 
     Raises: Problem (InvalidJson, with a pointer where there is one).
-    Cost: about 15 µs for a job of 1 KB.
+    Cost: 18 µs for a job of 0.8 KB (CPython 3.11 on a shared core).
     """
     if not body.strip():
         _refuse("", "The body is empty; send a JSON object.")

@@ -67,7 +67,7 @@ class Filter:
 
 
 class JobIndex:
-    """Cost: 5 µs per change and 60 µs per page of 50 at 10,000 jobs (tests/api/bench_api.py)."""
+    """Cost: 11 to 19 µs per change and 51 µs per page of 50 at 10,000 jobs (CPython 3.11 on a shared core)."""
 
     def __init__(self, jobs: WatchCache[TrainingJob]) -> None:
         self._jobs = jobs

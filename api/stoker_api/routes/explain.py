@@ -8,6 +8,7 @@ from starlette.responses import Response
 from stoker.spec.reasons import Explanation
 from stoker_api.access import Access, Caller, access
 from stoker_api.bodies import json_response
+from stoker_api.problems import Code, Problem
 from stoker_api.services import services
 
 from .common import Name, Project, find_job
@@ -21,5 +22,8 @@ async def explain_job(request: Request, caller: Caller, project: Project, name: 
     """The scheduler's own reasons, computed now."""
     found = services(request)
     job = await find_job(found, caller, project, name)
-    explanation = found.scheduler.explain(job.key, found.deps.clock.now())
+    try:
+        explanation = found.scheduler.explain(job.key, found.deps.clock.now())
+    except KeyError:
+        raise Problem(Code.UNAVAILABLE, "The job has only just been stored; ask again.", retry_after_s=1) from None
     return json_response(explanation.model_dump_json(by_alias=True, exclude_none=True).encode())
