@@ -9,13 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
 
 from stoker_trainer import loop as loops  # noqa: E402
 from stoker_trainer.checkpoint import CheckpointFolder  # noqa: E402
-from stoker_trainer.config import differences, trajectory_of  # noqa: E402
-from stoker_trainer.distributed import Vote  # noqa: E402
+from stoker_trainer.config import trajectory_of  # noqa: E402
 from stoker_trainer.errors import BadConfig, Diverged, Stopped  # noqa: E402
 from stoker_trainer.fence import Fence  # noqa: E402
 from stoker_trainer.loop import Loop  # noqa: E402
@@ -123,21 +120,26 @@ def test_max_steps_is_the_end_and_is_evaluated(make_training, make_config, small
     assert training.learning_rate < 1e-4  # the decay ends where the training does
 
 
-@settings(max_examples=25, deadline=None)
-@given(batch=st.integers(1, 3000), epochs=st.integers(1, 3))
-def test_every_epoch_meets_every_sample_once(batch, epochs):
-    """The cursor's walk over the global order, for any batch size, without the arithmetic of training."""
-    from stoker_trainer.counter import order
+@pytest.mark.parametrize("batch", [1, 61, 721, 1441, 1442, 5000])
+def test_every_epoch_meets_every_sample_once(make_training, make_config, small, monkeypatch, batch):
+    """The loop's own walk over the global order, without the arithmetic of training."""
+    training = make_training(small | {"batchSize": batch, "epochs": 3})
+    met = []
 
-    rows, step, epoch, consumed, met = 997, 0, 0, 0, []
-    while epoch < epochs:
-        part = order(1, epoch, rows, torch.device("cpu"))[consumed : consumed + batch]
-        met += part.tolist()
-        step, consumed = step + 1, consumed + len(part)
-        if consumed >= rows:
-            assert sorted(met) == list(range(rows))
-            epoch, consumed, met = epoch + 1, 0, []
-    assert step == epochs * -(-rows // batch)
+    def record(training, rows, wish):
+        met.append((training.cursor.epoch, rows.tolist()))
+        return wish
+
+    monkeypatch.setattr(loops, "train_step", record)
+    go_on(training, keeper_for(training, make_config(small), None, 1))
+    orders = []
+    for epoch in range(3):
+        rows = [row for e, part in met for row in part if e == epoch]
+        assert sorted(rows) == list(range(1442))
+        orders.append(rows)
+    assert orders[0] != orders[1] != orders[2]
+    assert {len(part) for _, part in met} <= {min(batch, 1442), 1442 % batch}
+    assert len(met) == training.cursor.step == training.total_steps == 3 * -(-1442 // batch)
 
 
 def test_saves_come_by_time(make_training, make_config, small, tmp_path, monkeypatch):
@@ -219,8 +221,3 @@ def test_a_full_disk_does_not_stop_the_training(make_training, make_config, smal
     keeper = Keeper(training, trajectory_of(json.dumps(make_config(small))), folder)
     assert not go_on(training, keeper)
     assert training.cursor.step == 48 and keeper.step is None
-
-
-def test_differences_are_empty_for_equal_values(make_config):
-    assert differences(make_config(), make_config()) == []
-    assert Vote() == Vote(stop=False, out_of_memory=False, save=False)
