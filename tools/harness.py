@@ -115,7 +115,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self.env, **(env or {})},
+                env=_user_env() | self.env | (env or {}),
             )
         if wait:
             until(self._ready, f"`stoker up` ready (see {self.log})", 30, 0.01)
@@ -165,6 +165,11 @@ class Server:
             return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
         except httpx.TransportError:
             return False
+
+
+def _user_env() -> dict[str, str]:
+    """Our environment as a user's is: Python keeps the bytecode it has compiled."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 @contextmanager
