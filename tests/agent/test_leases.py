@@ -100,6 +100,16 @@ def test_the_smallest_gpu_that_fits_is_given():
     assert leases.take("b", ("j", 1), Wish(gpus=1, models=("h200",))).gpu_uuids == ("G0",)
 
 
+def test_real_and_simulated_gpus_are_never_mixed():
+    simulated = [gpu(i, "Simulated GPU", 16).model_copy(update={"simulated": True}) for i in (1, 2)]
+    leases = table(gpu(0), *simulated)
+    with pytest.raises(CannotLease, match="2 of the free ones simulated"):
+        leases.take("a", ("j", 1), Wish(gpus=3))
+    assert leases.take("b", ("j", 1), Wish(gpus=1)).gpu_uuids == ("G0",)
+    lease = leases.take("c", ("j", 1), Wish(gpus=2))
+    assert lease.simulated and lease.gpu_uuids == ("G1", "G2")
+
+
 def test_anothers_gpu_can_not_be_adopted():
     leases = table(gpu(0))
     leases.take("a", ("j", 1), Wish(gpus=1))

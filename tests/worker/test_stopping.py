@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -120,11 +121,14 @@ time.sleep(60)
     assert record.finished_at - record.failed_at < 5  # nor does it give what is left a grace
 
 
-def test_a_stopped_process_is_killed_too(worker):
+def test_a_stopped_process_is_killed_too(worker, wait_until):
     """SIGSTOP: such a process takes no TERM."""
     worker.python(WAITS, graceS=0.5)
     worker.says("up")
-    os.kill(worker.family[0], signal.SIGSTOP)
+    (rank,) = worker.family
+    os.kill(rank, signal.SIGSTOP)
+    stat = Path(f"/proc/{rank}/stat")
+    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="the rank to stand still")
     worker.stop()
     record = worker.finish()
     assert record.signal == 9 and record.grace_exceeded

@@ -102,7 +102,10 @@ class LeaseTable:
         self._rendezvous.setdefault(gang, master_port)
 
     def _choose(self, wish: Wish) -> list[Gpu]:
-        """The GPUs that fit, smallest memory first: large ones stay for those who need them."""
+        """The GPUs that fit, smallest memory first: large ones stay for those who need them.
+
+        Real ones before simulated ones, and never both for one pod: it would compute on some and pretend on others.
+        """
         if wish.gpus == 0:
             return []
         fitting = [gpu for gpu in self._gpus if _fits(gpu, wish)]
@@ -110,8 +113,10 @@ class LeaseTable:
         free = sorted(
             (gpu for gpu in usable if gpu.uuid not in self._holder), key=lambda gpu: (gpu.memory_bytes, gpu.index)
         )
-        if len(free) >= wish.gpus:
-            return free[: wish.gpus]
+        for simulated in (False, True):
+            alike = [gpu for gpu in free if gpu.simulated is simulated]
+            if len(alike) >= wish.gpus:
+                return alike[: wish.gpus]
         asked = f"asks for {wish.gpus} GPU{'s' * (wish.gpus > 1)}{_like(wish)}"
         parts = [f"{len(self._gpus)} here"]
         if len(fitting) < len(self._gpus):
@@ -121,6 +126,10 @@ class LeaseTable:
             parts.append(f"{len(fitting) - len(usable)} unavailable ({why})")
         if len(free) < len(usable):
             parts.append(f"{len(usable) - len(free)} held by other workers")
+        if len(free) >= wish.gpus:
+            parts.append(
+                f"{sum(gpu.simulated for gpu in free)} of the free ones simulated, which are not mixed with real"
+            )
         raise CannotLease(f"{asked}, {len(free)} free: {', '.join(parts)}")
 
     def _free_port(self, taken: set[int]) -> int:
