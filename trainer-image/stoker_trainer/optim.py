@@ -2,8 +2,8 @@
 step.
 
 Not torch.optim: building any of its optimizers imports torch._dynamo (4.0 s on the development machine, about as
-long as torch itself; a restarted job would pay it each time), and on one flat buffer the update is fused already. Whether
-a step counts is a tensor (`go`), so a skipped step needs no word between device and host.
+long as torch itself; a restarted job would pay it each time), and on one flat buffer the update is fused already.
+Whether a step counts is a tensor (`go`), so a skipped step needs no word between device and host.
 `tests/trainer/test_optim.py` holds both against torch.optim.
 """
 
