@@ -26,7 +26,7 @@ from stoker.spec.pod import (
     Terminated,
 )
 from stoker.spec.reasons import Code
-from stoker.spec.worker import ExitRecord
+from stoker.spec.worker import Checkpoint, ExitRecord, Progress
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 SETTINGS = Settings(start_timeout_s=60, blame_s=120)
@@ -63,6 +63,7 @@ def pod(worker: int = 0, phase: PodPhase = PodPhase.RUNNING, *, attempt: int = 1
             signal=given.get("signal"),
             failed_at=given.get("failed_at"),
             message=given.get("message", ""),
+            progress=Progress(at=0, checkpoint=Checkpoint(step=given["saved"])) if given.get("saved") else None,
         )
     ended = phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
     terminated = None
@@ -253,11 +254,32 @@ def test_retries_are_counted_per_category_with_doubling_back_off_and_end() -> No
     assert (third.phase, third.reason) == (Phase.FAILED, Code.RETRIES_EXHAUSTED)
 
 
-def test_ends_that_are_nobodys_fault_spend_no_retries() -> None:
-    many = {Category.INTERRUPTED: 50}
-    status = status_of(go(job(retries=many), failed(0, 75, stop_requested=True)))
-    assert status.phase is Phase.QUEUED
-    assert status.not_before == NOW + timedelta(seconds=600)
+def interrupted(subject: TrainingJob, *, saved: int | None = None, ran_s: float = 1.0) -> TrainingJobStatus:
+    """The status after one more attempt that was stopped from outside."""
+    now = NOW + timedelta(seconds=ran_s)
+    end = failed(0, 75, stop_requested=True, saved=saved)
+    running = subject.model_copy(update={"status": subject.status.model_copy(update={"started_at": NOW})})
+    status = status_of(go(running, end, now=now))
+    assert (status.phase, status.not_before is not None) == (Phase.QUEUED, True)
+    return status.model_copy(
+        update={
+            "phase": Phase.RUNNING,
+            "placement": subject.status.placement,
+            "not_before": NOW + ((status.not_before or now) - now),
+        }
+    )
+
+
+def test_ends_that_are_nobodys_fault_spend_no_retries_but_wait_longer_while_nothing_comes_of_it() -> None:
+    subject, waits = job(), []
+    for options in ({}, {}, {}, {"saved": 5}, {"saved": 9}, {"saved": 9}, {}, {"ran_s": 3600.0}, {}):
+        status = interrupted(subject, **options)
+        waits.append((status.not_before - NOW).total_seconds())
+        subject = subject.model_copy(update={"status": status})
+    assert waits == [1, 2, 4, 1, 1, 1, 2, 1, 1]
+    for _ in range(60):
+        subject = subject.model_copy(update={"status": interrupted(subject)})
+    assert subject.status.not_before == NOW + timedelta(minutes=10)
 
 
 def test_a_requeued_job_keeps_its_place_in_the_queue() -> None:

@@ -31,6 +31,7 @@ from stoker.spec.worker import ExitRecord
 from .step import Note, Step
 
 MAX_BACKOFF_S = 600.0
+LONG_ATTEMPT_S = 60.0
 # Ends that say something about the node, not about the job.
 _NODES_FAULT = frozenset({Category.NODE_LOST, Category.REJECTED})
 
@@ -92,7 +93,7 @@ def end_attempt(job: TrainingJob, pods: Mapping[int, Pod], now: datetime, blame_
         "message": message,
         "observed_generation": job.metadata.generation,
     }
-    update |= _next(job, what, category, now)
+    update |= _next(job, what, category, ended, now)
     if update["phase"] is Phase.QUEUED:
         update["blamed"] = _blamed(job, workers, category, now, blame_s)
     new = status.model_copy(update=update)
@@ -112,29 +113,53 @@ _EVENT = {
 }
 
 
-def _next(job: TrainingJob, what: Verdict, category: Category | None, now: datetime) -> dict[str, object]:
+def _next(
+    job: TrainingJob, what: Verdict, category: Category | None, ended: AttemptEnd, now: datetime
+) -> dict[str, object]:
     """Phase, reason and retries after `what`."""
-    ended = {"finished_at": now, "observed_retry_generation": job.spec.retry_generation}
+    final = {"finished_at": now, "observed_retry_generation": job.spec.retry_generation}
     if what is Verdict.SUCCEEDED:
-        return {"phase": Phase.SUCCEEDED, "reason": Code.COMPLETED, **ended}
+        return {"phase": Phase.SUCCEEDED, "reason": Code.COMPLETED, **final}
     if what is Verdict.CANCELLED:
-        return {"phase": Phase.CANCELLED, "reason": Code.CANCELLED, **ended}
+        return {"phase": Phase.CANCELLED, "reason": Code.CANCELLED, **final}
     if what is Verdict.SUSPENDED:
         return {"phase": Phase.SUSPENDED, "reason": Code.SUSPENDED}
     if what is Verdict.FAILED or category is None:
-        return {"phase": Phase.FAILED, "reason": Code.FAILED, **ended}
+        return {"phase": Phase.FAILED, "reason": Code.FAILED, **final}
     so_far = job.status.retries.get(category, 0)
     limit, backoff_s = _rule(job, category)
     if what is Verdict.RETRY and so_far >= limit:
         reason = Code.RETRIES_EXHAUSTED if limit else Code.FAILED
-        return {"phase": Phase.FAILED, "reason": reason, **ended}
-    wait_s = min(backoff_s * 2.0**so_far, MAX_BACKOFF_S)
+        return {"phase": Phase.FAILED, "reason": reason, **final}
+    times = so_far if what is Verdict.RETRY else _fruitless((*job.status.attempts, ended)) - 1
+    wait_s = min(backoff_s * 2.0 ** max(0, times), MAX_BACKOFF_S)
     return {
         "phase": Phase.QUEUED,
         "reason": Code.BACKING_OFF,
         "retries": {**job.status.retries, category: so_far + 1},
         "not_before": None if job.status.intent is Intent.PREEMPT else now + timedelta(seconds=wait_s),
     }
+
+
+def _fruitless(attempts: tuple[AttemptEnd, ...]) -> int:
+    """How many of the newest attempts in a row came to nothing: short, and no further checkpoint.
+
+    A job that is interrupted once a day goes back at once; one that a bad node throws out again and again waits longer
+    and longer.
+    """
+    count = 0
+    for index in range(len(attempts) - 1, -1, -1):
+        attempt = attempts[index]
+        if attempt.started_at and (attempt.ended_at - attempt.started_at).total_seconds() >= LONG_ATTEMPT_S:
+            break
+        if _saved_step(attempt) > max((_saved_step(earlier) for earlier in attempts[:index]), default=0):
+            break
+        count += 1
+    return count
+
+
+def _saved_step(attempt: AttemptEnd) -> int:
+    return attempt.progress.checkpoint.step if attempt.progress and attempt.progress.checkpoint else 0
 
 
 def _rule(job: TrainingJob, category: Category) -> tuple[int, float]:

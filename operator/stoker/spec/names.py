@@ -33,6 +33,8 @@ JOB_NAME_MAX = 50
 
 # Variables that Stoker sets in a worker; a job's own `env` may not name them.
 RESERVED_ENV_PREFIXES = ("STOKER_", "PET_")
+# Ours too, but a job's own to set: knobs of the trainer (docs/trainer.md).
+SETTABLE_ENV = frozenset({"STOKER_TRACE_FILE", "STOKER_STALL_SECONDS"})
 RESERVED_ENV = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
@@ -73,7 +75,7 @@ def _dns_label(value: str) -> str:
 def _env_name(value: str) -> str:
     if not _ENV_NAME.fullmatch(value):
         raise ValueError("an environment variable's name is letters, digits and '_', not starting with a digit")
-    if value in RESERVED_ENV or value.startswith(RESERVED_ENV_PREFIXES):
+    if value in RESERVED_ENV or (value.startswith(RESERVED_ENV_PREFIXES) and value not in SETTABLE_ENV):
         raise ValueError(f"{value} is set by Stoker; choose another name")
     return value
 
