@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -101,6 +103,31 @@ def test_it_gives_up_after_its_patience(script: Any, sse: Any) -> None:
         assert next(following) == "1"
         with pytest.raises(Unreachable, match="can't reach"):
             next(following)
+
+
+@pytest.mark.parametrize("how", ["left to fall", "closed"])
+def test_one_that_is_left_early_gives_its_connection_back_without_the_garbage_collector(
+    script: Any, sse: Any, how: str
+) -> None:
+    """Collected at some later moment, inside httpcore's own lock, it would wait for that lock forever."""
+    hold = threading.Event()
+    script.on("GET", f"{JOB}/logs", script.text(sse("log", "one", "1.4"), hold=hold))
+    gc.collect()
+    gc.disable()
+    try:
+        with Client(script.url) as client:
+            following = client.logs("a")
+            next(following)
+            reader = weakref.ref(following._reader)
+            if how == "closed":
+                following.close()
+                assert reader()._stream is None
+            else:
+                del following
+                assert reader() is None
+    finally:
+        gc.enable()
+        hold.set()
 
 
 def test_close_wakes_a_reader_in_another_thread(script: Any, sse: Any) -> None:

@@ -5,9 +5,10 @@ Owns reconnecting and Last-Event-ID; knows nothing of what the frames mean (the 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -39,16 +40,8 @@ class Following(Generic[T]):
         """`once`: parameters that hold for the first connection only, because a resume goes by Last-Event-ID.
         `endless`: only `end` ends it; else the stream's own orderly close does too.
         """
-        self._wire = wire
-        self._path = path
-        self._parse = parse
-        self._params = dict(params or {})
-        self._once = once
-        self._endless = endless
-        self._patience_s = patience_s
-        self._closed = threading.Event()
-        self._stream: Stream | None = None
-        self._items = self._read()
+        self._reader = _Reader(wire, path, parse, dict(params or {}), once, endless, patience_s)
+        self._items = self._reader.read()
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -63,13 +56,47 @@ class Following(Generic[T]):
         self.close()
 
     def close(self) -> None:
-        """End the iteration, from whichever thread."""
+        """End the iteration and give its connection back, from whichever thread."""
+        self._reader.abort()
+        with contextlib.suppress(ValueError):  # another thread is reading: it was just woken, and does this itself
+            self._items.close()
+
+
+class _Reader(Generic[T]):
+    """One stream being read.
+
+    Knows neither its iterator nor the `Following`, so that an abandoned one is closed at once by reference counting.
+    Left to the garbage collector, closing the response could happen inside httpcore's own lock and wait for it forever.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        path: str,
+        parse: Callable[[Frame], T | None],
+        params: Mapping[str, str],
+        once: frozenset[str],
+        endless: bool,
+        patience_s: float,
+    ) -> None:
+        self._wire = wire
+        self._path = path
+        self._parse = parse
+        self._params = params
+        self._once = once
+        self._endless = endless
+        self._patience_s = patience_s
+        self._closed = threading.Event()
+        self._stream: Stream | None = None
+
+    def abort(self) -> None:
+        """Wake whoever reads, and let it end."""
         self._closed.set()
         stream = self._stream
         if stream is not None:
             stream.abort()
 
-    def _read(self) -> Iterator[T]:
+    def read(self) -> Generator[T, None, None]:
         last_id: str | None = None
         tries, connected_once, cut_at = 0, False, time.monotonic()
         while not self._closed.is_set():
