@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import generate_docs
 import pytest
 
+import generate_docs
 from stoker.spec.outcome import FREE, POLICIES, Category, Intent, Verdict, verdict, worker_category
 from stoker.spec.worker import ExitRecord
 

@@ -1,0 +1,48 @@
+"""The whole chain by the same scripts that make the record in docs/verify.md, on a smaller scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import verify_crash_sweep
+import verify_gang
+import verify_sigkill
+import verify_suspend
+import verify_thousand
+import verify_user_scripts
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_six_jobs_on_two_gpus_never_use_more_and_gangs_run_whole_or_not_at_all(tmp_path: Path) -> None:
+    verify_gang.check(tmp_path / "data")
+
+
+def test_users_scripts_end_as_they_should_and_leave_nothing(tmp_path: Path) -> None:
+    verify_user_scripts.check(tmp_path / "data")
+
+
+def test_killed_again_and_again_nothing_is_lost_or_run_twice(tmp_path: Path) -> None:
+    figures = verify_sigkill.check(tmp_path, kills=5)
+    assert figures["jobs"]
+
+
+def test_a_hundred_trivial_jobs_are_all_accounted_for(tmp_path: Path) -> None:
+    verify_thousand.check(tmp_path / "data", jobs=100, connections=8)
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["store.create TrainingJob:1", "store.patch_status TrainingJob:1", "store.create Pod:1", "agent.spawn:1"],
+)
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_killed_at_a_call_that_matters_the_job_still_runs_once(tmp_path: Path, call: str, side: str) -> None:
+    assert verify_crash_sweep.outcome(tmp_path, call, side)["killed"] == "yes"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("how", "workers"), [("suspend", 1), ("sigterm", 2), ("sigkill", 2)])
+def test_a_stopped_job_goes_on_with_the_very_same_bits(tmp_path: Path, how: str, workers: int) -> None:
+    verify_suspend.check(tmp_path, stops=3, how=how, workers=workers, epochs=20)
