@@ -51,6 +51,8 @@ NODE_NAME = "local"
 # One node: there is no other to go to, so blame only lets a bad moment pass.
 SETTINGS = Settings(start_timeout_s=120.0, blame_s=5.0)
 
+# Changes of each kind kept for watchers. All of them are in this process and keep up; each change kept is a whole object.
+WATCH_HISTORY = 1024
 # Full collections over a store's objects pause the loop for 0.1 to 0.35 s; objects here are trees, freed by counting.
 GC_THRESHOLDS = (20_000, 50, 1000)
 # The store's writer thread waits for the busy loop at each call; with the default 5 ms a batch takes 20 ms, so 3.
@@ -108,7 +110,7 @@ class _Up:
         async with AsyncExitStack() as stack:
             clock, seam = SystemClock(), _seam()
             stack.callback(seam.close)
-            store = await stack.enter_async_context(EmbeddedStore(self._datadir.db, clock, seam))
+            store = await stack.enter_async_context(EmbeddedStore(self._datadir.db, clock, seam, history=WATCH_HISTORY))
             for kind, key, why in store.unreadable:
                 log.error("%s %s in %s can't be read by this version and is left alone: %s", kind, key, store, why)
             tokens = TokenFile.open(self._datadir.path)
