@@ -51,7 +51,7 @@ NODE_NAME = "local"
 # One node: there is no other to go to, so blame only lets a bad moment pass.
 SETTINGS = Settings(start_timeout_s=120.0, blame_s=5.0)
 
-# Changes of each kind kept for watchers: all of these are in this process and keep up, and each kept change is an object.
+# Changes of each kind kept for watchers. All of these are in this process and keep up; each change is an object kept.
 WATCH_HISTORY = 1024
 # Full collections over a store's objects pause the loop for 0.1 to 0.35 s; objects here are trees, freed by counting.
 GC_THRESHOLDS = (20_000, 50, 1000)
