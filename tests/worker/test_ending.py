@@ -102,7 +102,7 @@ print([line.split()[1] for line in status.splitlines() if line.startswith(('SigI
     lines = worker.log.decode().splitlines()
     assert lines[0] == "True ['0', '1', '2'] 4"  # the fourth is the listing's own
     assert lines[1] == "set()"
-    # What Python itself ignores (SIGPIPE, SIGXFSZ), nothing inherited beyond. (From 32 on they are the C library's own.)
+    # What Python itself ignores (SIGPIPE, SIGXFSZ) and nothing inherited; from 32 on they are the C library's own.
     assert int(lines[2].split("'")[1], 16) & ((1 << 31) - 1) == (1 << 12) | (1 << 24)
 
 

@@ -105,6 +105,7 @@ def test_a_stop_after_the_failure_explains_nothing(worker, wait_until):
     """The failure came first; the stop comes while what it left is being cleared."""
     script = """
 import os, signal, sys, time
+print('rank is', os.getpid(), flush=True)
 if os.fork():
     while not os.path.exists('left'): time.sleep(0.01)
     sys.exit(5)
@@ -114,7 +115,8 @@ time.sleep(60)
 """
     worker.python(script)
     wait_until((worker.folder / "left").exists)
-    wait_until(lambda: len(worker.family) == 1, what="the rank itself to end")
+    rank = worker.log.decode().split()[2]
+    wait_until(lambda: not Path("/proc", rank).exists(), what="the rank's end to be seen by the supervisor")
     worker.stop()
     record = worker.finish()
     assert (record.exit_code, record.stop_requested) == (5, False)
