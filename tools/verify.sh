@@ -11,7 +11,7 @@ run "$python" tools/verify_sigkill.py --kills 20
 run "$python" tools/verify_thousand.py --jobs 1000
 run "$python" tools/verify_start.py
 run "$python" tools/verify_crash_sweep.py
-for ranks in 1 2; do for how in sigterm sigkill; do
-  run "$python" tools/verify_resume.py --stops 20 --ranks "$ranks" --how "$how"
+run "$python" tools/verify_crash_sweep.py --suspended
+for workers in 1 2; do for how in suspend sigterm sigkill; do
+  run "$python" tools/verify_suspend.py --stops 20 --workers "$workers" --how "$how"
 done; done
-run "$python" tools/verify_suspend.py --stops 20
