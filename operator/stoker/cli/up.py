@@ -111,8 +111,6 @@ class _Up:
             clock, seam = SystemClock(), _seam()
             stack.callback(seam.close)
             store = await stack.enter_async_context(EmbeddedStore(self._datadir.db, clock, seam, history=WATCH_HISTORY))
-            for kind, key, why in store.unreadable:
-                log.error("%s %s in %s can't be read by this version and is left alone: %s", kind, key, store, why)
             tokens = TokenFile.open(self._datadir.path)
             token_file = tokens.ensure_admin()
             jobs = WatchCache(store, JOBS, clock=clock)
