@@ -27,10 +27,6 @@ from .scheduling import Scheduling
 
 log = logging.getLogger(__name__)
 
-# Few: while a thousand jobs come and go, requests to the api must not wait behind a crowd of reconciles on the same
-# loop: 4 took 40 % more submits a second than 16, and finished as many jobs (tools/verify_thousand.py).
-_WORKERS = 4
-
 
 class Operator:
     """Runs until cancelled."""
@@ -45,8 +41,11 @@ class Operator:
         pods: WatchCache[Pod],
         clock: Clock,
         settings: Settings,
+        workers: int = 16,
     ) -> None:
+        """`workers`: jobs reconciled at once; what a store far away needs, and too many beside an api on one loop."""
         self._store = store
+        self._workers = workers
         self._jobs = jobs
         self._pods = pods
         self._clock = clock
@@ -64,7 +63,7 @@ class Operator:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.recorder.run())
                 tasks.create_task(self._scheduling())
-                for _ in range(_WORKERS):
+                for _ in range(self._workers):
                     tasks.create_task(self._work())
         finally:
             for stop in unsubscribe:

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-CONSUMERS = 8  # coroutines; more of them only keep the api's requests waiting on the same loop
+CONSUMERS = 64  # coroutines; most of them wait, for a scan, a write, or what will not die
 THREADS = 4
 INVENTORY_EVERY_S = 30.0
 SWEEP_EVERY_S = 30.0

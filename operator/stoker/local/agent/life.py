@@ -40,6 +40,7 @@ KILL_AFTER_GRACE_S = 10.0
 """What a supervisor gets beyond the grace it enforces itself."""
 LOOK_AGAIN_S = 0.05
 TRIES = 5
+STEPS_AT_ONCE = 2  # more of them only keep the api waiting, which lives on the same loop (tools/verify_thousand.py)
 """Spawns of a worker that never came to its start, before its pod is refused."""
 
 
@@ -83,6 +84,7 @@ class Lives:
         self._threads = threads
         self._leftovers = Leftovers(clock, seam, threads)
         self._tries: dict[str, int] = {}
+        self._gate = asyncio.Semaphore(STEPS_AT_ONCE)
         self.leases = LeaseTable(leasable_ports(), is_free)
         self.workers: dict[str, Worker] = {}
         self.ended: dict[str, str] = {}
@@ -125,6 +127,19 @@ class Lives:
 
     async def step(self, pod_uid: str, pod: Pod | None) -> None:
         """Bring one worker a step on; `pod` is None when it is no more. Raises: StoreError, OSError: try again."""
+        async with self._gate:
+            down = await self._advance(pod_uid, pod)
+        if down is None:
+            return
+        if down.stage is not Stage.BURIED:
+            await self._leftovers.gone(pod_uid)  # outside the gate: what will not die holds up nobody else
+            self.leases.release(pod_uid)
+            down.stage = Stage.BURIED
+        async with self._gate:
+            await self._tell_end(down, pod)
+
+    async def _advance(self, pod_uid: str, pod: Pod | None) -> Worker | None:
+        """The worker, if it is down for good and its end is to be told."""
         worker = self.workers.get(pod_uid)
         if worker is None:
             if pod is None:
@@ -132,7 +147,7 @@ class Lives:
                     self.ended[pod_uid] = ""  # prepared, never run
             elif not pod.ended:
                 await self._admit(pod)
-            return
+            return None
         if worker.handle is None and worker.alive:
             await self._look(worker)
         if worker.alive:
@@ -142,8 +157,8 @@ class Lives:
                 if pod.status.phase is PodPhase.PENDING and worker.started_at is not None:
                     await self._tell(pod, status.running(worker.started_at))
                 worker.told_running = True
-            return
-        await self._close(worker, pod)
+            return None
+        return worker if await self._is_over(worker, pod) else None
 
     # Beginning.
 
@@ -261,27 +276,31 @@ class Lives:
             worker.handle = spawning.hold(found.started)
         self._follow(worker)
 
-    async def _close(self, worker: Worker, pod: Pod | None) -> None:
-        """Clear what is left, free its leases, tell its pod; in this order, so that no GPU is in two hands."""
+    async def _is_over(self, worker: Worker, pod: Pod | None) -> bool:
+        """Whether a worker whose supervisor is gone had begun, and so has an end."""
+        if worker.stage is Stage.BURIED:
+            return True
         folder = self._around.folder(worker.pod_uid)
         found = await self._in_thread(folder.look)
-        if worker.stage is Stage.DOWN:
-            if found.held:  # its last thread is on its way out
-                self._queue.add_after(worker.pod_uid, LOOK_AGAIN_S)
-                return
-            if found.started is None and not found.ended:
-                await self._not_started(worker, pod, await self._in_thread(_last_words, folder))
-                return
-            await self._leftovers.gone(worker.pod_uid)
-            self.leases.release(worker.pod_uid)
-            worker.stage = Stage.BURIED
+        if found.held:  # its last thread is on its way out
+            self._queue.add_after(worker.pod_uid, LOOK_AGAIN_S)
+            return False
+        if found.started is None and not found.ended:
+            await self._not_started(worker, pod, await self._in_thread(_last_words, folder))
+            return False
+        return True
+
+    async def _tell_end(self, worker: Worker, pod: Pod | None) -> None:
+        """Tell the pod how its worker ended; by now nothing of it is left and its leases are free."""
         if pod is None or pod.ended:
             self._forget(worker)
             return
+        folder = self._around.folder(worker.pod_uid)
         record = await self._in_thread(folder.read_exit)
         if record is not None:
             await self._tell(pod, status.ended(record))
         else:
+            found = await self._in_thread(folder.look)
             await self._tell(pod, status.lost(found.started.at if found.started else None, self._clock.now()))
 
     def _forget(self, worker: Worker) -> None:
