@@ -159,6 +159,16 @@ def test_of_a_gang_one_worker_is_the_cause(name: str, pods: list[Pod], cause: in
     assert status_of(go(job(workers=2), *pods)).message.startswith(f"worker {cause}:"), name
 
 
+def test_a_gang_that_agreed_to_stop_is_interrupted_though_only_one_of_it_was_told() -> None:
+    """SIGTERM to one worker: our trainer's ranks agree among themselves, and the others end with 75 untold."""
+    told, untold = failed(0, 75, stop_requested=True), failed(1, 75)
+    status = status_of(go(job(workers=2, recipe=True), told, untold))
+    assert [w.category for w in status.attempts[0].workers] == [Category.INTERRUPTED, Category.INTERRUPTED]
+    assert (status.phase, status.attempts[0].category) == (Phase.QUEUED, Category.INTERRUPTED)
+    users_own = status_of(go(job(workers=2), told, untold))
+    assert users_own.attempts[0].category is Category.USER_ERROR
+
+
 LIFE = [
     # (case, job, pods, phase, category, reason)
     ("exit 0", job(), [done()], Phase.SUCCEEDED, None, Code.COMPLETED),
@@ -248,7 +258,7 @@ def test_retries_are_counted_per_category_with_doubling_back_off_and_end() -> No
     rules = {"rules": [{"on": ["UserError"], "limit": 2, "backoff": "4s"}]}
     first = status_of(go(job(retry=rules), failed()))
     assert first.not_before == NOW + timedelta(seconds=4)
-    second = status_of(go(job(retry=rules, retries=first.retries), failed()))
+    second = status_of(go(job(retry=rules, retries=first.retries, attempts=first.attempts), failed()))
     assert second.not_before == NOW + timedelta(seconds=8)
     third = status_of(go(job(retry=rules, retries=second.retries), failed()))
     assert (third.phase, third.reason) == (Phase.FAILED, Code.RETRIES_EXHAUSTED)

@@ -53,7 +53,12 @@ def end_attempt(job: TrainingJob, pods: Mapping[int, Pod], now: datetime, blame_
     """
     status = job.status
     nodes = {placed.worker: placed.node for placed in status.placement}
-    workers = [_read(job, w, nodes.get(w, ""), pods.get(w)) for w in range(job.spec.workers)]
+    records = {worker: _record(pod) for worker, pod in pods.items()}
+    stopped = any(record.stop_requested for record in records.values() if record)
+    workers = [
+        _read(job, w, nodes.get(w, ""), pods.get(w), records.get(w), gang_stopped=stopped)
+        for w in range(job.spec.workers)
+    ]
     cause = _cause(workers)
     category = cause.category if cause else None
     if category is Category.INTERRUPTED and status.intent is Intent.WITHDRAW:
@@ -131,8 +136,8 @@ def _next(
     if what is Verdict.RETRY and so_far >= limit:
         reason = Code.RETRIES_EXHAUSTED if limit else Code.FAILED
         return {"phase": Phase.FAILED, "reason": reason, **final}
-    times = so_far if what is Verdict.RETRY else _fruitless((*job.status.attempts, ended)) - 1
-    wait_s = min(backoff_s * 2.0 ** max(0, times), MAX_BACKOFF_S)
+    times = max(0, _fruitless((*job.status.attempts, ended)) - 1)
+    wait_s = min(backoff_s * 2.0**times, MAX_BACKOFF_S)
     return {
         "phase": Phase.QUEUED,
         "reason": Code.BACKING_OFF,
@@ -144,8 +149,8 @@ def _next(
 def _fruitless(attempts: tuple[AttemptEnd, ...]) -> int:
     """How many of the newest attempts in a row came to nothing: short, and no further checkpoint.
 
-    A job that is interrupted once a day goes back at once; one that a bad node throws out again and again waits longer
-    and longer.
+    A job that is interrupted or killed once a day goes back at once; one that a bad node throws out again and again
+    waits longer and longer.
     """
     count = 0
     for index in range(len(attempts) - 1, -1, -1):
@@ -171,22 +176,29 @@ def _rule(job: TrainingJob, category: Category) -> tuple[int, float]:
     return policy.limit, policy.backoff_s
 
 
-def _read(job: TrainingJob, index: int, node: str, pod: Pod | None) -> _Worker:
+def _record(pod: Pod) -> ExitRecord | None:
+    """Our supervisor's words about a worker; None where it left none: lost, or a container that ran without one."""
+    terminated = pod.terminated
+    if terminated is None or not terminated.message:
+        return None
+    try:
+        return ExitRecord.model_validate_json(terminated.message)
+    except ValidationError:
+        return None
+
+
+def _read(
+    job: TrainingJob, index: int, node: str, pod: Pod | None, record: ExitRecord | None, *, gang_stopped: bool
+) -> _Worker:
     if pod is None:
         return _Worker(index, node, "", None, Category.INTERRUPTED, "was not started any more")
-    terminated = pod.terminated
-    record: ExitRecord | None = None
-    if terminated is not None and terminated.message:
-        try:
-            record = ExitRecord.model_validate_json(terminated.message)
-        except ValidationError:
-            record = None  # not our supervisor's words: the worker ran without one, or was lost
-    if terminated is None and pod.status.reason == NEVER_STARTED:
+    if pod.terminated is None and pod.status.reason == NEVER_STARTED:
         return _Worker(index, node, pod.uid, None, Category.INTERRUPTED, pod.status.message)
     category = worker_category(
         record,
-        rejected=terminated is None and pod.status.reason == REJECTED,
+        rejected=pod.terminated is None and pod.status.reason == REJECTED,
         own_trainer=job.spec.trainer.recipe is not None,
+        gang_stopped=gang_stopped,
     )
     message = record.message if record and record.message else pod.status.message
     return _Worker(index, node, pod.uid, record, category, message)

@@ -86,7 +86,10 @@ class CheckpointPolicy(SpecModel):
 
 
 class RetryRule(SpecModel):
-    """At most `limit` retries for ends of these categories, the first after `backoff`, doubling up to 10 minutes."""
+    """At most `limit` retries for ends of these categories, the first after `backoff`.
+
+    The back-off doubles up to 10 minutes while attempts come to nothing: under a minute, and no further checkpoint.
+    """
 
     on: tuple[Category, ...] = Field(min_length=1, max_length=len(Category))
     limit: int = Field(ge=0, le=100)

@@ -96,12 +96,15 @@ _BY_EXIT_CODE = {
 }
 
 
-def worker_category(record: ExitRecord | None, *, rejected: bool, own_trainer: bool) -> Category | None:
+def worker_category(
+    record: ExitRecord | None, *, rejected: bool, own_trainer: bool, gang_stopped: bool = False
+) -> Category | None:
     """Why one worker ended, or None if it was done.
 
     `record` is its exit record, None where the supervisor left none (killed, node lost). `rejected` says the node
     refused to start it. `own_trainer` says that our trainer ran, whose exit codes mean something; a user's command may
-    use any code for itself.
+    use any code for itself. `gang_stopped` says that a worker of its gang was told to stop: our trainer's ranks agree
+    on that among themselves, so the others end with STOPPED though nobody told them.
     """
     if rejected:
         return Category.REJECTED
@@ -109,7 +112,7 @@ def worker_category(record: ExitRecord | None, *, rejected: bool, own_trainer: b
         return Category.NODE_LOST
     if record.exit_code == ExitCode.DONE and record.signal is None:
         return None
-    if record.stop_requested:
+    if record.stop_requested or (gang_stopped and own_trainer and record.exit_code == ExitCode.STOPPED):
         return Category.INTERRUPTED
     if record.signal is not None:
         return Category.KILLED if record.signal == 9 else Category.USER_ERROR
