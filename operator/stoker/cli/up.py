@@ -116,6 +116,7 @@ class _Up:
             store = await stack.enter_async_context(EmbeddedStore(self._datadir.db, clock, seam, history=WATCH_HISTORY))
             tokens = TokenFile.open(self._datadir.path)
             token_file = tokens.ensure_admin()
+            report_key = self._datadir.report_key()
             jobs = WatchCache(store, JOBS, clock=clock)
             queues = WatchCache(store, QUEUES, clock=clock)
             nodes = WatchCache(store, NODES, clock=clock)
@@ -131,7 +132,7 @@ class _Up:
                 clock=clock,
                 seam=seam,
                 report_url=lambda: self._url,
-                report_key=self._datadir.report_key(),
+                report_key=report_key,
                 cpu_milli=_cpu_milli(self._options),
                 memory_bytes=_memory_bytes(self._options),
                 job_exists=lambda uid: not jobs.is_synced or jobs.by_uid(uid) is not None,
@@ -141,7 +142,7 @@ class _Up:
                     store,
                     logs=WorkerLogs(self._datadir),
                     tokens=tokens,
-                    report_key=self._datadir.report_key(),
+                    report_key=report_key,
                     clock=clock,
                     jobs=jobs,
                     queues=queues,

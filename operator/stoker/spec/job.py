@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .meta import Condition, Kind, Resource, SpecModel, StatusModel
@@ -291,8 +291,3 @@ def _check_config(recipe: str, config: dict[str, JsonValue]) -> None:
                 for fault in error.errors()
             ],
         ) from None
-
-
-def field_names(model: type[BaseModel]) -> list[str]:
-    """The names of a model's fields as users write them."""
-    return [info.alias or name for name, info in model.model_fields.items()]
