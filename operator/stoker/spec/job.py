@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue, ValidationError, field_validator, model_v
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .meta import Condition, Kind, Resource, SpecModel, StatusModel
-from .names import API_VERSION, DEFAULT_QUEUE, DnsLabel, EnvName
+from .names import API_VERSION, DEFAULT_QUEUE, DnsLabel, EnvName, ImageName, ObjectName
 from .outcome import POLICIES, Category, Intent
 from .quantity import Duration, Quantity, cpu_milli, memory_bytes
 from .reasons import Code
@@ -44,6 +44,8 @@ class Trainer(SpecModel):
 
     recipe: str | None = None
     config: dict[str, JsonValue] = {}
+    image: ImageName | None = None
+    """The container image to run the command in; on a cluster only. Absent: the runtime's."""
     command: tuple[Annotated[str, Field(max_length=131_072)], ...] | None = Field(default=None, max_length=1024)
     working_dir: str | None = Field(default=None, max_length=4096)
 
@@ -52,8 +54,8 @@ class Trainer(SpecModel):
         if (self.recipe is None) == (self.command is None):
             raise ValueError("give either recipe (with config) or command (with workingDir)")
         if self.recipe is not None:
-            if self.working_dir is not None:
-                raise ValueError("workingDir belongs to command; a recipe has its own")
+            if self.working_dir is not None or self.image is not None:
+                raise ValueError("workingDir and image belong to command; a recipe has its own")
             if self.recipe not in RECIPES:
                 raise ValueError(f"there is no recipe {self.recipe!r}; there is: {', '.join(sorted(RECIPES))}")
             _check_config(self.recipe, self.config)
@@ -83,6 +85,33 @@ class CheckpointPolicy(SpecModel):
     keep: int = Field(default=2, ge=1, le=100)
     grace: Duration = "30s"
     """Time a worker has from the request to stop until it is killed."""
+    claim: ObjectName | None = None
+    """The PersistentVolumeClaim that keeps checkpoints and output; on a cluster only. Absent: the runtime's way."""
+
+
+class DataVolume(SpecModel):
+    """A PersistentVolumeClaim of the job's project that every worker sees; on a cluster only."""
+
+    name: DnsLabel
+    claim: ObjectName
+    sub_path: str = Field(default="", max_length=1024)
+    mount_path: str | None = Field(default=None, max_length=1024)
+    """Absent: /data/<name>."""
+    read_only: bool = True
+
+    @field_validator("mount_path")
+    @classmethod
+    def _absolute(cls, value: str | None) -> str | None:
+        if value is not None and (not value.startswith("/") or ".." in value.split("/") or ":" in value):
+            raise ValueError("must be an absolute path without '..' or ':'")
+        return value
+
+    @field_validator("sub_path")
+    @classmethod
+    def _relative(cls, value: str) -> str:
+        if value.startswith("/") or ".." in value.split("/"):
+            raise ValueError("must be a path within the volume, without '..'")
+        return value
 
 
 class RetryRule(SpecModel):
@@ -122,10 +151,15 @@ class TrainingJobSpec(SpecModel):
     """Memory per worker."""
     trainer: Trainer
     env: dict[EnvName, Annotated[str, Field(max_length=32_768)]] = Field(default={}, max_length=256)
+    runtime: DnsLabel | None = None
+    """The TrainingRuntime to run in; on a cluster only. Absent: `default` if there is one."""
+    data: tuple[DataVolume, ...] = Field(default=(), max_length=32)
     precision: Precision = Precision.AUTO
     stop: Stop = Stop()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     retry: Retry = Retry()
+    ttl_after_finished: Duration | None = None
+    """The job is deleted, with its logs, this long after it has ended. Absent: it is kept."""
     suspend: bool = False
     cancel: bool = False
     retry_generation: int = Field(default=0, ge=0)
@@ -135,6 +169,9 @@ class TrainingJobSpec(SpecModel):
     def _fits_together(self) -> Self:
         if self.gpus_per_worker == 0 and self.gpu != GpuRequest():
             raise ValueError("gpu says which GPUs, but gpusPerWorker is 0; ask for at least one or leave gpu out")
+        names = [volume.name for volume in self.data]
+        if len(set(names)) < len(names):
+            raise ValueError("two entries of data have the same name")
         if self.trainer.command is not None:
             for name, given in (
                 ("precision", self.precision is not Precision.AUTO),

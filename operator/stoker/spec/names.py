@@ -51,6 +51,9 @@ RESERVED_ENV = frozenset(
 )
 
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+# Source: distribution/reference grammar, without its limits on each part.
+_IMAGE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._:/]*(@[A-Za-z0-9+._-]+:[0-9a-fA-F]{32,})?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -80,6 +83,22 @@ def _env_name(value: str) -> str:
     return value
 
 
+def _object_name(value: str) -> str:
+    if len(value) > 253 or not _DNS_1123.fullmatch(value):
+        raise ValueError(
+            "must be the name of a Kubernetes object: lower-case letters, digits, '-' and '.', at most 253"
+        )
+    return value
+
+
+def _image_name(value: str) -> str:
+    if not _IMAGE.fullmatch(value):
+        raise ValueError("must be an image reference, for example 'registry.example/team/train:1.2' or '…@sha256:…'")
+    return value
+
+
 JobName = Annotated[str, Field(max_length=JOB_NAME_MAX), AfterValidator(_job_name)]
+ObjectName = Annotated[str, Field(max_length=253), AfterValidator(_object_name)]
+ImageName = Annotated[str, Field(max_length=512), AfterValidator(_image_name)]
 DnsLabel = Annotated[str, Field(max_length=63), AfterValidator(_dns_label)]
 EnvName = Annotated[str, Field(max_length=256), AfterValidator(_env_name)]

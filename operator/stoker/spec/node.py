@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
+
 from .meta import Kind, Resource, StatusModel
 from .names import API_VERSION
 
 
 class Gpu(StatusModel):
     uuid: str
+    """Empty where nobody has told it: Kubernetes knows only how many GPUs a node has."""
     index: int
     model: str
     memory_bytes: int
@@ -18,9 +22,24 @@ class Gpu(StatusModel):
     """Why it can't be leased ("in use by foreign process 4242 (python)", "lost"); empty: it can."""
 
 
+class Taint(StatusModel):
+    """Source: Kubernetes core/v1 Taint."""
+
+    key: str
+    value: str = ""
+    effect: str
+    """NoSchedule, PreferNoSchedule or NoExecute."""
+
+
 class GPUNodeStatus(StatusModel):
     ready: bool = False
+    """Whether anything may be placed there now: the kubelet reports, and nobody has cordoned it."""
     message: str = ""
+    lost_since: datetime | None = None
+    """Since when its kubelet has not reported (Ready is False or Unknown)."""
+    taints: tuple[Taint, ...] = ()
+    extended: Mapping[str, int] = {}
+    """Other countable resources that workers may share (`rdma/hca`, …)."""
     cpu_milli: int = 0
     """What workers may share, in thousandths of a core."""
     memory_bytes: int = 0

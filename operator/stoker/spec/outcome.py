@@ -34,6 +34,7 @@ class Category(StrEnum):
     KILLED = "Killed"
     NODE_LOST = "NodeLost"
     REJECTED = "Rejected"
+    IMAGE = "ImageUnavailable"
     START_TIMEOUT = "StartTimeout"
     INTERRUPTED = "Interrupted"
     MAX_DURATION = "MaxDuration"
@@ -80,6 +81,7 @@ POLICIES: dict[Category, Policy] = {
     Category.KILLED: Policy(3, 5, True, "a process was killed from outside (often by the kernel, out of memory)"),
     Category.NODE_LOST: Policy(8, 5, True, "the node or the worker's supervisor was lost"),
     Category.REJECTED: Policy(0, 1, False, "the node refused the worker"),
+    Category.IMAGE: Policy(2, 30, True, "the image can't be pulled"),
     Category.START_TIMEOUT: Policy(0, 1, False, "the gang was not fully running in time and was withdrawn"),
     Category.INTERRUPTED: Policy(0, 1, False, "stopped from outside after saving"),
     Category.MAX_DURATION: Policy(0, 0, False, "it ran as long as stop.maxDuration allows"),

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from .meta import Kind, Resource, StatusModel
+from .names import LABEL_JOB_UID
 
 GPU_RESOURCE = "nvidia.com/gpu"
 CONTAINER = "worker"
@@ -51,13 +52,35 @@ class Terminated(StatusModel):
     finished_at: datetime | None = None
 
 
+class Waiting(StatusModel):
+    reason: str = ""
+    """ContainerCreating, PodInitializing, ErrImagePull, ImagePullBackOff, CreateContainerConfigError, …"""
+    message: str = ""
+
+
+class Running(StatusModel):
+    started_at: datetime | None = None
+
+
 class ContainerState(StatusModel):
+    waiting: Waiting | None = None
+    running: Running | None = None
     terminated: Terminated | None = None
 
 
 class ContainerStatus(StatusModel):
     name: str = CONTAINER
     state: ContainerState = ContainerState()
+
+
+class PodCondition(StatusModel):
+    """Source: Kubernetes "Pod Lifecycle" (PodScheduled, PodReadyToStartContainers, DisruptionTarget)."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
 
 
 class PodPhase(StrEnum):
@@ -73,6 +96,8 @@ class PodStatus(StatusModel):
     """`Rejected` and kubelet's own words (Evicted, UnexpectedAdmissionError, …) when no container was started."""
     message: str = ""
     start_time: datetime | None = None
+    conditions: tuple[PodCondition, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
 
 
@@ -95,7 +120,7 @@ class Pod(Resource):
         return None
 
 
-PODS = Kind(Pod, "v1", "Pod", "pods", namespaced=True)
+PODS = Kind(Pod, "v1", "Pod", "pods", namespaced=True, label_selector=LABEL_JOB_UID)
 
 REJECTED = "Rejected"
 """PodStatus.reason when our node agent could not lease what the pod asks for."""

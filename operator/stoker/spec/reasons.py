@@ -16,6 +16,7 @@ class Code(StrEnum):
     PROJECT_NOT_ALLOWED = "ProjectNotAllowed"
     PRIORITY_TOO_HIGH = "PriorityTooHigh"
     QUEUE_LIMIT = "QueueLimit"
+    RUNTIME_MISSING = "RuntimeMissing"
     NEVER_FITS = "NeverFits"
     NO_CAPACITY = "NoCapacity"
     NODES_BLAMED = "NodesBlamed"
@@ -25,6 +26,10 @@ class Code(StrEnum):
     # on the way
     PLACED = "Placed"
     WORKERS_STARTING = "WorkersStarting"
+    IMAGE_PULLING = "ImagePulling"
+    IMAGE_UNAVAILABLE = "ImageUnavailable"
+    POD_UNSCHEDULABLE = "PodUnschedulable"
+    POD_REJECTED = "PodRejected"
     WORKERS_RUNNING = "WorkersRunning"
     STOPPING = "Stopping"
     # ended
