@@ -2,7 +2,7 @@
 # Makes $VENV and installs Stoker with everything the demo and the tests need. Uses uv where it is there (seconds),
 # plain venv + pip where not (minutes: torch with its CUDA parts is 5 GB).
 set -euo pipefail
-PYTHON=${PYTHON:-python3} VENV=${VENV:-.venv} EXTRAS=${EXTRAS:-up,trainer,demo,dev}
+PYTHON=${PYTHON:-python3} VENV=${VENV:-.venv} EXTRAS=${EXTRAS:-cluster,trainer,demo,dev}
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
   echo "Stoker needs Python 3.11 or newer; $PYTHON is $("$PYTHON" -V 2>&1). Try: make PYTHON=/path/to/python3.11 …" >&2; exit 1; }
 case ",$EXTRAS," in *,trainer,*)

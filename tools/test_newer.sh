@@ -15,5 +15,5 @@ if [ -z "$newer" ]; then
   echo "SKIPPED: no Python newer than 3.$have is installed; the tests ran on one Python only"; exit 0
 fi
 echo "== the tests without torch on $("$newer" -V)"
-PYTHON=$newer VENV=.venv-newer EXTRAS=up,dev bash tools/setup.sh
+PYTHON=$newer VENV=.venv-newer EXTRAS=cluster,dev bash tools/setup.sh
 .venv-newer/bin/python -m pytest -q -m "not torch and not slow" -p no:cacheprovider
