@@ -8,6 +8,12 @@ from datetime import datetime
 from .meta import Kind, Resource, StatusModel
 from .names import API_VERSION
 
+CORDONED = "cordoned"
+"""GPUNodeStatus.message of a node that its administrator has closed to new work."""
+
+UNKNOWN_MODEL = "unknown"
+"""Gpu.model where nobody has told it: no GPU Feature Discovery runs there (yet). Its memory is 0 then."""
+
 
 class Gpu(StatusModel):
     uuid: str

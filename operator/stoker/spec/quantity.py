@@ -6,10 +6,12 @@ Source: Kubernetes `apimachinery/pkg/api/resource` (suffixes) and Go `time.Parse
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
+
+from .form import Form
 
 _SUFFIX = {
     "n": Decimal("1e-9"),
@@ -29,8 +31,16 @@ _SUFFIX = {
     "Pi": Decimal(2) ** 50,
     "Ei": Decimal(2) ** 60,
 }
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
+QUANTITY = Form(
+    re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?"),
+    "is no quantity; write for example '2', '500m', '16Gi' or '40G'",
+)
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+DURATION = Form(
+    re.compile(rf"({_DURATION_PART.pattern})+"), "is no duration; write for example '90s', '10m', '1h30m' or '2d'"
+)
+TOO_LARGE = "is larger than any machine"
+NOT_ZERO = "a duration must be longer than zero"
 _DURATION_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LARGEST = Decimal(2) ** 63 - 1
 
@@ -38,15 +48,28 @@ _LARGEST = Decimal(2) ** 63 - 1
 def parse_quantity(text: str) -> Decimal:
     """The quantity's value in its base unit (cores, bytes).
 
-    Raises: ValueError if `text` is no quantity, is negative or is over 2**63 - 1.
+    Raises: ValueError if `text` is no quantity, is negative or is 2**63 - 1 or more.
     """
-    match = _QUANTITY.fullmatch(text)
+    match = QUANTITY.pattern.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no quantity; write for example '2', '500m', '16Gi' or '40G'")
+        raise ValueError(f"{text!r} {QUANTITY.says}")
     value = Decimal(match[1]) * _SUFFIX[match[2] or ""]
-    if value > _LARGEST:
-        raise ValueError(f"{text!r} is larger than any machine")
+    if value >= _LARGEST:
+        raise ValueError(f"{text!r} {TOO_LARGE}")
     return value
+
+
+def observed_quantity(text: str) -> Decimal:
+    """The value of a quantity that somebody else wrote and the API server took: exponents ("1e3") and signs too.
+
+    What can't be read counts as 0: another's odd pod or node must not stop us.
+    """
+    try:
+        match = _QUANTITY.fullmatch(text)
+        value = Decimal(match[1]) * _SUFFIX[match[2] or ""] if match else Decimal(text)
+    except InvalidOperation:
+        return Decimal(0)
+    return max(min(value, _LARGEST), -_LARGEST) if value.is_finite() else Decimal(0)
 
 
 def cpu_milli(text: str) -> int:
@@ -78,10 +101,9 @@ def parse_duration(text: str) -> float:
 
     Raises: ValueError if `text` is no duration.
     """
-    parts = _DURATION_PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is no duration; write for example '90s', '10m', '1h30m' or '2d'")
-    return sum(float(number) * _DURATION_UNIT_S[unit] for number, unit in parts)
+    if not DURATION.fits(text):
+        raise ValueError(f"{text!r} {DURATION.says}")
+    return sum(float(number) * _DURATION_UNIT_S[unit] for number, unit in _DURATION_PART.findall(text))
 
 
 def format_duration(seconds: float) -> str:
@@ -114,9 +136,9 @@ def _quantity(text: str) -> str:
 
 def _duration(text: str) -> str:
     if parse_duration(text) <= 0:
-        raise ValueError("a duration must be longer than zero")
+        raise ValueError(NOT_ZERO)
     return text
 
 
-Quantity = Annotated[str, Field(max_length=32), BeforeValidator(_as_text), AfterValidator(_quantity)]
-Duration = Annotated[str, Field(max_length=32), AfterValidator(_duration)]
+Quantity = Annotated[str, Field(max_length=32), QUANTITY, BeforeValidator(_as_text), AfterValidator(_quantity)]
+Duration = Annotated[str, Field(max_length=32), DURATION, AfterValidator(_duration)]
