@@ -7,6 +7,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from .form import Form
+
 GROUP = "stoker.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -54,51 +56,61 @@ _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 # Source: distribution/reference grammar, without its limits on each part.
 _IMAGE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._:/]*(@[A-Za-z0-9+._-]+:[0-9a-fA-F]{32,})?")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+JOB_NAME = Form(
+    _DNS_1035,
+    f"must be 1 to {JOB_NAME_MAX} characters: lower-case letters, digits and '-', starting with a letter "
+    "and ending with a letter or digit (for example 'mnist-resnet-1')",
+)
+DNS_LABEL = Form(
+    _DNS_1035,
+    "must be 1 to 63 characters: lower-case letters, digits and '-', starting with a letter "
+    "and ending with a letter or digit",
+)
+OBJECT_NAME = Form(
+    _DNS_1123, "must be the name of a Kubernetes object: lower-case letters, digits, '-' and '.', at most 253"
+)
+IMAGE_NAME = Form(_IMAGE, "must be an image reference, for example 'registry.example/team/train:1.2' or '…@sha256:…'")
+ENV_NAME = Form(
+    re.compile(r"[A-Za-z_][A-Za-z0-9_]*"),
+    "an environment variable's name is letters, digits and '_', not starting with a digit",
+)
 
 
 def _job_name(value: str) -> str:
-    if len(value) > JOB_NAME_MAX or not _DNS_1035.fullmatch(value):
-        raise ValueError(
-            f"must be 1 to {JOB_NAME_MAX} characters: lower-case letters, digits and '-', starting with a letter "
-            "and ending with a letter or digit (for example 'mnist-resnet-1')"
-        )
+    if len(value) > JOB_NAME_MAX or not JOB_NAME.fits(value):
+        raise ValueError(JOB_NAME.says)
     return value
 
 
 def _dns_label(value: str) -> str:
-    if len(value) > 63 or not _DNS_1035.fullmatch(value):
-        raise ValueError(
-            "must be 1 to 63 characters: lower-case letters, digits and '-', starting with a letter "
-            "and ending with a letter or digit"
-        )
+    if len(value) > 63 or not DNS_LABEL.fits(value):
+        raise ValueError(DNS_LABEL.says)
     return value
 
 
 def _env_name(value: str) -> str:
-    if not _ENV_NAME.fullmatch(value):
-        raise ValueError("an environment variable's name is letters, digits and '_', not starting with a digit")
+    if not ENV_NAME.fits(value):
+        raise ValueError(ENV_NAME.says)
     if value in RESERVED_ENV or (value.startswith(RESERVED_ENV_PREFIXES) and value not in SETTABLE_ENV):
         raise ValueError(f"{value} is set by Stoker; choose another name")
     return value
 
 
 def _object_name(value: str) -> str:
-    if len(value) > 253 or not _DNS_1123.fullmatch(value):
-        raise ValueError(
-            "must be the name of a Kubernetes object: lower-case letters, digits, '-' and '.', at most 253"
-        )
+    if len(value) > 253 or not OBJECT_NAME.fits(value):
+        raise ValueError(OBJECT_NAME.says)
     return value
 
 
 def _image_name(value: str) -> str:
-    if not _IMAGE.fullmatch(value):
-        raise ValueError("must be an image reference, for example 'registry.example/team/train:1.2' or '…@sha256:…'")
+    if not IMAGE_NAME.fits(value):
+        raise ValueError(IMAGE_NAME.says)
     return value
 
 
-JobName = Annotated[str, Field(max_length=JOB_NAME_MAX), AfterValidator(_job_name)]
-ObjectName = Annotated[str, Field(max_length=253), AfterValidator(_object_name)]
-ImageName = Annotated[str, Field(max_length=512), AfterValidator(_image_name)]
-DnsLabel = Annotated[str, Field(max_length=63), AfterValidator(_dns_label)]
-EnvName = Annotated[str, Field(max_length=256), AfterValidator(_env_name)]
+JobName = Annotated[str, Field(max_length=JOB_NAME_MAX), JOB_NAME, AfterValidator(_job_name)]
+ObjectName = Annotated[str, Field(max_length=253), OBJECT_NAME, AfterValidator(_object_name)]
+ImageName = Annotated[str, Field(max_length=512), IMAGE_NAME, AfterValidator(_image_name)]
+DnsLabel = Annotated[str, Field(max_length=63), DNS_LABEL, AfterValidator(_dns_label)]
+EnvName = Annotated[str, Field(max_length=256), ENV_NAME, AfterValidator(_env_name)]

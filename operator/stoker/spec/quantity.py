@@ -65,7 +65,7 @@ def observed_quantity(text: str) -> Decimal:
     What can't be read counts as 0: another's odd pod or node must not stop us.
     """
     try:
-        match = _QUANTITY.fullmatch(text)
+        match = QUANTITY.pattern.fullmatch(text)
         value = Decimal(match[1]) * _SUFFIX[match[2] or ""] if match else Decimal(text)
     except InvalidOperation:
         return Decimal(0)
