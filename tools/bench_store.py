@@ -142,7 +142,7 @@ class Replay:
     def __init__(self, jobs: list[TrainingJob]) -> None:
         self._jobs = jobs
 
-    async def list(self, *_args: Any, **_how: Any) -> Page[Any]:
+    async def snapshot(self, *_args: Any, **_how: Any) -> Page[Any]:
         return Page((), "0")
 
     async def watch(self, *_args: Any, **_how: Any) -> AsyncIterator[WatchEvent[Any]]:

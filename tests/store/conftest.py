@@ -41,12 +41,12 @@ class Flaky:
     def refuse(self, error: Exception) -> None:
         self._refusals.append(error)
 
-    async def list(self, kind: Any, **how: Any) -> Any:
+    async def snapshot(self, kind: Any) -> Any:
         self.lists += 1
         await self.may_list.wait()
         if self._refusals:
             raise self._refusals.pop()
-        return await self._store.list(kind, **how)
+        return await self._store.snapshot(kind)
 
     async def watch(self, kind: Any, *, since: str) -> AsyncIterator[Any]:
         self.watches += 1

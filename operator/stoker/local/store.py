@@ -118,6 +118,9 @@ class EmbeddedStore:
             return table.next_page(continue_token, limit)
         return table.first_page(self._published, namespace, labels, limit)
 
+    async def snapshot(self, kind: Kind[T]) -> Page[T]:
+        return self._table(kind).first_page(self._published, None, None, None)
+
     def watch(self, kind: Kind[T], *, since: str) -> Watch[T]:
         return Watch(self._table(kind).history, since, self._published)
 

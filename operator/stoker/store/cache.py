@@ -64,13 +64,12 @@ class WatchCache(Generic[T]):
         *,
         clock: Clock,
         indexes: Mapping[str, Callable[[T], Iterable[Hashable]]] | None = None,
-        page_limit: int = 500,
         backoff_s: tuple[float, float] = (0.1, 30.0),
         rng: random.Random | None = None,
     ) -> None:
         """`indexes`: name -> the values under which an object is found. `backoff_s`: the first and the longest."""
         self._store, self._kind, self._clock = store, kind, clock
-        self._page_limit, self._backoff_s, self._rng = page_limit, backoff_s, rng or random.Random()
+        self._backoff_s, self._rng = backoff_s, rng or random.Random()
         self._objects: dict[Key, T] = {}
         self._uids: dict[str, T] = {}
         self._keys = OrderedKeys()
@@ -193,15 +192,9 @@ class WatchCache(Generic[T]):
             await self._clock.sleep(self._next_backoff_s())
 
     async def _relist(self) -> None:
-        """List all pages, then make the difference to what was known into changes."""
-        listed: dict[Key, T] = {}
-        token: str | None = None
-        while True:
-            page = await self._store.list(self._kind, limit=self._page_limit, continue_token=token)
-            listed.update((obj.key, obj) for obj in page.items)
-            token = page.continue_token
-            if token is None:
-                break
+        """Take all there is, then make the difference to what was known into changes."""
+        page = await self._store.snapshot(self._kind)
+        listed = {obj.key: obj for obj in page.items}
         for key in [key for key in self._objects if key not in listed]:
             self._apply(self._objects[key], None)
         for key, new in listed.items():

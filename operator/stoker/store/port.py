@@ -1,7 +1,7 @@
 """The store port: what the operator, the api and the node agent may ask of a store, whichever it is.
 
-Owns the protocol, the typed errors and the watch's words. Knows no adapter. Two adapters implement it (`stoker.local`,
-later `stoker.kube`); `tests/contract` runs one suite against each. The semantics are Kubernetes' own as far as we use
+Owns the protocol, the typed errors and the watch's words. Knows no adapter. Two adapters implement it (`stoker.local`
+and `stoker.kube`); `tests/contract` runs one suite against each. The semantics are Kubernetes' own as far as we use
 them (API concepts: resource versions, "efficient detection of changes", finalizers, garbage collection).
 """
 
@@ -47,6 +47,14 @@ class Gone(StoreError):
 
 class Unavailable(StoreError):
     """The store can't answer now (closed, full disk, no connection): try again later."""
+
+
+class Forbidden(Unavailable):
+    """The store knows us not, or a permission is missing: an administrator must help before trying again does."""
+
+
+class NotLeader(Unavailable):
+    """Not written: another process may lead by now. Stop, and let the leader do it."""
 
 
 class WatchType(StrEnum):
@@ -98,7 +106,14 @@ class Store(Protocol):
         limit: int | None = None,
         continue_token: str | None = None,
     ) -> Page[T]:
-        """Objects whose labels hold all of `labels`. Raises: Gone (a continue token too old)."""
+        """Objects whose labels hold all of `labels`. Raises: Gone (a continue token too old).
+
+        By namespace and name; on Kubernetes as the bytes of `namespace/name` sort.
+        """
+        ...
+
+    async def snapshot(self, kind: Kind[T]) -> Page[T]:
+        """All objects of the kind, as of one moment, the way that costs the store least. Raises: Gone, Unavailable."""
         ...
 
     def watch(self, kind: Kind[T], *, since: str) -> AsyncIterator[WatchEvent[T]]:
@@ -117,6 +132,9 @@ class Store(Protocol):
 
     async def update(self, kind: Kind[T], obj: T) -> T:
         """Replace metadata (labels, annotations, finalizers, ownerReferences) and spec.
+
+        Of kinds that are not Stoker's own (Pod, …) on a cluster: metadata only, and labels and annotations are added
+        or changed, never removed, since others write there too.
 
         With `obj.metadata.resource_version` set it must still be the stored one. An object under deletion that loses
         its last finalizer is removed. Raises: NotFound, Conflict, Invalid (`Kind.update_errors`).

@@ -1,0 +1,113 @@
+"""From the API server's answers to the store port's errors.
+
+Called by `client` for every answer that is no success, and by `watch` for ERROR events, which carry the same Status.
+Never decides what to do about them.
+
+Source: Kubernetes API conventions, "Response Status Kind"; apimachinery `api/errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import TypeAdapter, ValidationError
+
+from stoker.spec.meta import StatusModel
+from stoker.store.port import AlreadyExists, Conflict, Forbidden, Gone, Invalid, NotFound, StoreError, Unavailable
+
+
+class Cause(StatusModel):
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class Details(StatusModel):
+    name: str = ""
+    kind: str = ""
+    causes: tuple[Cause, ...] = ()
+    retry_after_seconds: float = 0.0
+
+
+class Status(StatusModel):
+    """metav1.Status, as far as it says what went wrong."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    details: Details = Details()
+
+
+_STATUS = TypeAdapter(Status)
+
+
+class Throttled(Unavailable):
+    """HTTP 429: the server did nothing yet and asks us to come again after `retry_after_s`."""
+
+    def __init__(self, text: str, retry_after_s: float) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+
+
+class Absent(NotFound):
+    """The API itself is missing, not an object of it: the CRD is not installed."""
+
+
+def parse_status(body: bytes, code: int = 0) -> Status:
+    """The Status in an answer's body; what is none (a proxy's page) becomes one with the body as message."""
+    try:
+        status = _STATUS.validate_json(body)
+    except ValidationError:
+        status = Status(message=body[:300].decode(errors="replace").strip())
+    return status if status.code else status.model_copy(update={"code": code})
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float:
+    """Units: seconds; 0 where the answer does not say. A date, which the API server never sends, counts as 1."""
+    text = headers.get("Retry-After", "")
+    if not text:
+        return 0.0
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        return 1.0
+
+
+def to_error(status: Status, what: str, *, wait_s: float = 0.0) -> StoreError:
+    """The error to raise. `what`: the call in words ("create Pod team-a/x"); `wait_s`: the answer's Retry-After."""
+    text = f"{what}: {status.message or f'HTTP {status.code}'}"
+    reasons = {cause.reason for cause in status.details.causes}
+    match status.code:
+        case 400:
+            return Invalid([status.message or text])
+        case 401:
+            return Forbidden(f"{text} (the API server does not accept our credentials: check the kubeconfig or token)")
+        case 403:
+            hint = "" if "cannot" not in status.message else "; grant it by a Role or ClusterRole"
+            return Forbidden(f"{text}{hint}")
+        case 404:
+            if not status.details.name and not status.details.kind:
+                return Absent(f"{what}: the cluster does not serve this API; are Stoker's CRDs installed?")
+            return NotFound(text)
+        case 409:
+            return AlreadyExists(text) if status.reason == "AlreadyExists" else Conflict(text)
+        case 410:
+            return Gone(text)
+        case 413 | 422:
+            return _invalid(status, text)
+        case 429:
+            return Throttled(text, wait_s or status.details.retry_after_seconds or 1.0)
+        case 504 if "ResourceVersionTooLarge" in reasons or "Too large resource version" in status.message:
+            # The store has been set back (restored from a backup): what we hold is of another history.
+            return Gone(text)
+    if status.reason == "Expired":
+        return Gone(text)
+    return Unavailable(text)
+
+
+def _invalid(status: Status, text: str) -> StoreError:
+    causes = status.details.causes
+    if causes and all(cause.field == "metadata.uid" for cause in causes):
+        return Conflict(f"{text}: it is another object of that name")
+    sentences = [f"{cause.field}: {cause.message}" if cause.field else cause.message for cause in causes]
+    return Invalid(sentences or [status.message or text])
