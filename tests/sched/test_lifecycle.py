@@ -356,7 +356,7 @@ def test_pods_go_only_after_their_outcome_is_in_the_status() -> None:
 
 
 def test_pods_without_a_job_are_stopped_and_let_go() -> None:
-    result = orphans([pod(0), failed(1)])
+    result = orphans([pod(0), failed(1)], NOW, SETTINGS)
     assert [p.metadata.name for p in result.stop] == ["j-1-0"]
     assert [p.metadata.name for p in result.release] == ["j-1-1"]
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pydantic import ValidationError
-
 from stoker.spec.job import (
     MAX_ATTEMPTS,
     AttemptEnd,
@@ -22,13 +20,15 @@ from stoker.spec.job import (
     WorkerEnd,
 )
 from stoker.spec.meta import Condition
-from stoker.spec.outcome import POLICIES, Category, Intent, Verdict, verdict, worker_category
-from stoker.spec.pod import NEVER_STARTED, REJECTED, Pod
+from stoker.spec.outcome import POLICIES, Category, Intent, Verdict, verdict
+from stoker.spec.pod import Pod
 from stoker.spec.quantity import parse_duration
 from stoker.spec.reasons import Code
 from stoker.spec.worker import ExitRecord
 
-from .step import Note, Step
+from .pod_end import WorkerOutcome, exit_record, read_worker
+from .starting import IMAGE_CONDITION
+from .step import NOTHING_SPECIAL, Note, Step, Surroundings
 
 MAX_BACKOFF_S = 600.0
 LONG_ATTEMPT_S = 60.0
@@ -44,29 +44,37 @@ class _Worker:
     record: ExitRecord | None
     category: Category | None
     message: str
+    exit_code: int | None
 
 
-def end_attempt(job: TrainingJob, pods: Mapping[int, Pod], now: datetime, blame_s: float) -> Step:
-    """The status after the current attempt, all of whose pods (worker → pod) have ended.
+def end_attempt(
+    job: TrainingJob,
+    pods: Mapping[int, Pod],
+    now: datetime,
+    blame_s: float,
+    around: Surroundings = NOTHING_SPECIAL,
+) -> Step:
+    """The status after the current attempt, all of whose pods (worker → pod) are over.
 
     A worker without a pod was never started: its attempt was stopped before.
     """
     status = job.status
     nodes = {placed.worker: placed.node for placed in status.placement}
-    records = {worker: _record(pod) for worker, pod in pods.items()}
+    records = {worker: exit_record(pod) for worker, pod in pods.items()}
     stopped = any(record.stop_requested for record in records.values() if record)
     workers = [
-        _read(job, w, nodes.get(w, ""), pods.get(w), records.get(w), gang_stopped=stopped)
+        _read(job, w, nodes.get(w, ""), pods.get(w), records.get(w), around, gang_stopped=stopped)
         for w in range(job.spec.workers)
     ]
     cause = _cause(workers)
     category = cause.category if cause else None
-    if category is Category.INTERRUPTED and status.intent is Intent.WITHDRAW:
-        category = Category.START_TIMEOUT
+    withdrawn = category is Category.INTERRUPTED and status.intent is Intent.WITHDRAW
+    if withdrawn:
+        category = Category.IMAGE if status.reason is Code.IMAGE_UNAVAILABLE else Category.START_TIMEOUT
     what = verdict(status.intent, category)
     if what is Verdict.FAILED and status.intent is Intent.MAX_DURATION:
         category = Category.MAX_DURATION
-    message = _message(job, cause, category)
+    message = status.message if withdrawn and status.message else _message(job, cause, category)
     ended = AttemptEnd(
         number=status.attempt,
         started_at=status.started_at,
@@ -79,7 +87,7 @@ def end_attempt(job: TrainingJob, pods: Mapping[int, Pod], now: datetime, blame_
                 worker=w.index,
                 node=w.node,
                 pod_uid=w.pod_uid,
-                exit_code=w.record.exit_code if w.record else None,
+                exit_code=w.exit_code,
                 category=w.category,
             )
             for w in workers
@@ -92,10 +100,11 @@ def end_attempt(job: TrainingJob, pods: Mapping[int, Pod], now: datetime, blame_
         "placed_at": None,
         "started_at": None,
         "intent": Intent.NONE,
-        "ran_s": round(status.ran_s + _ran_s(workers), 3),
+        "ran_s": round(status.ran_s + _ran_s(job, workers, now), 3),
         "queued_at": status.queued_at or job.metadata.creation_timestamp,
         "not_before": None,
         "message": message,
+        "conditions": tuple(c for c in status.conditions if c.type != IMAGE_CONDITION),
         "observed_generation": job.metadata.generation,
     }
     update |= _next(job, what, category, ended, now)
@@ -176,32 +185,21 @@ def _rule(job: TrainingJob, category: Category) -> tuple[int, float]:
     return policy.limit, policy.backoff_s
 
 
-def _record(pod: Pod) -> ExitRecord | None:
-    """Our supervisor's words about a worker; None where it left none: lost, or a container that ran without one."""
-    terminated = pod.terminated
-    if terminated is None or not terminated.message:
-        return None
-    try:
-        return ExitRecord.model_validate_json(terminated.message)
-    except ValidationError:
-        return None
-
-
 def _read(
-    job: TrainingJob, index: int, node: str, pod: Pod | None, record: ExitRecord | None, *, gang_stopped: bool
+    job: TrainingJob,
+    index: int,
+    node: str,
+    pod: Pod | None,
+    record: ExitRecord | None,
+    around: Surroundings,
+    *,
+    gang_stopped: bool,
 ) -> _Worker:
     if pod is None:
-        return _Worker(index, node, "", None, Category.INTERRUPTED, "was not started any more")
-    if pod.terminated is None and pod.status.reason == NEVER_STARTED:
-        return _Worker(index, node, pod.uid, None, Category.INTERRUPTED, pod.status.message)
-    category = worker_category(
-        record,
-        rejected=pod.terminated is None and pod.status.reason == REJECTED,
-        own_trainer=job.spec.trainer.recipe is not None,
-        gang_stopped=gang_stopped,
-    )
-    message = record.message if record and record.message else pod.status.message
-    return _Worker(index, node, pod.uid, record, category, message)
+        return _Worker(index, node, "", None, Category.INTERRUPTED, "was not started any more", None)
+    own_trainer = job.spec.trainer.recipe is not None
+    end: WorkerOutcome = read_worker(pod, record, around.lost, own_trainer=own_trainer, gang_stopped=gang_stopped)
+    return _Worker(index, node, pod.uid, end.record, end.category, end.message, end.exit_code)
 
 
 def _cause(workers: list[_Worker]) -> _Worker | None:
@@ -230,17 +228,18 @@ def _message(job: TrainingJob, cause: _Worker | None, category: Category | None)
         says = "stopped on request"
     who = f"worker {cause.index}: " if job.spec.workers > 1 else ""
     code = ""
-    if cause.record is not None and category is not Category.INTERRUPTED:
-        code = f" (signal {cause.record.signal})" if cause.record.signal else f" (exit code {cause.record.exit_code})"
+    if cause.exit_code is not None and category is not Category.INTERRUPTED:
+        signal = cause.record.signal if cause.record else None
+        code = f" (signal {signal})" if signal else f" (exit code {cause.exit_code})"
     detail = f": {cause.message}" if cause.message else ""
     return f"{who}{says}{code}{detail}"[:1024]
 
 
-def _ran_s(workers: list[_Worker]) -> float:
-    """Seconds from the first worker's start to the last one's end."""
+def _ran_s(job: TrainingJob, workers: list[_Worker], now: datetime) -> float:
+    """Seconds from the first worker's start to the last one's end; without any record, until now."""
     records = [w.record for w in workers if w.record is not None]
     if not records:
-        return 0.0
+        return (now - job.status.started_at).total_seconds() if job.status.started_at else 0.0
     return max(0.0, max(r.finished_at for r in records) - min(r.started_at for r in records))
 
 
@@ -248,18 +247,29 @@ def _blamed(
     job: TrainingJob, workers: list[_Worker], category: Category | None, now: datetime, blame_s: float
 ) -> tuple[Blame, ...]:
     until = {blame.node: blame.until for blame in job.status.blamed if blame.until > now}
+    # One who could not be scheduled was blamed alone, when the gang was withdrawn.
+    timed_out = category is Category.START_TIMEOUT and job.status.reason is not Code.POD_UNSCHEDULABLE
     if blame_s > 0:
         for worker in workers:
-            late = category is Category.START_TIMEOUT and worker.record is None
+            late = timed_out and worker.record is None
             if worker.node and (worker.category in _NODES_FAULT or late):
                 until[worker.node] = now + timedelta(seconds=blame_s)
     return tuple(Blame(node=node, until=at) for node, at in sorted(until.items()))
 
 
 def with_condition(
-    status: TrainingJobStatus, type_: str, value: bool, reason: Code, now: datetime, generation: int
+    status: TrainingJobStatus,
+    type_: str,
+    value: bool,
+    reason: str,
+    now: datetime,
+    generation: int,
+    message: str | None = None,
 ) -> TrainingJobStatus:
-    """The status with one condition set; its transition time moves only when its value does."""
+    """The status with one condition set; its transition time moves only when its value does.
+
+    Its message is the status's own where none is given.
+    """
     text = "True" if value else "False"
     kept = {condition.type: condition for condition in status.conditions}
     former = kept.get(type_)
@@ -267,8 +277,8 @@ def with_condition(
     kept[type_] = Condition(
         type=type_,
         status=text,
-        reason=reason.value,
-        message=status.message,
+        reason=str(reason),
+        message=status.message if message is None else message,
         last_transition_time=since,
         observed_generation=generation,
     )

@@ -8,41 +8,95 @@ simulator will).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from stoker.spec.job import ENDED, PLACED, Phase, TrainingJob, TrainingJobStatus
+from stoker.spec.job import ENDED, PLACED, Blame, Phase, TrainingJob, TrainingJobStatus
 from stoker.spec.names import FINALIZER_OUTCOME, LABEL_ATTEMPT, LABEL_WORKER
 from stoker.spec.outcome import Intent
 from stoker.spec.pod import Pod, PodPhase
-from stoker.spec.quantity import format_duration, parse_duration
+from stoker.spec.quantity import parse_duration
 from stoker.spec.reasons import Code
 
 from .ending import end_attempt, with_condition
-from .step import Note, Settings, Step
+from .pod_end import EARLIEST, over_at
+from .starting import IMAGE_CONDITION, TOLD, HoldUp, hold_up
+from .step import NOTHING_SPECIAL, Note, Settings, Step, Surroundings
+
+CHECKPOINTS_CONDITION = "CheckpointsPersistent"
 
 
-def step(job: TrainingJob, pods: Sequence[Pod], now: datetime, settings: Settings) -> Step:
+def step(
+    job: TrainingJob,
+    pods: Sequence[Pod],
+    now: datetime,
+    settings: Settings,
+    around: Surroundings = NOTHING_SPECIAL,
+) -> Step:
     """The next step of a job whose pods (of all attempts) are `pods`. Cost: linear in the pods."""
     status = job.status
+    ground = _Ground(now, settings, around)
+    if job.metadata.deletion_timestamp is not None:
+        return ground.clear(pods)  # it is going, whatever it was at
     if status.phase in ENDED:
-        return _ended(job, pods, now)
+        return _ended(job, pods, ground)
     if status.phase not in PLACED:
-        return _waiting(job, pods, now)
+        return _waiting(job, pods, ground)
     mine = {int(pod.metadata.labels[LABEL_WORKER]): pod for pod in pods if _attempt(pod) == status.attempt}
     former = [pod for pod in pods if _attempt(pod) != status.attempt]
-    return _placed(job, mine, _clear(former), now, settings)
+    return _placed(job, mine, ground.clear(former), ground)
 
 
-def orphans(pods: Sequence[Pod]) -> Step:
+def orphans(pods: Sequence[Pod], now: datetime, settings: Settings, around: Surroundings = NOTHING_SPECIAL) -> Step:
     """What to do with pods whose job is gone: stop them, let them go."""
-    return _clear(pods)
+    return _Ground(now, settings, around).clear(pods)
 
 
-def _waiting(job: TrainingJob, pods: Sequence[Pod], now: datetime) -> Step:
+class _Ground:
+    """What every rule stands on: the time, the operator's times, the nodes."""
+
+    def __init__(self, now: datetime, settings: Settings, around: Surroundings) -> None:
+        self.now, self.settings, self.around = now, settings, around
+
+    def over_at(self, pod: Pod) -> datetime | None:
+        return over_at(pod, self.around.lost, self.settings.lost_margin_s)
+
+    def is_over(self, pod: Pod) -> bool:
+        at = self.over_at(pod)
+        return at is not None and at <= self.now
+
+    def given_up_at(self, pod: Pod) -> datetime | None:
+        """When the node of a living pod has been silent for too long."""
+        since = self.around.lost.get(pod.spec.node_name) if pod.spec.node_name else None
+        return None if since is None else since + timedelta(seconds=self.settings.node_lost_s)
+
+    def wake_at(self, pods: Iterable[Pod]) -> datetime | None:
+        """When the next of these pods will count as over, or as given up."""
+        times = [
+            at
+            for pod in pods
+            if not pod.ended
+            for at in (self.over_at(pod) if pod.metadata.deletion_timestamp else self.given_up_at(pod),)
+            if at is not None and at > self.now
+        ]
+        return min(times, default=None)
+
+    def clear(self, pods: Sequence[Pod]) -> Step:
+        """Stop, release and delete pods nobody waits for any more."""
+        over = [pod for pod in pods if self.is_over(pod)]
+        live = [pod for pod in pods if not self.is_over(pod)]
+        return Step(
+            stop=tuple(pod for pod in live if pod.metadata.deletion_timestamp is None),
+            release=tuple(pod for pod in over if FINALIZER_OUTCOME in pod.metadata.finalizers),
+            discard=tuple(pod for pod in over if pod.metadata.deletion_timestamp is None),
+            wake_at=self.wake_at(live),
+        )
+
+
+def _waiting(job: TrainingJob, pods: Sequence[Pod], ground: _Ground) -> Step:
     """Queued or Suspended: no attempt is under way."""
-    status = job.status
+    status, now = job.status, ground.now
     if job.spec.cancel:
         return _finish(job, Phase.CANCELLED, Code.CANCELLED, "cancelled while waiting", now)
     if status.phase is Phase.QUEUED and job.spec.suspend:
@@ -67,11 +121,11 @@ def _waiting(job: TrainingJob, pods: Sequence[Pod], now: datetime) -> Step:
             with_condition(new, "Suspended", False, Code.SUBMITTED, now, job.metadata.generation),
             Note("Resumed", "resumed; back in its queue"),
         )
-    return _clear(pods)
+    return ground.clear(pods)
 
 
-def _ended(job: TrainingJob, pods: Sequence[Pod], now: datetime) -> Step:
-    status = job.status
+def _ended(job: TrainingJob, pods: Sequence[Pod], ground: _Ground) -> Step:
+    status, now = job.status, ground.now
     again = job.spec.retry_generation > status.observed_retry_generation
     if again and status.phase is not Phase.SUCCEEDED and not job.spec.cancel:
         new = TrainingJobStatus(
@@ -84,40 +138,32 @@ def _ended(job: TrainingJob, pods: Sequence[Pod], now: datetime) -> Step:
             observed_retry_generation=job.spec.retry_generation,
         )
         return Step(new, Note("RetryRequested", "to be run again on request"))
-    live = tuple(pod for pod in pods if not pod.ended)
+    cleared = ground.clear(pods)
     # The newest attempt's pods stay, for those who look at them; they hold nothing any more.
-    return Step(
-        stop=tuple(pod for pod in live if pod.metadata.deletion_timestamp is None),
-        release=tuple(pod for pod in pods if pod.ended and FINALIZER_OUTCOME in pod.metadata.finalizers),
-        discard=tuple(
-            pod
-            for pod in pods
-            if pod.ended and _attempt(pod) != status.attempt and pod.metadata.deletion_timestamp is None
-        ),
-    )
+    kept = replace(cleared, discard=tuple(pod for pod in cleared.discard if _attempt(pod) != status.attempt))
+    if job.spec.ttl_after_finished is None or status.finished_at is None:
+        return kept
+    due_at = status.finished_at + timedelta(seconds=parse_duration(job.spec.ttl_after_finished))
+    if now < due_at:
+        return replace(kept, wake_at=_first(kept.wake_at, due_at))
+    return replace(kept, expire=not kept.stop and not kept.release and all(ground.is_over(pod) for pod in pods))
 
 
-def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, now: datetime, settings: Settings) -> Step:
-    status = job.status
+def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, ground: _Ground) -> Step:
+    status, now = job.status, ground.now
     stopping = status.phase is Phase.STOPPING
     complete = len(mine) == job.spec.workers
-    if all(pod.ended for pod in mine.values()) and (complete or stopping):
-        return end_attempt(job, mine, now, settings.blame_s)
+    if all(ground.is_over(pod) for pod in mine.values()) and (complete or stopping):
+        return end_attempt(job, mine, now, ground.settings.blame_s, ground.around)
 
-    intent, message = _intent(job, now, settings)
-    if intent is not status.intent:
-        new = status.model_copy(
-            update={
-                "phase": Phase.STOPPING,
-                "reason": Code.STOPPING,
-                "message": message,
-                "intent": intent,
-                "observed_generation": job.metadata.generation,
-            }
-        )
-        return Step(new, Note("Stopping", message, warning=intent is Intent.WITHDRAW))
+    held = hold_up(job, mine, now, ground.settings) if status.phase is Phase.STARTING else None
+    asked = _asked(job, held, ground)
+    if asked is not None:
+        return asked
 
-    broken = stopping or any(_failed(pod) or pod.metadata.deletion_timestamp for pod in mine.values())
+    clearing = replace(clearing, wake_at=_first(clearing.wake_at, ground.wake_at(mine.values()), _deadline(job, held)))
+    lost = [pod for pod in mine.values() if (at := ground.given_up_at(pod)) is not None and at <= now]
+    broken = stopping or lost or any(_failed(pod) or pod.metadata.deletion_timestamp for pod in mine.values())
     if broken:
         if not stopping and not complete:
             # A gang that broke while its pods were still being made: no more of them are made.
@@ -125,24 +171,24 @@ def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, now: datetim
                 update={"phase": Phase.STOPPING, "reason": Code.STOPPING, "message": "a worker ended early"}
             )
             return Step(new)
-        stop = tuple(p for p in mine.values() if not p.ended and p.metadata.deletion_timestamp is None)
+        stop = tuple(p for p in mine.values() if not ground.is_over(p) and p.metadata.deletion_timestamp is None)
         return replace(clearing, stop=clearing.stop + stop)
 
     if status.phase is Phase.STARTING and not complete:
         missing = tuple(w for w in range(job.spec.workers) if w not in mine)
-        return replace(clearing, create=missing, wake_at=_deadline(job, settings))
-    started = [p.status.start_time for p in mine.values() if p.status.phase is not PodPhase.PENDING]
+        return replace(clearing, create=missing)
+    started = [_began(p) for p in mine.values() if p.status.phase is not PodPhase.PENDING]
     if status.phase is Phase.STARTING and len(started) == job.spec.workers:
-        return _running(job, max((at for at in started if at), default=now))
+        return _running(job, max((at for at in started if at), default=now), ground)
     if not complete:  # Running, and a pod is gone although our finalizer was on it: forced away with its node
         new = status.model_copy(
             update={"phase": Phase.STOPPING, "reason": Code.STOPPING, "message": "a worker's pod vanished"}
         )
         return Step(new, Note("WorkerLost", "a worker's pod vanished", warning=True))
-    return replace(clearing, wake_at=_deadline(job, settings))
+    return _told(job, held, ground) or _later(clearing, job, held, ground)
 
 
-def _running(job: TrainingJob, started_at: datetime) -> Step:
+def _running(job: TrainingJob, started_at: datetime, ground: _Ground) -> Step:
     count = job.spec.workers
     message = "running" if count == 1 else f"all {count} workers are running"
     new = job.status.model_copy(
@@ -151,40 +197,96 @@ def _running(job: TrainingJob, started_at: datetime) -> Step:
             "reason": Code.WORKERS_RUNNING,
             "message": message,
             "started_at": started_at,
+            "conditions": tuple(c for c in job.status.conditions if c.type != IMAGE_CONDITION),
         }
     )
+    if ground.around.ephemeral:
+        words = "checkpoints die with the pods: name checkpoint.claim, or have a TrainingRuntime with checkpoints"
+        generation = job.metadata.generation
+        new = with_condition(new, CHECKPOINTS_CONDITION, False, "EmptyFolder", ground.now, generation, words)
     return Step(new, Note("Running", f"attempt {job.status.attempt}: {message}"))
 
 
-def _intent(job: TrainingJob, now: datetime, settings: Settings) -> tuple[Intent, str]:
-    """What is asked of the attempt now, never weaker than what was recorded."""
+def _asked(job: TrainingJob, held: HoldUp | None, ground: _Ground) -> Step | None:
+    """What is asked of the attempt now, if that is new: recorded before any pod is stopped."""
+    status = job.status
+    intent, reason, message = _intent(job, held, ground)
+    if intent is status.intent:
+        return None
+    update: dict[str, object] = {
+        "phase": Phase.STOPPING,
+        "reason": reason,
+        "message": message,
+        "intent": intent,
+        "observed_generation": job.metadata.generation,
+    }
+    if held is not None and intent is Intent.WITHDRAW and held.blamed and ground.settings.blame_s > 0:
+        until = {blame.node: blame.until for blame in status.blamed if blame.until > ground.now}
+        until |= dict.fromkeys(held.blamed, ground.now + timedelta(seconds=ground.settings.blame_s))
+        update["blamed"] = tuple(Blame(node=node, until=at) for node, at in sorted(until.items()))
+    note = reason.value if reason in TOLD else "Stopping"
+    return Step(status.model_copy(update=update), Note(note, message, warning=intent is Intent.WITHDRAW))
+
+
+def _intent(job: TrainingJob, held: HoldUp | None, ground: _Ground) -> tuple[Intent, Code, str]:
+    """What is asked of the attempt now, never weaker than what was recorded; the reason and the words for it."""
     status = job.status
     if job.spec.cancel:
-        return Intent.CANCEL, "cancel requested"
+        return Intent.CANCEL, Code.STOPPING, "cancel requested"
     if status.intent is not Intent.NONE:
-        return status.intent, status.message
+        return status.intent, status.reason, status.message
     if job.spec.suspend:
-        return Intent.SUSPEND, "suspend requested"
+        return Intent.SUSPEND, Code.STOPPING, "suspend requested"
     if status.phase is Phase.STOPPING:
-        return Intent.NONE, status.message
-    deadline = _deadline(job, settings)
-    if deadline is None or now < deadline:
-        return Intent.NONE, status.message
-    if status.phase is Phase.STARTING:
-        waited = format_duration(settings.start_timeout_s)
-        return Intent.WITHDRAW, f"not all workers were running after {waited}; the gang is withdrawn"
-    return Intent.MAX_DURATION, f"it ran for stop.maxDuration ({job.spec.stop.max_duration})"
+        return Intent.NONE, status.reason, status.message
+    if status.phase is Phase.STARTING and ground.around.refused:
+        words = f"a worker's pod was refused: {ground.around.refused}; the gang is withdrawn"
+        return Intent.WITHDRAW, Code.STOPPING, words[:1024]
+    deadline = _deadline(job, held)
+    if deadline is None or ground.now < deadline:
+        return Intent.NONE, status.reason, status.message
+    if held is not None:
+        reason = held.code if held.code in (Code.IMAGE_UNAVAILABLE, Code.POD_UNSCHEDULABLE) else Code.STOPPING
+        return Intent.WITHDRAW, reason, f"{held.message[:900]}; the gang is withdrawn"
+    return Intent.MAX_DURATION, Code.STOPPING, f"it ran for stop.maxDuration ({job.spec.stop.max_duration})"
 
 
-def _deadline(job: TrainingJob, settings: Settings) -> datetime | None:
+def _deadline(job: TrainingJob, held: HoldUp | None) -> datetime | None:
     """When the current attempt's time is up, if it has a limit."""
     status = job.status
-    if status.phase is Phase.STARTING and status.placed_at is not None:
-        return status.placed_at + timedelta(seconds=settings.start_timeout_s)
+    if held is not None:
+        return held.withdraw_at
     longest = job.spec.stop.max_duration
     if status.phase is Phase.RUNNING and status.started_at is not None and longest is not None:
         return status.started_at + timedelta(seconds=max(0.0, parse_duration(longest) - status.ran_s))
     return None
+
+
+def _told(job: TrainingJob, held: HoldUp | None, ground: _Ground) -> Step | None:
+    """The write that says what a starting gang waits for: once it is due, and only when it is a new thing."""
+    if held is None or not _is_news(job, held) or ground.now < _tell_at(job, ground):
+        return None
+    new = job.status.model_copy(update={"reason": held.code, "message": held.message})
+    if held.code is not Code.IMAGE_UNAVAILABLE:
+        return Step(new)
+    generation = job.metadata.generation
+    new = with_condition(new, IMAGE_CONDITION, False, held.code, ground.now, generation)
+    return Step(new, Note(held.code.value, held.message, warning=True))
+
+
+def _later(step: Step, job: TrainingJob, held: HoldUp | None, ground: _Ground) -> Step:
+    if held is None or not _is_news(job, held):
+        return step
+    return replace(step, wake_at=_first(step.wake_at, _tell_at(job, ground)))
+
+
+def _is_news(job: TrainingJob, held: HoldUp) -> bool:
+    known = TOLD.index(job.status.reason) if job.status.reason in TOLD else 0
+    return TOLD.index(held.code) > known
+
+
+def _tell_at(job: TrainingJob, ground: _Ground) -> datetime:
+    return (job.status.placed_at or EARLIEST) + timedelta(seconds=ground.settings.tell_s)
 
 
 def _finish(job: TrainingJob, phase: Phase, reason: Code, message: str, now: datetime) -> Step:
@@ -203,18 +305,23 @@ def _finish(job: TrainingJob, phase: Phase, reason: Code, message: str, now: dat
     )
 
 
-def _clear(pods: Sequence[Pod]) -> Step:
-    """Stop, release and delete pods nobody waits for any more."""
-    return Step(
-        stop=tuple(pod for pod in pods if not pod.ended and pod.metadata.deletion_timestamp is None),
-        release=tuple(pod for pod in pods if pod.ended and FINALIZER_OUTCOME in pod.metadata.finalizers),
-        discard=tuple(pod for pod in pods if pod.ended and pod.metadata.deletion_timestamp is None),
-    )
-
-
 def _attempt(pod: Pod) -> int:
     return int(pod.metadata.labels[LABEL_ATTEMPT])
 
 
 def _failed(pod: Pod) -> bool:
     return pod.status.phase is PodPhase.FAILED
+
+
+def _began(pod: Pod) -> datetime | None:
+    """When its process began; the node took the pod before that, and pulled its image."""
+    for status in pod.status.container_statuses:
+        state = status.state
+        at = state.running.started_at if state.running else state.terminated.started_at if state.terminated else None
+        if at is not None:
+            return at
+    return pod.status.start_time
+
+
+def _first(*times: datetime | None) -> datetime | None:
+    return min((at for at in times if at is not None), default=None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from stoker.spec.job import TrainingJobStatus
@@ -17,6 +18,33 @@ class Settings:
     """A gang that is not fully running by then is withdrawn as a whole."""
     blame_s: float = 300.0
     """How long a job avoids a node that lost, refused or did not start one of its workers; 0: never."""
+    tell_s: float = 2.0
+    """A gang that starts sooner costs no write that says what it waits for."""
+    unschedulable_s: float = 10.0
+    """A gang is withdrawn when the cluster's scheduler has refused one of its pods for so long."""
+    image_timeout_s: float = 120.0
+    """A gang is withdrawn when an image could not be pulled for so long (the kubelet tries again meanwhile)."""
+    pull_timeout_s: float = 1800.0
+    """While images are being pulled, this stands for `start_timeout_s`."""
+    node_lost_s: float = 60.0
+    """A node whose kubelet has not reported for so long is given up, and its workers with it."""
+    lost_margin_s: float = 10.0
+    """A deleted pod on a lost node counts as ended this long after its grace."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a job's life depends on beside its pods."""
+
+    lost: Mapping[str, datetime] = field(default_factory=dict)
+    """Node → since when its kubelet has not reported. A node that is gone: since the beginning of time."""
+    ephemeral: bool = False
+    """Its checkpoints die with its pods: nobody has given it a volume."""
+    refused: str = ""
+    """Why the store would not take a pod of the current attempt, in its words."""
+
+
+NOTHING_SPECIAL = Surroundings()
 
 
 @dataclass(frozen=True)
@@ -45,5 +73,7 @@ class Step:
     """Ended pods whose outcome is in the status: take our finalizer off."""
     discard: tuple[Pod, ...] = ()
     """Ended, released pods of former attempts: delete."""
+    expire: bool = False
+    """Its ttlAfterFinished is over: delete the job."""
     wake_at: datetime | None = None
     """Ask again then, even if nothing changes."""

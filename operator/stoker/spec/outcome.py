@@ -137,6 +137,6 @@ def verdict(intent: Intent, category: Category | None) -> Verdict:
         return Verdict.FAILED
     if intent is Intent.SUSPEND:
         return Verdict.SUSPENDED
-    if intent in (Intent.PREEMPT, Intent.WITHDRAW):
+    if intent is Intent.PREEMPT or (intent is Intent.WITHDRAW and category is not Category.IMAGE):
         return Verdict.REQUEUE
     return Verdict.REQUEUE if category in FREE else Verdict.RETRY

@@ -1,0 +1,157 @@
+"""How one worker ended, read from its pod: our exit record, else what the kubelet and the cluster say.
+
+Pure. Knows the words of Kubernetes (reasons, conditions) so that nobody else need to; the node agent's pods are read by
+the same rules. Called by `ending` once a worker is over, and by `lifecycle` to know whether it is.
+
+Source: kubelet `pkg/kubelet/{lifecycle,eviction,nodeshutdown,preemption}`, "Pod Lifecycle" and "Disruptions" of the
+Kubernetes documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from stoker.spec.outcome import Category, worker_category
+from stoker.spec.pod import NEVER_STARTED, REJECTED, Pod, PodPhase, Terminated
+from stoker.spec.worker import ExitRecord
+
+EARLIEST = datetime.min.replace(tzinfo=UTC)
+
+# Pod status reasons of workers that the cluster stopped for reasons of its own.
+_DISRUPTED = frozenset({"Evicted", "Preempting", "Shutdown", "Terminated", "NodeLost", "DeletedByPodGC"})
+# Container reasons that say it was never run; the container runtime's words follow.
+_NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError"})
+# In those words: what made it fail is the node's driver or runtime, not the user's image.
+_NODES_RUNTIME = ("hook", "nvidia", "cdi", "device")
+_VANISHED = "ContainerStatusUnknown"
+_KILLED = 137
+
+
+@dataclass(frozen=True)
+class WorkerOutcome:
+    record: ExitRecord | None
+    category: Category | None
+    """None: done."""
+    message: str
+    exit_code: int | None = None
+
+
+def over_at(pod: Pod, lost: Mapping[str, datetime], margin_s: float) -> datetime | None:
+    """When a pod counts as over: EARLIEST if it does already, None if only its node can say.
+
+    A pod under deletion that no node has ever had will never run. One on a node that does not report any more has had
+    its grace, whether or not anybody is there to say so.
+    """
+    if pod.ended:
+        return EARLIEST
+    deleted_at = pod.metadata.deletion_timestamp
+    if deleted_at is None:
+        return None
+    if not pod.spec.node_name:
+        return EARLIEST if pod.status.phase is PodPhase.PENDING else None
+    since = lost.get(pod.spec.node_name)
+    return None if since is None else max(deleted_at, since) + timedelta(seconds=margin_s)
+
+
+def exit_record(pod: Pod) -> ExitRecord | None:
+    """Our supervisor's words about a worker; None where it left none: lost, or a container that ran without one.
+
+    The kubelet cuts a termination message at 4,096 bytes: of a cut record what is whole counts.
+    """
+    terminated = pod.terminated
+    if terminated is None or not terminated.message.startswith("{"):
+        return None
+    try:
+        return ExitRecord.model_validate(from_json(terminated.message, allow_partial=True))
+    except (ValidationError, ValueError):
+        return None
+
+
+def read_worker(
+    pod: Pod, record: ExitRecord | None, lost: Mapping[str, datetime], *, own_trainer: bool, gang_stopped: bool
+) -> WorkerOutcome:
+    """What became of a worker whose pod is over; `record` is its `exit_record`."""
+    if record is not None:
+        category = worker_category(record, rejected=False, own_trainer=own_trainer, gang_stopped=gang_stopped)
+        return WorkerOutcome(record, category, record.message or pod.status.message, record.exit_code)
+    if not pod.ended:
+        return _unseen(pod, lost)
+    terminated = pod.terminated
+    if terminated is not None and terminated.reason == "Completed" and terminated.exit_code == 0:
+        return WorkerOutcome(None, None, _last_line(terminated.message), 0)
+    disrupted = _disruption(pod)
+    if disrupted is not None:
+        return WorkerOutcome(None, Category.INTERRUPTED, disrupted, terminated.exit_code if terminated else None)
+    if terminated is not None:
+        return _container(pod, terminated)
+    if pod.status.reason == NEVER_STARTED:
+        return WorkerOutcome(None, Category.INTERRUPTED, pod.status.message)
+    failed = _failed_init(pod)
+    if failed is not None:
+        words = failed.message.strip() or failed.reason
+        return WorkerOutcome(None, Category.REJECTED, f"the supervisor could not be put in place: {words}")
+    if pod.metadata.deletion_timestamp is not None and not pod.status.reason:
+        return WorkerOutcome(None, Category.INTERRUPTED, "deleted before any process was started")
+    if pod.status.reason:
+        words = pod.status.message or pod.status.reason
+        if pod.status.reason not in (REJECTED, words):
+            words = f"{pod.status.reason}: {words}"
+        return WorkerOutcome(None, Category.REJECTED, words)
+    return WorkerOutcome(None, Category.NODE_LOST, pod.status.message)
+
+
+def _unseen(pod: Pod, lost: Mapping[str, datetime]) -> WorkerOutcome:
+    """Over although nobody has said how it ended."""
+    node = pod.spec.node_name
+    if not node:
+        return WorkerOutcome(None, Category.INTERRUPTED, "deleted before it came to a node")
+    since = lost.get(node, EARLIEST)
+    told = f"node {node} is gone" if since == EARLIEST else f"node {node} has not reported since {since:%H:%M:%S} UTC"
+    return WorkerOutcome(None, Category.NODE_LOST, told)
+
+
+def _container(pod: Pod, terminated: Terminated) -> WorkerOutcome:
+    """The container ended without our record."""
+    code, reason = terminated.exit_code, terminated.reason
+    deleted = pod.metadata.deletion_timestamp is not None
+    words = _last_line(terminated.message) or pod.status.message
+    if reason == "OOMKilled":
+        return WorkerOutcome(None, Category.KILLED, "out of memory: the kernel killed it; ask for more memory", code)
+    if reason in _NOT_STARTED:
+        nodes_fault = any(word in terminated.message.lower() for word in _NODES_RUNTIME)
+        category = Category.REJECTED if nodes_fault else Category.USER_ERROR
+        return WorkerOutcome(None, category, f"the container could not be started: {words}", code)
+    if deleted and reason in ("Error", _VANISHED):
+        return WorkerOutcome(None, Category.INTERRUPTED, words, code)
+    if reason == "Error":
+        return WorkerOutcome(None, Category.KILLED if code == _KILLED else Category.USER_ERROR, words, code)
+    return WorkerOutcome(None, Category.NODE_LOST, words, code)
+
+
+def _disruption(pod: Pod) -> str | None:
+    """Why the cluster ended the pod, in its words; None: it did not."""
+    if pod.status.reason in _DISRUPTED:
+        return f"{pod.status.reason}: {pod.status.message}".rstrip(": ")
+    for condition in pod.status.conditions:
+        if condition.type == "DisruptionTarget" and condition.status == "True":
+            return f"{condition.reason}: {condition.message}".rstrip(": ")
+    return None
+
+
+def _failed_init(pod: Pod) -> Terminated | None:
+    for status in pod.status.init_container_statuses:
+        ended = status.state.terminated
+        if ended is not None and ended.exit_code != 0:
+            return ended
+    return None
+
+
+def _last_line(text: str) -> str:
+    """With terminationMessagePolicy FallbackToLogsOnError the message is the end of the container's output."""
+    lines = text.strip().splitlines()
+    return lines[-1][:512] if lines else ""

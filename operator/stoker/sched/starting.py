@@ -1,0 +1,142 @@
+"""What holds up a gang that is starting, in the words of who holds it up, and until when that is borne with.
+
+Pure. A pod on its way is scheduled, gets its sandbox, pulls its images, runs. Time spent pulling does not count into
+the start time-out; a scheduler that refuses a pod and an image that can't be had have limits of their own. Called by
+`lifecycle` for jobs in phase Starting.
+
+Source: kubelet `pkg/kubelet/images` (reasons of waiting containers), "Pod Lifecycle" (conditions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from stoker.spec.job import TrainingJob
+from stoker.spec.pod import Pod, PodPhase, Waiting
+from stoker.spec.quantity import format_duration
+from stoker.spec.reasons import Code
+
+from .step import Settings
+
+IMAGE_CONDITION = "ImageAvailable"
+"""False in the status of a job since the moment that an image could not be had."""
+
+# From what is most likely to pass by itself to what is least: a status only ever moves on along this line.
+TOLD = (Code.PLACED, Code.IMAGE_PULLING, Code.IMAGE_UNAVAILABLE, Code.POD_UNSCHEDULABLE)
+
+_IMAGE_TROUBLE = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "CreateContainerConfigError",
+    }
+)
+# Trying again can't help.
+_HOPELESS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+# The image is there for other nodes, perhaps.
+_THE_NODES = "ErrImageNeverPull"
+_CREATING = frozenset({"ContainerCreating", "PodInitializing"})
+
+
+@dataclass(frozen=True)
+class HoldUp:
+    """Why not every worker runs yet."""
+
+    code: Code
+    message: str
+    withdraw_at: datetime
+    blamed: tuple[str, ...] = ()
+    """Nodes to avoid if the gang is withdrawn for it."""
+
+
+def hold_up(job: TrainingJob, pods: Mapping[int, Pod], now: datetime, settings: Settings) -> HoldUp:
+    """What holds up the gang most. Without anything special: Code.PLACED and the start time-out."""
+    late = {worker: pod for worker, pod in sorted(pods.items()) if pod.status.phase is PodPhase.PENDING}
+    return (
+        _unschedulable(job, late, settings)
+        or _image(job, late, now, settings)
+        or _pulling(job, pods, late, settings)
+        or HoldUp(
+            Code.PLACED,
+            f"not all workers were running after {format_duration(settings.start_timeout_s)}",
+            _after(job, settings.start_timeout_s),
+        )
+    )
+
+
+def _unschedulable(job: TrainingJob, late: Mapping[int, Pod], settings: Settings) -> HoldUp | None:
+    nodes = {placed.worker: placed.node for placed in job.status.placement}
+    refused: dict[str, datetime] = {}
+    message = ""
+    for worker, pod in late.items():
+        for condition in pod.status.conditions:
+            if condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable":
+                refused[nodes.get(worker, "")] = condition.last_transition_time or _after(job, 0)
+                message = message or f"{_who(job, worker)}does not fit on {nodes.get(worker)}: {condition.message}"
+    if not refused:
+        return None
+    since = max(min(refused.values()), _after(job, 0))
+    at = since + timedelta(seconds=settings.unschedulable_s)
+    return HoldUp(Code.POD_UNSCHEDULABLE, message[:1024], at, tuple(sorted(node for node in refused if node)))
+
+
+def _image(job: TrainingJob, late: Mapping[int, Pod], now: datetime, settings: Settings) -> HoldUp | None:
+    nodes = {placed.worker: placed.node for placed in job.status.placement}
+    troubled = {worker: waiting for worker, pod in late.items() if (waiting := _troubled(pod)) is not None}
+    if not troubled:
+        return None
+    hopeless = [worker for worker, waiting in troubled.items() if waiting.reason in _HOPELESS]
+    worker = hopeless[0] if hopeless else next(iter(troubled))
+    waiting = troubled[worker]
+    words = waiting.message or "no further word from the kubelet"
+    told_at = next((c.last_transition_time for c in job.status.conditions if c.type == IMAGE_CONDITION), now)
+    return HoldUp(
+        Code.IMAGE_UNAVAILABLE,
+        f"{_who(job, worker)}{waiting.reason} on {nodes.get(worker)}: {words}"[:1024],
+        now if hopeless else told_at + timedelta(seconds=settings.image_timeout_s),
+        tuple(sorted({nodes[w] for w in troubled if w in nodes and troubled[w].reason == _THE_NODES})),
+    )
+
+
+def _pulling(job: TrainingJob, pods: Mapping[int, Pod], late: Mapping[int, Pod], settings: Settings) -> HoldUp | None:
+    if not late or len(pods) < job.spec.workers or not all(_is_pulling(pod) for pod in late.values()):
+        return None
+    waited = format_duration(settings.pull_timeout_s)
+    where = sorted({pod.spec.node_name for pod in late.values()})
+    place = where[0] if len(where) == 1 else f"{len(where)} nodes"
+    return HoldUp(
+        Code.IMAGE_PULLING,
+        f"images are being pulled on {place} (given up after {waited})",
+        _after(job, settings.pull_timeout_s),
+    )
+
+
+def _troubled(pod: Pod) -> Waiting | None:
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        if status.state.waiting is not None and status.state.waiting.reason in _IMAGE_TROUBLE:
+            return status.state.waiting
+    return None
+
+
+def _is_pulling(pod: Pod) -> bool:
+    """It has its sandbox and its volumes; what it still waits for is an image (or, for a moment, the runtime)."""
+    ready = any(c.type == "PodReadyToStartContainers" and c.status == "True" for c in pod.status.conditions)
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    return ready and any(s.state.waiting is not None and s.state.waiting.reason in _CREATING for s in statuses)
+
+
+def _after(job: TrainingJob, seconds: float) -> datetime:
+    placed_at = job.status.placed_at or job.metadata.creation_timestamp
+    assert placed_at is not None
+    return placed_at + timedelta(seconds=seconds)
+
+
+def _who(job: TrainingJob, worker: int) -> str:
+    return f"worker {worker}: " if job.spec.workers > 1 else ""
