@@ -1,4 +1,4 @@
-"""Marks that a field's type carries for whoever describes it: the form of a text, lists that are sets or keyed by a name.
+"""Marks that a type carries for whoever describes it: the form of a text, lists that are sets or keyed by a name.
 
 A mark and the validator beside it are made from the same pattern and sentence, so that the model, the OpenAPI document
 and the CustomResourceDefinitions (`stoker.spec.crd`) say one thing. Never validates by itself, but for `Distinct`.
@@ -17,7 +17,7 @@ from pydantic_core import CoreSchema
 
 @dataclass(frozen=True)
 class Form:
-    """How a text is written: `says` is the sentence for one that is not. The pattern means the same to Python and RE2."""
+    """How a text is written, the same to Python and RE2; `says` is the sentence for one that is not."""
 
     pattern: re.Pattern[str]
     says: str

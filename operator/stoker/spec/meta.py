@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
+
+from .form import Keyed
 
 
 class SpecModel(BaseModel):
@@ -89,12 +91,20 @@ class Condition(StatusModel):
     """A Kubernetes condition (API conventions, "typical status properties")."""
 
     type: str
+    """What it says something about."""
     status: str
+    """True, False or Unknown."""
     reason: str
+    """Why, as a stable code."""
     message: str = ""
+    """The same, for people."""
     last_transition_time: datetime
+    """When `status` last changed."""
     observed_generation: int = 0
+    """The metadata.generation it was found at."""
 
+
+Conditions = Annotated[tuple[Condition, ...], Keyed("type")]
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
 

@@ -5,30 +5,57 @@ Users write no pod fields; all that a worker's pod gets beyond the job itself st
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
+from .form import DISTINCT, Form, Keyed, repeated
 from .meta import Kind, Resource, SpecModel
-from .names import API_VERSION, DnsLabel, ImageName, ObjectName
+from .names import API_VERSION, DnsLabel, EnvName, ImageName, ObjectName
 from .quantity import Quantity
 
 DEFAULT_RUNTIME = "default"
+MAX_ID = 2**31 - 1
+MAX_TOLERATION_S = 2**31 - 1
+CAPABILITY = Form(re.compile(r"[A-Z][A-Z0-9_]*"), "must be a Linux capability without CAP_, for example IPC_LOCK")
 
+
+def _capability(value: str) -> str:
+    if not CAPABILITY.fits(value):
+        raise ValueError(CAPABILITY.says)
+    return value
+
+
+Capability = Annotated[str, Field(max_length=64), CAPABILITY, AfterValidator(_capability)]
 _Label = Annotated[str, Field(min_length=1, max_length=316)]
 _LabelValue = Annotated[str, Field(max_length=63)]
 
 
 class Toleration(SpecModel):
-    """Source: Kubernetes core/v1 Toleration."""
+    """A taint that workers may run on. Source: Kubernetes core/v1 Toleration."""
 
     key: str = Field(default="", max_length=316)
     """Empty, with operator Exists: every taint."""
     operator: Literal["Exists", "Equal"] = "Equal"
+    """Exists: whatever the taint's value is."""
     value: str = Field(default="", max_length=63)
+    """The taint's value, with operator Equal."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
-    toleration_seconds: int | None = None
+    """Empty: every effect."""
+    toleration_seconds: int | None = Field(default=None, ge=-MAX_TOLERATION_S, le=MAX_TOLERATION_S)
+    """How long a worker may stay once the taint is there (NoExecute). Absent: for ever."""
+
+    @model_validator(mode="after")
+    def _as_the_api_server(self) -> Self:
+        if not self.key and self.operator == "Equal":
+            raise ValueError("a toleration without a key must have operator Exists")
+        if self.value and self.operator == "Exists":
+            raise ValueError("a toleration with operator Exists has no value")
+        if self.toleration_seconds is not None and self.effect != "NoExecute":
+            raise ValueError("tolerationSeconds belongs to effect NoExecute")
+        return self
 
 
 class AccessMode(StrEnum):
@@ -41,9 +68,11 @@ class ClaimTemplate(SpecModel):
     """A claim made for each job, and deleted with it."""
 
     size: Quantity
+    """Bytes, for example 100Gi."""
     storage_class: ObjectName | None = None
     """Absent: the cluster's default."""
     access_mode: AccessMode = AccessMode.READ_WRITE_MANY
+    """ReadWriteMany unless every job has one worker."""
 
 
 class CheckpointStore(SpecModel):
@@ -52,6 +81,7 @@ class CheckpointStore(SpecModel):
     claim: ObjectName | None = None
     """A claim of this name in the job's project; each job has a folder of its own there."""
     template: ClaimTemplate | None = None
+    """A claim made for each job, and deleted with it."""
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -64,39 +94,57 @@ class ExtraVolume(SpecModel):
     """A volume for every worker of the runtime, and where it is mounted."""
 
     name: DnsLabel
+    """Its name within the runtime."""
     source: dict[str, JsonValue]
     """As in a pod's `volumes`, without its name: `{"hostPath": {"path": "/datasets"}}`."""
     mount_path: str = Field(min_length=1, max_length=1024)
+    """Where workers find it."""
     sub_path: str = Field(default="", max_length=1024)
+    """The folder within the volume that is shown. Empty: all of it."""
     read_only: bool = True
+    """Workers can't write there."""
 
 
 class Security(SpecModel):
     """What workers run as. The defaults meet the *restricted* Pod Security Standard."""
 
-    run_as_user: int | None = Field(default=65532, ge=1)
-    """Absent (null): the image's own user, which must not be root."""
-    run_as_group: int | None = Field(default=None, ge=1)
-    fs_group: int | None = Field(default=65532, ge=1)
+    image_user: bool = False
+    """Run as the user and group that the image names, by number and not root, instead of runAsUser and runAsGroup."""
+    run_as_user: int = Field(default=65532, ge=1, le=MAX_ID)
+    """The UID, never root."""
+    run_as_group: int | None = Field(default=None, ge=1, le=MAX_ID)
+    """The GID. Absent: the image's."""
+    fs_group: int = Field(default=65532, ge=0, le=MAX_ID)
+    """The GID that volumes are made writable for. 0: they stay as they are."""
     read_only_root: bool = True
-    add_capabilities: tuple[Annotated[str, Field(pattern=r"^[A-Z_]+$")], ...] = Field(default=(), max_length=16)
+    """The root file system can't be written; /tmp can."""
+    add_capabilities: Annotated[tuple[Capability, ...], *DISTINCT] = Field(default=(), max_length=16)
     """IPC_LOCK for RDMA, say. All others are dropped."""
     seccomp: Literal["RuntimeDefault", "Unconfined"] = "RuntimeDefault"
+    """The seccomp profile. Unconfined is for profilers, and breaks *restricted*."""
 
 
 class TrainingRuntimeSpec(SpecModel):
+    """What the pods of the runtime's jobs get beyond the job itself."""
+
     image: ImageName | None = None
     """For recipes, and for commands that name no image. Absent: the operator's trainer image."""
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
-    pull_secrets: tuple[ObjectName, ...] = Field(default=(), max_length=16)
+    """When nodes fetch images."""
+    pull_secrets: Annotated[tuple[ObjectName, ...], *DISTINCT] = Field(default=(), max_length=16)
     """Secrets of these names in the job's project."""
     node_selector: dict[_Label, _LabelValue] = Field(default={}, max_length=32)
+    """Labels that a node must have."""
     tolerations: tuple[Toleration, ...] = Field(default=(), max_length=32)
+    """Taints that workers may run on."""
     runtime_class: ObjectName | None = None
+    """The RuntimeClass of the pods. Absent: the cluster's default."""
     service_account: ObjectName | None = None
     """In the job's project. Its token is not mounted. Absent: `default`."""
     priority_class: ObjectName | None = None
+    """The PriorityClass of the pods, against other people's; within Stoker spec.priority of the job counts."""
     host_network: bool = False
+    """Workers use the node's own network (for RDMA without a network plugin); breaks *restricted*."""
     shared_memory: Quantity | None = None
     """Size of /dev/shm, counted as the worker's memory. Absent: half of the worker's memory."""
     extended_resources: dict[_Label, Annotated[int, Field(ge=1, le=1024)]] = Field(default={}, max_length=16)
@@ -104,14 +152,24 @@ class TrainingRuntimeSpec(SpecModel):
     security: Security = Security()
     checkpoints: CheckpointStore | None = None
     """Absent: an empty folder that dies with the pod, of which the job's status warns."""
-    volumes: tuple[ExtraVolume, ...] = Field(default=(), max_length=32)
-    env: dict[str, str] = Field(default={}, max_length=64)
+    volumes: Annotated[tuple[ExtraVolume, ...], Keyed("name")] = Field(default=(), max_length=32)
+    """Volumes for every worker: data sets, caches, device folders."""
+    env: dict[EnvName, Annotated[str, Field(max_length=32_768)]] = Field(default={}, max_length=64)
     """NCCL's settings, say; a job's own env comes on top."""
-    projects: tuple[DnsLabel, ...] | None = Field(default=None, max_length=1024)
+    projects: Annotated[tuple[DnsLabel, ...], *DISTINCT] | None = Field(default=None, max_length=1024)
     """Who may use it. Absent: every project."""
+
+    @field_validator("volumes")
+    @classmethod
+    def _named_apart(cls, value: tuple[ExtraVolume, ...]) -> tuple[ExtraVolume, ...]:
+        if repeated(volume.name for volume in value) is not None:
+            raise ValueError("two entries of volumes have the same name")
+        return value
 
 
 class TrainingRuntime(Resource):
+    """How workers run on this cluster, by its administrator, for jobs to pick by name."""
+
     api_version: str = API_VERSION
     kind: str = "TrainingRuntime"
     spec: TrainingRuntimeSpec = TrainingRuntimeSpec()

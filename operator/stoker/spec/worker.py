@@ -64,8 +64,12 @@ class Launch(StatusModel):
 
 
 class Checkpoint(StatusModel):
+    """A saved state that training can go on from."""
+
     step: int
+    """The steps it holds."""
     path: str = ""
+    """Its folder, as the worker sees it."""
 
 
 class Progress(StatusModel):
@@ -74,12 +78,17 @@ class Progress(StatusModel):
     at: float
     """Unix time in seconds."""
     step: int = 0
+    """Optimizer steps done."""
     total_steps: int | None = None
+    """Absent: not known."""
     epoch: int | None = None
+    """Passes over the data done."""
     samples: int | None = None
+    """Samples seen."""
     metrics: Mapping[str, float] = {}
     """loss, accuracy, samplesPerSecond, learningRate, lossScale, …: the newest of each."""
     checkpoint: Checkpoint | None = None
+    """The newest."""
     summary: Mapping[str, JsonValue] = {}
     """What the end table shows: accuracy, timeToTarget_s, splitDigest, weights, …; filled at the end."""
 
