@@ -1,0 +1,136 @@
+"""The control plane on loopback: what it allows, what survives the loss of its parts, what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from testbed.cluster import Cluster
+from testbed.control_plane import ControlPlane
+from testbed.errors import BedError
+from testbed.parts import marked, until
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+START_S = 15.0  # alone on 2 cores 7 s
+
+
+def test_rbac_holds_for_users(control_plane: Cluster) -> None:
+    assert control_plane.kubectl("auth", "can-i", "list", "pods", user="alice", check=False).strip() == "no"
+    assert control_plane.kubectl("auth", "can-i", "list", "pods").strip() == "yes"
+    with pytest.raises(BedError, match=r'User "alice" cannot list resource "pods"'):
+        control_plane.kubectl("get", "pods", user="alice")
+    control_plane.kubectl("create", "rolebinding", "team-a", "--clusterrole=view", "--group=team-a")
+    try:
+        until(lambda: "No resources" in _pods(control_plane, "alice"), "alice may list pods", 10)
+        with pytest.raises(BedError, match="Forbidden"):
+            control_plane.kubectl("get", "pods", user="bob")
+    finally:
+        control_plane.kubectl("delete", "rolebinding", "team-a")
+
+
+def test_admission_and_version(control_plane: Cluster) -> None:
+    control_plane.kubectl("label", "namespace", "kube-public", "pod-security.kubernetes.io/enforce=restricted")
+    with pytest.raises(BedError, match="violates PodSecurity"):
+        control_plane.kubectl("run", "root", "--image=busybox", "--privileged", "--namespace=kube-public")
+    assert '"gitVersion": "v1.36.' in control_plane.kubectl("version", "--output=json")
+
+
+def test_service_account_tokens_are_issued_and_reviewed(control_plane: Cluster) -> None:
+    token = control_plane.kubectl("create", "token", "default", "--audience=stoker").strip()
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview"}
+    document = str({**review, "spec": {"token": token, "audiences": ["stoker"]}}).replace("'", '"')
+    answer = control_plane.kubectl(
+        "create", "--filename=-", "--output=jsonpath={.status.user.username}", stdin=document
+    )
+    assert answer == "system:serviceaccount:default:default"
+
+
+def _pods(cluster: Cluster, user: str) -> str:
+    """What `get pods` says on stderr or stdout."""
+    try:
+        return cluster.kubectl("get", "pods", "--output=name", user=user) or "No resources"
+    except BedError as error:
+        return str(error)
+
+
+@pytest.mark.slow
+def test_parts_may_die_and_come_back(own_control_plane: ControlPlane) -> None:
+    plane, parts = own_control_plane, own_control_plane.parts
+    plane.kubectl("create", "configmap", "kept", "--from-literal=a=b")
+
+    parts["kube-apiserver"].kill()
+    assert plane.get("/readyz") == ""
+    parts["kube-apiserver"].start()
+    plane.wait_ready()
+    assert plane.kubectl("get", "configmap", "kept", "--output=jsonpath={.data.a}") == "b"
+
+    parts["etcd"].stop()
+    assert plane.get("/readyz") != "ok"
+    parts["etcd"].start()
+    plane.wait_ready()
+
+    parts["kube-apiserver"].freeze()
+    assert plane.get("/readyz") == ""
+    parts["kube-apiserver"].thaw()
+    plane.wait_ready()
+    assert plane.kubectl("get", "configmap", "kept", "--output=jsonpath={.data.a}") == "b"
+
+    parts["kube-controller-manager"].kill()
+    plane.kubectl("create", "deployment", "waits", "--image=none")
+    assert plane.kubectl("get", "replicasets", "--output=name") == ""
+    parts["kube-controller-manager"].start()
+    until(lambda: plane.kubectl("get", "replicasets", "--output=name"), "the controllers work again", 30)
+
+
+@pytest.mark.slow
+def test_two_side_by_side_and_nothing_left(own_control_plane: ControlPlane) -> None:
+    started = time.monotonic()
+    with ControlPlane(controllers=False, scheduler=False, users={"carol": ["team-c"]}, etcd_on_disk=True) as other:
+        took_s = time.monotonic() - started
+        assert other.url != own_control_plane.url
+        other.kubectl("create", "namespace", "only-there")
+        assert "only-there" not in own_control_plane.kubectl("get", "namespaces")
+        who = other.kubectl("auth", "whoami", "--output=jsonpath={.status.userInfo.groups}", user="carol")
+        assert "team-c" in who
+        folder = other.folder
+        assert len(list(marked(folder))) == 2
+    assert not list(marked(folder)) and not folder.exists()
+    assert took_s < 2 * START_S  # two of them share the machine
+
+
+def test_a_part_that_fails_says_why_and_leaves_nothing(
+    tmp_path: Path, control_plane: Cluster, request: pytest.FixtureRequest
+) -> None:
+    plane = ControlPlane(tmp_path / "bed", args={"kube-apiserver": ["--no-such-flag"]})
+    with pytest.raises(BedError, match="unknown flag: --no-such-flag"):
+        plane.start()
+    assert not list(marked(plane.folder))
+    plane.close()
+
+
+@pytest.mark.slow
+def test_a_killed_owner_leaves_nothing(tmp_path: Path, control_plane: Cluster) -> None:
+    folder = tmp_path / "bed"
+    script = (
+        "import time, pathlib; from testbed.control_plane import ControlPlane\n"
+        f"plane = ControlPlane(pathlib.Path({str(folder)!r}), controllers=False, scheduler=False).start()\n"
+        "print('ready', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], cwd=TOOLS, stdout=subprocess.PIPE, env=os.environ) as owner:
+        assert owner.stdout is not None and owner.stdout.readline() == b"ready\n"
+        assert len(list(marked(folder))) == 2
+        owner.send_signal(signal.SIGKILL)
+    until(lambda: not folder.exists() and not list(marked(folder)), "the guard has cleaned up", 20)
+
+
+def test_a_folder_with_other_things_is_left_alone(tmp_path: Path, control_plane: Cluster) -> None:
+    (tmp_path / "precious").touch()
+    with pytest.raises(BedError, match="not a test bed's"):
+        ControlPlane(tmp_path)
+    assert (tmp_path / "precious").exists()

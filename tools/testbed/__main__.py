@@ -1,0 +1,86 @@
+"""`python -m testbed …` (in tools/): what the Makefile's targets call. Starts what outlives the command.
+
+The bed of `cluster` and `nodes` lies in `$STOKER_TESTBED`, by default in the cache folder; one per user and machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from testbed import build
+from testbed.control_plane import API, ControlPlane
+from testbed.errors import BedError, Unavailable
+from testbed.teardown import tear_down
+
+
+def bed_folder() -> Path:
+    """The folder of the bed that outlives its command."""
+    return Path(os.environ.get("STOKER_TESTBED") or build.cache() / "bed")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="testbed", description="a real Kubernetes on this machine, for tests")
+    commands = parser.add_subparsers(dest="command", required=True)
+    building = commands.add_parser("build", help="build the programs of one group, or of all")
+    building.add_argument("group", nargs="?", choices=[*build.GROUPS, "all"], default="all")
+    building.add_argument("--or-skip", action="store_true", help="say so where it can't be built (not in CI)")
+    cluster = commands.add_parser("cluster", help="a control plane on loopback")
+    cluster.add_argument("action", choices=["up", "down"])
+    down = commands.add_parser("down", help="stop and remove everything of the bed in a folder")
+    down.add_argument("folder", type=Path, nargs="?", default=None)
+    commands.add_parser("status", help="what runs")
+    asked = parser.parse_args()
+    try:
+        return _run(asked)
+    except (Unavailable, BedError) as error:
+        print(f"testbed: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(asked: argparse.Namespace) -> int:
+    folder = bed_folder()
+    if asked.command == "build":
+        return _build(asked.group, or_skip=asked.or_skip)
+    if asked.command == "status":
+        return _status(folder)
+    if asked.command == "down" or asked.action == "down":
+        tear_down(getattr(asked, "folder", None) or folder)
+        return 0
+    build.build("control-plane")
+    plane = ControlPlane.attach(folder)
+    if plane is None:
+        tear_down(folder)  # what a killed run left there
+        plane = ControlPlane(folder, guarded=False).start()
+    print(f"export KUBECONFIG={plane.kubeconfig}")
+    return 0
+
+
+def _build(group: str, *, or_skip: bool) -> int:
+    try:
+        for name in build.GROUPS if group == "all" else [group]:
+            build.build(name)
+    except Unavailable as error:
+        if not or_skip or os.environ.get("CI", "").lower() not in ("", "0", "false"):
+            raise
+        print(f"SKIPPED: no Kubernetes for the tests on this machine: {error}", file=sys.stderr)
+    return 0
+
+
+def _status(folder: Path) -> int:
+    plane = ControlPlane.attach(folder)
+    if plane is None:
+        print(f"nothing runs in {folder}; `make cluster` starts a control plane")
+        return 1
+    for part in plane.parts.values():
+        print(f"{part.name:24} pid {part.pid}" if part.pid else f"{part.name:24} stopped")
+    ready = plane.get("/readyz") == "ok"
+    print(f"{API} answers at {plane.url}" if ready else f"{API} does not answer at {plane.url}")
+    print(f"export KUBECONFIG={plane.kubeconfig}")
+    return 0 if ready else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

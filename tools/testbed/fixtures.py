@@ -1,0 +1,74 @@
+"""pytest plugin: `control_plane`, one throw-away cluster for a whole run, started when the first test asks for it.
+
+Never builds (a build outlasts every test's time-out): `make testbed` does. Where there is no cluster to be had, tests
+that want one are skipped and the run's last lines say so loudly; under CI (`$CI` set) they fail instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from testbed.cluster import Cluster, existing
+from testbed.control_plane import ControlPlane
+from testbed.errors import Unavailable
+
+_WITHOUT = pytest.StashKey[dict[str, list[str]]]()
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def skip_loudly(request: pytest.FixtureRequest, reason: str) -> None:
+    """Skips the test and remembers why for the end of the run. Under CI it fails."""
+    if in_ci():
+        pytest.fail(f"CI never skips the test bed: {reason}", pytrace=False)
+    config = request.config
+    if _WITHOUT not in config.stash:
+        config.stash[_WITHOUT] = {}
+    config.stash[_WITHOUT].setdefault(reason, []).append(request.node.nodeid)
+    pytest.skip(f"no Kubernetes: {reason}")
+
+
+@pytest.fixture(scope="session")
+def _shared_cluster() -> Iterator[Cluster | Unavailable]:
+    if cluster := existing():
+        yield cluster
+        return
+    try:
+        plane = ControlPlane()
+    except Unavailable as error:
+        yield error
+        return
+    with plane:
+        yield plane
+
+
+@pytest.fixture
+def control_plane(request: pytest.FixtureRequest, _shared_cluster: Cluster | Unavailable) -> Cluster:
+    """A real API server with controllers and scheduler, shared by the run: tests use namespaces of their own."""
+    if isinstance(_shared_cluster, Unavailable):
+        skip_loudly(request, str(_shared_cluster))
+        raise AssertionError("skip_loudly returned")
+    return _shared_cluster
+
+
+@pytest.fixture
+def own_control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """A control plane of this test only, whose parts it may break."""
+    try:
+        plane = ControlPlane()
+    except Unavailable as error:
+        skip_loudly(request, str(error))
+        raise AssertionError("skip_loudly returned") from error
+    with plane:
+        yield plane
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for reason, tests in config.stash.get(_WITHOUT, {}).items():
+        terminalreporter.section("NOT TESTED", sep="=", red=True, bold=True)
+        terminalreporter.write_line(f"{len(tests)} tests were skipped, nothing of them is proved here: {reason}")
