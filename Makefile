@@ -7,9 +7,11 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # Without cached bytecode every start compiles hundreds of modules: `stoker up` takes twice as long to be ready.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test quick newer lint format bench verify clean
+TESTBED := PYTHONPATH=tools $(BIN)/python -m testbed
+
+.PHONY: help setup demo test quick newer lint format bench verify clean testbed cluster nodes cluster-down e2e
 help: ## show the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
 setup: $(VENV)/.installed ## make the environment and install (once)
 $(VENV)/.installed: pyproject.toml constraints.txt tools/setup.sh
@@ -19,6 +21,7 @@ demo: setup ## train real models on this machine through the whole chain, and sh
 	@$(BIN)/python tools/demo.py
 
 test: lint setup ## every test, then those that need no torch on one newer Python
+	@$(TESTBED) build control-plane --or-skip
 	@$(PYTEST)
 	@VENV="$(VENV)" bash tools/test_newer.sh
 
@@ -30,6 +33,22 @@ lint: setup ## style, types, and the arrows between the rooms
 
 format: setup ## put the code into shape
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+testbed: setup ## build the programs of a real Kubernetes (GROUP=control-plane, nodes, helm; 8 minutes, once)
+	@$(TESTBED) build $(GROUP)
+
+cluster: setup ## a control plane on this machine, on loopback, with RBAC and admission on
+	@$(TESTBED) cluster up
+
+nodes: setup ## a control plane and two real nodes with pretend GPUs (root)
+	@$(TESTBED) nodes up
+
+cluster-down: setup ## stop and remove what `make cluster` or `make nodes` started
+	@$(TESTBED) down
+
+e2e: setup ## the tests on real nodes (root)
+	@$(TESTBED) build all
+	@$(PYTEST) -m e2e --timeout 1200
 
 bench: setup ## speed and memory, with machine and versions
 	@bash tools/bench.sh

@@ -68,6 +68,13 @@ def own_control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
         yield plane
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what needs root and real nodes, unless the run asks for it by name (`-m e2e`)."""
+    if "e2e" not in config.option.markexpr:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("e2e")])
+        items[:] = [item for item in items if not item.get_closest_marker("e2e")]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     for reason, tests in config.stash.get(_WITHOUT, {}).items():
         terminalreporter.section("NOT TESTED", sep="=", red=True, bold=True)
