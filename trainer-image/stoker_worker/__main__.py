@@ -25,6 +25,6 @@ if __name__ == "__main__":
     if __file__.endswith("stoker_worker/__main__.py") and not __package__:  # as a file: `-I` leaves its folder out
         sys.path.insert(0, __file__.rpartition("/")[0].rpartition("/")[0] or ".")
 
-    from stoker_worker.supervisor import main
+    from stoker_worker.entry import main
 
     main(sys.argv[1:], STOP_REQUESTS)

@@ -1,7 +1,8 @@
 """The supervisor as something to start: a compiled folder for this Python, or one zipapp for any.
 
 Called by the node agent at its start (folder: 4 ms of CPU less per worker than the zipapp, which runpy and zipimport
-take; measured on 3.11) and by whoever builds an image (zipapp). Never imported by the supervisor itself.
+take; measured on 3.11), by whoever builds an image (zipapp) and as a pod's init container:
+`python -m stoker_worker.bundle install /stoker`. Never imported by the supervisor itself.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import tempfile
 import zipfile
 
 PACKAGE = "stoker_worker"
+ZIPAPP = "worker.pyz"
+START = "start"
 _NOT_SHIPPED = {"bundle.py"}
 
 
@@ -67,11 +70,28 @@ def build_zipapp(path: str) -> None:
             _add(bundle, inside, source)
             if name != "__main__.py":
                 _add(bundle, inside + "c", _bytecode(inside, source))
-    temporary = "%s.%d.tmp" % (path, os.getpid())
-    with open(temporary, "wb") as file:
-        file.write(b"#!/usr/bin/env -S python3 -I -S\n" + archive.getvalue())
-    os.chmod(temporary, 0o755)
-    os.replace(temporary, path)
+    _write_executable(path, b"#!/usr/bin/env -S python3 -I -S\n" + archive.getvalue())
+
+
+def install(folder: str) -> None:
+    """Put the zipapp and the entry point of a worker's container into `folder`, for any user. Raises: OSError."""
+    os.makedirs(folder, exist_ok=True)
+    build_zipapp(os.path.join(folder, ZIPAPP))
+    here = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(here, "start.sh"), "rb") as file:
+        _write_executable(os.path.join(folder, START), file.read())
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 2 or argv[0] != "install":
+        print("usage: python -m stoker_worker.bundle install <folder>", file=sys.stderr)  # noqa: T201
+        return 64
+    try:
+        install(argv[1])
+    except OSError as error:
+        print("can't install the supervisor into %s: %s" % (argv[1], error), file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
 
 
 def _sources() -> list[tuple[str, bytes]]:
@@ -108,3 +128,15 @@ def _bytecode(inside: str, source: bytes) -> bytes:
 
 def _add(bundle: zipfile.ZipFile, name: str, data: bytes) -> None:
     bundle.writestr(zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0)), data)
+
+
+def _write_executable(path: str, data: bytes) -> None:
+    temporary = "%s.%d.tmp" % (path, os.getpid())
+    with open(temporary, "wb") as file:
+        file.write(data)
+    os.chmod(temporary, 0o755)
+    os.replace(temporary, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -15,6 +15,7 @@ MYPY = False
 if MYPY:
     from typing import Any
 
+LAUNCH_FILE = "launch.json"
 STARTED_FILE = "started.json"
 EXIT_FILE = "exit.json"
 PROGRESS_FILE = "progress.json"
@@ -25,6 +26,9 @@ EXIT_RESERVE_BYTES = 8192
 """Kept free on the disk from the start, so that a worker on a full disk can still say how it ended."""
 
 PROGRESS_MAX_BYTES = 65_536
+
+TERMINATION_BYTES = 4096
+_PROGRESS_NUMBERS = ("at", "step", "totalSteps", "epoch", "samples")
 
 
 class Launch:
@@ -46,6 +50,7 @@ class Launch:
         self.env: dict[str, str] = data.get("env") or {}
         self.grace_s: float = data["graceS"]
         self.gpu_uuids: list[str] = data.get("gpuUuids") or []
+        self.gpus: int = data.get("gpus") or len(self.gpu_uuids)
         self.master_addr: str = data.get("masterAddr") or "127.0.0.1"
         self.master_port: int = data["masterPort"]
         self.report: dict[str, str] | None = data.get("report")
@@ -68,7 +73,7 @@ def write_started(folder: str, at: float) -> None:
         "bootId": _read("/proc/sys/kernel/random/boot_id", 64).strip(),
         "at": at,
     }
-    _replace(folder, STARTED_FILE, render_json(started).encode())
+    replace_file(folder, STARTED_FILE, render_json(started).encode())
 
 
 def reserve_exit(folder: str) -> None:
@@ -89,11 +94,53 @@ def write_exit(folder: str, record: dict[str, Any]) -> bool:
         time.sleep(pause_s)
         for variant in (record, small, bare):
             try:
-                _replace(folder, EXIT_FILE, render_json(variant).encode(), sync=True)
+                replace_file(folder, EXIT_FILE, render_json(variant).encode(), sync=True)
             except OSError:
                 continue
             return True
     return False
+
+
+def write_termination(path: str, record: dict[str, Any]) -> bool:
+    """Leave the exit record where the kubelet takes a container's last words from; whether it did."""
+    data = termination_message(record)
+    try:
+        # The kubelet's own file, mounted by itself: it can't be replaced, only written.
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            return os.write(fd, data) == len(data)
+        finally:
+            os.close(fd)
+    except OSError:
+        return False
+
+
+def termination_message(record: dict[str, Any]) -> bytes:
+    """The exit record in at most 4,096 bytes: what matters least goes first, until the rest fits.
+
+    Source: Kubernetes, "Customizing the termination message" (longer ones are cut, which would break the JSON).
+    """
+    progress = record["progress"] or {}
+    message = record["message"]
+    saved = {"checkpoint": {"step": progress["checkpoint"]["step"]}} if progress.get("checkpoint") else {}
+    numbers = {name: value for name, value in progress.items() if name in _PROGRESS_NUMBERS}
+    smaller: tuple[dict[str, Any], ...] = (
+        {},
+        {"progress": {name: value for name, value in progress.items() if name != "summary"}},
+        {"ranks": []},
+        {"message": message[:300]},
+        {"progress": dict(numbers, checkpoint=progress["checkpoint"]) if saved else numbers},
+        {"message": ""},
+        {"progress": dict(numbers, **saved)},
+        {"progress": None},
+    )
+    small = dict(record)
+    for step in smaller:
+        small.update(step if record["progress"] or "progress" not in step else {})
+        data = render_json(small).encode()
+        if len(data) <= TERMINATION_BYTES:
+            break
+    return data
 
 
 def read_progress(folder: str) -> dict[str, Any] | None:
@@ -136,7 +183,8 @@ def _read(path: str, limit: int) -> str:
         os.close(fd)
 
 
-def _replace(folder: str, name: str, data: bytes, sync: bool = False) -> None:
+def replace_file(folder: str, name: str, data: bytes, sync: bool = False) -> None:
+    """Write a file of the folder as a whole or not at all. Raises: OSError."""
     path = folder + "/" + name
     fd = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

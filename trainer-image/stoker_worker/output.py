@@ -56,6 +56,10 @@ class Log:
         self.speaker = -1
         return True
 
+    def finish(self) -> None:
+        """Nothing comes after this: write what can still be written."""
+        self.confess()
+
     def say(self, text: str) -> None:
         """A line of the supervisor's own."""
         data = b"[stoker] " + text.encode("utf-8", "replace") + b"\n"

@@ -47,7 +47,7 @@ def rank_env(launch: Launch, local_rank: int) -> dict[str, str]:
         MASTER_PORT=str(launch.master_port),
         PET_NNODES=str(launch.workers),
         PET_NODE_RANK=str(launch.worker),
-        PET_NPROC_PER_NODE=str(max(1, len(launch.gpu_uuids))),
+        PET_NPROC_PER_NODE=str(max(1, launch.gpus)),
         PET_MASTER_ADDR=launch.master_addr,
         PET_MASTER_PORT=str(launch.master_port),
     )

@@ -1,105 +1,131 @@
-"""Posts a worker's progress to the api, on a thread of its own: failing to report never disturbs the training.
+"""Posts a worker's progress and log to the api, on a thread of its own: failing to report never disturbs the training.
 
-Imported only when there is progress to report (http.client costs more than the rest of the supervisor).
+Owns the thread, its order of work and its pauses. Imported only when there is something to report.
 """
 
 from __future__ import annotations
 
-import http.client
+import os
 import threading
-import urllib.parse
+import time
 
-from .folder import Launch, read_launch
-from .lean import render_json
+from .lanes import LogLane, ProgressLane, Refused
+from .link import Link, Unreachable
 
 MYPY = False
 if MYPY:
     from typing import Any
 
-PATH = "/v1/report/progress"
-TIMEOUT_S = 5.0
-BACKOFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+    from .folder import Launch
+    from .spool import Spool
+
+BACKOFF_S = (1.0, 2.0, 5.0, 10.0)
+LAST_BACKOFF_S = 0.2
+"""Between tries once the worker has ended and somebody waits."""
+
+
+class _Turn:
+    """A lane and when it may be tried again."""
+
+    def __init__(self, lane: ProgressLane | LogLane) -> None:
+        self.lane = lane
+        self.failures = 0
+        self.failed_at = 0.0
+        self.pause_s = 0.0
+
+    def failed(self, now: float, asked_s: float) -> None:
+        pause_s = max(BACKOFF_S[min(self.failures, len(BACKOFF_S) - 1)], min(asked_s, BACKOFF_S[-1]))
+        self.failures += 1
+        # Spread out: a thousand workers that lost the api together must not come back together.
+        self.pause_s = pause_s * (0.5 + os.urandom(1)[0] / 512)
+        self.failed_at = now
 
 
 class Reporter:
-    """The newest progress wins; what the api did not take in time is replaced by what came after it."""
+    """`log` None: progress only."""
 
-    def __init__(self, folder: str, launch: Launch) -> None:
-        self._launch_path = folder + "/launch.json"
-        self._launch = launch
-        self._target = launch.report or {}
+    def __init__(self, folder: str, launch: Launch, log: Spool | None = None) -> None:
+        self._link = Link(folder, launch.report or {})
+        self._progress = ProgressLane(launch)
+        self._turns = [_Turn(self._progress)]
+        if log is not None:
+            self._turns.append(_Turn(LogLane(log)))
         self._changed = threading.Condition()
-        self._newest: dict[str, Any] | None = None
-        self._failures = 0
+        self._asleep = False
         self._finishing = False
-        self._idle = True
+        self._idle = False
+        self._moved_at = 0.0
         threading.Thread(target=self._work, daemon=True).start()
 
     def offer(self, progress: dict[str, Any]) -> None:
+        """Send this progress instead of what was not sent yet."""
         with self._changed:
-            self._newest = progress
-            self._idle = False
+            self._progress.offer(progress)
             self._changed.notify_all()
 
-    def finish(self, timeout_s: float) -> bool:
-        """Send what is not sent yet, at once; whether it arrived within `timeout_s`."""
+    def grown(self) -> None:
+        """The log may have grown."""
+        with self._changed:
+            if self._asleep:
+                self._changed.notify_all()
+
+    def finish(self, limit_s: float, patience_s: float) -> bool:
+        """Send what is not sent yet; whether all of it arrived.
+
+        Units: `limit_s` seconds in all, and no longer than `patience_s` without the api taking anything.
+        """
+        began = time.monotonic()
         with self._changed:
             self._finishing = True
+            self._idle = False
             self._changed.notify_all()
-            return self._changed.wait_for(lambda: self._idle, timeout_s)
+            while not self._idle:
+                now = time.monotonic()
+                until = min(began + limit_s, max(began, self._moved_at) + patience_s)
+                if now >= until:
+                    return False
+                self._changed.wait(until - now)
+            return True
 
     def _work(self) -> None:
         while True:
+            turn, hurry = self._next_turn()
+            taken, asked_s, others_too = True, 0.0, False
+            try:
+                turn.lane.send(self._link, hurry)
+            except Refused as refusal:
+                taken, asked_s = False, refusal.retry_after_s
+            except (Unreachable, OSError):
+                taken, others_too = False, True
+            now = time.monotonic()
             with self._changed:
-                self._changed.wait_for(lambda: self._newest is not None)
-                progress, self._newest = self._newest, None
-            assert progress is not None
-            sent = self._post(progress)
-            with self._changed:
-                if sent:
-                    self._failures = 0
-                    self._idle = self._newest is None
+                if taken:
+                    turn.failures, turn.pause_s = 0, 0.0
+                    self._moved_at = now
                     self._changed.notify_all()
                     continue
-                self._newest = self._newest or progress
-                pause_s = 0.2 if self._finishing else BACKOFF_S[min(self._failures, len(BACKOFF_S) - 1)]
-                self._failures += 1
-                self._changed.wait(pause_s)  # or until something new comes: the api may be back
-            self._look_again()
+                for other in self._turns if others_too else [turn]:
+                    other.failed(now, asked_s)
 
-    def _post(self, progress: dict[str, Any]) -> bool:
-        launch = self._launch
-        body = {
-            "podUid": launch.pod_uid,
-            "jobUid": launch.job_uid,
-            "project": launch.project,
-            "jobName": launch.job_name,
-            "attempt": launch.attempt,
-            "worker": launch.worker,
-            "progress": progress,
-        }
-        try:
-            url = urllib.parse.urlsplit(self._target["url"])
-            make = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-            connection = make(url.netloc, timeout=TIMEOUT_S)
-            try:
-                connection.request(
-                    "POST",
-                    url.path.rstrip("/") + PATH,
-                    render_json(body).encode(),
-                    {"Authorization": "Bearer " + self._target["token"], "Content-Type": "application/json"},
-                )
-                status = connection.getresponse().status
-            finally:
-                connection.close()
-        except (OSError, http.client.HTTPException, ValueError, KeyError):
-            return False
-        # What the api refuses as wrong it will refuse again: that progress is done with. 401: perhaps an old token.
-        return status < 500 and status not in (401, 408, 429)
+    def _next_turn(self) -> tuple[_Turn, bool]:
+        """Wait for the next post that is due."""
+        with self._changed:
+            while True:
+                waiting = [turn for turn in self._turns if turn.lane.pending()]
+                self._idle = not waiting
+                if not waiting:
+                    self._changed.notify_all()
+                    self._asleep = True
+                    self._changed.wait()
+                    self._asleep = False
+                    continue
+                now, hurry = time.monotonic(), self._finishing
+                pauses = [self._pause_s(turn, now, hurry) for turn in waiting]
+                shortest = min(pauses)
+                if shortest <= 0:
+                    return waiting[pauses.index(shortest)], hurry
+                self._changed.wait(shortest)
 
-    def _look_again(self) -> None:
-        """The api may have moved (a new port after a restart): the node agent then rewrites launch.json."""
-        try:
-            self._target = read_launch(self._launch_path).report or self._target
-        except (OSError, ValueError, KeyError, TypeError):
-            return
+    def _pause_s(self, turn: _Turn, now: float, hurry: bool) -> float:
+        pause_s = min(turn.pause_s, LAST_BACKOFF_S) if hurry else turn.pause_s
+        return max(turn.failed_at + pause_s - now, turn.lane.ready_in(now, hurry))

@@ -1,6 +1,6 @@
 """The supervisor's life: start the ranks, carry their output, stop them when told, reap everything, say how it ended.
 
-Owns the one loop and its deadlines. Called by `__main__` with the list that the signal handlers append to. Everything
+Owns the one loop and its deadlines. Called by `entry` with the list that the signal handlers append to. Everything
 before the exit record is written happens on one thread; nothing here polls while nothing happens.
 """
 
@@ -9,29 +9,29 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import os
 import select
-import sys
 import time
 
 from .ending import STOPPED, Ending
 from .family import descendants, send, send_group
 from .folder import (
-    LOCK_FILE,
     LOG_FILE,
     PROGRESS_FILE,
     Launch,
-    read_launch,
     read_progress,
     reserve_exit,
     write_exit,
     write_started,
+    write_termination,
 )
 from .lean import PR_SET_CHILD_SUBREAPER, prctl
 from .output import HOLD_S, Log, RankOutput
-from .ranks import CannotStart, start_rank
+from .ranks import NOT_STARTABLE, CannotStart, start_rank
 
 MYPY = False
 if MYPY:
+    from .pod import PodOrder
     from .reporting import Reporter
+    from .spool import Spool
 
 FAILURE_GRACE_S = 5.0
 """What the other ranks get after the first failure: TERM, then KILL."""
@@ -39,40 +39,36 @@ LEFTOVER_GRACE_S = 2.0
 """What is left when all ranks are done gets TERM, then KILL."""
 KILL_AGAIN_S = 0.05
 LAST_REPORT_S = 2.0
+LAST_SHIPPING_S = 30.0
+SHIPPING_PATIENCE_S = 5.0
+"""In a pod, after the end: how long the api may take log, and how long it may take none."""
+LAST_MIRROR_S = 2.0
+"""How long stdout may take for what it has not taken yet."""
+KUBELET_MARGIN_S = 5.0
+"""The ranks are killed this long before the kubelet kills us, so that the exit record is written."""
 REPORT_EVERY_S = 1.0
 
 BROKEN = 70  # EX_SOFTWARE: no order, no folder, or a fault of our own; there is no exit record beside it
 
 
-def main(argv: list[str], stop_requests: list[int]) -> None:
-    """Run one worker to its end and leave with its exit code. Never returns."""
-    launch_path, lock_fd, ready_fd = _arguments(argv)
-    folder = os.path.dirname(os.path.abspath(launch_path))
-    _close_strays({lock_fd, ready_fd})
-    if lock_fd < 0:
-        _take_lock(folder)
-    try:
-        launch = read_launch(launch_path)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        _leave("can't read %s: %r" % (launch_path, error))
-    supervisor = Supervisor(folder, launch, stop_requests, ready_fd)
-    try:
-        code = supervisor.run()
-    except Exception as error:  # noqa: BLE001 (the edge: whatever it was, nothing may be left running)
-        supervisor.kill_all()
-        _leave("the supervisor failed: %r" % error)
-    os._exit(code & 0xFF)
-
-
 class Supervisor:
     """One worker. `run` is called once."""
 
-    def __init__(self, folder: str, launch: Launch, stop_requests: list[int], ready_fd: int) -> None:
+    def __init__(
+        self, folder: str, launch: Launch, stop_requests: list[int], ready_fd: int, pod: PodOrder | None = None
+    ) -> None:
+        """`pod`: what belongs to a pod; None where the node agent takes care of log and record."""
         self._folder = folder
         self._launch = launch
         self._stop_requests = stop_requests
         self._ready_fd = ready_fd
-        self._log = Log(folder + "/" + LOG_FILE)
+        self._pod = pod
+        self._spool: Spool | None = None
+        if pod is None:
+            self._log = Log(folder + "/" + LOG_FILE)
+        else:
+            self._log = self._spool = _spool(folder, pod)
+        self._mirror_watched = False
         self._ending = Ending(launch)
         self._outputs: list[RankOutput] = []
         self._by_fd: dict[int, RankOutput] = {}
@@ -127,6 +123,10 @@ class Supervisor:
 
     def _start_ranks(self) -> None:
         launch = self._launch
+        if self._pod is not None and self._pod.refusal:
+            self._log.say(self._pod.refusal)
+            self._ending.rank_ended(0, NOT_STARTABLE, None, self._pod.refusal)
+            return
         for local_rank in range(launch.ranks):
             if self._stop_requests or self._ending.failed:
                 break
@@ -188,7 +188,11 @@ class Supervisor:
         for pid in self._live:
             send_group(pid, _signal.SIGTERM)
             self._told.add(pid)
-        stop_kill_at = now + self._launch.grace_s
+        grace_s = self._launch.grace_s
+        if self._pod is not None and self._pod.termination_grace_s:
+            kubelets_s = self._pod.termination_grace_s
+            grace_s = min(grace_s, max(kubelets_s - KUBELET_MARGIN_S, kubelets_s / 2))
+        stop_kill_at = now + grace_s
         self._kill_at = stop_kill_at if self._kill_at is None else min(self._kill_at, stop_kill_at)
 
     def _enforce(self, now: float) -> None:
@@ -242,6 +246,8 @@ class Supervisor:
         for fd, _event in self._poll.poll(timeout_ms):
             if fd == self._wake_fd:
                 _drain_wakeups(fd)
+            elif fd not in self._by_fd:
+                self._mirror(flush=True)
             else:
                 output = self._by_fd[fd]
                 output.pump(time.monotonic())
@@ -254,8 +260,24 @@ class Supervisor:
                 output.flush()
         if self._log.lossy:
             self._log.confess()
+        if self._spool is not None:
+            self._mirror()
+            if self._launch.report and self._log.size():
+                self._reporting().grown()
         if self._launch.report:
             self._report()
+
+    def _mirror(self, flush: bool = False) -> None:
+        """Have stdout watched while something waits for it."""
+        assert self._spool is not None
+        mirror = self._spool.mirror
+        if flush:
+            mirror.flush()
+        if mirror.waiting and not self._mirror_watched:
+            self._poll.register(mirror.fd, select.POLLOUT)
+        elif not mirror.waiting and self._mirror_watched:
+            self._poll.unregister(mirror.fd)
+        self._mirror_watched = mirror.waiting
 
     def _report(self) -> None:
         """Hand the newest progress to the reporter, which may take its time."""
@@ -266,11 +288,14 @@ class Supervisor:
         if progress is None:
             return
         self._progress_seen = seen
+        self._reporting().offer(progress)
+
+    def _reporting(self) -> Reporter:
         if self._reporter is None:
             from .reporting import Reporter  # http.client costs 40 ms: only for workers that have something to say
 
-            self._reporter = Reporter(self._folder, self._launch)
-        self._reporter.offer(progress)
+            self._reporter = Reporter(self._folder, self._launch, self._spool)
+        return self._reporter
 
     def _finish(self) -> int:
         for output in self._outputs:
@@ -279,58 +304,47 @@ class Supervisor:
                 if not (output.open and output.pump(time.monotonic())):
                     break
             output.close()
-        self._log.confess()
+        self._log.finish()
         record = self._ending.record(read_progress(self._folder), self._log.size())
-        if not write_exit(self._folder, record):
+        stands = write_exit(self._folder, record)
+        if self._pod is not None:
+            stands = write_termination(self._pod.termination_log, record) or stands
+        if not stands:
             self._log.say("the exit record could not be written: the disk takes nothing")
-            return BROKEN
         if self._launch.report:
             self._report()
-            if self._reporter is not None:
-                self._reporter.finish(LAST_REPORT_S)
-        return int(record["exitCode"])
+        if self._spool is not None:
+            self._ship_the_rest(self._spool)
+        elif self._reporter is not None:
+            self._reporter.finish(LAST_REPORT_S, LAST_REPORT_S)
+        return int(record["exitCode"]) if stands else BROKEN
+
+    def _ship_the_rest(self, spool: Spool) -> None:
+        """What is left for stdout and for the api, for as long as each goes on taking it and the kubelet lets us."""
+        began = time.monotonic()
+        limit_s = LAST_SHIPPING_S
+        if self._stop_at is not None and self._pod is not None and self._pod.termination_grace_s:
+            kubelet_kills_at = self._stop_at + self._pod.termination_grace_s
+            limit_s = max(0.5, min(limit_s, kubelet_kills_at - KUBELET_MARGIN_S / 2 - began))
+        reporter = self._reporting() if self._launch.report and spool.size() else self._reporter
+        if reporter is not None:
+            reporter.grown()
+        self._mirror()
+        while spool.mirror.waiting and time.monotonic() < began + min(limit_s, LAST_MIRROR_S):
+            for fd, _event in self._poll.poll(100):
+                if fd == self._wake_fd:
+                    _drain_wakeups(fd)
+                elif fd == spool.mirror.fd:
+                    self._mirror(flush=True)
+        if reporter is not None:
+            reporter.finish(max(0.5, began + limit_s - time.monotonic()), SHIPPING_PATIENCE_S)
 
 
-def _arguments(argv: list[str]) -> tuple[str, int, int]:
-    options = {"--lock-fd": -1, "--ready-fd": -1}
-    paths = []
-    rest = list(argv)
-    while rest:
-        word = rest.pop(0)
-        if word in options and rest and rest[0].isdigit():
-            options[word] = int(rest.pop(0))
-        elif word.startswith("-"):
-            _leave("unknown option %s" % word)
-        else:
-            paths.append(word)
-    if len(paths) != 1:
-        _leave("usage: stoker_worker <launch.json> [--lock-fd N] [--ready-fd N]")
-    for fd in options.values():
-        if fd >= 0:
-            os.set_inheritable(fd, False)
-    return paths[0], options["--lock-fd"], options["--ready-fd"]
+def _spool(folder: str, pod: PodOrder) -> Spool:
+    from .mirror import Mirror
+    from .spool import Spool
 
-
-def _close_strays(keep: set[int]) -> None:
-    """Close what was inherited by accident; a user's process must not hold other people's files."""
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        if fd > 2 and fd not in keep:
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # the listing's own
-
-
-def _take_lock(folder: str) -> None:
-    """Nobody started us with the lock: hold it ourselves, for as long as we live."""
-    import fcntl
-
-    fd = os.open(folder + "/" + LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        _leave("another supervisor runs in %s" % folder)
+    return Spool(folder + "/" + LOG_FILE, Mirror(1), pod.spool_bytes, pod.launch.report is not None)
 
 
 def _stamp(folder: str) -> object:
@@ -347,9 +361,3 @@ def _drain_wakeups(fd: int) -> None:
             pass
     except BlockingIOError:
         pass
-
-
-def _leave(message: str) -> None:
-    sys.stderr.write("stoker_worker: " + message + "\n")
-    sys.stderr.flush()
-    os._exit(BROKEN)

@@ -1,0 +1,119 @@
+"""The supervisor's start: its arguments, its order, the lock; then its life (`supervisor`), and the process's end.
+
+Called by `__main__`. Two ways in: `<launch.json> [--lock-fd N] [--ready-fd N]` (node agent: the order is a file), and
+`--pod [--stop] -- <argv…>` (a container's entry point: the order is the environment).
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import os
+import sys
+
+from .folder import LOCK_FILE, Launch, read_launch
+from .supervisor import BROKEN, Supervisor
+
+MYPY = False
+if MYPY:
+    from typing import NoReturn
+
+    from .pod import PodOrder
+
+
+def main(argv: list[str], stop_requests: list[int]) -> None:
+    """Run one worker to its end and leave with its exit code. Never returns."""
+    pod: PodOrder | None = None
+    if argv[:1] == ["--pod"]:
+        _close_strays(set())
+        pod = _compose(argv[1:], stop_requests)
+        folder, launch, ready_fd = pod.folder, pod.launch, -1
+        _take_lock(folder)
+    else:
+        folder, launch, ready_fd = _order(argv)
+    supervisor = Supervisor(folder, launch, stop_requests, ready_fd, pod)
+    try:
+        code = supervisor.run()
+    except Exception as error:  # noqa: BLE001 (the edge: whatever it was, nothing may be left running)
+        supervisor.kill_all()
+        _leave("the supervisor failed: %r" % error)
+    os._exit(code & 0xFF)
+
+
+def _order(argv: list[str]) -> tuple[str, Launch, int]:
+    """The order from its file; its folder; the descriptor that wants to know of the start."""
+    launch_path, lock_fd, ready_fd = _arguments(argv)
+    folder = os.path.dirname(os.path.abspath(launch_path))
+    _close_strays({lock_fd, ready_fd})
+    if lock_fd < 0:
+        _take_lock(folder)
+    try:
+        return folder, read_launch(launch_path), ready_fd
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _leave("can't read %s: %r" % (launch_path, error))
+
+
+def _compose(words: list[str], stop_requests: list[int]) -> PodOrder:
+    from .pod import NotAPod, compose
+
+    if words[:1] == ["--stop"]:  # it came before we were there to hear it
+        stop_requests.append(_signal.SIGTERM)
+        words = words[1:]
+    if words[:1] != ["--"] or len(words) < 2:
+        _leave("usage: worker.pyz --pod -- <command> [argument ...]")
+    try:
+        return compose(os.environ, words[1:])
+    except NotAPod as error:
+        _leave(str(error))
+    except OSError as error:
+        _leave(
+            "can't make the run's folder: %s; mount an emptyDir there that this user (%d) may write"
+            % (error, os.getuid())
+        )
+
+
+def _arguments(argv: list[str]) -> tuple[str, int, int]:
+    options = {"--lock-fd": -1, "--ready-fd": -1}
+    paths = []
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word in options and rest and rest[0].isdigit():
+            options[word] = int(rest.pop(0))
+        elif word.startswith("-"):
+            _leave("unknown option %s" % word)
+        else:
+            paths.append(word)
+    if len(paths) != 1:
+        _leave("usage: stoker_worker <launch.json> [--lock-fd N] [--ready-fd N]")
+    for fd in options.values():
+        if fd >= 0:
+            os.set_inheritable(fd, False)
+    return paths[0], options["--lock-fd"], options["--ready-fd"]
+
+
+def _close_strays(keep: set[int]) -> None:
+    """Close what was inherited by accident; a user's process must not hold other people's files."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd not in keep:
+            try:
+                os.close(fd)
+            except OSError:
+                pass  # the listing's own
+
+
+def _take_lock(folder: str) -> None:
+    """Nobody started us with the lock: hold it ourselves, for as long as we live."""
+    import fcntl
+
+    fd = os.open(folder + "/" + LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        _leave("another supervisor runs in %s" % folder)
+
+
+def _leave(message: str) -> NoReturn:
+    sys.stderr.write("stoker_worker: " + message + "\n")
+    sys.stderr.flush()
+    os._exit(BROKEN)
