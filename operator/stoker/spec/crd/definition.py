@@ -1,0 +1,157 @@
+"""Each kind's CustomResourceDefinition: names, columns, selectable fields, and its schema.
+
+GPUNode has none: on a cluster it is a projection of Node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..job import JOBS
+from ..meta import Kind
+from ..names import DNS_LABEL, GROUP, JOB_NAME, JOB_NAME_MAX, VERSION
+from ..queue import QUEUES
+from ..runtime import RUNTIMES
+from . import rules, schema, words
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of `kubectl get`. Those that are `wide` stand under `-o wide`."""
+
+    name: str
+    path: str
+    says: str
+    type: str = "string"
+    wide: bool = False
+
+    def dump(self) -> dict[str, Any]:
+        dumped = {"name": self.name, "type": self.type, "jsonPath": self.path, "description": self.says}
+        return dumped | {"priority": 1} if self.wide else dumped
+
+
+_AGE = Column("Age", ".metadata.creationTimestamp", "How long it has been there.", "date")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a CRD has beyond its model. `freeze`: the spec's defaults are written into every object."""
+
+    kind: Kind[Any]
+    short: tuple[str, ...]
+    categories: tuple[str, ...]
+    columns: tuple[Column, ...]
+    name_rule: rules.Rule
+    selectable: tuple[str, ...] = ()
+    freeze: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind.plural}.{GROUP}"
+
+
+DEFINITIONS = (
+    Definition(
+        JOBS,
+        short=("tj",),
+        categories=("all", "stoker"),
+        columns=(
+            Column("Phase", ".status.phase", "Where the job is in its life."),
+            Column("Reason", ".status.reason", "Why it is there."),
+            Column("Queue", ".spec.queue", "The queue whose share it uses."),
+            Column("Workers", ".spec.workers", "The size of its gang.", "integer"),
+            Column("GPUs/Worker", ".spec.gpusPerWorker", "GPUs of each worker.", "integer"),
+            Column("Attempt", ".status.attempt", "The current or newest attempt.", "integer"),
+            Column("Priority", ".spec.priority", "Higher goes first.", "integer", wide=True),
+            Column("Step", ".status.progress.step", "Optimizer steps done.", "integer", wide=True),
+            Column("Of", ".status.progress.totalSteps", "Optimizer steps in all.", "integer", wide=True),
+            Column("Message", ".status.message", "Why it is there, for people.", wide=True),
+            _AGE,
+        ),
+        name_rule=rules.named(JOB_NAME_MAX, JOB_NAME),
+        selectable=(".spec.queue", ".spec.runtime", ".spec.suspend", ".status.phase", ".status.reason"),
+        freeze=True,
+    ),
+    Definition(
+        QUEUES,
+        short=("sq",),
+        categories=("stoker",),
+        columns=(
+            Column("GPUs", ".spec.limit.gpus", "The most GPUs at a time; empty: no limit.", "integer"),
+            Column("CPU", ".spec.limit.cpu", "The most cores at a time; empty: no limit."),
+            Column("Memory", ".spec.limit.memory", "The most memory at a time; empty: no limit."),
+            Column("Highest Priority", ".spec.highestPriority", "Of its jobs.", "integer", wide=True),
+            Column("Projects", ".spec.projects", "Who may submit; empty: everybody.", wide=True),
+            _AGE,
+        ),
+        name_rule=rules.named(63, DNS_LABEL),
+    ),
+    Definition(
+        RUNTIMES,
+        short=("trt",),
+        categories=("stoker",),
+        columns=(
+            Column("Image", ".spec.image", "For jobs that name none; empty: the operator's."),
+            Column("RuntimeClass", ".spec.runtimeClass", "Of the pods."),
+            Column("Checkpoints", ".spec.checkpoints.claim", "The claim that keeps them."),
+            Column("Projects", ".spec.projects", "Who may use it; empty: everybody.", wide=True),
+            _AGE,
+        ),
+        name_rule=rules.named(63, DNS_LABEL),
+    ),
+)
+
+
+def custom_resource(definition: Definition) -> dict[str, Any]:
+    """The CustomResourceDefinition, ready for the API server."""
+    kind = definition.kind
+    singular = kind.kind.lower()
+    version: dict[str, Any] = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": [column.dump() for column in definition.columns],
+    }
+    if definition.selectable:
+        version["selectableFields"] = [{"jsonPath": path} for path in definition.selectable]
+    if "status" in kind.model.model_fields:
+        version["subresources"] = {"status": {}}
+    version["schema"] = {"openAPIV3Schema": _root(definition)}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": definition.name},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": kind.kind,
+                "listKind": f"{kind.kind}List",
+                "plural": kind.plural,
+                "singular": singular,
+                "shortNames": list(definition.short),
+                "categories": list(definition.categories),
+            },
+            "scope": "Namespaced" if kind.namespaced else "Cluster",
+            "versions": [version],
+        },
+    }
+
+
+def _root(definition: Definition) -> dict[str, Any]:
+    fields = definition.kind.model.model_fields
+    properties: dict[str, Any] = {
+        "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},
+        "kind": {"type": "string", "description": definition.kind.kind},
+        "metadata": {"type": "object"},
+        "spec": schema.of_model(fields["spec"].annotation, schema.Use(freeze=definition.freeze)),  # type: ignore[arg-type]
+    }
+    if "status" in fields:
+        properties["status"] = schema.of_model(fields["status"].annotation, schema.Use(status=True))  # type: ignore[arg-type]
+    return {
+        "type": "object",
+        "description": words.of_class(definition.kind.model),
+        "required": [name for name in ("spec",) if fields[name].is_required()],
+        "properties": properties,
+        "x-kubernetes-validations": [definition.name_rule.dump()],
+    }
