@@ -9,20 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable
 from datetime import datetime
+from typing import Any
 
 from stoker.sched import lifecycle
-from stoker.sched.step import Settings, Step
+from stoker.sched.pod_end import EARLIEST
+from stoker.sched.step import Settings, Step, Surroundings
 from stoker.spec.job import JOBS, TrainingJob
-from stoker.spec.meta import Key
-from stoker.spec.names import FINALIZER_OUTCOME
+from stoker.spec.meta import Key, Kind, Resource
+from stoker.spec.names import FINALIZER_OUTCOME, LABEL_JOB, LABEL_JOB_UID
+from stoker.spec.node import GPUNode
 from stoker.spec.pod import PODS, Pod
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
-from stoker.store.port import AlreadyExists, Conflict, NotFound, Store
+from stoker.store.port import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Store
 
 from .patch import status_patch
 from .recorder import Recorder
-from .render import grace_s, pod_name, render_pod
+from .renderers import CannotRender, LocalRenderer, Renderer
 
 MANAGER = "operator"
 PODS_BY_JOB = "job"
@@ -31,12 +34,14 @@ _MOST_STEPS = 8
 
 
 def job_of(pod: Pod) -> list[Key]:
-    """The job that owns a pod: the index PODS_BY_JOB."""
-    return [
-        Key(pod.metadata.namespace, owner.name)
-        for owner in pod.metadata.owner_references
-        if owner.kind == JOBS.kind and owner.controller
-    ]
+    """The job that a pod is or was of: the index PODS_BY_JOB.
+
+    A pod that lost its owner (deletion with --cascade=orphan) but not our finalizer is found by its label.
+    """
+    owners = pod.metadata.owner_references
+    if not owners and FINALIZER_OUTCOME in pod.metadata.finalizers and LABEL_JOB in pod.metadata.labels:
+        return [Key(pod.metadata.namespace, pod.metadata.labels[LABEL_JOB])]
+    return [Key(pod.metadata.namespace, owner.name) for owner in owners if owner.kind == JOBS.kind and owner.controller]
 
 
 class JobReconciler:
@@ -47,36 +52,65 @@ class JobReconciler:
         store: Store,
         jobs: WatchCache[TrainingJob],
         pods: WatchCache[Pod],
+        nodes: WatchCache[GPUNode],
         recorder: Recorder,
         clock: Clock,
         settings: Settings,
+        renderer: Renderer | None = None,
     ) -> None:
+        """`renderer`: how attempts become pods; absent: for the node agent."""
         self._store = store
         self._jobs = jobs
         self._pods = pods
+        self._nodes = nodes
         self._recorder = recorder
         self._clock = clock
         self._settings = settings
+        self._renderer = renderer or LocalRenderer()
 
     async def reconcile(self, key: Key) -> datetime | None:
         """Bring one job as far as it goes now. Returns when to look again though nothing changed.
 
         Raises: Conflict when the cache was behind (call again), StoreError.
         """
+        refused = ""
         for _ in range(_MOST_STEPS):
             job = self._jobs.get(key)
-            pods = list(self._pods.by_index(PODS_BY_JOB, key))
+            mine, others = self._split(key, job)
+            left = lifecycle.orphans(others, self._clock.now(), self._settings, self._around(others))
             if job is None:
-                await self._touch_pods(lifecycle.orphans(pods), grace=30)
-                return None
-            mine = [pod for pod in pods if pod.metadata.owner_references[0].uid == job.uid]
-            step = lifecycle.step(job, mine, self._clock.now(), self._settings)
-            if step.status is None:
-                await self._create(job, step)
-                await self._touch_pods(step, grace=grace_s(job))
-                return step.wake_at
-            await self._write(job, step)
+                await self._touch_pods(left)
+                return left.wake_at
+            around = self._around(mine, ephemeral=self._renderer.is_ephemeral(job), refused=refused)
+            step = lifecycle.step(job, mine, self._clock.now(), self._settings, around)
+            if step.status is not None:
+                await self._write(job, step)
+                continue
+            refused = await self._create(job, step)
+            if refused:
+                continue
+            await _all([self._touch_pods(step), self._touch_pods(left)])
+            if step.expire:
+                await self._expire(job)
+            return min((at for at in (step.wake_at, left.wake_at) if at is not None), default=None)
         raise Conflict(f"{key} did not settle in {_MOST_STEPS} steps")
+
+    def _split(self, key: Key, job: TrainingJob | None) -> tuple[list[Pod], list[Pod]]:
+        """The pods of this job, and those of former jobs of its name."""
+        mine: list[Pod] = []
+        others: list[Pod] = []
+        for pod in self._pods.by_index(PODS_BY_JOB, key):
+            (mine if job is not None and _job_uid(pod) == job.uid else others).append(pod)
+        return mine, others
+
+    def _around(self, pods: Iterable[Pod], *, ephemeral: bool = False, refused: str = "") -> Surroundings:
+        lost = {}
+        for name in {pod.spec.node_name for pod in pods if pod.spec.node_name and not pod.ended}:
+            node = self._nodes.get(Key("", name))
+            since = EARLIEST if node is None else node.status.lost_since
+            if since is not None:
+                lost[name] = since
+        return Surroundings(lost=lost, ephemeral=ephemeral, refused=refused)
 
     async def _write(self, job: TrainingJob, step: Step) -> None:
         assert step.status is not None
@@ -92,25 +126,39 @@ class JobReconciler:
             self._recorder.record(job, step.note)
         await self._jobs.at_least(written.metadata.resource_version)
 
-    async def _create(self, job: TrainingJob, step: Step) -> None:
-        """Create missing pods. One of our own that the cache has not seen yet is as good as created."""
-        await _all(self._create_pod(job, worker) for worker in step.create)
+    async def _create(self, job: TrainingJob, step: Step) -> str:
+        """Create missing pods. One of our own that the cache has not seen yet is as good as created.
+
+        Returns: why one of them was refused for good, in the store's words; '' if none was.
+        """
+        if not step.create:
+            return ""
+        try:
+            await _all(self._create_beside(kind, obj, job) for kind, obj in self._renderer.beside(job))
+            await _all(self._create_pod(job, worker) for worker in step.create)
+        except (CannotRender, Invalid, Forbidden) as error:
+            return str(error) or type(error).__name__
+        return ""
+
+    async def _create_beside(self, kind: Kind[Any], obj: Resource, job: TrainingJob) -> None:
+        try:
+            await self._store.create(kind, obj)
+        except AlreadyExists:
+            _owned(await self._store.get(kind, obj.key), job)
 
     async def _create_pod(self, job: TrainingJob, worker: int) -> None:
+        pod = self._renderer.pod(job, worker)
         try:
-            created = await self._store.create(PODS, render_pod(job, worker))
-            # Before this job is looked at again its pods must be in sight: an attempt that seems to have no pods
-            # would be taken for ended.
-            await self._pods.at_least(created.metadata.resource_version)
+            there = await self._store.create(PODS, pod)
         except AlreadyExists:
-            key = Key(job.metadata.namespace, pod_name(job, worker))
-            there = await self._store.get(PODS, key)
-            if not any(owner.uid == job.uid for owner in there.metadata.owner_references):
-                raise Conflict(f"a pod named {key} of another owner is in the way; waiting for it to go") from None
-            await self._pods.at_least(there.metadata.resource_version)
+            there = await self._store.get(PODS, pod.key)
+            _owned(there, job)
+        # Before this job is looked at again its pods must be in sight: an attempt that seems to have no pods would be
+        # taken for ended.
+        await self._pods.at_least(there.metadata.resource_version)
 
-    async def _touch_pods(self, step: Step, *, grace: int) -> None:
-        await _all(self._delete(pod, grace) for pod in step.stop)
+    async def _touch_pods(self, step: Step) -> None:
+        await _all(self._delete(pod, pod.spec.termination_grace_period_seconds) for pod in step.stop)
         await _all(self._release(pod) for pod in step.release)
         await _all(self._delete(pod, 0) for pod in step.discard)
 
@@ -127,6 +175,25 @@ class JobReconciler:
             await self._store.update(PODS, freed)
         except NotFound:
             pass
+
+    async def _expire(self, job: TrainingJob) -> None:
+        try:
+            await self._store.delete(JOBS, job.key, uid=job.uid)
+        except (NotFound, Conflict):
+            pass
+
+
+def _job_uid(pod: Pod) -> str:
+    for owner in pod.metadata.owner_references:
+        if owner.kind == JOBS.kind and owner.controller:
+            return owner.uid
+    return pod.metadata.labels.get(LABEL_JOB_UID, "")
+
+
+def _owned(there: Resource, job: TrainingJob) -> None:
+    """Raises: Conflict if the object is not this job's."""
+    if not any(owner.uid == job.uid for owner in there.metadata.owner_references):
+        raise Conflict(f"a {there.kind} named {there.key} of another owner is in the way; waiting for it to go")
 
 
 async def _all(calls: Iterable[Awaitable[None]]) -> None:

@@ -18,11 +18,13 @@ from stoker.spec.pod import Pod
 from stoker.spec.queue import QUEUES, Queue
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
+from stoker.store.index import Index
 from stoker.store.port import AlreadyExists, Conflict, Store
 from stoker.store.workqueue import WorkQueue
 
 from .jobs import JobReconciler, job_of
 from .recorder import Recorder
+from .renderers import Renderer
 from .scheduling import Scheduling
 
 log = logging.getLogger(__name__)
@@ -41,24 +43,34 @@ class Operator:
         pods: WatchCache[Pod],
         clock: Clock,
         settings: Settings,
+        renderer: Renderer | None = None,
         workers: int = 16,
     ) -> None:
-        """`workers`: jobs reconciled at once; what a store far away needs, and too many beside an api on one loop."""
+        """`workers`: jobs reconciled at once; what a store far away needs, and too many beside an api on one loop.
+
+        `renderer`: how attempts become pods; absent: for the node agent.
+        """
         self._store = store
         self._workers = workers
         self._jobs = jobs
+        self._nodes = nodes
         self._pods = pods
+        self._on_node_now: Index[Pod] = Index(lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ())
         self._clock = clock
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self.recorder = Recorder(store, clock)
-        self._reconciler = JobReconciler(store, jobs, pods, self.recorder, clock, settings)
+        self._reconciler = JobReconciler(store, jobs, pods, nodes, self.recorder, clock, settings, renderer)
         self.scheduling = Scheduling(store, jobs, queues, nodes, self.recorder, clock)
         self.reconcile_errors = 0
 
     async def run(self) -> None:
         """Operate until cancelled. Expects the caches to be running; waits until they have synced."""
         await self._default_queue()
-        unsubscribe = [self._jobs.subscribe(self._on_job), self._pods.subscribe(self._on_pod)]
+        unsubscribe = [
+            self._jobs.subscribe(self._on_job),
+            self._pods.subscribe(self._on_pod),
+            self._nodes.subscribe(self._on_node),
+        ]
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.recorder.run())
@@ -74,7 +86,18 @@ class Operator:
         if job is not None:
             self._queue.add(job.key)
 
+    def _on_node(self, change: Change[GPUNode]) -> None:
+        """A node that stops reporting, or goes, or comes back, concerns the jobs that have workers there."""
+        before = change.old.status.lost_since if change.old else None
+        after = change.new.status.lost_since if change.new else None
+        if before == after and (change.old is None) == (change.new is None):
+            return
+        for pod in self._on_node_now.find(change.key.name):
+            for key in job_of(pod):
+                self._queue.add(key)
+
     def _on_pod(self, change: Change[Pod]) -> None:
+        self._on_node_now.replace(change.old, change.new)
         pod = change.new or change.old
         if pod is not None:
             for key in job_of(pod):

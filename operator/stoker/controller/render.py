@@ -30,32 +30,17 @@ def pod_name(job: TrainingJob, worker: int) -> str:
 
 def render_pod(job: TrainingJob, worker: int) -> Pod:
     """The pod of one worker of the job's current attempt, pinned to its place."""
-    node = next(placed.node for placed in job.status.placement if placed.worker == worker)
     spec = job.spec
     return Pod(
-        metadata=ObjectMeta(
-            name=pod_name(job, worker),
-            namespace=job.metadata.namespace,
-            labels={
-                LABEL_JOB: job.metadata.name,
-                LABEL_JOB_UID: job.uid,
-                LABEL_ATTEMPT: str(job.status.attempt),
-                LABEL_WORKER: str(worker),
-                LABEL_QUEUE: spec.queue,
-            },
-            finalizers=(FINALIZER_OUTCOME,),
-            owner_references=(
-                OwnerReference(api_version=JOBS.api_version, kind=JOBS.kind, name=job.metadata.name, uid=job.uid),
-            ),
-        ),
+        metadata=pod_metadata(job, worker),
         spec=PodSpec(
-            node_name=node,
+            node_name=node_of(job, worker),
             termination_grace_period_seconds=grace_s(job),
             containers=(
                 Container(
                     command=spec.trainer.command or RECIPE_COMMAND,
                     working_dir=spec.trainer.working_dir,
-                    env=tuple(EnvVar(name=name, value=value) for name, value in _env(job, worker).items()),
+                    env=tuple(EnvVar(name=name, value=value) for name, value in worker_env(job, worker).items()),
                     resources=_resources(job),
                 ),
             ),
@@ -63,12 +48,39 @@ def render_pod(job: TrainingJob, worker: int) -> Pod:
     )
 
 
+def pod_metadata(job: TrainingJob, worker: int) -> ObjectMeta:
+    """Whose pod it is: labels, our finalizer, the owner."""
+    return ObjectMeta(
+        name=pod_name(job, worker),
+        namespace=job.metadata.namespace,
+        labels={
+            LABEL_JOB: job.metadata.name,
+            LABEL_JOB_UID: job.uid,
+            LABEL_ATTEMPT: str(job.status.attempt),
+            LABEL_WORKER: str(worker),
+            LABEL_QUEUE: job.spec.queue,
+        },
+        finalizers=(FINALIZER_OUTCOME,),
+        owner_references=(owned_by(job),),
+    )
+
+
+def owned_by(job: TrainingJob) -> OwnerReference:
+    return OwnerReference(api_version=JOBS.api_version, kind=JOBS.kind, name=job.metadata.name, uid=job.uid)
+
+
+def node_of(job: TrainingJob, worker: int) -> str:
+    """Where a worker of the current attempt goes."""
+    return next(placed.node for placed in job.status.placement if placed.worker == worker)
+
+
 def grace_s(job: TrainingJob) -> int:
     """Units: whole seconds, as pods count them."""
     return math.ceil(parse_duration(job.spec.checkpoint.grace))
 
 
-def _env(job: TrainingJob, worker: int) -> dict[str, str]:
+def worker_env(job: TrainingJob, worker: int) -> dict[str, str]:
+    """What every worker's environment says, wherever it runs; the job's own variables among it."""
     spec = job.spec
     recipe = spec.trainer.recipe is not None
     env = dict(spec.env) | {

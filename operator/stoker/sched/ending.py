@@ -247,8 +247,8 @@ def _blamed(
     job: TrainingJob, workers: list[_Worker], category: Category | None, now: datetime, blame_s: float
 ) -> tuple[Blame, ...]:
     until = {blame.node: blame.until for blame in job.status.blamed if blame.until > now}
-    # One who could not be scheduled was blamed alone, when the gang was withdrawn.
-    timed_out = category is Category.START_TIMEOUT and job.status.reason is not Code.POD_UNSCHEDULABLE
+    # Where it is known which node held up the gang, if one did, that one was blamed when the gang was withdrawn.
+    timed_out = category is Category.START_TIMEOUT and job.status.reason is Code.STOPPING
     if blame_s > 0:
         for worker in workers:
             late = timed_out and worker.record is None

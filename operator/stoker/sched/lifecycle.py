@@ -224,8 +224,7 @@ def _asked(job: TrainingJob, held: HoldUp | None, ground: _Ground) -> Step | Non
         until = {blame.node: blame.until for blame in status.blamed if blame.until > ground.now}
         until |= dict.fromkeys(held.blamed, ground.now + timedelta(seconds=ground.settings.blame_s))
         update["blamed"] = tuple(Blame(node=node, until=at) for node, at in sorted(until.items()))
-    note = reason.value if reason in TOLD else "Stopping"
-    return Step(status.model_copy(update=update), Note(note, message, warning=intent is Intent.WITHDRAW))
+    return Step(status.model_copy(update=update), Note(reason.value, message, warning=intent is Intent.WITHDRAW))
 
 
 def _intent(job: TrainingJob, held: HoldUp | None, ground: _Ground) -> tuple[Intent, Code, str]:
@@ -241,7 +240,7 @@ def _intent(job: TrainingJob, held: HoldUp | None, ground: _Ground) -> tuple[Int
         return Intent.NONE, status.reason, status.message
     if status.phase is Phase.STARTING and ground.around.refused:
         words = f"a worker's pod was refused: {ground.around.refused}; the gang is withdrawn"
-        return Intent.WITHDRAW, Code.STOPPING, words[:1024]
+        return Intent.WITHDRAW, Code.POD_REJECTED, words[:1024]
     deadline = _deadline(job, held)
     if deadline is None or ground.now < deadline:
         return Intent.NONE, status.reason, status.message

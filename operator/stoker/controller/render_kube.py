@@ -1,0 +1,237 @@
+"""From a job's attempt and its TrainingRuntime to the pods of a real cluster, and what stands beside them. Pure.
+
+Owns the layout of a worker's container (DESIGN §7): `/stoker` with the supervisor, `/checkpoints`, `/data/<name>`,
+`/dev/shm`, a token for reports. Meets the *restricted* Pod Security Standard unless the runtime widens it. What the
+environment means stands in `docs/worker-contract.md`. Called by `renderers.ClusterRenderer`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+from stoker.spec.job import TrainingJob
+from stoker.spec.kube_pod import (
+    Affinity,
+    Capabilities,
+    ContainerSecurity,
+    EnvSource,
+    FieldRef,
+    KubeContainer,
+    KubeEnvVar,
+    KubePod,
+    KubePodSpec,
+    KubeToleration,
+    LocalRef,
+    NodeAffinity,
+    NodeRequirement,
+    NodeTerm,
+    NodeTerms,
+    PodSecurity,
+    SeccompProfile,
+    Service,
+    ServiceSpec,
+)
+from stoker.spec.meta import ObjectMeta
+from stoker.spec.names import LABEL_JOB, LABEL_JOB_UID
+from stoker.spec.pod import GPU_RESOURCE, Resources
+from stoker.spec.runtime import TrainingRuntimeSpec
+
+from .render import RECIPE_COMMAND, grace_s, node_of, owned_by, pod_metadata, pod_name, worker_env
+from .render_volumes import STOKER_DIR, checkpoint_root, mounts, volumes
+
+START = ("/bin/sh", f"{STOKER_DIR}/start")
+INSTALL = ("python", "-m", "stoker_worker.bundle", STOKER_DIR)
+"""Puts the supervisor (`worker.pyz`, `start`) where every worker finds it."""
+MASTER_PORT = 29400
+GRACE_MARGIN_S = 15
+"""From the end of the job's grace until the kubelet kills: time to kill, ship the log, write the exit record."""
+_UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """What the installation says, not the job and not the runtime."""
+
+    control_image: str
+    """Holds the supervisor."""
+    trainer_image: str
+    """For recipes, and commands without an image, where the runtime names none."""
+    api_url: str = ""
+    """Where workers report; empty: nowhere."""
+    pull_policy: str = "IfNotPresent"
+    """Of the control-plane image."""
+    node_lost_s: float = 60.0
+    token_expiry_s: int = 3600
+
+
+def render_pod(job: TrainingJob, worker: int, runtime: TrainingRuntimeSpec, settings: ClusterSettings) -> KubePod:
+    """The pod of one worker of the job's current attempt, pinned to its place."""
+    spec = job.spec
+    metadata = pod_metadata(job, worker)
+    gang = spec.workers > 1
+    recipe = spec.trainer.recipe is not None
+    security = _container_security(runtime)
+    return KubePod(
+        metadata=metadata,
+        spec=KubePodSpec(
+            affinity=_pinned(node_of(job, worker)),
+            termination_grace_period_seconds=grace_s(job) + GRACE_MARGIN_S,
+            init_containers=(
+                KubeContainer(
+                    name="stoker-supervisor",
+                    image=settings.control_image,
+                    image_pull_policy=settings.pull_policy,
+                    command=INSTALL,
+                    resources=Resources(
+                        requests={"cpu": "10m", "memory": "64Mi"}, limits={"cpu": "1", "memory": "128Mi"}
+                    ),
+                    volume_mounts=mounts(job, runtime)[:1],
+                    security_context=_container_security(TrainingRuntimeSpec()),
+                ),
+            ),
+            containers=(
+                KubeContainer(
+                    image=(None if recipe else spec.trainer.image) or runtime.image or settings.trainer_image,
+                    image_pull_policy=runtime.image_pull_policy,
+                    command=(*START, *(spec.trainer.command or RECIPE_COMMAND)),
+                    env=_env(job, worker, runtime, settings),
+                    resources=_resources(job, runtime),
+                    volume_mounts=mounts(job, runtime),
+                    security_context=security,
+                ),
+            ),
+            volumes=volumes(job, runtime, settings.token_expiry_s),
+            tolerations=_tolerations(job, runtime, settings),
+            node_selector=runtime.node_selector,
+            runtime_class_name=runtime.runtime_class,
+            priority_class_name=runtime.priority_class,
+            service_account_name=runtime.service_account,
+            image_pull_secrets=tuple(LocalRef(name=name) for name in runtime.pull_secrets),
+            security_context=_pod_security(runtime),
+            hostname=metadata.name if gang else None,
+            subdomain=job.metadata.name if gang else None,
+            host_network=runtime.host_network or None,
+            dns_policy="ClusterFirstWithHostNet" if runtime.host_network else None,
+        ),
+    )
+
+
+def render_service(job: TrainingJob) -> Service | None:
+    """The names by which the workers of a gang find each other, also before they are ready."""
+    if job.spec.workers == 1:
+        return None
+    return Service(
+        metadata=ObjectMeta(
+            name=job.metadata.name,
+            namespace=job.metadata.namespace,
+            labels={LABEL_JOB: job.metadata.name, LABEL_JOB_UID: job.uid},
+            owner_references=(owned_by(job),),
+        ),
+        spec=ServiceSpec(selector={LABEL_JOB_UID: job.uid}),
+    )
+
+
+def _env(
+    job: TrainingJob, worker: int, runtime: TrainingRuntimeSpec, settings: ClusterSettings
+) -> tuple[KubeEnvVar, ...]:
+    spec = job.spec
+    root = checkpoint_root(job)
+    name, project = job.metadata.name, job.metadata.namespace
+    env = dict(runtime.env) | worker_env(job, worker)
+    env |= {
+        "STOKER_GPUS": str(spec.gpus_per_worker),
+        "STOKER_CPU_MILLI": str(spec.cpu_milli),
+        "STOKER_TERMINATION_GRACE_SECONDS": str(grace_s(job) + GRACE_MARGIN_S),
+        "STOKER_CHECKPOINT_DIR": f"{root}/checkpoints",
+        "STOKER_OUTPUT_DIR": f"{root}/output",
+        "MASTER_ADDR": f"{pod_name(job, 0)}.{name}.{project}.svc" if spec.workers > 1 else "127.0.0.1",
+        "MASTER_PORT": str(_master_port(job, runtime)),
+    }
+    env.setdefault("HOME", "/tmp")
+    if spec.trainer.working_dir is not None:
+        env["STOKER_WORKING_DIR"] = spec.trainer.working_dir
+    if settings.api_url:
+        env["STOKER_API_URL"] = settings.api_url
+    if not spec.gpus_per_worker:
+        # Images that say `all` of themselves would see every GPU of a node whose default runtime is NVIDIA's.
+        env["NVIDIA_VISIBLE_DEVICES"] = "void"
+    told = {
+        "STOKER_POD_UID": "metadata.uid",
+        "STOKER_POD_NAME": "metadata.name",
+        "STOKER_NODE_NAME": "spec.nodeName",
+    }
+    return (
+        *(KubeEnvVar(name=key, value=value) for key, value in env.items()),
+        *(KubeEnvVar(name=key, value_from=EnvSource(field_ref=FieldRef(field_path=at))) for key, at in told.items()),
+    )
+
+
+def _master_port(job: TrainingJob, runtime: TrainingRuntimeSpec) -> int:
+    """A port of its own where jobs share the node's network; each worker derives the same."""
+    if not runtime.host_network:
+        return MASTER_PORT
+    return MASTER_PORT + zlib.crc32(f"{job.uid}/{job.status.attempt}".encode()) % 2000
+
+
+def _resources(job: TrainingJob, runtime: TrainingRuntimeSpec) -> Resources:
+    """GPUs and other devices as limits (requests follow); memory as both: what is asked for is what there is."""
+    spec = job.spec
+    devices = {name: str(count) for name, count in runtime.extended_resources.items()}
+    if spec.gpus_per_worker:
+        devices[GPU_RESOURCE] = str(spec.gpus_per_worker)
+    return Resources(
+        requests={"cpu": spec.cpu, "memory": spec.memory, **devices}, limits={"memory": spec.memory, **devices}
+    )
+
+
+def _tolerations(
+    job: TrainingJob, runtime: TrainingRuntimeSpec, settings: ClusterSettings
+) -> tuple[KubeToleration, ...]:
+    given = tuple(
+        KubeToleration(
+            key=one.key or None,
+            operator=one.operator,
+            value=one.value or None,
+            effect=one.effect or None,
+            toleration_seconds=one.toleration_seconds,
+        )
+        for one in runtime.tolerations
+    )
+    gpus = (KubeToleration(key=GPU_RESOURCE),) if job.spec.gpus_per_worker else ()
+    known = {one.key for one in given}
+    lost = tuple(
+        KubeToleration(key=key, effect="NoExecute", toleration_seconds=int(settings.node_lost_s))
+        for key in _UNREACHABLE
+        if key not in known
+    )
+    return given + gpus + lost
+
+
+def _pinned(node: str) -> Affinity:
+    """As the DaemonSet controller does it: one node, but the cluster's scheduler has the last word."""
+    term = NodeTerm(match_fields=(NodeRequirement(key="metadata.name", values=(node,)),))
+    return Affinity(
+        node_affinity=NodeAffinity(
+            required_during_scheduling_ignored_during_execution=NodeTerms(node_selector_terms=(term,))
+        )
+    )
+
+
+def _pod_security(runtime: TrainingRuntimeSpec) -> PodSecurity:
+    security = runtime.security
+    return PodSecurity(
+        run_as_user=security.run_as_user,
+        run_as_group=security.run_as_group if security.run_as_group is not None else security.run_as_user,
+        fs_group=security.fs_group,
+        fs_group_change_policy="OnRootMismatch" if security.fs_group is not None else None,
+        seccomp_profile=SeccompProfile(type=security.seccomp),
+    )
+
+
+def _container_security(runtime: TrainingRuntimeSpec) -> ContainerSecurity:
+    security = runtime.security
+    return ContainerSecurity(
+        read_only_root_filesystem=security.read_only_root,
+        capabilities=Capabilities(add=security.add_capabilities or None),
+    )

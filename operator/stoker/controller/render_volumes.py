@@ -1,0 +1,136 @@
+"""A worker's volumes and where they are mounted. Pure; called by `render_kube` only."""
+
+from __future__ import annotations
+
+from stoker.spec.job import TrainingJob
+from stoker.spec.kube_pod import (
+    ClaimResources,
+    ClaimSource,
+    ClaimSpec,
+    EmptyDir,
+    PersistentVolumeClaim,
+    Projected,
+    Projection,
+    TokenProjection,
+    Volume,
+    VolumeMount,
+)
+from stoker.spec.meta import ObjectMeta
+from stoker.spec.names import LABEL_JOB, LABEL_JOB_UID
+from stoker.spec.quantity import memory_bytes
+from stoker.spec.runtime import TrainingRuntimeSpec
+
+from .render import owned_by
+
+STOKER_DIR = "/stoker"
+CHECKPOINTS_DIR = "/checkpoints"
+TOKEN_DIR = "/var/run/secrets/stoker.dev"
+AUDIENCE = "stoker"
+
+# Ours are prefixed, so that a runtime's or a job's own names can't meet them.
+_SUPERVISOR, _SHM, _TMP, _TOKEN, _CHECKPOINTS = (
+    "stoker-supervisor",
+    "stoker-shm",
+    "stoker-tmp",
+    "stoker-token",
+    "stoker-checkpoints",
+)
+
+
+def volumes(job: TrainingJob, runtime: TrainingRuntimeSpec, token_expiry_s: int) -> tuple[Volume, ...]:
+    token = TokenProjection(audience=AUDIENCE, expiration_seconds=token_expiry_s, path="token")
+    return (
+        Volume(name=_SUPERVISOR, empty_dir=EmptyDir()),
+        Volume(name=_SHM, empty_dir=EmptyDir(medium="Memory", size_limit=shared_memory(job, runtime))),
+        Volume(name=_TMP, empty_dir=EmptyDir()),
+        Volume(name=_TOKEN, projected=Projected(sources=(Projection(service_account_token=token),))),
+        _checkpoints(job, runtime),
+        *(
+            Volume(
+                name=f"data-{number}",
+                persistent_volume_claim=ClaimSource(claim_name=volume.claim, read_only=volume.read_only or None),
+            )
+            for number, volume in enumerate(job.spec.data)
+        ),
+        *(
+            Volume.model_validate({**extra.source, "name": f"runtime-{number}"})
+            for number, extra in enumerate(runtime.volumes)
+        ),
+    )
+
+
+def mounts(job: TrainingJob, runtime: TrainingRuntimeSpec) -> tuple[VolumeMount, ...]:
+    """Where the worker sees them; the first is the supervisor's."""
+    return (
+        VolumeMount(name=_SUPERVISOR, mount_path=STOKER_DIR),
+        VolumeMount(name=_SHM, mount_path="/dev/shm"),
+        VolumeMount(name=_TMP, mount_path="/tmp"),
+        VolumeMount(name=_TOKEN, mount_path=TOKEN_DIR, read_only=True),
+        VolumeMount(name=_CHECKPOINTS, mount_path=CHECKPOINTS_DIR),
+        *(
+            VolumeMount(
+                name=f"data-{number}",
+                mount_path=volume.mount_path or f"/data/{volume.name}",
+                sub_path=volume.sub_path or None,
+                read_only=volume.read_only or None,
+            )
+            for number, volume in enumerate(job.spec.data)
+        ),
+        *(
+            VolumeMount(
+                name=f"runtime-{number}",
+                mount_path=extra.mount_path,
+                sub_path=extra.sub_path or None,
+                read_only=extra.read_only or None,
+            )
+            for number, extra in enumerate(runtime.volumes)
+        ),
+    )
+
+
+def shared_memory(job: TrainingJob, runtime: TrainingRuntimeSpec) -> str:
+    """The size of /dev/shm; what is in it counts as the worker's memory."""
+    return runtime.shared_memory or str(memory_bytes(job.spec.memory) // 2)
+
+
+def checkpoint_root(job: TrainingJob) -> str:
+    """The job's own folder: several jobs may share one claim, and a new job of the same name is another."""
+    return f"{CHECKPOINTS_DIR}/{job.uid}"
+
+
+def is_ephemeral(job: TrainingJob, runtime: TrainingRuntimeSpec) -> bool:
+    """Nobody has said where checkpoints are kept, so they die with the pod."""
+    return job.spec.checkpoint.claim is None and runtime.checkpoints is None
+
+
+def checkpoint_claim(job: TrainingJob, runtime: TrainingRuntimeSpec) -> PersistentVolumeClaim | None:
+    """The job's own claim, deleted with it, where the runtime has a template and the job names no claim."""
+    if job.spec.checkpoint.claim is not None or runtime.checkpoints is None or runtime.checkpoints.template is None:
+        return None
+    template = runtime.checkpoints.template
+    return PersistentVolumeClaim(
+        metadata=ObjectMeta(
+            name=_claim_name(job),
+            namespace=job.metadata.namespace,
+            labels={LABEL_JOB: job.metadata.name, LABEL_JOB_UID: job.uid},
+            owner_references=(owned_by(job),),
+        ),
+        spec=ClaimSpec(
+            access_modes=(template.access_mode.value,),
+            resources=ClaimResources(requests={"storage": template.size}),
+            storage_class_name=template.storage_class,
+        ),
+    )
+
+
+def _checkpoints(job: TrainingJob, runtime: TrainingRuntimeSpec) -> Volume:
+    claim = job.spec.checkpoint.claim
+    if claim is None and runtime.checkpoints is not None:
+        claim = runtime.checkpoints.claim or _claim_name(job)
+    if claim is None:
+        return Volume(name=_CHECKPOINTS, empty_dir=EmptyDir())
+    return Volume(name=_CHECKPOINTS, persistent_volume_claim=ClaimSource(claim_name=claim))
+
+
+def _claim_name(job: TrainingJob) -> str:
+    return f"{job.metadata.name}-checkpoints"

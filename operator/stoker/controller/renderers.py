@@ -1,0 +1,87 @@
+"""How attempts become objects, in either mode: what `jobs.JobReconciler` asks, and its two answers.
+
+Owns the choice of a job's runtime on a cluster; the rendering itself is pure and stands in `render` and `render_kube`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from stoker.spec.job import TrainingJob
+from stoker.spec.kube_pod import CLAIMS, SERVICES
+from stoker.spec.meta import Key, Kind, Resource
+from stoker.spec.pod import Pod
+from stoker.spec.runtime import DEFAULT_RUNTIME, TrainingRuntime, TrainingRuntimeSpec
+from stoker.store.cache import WatchCache
+
+from . import render, render_kube, render_volumes
+from .render_kube import ClusterSettings
+
+
+class CannotRender(Exception):
+    """The attempt can't be made into pods now; the text says why, for people."""
+
+
+class Renderer(Protocol):
+    def pod(self, job: TrainingJob, worker: int) -> Pod:
+        """The pod of one worker of the current attempt. Raises: CannotRender."""
+        ...
+
+    def beside(self, job: TrainingJob) -> list[tuple[Kind[Any], Resource]]:
+        """What must be there before its pods, owned by the job. Raises: CannotRender."""
+        ...
+
+    def is_ephemeral(self, job: TrainingJob) -> bool:
+        """Its checkpoints die with its pods."""
+        ...
+
+
+class LocalRenderer:
+    """One machine: the node agent makes the rest of a worker."""
+
+    def pod(self, job: TrainingJob, worker: int) -> Pod:
+        return render.render_pod(job, worker)
+
+    def beside(self, _job: TrainingJob) -> list[tuple[Kind[Any], Resource]]:
+        return []
+
+    def is_ephemeral(self, _job: TrainingJob) -> bool:
+        return False
+
+
+class ClusterRenderer:
+    """A cluster: full pods after the administrator's TrainingRuntimes."""
+
+    def __init__(self, runtimes: WatchCache[TrainingRuntime], settings: ClusterSettings) -> None:
+        self._runtimes = runtimes
+        self._settings = settings
+
+    def pod(self, job: TrainingJob, worker: int) -> Pod:
+        return render_kube.render_pod(job, worker, self._runtime(job), self._settings)
+
+    def beside(self, job: TrainingJob) -> list[tuple[Kind[Any], Resource]]:
+        service, claim = render_kube.render_service(job), render_volumes.checkpoint_claim(job, self._runtime(job))
+        found: list[tuple[Kind[Any], Resource]] = []
+        if service is not None:
+            found.append((SERVICES, service))
+        if claim is not None:
+            found.append((CLAIMS, claim))
+        return found
+
+    def is_ephemeral(self, job: TrainingJob) -> bool:
+        try:
+            return render_volumes.is_ephemeral(job, self._runtime(job))
+        except CannotRender:
+            return False
+
+    def _runtime(self, job: TrainingJob) -> TrainingRuntimeSpec:
+        name = job.spec.runtime or DEFAULT_RUNTIME
+        runtime = self._runtimes.get(Key("", name))
+        if runtime is None:
+            if job.spec.runtime is None:
+                return TrainingRuntimeSpec()
+            raise CannotRender(f"there is no TrainingRuntime {name}")
+        projects = runtime.spec.projects
+        if projects is not None and job.metadata.namespace not in projects:
+            raise CannotRender(f"TrainingRuntime {name} is not for project {job.metadata.namespace}")
+        return runtime.spec
