@@ -24,8 +24,8 @@ class Form:
 
     @property
     def anchored(self) -> str:
-        """The pattern for engines that search."""
-        return f"^(?:{self.pattern.pattern})$"
+        """The pattern for engines that search. (No form has an alternative outside of brackets.)"""
+        return f"^{self.pattern.pattern}$"
 
     def fits(self, text: str) -> bool:
         return self.pattern.fullmatch(text) is not None

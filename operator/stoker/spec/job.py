@@ -93,7 +93,7 @@ class Stop(SpecModel):
     max_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """Optimizer steps; with a recipe only."""
     target: Target | None = None
-    """With a recipe only."""
+    """Good enough: stop as soon as an evaluation says so; with a recipe only."""
 
 
 class CheckpointPolicy(SpecModel):
@@ -124,7 +124,7 @@ class DataVolume(SpecModel):
     sub_path: str = Field(default="", max_length=1024)
     """The folder within the volume that is shown. Empty: all of it."""
     mount_path: str | None = Field(default=None, max_length=1024)
-    """Absent: /data/<name>."""
+    """Where workers find it. Absent: /data/<name>."""
     read_only: bool = True
     """Workers can't write there."""
 
@@ -164,7 +164,7 @@ class RetryRule(SpecModel):
     limit: int = Field(ge=0, le=100)
     """The most retries for each of them."""
     backoff: Duration | None = None
-    """Absent: the category's own."""
+    """Absent: 1 to 30 seconds, by category."""
 
     @field_validator("on")
     @classmethod
@@ -295,9 +295,9 @@ class WorkerEnd(StatusModel):
     pod_uid: str = ""
     """Of its pod."""
     exit_code: int | None = None
-    """Absent: it left no exit record."""
+    """Of the worker. Absent: it left no exit record."""
     category: Category | None = None
-    """Absent: it was done."""
+    """Why it ended. Absent: it was done."""
 
 
 class AttemptEnd(StatusModel):
@@ -312,7 +312,7 @@ class AttemptEnd(StatusModel):
     intent: Intent = Intent.NONE
     """What Stoker itself had asked of it."""
     category: Category | None = None
-    """Absent: every worker was done."""
+    """Why the attempt ended. Absent: every worker was done."""
     message: str = ""
     """What happened, for people."""
     workers: tuple[WorkerEnd, ...] = ()
@@ -341,7 +341,7 @@ class TrainingJobStatus(StatusModel):
     queued_at: datetime | None = None
     """Position in the queue among equal priorities; kept when an attempt is withdrawn, preempted or retried."""
     not_before: datetime | None = None
-    """Backing off until then."""
+    """No new attempt before this, after a failure."""
     blamed: tuple[Blame, ...] = ()
     """Nodes the job avoids for a while."""
     placed_at: datetime | None = None
@@ -355,7 +355,7 @@ class TrainingJobStatus(StatusModel):
     retries: Mapping[Category, int] = {}
     """Ends so far per category since submission or the last retryGeneration."""
     attempts: tuple[AttemptEnd, ...] = ()
-    """The newest MAX_ATTEMPTS."""
+    """The ended attempts, the newest ten."""
     observed_generation: int = 0
     """The metadata.generation that this status answers to."""
     observed_retry_generation: int = 0

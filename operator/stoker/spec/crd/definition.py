@@ -8,12 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..job import JOBS
-from ..meta import Kind
-from ..names import DNS_LABEL, GROUP, JOB_NAME, JOB_NAME_MAX, VERSION
-from ..queue import QUEUES
-from ..runtime import RUNTIMES
-from . import rules, schema, words
+from pydantic import BaseModel
+
+from stoker.spec.job import JOBS
+from stoker.spec.meta import Kind
+from stoker.spec.names import DNS_LABEL, GROUP, JOB_NAME, JOB_NAME_MAX, VERSION
+from stoker.spec.queue import QUEUES
+from stoker.spec.runtime import RUNTIMES
+
+from . import cel, schema, words
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Definition:
     short: tuple[str, ...]
     categories: tuple[str, ...]
     columns: tuple[Column, ...]
-    name_rule: rules.Rule
+    name_rule: cel.Rule
     selectable: tuple[str, ...] = ()
     freeze: bool = False
 
@@ -69,7 +72,7 @@ DEFINITIONS = (
             Column("Message", ".status.message", "Why it is there, for people.", wide=True),
             _AGE,
         ),
-        name_rule=rules.named(JOB_NAME_MAX, JOB_NAME),
+        name_rule=cel.named(JOB_NAME_MAX, JOB_NAME),
         selectable=(".spec.queue", ".spec.runtime", ".spec.suspend", ".status.phase", ".status.reason"),
         freeze=True,
     ),
@@ -85,7 +88,7 @@ DEFINITIONS = (
             Column("Projects", ".spec.projects", "Who may submit; empty: everybody.", wide=True),
             _AGE,
         ),
-        name_rule=rules.named(63, DNS_LABEL),
+        name_rule=cel.named(63, DNS_LABEL),
     ),
     Definition(
         RUNTIMES,
@@ -98,7 +101,7 @@ DEFINITIONS = (
             Column("Projects", ".spec.projects", "Who may use it; empty: everybody.", wide=True),
             _AGE,
         ),
-        name_rule=rules.named(63, DNS_LABEL),
+        name_rule=cel.named(63, DNS_LABEL),
     ),
 )
 
@@ -139,19 +142,22 @@ def custom_resource(definition: Definition) -> dict[str, Any]:
 
 
 def _root(definition: Definition) -> dict[str, Any]:
-    fields = definition.kind.model.model_fields
+    kind, freeze = definition.kind, definition.freeze
     properties: dict[str, Any] = {
         "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},
-        "kind": {"type": "string", "description": definition.kind.kind},
+        "kind": {"type": "string", "description": kind.kind},
         "metadata": {"type": "object"},
-        "spec": schema.of_model(fields["spec"].annotation, schema.Use(freeze=definition.freeze)),  # type: ignore[arg-type]
+        "spec": schema.of_model(_part(kind, "spec"), schema.Use(freeze=freeze)),
     }
-    if "status" in fields:
-        properties["status"] = schema.of_model(fields["status"].annotation, schema.Use(status=True))  # type: ignore[arg-type]
-    return {
-        "type": "object",
-        "description": words.of_class(definition.kind.model),
-        "required": [name for name in ("spec",) if fields[name].is_required()],
-        "properties": properties,
-        "x-kubernetes-validations": [definition.name_rule.dump()],
-    }
+    if "status" in kind.model.model_fields:
+        properties["status"] = schema.of_model(_part(kind, "status"), schema.Use(status=True))
+    root: dict[str, Any] = {"type": "object", "description": words.of_class(kind.model)}
+    if kind.model.model_fields["spec"].is_required():
+        root["required"] = ["spec"]
+    return root | {"properties": properties, "x-kubernetes-validations": [definition.name_rule.dump()]}
+
+
+def _part(kind: Kind[Any], name: str) -> type[BaseModel]:
+    annotation: Any = kind.model.model_fields[name].annotation
+    assert issubclass(annotation, BaseModel)
+    return annotation

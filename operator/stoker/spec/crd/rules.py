@@ -7,13 +7,11 @@ Everything is bounded so that the server's estimate of a rule's cost passes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from ..form import Form
-from ..job import (
+from stoker.spec.form import Form
+from stoker.spec.job import (
     MOUNT_PATH_SAYS,
     MUTABLE,
     OWN_PATHS,
@@ -24,42 +22,13 @@ from ..job import (
     Trainer,
     TrainingJobSpec,
 )
-from ..names import ENV_NAME, RESERVED_ENV, RESERVED_ENV_PREFIXES, SETTABLE_ENV
-from ..outcome import POLICIES, Category
-from ..quantity import DURATION, NOT_ZERO, QUANTITY, TOO_LARGE
-from ..recipes import RECIPES
-from ..runtime import CheckpointStore, Toleration
+from stoker.spec.names import ENV_NAME, RESERVED_ENV, RESERVED_ENV_PREFIXES, SETTABLE_ENV
+from stoker.spec.outcome import POLICIES, Category
+from stoker.spec.quantity import DURATION, NOT_ZERO, QUANTITY, TOO_LARGE
+from stoker.spec.recipes import RECIPES
+from stoker.spec.runtime import CheckpointStore, Toleration
 
-
-@dataclass(frozen=True)
-class Rule:
-    """One validation: a CEL expression over `self` (and `oldSelf`), and the sentence for what breaks it."""
-
-    cel: str
-    says: str
-    field: str = ""
-    """The field it is about, where that is not the one it stands at."""
-    says_cel: str = ""
-    """The sentence as an expression, where it names a value."""
-
-    def dump(self) -> dict[str, Any]:
-        dumped = {"rule": self.cel, "message": self.says}
-        if self.says_cel:
-            dumped["messageExpression"] = self.says_cel
-        if self.field:
-            dumped["fieldPath"] = f".{self.field}"
-        return dumped
-
-
-@dataclass(frozen=True)
-class TextRule:
-    """A rule about a text, wherever it stands; `{}` is the text."""
-
-    cel: str
-    says: str
-
-    def on(self, text: str) -> Rule:
-        return Rule(self.cel.replace("{}", text), self.says)
+from .cel import Rule, TextRule, listed, quoted, unchanged
 
 
 def of_model(model: type[BaseModel]) -> Iterable[Rule]:
@@ -73,33 +42,9 @@ def of_field(model: type[BaseModel], name: str) -> Iterable[Rule]:
 
 
 def of_text(form: Form) -> list[TextRule]:
-    """The form itself, in words (the pattern stands beside it for other readers), and what else holds for such a text."""
+    """What holds for a text of this form: first the form itself, which the pattern says too, but not in words."""
     text = "string({})" if form is QUANTITY else "{}"
     return [TextRule(f"{text}.matches({quoted(form.anchored)})", form.says), *_OF_TEXT.get(form, ())]
-
-
-def of_keys(shortest: int | None, longest: int | None, texts: Iterable[TextRule]) -> Iterable[Rule]:
-    """Rules for the keys of a map: no schema can say them."""
-    if shortest:
-        texts = [TextRule(f"size({{}}) >= {shortest}", "a key is empty"), *texts]
-    if longest:
-        texts = [TextRule(f"size({{}}) <= {longest}", f"a key has more than {longest} characters"), *texts]
-    for text in texts:
-        holds = text.cel.replace("{}", "k")
-        yield Rule(
-            f"self.all(k, {holds})", text.says, says_cel=f"self.filter(k, !({holds}))[0] + {quoted(': ' + text.says)}"
-        )
-
-
-def named(longest: int, form: Form) -> Rule:
-    """The object's own name: narrower than Kubernetes' rule."""
-    name = "self.metadata.name"
-    return Rule(f"size({name}) <= {longest} && {name}.matches({quoted(form.anchored)})", f"metadata.name {form.says}")
-
-
-def quoted(text: str) -> str:
-    """A CEL string literal."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _immutable() -> Iterable[Rule]:
@@ -108,51 +53,18 @@ def _immutable() -> Iterable[Rule]:
         if name not in MUTABLE:
             field = info.alias or name
             yield Rule(
-                _same(info.annotation, info.metadata, field, optional=_optional(info.annotation)),
+                unchanged(field, info.annotation, info.metadata),
                 f"spec.{field} can't be changed once the job exists; submit a new job",
                 field=field,
             )
 
 
-def _same(annotation: Any, marks: Iterable[Any], path: str, *, optional: bool) -> str:
-    """An expression that says that `path` is as it was; 2 and "2" are the same quantity."""
-    old, new = f"oldSelf.{path}", f"self.{path}"
-    if QUANTITY in (*marks, *_all_args(annotation)):
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            return " && ".join(
-                _same(
-                    info.annotation, info.metadata, f"{path}.{info.alias or name}", optional=_optional(info.annotation)
-                )
-                for name, info in annotation.model_fields.items()
-            )
-        old, new = f"string({old})", f"string({new})"
-    same = f"{new} == {old}"
-    return f"has(self.{path}) == has(oldSelf.{path}) && (!has(self.{path}) || {same})" if optional else same
-
-
-def _optional(annotation: Any) -> bool:
-    return type(None) in get_args(annotation)
-
-
-def _all_args(annotation: Any) -> list[Any]:
-    """Everything an annotation holds, down to the fields of models."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [
-            arg for info in annotation.model_fields.values() for arg in (*info.metadata, *_all_args(info.annotation))
-        ]
-    return [annotation, *(arg for part in get_args(annotation) if get_origin(annotation) for arg in _all_args(part))]
-
-
 def _reserved() -> TextRule:
     prefixes = " || ".join(f"{{}}.startsWith({quoted(prefix)})" for prefix in RESERVED_ENV_PREFIXES)
     return TextRule(
-        f"!({{}} in {_list(RESERVED_ENV)}) && (!({prefixes}) || {{}} in {_list(SETTABLE_ENV)})",
+        f"!({{}} in {listed(RESERVED_ENV)}) && (!({prefixes}) || {{}} in {listed(SETTABLE_ENV)})",
         "is set by Stoker; choose another name",
     )
-
-
-def _list(texts: Iterable[str]) -> str:
-    return "[" + ", ".join(quoted(text) for text in sorted(texts)) + "]"
 
 
 _OF_TEXT: dict[Form, list[TextRule]] = {
@@ -166,6 +78,7 @@ _OF_TEXT: dict[Form, list[TextRule]] = {
 }
 
 _WITH_RECIPE = "works with a recipe; with a command only the program itself can do it"
+_THERE_IS = f"there is: {', '.join(sorted(RECIPES))}"
 _PATH = "(has({0}.mountPath) ? {0}.mountPath : '/data/' + {0}.name)"
 _OWN = " || ".join(
     f"(self + '/').startsWith({quoted(own + '/')}) || {quoted(own)}.startsWith(self + '/')" for own in OWN_PATHS
@@ -244,14 +157,15 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
 _OF_FIELD: dict[tuple[type[BaseModel], str], list[Rule]] = {
     (Trainer, "recipe"): [
         Rule(
-            f"self in {_list(RECIPES)}",
-            f"there is no such recipe; there is: {', '.join(sorted(RECIPES))}",
-            says_cel=f"'there is no recipe \\'' + self + {quoted(chr(39) + '; there is: ' + ', '.join(sorted(RECIPES)))}",
+            f"self in {listed(RECIPES)}",
+            f"there is no such recipe; {_THERE_IS}",
+            says_cel=f"{quoted('there is no recipe ')} + self + {quoted('; ' + _THERE_IS)}",
         )
     ],
     (DataVolume, "mount_path"): [
         Rule(
-            "self.startsWith('/') && !self.contains(':') && self.substring(1).split('/').all(p, !(p in ['', '.', '..']))",
+            "self.startsWith('/') && !self.contains(':')"
+            " && self.substring(1).split('/').all(part, !(part in ['', '.', '..']))",
             MOUNT_PATH_SAYS,
         ),
         Rule(f"!({_OWN})", OWN_PATHS_SAYS),

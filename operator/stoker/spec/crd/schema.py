@@ -1,9 +1,9 @@
 """Structural schemas (Kubernetes "Specify a structural schema") from Pydantic models, by walking their fields.
 
-What a user writes keeps its bounds, forms, enums and CEL rules; an int-or-string is what a person may write as a number.
-A status has types and required fields only: no bounds, no enums (their values stand in the description), so that a newer
-operator can write its status under an older definition, where fields that are not known yet are pruned. Null is never
-allowed: the API server takes a null for absent.
+What a user writes keeps its bounds, forms, enums and CEL rules; quantities are int-or-string. A status has types and
+required fields only, no bounds and no enums (their values stand in the description), so that a newer operator can write
+its status under an older definition, where fields that are not known yet are pruned. Null is never allowed: the API
+server takes a null for absent.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ import annotated_types as bounds
 from pydantic import BaseModel, JsonValue
 from pydantic.fields import FieldInfo
 
-from ..form import Distinct, Form, Keyed
-from ..quantity import QUANTITY
-from . import rules, words
+from stoker.spec.form import Distinct, Form, Keyed
+from stoker.spec.quantity import QUANTITY
+
+from . import cel, rules, words
 
 Schema = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Use:
-    """How a model is used. `freeze`: its defaults are written into every object, to stay as they are (immutable specs)."""
+    """How a model is used."""
 
     status: bool = False
     freeze: bool = False
+    """The API server writes the defaults into every object, where they stay: for specs that can't change anyway."""
 
 
 def of_model(model: type[BaseModel], use: Use) -> Schema:
@@ -103,7 +105,7 @@ def _of_map(key: Any, value: Any, use: Use) -> Schema:
         of_keys = of_type(key, (), use)
         marks = list(_flat(get_args(key)[1:]))
         texts = [rule for mark in marks if isinstance(mark, Form) for rule in rules.of_text(mark)]
-        _with_rules(schema, rules.of_keys(of_keys.get("minLength"), of_keys.get("maxLength"), texts))
+        _with_rules(schema, cel.of_keys(of_keys.get("minLength"), of_keys.get("maxLength"), texts))
     return schema
 
 
@@ -152,7 +154,7 @@ def _described(model: type[BaseModel], name: str, schema: Schema, default: Any, 
     return " ".join(parts)
 
 
-def _with_rules(schema: Schema, more: Iterable[rules.Rule]) -> Schema:
+def _with_rules(schema: Schema, more: Iterable[cel.Rule]) -> Schema:
     if dumped := [rule.dump() for rule in more]:
         schema["x-kubernetes-validations"] = [*schema.get("x-kubernetes-validations", ()), *dumped]
     return schema

@@ -9,6 +9,7 @@ import ast
 import inspect
 import textwrap
 from functools import cache
+from itertools import pairwise
 
 from pydantic import BaseModel
 
@@ -33,7 +34,7 @@ def _below_fields(model: type[BaseModel]) -> dict[str, str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(model)))
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
     found = {}
-    for field, below in zip(body, body[1:], strict=False):
+    for field, below in pairwise(body):
         if (
             isinstance(field, ast.AnnAssign)
             and isinstance(field.target, ast.Name)
