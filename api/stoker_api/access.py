@@ -1,8 +1,8 @@
 """Who may call what: deny by default.
 
-Each endpoint says with `@access(...)` which role it needs; `authorize` is a dependency of the whole app, finds the
-declaration by the matched endpoint and refuses endpoints that declare nothing. Which projects a token sees is asked of
-the `Principal` by the routes (`visible`), so that the answer for another's job is that of a missing one.
+Each endpoint says with `@access(...)` which right it needs; `authorize` is a dependency of the whole app, finds the
+declaration by the matched endpoint and refuses endpoints that declare nothing. Rights on jobs are asked for the
+project of the path; where the caller may not read that project's jobs the answer is that of a missing one.
 """
 
 from __future__ import annotations
@@ -13,29 +13,28 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
+from .identity import EVERYWHERE, GET_JOB, LIST_JOBS, Identity, Principal, Right
 from .problems import Code, Problem, not_found
-from .tokens import Principal, Role, TokenFile
-from .worker_token import PREFIX as WORKER_PREFIX
-from .worker_token import pod_uid_of
 
 F = TypeVar("F", bound=Callable[..., Any])
+ALL = "-"
+"""As a project in a path: all that the caller may see."""
 _ATTRIBUTE = "__stoker_access__"
 
 
 class Access(StrEnum):
-    """What an endpoint asks of its caller."""
+    """What an endpoint asks of its caller where that is no right."""
 
     OPEN = "open"
-    READER = "reader"
-    USER = "user"
-    ADMIN = "admin"
+    KNOWN = "known"
+    """Any valid token."""
     WORKER = "worker"
 
 
-_ROLES = {Access.READER: Role.READER, Access.USER: Role.USER, Access.ADMIN: Role.ADMIN}
+Needed = Access | Right
 
 
-def access(needed: Access) -> Callable[[F], F]:
+def access(needed: Needed) -> Callable[[F], F]:
     """Declare what an endpoint needs."""
 
     def declare(endpoint: F) -> F:
@@ -45,37 +44,48 @@ def access(needed: Access) -> Callable[[F], F]:
     return declare
 
 
-def declared(endpoint: object) -> Access | None:
+def declared(endpoint: object) -> Needed | None:
     return getattr(endpoint, _ATTRIBUTE, None)
 
 
 async def authorize(request: Request) -> None:
-    """Let the request pass or raise 401 / 403; leaves the caller in `request.state`."""
+    """Let the request pass or raise 401 / 403 / 404; leaves the caller in `request.state`."""
     needed = declared(request.scope.get("endpoint"))
     if needed is Access.OPEN:
         return
     token = _bearer(request)
-    state = request.app.state
+    identity: Identity = request.app.state.identity
     if needed is Access.WORKER:
-        pod_uid = pod_uid_of(state.report_key, token)
+        pod_uid = await identity.worker(token)
         if pod_uid is None:
             raise _unauthorized("The worker's token is not valid.")
         request.state.pod_uid = pod_uid
         return
-    if token.startswith(WORKER_PREFIX + "."):
-        raise _unauthorized("A worker's token opens only /v1/report/progress.")
-    tokens: TokenFile = state.tokens
-    principal = tokens.find(token)
+    principal = await identity.authenticate(token)
     if principal is None:
-        raise _unauthorized("The token is not known here; `stoker up` prints where the administrator's stands.")
+        raise _unauthorized(f"The token is not known here; {identity.hint}")
+    request.state.principal = principal
     if needed is None:
         raise Problem(Code.FORBIDDEN, "This route declares no access and is therefore closed.")
-    if principal.role.rank < _ROLES[needed].rank:
-        raise Problem(
-            Code.FORBIDDEN,
-            f"The token {principal.name!r} has the role {principal.role}; this needs {needed}.",
-        )
-    request.state.principal = principal
+    if isinstance(needed, Right):
+        await require(request, principal, needed)
+
+
+async def require(request: Request, principal: Principal, right: Right) -> None:
+    """Raise 403 where the caller lacks the right, or 404 (existence is no one else's business)."""
+    project: str = request.path_params.get("project", EVERYWHERE)
+    if project == ALL and right == LIST_JOBS:
+        return  # the list itself holds only what the caller may see
+    identity: Identity = request.app.state.identity
+    if await identity.may(principal, right, project):
+        return
+    where = ""
+    if project:
+        where = f" in project {project!r}"
+        if right == GET_JOB or not await identity.may(principal, GET_JOB, project):
+            name = request.path_params.get("name")
+            raise not_found(f"job {name!r}{where}" if name is not None else f"project {project!r}")
+    raise Problem(Code.FORBIDDEN, f"{principal.name!r} has not the right to {right}{where}; ask an administrator.")
 
 
 async def _principal(request: Request) -> Principal:
@@ -84,12 +94,6 @@ async def _principal(request: Request) -> Principal:
 
 
 Caller = Annotated[Principal, Depends(_principal)]
-
-
-def visible(principal: Principal, project: str, what: str) -> None:
-    """Raise 404 (never 403: existence is no one else's business) where the token does not see the project."""
-    if not principal.may_see(project):
-        raise not_found(what)
 
 
 def _bearer(request: Request) -> str:

@@ -22,6 +22,7 @@ from stoker.store.port import Conflict, Invalid, NotFound, StoreError
 from .access import authorize
 from .deps import Deps
 from .faults import from_faults, request_faults
+from .identity import IdentityUnavailable
 from .middleware.guard import Guard
 from .middleware.limits import Limits
 from .middleware.observe import Observe
@@ -51,8 +52,7 @@ def create_app(deps: Deps) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.services = services
-    app.state.tokens = deps.tokens
-    app.state.report_key = deps.report_key
+    app.state.identity = deps.identity
     return app
 
 
@@ -74,6 +74,7 @@ def bare_app(**settings: Any) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(StoreError, _on_store_error)
+    app.add_exception_handler(IdentityUnavailable, _on_no_identity)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app
 
@@ -111,3 +112,8 @@ async def _on_store_error(request: Request, error: Exception) -> Response:
         case _:
             problem = Problem(Code.UNAVAILABLE, "The store can't answer now; try again.", retry_after_s=2)
     return problem.response(request.scope)
+
+
+async def _on_no_identity(request: Request, _error: Exception) -> Response:
+    detail = "The cluster can't be asked about tokens and rights now; try again."
+    return Problem(Code.UNAVAILABLE, detail, retry_after_s=2).response(request.scope)

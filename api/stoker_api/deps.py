@@ -9,22 +9,25 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from prometheus_client.registry import Collector
 
 from stoker.spec.event import EVENTS, Event
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.node import NODES, GPUNode
+from stoker.spec.others import OtherPod
 from stoker.spec.pod import PODS, Pod
 from stoker.spec.queue import QUEUES, Queue
+from stoker.spec.runtime import TrainingRuntime
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Store
 
+from .identity import Identity
 from .ports import LogSource
 from .streams.job_events import EVENTS_BY_OBJECT
 from .streams.sse import StreamSettings
-from .tokens import TokenFile
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,23 @@ class Deps:
     events: WatchCache[Event]
     """With the index `event_cache` gives it."""
     logs: LogSource
-    tokens: TokenFile
-    report_key: bytes
+    identity: Identity
     clock: Clock
+    runtimes: WatchCache[TrainingRuntime] | None = None
+    """On a cluster; None: this is one machine, and what only a cluster can do is refused (`jobs/one_machine.py`)."""
+    other_pods: WatchCache[OtherPod] | None = None
+    """Other people's pods, where there may be any."""
     hosts: tuple[str, ...] = ()
     """Names of this server besides the loopback's, as they stand in Host headers without port."""
     collectors: tuple[Collector, ...] = ()
     """Further metrics for /metrics (the operator's, say)."""
     streams: StreamSettings = field(default_factory=StreamSettings)
+
+    @property
+    def caches(self) -> tuple[WatchCache[Any], ...]:
+        """All of them, for who runs them and waits for them."""
+        found = (self.jobs, self.queues, self.nodes, self.pods, self.events, self.runtimes, self.other_pods)
+        return tuple(cache for cache in found if cache is not None)
 
 
 def event_cache(store: Store, clock: Clock) -> WatchCache[Event]:
@@ -58,14 +70,15 @@ def make_deps(
     store: Store,
     *,
     logs: LogSource,
-    tokens: TokenFile,
-    report_key: bytes,
+    identity: Identity,
     clock: Clock,
     jobs: WatchCache[TrainingJob] | None = None,
     queues: WatchCache[Queue] | None = None,
     nodes: WatchCache[GPUNode] | None = None,
     pods: WatchCache[Pod] | None = None,
     events: WatchCache[Event] | None = None,
+    runtimes: WatchCache[TrainingRuntime] | None = None,
+    other_pods: WatchCache[OtherPod] | None = None,
     hosts: tuple[str, ...] = (),
     collectors: tuple[Collector, ...] = (),
     streams: StreamSettings | None = None,
@@ -79,9 +92,10 @@ def make_deps(
         pods=WatchCache(store, PODS, clock=clock) if pods is None else pods,
         events=event_cache(store, clock) if events is None else events,
         logs=logs,
-        tokens=tokens,
-        report_key=report_key,
+        identity=identity,
         clock=clock,
+        runtimes=runtimes,
+        other_pods=other_pods,
         hosts=hosts,
         collectors=collectors,
         streams=streams or StreamSettings(),
@@ -91,10 +105,9 @@ def make_deps(
 @contextlib.asynccontextmanager
 async def running_caches(deps: Deps) -> AsyncIterator[None]:
     """Keeps the caches of `deps` current; for processes whose caches nobody else runs. Enters once all have synced."""
-    caches = (deps.jobs, deps.queues, deps.nodes, deps.pods, deps.events)
-    tasks = [asyncio.create_task(cache.run()) for cache in caches]
+    tasks = [asyncio.create_task(cache.run()) for cache in deps.caches]
     try:
-        await asyncio.gather(*(cache.synced() for cache in caches))
+        await asyncio.gather(*(cache.synced() for cache in deps.caches))
         yield
     finally:
         for task in tasks:

@@ -5,7 +5,7 @@ Routes write bytes; tests hold these models against what they write.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ from stoker.spec.job import TrainingJob
 from stoker.spec.meta import SpecModel, StatusModel
 from stoker.spec.node import GPUNode
 from stoker.spec.queue import Queue, QueueSpec
+from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
 from stoker.spec.worker import Progress
 
 
@@ -64,6 +65,16 @@ class QueuePut(SpecModel):
     spec: QueueSpec
 
 
+class RuntimeList(StatusModel):
+    items: tuple[TrainingRuntime, ...]
+
+
+class RuntimePut(SpecModel):
+    """The body of `PUT /v1/runtimes/{name}`."""
+
+    spec: TrainingRuntimeSpec
+
+
 class ProgressReport(StatusModel):
     """The body of `POST /v1/report/progress`. Unknown fields (a newer supervisor's) are left aside."""
 
@@ -85,6 +96,7 @@ class WhoAmI(StatusModel):
 class Version(StatusModel):
     version: str
     api_version: str
+    mode: Literal["OneMachine", "Cluster"]
 
 
 class ProblemFault(StatusModel):

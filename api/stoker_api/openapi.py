@@ -16,7 +16,7 @@ from pydantic.json_schema import models_json_schema
 
 from .access import Access, declared
 from .jobs.request import Submission
-from .models import ProblemDocument, ProgressReport, QueuePut
+from .models import ProblemDocument, ProgressReport, QueuePut, RuntimePut
 from .problems import MEDIA_TYPE
 from .routes.table import api_routes
 
@@ -41,7 +41,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     _, own = models_json_schema(
-        [(model, "validation") for model in (Submission, QueuePut, ProgressReport, ProblemDocument)],
+        [(model, "validation") for model in (Submission, QueuePut, RuntimePut, ProgressReport, ProblemDocument)],
         by_alias=True,
         ref_template=_REF,
     )

@@ -31,6 +31,7 @@ class Code(StrEnum):
     FOREIGN_HOST = "ForeignHost"
     FOREIGN_ORIGIN = "ForeignOrigin"
     QUEUE_FORBIDDEN = "QueueForbidden"
+    RUNTIME_FORBIDDEN = "RuntimeForbidden"
     NOT_FOUND = "NotFound"
     NO_LOG = "NoLog"
     METHOD_NOT_ALLOWED = "MethodNotAllowed"
@@ -40,11 +41,14 @@ class Code(StrEnum):
     NOT_ENDED = "NotEnded"
     QUEUE_IN_USE = "QueueInUse"
     QUEUE_PROTECTED = "QueueProtected"
+    RUNTIME_IN_USE = "RuntimeInUse"
     PRECONDITION_FAILED = "PreconditionFailed"
     BODY_TOO_LARGE = "BodyTooLarge"
     UNSUPPORTED_MEDIA_TYPE = "UnsupportedMediaType"
     INVALID_FIELDS = "InvalidFields"
     UNKNOWN_QUEUE = "UnknownQueue"
+    UNKNOWN_RUNTIME = "UnknownRuntime"
+    CLUSTER_ONLY = "ClusterOnly"
     PRIORITY_TOO_HIGH = "PriorityTooHigh"
     NEVER_FITS = "NeverFits"
     IDEMPOTENCY_KEY_REUSED = "IdempotencyKeyReused"
@@ -64,10 +68,11 @@ CATALOGUE: dict[Code, Entry] = {
     Code.BAD_REQUEST: Entry(400, "The request can't be understood"),
     Code.INVALID_JSON: Entry(400, "The body is no valid JSON"),
     Code.UNAUTHORIZED: Entry(401, "A valid token is needed"),
-    Code.FORBIDDEN: Entry(403, "The token's role does not allow this"),
+    Code.FORBIDDEN: Entry(403, "The token does not allow this"),
     Code.FOREIGN_HOST: Entry(403, "The Host header names no name of this server"),
     Code.FOREIGN_ORIGIN: Entry(403, "Requests from other origins are refused"),
-    Code.QUEUE_FORBIDDEN: Entry(403, "The queue is closed to this project"),
+    Code.QUEUE_FORBIDDEN: Entry(403, "The queue is closed to this project or caller"),
+    Code.RUNTIME_FORBIDDEN: Entry(403, "The runtime is closed to this project"),
     Code.NOT_FOUND: Entry(404, "There is no such thing here"),
     Code.NO_LOG: Entry(404, "There is no such log"),
     Code.METHOD_NOT_ALLOWED: Entry(405, "The method does not work here"),
@@ -77,11 +82,14 @@ CATALOGUE: dict[Code, Entry] = {
     Code.NOT_ENDED: Entry(409, "The job can't be retried now"),
     Code.QUEUE_IN_USE: Entry(409, "The queue is in use"),
     Code.QUEUE_PROTECTED: Entry(409, "The queue can't be deleted"),
+    Code.RUNTIME_IN_USE: Entry(409, "The runtime is in use"),
     Code.PRECONDITION_FAILED: Entry(412, "The object changed since it was read"),
     Code.BODY_TOO_LARGE: Entry(413, "The body is too large"),
     Code.UNSUPPORTED_MEDIA_TYPE: Entry(415, "The body's media type is not supported"),
     Code.INVALID_FIELDS: Entry(422, "Some fields are not valid"),
     Code.UNKNOWN_QUEUE: Entry(422, "There is no such queue"),
+    Code.UNKNOWN_RUNTIME: Entry(422, "There is no such runtime"),
+    Code.CLUSTER_ONLY: Entry(422, "This works on a Kubernetes cluster only"),
     Code.PRIORITY_TOO_HIGH: Entry(422, "The priority is above the queue's highest"),
     Code.NEVER_FITS: Entry(422, "The job can never start as it is"),
     Code.IDEMPOTENCY_KEY_REUSED: Entry(422, "The Idempotency-Key was used for another request"),

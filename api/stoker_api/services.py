@@ -12,6 +12,7 @@ from fastapi import Request
 
 from .deps import Deps
 from .jobs.change import Changer
+from .jobs.checks import Checks
 from .jobs.index import JobIndex
 from .jobs.progress import ProgressBoard, ProgressWriter
 from .jobs.render import JobRenderer
@@ -58,7 +59,12 @@ class Services:
             board=board,
             writer=ProgressWriter(board, deps.jobs, deps.store, deps.clock, metrics.progress_writes.inc),
             renderer=renderer,
-            submitter=Submitter(deps.store, deps.jobs, deps.queues, index, scheduler),
+            submitter=Submitter(
+                deps.store,
+                deps.jobs,
+                index,
+                Checks(deps.store, deps.queues, deps.runtimes, scheduler, deps.identity),
+            ),
             changer=Changer(deps.store, deps.jobs),
             news=news,
             hub=StreamHub(metrics, deps.streams),
@@ -69,8 +75,7 @@ class Services:
     @property
     def ready(self) -> bool:
         """The caches hold what the store holds, so that answers are not half of the truth."""
-        deps = self.deps
-        return all(cache.is_synced for cache in (deps.jobs, deps.queues, deps.nodes, deps.pods, deps.events))
+        return all(cache.is_synced for cache in self.deps.caches)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

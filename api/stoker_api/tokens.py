@@ -1,7 +1,7 @@
 """Bearer tokens at rest: `tokens.json` (names, hashes, roles, projects) and `token` (the administrator's, in plain).
 
 Owns both files, mode 0600, and the look-up of a presented token. Never keeps a plain token but the administrator's,
-which `stoker up` and the CLI on the same machine read. Called by `access.py` and by whoever adds tokens.
+which `stoker up` and the CLI on the same machine read. Called by `token_identity.py` and by whoever adds tokens.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from stoker.spec.names import DnsLabel
+
+from .identity import Principal
 
 log = logging.getLogger(__name__)
 
@@ -44,16 +46,12 @@ class Role(StrEnum):
         return list(Role).index(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who asks."""
+@dataclass(frozen=True)
+class TokenHolder(Principal):
+    """Whose token it is."""
 
-    name: str
     role: Role
     projects: frozenset[str]
-
-    def may_see(self, project: str) -> bool:
-        return ALL_PROJECTS in self.projects or project in self.projects
 
 
 class TokenError(Exception):
@@ -81,7 +79,7 @@ class TokenFile:
     """The tokens of one data folder; follows changes other processes make to the file."""
 
     folder: Path
-    _by_prefix: dict[str, list[tuple[str, Principal]]] = field(default_factory=dict)
+    _by_prefix: dict[str, list[tuple[str, TokenHolder]]] = field(default_factory=dict)
     _records: tuple[_Record, ...] = ()
     _seen: tuple[int, int, int] | None = None
 
@@ -128,7 +126,7 @@ class TokenFile:
         self._save((*self._records, record))
         return token
 
-    def find(self, token: str) -> Principal | None:
+    def find(self, token: str) -> TokenHolder | None:
         """Whose token it is. Cost: one hash, whatever the number of tokens; compared in constant time."""
         self.refresh()
         digest = _digest(token)
@@ -173,9 +171,9 @@ class TokenFile:
         self._take(records, self._stamp())
 
     def _take(self, records: tuple[_Record, ...], stamp: tuple[int, int, int] | None) -> None:
-        by_prefix: dict[str, list[tuple[str, Principal]]] = {}
+        by_prefix: dict[str, list[tuple[str, TokenHolder]]] = {}
         for record in records:
-            principal = Principal(record.name, record.role, frozenset(record.projects))
+            principal = TokenHolder(record.name, record.role, frozenset(record.projects))
             by_prefix.setdefault(record.sha256[:8], []).append((record.sha256, principal))
         self._records, self._by_prefix, self._seen = records, by_prefix, stamp
 

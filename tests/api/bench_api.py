@@ -22,6 +22,7 @@ from stoker_api.app import create_app
 from stoker_api.deps import make_deps, running_caches
 from stoker_api.ports import LogChunk
 from stoker_api.serve import serving
+from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenFile
 
 BODY = json.dumps({"spec": {"trainer": {"command": ["true"]}, "gpusPerWorker": 1}}).encode()
@@ -85,7 +86,7 @@ async def main(count: int) -> None:
         token = tokens.ensure_admin().read_text().strip()
         async with EmbeddedStore(Path(folder) / "store.db", clock) as store:
             await store.create(QUEUES, Queue(metadata=ObjectMeta(name="default")))
-            deps = make_deps(store, logs=NoLogs(), tokens=tokens, report_key=b"k", clock=clock)
+            deps = make_deps(store, logs=NoLogs(), identity=TokenIdentity(tokens, b"k"), clock=clock)
             app = create_app(deps)
             async with running_caches(deps), serving(app) as port:
                 jobs = "/v1/projects/default/jobs"

@@ -28,7 +28,9 @@ from stoker_api.ports import LogChunk
 from stoker_api.serve import serving
 from stoker_api.services import Services
 from stoker_api.streams.sse import StreamSettings
+from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenFile
+from stoker_api.worker_token import worker_token
 
 REPORT_KEY = b"k" * 32
 BASE = "http://127.0.0.1"
@@ -87,6 +89,13 @@ class World:
     @property
     def store(self) -> Any:
         return self.deps.store
+
+    def name(self, who: str) -> str:
+        """What jobs are stamped with."""
+        return who
+
+    async def worker_token(self, pod: Pod) -> str:
+        return worker_token(REPORT_KEY, pod.uid)
 
     def auth(self, who: str = "alice") -> dict[str, str]:
         return {"Authorization": f"Bearer {self.keys[who]}"}
@@ -175,8 +184,7 @@ async def _world(path: Path, streams: StreamSettings | None = None) -> AsyncIter
         deps = make_deps(
             store,
             logs=logs,
-            tokens=tokens,
-            report_key=REPORT_KEY,
+            identity=TokenIdentity(tokens, REPORT_KEY),
             clock=clock,
             streams=streams or StreamSettings(heartbeat_s=0.2, linger_s=0.05, send_timeout_s=1.0),
         )

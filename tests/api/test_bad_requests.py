@@ -108,7 +108,7 @@ CASES = [
     Bad("no media type", 415, "UnsupportedMediaType", None, b"{}", headers={"Content-Type": ""}),
     Bad("10 MB", 413, "BodyTooLarge", None, b"x" * 10_000_000, "1048576 bytes"),
     Bad("unknown route", 404, "NotFound", None, {}, "docs/api.md", path="/v1/jobs"),
-    Bad("wrong method", 405, "MethodNotAllowed", None, {}, "GET", method="DELETE", path=JOBS + "/one"),
+    Bad("wrong method", 405, "MethodNotAllowed", None, {}, "GET", method="PUT", path=JOBS + "/one"),
     Bad("other's project", 404, "NotFound", None, spec(), "may not see", path="/v1/projects/beta/jobs"),
     Bad("limit 0", 422, "InvalidFields", "/limit", None, method="GET", path=JOBS + "?limit=0"),
     Bad(
@@ -183,7 +183,7 @@ async def test_an_unexpected_error_is_logged_and_says_nothing_of_the_inside(worl
     def broken(*_: object) -> None:
         raise RuntimeError("the secret inside")
 
-    monkeypatch.setattr(world.services.submitter._scheduler, "never_fits", broken)
+    monkeypatch.setattr(world.services.submitter._checks._scheduler, "never_fits", broken)
     answer = await world.submit(**spec())
     assert answer.status_code == 500 and answer.json()["code"] == "InternalError" and answer.json()["retryable"]
     assert "secret" not in answer.text

@@ -15,7 +15,6 @@ from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.worker import Checkpoint, Progress
 from stoker.store.cache import Change
 from stoker_api.jobs.progress import WRITE_EVERY_S, ProgressBoard, replacing
-from stoker_api.worker_token import worker_token
 
 SPEC = TrainingJobSpec(trainer=Trainer(command=("x",)))
 
@@ -149,7 +148,7 @@ async def report(world: Any, job: TrainingJob, pod: Any, newest: dict[str, Any],
         "podUid": pod.uid, "jobUid": job.uid, "project": "alpha", "jobName": job.metadata.name,
         "attempt": 1, "worker": 0, "progress": newest, **change,
     }  # fmt: skip
-    headers = {"Authorization": "Bearer " + worker_token(b"k" * 32, pod.uid), "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {await world.worker_token(pod)}", "Content-Type": "application/json"}
     return await world.client.post("/v1/report/progress", headers=headers, content=json.dumps(said))
 
 

@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from stoker_api.serve import BindError, bind, serving
-from stoker_api.worker_token import worker_token
 
 ONE = "/v1/projects/alpha/jobs/one"
 
@@ -69,7 +68,7 @@ async def test_live_progress_is_paced(served, follow):
     stream = follow(served, f"{ONE}/events")
     await take(stream, 1)
     begun = time.monotonic()
-    headers = {"Authorization": "Bearer " + worker_token(b"k" * 32, pod.uid)}
+    headers = {"Authorization": f"Bearer {await served.worker_token(pod)}"}
     for step in range(1, 41):
         said = {"podUid": pod.uid, "jobUid": job.uid, "project": "alpha", "jobName": "one", "attempt": 1, "worker": 0,
                 "progress": {"at": float(step), "step": step}}  # fmt: skip

@@ -15,7 +15,7 @@ async def test_a_submitted_job_is_there_at_once(world, body):
     assert answer.headers["location"] == "/v1/projects/alpha/jobs/one"
     assert answer.headers["etag"] == f'"{job["metadata"]["uid"]}.{job["metadata"]["resourceVersion"]}"'
     assert job["spec"]["priority"] == 3 and job["status"]["phase"] == "Queued"
-    assert job["metadata"]["annotations"] == {"stoker.dev/submitter": "alice"}
+    assert job["metadata"]["annotations"] == {"stoker.dev/submitter": world.name("alice")}
     again = await world.call("GET", "/v1/projects/alpha/jobs/one")
     assert again.status_code == 200 and again.json() == job
     stored = await world.store.get(JOBS, Key("alpha", "one"))
@@ -107,4 +107,4 @@ async def test_labels_and_annotations_are_kept(world, body):
     meta = {"name": "one", "labels": {"team": "vision"}, "annotations": {"example.com/note": "hi there"}}
     job = (await world.submit(**{**body(), "metadata": meta})).json()
     assert job["metadata"]["labels"] == {"team": "vision"}
-    assert job["metadata"]["annotations"] == {"example.com/note": "hi there", "stoker.dev/submitter": "alice"}
+    assert job["metadata"]["annotations"] == {"example.com/note": "hi there", "stoker.dev/submitter": world.name("alice")}

@@ -35,6 +35,7 @@ from stoker_api.deps import Deps, make_deps, running_caches
 from stoker_api.ports import LogChunk
 from stoker_api.serve import serving
 from stoker_api.streams.sse import StreamSettings
+from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenFile
 
 T = TypeVar("T")
@@ -87,7 +88,7 @@ class Live:
         async with EmbeddedStore(self.home / "store.db", clock) as store:
             await store.create(QUEUES, Queue(metadata=ObjectMeta(name="default")))
             self.deps = make_deps(
-                store, logs=self.logs, tokens=tokens, report_key=b"k" * 32, clock=clock, streams=settings
+                store, logs=self.logs, identity=TokenIdentity(tokens, b"k" * 32), clock=clock, streams=settings
             )
             async with running_caches(self.deps):
                 port = 0

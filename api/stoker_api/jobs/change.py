@@ -1,6 +1,7 @@
-"""What people do to a job that exists: cancel, suspend, resume, retry. Each is a change of spec and idempotent.
+"""What people do to a job that exists: cancel, suspend, resume, retry (each an idempotent change of spec); delete.
 
-Owns what each action means for a job in each phase; what then happens is the operator's. Called by `routes/actions.py`.
+Owns what each action means for a job in each phase; what then happens is the operator's. Called by
+`routes/actions.py` and `routes/jobs.py`.
 """
 
 from __future__ import annotations
@@ -62,12 +63,7 @@ class Changer:
                     job = await self._store.get(JOBS, key)
                 if not matches(if_match, etag(job)):
                     job = await self._store.get(JOBS, key)  # the cache may be behind what the client has seen
-                    if not matches(if_match, etag(job)):
-                        raise Problem(
-                            Code.PRECONDITION_FAILED,
-                            "The job is not as your If-Match says; read it again and decide anew.",
-                            headers={"ETag": etag(job)},
-                        )
+                    _refuse_stale(job, if_match)
                 changes = change_of(action, job)
                 if not changes:
                     return job
@@ -82,6 +78,33 @@ class Changer:
                 await self._jobs.at_least(job.metadata.resource_version, timeout_s=READ_OWN_WRITE_S)
             return job
         raise Problem(Code.CONFLICT, "The job kept changing; try again.", retry_after_s=1)
+
+    async def delete(self, key: Key, if_match: str | None) -> None:
+        """Delete the job as it is now; returns once it is gone from what this api shows. Raises: Problem (404, 412)."""
+        try:
+            job = await self._store.get(JOBS, key)
+            _refuse_stale(job, if_match)
+            await self._store.delete(JOBS, key, uid=job.uid)
+        except (NotFound, Conflict):  # gone, or another of the name: what the caller saw is there no more
+            raise not_found(f"job {key.name!r} in project {key.namespace!r}") from None
+        with contextlib.suppress(TimeoutError):
+            await self._jobs.wait_for(
+                lambda jobs: (
+                    (there := jobs.get(key)) is None
+                    or there.uid != job.uid
+                    or there.metadata.deletion_timestamp is not None
+                ),
+                timeout_s=READ_OWN_WRITE_S,
+            )
+
+
+def _refuse_stale(job: TrainingJob, if_match: str | None) -> None:
+    if not matches(if_match, etag(job)):
+        raise Problem(
+            Code.PRECONDITION_FAILED,
+            "The job is not as your If-Match says; read it again and decide anew.",
+            headers={"ETag": etag(job)},
+        )
 
 
 def _retry(job: TrainingJob) -> dict[str, Any]:

@@ -72,7 +72,8 @@ class JobIndex:
     def __init__(self, jobs: WatchCache[TrainingJob]) -> None:
         self._jobs = jobs
         self._buckets: dict[Bucket, list[Place]] = {}
-        self._by_idempotency: dict[IdempotencyId, Key] = {}
+        self._by_idempotency: dict[IdempotencyId, dict[Key, str]] = {}
+        """Key → uid, in the order in which the watch brought them."""
         self.unsubscribe = jobs.subscribe(self._on_change)
 
     def page(self, wanted: Filter, *, after: Place | None, limit: int) -> tuple[list[TrainingJob], Place | None]:
@@ -94,8 +95,34 @@ class JobIndex:
         return found, None
 
     def by_idempotency(self, wanted: IdempotencyId) -> TrainingJob | None:
-        key = self._by_idempotency.get(wanted)
-        return None if key is None else self._jobs.get(key)
+        """The first job with this key."""
+        for key in self._by_idempotency.get(wanted, ()):
+            job = self._jobs.get(key)
+            if job is not None:
+                return job
+        return None
+
+    def before(self, job: TrainingJob, owned: IdempotencyId) -> TrainingJob | None:
+        """The first other job with `job`'s key that was created before it; None: it is the first.
+
+        The watch brings jobs in the order of their creation. A list, after a cut, does not: there the versions tell,
+        since what has a smaller one than `job` had when it was created is older.
+        """
+        created = int(job.metadata.resource_version)
+        known = self._by_idempotency.get(owned, {})
+        arrived_first = True
+        for key, uid in known.items():
+            if uid == job.uid:
+                arrived_first = False
+                continue
+            other = self._jobs.get(key)
+            if other is not None and (arrived_first or int(other.metadata.resource_version) < created):
+                return other
+        return None
+
+    def projects(self) -> set[str]:
+        """Those that hold jobs."""
+        return {bucket.project for bucket in self._buckets}
 
     def counts(self) -> Counter[tuple[str, str]]:
         """Jobs per (queue, phase)."""
@@ -121,11 +148,17 @@ class JobIndex:
         if old is not None and before is not None:
             self._remove(*before)
             if (old_id := idempotency_of(old)) is not None and new is None:
-                self._by_idempotency.pop(old_id, None)
+                self._forget_idempotency(old_id, old.key)
         if new is not None and after is not None:
             insort(self._buckets.setdefault(after[0], []), after[1])
             if (new_id := idempotency_of(new)) is not None:
-                self._by_idempotency[new_id] = new.key
+                self._by_idempotency.setdefault(new_id, {})[new.key] = new.uid
+
+    def _forget_idempotency(self, owned: IdempotencyId, key: Key) -> None:
+        known = self._by_idempotency.get(owned, {})
+        known.pop(key, None)
+        if not known:
+            self._by_idempotency.pop(owned, None)
 
     def _remove(self, bucket: Bucket, place: Place) -> None:
         places = self._buckets.get(bucket, [])

@@ -1,8 +1,8 @@
 """Takes a job in: checks it, gives it a name, stores it exactly once.
 
-Owns the checks that need the cluster's state (queue, priority, whether it can ever fit) and idempotency. The key lives
-on the job itself, so it holds across restarts; a nameless job's name is derived from the key, so twins that race meet
-in the store under one name. Called by `routes/jobs.py`.
+Owns idempotency. The key lives on the job itself, so it holds across restarts; a nameless job's name is derived from
+the key, so twins that race meet in the store under one name, whichever api process took them. Called by
+`routes/jobs.py`.
 """
 
 from __future__ import annotations
@@ -18,27 +18,19 @@ from weakref import WeakValueDictionary
 
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
-from stoker.spec.names import (
-    ANNOTATION_IDEMPOTENCY_KEY,
-    ANNOTATION_REQUEST_DIGEST,
-    ANNOTATION_SUBMITTER,
-    DEFAULT_QUEUE,
-)
-from stoker.spec.queue import QUEUES, Queue
-from stoker.spec.reasons import Blocker
+from stoker.spec.names import ANNOTATION_IDEMPOTENCY_KEY, ANNOTATION_REQUEST_DIGEST, ANNOTATION_SUBMITTER
 from stoker.store.cache import WatchCache
-from stoker.store.port import AlreadyExists, NotFound, Store
-from stoker_api.ports import SchedulerView
-from stoker_api.problems import Code, Fault, Problem, invalid
-from stoker_api.tokens import Principal
+from stoker.store.port import AlreadyExists, Conflict, NotFound, Store
+from stoker_api.identity import Principal
+from stoker_api.problems import Code, Fault, Problem, not_found
 
+from .checks import Checks
 from .index import IdempotencyId, JobIndex, idempotency_of
 from .request import SUFFIX_LENGTH, Submission, base_name, parse_submission
 
 READ_OWN_WRITE_S = 5.0
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own: no vowels, no look-alikes
 _TRIES = 16
-_POINTERS = {"gpus": "/spec/gpusPerWorker", "cpu": "/spec/cpu", "memory": "/spec/memory"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +44,18 @@ class Submitter:
         self,
         store: Store,
         jobs: WatchCache[TrainingJob],
-        queues: WatchCache[Queue],
         index: JobIndex,
-        scheduler: SchedulerView,
+        checks: Checks,
     ) -> None:
-        self._store, self._jobs, self._queues = store, jobs, queues
-        self._index, self._scheduler = index, scheduler
+        self._store, self._jobs = store, jobs
+        self._index, self._checks = index, checks
         self._locks: WeakValueDictionary[IdempotencyId, asyncio.Lock] = WeakValueDictionary()
 
     async def dry_run(self, principal: Principal, project: str, body: bytes) -> TrainingJob:
         """The job as it would be stored. Raises: Problem."""
         submission, _ = parse_submission(body, project)
         job = self._draft(principal, project, submission, next(_names(submission, None)))
-        await self._check(job)
+        await self._checks.check(principal, job)
         if submission.metadata.name is not None and self._jobs.get(job.key) is not None:
             raise _taken(job.key)
         return job
@@ -96,7 +87,7 @@ class Submitter:
         for name in _names(submission, owned):
             job = self._draft(principal, project, submission, name, owned, digest)
             if not checked:
-                await self._check(job)
+                await self._checks.check(principal, job)
                 checked = True
             try:
                 stored = await self._store.create(JOBS, job)
@@ -110,10 +101,25 @@ class Submitter:
                 if submission.metadata.name is not None:
                     raise _taken(job.key) from None
                 continue
+            except NotFound:  # on a cluster a project is a namespace, and that is not made by submitting to it
+                raise not_found(f"project {project!r}") from None
             with contextlib.suppress(TimeoutError):  # it is stored: a cache that lags must not turn that into an error
                 await self._jobs.at_least(stored.metadata.resource_version, timeout_s=READ_OWN_WRITE_S)
-            return Submitted(stored)
+            return Submitted(stored) if owned is None else await self._first(stored, owned, digest)
         raise Problem(Code.CONFLICT, "No free name was found; send the request again.", retry_after_s=1)
+
+    async def _first(self, stored: TrainingJob, owned: IdempotencyId, digest: str) -> Submitted:
+        """`stored`, unless another api process had made a job for the same key before: then that one, alone.
+
+        Twins of one body meet under one name. For two bodies with two names the watch decides: once it has brought our
+        own job, it has brought every job that was created before. Whoever finds an earlier one takes its own back.
+        """
+        first = self._index.before(stored, owned)
+        if first is None:
+            return Submitted(stored)
+        with contextlib.suppress(NotFound, Conflict):
+            await self._store.delete(JOBS, stored.key, uid=stored.uid)
+        return _replay(first, digest)
 
     def _draft(
         self,
@@ -130,44 +136,6 @@ class Submitter:
             annotations[ANNOTATION_REQUEST_DIGEST] = digest
         metadata = ObjectMeta(name=name, namespace=project, labels=submission.metadata.labels, annotations=annotations)
         return TrainingJob(metadata=metadata, spec=submission.spec)
-
-    async def _check(self, job: TrainingJob) -> None:
-        """Raises: Problem if the queue does not take the job or nothing could ever run it."""
-        queue = await self._queue(job.spec.queue)
-        allowed = queue.spec.projects
-        if allowed is not None and job.metadata.namespace not in allowed:
-            raise Problem(
-                Code.QUEUE_FORBIDDEN,
-                f"Queue {job.spec.queue!r} does not take jobs of project {job.metadata.namespace!r}; choose another "
-                "queue or ask its administrator.",
-                errors=[Fault("/spec/queue", f"is closed to project {job.metadata.namespace!r}")],
-            )
-        highest = queue.spec.highest_priority
-        if highest is not None and job.spec.priority > highest:
-            raise invalid(
-                "/spec/priority",
-                f"{job.spec.priority} is above the highest that queue {job.spec.queue!r} takes, {highest}",
-                code=Code.PRIORITY_TOO_HIGH,
-            )
-        blockers = self._scheduler.never_fits(job)
-        if blockers:
-            faults = [Fault(_POINTERS.get(found.resource or "", "/spec"), _numbers(found)) for found in blockers]
-            raise Problem(Code.NEVER_FITS, f"{faults[0].detail} Ask for less, or for another queue.", errors=faults)
-
-    async def _queue(self, name: str) -> Queue:
-        queue = self._queues.get(Key("", name))
-        if queue is not None:
-            return queue
-        try:
-            return await self._store.get(QUEUES, Key("", name))
-        except NotFound:
-            pass
-        if name == DEFAULT_QUEUE:
-            raise Problem(
-                Code.UNAVAILABLE, "The operator has not created queue 'default' yet; try again.", retry_after_s=1
-            )
-        names = ", ".join(sorted(queue.metadata.name for queue in self._queues.values())) or "none yet"
-        raise invalid("/spec/queue", f"there is no queue {name!r}; there is: {names}", code=Code.UNKNOWN_QUEUE)
 
 
 def _names(submission: Submission, owned: IdempotencyId | None) -> Iterator[str]:
@@ -205,10 +173,3 @@ def _taken(key: Key) -> Problem:
         f"Project {key.namespace!r} has a job {key.name!r} already; choose another name, or generateName.",
         errors=[Fault("/metadata/name", "is taken")],
     )
-
-
-def _numbers(blocker: Blocker) -> str:
-    text = blocker.message.rstrip(".")
-    if blocker.requested is not None and blocker.available is not None:
-        text += f" (asked: {blocker.requested:g}, most there is: {blocker.available:g})"
-    return text + "."

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from stoker_api.access import Access, Caller, access
+from stoker_api.access import access
 from stoker_api.bodies import json_response
+from stoker_api.identity import GET_JOB
 from stoker_api.jobs.render import dump, joined
 from stoker_api.models import EventList
 from stoker_api.problems import invalid
@@ -23,10 +24,9 @@ router = APIRouter(tags=["streams"])
     response_model=None,
     responses={200: {"model": EventList, "content": {EVENT_STREAM: {"schema": {"type": "string"}}}}},
 )
-@access(Access.READER)
+@access(GET_JOB)
 async def job_events(
     request: Request,
-    caller: Caller,
     project: Project,
     name: Name,
     accept: Accept = "application/json",
@@ -34,7 +34,7 @@ async def job_events(
 ) -> Response:
     """`Accept: text/event-stream`: `event` (resumable by id), `job` (its state, on each change), `end`."""
     found = services(request)
-    job = await find_job(found, caller, project, name)
+    job = await find_job(found, project, name)
     after = 0
     if last_event_id:
         if not (last_event_id.isascii() and last_event_id.isdecimal()):

@@ -6,8 +6,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from stoker.spec.reasons import Explanation
-from stoker_api.access import Access, Caller, access
+from stoker_api.access import access
 from stoker_api.bodies import json_response
+from stoker_api.identity import GET_JOB
 from stoker_api.problems import Code, Problem
 from stoker_api.services import services
 
@@ -17,11 +18,11 @@ router = APIRouter(tags=["jobs"])
 
 
 @router.get("/v1/projects/{project}/jobs/{name}/explain", response_model=None, responses={200: {"model": Explanation}})
-@access(Access.READER)
-async def explain_job(request: Request, caller: Caller, project: Project, name: Name) -> Response:
+@access(GET_JOB)
+async def explain_job(request: Request, project: Project, name: Name) -> Response:
     """The scheduler's own reasons, computed now."""
     found = services(request)
-    job = await find_job(found, caller, project, name)
+    job = await find_job(found, project, name)
     try:
         explanation = found.scheduler.explain(job.key, found.deps.clock.now())
     except KeyError:

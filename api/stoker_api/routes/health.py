@@ -13,6 +13,7 @@ from stoker import __version__
 from stoker.spec.names import API_VERSION
 from stoker_api.access import Access, Caller, access
 from stoker_api.bodies import json_response
+from stoker_api.identity import CREATE_JOB, EVERYWHERE, GET_METRICS, LIST_JOBS, UPDATE_QUEUE, seen_by
 from stoker_api.models import Version, WhoAmI
 from stoker_api.problems import Code, Problem
 from stoker_api.services import services
@@ -38,26 +39,42 @@ async def readyz(request: Request) -> Response:
 
 @router.get("/version", response_model=None, responses={200: {"model": Version}})
 @access(Access.OPEN)
-async def version() -> Response:
-    return json_response(json.dumps({"version": __version__, "apiVersion": API_VERSION}).encode())
+async def version(request: Request) -> Response:
+    """`mode`: what jobs may ask for here, `OneMachine` or `Cluster`."""
+    mode = "OneMachine" if services(request).deps.runtimes is None else "Cluster"
+    return json_response(json.dumps({"version": __version__, "apiVersion": API_VERSION, "mode": mode}).encode())
 
 
 @router.get("/v1/whoami", response_model=None, responses={200: {"model": WhoAmI}})
-@access(Access.READER)
-async def whoami(caller: Caller) -> Response:
-    """The token's name, role and projects."""
-    answer = {"name": caller.name, "role": caller.role, "projects": sorted(caller.projects)}
-    return json_response(json.dumps(answer).encode())
+@access(Access.KNOWN)
+async def whoami(request: Request, caller: Caller) -> Response:
+    """The token's name, the nearest role, and the projects whose jobs it sees: of those that have any, and its own."""
+    found = services(request)
+    identity = found.deps.identity
+    projects = ["*"]
+    if not await identity.may(caller, LIST_JOBS):
+        among = found.index.projects() | identity.own_projects(caller)
+        sees = await seen_by(identity, caller, among)
+        projects = sorted(filter(sees, among))
+    role = "reader"
+    if await identity.may(caller, UPDATE_QUEUE):
+        role = "admin"
+    else:
+        for project in [EVERYWHERE] if projects == ["*"] else projects:
+            if await identity.may(caller, CREATE_JOB, project):
+                role = "user"
+                break
+    return json_response(json.dumps({"name": caller.name, "role": role, "projects": projects}).encode())
 
 
 @router.get("/metrics", response_model=None, responses=_OK)
-@access(Access.READER)
+@access(GET_METRICS)
 async def metrics(request: Request) -> Response:
     """Prometheus' text format."""
     return Response(services(request).metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 @router.get("/openapi.json", response_model=None, include_in_schema=False)
-@access(Access.READER)
+@access(Access.KNOWN)
 async def openapi(request: Request) -> Response:
     return json_response(json.dumps(request.app.openapi()).encode())

@@ -1,4 +1,4 @@
-"""Submit, list and get jobs."""
+"""Submit, list, get and delete jobs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from starlette.responses import Response
 
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.names import DnsLabel
-from stoker_api.access import Access, Caller, access, visible
+from stoker_api.access import ALL, Caller, access
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.etags import unchanged
+from stoker_api.identity import CREATE_JOB, DELETE_JOB, GET_JOB, LIST_JOBS, seen_by
 from stoker_api.jobs.index import Filter, decode_cursor, encode_cursor
 from stoker_api.jobs.render import etag, joined
 from stoker_api.models import JobList
 from stoker_api.problems import invalid
 from stoker_api.services import services
 
-from .common import IfNoneMatch, Name, Project, QueryModel, find_job
+from .common import IfMatch, IfNoneMatch, Name, Project, QueryModel, find_job
 
 router = APIRouter(tags=["jobs"])
-ALL = "-"
 _LABEL: TypeAdapter[str] = TypeAdapter(DnsLabel)
 
 
@@ -50,7 +50,7 @@ IdempotencyKey = Annotated[
     responses={201: {"model": TrainingJob}, 200: {"model": TrainingJob, "description": "dryRun"}},
     openapi_extra=body_of("Submission"),
 )
-@access(Access.USER)
+@access(CREATE_JOB)
 async def submit_job(
     request: Request,
     caller: Caller,
@@ -60,7 +60,6 @@ async def submit_job(
 ) -> Response:
     """Submit a job. With an Idempotency-Key any number of tries make one job."""
     found = services(request)
-    visible(caller, project, f"project {project!r}")
     check_project(project)
     body = await json_body(request)
     if query.dry_run:
@@ -73,16 +72,14 @@ async def submit_job(
 
 
 @router.get("/v1/projects/{project}/jobs", response_model=None, responses={200: {"model": JobList}})
-@access(Access.READER)
+@access(LIST_JOBS)
 async def list_jobs(
     request: Request, caller: Caller, project: Project, query: Annotated[ListQuery, Query()]
 ) -> Response:
     """Jobs, newest first. Project `-`: all that the token may see."""
     found = services(request)
-    if project != ALL:
-        visible(caller, project, f"project {project!r}")
     wanted = Filter(
-        sees=caller.may_see,
+        sees=await seen_by(found.deps.identity, caller, found.index.projects()) if project == ALL else project.__eq__,
         project=None if project == ALL else project,
         queue=query.queue,
         phases=_phases(query.phase),
@@ -97,18 +94,26 @@ async def list_jobs(
 
 
 @router.get("/v1/projects/{project}/jobs/{name}", response_model=None, responses={200: {"model": TrainingJob}})
-@access(Access.READER)
-async def get_job(
-    request: Request, caller: Caller, project: Project, name: Name, if_none_match: IfNoneMatch = None
-) -> Response:
+@access(GET_JOB)
+async def get_job(request: Request, project: Project, name: Name, if_none_match: IfNoneMatch = None) -> Response:
     """One job with its newest live progress."""
     found = services(request)
-    job = await find_job(found, caller, project, name)
+    job = await find_job(found, project, name)
     tag = {"ETag": etag(job)}
     # Live progress moves on while the stored object, and so its ETag, stays: then the answer is new.
     if unchanged(if_none_match, etag(job)) and found.board.newest(job) == job.status.progress:
         return Response(status_code=304, headers=tag)
     return json_response(found.renderer.job(job), headers=tag)
+
+
+@router.delete("/v1/projects/{project}/jobs/{name}", status_code=204, response_model=None)
+@access(DELETE_JOB)
+async def delete_job(request: Request, project: Project, name: Name, if_match: IfMatch = None) -> Response:
+    """Delete the job, its events and its logs. One that runs is stopped first, with its grace; cancel keeps it."""
+    found = services(request)
+    job = await find_job(found, project, name)
+    await found.changer.delete(job.key, if_match)
+    return Response(status_code=204)
 
 
 def check_project(project: str) -> None:

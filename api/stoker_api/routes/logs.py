@@ -8,7 +8,8 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from stoker_api.access import Access, Caller, access
+from stoker_api.access import access
+from stoker_api.identity import GET_JOB
 from stoker_api.problems import Code, Problem, invalid
 from stoker_api.services import services
 from stoker_api.streams.log_stream import LogQuery, Position
@@ -32,10 +33,9 @@ class LogsQuery(QueryModel):
     response_model=None,
     responses={200: {"content": {PLAIN: {}, EVENT_STREAM: {"schema": {"type": "string"}}}}},
 )
-@access(Access.READER)
+@access(GET_JOB)
 async def job_logs(
     request: Request,
-    caller: Caller,
     project: Project,
     name: Name,
     query: Annotated[LogsQuery, Query()],
@@ -44,7 +44,7 @@ async def job_logs(
 ) -> Response:
     """`Accept: text/event-stream`: `log` (resumable by id), `attempt`, `end`; else the bytes as they are."""
     found = services(request)
-    job = await find_job(found, caller, project, name)
+    job = await find_job(found, project, name)
     if query.worker >= job.spec.workers:
         raise invalid("/worker", f"the job has {job.spec.workers} worker(s), counted from 0", place="query")
     wanted = LogQuery(job, query.worker, query.attempt, query.follow, query.tail_lines)

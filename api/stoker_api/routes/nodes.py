@@ -10,8 +10,9 @@ from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
 from stoker.spec.node import GPUNode
-from stoker_api.access import Access, Caller, access
+from stoker_api.access import access
 from stoker_api.bodies import json_response
+from stoker_api.identity import LIST_NODES
 from stoker_api.jobs.render import dump, joined
 from stoker_api.models import NodeList
 from stoker_api.services import Services, services
@@ -20,8 +21,8 @@ router = APIRouter(tags=["nodes"])
 
 
 @router.get("/v1/nodes", response_model=None, responses={200: {"model": NodeList}})
-@access(Access.READER)
-async def list_nodes(request: Request, _caller: Caller) -> Response:
+@access(LIST_NODES)
+async def list_nodes(request: Request) -> Response:
     """All nodes, by name."""
     found = services(request)
     nodes = sorted(found.deps.nodes.values(), key=lambda node: node.metadata.name)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from fastapi.routing import APIRoute
 
-from . import actions, events, explain, health, jobs, logs, nodes, queues, report
+from . import actions, events, explain, health, jobs, logs, nodes, queues, report, runtimes
 
-ROUTERS = tuple(module.router for module in (health, jobs, actions, events, logs, explain, queues, nodes, report))
+ROUTERS = tuple(
+    module.router for module in (health, jobs, actions, events, logs, explain, queues, runtimes, nodes, report)
+)
 
 
 def api_routes() -> list[APIRoute]:

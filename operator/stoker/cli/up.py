@@ -41,6 +41,7 @@ from stoker.store.seam import Seam
 from stoker_api.app import create_app
 from stoker_api.deps import event_cache, make_deps
 from stoker_api.serve import BindError, bind, serve
+from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenError, TokenFile
 
 from .config import data_folder
@@ -141,8 +142,7 @@ class _Up:
                 make_deps(
                     store,
                     logs=WorkerLogs(self._datadir),
-                    tokens=tokens,
-                    report_key=report_key,
+                    identity=TokenIdentity(tokens, report_key),
                     clock=clock,
                     jobs=jobs,
                     queues=queues,

@@ -1,0 +1,147 @@
+"""Identity on Kubernetes: the cluster's own tokens (TokenReview) and permissions (SubjectAccessReview).
+
+Owns how long an answer is kept and which pod a worker's token speaks for. Keeps no user and no token: answers are kept
+under the token's hash. What can't be asked is neither yes nor no (`IdentityUnavailable`, 503). Picked by `main.py`,
+which brings the reviews.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from stoker.spec.names import GROUP
+from stoker.store.clock import Clock
+from stoker.store.port import StoreError
+
+from .identity import EVERYWHERE, IdentityUnavailable, Principal, Right
+from .remembered import Remembered
+
+log = logging.getLogger(__name__)
+
+WORKER_AUDIENCE = "stoker"
+POD_UID = "authentication.kubernetes.io/pod-uid"
+
+# A revoked token or permission is honoured this much longer, a new one refused this much longer.
+REVIEWED_S, UNKNOWN_S = 60.0, 5.0
+ALLOWED_S, DENIED_S = 30.0, 5.0
+_LONGEST_TOKEN = 16 * 1024
+_SERVICE_ACCOUNT = "system:serviceaccount:"
+
+T = TypeVar("T")
+
+
+class Reviewed(Protocol):
+    """Whom TokenReview found behind a token."""
+
+    @property
+    def username(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
+    @property
+    def groups(self) -> Sequence[str]: ...
+    @property
+    def extra(self) -> Mapping[str, Sequence[str]]: ...
+
+
+class Reviews(Protocol):
+    """Source: Kubernetes authentication.k8s.io/v1 TokenReview, authorization.k8s.io/v1 SubjectAccessReview."""
+
+    async def review(self, token: str, audiences: Sequence[str] = ()) -> Reviewed | None:
+        """Who it is; None: not authenticated, or not for one of `audiences` ((): the API server's own)."""
+        ...
+
+    async def allowed(
+        self, user: Reviewed, *, verb: str, group: str, resource: str, namespace: str = "", name: str = ""
+    ) -> bool: ...
+
+    async def allowed_path(self, user: Reviewed, *, verb: str, path: str) -> bool: ...
+
+
+@dataclass(frozen=True)
+class ClusterUser(Principal):
+    reviewed: Reviewed
+    key: tuple[object, ...]
+    """All that the cluster decides by."""
+
+
+class ClusterIdentity:
+    """Implements `identity.Identity`. `audiences`: what people's tokens must be made for; (): for the API server."""
+
+    hint = (
+        "`kubectl create token <service account>` makes one, and your cluster's login tokens do; a worker's token "
+        "opens only /v1/report."
+    )
+
+    def __init__(self, reviews: Reviews, clock: Clock, audiences: Sequence[str] = ()) -> None:
+        self._reviews, self._audiences = reviews, tuple(audiences)
+        self._users: Remembered[bytes, Reviewed | None] = Remembered(clock, _reviewed_s)
+        # Apart, so that a flood of unknown tokens keeps no worker from reporting.
+        self._workers: Remembered[bytes, Reviewed | None] = Remembered(clock, _reviewed_s)
+        self._rights: Remembered[tuple[object, ...], bool] = Remembered(clock, _decided_s)
+
+    async def authenticate(self, token: str) -> Principal | None:
+        if not _plausible(token):
+            return None
+        found = await self._users.get(_digest(token), lambda: _asked(self._reviews.review(token, self._audiences)))
+        return None if found is None else ClusterUser(found.username, found, _key(found))
+
+    async def may(self, principal: Principal, right: Right, project: str = EVERYWHERE) -> bool:
+        assert isinstance(principal, ClusterUser)
+        user = principal.reviewed
+
+        def ask() -> Awaitable[bool]:
+            if not right.resource:
+                return _asked(self._reviews.allowed_path(user, verb=right.verb, path=right.name))
+            return _asked(
+                self._reviews.allowed(
+                    user, verb=right.verb, group=GROUP, resource=right.resource, namespace=project, name=right.name
+                )
+            )
+
+        return await self._rights.get((principal.key, right, project), ask)
+
+    def own_projects(self, principal: Principal) -> frozenset[str]:
+        """A service account's own namespace."""
+        if not principal.name.startswith(_SERVICE_ACCOUNT):
+            return frozenset()
+        return frozenset({principal.name.removeprefix(_SERVICE_ACCOUNT).partition(":")[0]})
+
+    async def worker(self, token: str) -> str | None:
+        if not _plausible(token):
+            return None
+        found = await self._workers.get(_digest(token), lambda: _asked(self._reviews.review(token, (WORKER_AUDIENCE,))))
+        pods = [] if found is None else list(found.extra.get(POD_UID, ()))
+        return pods[0] if len(pods) == 1 else None
+
+
+async def _asked(answer: Awaitable[T]) -> T:
+    try:
+        return await answer
+    except StoreError as error:
+        log.warning("the cluster can't be asked about a token or a permission: %s", error)
+        raise IdentityUnavailable(str(error)) from error
+
+
+def _plausible(token: str) -> bool:
+    return token.isascii() and token.isprintable() and len(token) <= _LONGEST_TOKEN
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _key(user: Reviewed) -> tuple[object, ...]:
+    extra = tuple(sorted((name, tuple(values)) for name, values in user.extra.items()))
+    return user.username, user.uid, tuple(user.groups), extra
+
+
+def _reviewed_s(found: Reviewed | None) -> float:
+    return UNKNOWN_S if found is None else REVIEWED_S
+
+
+def _decided_s(allowed: bool) -> float:
+    return ALLOWED_S if allowed else DENIED_S

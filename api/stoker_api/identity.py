@@ -1,0 +1,101 @@
+"""Who a caller is and what it may do: the protocol the api asks, and the words in which it asks.
+
+The words are Kubernetes' own (a verb on a resource of our group, in a project) in both modes. Two implementations:
+`token_identity.py` (the token file, one machine) and `cluster_identity.py` (TokenReview and SubjectAccessReview). Asked
+by `access.py` for every request, by `jobs/checks.py` for the queue a job names, and by lists over all projects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+EVERYWHERE = ""
+"""As a project: all of them (what SubjectAccessReview means by an empty namespace)."""
+
+
+class Right(NamedTuple):
+    """A verb on a resource of the group stoker.dev; or, with an empty resource, on a path of the server (`name`)."""
+
+    verb: str
+    resource: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in self if part)
+
+
+GET_JOB = Right("get", "trainingjobs")
+LIST_JOBS = Right("list", "trainingjobs")
+CREATE_JOB = Right("create", "trainingjobs")
+UPDATE_JOB = Right("update", "trainingjobs")
+DELETE_JOB = Right("delete", "trainingjobs")
+LIST_QUEUES = Right("list", "queues")
+CREATE_QUEUE = Right("create", "queues")
+UPDATE_QUEUE = Right("update", "queues")
+DELETE_QUEUE = Right("delete", "queues")
+LIST_RUNTIMES = Right("list", "trainingruntimes")
+CREATE_RUNTIME = Right("create", "trainingruntimes")
+UPDATE_RUNTIME = Right("update", "trainingruntimes")
+DELETE_RUNTIME = Right("delete", "trainingruntimes")
+# Not `nodes`: who sees how full the GPUs are need not see every node's addresses and labels.
+LIST_NODES = Right("list", "gpunodes")
+GET_METRICS = Right("get", "", "/metrics")
+
+PROJECT_RESOURCES = frozenset({"trainingjobs"})
+
+
+def use_queue(name: str) -> Right:
+    """To spend a queue's quota. Asked with the job's project, so that a RoleBinding there can give it."""
+    return Right("use", "queues", name)
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Who asks. `name` is what jobs are stamped with."""
+
+    name: str
+
+
+class IdentityUnavailable(Exception):
+    """Whoever knows can't be asked now: neither yes nor no."""
+
+
+class Identity(Protocol):
+    """Raises everywhere: IdentityUnavailable."""
+
+    @property
+    def hint(self) -> str:
+        """Where tokens come from, for who sent none that is known."""
+        ...
+
+    async def authenticate(self, token: str) -> Principal | None:
+        """Whose token it is; None: nobody's here."""
+        ...
+
+    async def may(self, principal: Principal, right: Right, project: str = EVERYWHERE) -> bool: ...
+
+    def own_projects(self, principal: Principal) -> frozenset[str]:
+        """Projects worth asking about for this caller, whether or not they hold jobs."""
+        ...
+
+    async def worker(self, token: str) -> str | None:
+        """The uid of the pod whose own token it is; None: no worker's."""
+        ...
+
+
+async def seen_by(
+    identity: Identity, principal: Principal, projects: Iterable[str], right: Right = LIST_JOBS
+) -> Callable[[str], bool]:
+    """Which projects the caller has the right in: all at one question, else those of `projects` asked one by one.
+
+    Raises: IdentityUnavailable.
+    """
+    if await identity.may(principal, right):
+        return lambda _: True
+    asked = sorted(set(projects))
+    answers = await asyncio.gather(*(identity.may(principal, right, project) for project in asked))
+    seen = {project for project, yes in zip(asked, answers, strict=True) if yes}
+    return seen.__contains__
