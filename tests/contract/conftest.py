@@ -1,7 +1,8 @@
 """The stores the contract suite runs against, and small makers of objects.
 
 A test gets a `store` and a `project` (a namespace of its own), and names cluster-scoped objects `unique(...)`, so the
-suite may run against a store that holds other things. A new adapter joins by one entry in FACTORIES.
+suite may run against a store that holds other things. A new adapter joins by one entry in FACTORIES. On Kubernetes a
+test may ask more of `store`: `bind`, for what a pod's deletion looks like once it has a node.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ from stoker.spec.queue import Queue
 from stoker.store.clock import SystemClock
 from stoker.store.port import Store, WatchEvent
 
+from .clusters import install_crds, project_store
+
 NewStore = Callable[[], AbstractAsyncContextManager[Store]]
 _numbers = itertools.count()
 
 
-def _embedded(tmp_path: Path) -> NewStore:
+def _embedded(request: pytest.FixtureRequest) -> NewStore:
+    tmp_path: Path = request.getfixturevalue("tmp_path")
+
     @contextlib.asynccontextmanager
     async def new() -> AsyncIterator[Store]:
         async with EmbeddedStore(tmp_path / f"{next(_numbers)}.db", SystemClock()) as store:
@@ -38,12 +43,18 @@ def _embedded(tmp_path: Path) -> NewStore:
     return new
 
 
-FACTORIES = {"embedded": _embedded}
+def _kubernetes(request: pytest.FixtureRequest) -> NewStore:
+    cluster = request.getfixturevalue("control_plane")
+    install_crds(cluster)
+    return lambda: project_store(cluster)
+
+
+FACTORIES = {"embedded": _embedded, "kubernetes": _kubernetes}
 
 
 @pytest.fixture(params=sorted(FACTORIES))
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewStore:
-    return FACTORIES[request.param](tmp_path)
+def new_store(request: pytest.FixtureRequest) -> NewStore:
+    return FACTORIES[request.param](request)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Where the API server is and who we are to it: kubeconfig or the pod's own service account.
 
-Owns the `kubernetes` package's configuration and the HTTP session made from it; the only file that imports them, and
+Owns the `kubernetes` package's configuration and the HTTP session made from it; the only file that imports it, and
 only once a cluster is really used (0.4 s, 43 MiB). Credentials that change (a rotated token file, an exec plugin's
 token) are read anew when they are a minute old or the server refuses them. Called by `client.KubeClient`.
 """
@@ -10,15 +10,14 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import aiohttp
+
 from stoker.store.clock import Clock
 from stoker.store.port import Unavailable
-
-if TYPE_CHECKING:
-    import aiohttp
 
 logger = logging.getLogger(__name__)
 
@@ -117,8 +116,6 @@ def _must_exist(path: str | None) -> None:
 
 
 def _session_settings() -> dict[str, Any]:
-    import aiohttp
-
     return {
         "trust_env": False,  # asked once, at the start, instead of with every request
         "cookie_jar": aiohttp.DummyCookieJar(),
@@ -133,5 +130,3 @@ def _proxy_from_environment(url: str) -> str | None:
     if not parts.hostname or proxy_bypass(parts.hostname):
         return None
     return getproxies().get(parts.scheme)
-
-

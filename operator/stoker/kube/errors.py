@@ -49,7 +49,11 @@ class Throttled(Unavailable):
         self.retry_after_s = retry_after_s
 
 
-class Absent(NotFound):
+class OtherObject(Conflict):
+    """Another object has that name now: trying again can't help."""
+
+
+class Absent(Unavailable):
     """The API itself is missing, not an object of it: the CRD is not installed."""
 
 
@@ -90,7 +94,9 @@ def to_error(status: Status, what: str, *, wait_s: float = 0.0) -> StoreError:
                 return Absent(f"{what}: the cluster does not serve this API; are Stoker's CRDs installed?")
             return NotFound(text)
         case 409:
-            return AlreadyExists(text) if status.reason == "AlreadyExists" else Conflict(text)
+            if status.reason == "AlreadyExists":
+                return AlreadyExists(text)
+            return OtherObject(text) if "UID in precondition" in status.message else Conflict(text)
         case 410:
             return Gone(text)
         case 413 | 422:
@@ -108,6 +114,6 @@ def to_error(status: Status, what: str, *, wait_s: float = 0.0) -> StoreError:
 def _invalid(status: Status, text: str) -> StoreError:
     causes = status.details.causes
     if causes and all(cause.field == "metadata.uid" for cause in causes):
-        return Conflict(f"{text}: it is another object of that name")
+        return OtherObject(f"{text}: it is another object of that name")
     sentences = [f"{cause.field}: {cause.message}" if cause.field else cause.message for cause in causes]
     return Invalid(sentences or [status.message or text])

@@ -5,8 +5,8 @@ requests itself. Called by `client.KubeClient` around every request.
 
 There is no rate: a server that answers in 2 ms gets more from the same window than one that needs 200. The window grows
 by one per round of good answers while it is what holds us back, and is halved, once per round, when the server says 429
-or gives no answer in time: additive increase, multiplicative decrease, as TCP does (Chiu and Jain, 1989). Lanes keep small reads and
-lease renewals from standing in line behind thousands of creates.
+or gives no answer in time: additive increase, multiplicative decrease, as TCP does (Chiu and Jain, 1989). Lanes keep
+small reads and lease renewals from standing in line behind thousands of creates.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ class Slot:
 class AdaptiveLimit:
     """Cost: 1.5 µs per request that need not wait."""
 
-    def __init__(
-        self, clock: Clock, *, start: int = 16, most: int = 128, rng: random.Random | None = None
-    ) -> None:
+    def __init__(self, clock: Clock, *, start: int = 16, most: int = 128, rng: random.Random | None = None) -> None:
         """`start`: the first window; `most`: the widest."""
         self._clock, self._most, self._rng = clock, most, rng or random.Random()
         self._window = float(start)

@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from .meta import Kind, Resource, StatusModel
+from .names import API_VERSION
 
 
 class EventType(StrEnum):
@@ -33,4 +34,6 @@ class Event(Resource):
     reporting_component: str = "stoker"
 
 
-EVENTS = Kind(Event, "v1", "Event", "events", namespaced=True)
+EVENTS = Kind(
+    Event, "v1", "Event", "events", namespaced=True, field_selector=f"involvedObject.apiVersion={API_VERSION}"
+)

@@ -1,0 +1,243 @@
+"""The store port on a Kubernetes cluster.
+
+Owns which request each verb of the port is. The rules of objects (names, versions, finalizers, deletion, the cascade)
+are the API server's own. Never knows a product rule, keeps no object. Picked by main files only; everybody else holds
+a `stoker.store.port.Store`.
+
+    async with KubeClient.from_config(clock=clock, seam=seam) as client:
+        store = KubeStore(client, clock, fence=election.check)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, TypeVar
+
+from stoker.spec.event import EVENTS
+from stoker.spec.meta import Key, Kind, Resource
+from stoker.store.clock import Clock
+from stoker.store.port import Conflict, Gone, Invalid, Page, WatchEvent
+
+from . import wire as wires
+from .client import MERGE_PATCH, Call, KubeClient
+from .codec import Codec, PoisonHook
+from .errors import OtherObject
+from .fence import Fence
+from .limit import Lane
+from .watch import Patience, follow, stream_list
+from .wire import Wire
+
+T = TypeVar("T", bound=Resource)
+
+_CONFLICT_TRIES = 8
+_WRITE_TRIES = 2
+
+
+class KubeStore:
+    """Implements `stoker.store.port.Store` for any `Kind`, ours and Kubernetes' own; NODES are read-only."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        clock: Clock,
+        *,
+        fence: Fence | None = None,
+        on_poison: PoisonHook | None = None,
+        manager: str = "stoker",
+        page_limit: int = 500,
+        streaming_lists: bool = True,
+        patience: Patience | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`fence`: asked before each write. `on_poison`: told of objects that can't be read, once per version.
+
+        `manager`: the field manager of creates and updates.
+        """
+        self._client, self._clock, self._fence, self._on_poison = client, clock, fence, on_poison
+        self._manager, self._page_limit, self._streaming = manager, page_limit, streaming_lists
+        self._patience, self._rng = patience or Patience(), rng or random.Random()
+        self._codecs: dict[Kind[Any], tuple[Wire[Any], Codec[Any]]] = {}
+
+    async def get(self, kind: Kind[T], key: Key) -> T:
+        wire, codec = self._known(kind)
+        return codec.one(await self._client.request(Call("get", kind.kind, str(key)), "GET", wire.path(key)))
+
+    async def list(
+        self,
+        kind: Kind[T],
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int | None = None,
+        continue_token: str | None = None,
+    ) -> Page[T]:
+        wire, codec = self._known(kind)
+        query = _selectors(kind, labels)
+        if limit:
+            query["limit"] = str(limit)
+        if continue_token is not None:
+            query["continue"] = continue_token
+        call = Call("list", kind.kind, namespace or "", timeout_s=60.0)
+        try:
+            raw = await self._client.request(call, "GET", wire.collection(namespace), query=query)
+        except Invalid as error:
+            if continue_token is None:
+                raise
+            raise Gone(f"the continue token is none of this store: {error}") from error
+        objects, version, rest = codec.page(raw)
+        return Page(tuple(objects), version, rest or None)
+
+    async def snapshot(self, kind: Kind[T]) -> Page[T]:
+        """A streaming list where the server offers it, else pages."""
+        if self._streaming:
+            wire, codec = self._known(kind)
+            call = Call("list", kind.kind, timeout_s=60.0)
+            try:
+                return await stream_list(
+                    self._client, codec, call, wire.collection(None), _selectors(kind, None), self._patience
+                )
+            except Invalid:
+                self._streaming = False
+        found: list[T] = []
+        token: str | None = None
+        while True:
+            page = await self.list(kind, limit=self._page_limit, continue_token=token)
+            found += page.items
+            token = page.continue_token
+            if token is None:
+                return Page(tuple(found), page.resource_version)
+
+    async def watch(self, kind: Kind[T], *, since: str) -> AsyncIterator[WatchEvent[T]]:
+        if not since.isdecimal():
+            raise Gone(f"version {since!r} is not of this store: list again")
+        wire, codec = self._known(kind)
+        call = Call("watch", kind.kind)
+        query = _selectors(kind, None)
+        path = wire.collection(None)
+        async for event in follow(self._client, codec, call, path, query, since, self._patience, self._rng):
+            yield event
+
+    async def create(self, kind: Kind[T], obj: T) -> T:
+        """Tried twice when nobody knows whether it was done: then AlreadyExists may mean one's own."""
+        wire, codec = self._writable(kind)
+        path = wire.collection(obj.metadata.namespace)
+        body = wires.new_manifest(wire, obj)
+        return codec.one(await self._write("create", kind, obj.key, "POST", path, body))
+
+    async def update(self, kind: Kind[T], obj: T) -> T:
+        wire, codec = self._writable(kind)
+        path = wire.path(obj.key)
+        if not wire.ours:
+            body = wires.metadata_patch(obj)
+            return codec.one(await self._write("update", kind, obj.key, "PATCH", path, body, MERGE_PATCH))
+        meta = obj.metadata
+        if meta.resource_version:
+            body = wires.replacement(wire, obj, uid=meta.uid, resource_version=meta.resource_version)
+            return codec.one(await self._write("update", kind, obj.key, "PUT", path, body))
+        tries = 0
+        while True:  # custom resources are replaced with a version only, so take the newest
+            newest = await self.get(kind, obj.key)
+            if meta.uid and meta.uid != newest.uid:
+                raise Conflict(f"{kind} {obj.key} has the uid {newest.uid}, not {meta.uid}: it is another object")
+            version = newest.metadata.resource_version
+            body = wires.replacement(wire, obj, uid=newest.uid, resource_version=version)
+            try:
+                return codec.one(await self._write("update", kind, obj.key, "PUT", path, body))
+            except Conflict:
+                tries += 1
+                if tries >= _CONFLICT_TRIES:
+                    raise
+
+    async def patch_status(
+        self,
+        kind: Kind[T],
+        key: Key,
+        patch: Mapping[str, Any],
+        *,
+        manager: str,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> T:
+        _, codec = self._writable(kind)
+        return codec.one(await self._patch_status(kind, key, patch, manager, uid, resource_version))
+
+    async def patch_unread(
+        self, kind: Kind[T], key: Key, patch: Mapping[str, Any], *, manager: str, uid: str | None = None
+    ) -> None:
+        """`patch_status` of an object that can't be read (`on_poison`), to tell its owner so; nothing comes back."""
+        await self._patch_status(kind, key, patch, manager, uid, None)
+
+    async def delete(self, kind: Kind[T], key: Key, *, uid: str | None = None, grace_s: int | None = None) -> None:
+        wire, _ = self._writable(kind)
+        await self._write("delete", kind, key, "DELETE", wire.path(key), wires.delete_options(uid, grace_s))
+
+    async def _patch_status(
+        self,
+        kind: Kind[T],
+        key: Key,
+        patch: Mapping[str, Any],
+        manager: str,
+        uid: str | None,
+        resource_version: str | None,
+    ) -> bytes:
+        wire, _ = self._writable(kind)
+        path, body = f"{wire.path(key)}/status", wires.status_patch(patch, uid, resource_version)
+        tries = 0
+        while True:
+            try:
+                return await self._write("patch_status", kind, key, "PATCH", path, body, MERGE_PATCH, manager)
+            except OtherObject:
+                raise
+            except Conflict:  # the server gives up after a few rounds against other writers
+                tries += 1
+                if resource_version is not None or tries >= _CONFLICT_TRIES:
+                    raise
+                await self._clock.sleep(self._client.backoff_s(1))
+
+    async def _write(
+        self,
+        verb: str,
+        kind: Kind[Any],
+        key: Key,
+        method: str,
+        path: str,
+        body: bytes,
+        content_type: str = "application/json",
+        manager: str = "",
+    ) -> bytes:
+        lane = Lane.BACKGROUND if kind.kind == EVENTS.kind else Lane.WRITE
+        query = None if method == "DELETE" else {"fieldManager": f"stoker-{manager}" if manager else self._manager}
+        return await self._client.request(
+            Call(verb, kind.kind, str(key), lane=lane, tries=_WRITE_TRIES),
+            method,
+            path,
+            query=query,
+            body=body,
+            content_type=content_type,
+            fence=self._fence,
+        )
+
+    def _known(self, kind: Kind[T]) -> tuple[Wire[T], Codec[T]]:
+        found = self._codecs.get(kind)
+        if found is None:
+            wire = wires.wire(kind)
+            found = self._codecs[kind] = (wire, Codec(wire, self._on_poison))
+        return found
+
+    def _writable(self, kind: Kind[T]) -> tuple[Wire[T], Codec[T]]:
+        wire, codec = self._known(kind)
+        if wire.read_only:
+            raise Invalid([f"a {kind} is read from the cluster's own nodes and can't be written"])
+        return wire, codec
+
+
+def _selectors(kind: Kind[Any], labels: Mapping[str, str] | None) -> dict[str, str]:
+    query: dict[str, str] = {}
+    parts = [kind.label_selector] if kind.label_selector else []
+    parts += [f"{name}={value}" for name, value in (labels or {}).items()]
+    if parts:
+        query["labelSelector"] = ",".join(parts)
+    if kind.field_selector:
+        query["fieldSelector"] = kind.field_selector
+    return query
