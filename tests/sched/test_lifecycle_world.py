@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.sched.lifecycle import step
-from stoker.sched.step import Settings
+from stoker.sched.step import Settings, Surroundings
 from stoker.spec.job import ENDED, PLACED, Phase, Placed, TrainingJob
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import FINALIZER_OUTCOME, LABEL_ATTEMPT, LABEL_WORKER
+from stoker.spec.outcome import Category
 from stoker.spec.pod import (
     NEVER_STARTED,
     REJECTED,
@@ -24,20 +26,41 @@ from stoker.spec.pod import (
     ContainerState,
     ContainerStatus,
     Pod,
+    PodCondition,
     PodPhase,
     PodSpec,
     PodStatus,
     Terminated,
+    Waiting,
 )
 from stoker.spec.worker import ExitRecord
 
 SETTINGS = Settings(start_timeout_s=60, blame_s=10)
 ACTIONS = ("operate", "crash", "schedule", "begin", "succeed", "fail", "lose", "refuse", "obey", "wait")
+CLUSTER = (
+    "bind",
+    "unschedulable",
+    "admit",
+    "pull",
+    "no image",
+    "evict",
+    "drain",
+    "refuse",
+    "silence",
+    "report",
+    "vanish",
+    "force",
+    "finish deletion",
+)
 USER = ("suspend", "resume", "cancel", "again")
 
 
 class World:
-    def __init__(self, workers: int, rng: random.Random) -> None:
+    """`real`: pods are bound by a scheduler and kept by kubelets that may fall silent; else the node agent's."""
+
+    def __init__(self, workers: int, rng: random.Random, *, real: bool = False) -> None:
+        self.real = real
+        self.lost: dict[str, datetime] = {}
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.rng = rng
         self.job = TrainingJob(
@@ -51,7 +74,8 @@ class World:
     def operate(self, calls: int | None = None) -> None:
         """Reconcile until nothing is left to do, or die after `calls` calls."""
         for _ in range(12):
-            result = step(self.job, list(self.pods.values()), self.now, SETTINGS)
+            around = Surroundings(lost=self.lost)
+            result = step(self.job, list(self.pods.values()), self.now, SETTINGS, around)
             todo = []
             if result.status is not None:
                 status = result.status
@@ -86,7 +110,7 @@ class World:
                 labels={LABEL_ATTEMPT: str(self.job.status.attempt), LABEL_WORKER: str(worker)},
                 finalizers=(FINALIZER_OUTCOME,),
             ),
-            spec=PodSpec(node_name="n", containers=(Container(),)),
+            spec=PodSpec(node_name="" if self.real else "n", containers=(Container(),)),
         )
 
     def _delete(self, pod: Pod) -> None:
@@ -96,17 +120,25 @@ class World:
         if not there.metadata.finalizers:
             del self.pods[pod.metadata.name]
         elif there.metadata.deletion_timestamp is None:
-            self._meta(there, deletion_timestamp=self.now)
+            grace = timedelta(seconds=30) if self.real and there.spec.node_name else timedelta()
+            self._meta(there, deletion_timestamp=self.now + grace)
 
     def _release(self, pod: Pod) -> None:
         there = self.pods.get(pod.metadata.name)
-        assert there is not None and there.ended, "only an ended pod is let go"
-        if there.metadata.deletion_timestamp is not None:
+        assert there is not None and (there.ended or self._given_up(there)), "only an ended pod is let go"
+        if there.metadata.deletion_timestamp is not None and (there.ended or not there.spec.node_name):
             del self.pods[pod.metadata.name]
         else:
             self._meta(there, finalizers=())
 
-    def _meta(self, pod: Pod, **change: object) -> None:
+    def _given_up(self, pod: Pod) -> bool:
+        """Nobody will say how it ended: it never came to a node, or its node is silent."""
+        deleted = pod.metadata.deletion_timestamp
+        if deleted is None:
+            return False
+        return not pod.spec.node_name or (pod.spec.node_name in self.lost and deleted <= self.now)
+
+    def _meta(self, pod: Pod, **change: Any) -> None:
         self.pods[pod.metadata.name] = pod.model_copy(update={"metadata": pod.metadata.model_copy(update=change)})
 
     # -- everybody else -------------------------------------------------------------------------------------------
@@ -115,7 +147,7 @@ class World:
         waits = status.not_before is not None and status.not_before > self.now
         if status.phase is not Phase.QUEUED or self.job.spec.suspend or self.job.spec.cancel or waits:
             return
-        placement = tuple(Placed(worker=w, node="n") for w in range(self.job.spec.workers))
+        placement = tuple(Placed(worker=w, node=self._node(w)) for w in range(self.job.spec.workers))
         self._set_status(
             status.model_copy(
                 update={
@@ -128,7 +160,7 @@ class World:
         )
 
     def node(self, action: str) -> None:
-        live = [pod for pod in self.pods.values() if not pod.ended]
+        live = [p for p in self.pods.values() if not p.ended and p.spec.node_name not in ("", *self.lost)]
         if not live:
             return
         pod = self.rng.choice(live)
@@ -148,6 +180,56 @@ class World:
             self._end(pod, self.rng.choice((1, 2, 75)), told=told)
         elif action == "lose" and not pending:
             self._end(pod, 137, told=told, record=False)
+
+    def _node(self, worker: int) -> str:
+        return f"n{worker % 2}" if self.real else "n"
+
+    def cluster(self, action: str) -> None:
+        """What a scheduler, a kubelet, an administrator do with a pod, or with its node."""
+        if action == "report":
+            self.lost.clear()
+            return
+        if action == "finish deletion":  # the API server lets go of what nobody holds
+            for name, pod in list(self.pods.items()):
+                if pod.metadata.deletion_timestamp and not pod.metadata.finalizers and pod.ended:
+                    del self.pods[name]
+            return
+        if not self.pods:
+            return
+        pod = self.rng.choice(list(self.pods.values()))
+        bound, told = pod.spec.node_name, pod.metadata.deletion_timestamp is not None
+        if action == "vanish":
+            # Somebody took our finalizer off by hand. While a gang starts that looks as if the pod were not made yet.
+            if self.job.status.phase is not Phase.STARTING:
+                del self.pods[pod.metadata.name]
+            return
+        if pod.ended:
+            return
+        pending = pod.status.phase is PodPhase.PENDING
+        if action == "silence" and bound:
+            self.lost.setdefault(bound, self.now)
+        elif action in ("drain", "force"):
+            self._delete(pod)
+        elif bound and bound in self.lost:
+            return  # its kubelet says nothing any more
+        elif action == "bind" and not bound and not told:
+            node = self._node(int(pod.metadata.labels[LABEL_WORKER]))
+            bound_pod = pod.model_copy(update={"spec": pod.spec.model_copy(update={"node_name": node})})
+            self._status(bound_pod, PodStatus(conditions=(PodCondition(type="PodScheduled", status="True"),)))
+        elif action == "unschedulable" and not bound:
+            said = PodCondition(
+                type="PodScheduled", status="False", reason="Unschedulable", last_transition_time=self.now
+            )
+            self._status(pod, PodStatus(conditions=(said,)))
+        elif action in ("pull", "no image") and bound and pending:
+            reason = "ContainerCreating" if action == "pull" else self.rng.choice(("ErrImagePull", "InvalidImageName"))
+            stuck = ContainerStatus(state=ContainerState(waiting=Waiting(reason=reason)))
+            ready = PodCondition(type="PodReadyToStartContainers", status="True")
+            self._status(pod, PodStatus(conditions=(ready,), container_statuses=(stuck,)))
+        elif action == "refuse" and bound and pending:
+            self._status(pod, PodStatus(phase=PodPhase.FAILED, reason="UnexpectedAdmissionError"))
+        elif action == "evict" and bound:
+            self._status(pod, PodStatus(phase=PodPhase.FAILED, reason="Evicted", message="low on memory"))
 
     def _end(self, pod: Pod, code: int, *, told: bool, record: bool = True) -> None:
         at = self.now.timestamp()
@@ -181,18 +263,28 @@ class World:
 
     # -- what must hold -------------------------------------------------------------------------------------------
     def check(self) -> None:
-        live = {pod.metadata.labels[LABEL_ATTEMPT] for pod in self.pods.values() if not pod.ended}
+        live = {
+            pod.metadata.labels[LABEL_ATTEMPT]
+            for pod in self.pods.values()
+            if not pod.ended and not self._given_up(pod) and pod.metadata.finalizers
+        }
         assert len(live) <= 1, f"attempts {live} run side by side"
         if live:
             assert live == {str(self.job.status.attempt)}
             assert self.job.status.phase in PLACED, "processes live although the job holds no place"
         for attempt in self.job.status.attempts:
             assert len(attempt.workers) == self.job.spec.workers
+        theirs = {Category.REJECTED, Category.INTERRUPTED, Category.START_TIMEOUT}
+        if self.job.status.phase is Phase.FAILED:
+            assert self.job.status.attempts[-1].category not in theirs, "the cluster's doings failed the job"
 
     def settle(self) -> None:
         """When users rest and workers obey, a job comes to rest and nothing of it is left running."""
         for _ in range(400):
             self.operate()
+            if self.real:
+                for action in ("report", "bind", "bind", "bind", "finish deletion"):
+                    self.cluster(action)
             for action in ("begin", "obey", "succeed"):
                 self.node(action)
             self.schedule()
@@ -205,6 +297,7 @@ class World:
         assert all(pod.ended for pod in self.pods.values())
         assert not any(pod.metadata.finalizers for pod in self.pods.values())
         assert not self.job.status.placement
+        assert len(self.created) == len(set(self.created))
 
 
 @settings(max_examples=400, deadline=None)
@@ -226,6 +319,45 @@ def test_whatever_happens_no_job_is_lost_doubled_or_stuck(workers: int, seed: in
             world.now += timedelta(seconds=world.rng.choice((1, 20, 90, 4000)))
         elif action in USER:
             world.user(action)
+        else:
+            world.node(action)
+        world.check()
+    world.settle()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    workers=st.integers(1, 3),
+    seed=st.integers(0, 2**32 - 1),
+    script=st.lists(
+        st.one_of(
+            st.sampled_from(("operate", "crash", "schedule", "bind", "begin", "wait")),
+            st.sampled_from(ACTIONS),
+            st.sampled_from(CLUSTER),
+            st.sampled_from(CLUSTER),
+            st.sampled_from(USER),
+        ),
+        min_size=40,
+        max_size=160,
+    ),
+)
+def test_whatever_a_cluster_does_no_job_is_lost_doubled_or_stuck_and_no_retry_of_its_users_spent(
+    workers: int, seed: int, script: list[str]
+) -> None:
+    world = World(workers, random.Random(seed), real=True)
+    for action in script:
+        if action == "operate":
+            world.operate()
+        elif action == "crash":
+            world.operate(calls=world.rng.randint(0, 3))
+        elif action == "schedule":
+            world.schedule()
+        elif action == "wait":
+            world.now += timedelta(seconds=world.rng.choice((1, 5, 20, 90, 130, 4000)))
+        elif action in USER:
+            world.user(action)
+        elif action in CLUSTER:
+            world.cluster(action)
         else:
             world.node(action)
         world.check()

@@ -156,7 +156,9 @@ def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, ground: _Gro
     if all(ground.is_over(pod) for pod in mine.values()) and (complete or stopping):
         return end_attempt(job, mine, now, ground.settings.blame_s, ground.around)
 
-    held = hold_up(job, mine, now, ground.settings) if status.phase is Phase.STARTING else None
+    # Once all of them run nothing is held up, however long it took.
+    late = not complete or any(pod.status.phase is PodPhase.PENDING for pod in mine.values())
+    held = hold_up(job, mine, now, ground.settings) if late and status.phase is Phase.STARTING else None
     asked = _asked(job, held, ground)
     if asked is not None:
         return asked

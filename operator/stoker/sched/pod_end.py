@@ -67,8 +67,15 @@ def exit_record(pod: Pod) -> ExitRecord | None:
     if terminated is None or not terminated.message.startswith("{"):
         return None
     try:
-        return ExitRecord.model_validate(from_json(terminated.message, allow_partial=True))
-    except (ValidationError, ValueError):
+        told = from_json(terminated.message, allow_partial=True)
+        return ExitRecord.model_validate(told)
+    except ValidationError as error:
+        torn = {fault["loc"][0] for fault in error.errors()}
+    except ValueError:
+        return None
+    try:
+        return ExitRecord.model_validate({name: value for name, value in told.items() if name not in torn})
+    except ValidationError:
         return None
 
 
