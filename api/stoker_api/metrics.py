@@ -54,6 +54,17 @@ class ApiMetrics:
         self.progress_writes = Counter(
             "stoker_api_progress_writes_total", "Writes of progress into job status.", registry=self.registry
         )
+        self.log_bytes = Counter(
+            "stoker_api_log_bytes_total",
+            "Bytes of logs that workers posted and the api took.",
+            registry=self.registry,
+        )
+        self.log_posts = Counter(
+            "stoker_api_log_posts_total",
+            "Posts of logs by what became of them (taken, gap, full, refused).",
+            ["outcome"],
+            registry=self.registry,
+        )
         for collector in collectors:
             self.registry.register(collector)
 

@@ -87,6 +87,13 @@ class ProgressReport(StatusModel):
     progress: Progress
 
 
+class LogHeld(StatusModel):
+    """The answer to `POST /v1/report/log`."""
+
+    offset: int
+    """How much of the worker's log is held without a gap: where the next piece is to begin."""
+
+
 class WhoAmI(StatusModel):
     name: str
     role: str

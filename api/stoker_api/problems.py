@@ -39,6 +39,7 @@ class Code(StrEnum):
     ALREADY_EXISTS = "AlreadyExists"
     CONFLICT = "Conflict"
     NOT_ENDED = "NotEnded"
+    LOG_GAP = "LogGap"
     QUEUE_IN_USE = "QueueInUse"
     QUEUE_PROTECTED = "QueueProtected"
     RUNTIME_IN_USE = "RuntimeInUse"
@@ -55,6 +56,7 @@ class Code(StrEnum):
     INTERNAL_ERROR = "InternalError"
     TOO_MANY_STREAMS = "TooManyStreams"
     UNAVAILABLE = "Unavailable"
+    LOGS_FULL = "LogsFull"
     BAD_REQUEST = "BadRequest"
 
 
@@ -80,6 +82,7 @@ CATALOGUE: dict[Code, Entry] = {
     Code.ALREADY_EXISTS: Entry(409, "The name is taken"),
     Code.CONFLICT: Entry(409, "Others changed it at the same time", retryable=True),
     Code.NOT_ENDED: Entry(409, "The job can't be retried now"),
+    Code.LOG_GAP: Entry(409, "The log is held up to an earlier offset", retryable=True),
     Code.QUEUE_IN_USE: Entry(409, "The queue is in use"),
     Code.QUEUE_PROTECTED: Entry(409, "The queue can't be deleted"),
     Code.RUNTIME_IN_USE: Entry(409, "The runtime is in use"),
@@ -96,6 +99,7 @@ CATALOGUE: dict[Code, Entry] = {
     Code.INTERNAL_ERROR: Entry(500, "Stoker met an error of its own", retryable=True),
     Code.TOO_MANY_STREAMS: Entry(503, "Too many open streams", retryable=True),
     Code.UNAVAILABLE: Entry(503, "The store can't answer now", retryable=True),
+    Code.LOGS_FULL: Entry(507, "The log can't be kept now", retryable=True),
 }
 
 

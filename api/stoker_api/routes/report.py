@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
-from pydantic import ValidationError
+from fastapi import APIRouter, Query, Request
+from pydantic import Field, ValidationError
 from starlette.responses import Response
 
 from stoker.spec.job import TrainingJob
@@ -15,14 +15,28 @@ from stoker.spec.meta import Key
 from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
 from stoker.spec.pod import Pod
 from stoker_api.access import Access, access
-from stoker_api.bodies import body_of, json_body
+from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.faults import invalid_fields
-from stoker_api.models import ProgressReport
-from stoker_api.problems import Code, Problem
+from stoker_api.models import LogHeld, ProgressReport
+from stoker_api.problems import MEDIA_TYPE as PROBLEM
+from stoker_api.problems import TRACE_ID, Code, Problem
 from stoker_api.services import Services, services
+from stoker_api.worker_logs.source import WorkerLogSource
+from stoker_api.worker_logs.storage import LogGone, LogsFull
+from stoker_api.worker_logs.stored import Gap
+
+from .common import QueryModel
 
 router = APIRouter(tags=["report"])
 MAX_REPORT = 64 * 1024
+OCTETS = "application/octet-stream"
+_BYTES = {"type": "string", "format": "binary"}
+_FULL_RETRY_S = 30
+
+
+class LogQuery(QueryModel):
+    offset: int = Field(ge=0, lt=2**53, description="Which byte of the worker's log the body begins with.")
+    lost: bool = Field(default=False, description="Nothing before `offset` can be sent any more.")
 
 
 @router.post("/v1/report/progress", status_code=204, response_model=None, openapi_extra=body_of("ProgressReport"))
@@ -44,6 +58,61 @@ async def report_progress(request: Request) -> Response:
         found.news.tell(job.uid)
     found.metrics.reports.labels("taken" if taken else "stale").inc()
     return Response(status_code=204)
+
+
+@router.post(
+    "/v1/report/log",
+    response_model=LogHeld,
+    openapi_extra={"requestBody": {"required": True, "content": {OCTETS: {"schema": _BYTES}}}},
+    responses={409: {"model": LogHeld, "description": "The body begins too late; go on at the offset told."}},
+)
+@access(Access.WORKER)
+async def report_log(request: Request, query: Annotated[LogQuery, Query()]) -> Response:
+    """A piece of the worker's log. What is held already is left aside, so every piece may be posted again."""
+    found = services(request)
+    posts = found.metrics.log_posts
+    outcome = "refused"
+    try:
+        source, pod_uid = _log_source(found), request.state.pod_uid
+        owner = source.owner_of(pod_uid)
+        if owner is None:
+            raise Problem(Code.NOT_FOUND, "There is no such pod (yet), or its job is gone.")
+        data = await _octets(request)
+        try:
+            held = await source.take(pod_uid, owner, query.offset, data, lost=query.lost)
+        except Gap as gap:
+            outcome = "gap"
+            problem = Problem(Code.LOG_GAP, f"Post again from offset {gap.wanted} on.")
+            body = problem.document(request.scope.get(TRACE_ID, "")) | {"offset": gap.wanted}
+            return Response(json.dumps(body), status_code=problem.status, media_type=PROBLEM)
+        except LogsFull as full:
+            outcome = "full"
+            raise Problem(Code.LOGS_FULL, f"{full}. Keep it and post it later.", retry_after_s=_FULL_RETRY_S) from None
+        except LogGone:
+            raise Problem(Code.NOT_FOUND, "The pod's job is gone, and its log with it.") from None
+        outcome = "taken"
+        found.metrics.log_bytes.inc(len(data))
+        return json_response(LogHeld(offset=held).model_dump_json(by_alias=True).encode())
+    finally:
+        posts.labels(outcome).inc()
+
+
+def _log_source(found: Services) -> WorkerLogSource:
+    source = found.deps.logs
+    if not isinstance(source, WorkerLogSource):
+        raise Problem(Code.NOT_FOUND, "This server reads its workers' logs where they are written; nothing to post.")
+    return source
+
+
+async def _octets(request: Request) -> bytes:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != OCTETS:
+        raise Problem(
+            Code.UNSUPPORTED_MEDIA_TYPE,
+            f"The body is {media_type or 'of no type'}; send the log's bytes as {OCTETS}.",
+            headers={"Accept": OCTETS},
+        )
+    return await request.body()
 
 
 def _parse(body: bytes) -> ProgressReport:

@@ -1,0 +1,107 @@
+"""Fetches workers' output from the kubelet's copy into the stored logs, where the worker itself does not ship it.
+
+Owns the tasks that follow workers without a supervisor. Called by `source.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from stoker.spec.pod import Pod
+
+from .storage import LogGone, LogsFull, ShippedLogs
+from .stored import Gap, LogOwner
+from .tail import ANCHOR_BYTES, PodLogTail, rest_of
+
+log = logging.getLogger(__name__)
+
+COPY_BYTES = 64 << 20
+"""Of the kubelet's copy at most so much is looked at, the newest; its own limit is 10 MiB a file unless set."""
+COPY_S = 60.0
+_TOGETHER = 64
+"""Workers followed at a time: each is a connection to the API server and the kubelet."""
+_ROTATED = b"[stoker] some output may be missing or repeated here: the kubelet had begun a new file\n"
+
+
+class Puller:
+    def __init__(self, shipped: ShippedLogs, tail: PodLogTail, tell: Callable[[str], None]) -> None:
+        self._shipped, self._tail, self._tell = shipped, tail, tell
+        self._follows: dict[str, asyncio.Task[None]] = {}
+        self._shipping: set[str] = set()
+
+    def give_way(self, pod_uid: str) -> None:
+        """The worker ships its log itself after all."""
+        task = self._follows.get(pod_uid)
+        if task is not None:
+            self._shipping.add(pod_uid)
+            task.cancel()
+
+    def follow(self, pod: Pod, owner: LogOwner) -> None:
+        """See to it that this worker's output is followed."""
+        if pod.uid in self._follows or pod.uid in self._shipping or len(self._follows) >= _TOGETHER:
+            return
+        task = asyncio.create_task(self._follow(pod, owner))
+        self._follows[pod.uid] = task
+        task.add_done_callback(lambda _: self._follows.pop(pod.uid, None))
+
+    async def complete(self, pod: Pod, owner: LogOwner, held: int, total: int | None) -> None:
+        """Append what the copy has behind the `held` bytes. Raises: LogsFull, LogGone, OSError, LookupError."""
+        following = self._follows.get(pod.uid)
+        if following is not None:  # it ends with the container
+            await asyncio.wait([following], timeout=COPY_S)
+            following.cancel()
+            held = await self._shipped.held(pod.uid, owner)
+        copy = bytearray()
+        async with asyncio.timeout(COPY_S):
+            async for part in self._tail.stream(pod, follow=False):
+                copy += part
+                if len(copy) > 2 * COPY_BYTES:
+                    del copy[:-COPY_BYTES]
+        rest = rest_of(bytes(copy), held, await self._anchor(pod.uid), total)
+        if rest is not None:
+            await self._append(pod.uid, owner, held, rest)
+        elif total is not None and total > held:
+            missing = total - held
+            newest = bytes(copy[-missing:])
+            await self._shipped.append(pod.uid, owner, total - len(newest), newest, lost=True)
+        else:
+            await self._append(pod.uid, owner, held, _ROTATED + bytes(copy))
+
+    async def close(self) -> None:
+        tasks = list(self._follows.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, pod: Pod, owner: LogOwner) -> None:
+        try:
+            held = await self._shipped.begin_pull(pod.uid, owner)
+            anchor = await self._anchor(pod.uid)
+            seen, window = 0, b""
+            async for part in self._tail.stream(pod, follow=True):
+                if seen < held:  # what an earlier follower has stored
+                    already = min(held - seen, len(part))
+                    window = (window + part[:already])[-ANCHOR_BYTES:]
+                    seen, part = seen + already, part[already:]
+                    if seen == held and window != anchor:
+                        part = _ROTATED + part
+                if part:
+                    held = await self._append(pod.uid, owner, held, part)
+                    seen = held
+        except (OSError, LookupError, LogGone, LogsFull, Gap) as error:
+            log.info("following the output of pod %s ended: %s", pod.uid, error)
+        finally:
+            self._tell(pod.uid)
+
+    async def _append(self, pod_uid: str, owner: LogOwner, offset: int, data: bytes) -> int:
+        held = await self._shipped.append(pod_uid, owner, offset, data)
+        self._tell(pod_uid)
+        return held
+
+    async def _anchor(self, pod_uid: str) -> bytes:
+        """The last bytes that are stored."""
+        size = self._shipped.size(pod_uid) or 0
+        found = await self._shipped.read(pod_uid, max(0, size - ANCHOR_BYTES), ANCHOR_BYTES)
+        return b"" if found is None else found[0]
