@@ -11,7 +11,7 @@ TESTBED := PYTHONPATH=tools $(BIN)/python -m testbed
 
 .PHONY: help setup demo test quick newer lint format bench verify clean testbed cluster nodes cluster-down e2e
 help: ## show the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 setup: $(VENV)/.installed ## make the environment and install (once)
 $(VENV)/.installed: pyproject.toml constraints.txt tools/setup.sh
