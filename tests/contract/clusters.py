@@ -1,4 +1,4 @@
-"""The Kubernetes side of the contract suite: the CRDs installed, and a store that makes a test's namespaces as they come.
+"""The Kubernetes side of the contract suite: the CRDs installed, and a store that makes namespaces as they come.
 
 The suite names projects freely, as the embedded store allows; a cluster wants each namespace made first, with the
 service account that pods are checked against.
@@ -106,5 +106,3 @@ async def _collector_ready(store: ProjectStore, cluster: Cluster) -> None:
                 await store.client.request(Call("get", "ConfigMap"), "GET", f"{maps}/owned")
                 await asyncio.sleep(0.1)
     _ready.add(f"{cluster.url} collects")
-
-

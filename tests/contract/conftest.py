@@ -21,6 +21,7 @@ import pytest
 from stoker.local.store import EmbeddedStore
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import OwnerReference, Resource
+from stoker.spec.names import LABEL_JOB_UID
 from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
 from stoker.store.clock import SystemClock
@@ -64,6 +65,12 @@ async def store(new_store: NewStore) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
+def is_cluster(request: pytest.FixtureRequest) -> bool:
+    """For the few places where Kubernetes says the same with other words."""
+    return bool(request.node.callspec.params["new_store"] == "kubernetes")
+
+
+@pytest.fixture
 def unique() -> Callable[[str], str]:
     return lambda stem: f"{stem}-{uuid.uuid4().hex[:8]}"
 
@@ -89,9 +96,16 @@ class Make:
 
     def pod(self, project: str, name: str, owner: Resource, **metadata: Any) -> Pod:
         ref = OwnerReference(api_version=owner.api_version, kind=owner.kind, name=owner.metadata.name, uid=owner.uid)
+        labels = {LABEL_JOB_UID: owner.uid, **metadata.pop("labels", {})}
         return Pod.model_validate(
             {
-                "metadata": {"name": name, "namespace": project, "owner_references": [ref.model_dump()], **metadata},
+                "metadata": {
+                    "name": name,
+                    "namespace": project,
+                    "labels": labels,
+                    "owner_references": [ref.model_dump()],
+                    **metadata,
+                },
                 "spec": {"containers": [{"image": "busybox", "command": ["true"]}]},
             }
         )

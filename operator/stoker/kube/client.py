@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Iterator, Mapping
+import weakref
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +30,7 @@ from .auth import Endpoint
 from .errors import Throttled, parse_status, retry_after_s, to_error
 from .fence import Fence, Fenced
 from .limit import AdaptiveLimit, Lane
+from .stream import Stream
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -72,6 +74,7 @@ class KubeClient:
     ) -> None:
         self._endpoint, self._clock, self._seam = endpoint, clock, seam or Seam()
         self._rng = rng or random.Random()
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self.limit = limit or AdaptiveLimit(clock)
         """Shared by all requests of this client; for metrics."""
 
@@ -95,6 +98,8 @@ class KubeClient:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
+        for stream in tuple(self._streams):
+            stream.close()
         await self._endpoint.close()
 
     @property
@@ -138,36 +143,31 @@ class KubeClient:
         first_s, longest_s = _BACKOFF_S
         return min(longest_s, first_s * 2.0 ** min(failures - 1, 30)) * self._rng.uniform(0.5, 1.0)
 
-    @contextlib.asynccontextmanager
-    async def stream(
-        self, call: Call, path: str, query: Mapping[str, str], *, silence_s: float
-    ) -> AsyncIterator[aiohttp.StreamReader]:
-        """An answer to read as it comes; `silence_s` without a byte is an Unavailable. Raises: as `request`.
+    async def stream(self, call: Call, path: str, query: Mapping[str, str], *, silence_s: float) -> Stream:
+        """An answer to read as it comes; only its opening holds a place in the limit. One try.
 
-        Only the opening holds a place in the limit. One try.
+        Raises: as `request`; the stream's `read` then Unavailable, also after `silence_s` without a byte.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=call.timeout_s, sock_read=silence_s)
-        with self._faults(call):
-            with self._seam.crossing(f"kube.{call.verb} {call.kind}", call.about):
-                slot = await self.limit.enter(call.lane)
-                refused, wait_s = False, 0.0
-                try:
-                    async with asyncio.timeout(call.timeout_s):
-                        response = await self._send("GET", path, query, timeout=timeout)
-                        if response.status >= 400:
-                            await self._fail(call, response)
-                except Throttled as error:
-                    refused, wait_s = True, error.retry_after_s
-                    raise
-                except _Rejected as error:
-                    await self._endpoint.renew()
-                    raise error.forbidden from None
-                finally:
-                    self.limit.leave(slot, refused=refused, retry_after_s=wait_s)
-            try:
-                yield response.content
-            finally:
-                response.close()
+        slot = await self.limit.enter(call.lane)
+        refused, wait_s = False, 0.0
+        try:
+            with self._faults(call), self._seam.crossing(f"kube.{call.verb} {call.kind}", call.about):
+                async with asyncio.timeout(call.timeout_s):
+                    response = await self._send("GET", path, query, timeout=timeout)
+                    if response.status >= 400:
+                        await self._fail(call, response)
+                stream = Stream(response, str(call), silence_s)
+            self._streams.add(stream)
+            return stream
+        except Throttled as error:
+            refused, wait_s = True, error.retry_after_s
+            raise
+        except _Rejected as error:
+            await self._endpoint.renew()
+            raise error.forbidden from None
+        finally:
+            self.limit.leave(slot, refused=refused, retry_after_s=wait_s)
 
     async def _once(
         self,

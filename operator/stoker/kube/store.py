@@ -11,13 +11,13 @@ a `stoker.store.port.Store`.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from stoker.spec.event import EVENTS
 from stoker.spec.meta import Key, Kind, Resource
 from stoker.store.clock import Clock
-from stoker.store.port import Conflict, Gone, Invalid, Page, WatchEvent
+from stoker.store.port import Conflict, Gone, Invalid, Page
 
 from . import wire as wires
 from .client import MERGE_PATCH, Call, KubeClient
@@ -25,7 +25,7 @@ from .codec import Codec, PoisonHook
 from .errors import OtherObject
 from .fence import Fence
 from .limit import Lane
-from .watch import Patience, follow, stream_list
+from .watch import Patience, Source, Watch, stream_list
 from .wire import Wire
 
 T = TypeVar("T", bound=Resource)
@@ -91,12 +91,8 @@ class KubeStore:
     async def snapshot(self, kind: Kind[T]) -> Page[T]:
         """A streaming list where the server offers it, else pages."""
         if self._streaming:
-            wire, codec = self._known(kind)
-            call = Call("list", kind.kind, timeout_s=60.0)
             try:
-                return await stream_list(
-                    self._client, codec, call, wire.collection(None), _selectors(kind, None), self._patience
-                )
+                return await stream_list(self._source(kind))
             except Invalid:
                 self._streaming = False
         found: list[T] = []
@@ -108,15 +104,8 @@ class KubeStore:
             if token is None:
                 return Page(tuple(found), page.resource_version)
 
-    async def watch(self, kind: Kind[T], *, since: str) -> AsyncIterator[WatchEvent[T]]:
-        if not since.isdecimal():
-            raise Gone(f"version {since!r} is not of this store: list again")
-        wire, codec = self._known(kind)
-        call = Call("watch", kind.kind)
-        query = _selectors(kind, None)
-        path = wire.collection(None)
-        async for event in follow(self._client, codec, call, path, query, since, self._patience, self._rng):
-            yield event
+    def watch(self, kind: Kind[T], *, since: str) -> Watch[T]:
+        return Watch(self._source(kind), since)
 
     async def create(self, kind: Kind[T], obj: T) -> T:
         """Tried twice when nobody knows whether it was done: then AlreadyExists may mean one's own."""
@@ -137,13 +126,12 @@ class KubeStore:
             return codec.one(await self._write("update", kind, obj.key, "PUT", path, body))
         tries = 0
         while True:  # custom resources are replaced with a version only, so take the newest
-            newest = await self.get(kind, obj.key)
-            if meta.uid and meta.uid != newest.uid:
-                raise Conflict(f"{kind} {obj.key} has the uid {newest.uid}, not {meta.uid}: it is another object")
-            version = newest.metadata.resource_version
-            body = wires.replacement(wire, obj, uid=newest.uid, resource_version=version)
+            version = await self._version_of(kind, obj.key, meta.uid)
+            body = wires.replacement(wire, obj, uid=meta.uid, resource_version=version)
             try:
                 return codec.one(await self._write("update", kind, obj.key, "PUT", path, body))
+            except OtherObject:
+                raise
             except Conflict:
                 tries += 1
                 if tries >= _CONFLICT_TRIES:
@@ -182,9 +170,12 @@ class KubeStore:
         resource_version: str | None,
     ) -> bytes:
         wire, _ = self._writable(kind)
-        path, body = f"{wire.path(key)}/status", wires.status_patch(patch, uid, resource_version)
+        path = f"{wire.path(key)}/status"
         tries = 0
         while True:
+            # The server leaves a uid in a status patch unread, so it is compared here and held by the version.
+            version = await self._version_of(kind, key, uid) if uid and not resource_version else resource_version
+            body = wires.status_patch(wire, patch, uid, version)
             try:
                 return await self._write("patch_status", kind, key, "PATCH", path, body, MERGE_PATCH, manager)
             except OtherObject:
@@ -194,6 +185,15 @@ class KubeStore:
                 if resource_version is not None or tries >= _CONFLICT_TRIES:
                     raise
                 await self._clock.sleep(self._client.backoff_s(1))
+
+    async def _version_of(self, kind: Kind[Any], key: Key, uid: str) -> str:
+        """The newest resourceVersion. Raises: Conflict for another uid."""
+        wire, _ = self._known(kind)
+        raw = await self._client.request(Call("get", kind.kind, str(key)), "GET", wire.path(key))
+        newest = Resource.model_validate_json(raw).metadata
+        if uid and newest.uid != uid:
+            raise OtherObject(f"{kind} {key} has the uid {newest.uid}, not {uid}: it is another object of that name")
+        return newest.resource_version
 
     async def _write(
         self,
@@ -217,6 +217,11 @@ class KubeStore:
             content_type=content_type,
             fence=self._fence,
         )
+
+    def _source(self, kind: Kind[T]) -> Source[T]:
+        wire, codec = self._known(kind)
+        path, query = wire.collection(None), _selectors(kind, None)
+        return Source(self._client, codec, path, query, self._patience, self._rng)
 
     def _known(self, kind: Kind[T]) -> tuple[Wire[T], Codec[T]]:
         found = self._codecs.get(kind)

@@ -1,29 +1,25 @@
-"""A watch of the API server that lasts: resumed where it was, whatever closes it.
+"""A watch of the API server that lasts: resumed where it was when the server ends it.
 
-Owns lines, bookmarks, resuming after a clean end, and the cut-off of a connection that has fallen silent. What can't be
-resumed here is raised: Gone (list anew) or Unavailable (`WatchCache` backs off and comes back). Never holds objects.
-Called by `store.KubeStore`.
+Owns lines, bookmarks, resuming after a clean end, and streaming lists. What can't be resumed here is raised: Gone (list
+anew) or Unavailable (`WatchCache` backs off and comes back). Never holds objects. Called by `store.KubeStore`.
 
 Source: Kubernetes API concepts, "Efficient detection of changes", "Watch bookmarks", "Streaming lists".
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import random
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
-from typing import TypeVar
-
-import aiohttp
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from stoker.spec.meta import Resource
-from stoker.store.port import Gone, Page, Unavailable, WatchEvent, WatchType
+from stoker.store.port import Gone, Page, StoreError, Unavailable, WatchEvent, WatchType
 
 from .client import Call, KubeClient
 from .codec import Bookmark, Codec
 from .errors import Status, Throttled, to_error
+from .stream import Stream
 
 T = TypeVar("T", bound=Resource)
 
@@ -40,108 +36,143 @@ class Patience:
     """At most, after a clean end."""
 
 
-async def follow(
-    client: KubeClient,
-    codec: Codec[T],
-    call: Call,
-    path: str,
-    query: dict[str, str],
-    since: str,
-    patience: Patience,
-    rng: random.Random,
-) -> AsyncGenerator[WatchEvent[T], None]:
-    """The changes after `since`, without end. Raises: Gone, Unavailable, Forbidden."""
-    version, barren = since, 0
-    while True:
-        began, first = client.clock.monotonic(), version
-        async with contextlib.aclosing(_stream(client, codec, call, path, query, version, patience, rng)) as events:
-            async for event in events:
-                version = event.resource_version
-                yield event
-        if version != first or client.clock.monotonic() - began > 1.0:
-            barren = 0
-            await client.clock.sleep(rng.uniform(0.0, patience.pause_s))
-        else:  # closed at once, with nothing to say: a server that keeps doing so is left in peace
-            barren += 1
-            await client.clock.sleep(client.backoff_s(barren))
+@dataclass(frozen=True)
+class Source(Generic[T]):
+    """What is watched or listed, and how."""
+
+    client: KubeClient
+    codec: Codec[T]
+    path: str
+    query: dict[str, str]
+    patience: Patience
+    rng: random.Random
+
+    async def open(self, call: Call, query: dict[str, str]) -> Stream:
+        asked = self.query | {"watch": "true", "allowWatchBookmarks": "true"} | query
+        return await self.client.stream(call, self.path, asked, silence_s=self.patience.silence_s)
 
 
-async def stream_list(
-    client: KubeClient, codec: Codec[T], call: Call, path: str, query: dict[str, str], patience: Patience
-) -> Page[T]:
-    """All objects by a streaming list: decoded one by one as they come, without a copy of the whole on either side.
+@dataclass
+class Lines:
+    """Whole lines out of chunks; the half one that a broken connection leaves is dropped."""
+
+    rest: bytes = b""
+
+    def of(self, chunk: bytes) -> list[bytes]:
+        parts = (self.rest + chunk).split(b"\n")
+        self.rest = parts.pop()
+        return [part for part in parts if part]
+
+
+@dataclass
+class Watch(Generic[T]):
+    """The iterator: changes after `version`, without end. It may simply be dropped.
+
+    Raises: Gone, Unavailable, Forbidden.
+    """
+
+    source: Source[T]
+    version: str
+    """How far the stream has been read."""
+    _ready: deque[WatchEvent[T]] = field(default_factory=deque)
+    _failed: StoreError | None = None
+    _stream: Stream | None = None
+    _lines: Lines = field(default_factory=Lines)
+    _barren: int = 0
+    _opened_at: float = 0.0
+    _opened_version: str = ""
+
+    def __aiter__(self) -> Watch[T]:
+        return self
+
+    async def __anext__(self) -> WatchEvent[T]:
+        while not self._ready:
+            if self._failed is not None:
+                raise self._failed
+            if not self.version.isdecimal():
+                raise Gone(f"version {self.version!r} is not of this store: list again")
+            if self._stream is None:
+                await self._open()
+            else:
+                await self._read(self._stream)
+        return self._ready.popleft()
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    async def _open(self) -> None:
+        source = self.source
+        call = Call("watch", str(source.codec.kind))
+        lasts_s = max(1, round(source.rng.uniform(*source.patience.lasts_s)))
+        query = {"resourceVersion": self.version, "timeoutSeconds": str(lasts_s)}
+        self._opened_at, self._opened_version, self._lines = source.client.clock.monotonic(), self.version, Lines()
+        try:
+            self._stream = await source.open(call, query)
+        except Throttled as error:
+            await source.client.clock.sleep(error.retry_after_s * source.rng.uniform(1.0, 1.5))
+            raise
+
+    async def _read(self, stream: Stream) -> None:
+        chunk = await stream.read()
+        if not chunk:
+            self.close()
+            await self._pause()
+            return
+        for raw in self._lines.of(chunk):
+            try:
+                event = self.source.codec.line(raw)
+            except ValueError as error:
+                self._fail(Unavailable(f"watch of {self.source.codec.kind}: {raw[:100]!r} is no event: {error}"))
+                return
+            if isinstance(event, Bookmark):
+                event = WatchEvent(WatchType.BOOKMARK, event.resource_version)
+            elif isinstance(event, Status):
+                self._fail(_ended(event, f"watch {self.source.codec.kind}"))
+                return
+            self.version = event.resource_version
+            self._ready.append(event)
+
+    def _fail(self, error: StoreError) -> None:
+        """Raised once what came before it has been handed out."""
+        self._failed = error
+        self.close()
+
+    async def _pause(self) -> None:
+        """Before the watch is opened again. A server that ends it at once, with nothing to say, is left in peace."""
+        client, source = self.source.client, self.source
+        if self.version != self._opened_version or client.clock.monotonic() - self._opened_at > 1.0:
+            self._barren = 0
+            await client.clock.sleep(source.rng.uniform(0.0, source.patience.pause_s))
+        else:
+            self._barren += 1
+            await client.clock.sleep(client.backoff_s(self._barren))
+
+
+async def stream_list(source: Source[T]) -> Page[T]:
+    """All objects by a streaming list: decoded one by one as they come, no copy of the whole on either side.
 
     Raises: Invalid where the server offers none; Gone, Unavailable, Forbidden.
     """
-    asked = query | {
-        "watch": "true",
-        "sendInitialEvents": "true",
-        "resourceVersionMatch": "NotOlderThan",
-        "allowWatchBookmarks": "true",
-    }
-    found: list[T] = []
-    async with client.stream(call, path, asked, silence_s=patience.silence_s) as content:
-        async for raw in lines(content):
-            event = codec.line(raw)
-            if isinstance(event, Bookmark):
-                if event.initial_end:
+    call, found, lines = Call("list", str(source.codec.kind), timeout_s=60.0), [], Lines()
+    with await source.open(call, {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}) as stream:
+        while chunk := await stream.read():
+            for raw in lines.of(chunk):
+                try:
+                    event = source.codec.line(raw)
+                except ValueError as error:
+                    raise Unavailable(f"{call}: {raw[:100]!r} is no event: {error}") from error
+                if isinstance(event, Status):
+                    raise _ended(event, str(call))
+                if isinstance(event, WatchEvent):
+                    if event.type is WatchType.ADDED and event.object is not None:
+                        found.append(event.object)
+                elif event.initial_end:
                     return Page(tuple(found), event.resource_version)
-            elif isinstance(event, Status):
-                raise _ended(event, call)
-            elif event.type is WatchType.ADDED and event.object is not None:
-                found.append(event.object)
-            elif event.type is not WatchType.DELETED:
-                raise Unavailable(f"{call}: {event.type} before the list was complete")
     raise Unavailable(f"{call}: the stream ended before the list was complete")
 
 
-async def lines(content: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
-    """Whole lines; the half one that a broken connection leaves is dropped. Others get a turn between chunks."""
-    rest = b""
-    while True:
-        chunk = await content.readany()
-        if not chunk:
-            return
-        parts = (rest + chunk).split(b"\n")
-        rest = parts.pop()
-        for part in parts:
-            if part:
-                yield part
-        await asyncio.sleep(0)
-
-
-async def _stream(
-    client: KubeClient,
-    codec: Codec[T],
-    call: Call,
-    path: str,
-    query: dict[str, str],
-    since: str,
-    patience: Patience,
-    rng: random.Random,
-) -> AsyncGenerator[WatchEvent[T], None]:
-    """One connection's events."""
-    asked = query | {
-        "watch": "true",
-        "resourceVersion": since,
-        "allowWatchBookmarks": "true",
-        "timeoutSeconds": str(max(1, round(rng.uniform(*patience.lasts_s)))),
-    }
-    try:
-        async with client.stream(call, path, asked, silence_s=patience.silence_s) as content:
-            async for raw in lines(content):
-                event = codec.line(raw)
-                if isinstance(event, WatchEvent):
-                    yield event
-                elif isinstance(event, Bookmark):
-                    yield WatchEvent(WatchType.BOOKMARK, event.resource_version)
-                else:
-                    raise _ended(event, call)
-    except Throttled as error:
-        await client.clock.sleep(error.retry_after_s * rng.uniform(1.0, 1.5))
-        raise
-
-
-def _ended(status: Status, call: Call) -> Gone | Unavailable:
-    error = to_error(status, str(call))
+def _ended(status: Status, what: str) -> StoreError:
+    error = to_error(status, what)
     return error if isinstance(error, Gone | Unavailable) else Unavailable(str(error))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from stoker.spec.event import EVENTS, Event
 from stoker.spec.job import JOBS
@@ -124,9 +124,14 @@ def metadata_patch(obj: Resource) -> bytes:
     return _json({"metadata": metadata})
 
 
-def status_patch(patch: Mapping[str, Any], uid: str | None, resource_version: str | None) -> bytes:
-    """A merge patch of status with its preconditions. Raises: Invalid for what JSON can't say."""
+def status_patch(wire: Wire[Any], patch: Mapping[str, Any], uid: str | None, resource_version: str | None) -> bytes:
+    """A merge patch of status with its preconditions. Raises: Invalid for what could not be read back.
+
+    The CRDs leave the status open, so that an older server takes what a newer Stoker writes: values are checked here.
+    """
     body: dict[str, Any] = {"status": patch}
+    if wire.ours:
+        _check_status(wire.kind, patch)
     metadata = {"uid": uid, "resourceVersion": resource_version}
     given = {name: value for name, value in metadata.items() if value is not None}
     return _json({"metadata": given, **body} if given else body)
@@ -198,6 +203,36 @@ def _event_fields(event: Event) -> dict[str, Any]:
     }
 
 
+def _check_status(kind: Kind[Any], patch: Mapping[str, Any]) -> None:
+    """Each value that the patch sets; what it leaves out may stand in the object already. Raises: Invalid."""
+    field = kind.model.model_fields.get("status")
+    if field is None:
+        raise Invalid([f"{kind} has no status"])
+    try:
+        _status_adapter(kind.model).validate_json(_json(_without_nulls(patch)))
+    except ValidationError as error:
+        wrong = sentences(error, leave_out="missing")
+        if wrong:
+            raise Invalid([f"status.{text}" for text in wrong]) from None
+
+
+_status_adapters: dict[type[Resource], TypeAdapter[Any]] = {}
+
+
+def _status_adapter(model: type[Resource]) -> TypeAdapter[Any]:
+    """Building one costs milliseconds, so each model has one."""
+    if model not in _status_adapters:
+        annotation: Any = model.model_fields["status"].annotation
+        _status_adapters[model] = TypeAdapter(annotation)
+    return _status_adapters[model]
+
+
+def _without_nulls(patch: Any) -> Any:
+    if not isinstance(patch, Mapping):
+        return patch
+    return {name: _without_nulls(value) for name, value in patch.items() if value is not None}
+
+
 def _checked(wire: Wire[Any], manifest: dict[str, Any]) -> bytes:
     """Ours is read back before it is sent: what is stored can be read. Raises: Invalid."""
     raw = _json(manifest)
@@ -208,11 +243,12 @@ def _checked(wire: Wire[Any], manifest: dict[str, Any]) -> bytes:
     return raw
 
 
-def sentences(error: ValidationError) -> list[str]:
-    """A fault each, with the path to it."""
+def sentences(error: ValidationError, *, leave_out: str = "") -> list[str]:
+    """A fault each, with the path to it; those of the type `leave_out` are not told."""
     return [
         f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
         for fault in error.errors(include_url=False, include_context=False, include_input=False)
+        if fault["type"] != leave_out
     ]
 
 
