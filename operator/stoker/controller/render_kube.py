@@ -221,10 +221,10 @@ def _pinned(node: str) -> Affinity:
 def _pod_security(runtime: TrainingRuntimeSpec) -> PodSecurity:
     security = runtime.security
     return PodSecurity(
-        run_as_user=security.run_as_user,
-        run_as_group=security.run_as_group if security.run_as_group is not None else security.run_as_user,
-        fs_group=security.fs_group,
-        fs_group_change_policy="OnRootMismatch" if security.fs_group is not None else None,
+        run_as_user=None if security.image_user else security.run_as_user,
+        run_as_group=None if security.image_user else security.run_as_group,
+        fs_group=security.fs_group or None,
+        fs_group_change_policy="OnRootMismatch" if security.fs_group else None,
         seccomp_profile=SeccompProfile(type=security.seccomp),
     )
 

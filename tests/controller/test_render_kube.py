@@ -1,0 +1,270 @@
+"""What a worker's pod looks like on a cluster, rule by rule."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from stoker.controller.render_kube import ClusterSettings, render_pod, render_service
+from stoker.controller.render_volumes import checkpoint_claim, is_ephemeral
+from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobStatus
+from stoker.spec.meta import ObjectMeta
+from stoker.spec.runtime import TrainingRuntimeSpec
+
+SETTINGS = ClusterSettings(
+    control_image="registry.example/stoker:1",
+    trainer_image="registry.example/stoker-trainer:1",
+    api_url="http://stoker-api.stoker.svc",
+    node_lost_s=45,
+)
+
+
+def job(workers: int = 1, **spec: Any) -> TrainingJob:
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+    return TrainingJob(
+        metadata=ObjectMeta(name="net", namespace="team-a", uid="u-1", creation_timestamp=at),
+        spec={"trainer": {"command": ["python", "train.py"]}, "workers": workers} | spec,
+        status=TrainingJobStatus(
+            phase=Phase.STARTING,
+            attempt=3,
+            placement=tuple(Placed(worker=w, node=f"gpu-{w}") for w in range(workers)),
+        ),
+    )
+
+
+def pod(subject: TrainingJob, worker: int = 0, **runtime: Any) -> dict[str, Any]:
+    return render_pod(subject, worker, TrainingRuntimeSpec.model_validate(runtime), SETTINGS).dump()
+
+
+def env(rendered: dict[str, Any]) -> dict[str, Any]:
+    return {
+        one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] if "valueFrom" in one else one["value"]
+        for one in rendered["spec"]["containers"][0]["env"]
+    }
+
+
+def mounts(rendered: dict[str, Any]) -> dict[str, str]:
+    return {one["mountPath"]: one["name"] for one in rendered["spec"]["containers"][0]["volumeMounts"]}
+
+
+def volume(rendered: dict[str, Any], path: str) -> dict[str, Any]:
+    name = mounts(rendered)[path]
+    return next(
+        {k: v for k, v in one.items() if k != "name"} for one in rendered["spec"]["volumes"] if one["name"] == name
+    )
+
+
+def test_it_is_pinned_to_its_node_and_the_clusters_scheduler_has_the_last_word() -> None:
+    spec = pod(job(2), 1)["spec"]
+    assert not spec["nodeName"]
+    assert spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] == {
+        "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gpu-1"]}]}]
+    }
+
+
+def test_a_gang_finds_its_first_worker_by_name_before_anyone_is_ready() -> None:
+    spec = pod(job(2), 1)["spec"]
+    assert (spec["hostname"], spec["subdomain"]) == ("net-3-1", "net")
+    told = env(pod(job(2), 1))
+    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("net-3-0.net.team-a.svc", "29400")
+    service = render_service(job(2))
+    assert service is not None
+    assert service.dump()["spec"] == {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {"stoker.dev/job-uid": "u-1"},
+    }
+    assert service.metadata.owner_references[0].uid == "u-1"
+    assert render_service(job(1)) is None
+    assert env(pod(job(1)))["MASTER_ADDR"] == "127.0.0.1"
+    assert "hostname" not in pod(job(1))["spec"]
+
+
+def test_the_supervisor_is_put_beside_any_image() -> None:
+    spec = pod(job(trainer={"command": ["python", "train.py"], "image": "team/own:2"}))["spec"]
+    (init,), (worker,) = spec["initContainers"], spec["containers"]
+    assert init["image"] == "registry.example/stoker:1"
+    assert init["volumeMounts"] == [{"name": "stoker-supervisor", "mountPath": "/stoker"}]
+    assert worker["image"] == "team/own:2"
+    assert worker["command"] == ["/bin/sh", "/stoker/start", "python", "train.py"]
+    assert spec["restartPolicy"] == "Never"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "runtime", "image"),
+    [
+        ({"command": ["x"]}, {}, "registry.example/stoker-trainer:1"),
+        ({"command": ["x"]}, {"image": "base:1"}, "base:1"),
+        ({"command": ["x"], "image": "own:1"}, {"image": "base:1"}, "own:1"),
+        ({"recipe": "image-classification"}, {"image": "base:1"}, "base:1"),
+    ],
+)
+def test_the_image_is_the_jobs_then_the_runtimes_then_the_installations(
+    trainer: dict[str, Any], runtime: dict[str, Any], image: str
+) -> None:
+    assert pod(job(trainer=trainer), **runtime)["spec"]["containers"][0]["image"] == image
+
+
+def test_a_worker_knows_who_it_is_and_where_to_report() -> None:
+    told = env(pod(job(gpusPerWorker=2, cpu="3", checkpoint={"grace": "30s"}, env={"LR": "1"})))
+    for name, value in {
+        "STOKER_JOB": "net",
+        "STOKER_ATTEMPT": "3",
+        "STOKER_GPUS": "2",
+        "STOKER_CPU_MILLI": "3000",
+        "STOKER_GRACE_SECONDS": "30",
+        "STOKER_TERMINATION_GRACE_SECONDS": "45",
+        "STOKER_POD_UID": "metadata.uid",
+        "STOKER_POD_NAME": "metadata.name",
+        "STOKER_NODE_NAME": "spec.nodeName",
+        "STOKER_API_URL": "http://stoker-api.stoker.svc",
+        "STOKER_CHECKPOINT_DIR": "/checkpoints/u-1/checkpoints",
+        "STOKER_OUTPUT_DIR": "/checkpoints/u-1/output",
+        "HOME": "/tmp",
+        "LR": "1",
+    }.items():
+        assert told[name] == value, name
+    assert "NVIDIA_VISIBLE_DEVICES" not in told, "the device plugin's to say"
+    assert env(pod(job()))["NVIDIA_VISIBLE_DEVICES"] == "void", "an image's own `all` must not show it any GPU"
+    assert pod(job(checkpoint={"grace": "30s"}))["spec"]["terminationGracePeriodSeconds"] == 45
+
+
+def test_a_jobs_own_variables_come_over_the_runtimes() -> None:
+    told = env(pod(job(env={"NCCL_DEBUG": "WARN"}), env={"NCCL_DEBUG": "INFO", "HTTP_PROXY": "p"}))
+    assert (told["NCCL_DEBUG"], told["HTTP_PROXY"]) == ("WARN", "p")
+
+
+def test_devices_stand_in_the_limits_and_memory_in_both() -> None:
+    resources = pod(job(gpusPerWorker=2, cpu="3", memory="8Gi"), extendedResources={"rdma/hca": 1})["spec"][
+        "containers"
+    ][0]["resources"]
+    assert resources["limits"] == {"memory": "8Gi", "nvidia.com/gpu": "2", "rdma/hca": "1"}
+    assert resources["requests"] == {"cpu": "3", **resources["limits"]}
+
+
+def test_it_meets_the_restricted_standard_unless_the_runtime_widens_it() -> None:
+    spec = pod(job())["spec"]
+    assert spec["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "fsGroup": 65532,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    for container in (*spec["initContainers"], *spec["containers"]):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "privileged": False,
+            "runAsNonRoot": True,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    assert (spec["automountServiceAccountToken"], spec["enableServiceLinks"]) == (False, False)
+    security = {"addCapabilities": ["IPC_LOCK"], "readOnlyRoot": False, "imageUser": True, "fsGroup": 0}
+    wide = pod(job(), security=security)["spec"]
+    assert wide["containers"][0]["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"], "drop": ["ALL"]}
+    assert wide["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is False
+    assert "runAsUser" not in wide["securityContext"] and "fsGroup" not in wide["securityContext"]
+    assert wide["initContainers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}, "ours needs nothing"
+
+
+def test_what_an_administrator_gives_by_name() -> None:
+    spec = pod(
+        job(gpusPerWorker=1),
+        nodeSelector={"pool": "h100"},
+        tolerations=[{"key": "team", "value": "a", "effect": "NoSchedule"}],
+        runtimeClass="nvidia",
+        priorityClass="training",
+        serviceAccount="trainer",
+        pullSecrets=["registry"],
+        hostNetwork=True,
+        volumes=[{"name": "sets", "source": {"hostPath": {"path": "/sets"}}, "mountPath": "/sets"}],
+    )["spec"]
+    assert spec["nodeSelector"] == {"pool": "h100"}
+    assert spec["tolerations"] == [
+        {"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"},
+        {"key": "nvidia.com/gpu", "operator": "Exists"},
+        {
+            "key": "node.kubernetes.io/not-ready",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": 45,
+        },
+        {
+            "key": "node.kubernetes.io/unreachable",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": 45,
+        },
+    ]
+    assert (spec["runtimeClassName"], spec["priorityClassName"], spec["serviceAccountName"]) == (
+        "nvidia",
+        "training",
+        "trainer",
+    )
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
+    assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    rendered = pod(job(), volumes=[{"name": "sets", "source": {"hostPath": {"path": "/sets"}}, "mountPath": "/sets"}])
+    assert volume(rendered, "/sets") == {"hostPath": {"path": "/sets"}}
+    assert "nvidia.com/gpu" not in [toleration.get("key") for toleration in rendered["spec"]["tolerations"]]
+
+
+def test_jobs_that_share_a_nodes_network_have_ports_of_their_own() -> None:
+    other = job(2).model_copy(update={"metadata": job(2).metadata.model_copy(update={"uid": "u-2"})})
+    ports = [env(pod(one, worker, hostNetwork=True))["MASTER_PORT"] for one in (job(2), other) for worker in (0, 1)]
+    assert ports[0] == ports[1] != ports[2] == ports[3]
+
+
+def test_shared_memory_is_half_of_the_workers_unless_the_runtime_says() -> None:
+    assert volume(pod(job(memory="4Gi")), "/dev/shm") == {"emptyDir": {"medium": "Memory", "sizeLimit": str(2 * 2**30)}}
+    assert volume(pod(job(), sharedMemory="1Gi"), "/dev/shm")["emptyDir"]["sizeLimit"] == "1Gi"
+    assert volume(pod(job()), "/tmp") == {"emptyDir": {}}
+
+
+def test_its_only_token_is_for_reports() -> None:
+    token = {"audience": "stoker", "expirationSeconds": 3600, "path": "token"}
+    assert volume(pod(job()), "/var/run/secrets/stoker.dev") == {
+        "projected": {"sources": [{"serviceAccountToken": token}]}
+    }
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "runtime", "source", "made"),
+    [
+        ({"claim": "mine"}, {"checkpoints": {"claim": "shared"}}, {"claimName": "mine"}, False),
+        ({}, {"checkpoints": {"claim": "shared"}}, {"claimName": "shared"}, False),
+        ({}, {"checkpoints": {"template": {"size": "10Gi"}}}, {"claimName": "net-checkpoints"}, True),
+        ({"claim": "mine"}, {"checkpoints": {"template": {"size": "10Gi"}}}, {"claimName": "mine"}, False),
+        ({}, {}, None, False),
+    ],
+)
+def test_checkpoints_are_kept_by_the_jobs_claim_then_the_runtimes_then_nobody(
+    checkpoint: dict[str, Any], runtime: dict[str, Any], source: dict[str, Any] | None, made: bool
+) -> None:
+    subject, spec = job(checkpoint=checkpoint), TrainingRuntimeSpec.model_validate(runtime)
+    expected = {"persistentVolumeClaim": source} if source else {"emptyDir": {}}
+    assert volume(pod(subject, **runtime), "/checkpoints") == expected
+    assert is_ephemeral(subject, spec) is (source is None)
+    claim = checkpoint_claim(subject, spec)
+    assert (claim is not None) is made
+    if claim is not None:
+        assert claim.dump()["spec"] == {
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": "10Gi"}},
+        }
+        assert claim.metadata.owner_references[0].uid == "u-1"
+
+
+def test_data_is_mounted_where_the_job_says_read_only_by_default() -> None:
+    data = [
+        {"name": "a", "claim": "imagenet"},
+        {"name": "b", "claim": "x", "subPath": "s", "mountPath": "/in", "readOnly": False},
+    ]
+    rendered = pod(job(data=data))
+    assert volume(rendered, "/data/a") == {"persistentVolumeClaim": {"claimName": "imagenet", "readOnly": True}}
+    assert volume(rendered, "/in") == {"persistentVolumeClaim": {"claimName": "x"}}
+    found = {one["mountPath"]: one for one in rendered["spec"]["containers"][0]["volumeMounts"]}
+    assert found["/data/a"]["readOnly"] is True
+    assert found["/in"]["subPath"] == "s" and "readOnly" not in found["/in"]
