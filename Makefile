@@ -56,5 +56,11 @@ bench: setup ## speed and memory, with machine and versions
 verify: setup ## the proofs of docs/verify.md, one after the other (about half an hour)
 	@bash tools/verify.sh
 
+images: setup ## build the images that changed (root, buildah, mmdebstrap; no registry)
+	@PYTHONPATH=tools $(BIN)/python -m images build
+
+image-check: setup ## build all images, CUDA's too (30 GB free disk), and start each under runc
+	@PYTHONPATH=tools $(BIN)/python -m images check
+
 clean: ## remove environments and run data
 	rm -rf .venv* .stoker .mypy_cache .ruff_cache .pytest_cache

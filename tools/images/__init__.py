@@ -1,0 +1,11 @@
+"""The project's container images, built without a registry: `ensure` gives one, built only when its inputs changed.
+
+Called by `make images`, `make image-check` and the bed of `make e2e`. By hand: `PYTHONPATH=tools python -m images`.
+Needs root, buildah and mmdebstrap. Never pushes anywhere and never writes this machine's mirrors into a layer.
+"""
+
+from .catalogue import RECIPES, Recipe
+from .ensuring import BuildFailed, Image, ensure
+from .machine import Missing, NotEnoughDisk
+
+__all__ = ["RECIPES", "BuildFailed", "Image", "Missing", "NotEnoughDisk", "Recipe", "ensure"]

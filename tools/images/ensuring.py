@@ -1,0 +1,139 @@
+"""`ensure`: an image by name and as an archive, built only when its inputs changed. The package's face."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import building, machine
+from .catalogue import RECIPES, REGISTRY, ROOT, Recipe, base_reference
+
+Say = Callable[[str], None]
+
+
+class BuildFailed(Exception):
+    """An image could not be built; the message ends with what the builder said."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that exists."""
+
+    name: str
+    """With tag: stoker.local/stoker:0123456789ab."""
+    archive: Path
+    """docker-archive, layers not compressed."""
+
+    def figures(self) -> dict[str, float]:
+        """How it came about: `build_s`, `export_s`, `archive_bytes`."""
+        return json.loads(_figures_file(self.archive).read_text())
+
+
+def ensure(name: str, say: Say = lambda line: None) -> Image:
+    """The image `name` of the catalogue as the working tree has it now.
+
+    Needs no builder where the archive of these inputs is there already. One build at a time; others wait.
+    Raises: machine.Missing, machine.NotEnoughDisk, BuildFailed.
+    Cost: digest 10 ms. See docs/images.md for builds.
+    """
+    recipe = RECIPES[name]
+    image = _named(recipe)
+    if _done(image):
+        return image
+    folder = machine.cache_folder()
+    machine.require("buildah")
+    folder.mkdir(parents=True, exist_ok=True)
+    with _one_at_a_time(folder / ".lock"), tempfile.TemporaryDirectory(prefix="stoker-context-") as context:
+        recipe.snapshot(Path(context))
+        image = _named(recipe, Path(context))
+        if _done(image):
+            return image
+        machine.require_disk(name, recipe.disk_bytes, folder, building.STORAGE)
+        say(f"{name}: building {image.name}")
+        try:
+            _make(recipe, image, Path(context), say)
+        except building.CommandFailed as error:
+            raise BuildFailed(f"{name}: {error}") from None
+        _forget_older(recipe, image)
+    return image
+
+
+def _named(recipe: Recipe, root: Path = ROOT) -> Image:
+    reference = recipe.reference(root)
+    return Image(reference, machine.cache_folder() / f"{recipe.name}-{reference.rpartition(':')[2]}.tar")
+
+
+def _done(image: Image) -> bool:
+    return image.archive.is_file() and _figures_file(image.archive).is_file()
+
+
+def _make(recipe: Recipe, image: Image, context: Path, say: Say) -> None:
+    started = time.monotonic()
+    if recipe.on_base and not building.present(base_reference()) and base_reference().startswith(REGISTRY):
+        building.make_base(base_reference())
+        say(f"base: {base_reference()} in {time.monotonic() - started:.0f} s")
+    began = time.monotonic()
+    if recipe.dockerfile is None:
+        building.tag(base_reference(), image.name)
+    else:
+        args = {"BASE": base_reference(), "VERSION": _version(), "REVISION": _revision()} if recipe.on_base else {}
+        if not recipe.on_base:
+            building.add_busybox(context)
+        building.build(image.name, context / recipe.dockerfile, recipe.target, args, context)
+    built = time.monotonic()
+    building.export(image.name, image.archive)
+    figures = {
+        "build_s": round(built - began, 1),
+        "export_s": round(time.monotonic() - built, 1),
+        "archive_bytes": image.archive.stat().st_size,
+    }
+    _figures_file(image.archive).write_text(json.dumps(figures))
+    say(
+        f"{recipe.name}: {figures['archive_bytes'] / 1e6:,.0f} MB, built in {figures['build_s']} s, "
+        f"exported in {figures['export_s']} s"
+    )
+
+
+def _forget_older(recipe: Recipe, image: Image) -> None:
+    for old in image.archive.parent.glob(f"{recipe.name}-*.tar"):
+        if old != image.archive:
+            _figures_file(old).unlink(missing_ok=True)
+            old.unlink()
+    for reference in building.others(image.name.rpartition(":")[0], image.name):
+        building.forget(reference)
+
+
+def _figures_file(archive: Path) -> Path:
+    return archive.with_suffix(".json")
+
+
+def _version() -> str:
+    text = (ROOT / "operator/stoker/__init__.py").read_text()
+    return text.partition('__version__ = "')[2].partition('"')[0]
+
+
+def _revision() -> str:
+    """The commit, "-dirty" where the tree differs from it; "unknown" outside of a repository."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=40", "--match="],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+    )
+    return done.stdout.strip() or "unknown"
+
+
+@contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
