@@ -13,6 +13,7 @@ from pathlib import Path
 from testbed import build
 from testbed.control_plane import API, ControlPlane
 from testbed.errors import BedError, Unavailable
+from testbed.nodes import NodeBed
 from testbed.teardown import tear_down
 
 
@@ -29,6 +30,10 @@ def main() -> int:
     building.add_argument("--or-skip", action="store_true", help="say so where it can't be built (not in CI)")
     cluster = commands.add_parser("cluster", help="a control plane on loopback")
     cluster.add_argument("action", choices=["up", "down"])
+    nodes = commands.add_parser("nodes", help="a control plane and real nodes with pretend GPUs (root)")
+    nodes.add_argument("action", choices=["up", "down"])
+    nodes.add_argument("gpus", nargs="*", type=int, default=[4, 4], help="pretend GPUs of each node (4 4)")
+    nodes.add_argument("--image", action="append", type=Path, default=[], help="an image archive for every node")
     down = commands.add_parser("down", help="stop and remove everything of the bed in a folder")
     down.add_argument("folder", type=Path, nargs="?", default=None)
     commands.add_parser("status", help="what runs")
@@ -50,6 +55,12 @@ def _run(asked: argparse.Namespace) -> int:
         tear_down(getattr(asked, "folder", None) or folder)
         return 0
     build.build("control-plane")
+    if asked.command == "nodes":
+        build.build("nodes")
+        bed = NodeBed(folder, gpus=asked.gpus, archives=asked.image, guarded=False).start()
+        print(bed.kubectl("get", "nodes"), file=sys.stderr)
+        print(f"export KUBECONFIG={bed.kubeconfig}")
+        return 0
     plane = ControlPlane.attach(folder)
     if plane is None:
         tear_down(folder)  # what a killed run left there

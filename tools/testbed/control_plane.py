@@ -117,6 +117,13 @@ class ControlPlane(Cluster):
         """Waits until /readyz says ok. Raises: BedError with the end of the API server's log."""
         self.parts[API].until(lambda: self.get("/readyz") == "ok", "/readyz of the API server", timeout_s)
 
+    def add_part(self, name: str, *argv: str) -> Part:
+        """Starts one more program beside the control plane's own."""
+        self.parts[name] = Part(self.folder, name, list(argv), prefix=self._prefix)
+        self.parts[name].start()
+        self._write_record()
+        return self.parts[name]
+
     def token(self, user: str) -> str:
         tokens: dict[str, str] = json.loads((self.folder / "tokens.json").read_text())
         return tokens[user]
@@ -144,8 +151,7 @@ class ControlPlane(Cluster):
             self._part(CONTROLLERS, arguments.controller_manager(at, kubelets=bool(self._prefix))).start()
         if self._scheduler:
             self._part(SCHEDULER, arguments.scheduler(at)).start()
-        record = {"address": self.address, "url": self.url, "parts": list(self.parts)}
-        (self.folder / "plane.json").write_text(json.dumps(record))
+        self._write_record()
         if self._controllers:
             account = "/api/v1/namespaces/default/serviceaccounts/default"
             self.parts[CONTROLLERS].until(lambda: '"uid"' in self.get(account), "the default account", READY_TIMEOUT_S)
@@ -157,6 +163,10 @@ class ControlPlane(Cluster):
         argv = [str(self._programs[name]), *argv, *self._args.get(name, [])]
         self.parts[name] = Part(self.folder, name, argv, prefix=self._prefix)
         return self.parts[name]
+
+    def _write_record(self) -> None:
+        record = {"address": self.address, "url": self.url, "parts": list(self.parts)}
+        (self.folder / "plane.json").write_text(json.dumps(record))
 
     def _kill_parts(self) -> None:
         kill_all(self.folder)

@@ -154,10 +154,16 @@ def is_bed(folder: Path) -> bool:
 
 def is_marked(pid: int, bed: Path) -> bool:
     """Whether this live process belongs to the bed. Zombies have no environment and count as gone."""
+    process = Path(f"/proc/{pid}")
     try:
-        return f"{MARK}={bed}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes() + b"\0"
+        for _ in range(100):
+            if environment := (process / "environ").read_bytes():
+                return f"{MARK}={bed}\0".encode() in environment + b"\0"
+            (process / "exe").readlink()  # fails for zombies and kernel threads
+            time.sleep(0.001)  # in the middle of an exec the environment is empty for a moment
     except OSError:
-        return False
+        pass
+    return False
 
 
 def marked(bed: Path) -> Iterator[int]:
@@ -167,15 +173,15 @@ def marked(bed: Path) -> Iterator[int]:
             yield int(entry.name)
 
 
-def kill_all(bed: Path) -> int:
-    """SIGKILL for every process of the bed until none is left; returns how many there were.
+def kill_all(bed: Path, *, argument: str = "") -> int:
+    """SIGKILL for every process of the bed (with this text among its arguments) until none is left; returns how many.
 
     Raises: BedError where one does not die within ten seconds.
     """
     seen: set[int] = set()
 
     def none_left() -> bool:
-        pids = list(marked(bed))
+        pids = [pid for pid in marked(bed) if argument in _arguments(pid)]
         seen.update(pids)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -184,3 +190,10 @@ def kill_all(bed: Path) -> int:
 
     until(none_left, f"end of the processes of {bed}", 10)
     return len(seen)
+
+
+def _arguments(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""

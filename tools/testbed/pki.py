@@ -56,6 +56,12 @@ def write_kubeconfig(path: Path, url: str, ca: Path, *, cert: Path | None = None
     return path
 
 
+def server_of(kubeconfig: Path) -> str:
+    """The API server's URL in a kubeconfig that `write_kubeconfig` wrote."""
+    url: str = json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+    return url
+
+
 def _data(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
