@@ -1,0 +1,301 @@
+"""An operator beside a real API server, scheduler and controller manager; nodes and their kubelets are a test's own.
+
+The kubelet here is as small as one can be and still honest: it does with the pods that the cluster's scheduler bound to
+its nodes what a real one does in the API (phases, conditions, container states, removal after the grace), and runs
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from stoker.controller.jobs import PODS_BY_JOB, job_of
+from stoker.controller.operator import Operator
+from stoker.controller.render_kube import ClusterSettings
+from stoker.controller.renderers import ClusterRenderer
+from stoker.kube.client import Call, KubeClient
+from stoker.kube.store import KubeStore
+from stoker.sched.step import Settings
+from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.node import NODES
+from stoker.spec.pod import PODS, Pod
+from stoker.spec.queue import QUEUES
+from stoker.spec.runtime import RUNTIMES
+from stoker.spec.worker import ExitRecord
+from stoker.store.cache import Change, WatchCache
+from stoker.store.clock import SystemClock
+from stoker.store.port import NotFound, StoreError
+from testbed.cluster import Cluster
+
+SETTINGS = Settings(
+    start_timeout_s=30,
+    blame_s=5,
+    tell_s=0.2,
+    unschedulable_s=1.0,
+    image_timeout_s=1.0,
+    node_lost_s=2.0,
+    lost_margin_s=1.0,
+)
+IMAGES = ClusterSettings(control_image="stoker:test", trainer_image="trainer:test", node_lost_s=2.0)
+
+
+@dataclass(frozen=True)
+class Play:
+    """What becomes of a pod on its node."""
+
+    code: int | None = None
+    """The exit code of its process; None: it runs until it is told to stop, then saves and exits 75."""
+    rejected: tuple[str, str] | None = None
+    """The kubelet refuses it: reason and message."""
+    image: tuple[str, str] | None = None
+    """The container waits for ever: reason and message."""
+
+
+class Kubelet:
+    """The kubelets of all of a test's nodes."""
+
+    def __init__(self, store: KubeStore, pods: WatchCache[Pod]) -> None:
+        self._store, self._pods = store, pods
+        self.script: Callable[[Pod], Play] = lambda _pod: Play(code=0)
+        self.silent: set[str] = set()
+        """Nodes that do and say nothing any more."""
+        self.ran: list[str] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def watch(self, change: Change[Pod]) -> None:
+        pod = change.new
+        if pod is not None and pod.spec.node_name and pod.uid not in self._tasks:
+            self._tasks[pod.uid] = asyncio.create_task(self._keep(pod))
+
+    async def _keep(self, pod: Pod) -> None:
+        play = self.script(pod)
+        if play.rejected:
+            await self._status(pod, {"phase": "Failed", "reason": play.rejected[0], "message": play.rejected[1]})
+        elif play.image:
+            waiting = {"reason": play.image[0], "message": play.image[1]}
+            await self._status(pod, {"phase": "Pending", **_container({"waiting": waiting})}, sandbox=True)
+            await self._deleted(pod)
+            gone = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "could not be located"}
+            await self._status(pod, {"phase": "Failed", **_container({"terminated": gone})})
+        else:
+            await self._run(pod, play.code)
+        await self._deleted(pod)
+        with suppress(StoreError):
+            await self._store.delete(PODS, pod.key, uid=pod.uid, grace_s=0)
+
+    async def _run(self, pod: Pod, code: int | None) -> None:
+        self.ran.append(pod.metadata.name)
+        at = datetime.now(UTC)
+        running = _container({"running": {"startedAt": _text(at)}})
+        await self._status(pod, {"phase": "Running", "startTime": _text(at), **running}, sandbox=True)
+        told = code is None
+        if code is None:
+            await self._deleted(pod)
+            code = 75
+        record = ExitRecord(
+            pod_uid=pod.uid,
+            started_at=at.timestamp(),
+            finished_at=datetime.now(UTC).timestamp(),
+            stop_requested=told,
+            exit_code=code,
+        ).model_dump_json(by_alias=True)
+        ended: dict[str, Any] = {"exitCode": code, "reason": "Error" if code else "Completed", "message": record}
+        ended |= {"startedAt": _text(at), "finishedAt": _text(datetime.now(UTC))}
+        await self._status(
+            pod, {"phase": "Failed" if code else "Succeeded", **_container({"terminated": ended})}, sandbox=True
+        )
+
+    async def _deleted(self, pod: Pod) -> None:
+        """Return once the pod is under deletion; never on a silent node."""
+        while True:
+            there = self._pods.by_uid(pod.uid)
+            heard = pod.spec.node_name not in self.silent
+            if heard and (there is None or there.metadata.deletion_timestamp is not None):
+                return
+            await asyncio.sleep(0.02)
+
+    async def _status(self, pod: Pod, status: dict[str, Any], *, sandbox: bool = False) -> None:
+        while pod.spec.node_name in self.silent:
+            await asyncio.sleep(0.02)
+        if sandbox:
+            now = _text(datetime.now(UTC))
+            there = self._pods.by_uid(pod.uid) or pod
+            kept = [c.model_dump(mode="json", by_alias=True, exclude_none=True) for c in there.status.conditions]
+            kept = [c for c in kept if c["type"] != "PodReadyToStartContainers"]
+            ready = {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": now}
+            status = status | {"conditions": [*kept, ready]}
+        with suppress(NotFound):
+            await self._store.patch_status(PODS, pod.key, status, manager="kubelet", uid=pod.uid)
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+class World:
+    """One namespace, its nodes, an operator that can be taken away and put back."""
+
+    def __init__(self, client: KubeClient, store: KubeStore, cluster: Cluster, project: str) -> None:
+        self.client, self.store, self.cluster, self.project = client, store, cluster, project
+        self.settings, self.images = SETTINGS, IMAGES
+        clock = SystemClock()
+        self.jobs = WatchCache(store, JOBS, clock=clock)
+        self.queues = WatchCache(store, QUEUES, clock=clock)
+        self.nodes = WatchCache(store, NODES, clock=clock)
+        self.runtimes = WatchCache(store, RUNTIMES, clock=clock)
+        self.pods = WatchCache(store, PODS, clock=clock, indexes={PODS_BY_JOB: job_of})
+        self.kubelet = Kubelet(store, self.pods)
+        self.pods.subscribe(self.kubelet.watch)
+        self.operator: Operator
+        self._running: asyncio.Task[None] | None = None
+        self._named: list[str] = []
+
+    def start(self) -> None:
+        self.operator = Operator(
+            self.store,
+            jobs=self.jobs,
+            queues=self.queues,
+            nodes=self.nodes,
+            pods=self.pods,
+            clock=SystemClock(),
+            settings=self.settings,
+            renderer=ClusterRenderer(self.runtimes, self.images),
+        )
+        self._running = asyncio.create_task(self.operator.run())
+
+    async def stop(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._running
+            self._running = None
+
+    async def node(self, name: str, gpus: int = 2, labels: dict[str, str] | None = None) -> str:
+        """A node of this world, ready. Its name is the namespace's and `name`."""
+        full = f"{self.project}-{name}"
+        self._named.append(full)
+        manifest = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": full, "labels": labels or {}}}
+        await self._send("POST", "/api/v1/nodes", manifest)
+        room = {"cpu": "8", "memory": "32Gi", "pods": "50", "nvidia.com/gpu": str(gpus)}
+        await self._patch(f"/api/v1/nodes/{full}/status", {"status": {"capacity": room, "allocatable": room}})
+        await self.ready(full)
+        await self.until(lambda: (n := self.nodes.get(Key("", full))) is not None and n.status.ready, f"{full} ready")
+        return full
+
+    async def ready(self, node: str, value: str = "True") -> None:
+        """What the node's kubelet says, or with `Unknown` what is said of it."""
+        now = _text(datetime.now(UTC))
+        condition = {"type": "Ready", "status": value, "reason": "Test", "message": "as the test says"}
+        condition |= {"lastHeartbeatTime": now, "lastTransitionTime": now}
+        await self._patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [condition]}})
+
+    async def remove_node(self, node: str) -> None:
+        with suppress(NotFound):
+            await self.client.request(Call("delete", "Node", node), "DELETE", f"/api/v1/nodes/{node}")
+
+    async def evict(self, pod: Pod) -> None:
+        """As kubectl drain does."""
+        manifest = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod.metadata.name}}
+        await self._send("POST", f"/api/v1/namespaces/{self.project}/pods/{pod.metadata.name}/eviction", manifest)
+
+    async def submit(self, name: str, **spec: Any) -> TrainingJob:
+        """As kubectl does: only what is given, every default the server's and ours."""
+        manifest = {
+            "apiVersion": JOBS.api_version,
+            "kind": JOBS.kind,
+            "metadata": {"name": name},
+            "spec": {"trainer": {"command": ["true"]}} | spec,
+        }
+        path = f"/apis/{JOBS.api_version}/namespaces/{self.project}/{JOBS.plural}"
+        return TrainingJob.model_validate_json(await self._send("POST", path, manifest))
+
+    def job(self, name: str) -> TrainingJob:
+        job = self.jobs.get(Key(self.project, name))
+        assert job is not None
+        return job
+
+    def pods_of(self, name: str) -> list[Pod]:
+        return sorted(self.pods.by_index(PODS_BY_JOB, Key(self.project, name)), key=lambda pod: pod.metadata.name)
+
+    async def phase(self, name: str, *phases: str, timeout_s: float = 20.0) -> TrainingJob:
+        key = Key(self.project, name)
+
+        def reached() -> bool:
+            job = self.jobs.get(key)
+            return job is not None and job.status.phase in phases
+
+        await self.until(reached, lambda: f"{name} to be {phases}: {self.jobs.get(key)}", timeout_s)
+        return self.job(name)
+
+    async def until(self, check: Callable[[], object], what: str | Callable[[], str], timeout_s: float = 20.0) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not check():
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(what if isinstance(what, str) else what()) from None
+
+    async def _send(self, method: str, path: str, manifest: dict[str, Any]) -> bytes:
+        return await self.client.request(
+            Call(method.lower(), manifest["kind"]), method, path, body=json.dumps(manifest).encode()
+        )
+
+    async def _patch(self, path: str, patch: dict[str, Any]) -> None:
+        await self.client.request(
+            Call("patch", "Node"),
+            "PATCH",
+            path,
+            body=json.dumps(patch).encode(),
+            content_type="application/merge-patch+json",
+        )
+
+
+@asynccontextmanager
+async def operator_world(cluster: Cluster, project: str, **how: Any) -> AsyncIterator[World]:
+    """A running world. At its end everything of it is gone, so that the next one is not disturbed."""
+    clock = SystemClock()
+    async with KubeClient.from_config(kubeconfig=cluster.kubeconfig, clock=clock) as client:
+        world = World(client, KubeStore(client, clock, **how), cluster, project)
+        caches = (world.jobs, world.queues, world.nodes, world.pods, world.runtimes)
+        tasks = [asyncio.create_task(cache.run()) for cache in caches]
+        for cache in caches:
+            await cache.synced()
+        world.start()
+        try:
+            yield world
+            await _clear(world)
+        finally:
+            await world.stop()
+            await world.kubelet.close()
+            for node in world._named:
+                await world.remove_node(node)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _clear(world: World) -> None:
+    """The end of every test: delete the jobs; no pod must be left behind."""
+    world.kubelet.silent.clear()
+    for job in [job for job in world.jobs.values() if job.metadata.namespace == world.project]:
+        with suppress(NotFound):
+            await world.store.delete(JOBS, job.key, uid=job.uid)
+    left = lambda: [p for p in world.pods.values() if p.metadata.namespace == world.project]  # noqa: E731
+    await world.until(lambda: not left(), lambda: f"no pod left: {left()}", 60.0)
+
+
+def _container(state: dict[str, Any]) -> dict[str, Any]:
+    status = {"name": "worker", "image": "x", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+    return {"containerStatuses": [status]}
+
+
+def _text(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")

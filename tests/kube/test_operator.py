@@ -1,0 +1,238 @@
+"""The operator against a real API server, scheduler and controller manager; kubelets are the tests' own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.spec.job import Phase
+from stoker.spec.kube_pod import SERVICES
+from stoker.spec.meta import Key
+from stoker.spec.names import FINALIZER_OUTCOME
+from stoker.spec.outcome import Category
+from stoker.spec.reasons import Code
+from stoker.store.port import NotFound
+from testbed.cluster import Cluster
+from testbed.control_plane import ControlPlane
+from testbed.errors import Unavailable
+from testbed.fixtures import skip_loudly
+
+from .operator_world import Play, World, operator_world
+
+CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "crds"
+
+
+@pytest.fixture(scope="module")
+def plane(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster of this file's own: its operator sees every job there is."""
+    try:
+        found = ControlPlane(args={"kube-controller-manager": ["--node-monitor-period=1s"]})
+    except Unavailable as error:
+        skip_loudly(request, str(error))
+        raise AssertionError("skip_loudly returned") from error
+    with found:
+        found.kubectl("apply", "--server-side", "-f", str(CRDS))
+        found.kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=30s")
+        yield found
+
+
+@pytest.fixture
+async def world(plane: Cluster, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    project = f"t{abs(hash(request.node.name)) % 10**8}"
+    plane.kubectl("create", "namespace", project)
+    plane.kubectl("label", "namespace", project, "pod-security.kubernetes.io/enforce=restricted")
+    async with operator_world(plane, project) as made:
+        account = f"/api/v1/namespaces/{project}/serviceaccounts/default"
+        await made.until(lambda: "default" in plane.kubectl("get", "--raw", account, check=False), "service account")
+        yield made
+
+
+async def test_a_job_made_with_nothing_but_its_command_runs_and_succeeds(world: World) -> None:
+    node = await world.node("n")
+    await world.submit("a")
+    job = await world.phase("a", Phase.SUCCEEDED)
+    assert (job.status.attempt, job.status.placement) == (1, ())
+    assert [w.node for w in job.status.attempts[0].workers] == [node]
+    await world.until(
+        lambda: all(FINALIZER_OUTCOME not in p.metadata.finalizers for p in world.pods_of("a")), "finalizers gone"
+    )
+    (pod,) = world.pods_of("a")
+    manifest = json.loads(world.cluster.kubectl("get", "pod", "-n", world.project, pod.metadata.name, "-o", "json"))
+    assert manifest["spec"]["nodeName"] == node, "bound by the cluster's own scheduler, where we pinned it"
+    assert [c.type for c in job.status.conditions if c.status == "False"] == ["CheckpointsPersistent"]
+
+
+async def test_a_gang_has_its_names_before_its_pods_and_all_go_with_the_job(world: World) -> None:
+    nodes = {await world.node("n1", gpus=1), await world.node("n2", gpus=1)}
+    world.kubelet.script = lambda _pod: Play()
+    job = await world.submit("gang", workers=2, gpusPerWorker=1)
+    await world.phase("gang", Phase.RUNNING)
+    service = await world.store.get(SERVICES, Key(world.project, "gang"))
+    assert service.spec.cluster_ip == "None" and service.spec.publish_not_ready_addresses
+    assert service.metadata.owner_references[0].uid == job.uid
+    assert {pod.spec.node_name for pod in world.pods_of("gang")} == nodes
+    world.cluster.kubectl("delete", "trainingjob", "-n", world.project, "gang", "--wait=true", "--timeout=30s")
+    await world.until(lambda: not world.pods_of("gang"), "no pod left")
+
+    async def gone() -> None:
+        while True:
+            try:
+                await world.store.get(SERVICES, Key(world.project, "gang"))
+            except NotFound:
+                return
+            await asyncio.sleep(0.05)
+
+    await asyncio.wait_for(gone(), 30)
+
+
+@pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])
+async def test_a_job_deleted_in_mid_run_leaves_nothing_however_it_is_deleted(world: World, cascade: str) -> None:
+    await world.node("n")
+    world.kubelet.script = lambda _pod: Play()
+    first = await world.submit("a")
+    await world.phase("a", Phase.RUNNING)
+    world.cluster.kubectl(
+        "delete", "trainingjob", "-n", world.project, "a", f"--cascade={cascade}", "--timeout=40s", timeout_s=50
+    )
+    second = await world.submit("a")
+    assert second.uid != first.uid
+    await world.until(lambda: world.job("a").uid == second.uid, "the new one seen")
+    await world.phase("a", Phase.RUNNING, timeout_s=40)
+    assert [pod.metadata.owner_references[0].uid for pod in world.pods_of("a")] == [second.uid]
+    assert world.job("a").status.attempt == 1
+
+
+async def test_a_namespace_goes_with_all_that_runs_in_it(world: World) -> None:
+    await world.node("n")
+    world.kubelet.script = lambda _pod: Play()
+    await world.submit("a")
+    await world.phase("a", Phase.RUNNING)
+    world.cluster.kubectl("delete", "namespace", world.project, "--timeout=50s", timeout_s=55)
+
+
+async def test_an_ended_job_is_deleted_when_its_time_is_over(world: World) -> None:
+    await world.node("n")
+    await world.submit("a", ttlAfterFinished="2s")
+    await world.phase("a", Phase.SUCCEEDED)
+    await world.until(lambda: world.jobs.get(Key(world.project, "a")) is None, "the job gone")
+    await world.until(lambda: not world.pods_of("a"), "its pods gone")
+
+
+async def test_a_rejecting_kubelet_is_told_and_its_node_avoided(world: World) -> None:
+    bad = await world.node("n1", gpus=1)
+    words = ("UnexpectedAdmissionError", "Allocate failed due to device plugin, which is unexpected")
+    world.kubelet.script = lambda pod: Play(rejected=words) if pod.spec.node_name == bad else Play(code=0)
+    await world.submit("a", gpusPerWorker=1)
+    await world.until(lambda: world.job("a").status.attempts, "the rejection")
+    good = await world.node("n2", gpus=1)
+    job = await world.phase("a", Phase.SUCCEEDED)
+    assert [a.category for a in job.status.attempts] == [Category.REJECTED, None]
+    assert "Allocate failed due to device plugin" in job.status.attempts[0].message
+    assert job.status.attempts[1].workers[0].node == good
+
+
+async def test_an_evicted_worker_saves_and_the_gang_comes_back_to_its_place(world: World) -> None:
+    await world.node("n1", gpus=1)
+    await world.node("n2", gpus=1)
+    world.kubelet.script = lambda pod: Play() if "-1-" in pod.metadata.name else Play(code=0)
+    created = await world.submit("gang", workers=2, gpusPerWorker=1)
+    await world.phase("gang", Phase.RUNNING)
+    await world.evict(world.pods_of("gang")[1])
+    job = await world.phase("gang", Phase.SUCCEEDED)
+    assert [a.category for a in job.status.attempts] == [Category.INTERRUPTED, None]
+    assert job.status.queued_at == created.metadata.creation_timestamp
+
+
+async def test_an_image_that_can_not_be_pulled_is_told_and_given_up(world: World) -> None:
+    await world.node("n")
+    world.kubelet.script = lambda _pod: Play(image=("ErrImagePull", "no such manifest: team/typo:1"))
+    await world.submit("a", retry={"rules": [{"on": ["ImageUnavailable"], "limit": 1, "backoff": "100ms"}]})
+    await world.until(lambda: world.job("a").status.reason is Code.IMAGE_UNAVAILABLE, "the reason told")
+    assert "no such manifest: team/typo:1" in world.job("a").status.message
+    job = await world.phase("a", Phase.FAILED)
+    assert [a.category for a in job.status.attempts] == [Category.IMAGE, Category.IMAGE]
+    assert job.status.reason is Code.RETRIES_EXHAUSTED
+    assert "no such manifest: team/typo:1" in job.status.message
+
+
+async def test_a_gpu_taken_by_somebody_else_is_named_and_the_gang_starts_elsewhere(world: World) -> None:
+    stolen = await world.node("n1", gpus=1, labels={"pool": "a"})
+    thief = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "thief", "namespace": world.project},
+        "spec": {
+            "nodeName": stolen,
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [
+                {
+                    "name": "c",
+                    "image": "x",
+                    "resources": {"limits": {"nvidia.com/gpu": "1"}},
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                }
+            ],
+        },
+    }
+    world.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(thief))
+    await world.submit("a", gpusPerWorker=1)
+    await world.until(lambda: world.job("a").status.attempts, "withdrawn")
+    job = world.job("a")
+    assert job.status.attempts[0].category is Category.START_TIMEOUT
+    assert "nvidia.com/gpu" in job.status.attempts[0].message, "the scheduler's own words"
+    assert [blame.node for blame in job.status.blamed] == [stolen]
+    elsewhere = await world.node("n2", gpus=1)
+    job = await world.phase("a", Phase.SUCCEEDED)
+    assert job.status.attempts[-1].workers[0].node == elsewhere
+    world.cluster.kubectl("delete", "pod", "-n", world.project, "thief", "--force", "--grace-period=0")
+
+
+async def test_a_lost_node_is_given_up_and_the_job_goes_on_elsewhere(world: World) -> None:
+    for name in ("x", "y", "z"):
+        await world.node(name, gpus=0)
+    lost = await world.node("n1", gpus=1)
+    world.kubelet.script = lambda pod: Play() if pod.spec.node_name == lost else Play(code=0)
+    await world.submit("a", gpusPerWorker=1, checkpoint={"grace": "1s"})
+    await world.phase("a", Phase.RUNNING)
+    world.kubelet.silent.add(lost)
+    await world.ready(lost, "Unknown")
+    other = await world.node("n2", gpus=1)
+    job = await world.phase("a", Phase.SUCCEEDED, timeout_s=60)
+    assert [a.category for a in job.status.attempts] == [Category.NODE_LOST, None]
+    assert job.status.attempts[1].workers[0].node == other
+    (lingering,) = [pod for pod in world.pods_of("a") if pod.spec.node_name == lost]
+    assert FINALIZER_OUTCOME not in lingering.metadata.finalizers
+
+
+async def test_a_node_that_is_removed_takes_nobody_with_it(world: World) -> None:
+    gone = await world.node("n1", gpus=1)
+    world.kubelet.script = lambda pod: Play() if pod.spec.node_name == gone else Play(code=0)
+    await world.submit("a", gpusPerWorker=1, checkpoint={"grace": "1s"})
+    await world.phase("a", Phase.RUNNING)
+    world.kubelet.silent.add(gone)
+    await world.remove_node(gone)
+    await world.node("n2", gpus=1)
+    job = await world.phase("a", Phase.SUCCEEDED, timeout_s=60)
+    assert len(job.status.attempts) == 2
+
+
+async def test_a_pod_that_the_cluster_does_not_admit_is_told_in_its_words(world: World) -> None:
+    await world.node("n")
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "none", "namespace": world.project},
+        "spec": {"hard": {"pods": "0"}},
+    }
+    world.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(quota))
+    await world.submit("a")
+    await world.until(lambda: world.job("a").status.attempts, "withdrawn")
+    end = world.job("a").status.attempts[0]
+    assert end.category is Category.START_TIMEOUT and "exceeded quota" in end.message
+    assert not world.job("a").status.blamed
+    world.cluster.kubectl("delete", "resourcequota", "-n", world.project, "none")
+    await world.phase("a", Phase.SUCCEEDED)
