@@ -74,7 +74,7 @@ def _submit(client: Client, folder: Path, name: str, workers: int, epochs: int) 
         "trainer": {"recipe": config["recipe"], "config": config["config"]},
         "precision": config["precision"],
         "checkpoint": {"every": "100ms", "keep": 2, "grace": "20s"},
-        "retry": {"rules": [{"on": ["Killed", "NodeLost", "UserError"], "limit": 100, "backoff": "50ms"}]},
+        "retry": {"rules": [{"categories": ["Killed", "NodeLost", "UserError"], "limit": 100, "backoff": "50ms"}]},
         "env": {"STOKER_TRACE_FILE": str(trace)},
     }
     client.submit(spec, name=name)

@@ -21,10 +21,11 @@ spec:
     config: {optimizer: {learningRate: 3e-3}}
   retry:
     rules:
-      - on: [NodeLost]
+      - categories: [NodeLost]
         limit: 010
   env:
     ANSWER: no
+    on: off
     WHEN: 2026-01-01
     TIME: 1:30
 """
@@ -32,8 +33,8 @@ spec:
 
 def test_yaml_means_what_people_mean() -> None:
     spec = parse_manifests(FILE, "job.yaml")[0].body["spec"]
-    assert spec["retry"]["rules"][0] == {"on": ["NodeLost"], "limit": 10}, "`on` is a field, not a boolean"
-    assert spec["env"] == {"ANSWER": "no", "WHEN": "2026-01-01", "TIME": "1:30"}
+    assert spec["retry"]["rules"][0] == {"categories": ["NodeLost"], "limit": 10}
+    assert spec["env"] == {"ANSWER": "no", "on": "off", "WHEN": "2026-01-01", "TIME": "1:30"}
     assert spec["trainer"]["config"]["optimizer"]["learningRate"] == 0.003
     assert spec["cpu"] == 2
 

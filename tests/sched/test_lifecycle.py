@@ -255,7 +255,7 @@ def test_how_an_attempt_ends(
 
 
 def test_retries_are_counted_per_category_with_doubling_back_off_and_end() -> None:
-    rules = {"rules": [{"on": ["UserError"], "limit": 2, "backoff": "4s"}]}
+    rules = {"rules": [{"categories": ["UserError"], "limit": 2, "backoff": "4s"}]}
     first = status_of(go(job(retry=rules), failed()))
     assert first.not_before == NOW + timedelta(seconds=4)
     second = status_of(go(job(retry=rules, retries=first.retries, attempts=first.attempts), failed()))

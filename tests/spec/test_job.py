@@ -64,14 +64,14 @@ FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("recipe settings with a command", {"stop": {"maxSteps": 3}}, "/spec", "stop.maxSteps works with a recipe"),
     (
         "retries that can't help",
-        {"retry": {"rules": [{"on": ["Diverged"], "limit": 3}]}},
-        "/spec/retry/rules/0/on",
+        {"retry": {"rules": [{"categories": ["Diverged"], "limit": 3}]}},
+        "/spec/retry/rules/0/categories",
         "can't be given retries",
     ),
     (
         "unknown category",
-        {"retry": {"rules": [{"on": ["Bad"], "limit": 3}]}},
-        "/spec/retry/rules/0/on/0",
+        {"retry": {"rules": [{"categories": ["Bad"], "limit": 3}]}},
+        "/spec/retry/rules/0/categories/0",
         "UserError",
     ),
 ]

@@ -180,7 +180,7 @@ def _rule(job: TrainingJob, category: Category) -> tuple[int, float]:
     """(retries allowed, first back-off in seconds): the job's own first matching rule, else the default."""
     policy = POLICIES[category]
     for rule in job.spec.retry.rules:
-        if category in rule.on:
+        if category in rule.categories:
             return rule.limit, parse_duration(rule.backoff) if rule.backoff else policy.backoff_s
     return policy.limit, policy.backoff_s
 

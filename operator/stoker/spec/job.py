@@ -159,14 +159,14 @@ class RetryRule(SpecModel):
     The back-off doubles up to 10 minutes while attempts come to nothing: under a minute, and no further checkpoint.
     """
 
-    on: tuple[Category, ...] = Field(min_length=1, max_length=len(Category))
+    categories: tuple[Category, ...] = Field(min_length=1, max_length=len(Category))
     """The categories of failure the rule is for."""
     limit: int = Field(ge=0, le=100)
     """The most retries for each of them."""
     backoff: Duration | None = None
     """Absent: 1 to 30 seconds, by category."""
 
-    @field_validator("on")
+    @field_validator("categories")
     @classmethod
     def _raisable(cls, value: tuple[Category, ...]) -> tuple[Category, ...]:
         for category in value:

@@ -6,7 +6,7 @@ GPUNode has none: on a cluster it is a projection of Node.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -158,6 +158,4 @@ def _root(definition: Definition) -> dict[str, Any]:
 
 
 def _part(kind: Kind[Any], name: str) -> type[BaseModel]:
-    annotation: Any = kind.model.model_fields[name].annotation
-    assert issubclass(annotation, BaseModel)
-    return annotation
+    return cast("type[BaseModel]", kind.model.model_fields[name].annotation)

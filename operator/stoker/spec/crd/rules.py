@@ -130,9 +130,9 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
     ],
     RetryRule: [
         Rule(
-            f"!({quoted(category)} in self.on)",
+            f"!({quoted(category)} in self.categories)",
             f"{category} can't be given retries: {POLICIES[category].says}",
-            field="on",
+            field="categories",
         )
         for category in Category
         if not POLICIES[category].raisable

@@ -14,7 +14,6 @@ from itertools import pairwise
 from pydantic import BaseModel
 
 
-@cache
 def of_class(model: type[BaseModel]) -> str:
     """The class's own docstring as prose, or nothing."""
     return _prose(model.__dict__.get("__doc__") or "")

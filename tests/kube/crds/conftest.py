@@ -1,0 +1,99 @@
+"""A real API server with our definitions installed, and its door: what it answers to an object, as data."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stoker.spec.meta import Kind
+from testbed.cluster import Cluster
+
+CRDS = Path(__file__).resolve().parents[3] / "helm" / "stoker" / "crds"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`object` as the server would store it, or the sentences it refuses with (field: sentence)."""
+
+    status: int
+    object: dict[str, Any]
+    refusals: tuple[str, ...] = ()
+
+    @property
+    def taken(self) -> bool:
+        return self.status < 300
+
+
+class Door:
+    """The API server's REST door for our kinds, strict about unknown fields as kubectl is."""
+
+    def __init__(self, http: httpx.Client, namespace: str = "default") -> None:
+        self._http = http
+        self.namespace = namespace
+
+    def within(self, namespace: str) -> Door:
+        return Door(self._http, namespace)
+
+    def create(self, kind: Kind[Any], obj: dict[str, Any], *, dry: bool = True) -> Answer:
+        return self._ask("POST", self._path(kind), kind, obj, dry=dry)
+
+    def replace(self, kind: Kind[Any], obj: dict[str, Any], *, dry: bool = True, part: str = "") -> Answer:
+        path = f"{self._path(kind)}/{obj['metadata']['name']}{part}"
+        return self._ask("PUT", path, kind, obj, dry=dry)
+
+    def get(self, kind: Kind[Any], name: str) -> dict[str, Any]:
+        answer = self._http.get(f"{self._path(kind)}/{name}")
+        found: dict[str, Any] = answer.raise_for_status().json()
+        return found
+
+    def _path(self, kind: Kind[Any]) -> str:
+        scope = f"namespaces/{self.namespace}/" if kind.namespaced else ""
+        return f"/apis/{kind.api_version}/{scope}{kind.plural}"
+
+    def _ask(self, method: str, path: str, kind: Kind[Any], obj: dict[str, Any], *, dry: bool) -> Answer:
+        query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry else {})
+        body = {"apiVersion": kind.api_version, "kind": kind.kind} | obj
+        response = self._http.request(method, path, params=query, json=body)
+        answer = response.json()
+        if response.status_code < 300:
+            return Answer(response.status_code, answer)
+        causes = answer.get("details", {}).get("causes") or [{"message": answer["message"]}]
+        return Answer(response.status_code, {}, tuple(f"{c.get('field', '')}: {c['message']}" for c in causes))
+
+
+_INSTALLED: set[Path] = set()
+
+
+@pytest.fixture
+def cluster_with_crds(control_plane: Cluster) -> Cluster:
+    """The run's throw-away cluster, our definitions installed and established."""
+    if control_plane.kubeconfig not in _INSTALLED:
+        control_plane.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={CRDS}")
+        control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", f"--filename={CRDS}")
+        _INSTALLED.add(control_plane.kubeconfig)
+    return control_plane
+
+
+@pytest.fixture
+def door(cluster_with_crds: Cluster, tmp_path: Path) -> Iterator[Door]:
+    view = ("config", "view", "--raw", "--flatten", "--minify", "--output=json")
+    config = json.loads(cluster_with_crds.kubectl(*view))
+    server, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    trust = ssl.create_default_context(cadata=base64.b64decode(server["certificate-authority-data"]).decode())
+    if "client-certificate-data" in user:
+        pair = tmp_path / "client.pem"
+        pair.write_bytes(
+            b"\n".join(base64.b64decode(user[part]) for part in ("client-certificate-data", "client-key-data"))
+        )
+        trust.load_cert_chain(pair)
+    headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
+    with httpx.Client(base_url=server["server"], verify=trust, headers=headers, timeout=30, trust_env=False) as http:
+        yield Door(http)

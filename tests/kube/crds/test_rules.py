@@ -1,0 +1,349 @@
+"""One table of rules, run through both doors: the Pydantic models and a real API server refuse and take the same."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from stoker.spec.crd.definition import DEFINITIONS, custom_resource
+from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.meta import Kind
+from stoker.spec.names import DnsLabel, JobName
+from stoker.spec.queue import QUEUES
+from stoker.spec.runtime import RUNTIMES
+
+if TYPE_CHECKING:
+    from .conftest import Door
+
+NAMES: dict[str, TypeAdapter[str]] = {
+    JOBS.kind: TypeAdapter(JobName),
+    QUEUES.kind: TypeAdapter(DnsLabel),
+    RUNTIMES.kind: TypeAdapter(DnsLabel),
+}
+COMMAND: dict[str, Any] = {"trainer": {"command": ["true"]}}
+RECIPE: dict[str, Any] = {"trainer": {"recipe": "image-classification"}}
+LABEL = "lower-case letters, digits and '-'"
+OBJECT = "must be the name of a Kubernetes object"
+IMAGE = "must be an image reference"
+NO_QUANTITY = "is no quantity; write for example '2', '500m', '16Gi' or '40G'"
+NO_DURATION = "is no duration; write for example '90s', '10m', '1h30m' or '2d'"
+MOUNT = "must be an absolute path without '.', '..', ':' or a '/' too many"
+DATA = {"name": "d", "claim": "c"}
+VOLUME = {"name": "v", "source": {"emptyDir": {}}, "mountPath": "/cache"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """`bad` is refused with `says` by both doors, `good` taken by both. Both are specs."""
+
+    kind: Kind[Any]
+    bad: dict[str, Any]
+    good: dict[str, Any]
+    says: str
+    name: str = "a"
+    model_says: str = field(default="", kw_only=True)
+    """Where Pydantic has its own words for a bound that the API server words otherwise."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.says[:60]} {self.bad if self.name == 'a' else self.name}"[:110]
+
+
+def job(bad: dict[str, Any], good: dict[str, Any], says: str, base: dict[str, Any] = COMMAND, **more: str) -> Case:
+    return Case(JOBS, base | bad, base | good, says, **more)
+
+
+def runtime(bad: dict[str, Any], good: dict[str, Any], says: str, **more: str) -> Case:
+    return Case(RUNTIMES, bad, good, says, **more)
+
+
+def queue(bad: dict[str, Any], good: dict[str, Any], says: str, **more: str) -> Case:
+    return Case(QUEUES, bad, good, says, **more)
+
+
+def trainer(bad: dict[str, Any], good: dict[str, Any], says: str, **more: str) -> Case:
+    return Case(JOBS, {"trainer": bad}, {"trainer": good}, says, **more)
+
+
+RUN = {"command": ["true"]}
+IC = {"recipe": "image-classification"}
+CASES = [
+    # names
+    Case(JOBS, COMMAND, COMMAND, "must be 1 to 50 characters", name="x" * 51, model_says="at most 50 characters"),
+    Case(JOBS, COMMAND, COMMAND, "must be 1 to 50 characters", name="1-job"),
+    Case(QUEUES, {}, {}, "must be 1 to 63 characters", name="1-queue"),
+    Case(RUNTIMES, {}, {}, "must be 1 to 63 characters", name="a.b"),
+    job({"queue": "Team-A"}, {"queue": "team-a"}, LABEL),
+    job({"queue": "q" * 64}, {"queue": "q" * 63}, "63", model_says="at most 63 characters"),
+    job({"runtime": "-x"}, {"runtime": "x"}, LABEL),
+    queue({"projects": ["a_b"]}, {"projects": ["a-b"]}, LABEL),
+    queue({"projects": ["a", "a"]}, {"projects": ["a", "b"]}, "Duplicate value", model_says="a stands here twice"),
+    # shape
+    job({"gpusPerWorkr": 1}, {"gpusPerWorker": 1}, "gpusPerWorkr", model_says="not permitted"),
+    Case(JOBS, {}, COMMAND, "Required value", model_says="Field required"),
+    job({"workers": "many"}, {"workers": 2}, "must be of type integer", model_says="valid integer"),
+    # numbers
+    job({"workers": 0}, {"workers": 1}, "greater than or equal to 1"),
+    job({"workers": 4097}, {"workers": 4096}, "less than or equal to 4096"),
+    job({"gpusPerWorker": -1}, {"gpusPerWorker": 0}, "greater than or equal to 0"),
+    job({"gpusPerWorker": 65}, {"gpusPerWorker": 64}, "less than or equal to 64"),
+    job({"priority": 1_000_001}, {"priority": 1_000_000}, "less than or equal to 1000000"),
+    job({"priority": -1_000_001}, {"priority": -1_000_000}, "greater than or equal to -1000000"),
+    job({"checkpoint": {"keep": 0}}, {"checkpoint": {"keep": 1}}, "greater than or equal to 1"),
+    job({"retryGeneration": -1}, {"retryGeneration": 1}, "greater than or equal to 0"),
+    job({"stop": {"maxSteps": 0}}, {"stop": {"maxSteps": 1}}, "greater than or equal to 1", RECIPE),
+    job(
+        {"stop": {"target": {"value": 0}}},
+        {"stop": {"target": {"value": 0.5}}},
+        "greater than 0",
+        RECIPE,
+    ),
+    queue({"limit": {"gpus": -1}}, {"limit": {"gpus": 0}}, "greater than or equal to 0"),
+    queue({"highestPriority": 2_000_000}, {"highestPriority": 2}, "less than or equal to 1000000"),
+    runtime(
+        {"extendedResources": {"rdma/hca": 0}}, {"extendedResources": {"rdma/hca": 1}}, "greater than or equal to 1"
+    ),
+    runtime({"security": {"runAsUser": 0}}, {"security": {"runAsUser": 1}}, "greater than or equal to 1"),
+    # quantities and durations
+    job({"memory": "16 gigs"}, {"memory": "16Gi"}, NO_QUANTITY),
+    job({"cpu": ""}, {"cpu": "500m"}, NO_QUANTITY),
+    job({"cpu": -1}, {"cpu": 1}, "greater than or equal to 0", model_says="is no quantity"),
+    job({"memory": "9223372036854775807"}, {"memory": "9223372036854775806"}, "is larger than any machine"),
+    job({"memory": "16Ei"}, {"memory": "7Ei"}, "is larger than any machine"),
+    queue({"limit": {"memory": "1K"}}, {"limit": {"memory": "1k"}}, NO_QUANTITY),
+    job({"checkpoint": {"every": "soon"}}, {"checkpoint": {"every": "1h30m"}}, NO_DURATION),
+    job({"checkpoint": {"grace": "0s"}}, {"checkpoint": {"grace": "0.5s"}}, "a duration must be longer than zero"),
+    job({"ttlAfterFinished": "1w"}, {"ttlAfterFinished": "7d"}, NO_DURATION),
+    job({"stop": {"maxDuration": "5"}}, {"stop": {"maxDuration": "250ms"}}, NO_DURATION),
+    # what runs
+    trainer({}, RUN, "give either recipe (with config) or command (with workingDir)"),
+    trainer(RUN | IC, IC, "give either recipe (with config) or command (with workingDir)"),
+    trainer(IC | {"image": "a"}, RUN | {"image": "a"}, "workingDir and image belong to command; a recipe has its own"),
+    trainer(IC | {"workingDir": "/"}, RUN | {"workingDir": "/"}, "workingDir and image belong to command"),
+    trainer({"recipe": "gpt-9"}, IC, "there is: image-classification"),
+    trainer(RUN | {"config": {"epochs": 1}}, IC | {"config": {"epochs": 1}}, "config belongs to recipe"),
+    trainer({"command": []}, RUN, "command must name a program"),
+    trainer({"command": [""]}, RUN, "command must name a program"),
+    trainer(RUN | {"image": "a b"}, RUN | {"image": "r.example/t/train:1.2"}, IMAGE),
+    job({"precision": "bf16"}, {"precision": "auto"}, "precision works with a recipe; with a command only the program"),
+    job({"precision": "int3"}, {"precision": "bf16"}, "Unsupported value", RECIPE, model_says="'auto', 'fp32'"),
+    job({"stop": {"maxSteps": 3}}, {"stop": {}}, "stop.maxSteps works with a recipe"),
+    job({"stop": {"target": {"value": 0.9}}}, {"stop": {}}, "stop.target works with a recipe"),
+    # env
+    job({"env": {"1X": ""}}, {"env": {"X1": ""}}, "an environment variable's name is letters, digits and '_'"),
+    job({"env": {"RANK": "0"}}, {"env": {"RANKS": "0"}}, "is set by Stoker; choose another name"),
+    job({"env": {"STOKER_X": "0"}}, {"env": {"STOKER_TRACE_FILE": "t"}}, "is set by Stoker; choose another name"),
+    job({"env": {"PET_X": "0"}}, {"env": {"PETS": "0"}}, "is set by Stoker; choose another name"),
+    job({"env": {"X" * 257: ""}}, {"env": {"X" * 256: ""}}, "256 characters", model_says="at most 256 characters"),
+    job({"env": {"X": 1}}, {"env": {"X": "1"}}, "must be of type string", model_says="valid string"),
+    runtime({"env": {"MASTER_PORT": "1"}}, {"env": {"NCCL_DEBUG": "INFO"}}, "is set by Stoker; choose another name"),
+    # GPUs
+    job(
+        {"gpu": {"models": ["H100"]}},
+        {"gpu": {"models": ["H100"]}, "gpusPerWorker": 1},
+        "gpu says which GPUs, but gpusPerWorker is 0; ask for at least one or leave gpu out",
+    ),
+    job({"gpu": {"minMemory": 1}}, {"gpu": {}}, "gpu says which GPUs, but gpusPerWorker is 0"),
+    # data
+    job({"data": [DATA, DATA]}, {"data": [DATA]}, "Duplicate value", model_says="data have the same name"),
+    job(
+        {"data": [DATA, DATA | {"name": "e", "mountPath": "/data/d"}]},
+        {"data": [DATA, DATA | {"name": "e"}]},
+        "two entries of data have the same mountPath",
+    ),
+    job({"data": [DATA | {"mountPath": "x"}]}, {"data": [DATA | {"mountPath": "/x"}]}, MOUNT),
+    job({"data": [DATA | {"mountPath": "/x/../y"}]}, {"data": [DATA | {"mountPath": "/x/y"}]}, MOUNT),
+    job({"data": [DATA | {"mountPath": "/x:ro"}]}, {"data": [DATA | {"mountPath": "/x/y"}]}, MOUNT),
+    job({"data": [DATA | {"mountPath": "/tmp/x"}]}, {"data": [DATA | {"mountPath": "/tmpx"}]}, "a worker's own place"),
+    job({"data": [DATA | {"mountPath": "/var"}]}, {"data": [DATA | {"mountPath": "/var/x"}]}, "a worker's own place"),
+    job({"data": [DATA | {"subPath": "../x"}]}, {"data": [DATA | {"subPath": "x/y"}]}, "a path within the volume"),
+    job({"data": [DATA | {"claim": "A"}]}, {"data": [DATA | {"claim": "a.b"}]}, OBJECT),
+    # retries
+    *(
+        job(
+            {"retry": {"rules": [{"categories": ["Killed", category], "limit": 3}]}},
+            {"retry": {"rules": [{"categories": ["Killed"], "limit": 3}]}},
+            f"{category} can't be given retries: ",
+        )
+        for category in ("BadConfig", "Diverged", "Rejected", "StartTimeout", "Interrupted", "MaxDuration")
+    ),
+    job(
+        {"retry": {"rules": [{"categories": ["Bad"], "limit": 3}]}},
+        {"retry": {"rules": [{"categories": ["NodeLost"], "limit": 3, "backoff": "5s"}]}},
+        "Unsupported value",
+        model_says="'UserError'",
+    ),
+    job(
+        {"retry": {"rules": [{"categories": [], "limit": 3}]}},
+        {"retry": {}},
+        "at least 1 items",
+        model_says="at least 1 item",
+    ),
+    # runtimes
+    runtime({"checkpoints": {}}, {"checkpoints": {"claim": "c"}}, "give either claim or template"),
+    runtime(
+        {"checkpoints": {"claim": "c", "template": {"size": "1Gi"}}},
+        {"checkpoints": {"template": {"size": "1Gi"}}},
+        "give either claim or template",
+    ),
+    runtime({"tolerations": [{}]}, {"tolerations": [{"operator": "Exists"}]}, "a toleration without a key"),
+    runtime(
+        {"tolerations": [{"key": "a", "operator": "Exists", "value": "x"}]},
+        {"tolerations": [{"key": "a", "value": "x"}]},
+        "a toleration with operator Exists has no value",
+    ),
+    runtime(
+        {"tolerations": [{"key": "a", "tolerationSeconds": 1}]},
+        {"tolerations": [{"key": "a", "effect": "NoExecute", "tolerationSeconds": 1}]},
+        "tolerationSeconds belongs to effect NoExecute",
+    ),
+    runtime({"nodeSelector": {"": "x"}}, {"nodeSelector": {"x": ""}}, "a key is empty", model_says="at least 1 char"),
+    runtime(
+        {"nodeSelector": {"x" * 317: ""}},
+        {"nodeSelector": {"x" * 316: ""}},
+        "more than 316",
+        model_says="at most 316",
+    ),
+    runtime(
+        {"security": {"addCapabilities": ["CAP sys"]}},
+        {"security": {"addCapabilities": ["IPC_LOCK", "SYS_PTRACE"]}},
+        "must be a Linux capability",
+    ),
+    runtime({"volumes": [VOLUME, VOLUME]}, {"volumes": [VOLUME]}, "Duplicate value", model_says="the same name"),
+]
+
+UPDATES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    *(
+        (f"{name} is immutable", {}, {name: value}, f"spec.{name} can't be changed once the job exists")
+        for name, value in {
+            "queue": "other",
+            "workers": 2,
+            "gpusPerWorker": 1,
+            "cpu": 2,
+            "memory": "2Gi",
+            "trainer": {"command": ["false"]},
+            "env": {"A": "b"},
+            "runtime": "other",
+            "data": [DATA],
+            "stop": {"maxDuration": "1h"},
+            "checkpoint": {"claim": "c"},
+            "retry": {"rules": [{"categories": ["Killed"], "limit": 1}]},
+            "ttlAfterFinished": "1d",
+        }.items()
+    ),
+    ("gpu is immutable", {"gpusPerWorker": 1}, {"gpu": {"minMemory": "1Gi"}}, "spec.gpu can't be changed"),
+    ("precision is immutable", RECIPE, {"precision": "fp32"}, "spec.precision can't be changed"),
+    (
+        "config is immutable",
+        {"trainer": IC | {"config": {"epochs": 1}}},
+        {"trainer": IC | {"config": {"epochs": 2}}},
+        "spec.trainer can't be changed",
+    ),
+    ("suspend, priority, cancel and retryGeneration are switches", {}, {"suspend": True, "priority": 7}, ""),
+    ("cancel", {"suspend": True}, {"suspend": False, "cancel": True}, ""),
+    ("cancel can't be taken back", {"cancel": True}, {"cancel": False}, "spec.cancel can't be taken back"),
+    ("but by a new run", {"cancel": True}, {"cancel": False, "retryGeneration": 1}, ""),
+    (
+        "retryGeneration grows",
+        {"retryGeneration": 2},
+        {"retryGeneration": 1},
+        "spec.retryGeneration can only be raised",
+    ),
+    ("a quantity may be written otherwise", {"cpu": 2}, {"cpu": "2", "suspend": True}, ""),
+    ("a default may be written out", {}, {"workers": 1, "checkpoint": {"every": "60s"}, "suspend": True}, ""),
+    ("config of one key more", {"trainer": IC}, {"trainer": IC | {"config": {"seed": 1}}}, "spec.trainer can't be"),
+]
+
+
+def by_model(kind: Kind[Any], spec: dict[str, Any], name: str = "a") -> str:
+    """What the models say against it, or nothing."""
+    said = ""
+    try:
+        kind.model.model_validate({"metadata": {"name": name}, "spec": spec})
+    except ValidationError as error:
+        said = str(error)
+    try:
+        NAMES[kind.kind].validate_python(name)
+    except ValidationError as error:
+        said += str(error)
+    return said
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_models_refuse_and_take(case: Case) -> None:
+    assert (case.model_says or case.says) in by_model(case.kind, case.bad, case.name)
+    assert by_model(case.kind, case.good) == ""
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_api_server_refuses_and_takes_the_same(case: Case, door: Door) -> None:
+    answer = door.create(case.kind, {"metadata": {"name": case.name}, "spec": case.bad})
+    assert answer.status in (400, 422), answer
+    assert any(case.says in refusal for refusal in answer.refusals), answer.refusals
+    taken = door.create(case.kind, {"metadata": {"name": "a"}, "spec": case.good})
+    assert taken.taken, taken.refusals
+
+
+@pytest.mark.parametrize(("case", "before", "change", "says"), UPDATES, ids=[update[0] for update in UPDATES])
+def test_both_doors_let_the_same_changes_through(
+    case: str, before: dict[str, Any], change: dict[str, Any], says: str, door: Door, namespace: str
+) -> None:
+    old = {"metadata": {"name": "a"}, "spec": COMMAND | before}
+    new = {"metadata": {"name": "a"}, "spec": COMMAND | before | change}
+    errors = JOBS.update_errors(TrainingJob.model_validate(old), TrainingJob.model_validate(new))
+    assert (says in "".join(errors)) if says else errors == [], case
+
+    door = door.within(namespace)
+    created = door.create(JOBS, old, dry=False)
+    assert created.taken, created.refusals
+    new["metadata"] |= {"resourceVersion": created.object["metadata"]["resourceVersion"]}
+    answer = door.replace(JOBS, new)
+    assert answer.taken == (not says), answer.refusals
+    if says:
+        assert {refusal.partition(": Invalid value: ")[2] for refusal in answer.refusals} == set(errors)
+
+
+def test_every_sentence_of_the_definitions_is_in_the_table() -> None:
+    """A rule without a case here is a rule nobody has seen refuse."""
+    told = [case.says for case in CASES] + [update[3] for update in UPDATES if update[3]]
+    for definition in DEFINITIONS:
+        for sentence in sentences(custom_resource(definition)):
+            assert any(says in sentence for says in told), f"{definition.name}: no case for: {sentence}"
+
+
+def sentences(schema: Any) -> set[str]:
+    found: set[str] = set()
+    if isinstance(schema, dict):
+        found |= {rule["message"] for rule in schema.get("x-kubernetes-validations", ())}
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        found |= set().union(*(sentences(part) for part in schema)) if schema else set()
+    return found
+
+
+def test_a_whole_job_as_people_write_it_is_taken_by_both(door: Door) -> None:
+    spec = yaml.safe_load(
+        """
+        queue: research
+        workers: 2
+        gpusPerWorker: 8
+        gpu: {models: [H100, H200], minMemory: 80G}
+        cpu: 16
+        memory: 200Gi
+        runtime: rdma
+        trainer: {image: registry.example/team/train:1.2, command: [python, train.py], workingDir: /app}
+        env: {NCCL_DEBUG: INFO}
+        data: [{name: imagenet, claim: imagenet, subPath: v2}]
+        stop: {maxDuration: 2d}
+        checkpoint: {every: 10m, keep: 3, grace: 2m, claim: research}
+        retry: {rules: [{categories: [NodeLost], limit: 20, backoff: 30s}]}
+        ttlAfterFinished: 7d
+        """
+    )
+    obj = {"metadata": {"name": "a"}, "spec": spec}
+    assert by_model(JOBS, copy.deepcopy(spec)) == ""
+    assert door.create(JOBS, obj).taken
