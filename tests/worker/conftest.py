@@ -14,6 +14,8 @@ import pytest
 import stoker_worker
 from stoker.spec.worker import ExitRecord
 
+from .podding import LogApi, PodWorker
+
 PROGRAM = Path(stoker_worker.__file__).with_name("__main__.py")
 
 
@@ -148,3 +150,26 @@ def worker(make_worker):
 @pytest.fixture
 def wait_until():
     return until
+
+
+@pytest.fixture
+def pod_worker(tmp_path):
+    folder = tmp_path / "pod"
+    folder.mkdir()
+    worker = PodWorker(folder, f"{os.getpid()}-{time.monotonic_ns()}")
+    yield worker
+    if worker.process is not None and worker.process.poll() is None:
+        worker.process.kill()
+        worker.process.wait()
+    for pid in family_of(worker.uid):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not family_of(worker.uid), what="the worker's processes to be gone")
+
+
+@pytest.fixture
+def log_api(tmp_path):
+    folder = tmp_path / "api"
+    folder.mkdir()
+    api = LogApi(folder)
+    yield api
+    api.close()

@@ -30,6 +30,8 @@ def rest_of(copy: bytes, held: int, anchor: bytes, total: int | None) -> bytes |
 
     `anchor`: the last bytes we have. `total`: how long the whole log is, where the exit record says so.
     """
+    if not anchor and total is not None and len(copy) < total:
+        return None
     for end in _candidates(copy, held, anchor, total):
         if len(anchor) <= end <= len(copy) and copy.startswith(anchor, end - len(anchor)):
             rest = copy[end:]

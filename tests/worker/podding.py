@@ -1,0 +1,181 @@
+"""A worker's container without a container: the supervisor in pod mode, its environment, and an api that takes its log."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import stoker_worker
+from stoker.spec.worker import ExitRecord
+from stoker_api.worker_logs.stored import Gap, LogOwner, StoredLog
+
+PROGRAM = Path(stoker_worker.__file__).with_name("__main__.py")
+
+
+class PodWorker:
+    """One supervisor in pod mode, in folders below `folder`."""
+
+    def __init__(self, folder, uid):
+        self.folder, self.uid = folder, uid
+        self.run_dir = folder / "run"
+        self.token_file = folder / "token"
+        self.token_file.write_text("token-1\n")
+        self.termination_log = folder / "termination-log"
+        self.process = None
+
+    def env(self, api=None, **more):
+        env = {
+            "PATH": os.environ["PATH"],
+            "STOKER_POD_UID": self.uid,
+            "STOKER_POD_NAME": "job-1-0",
+            "STOKER_PROJECT": "default",
+            "STOKER_JOB": "job",
+            "STOKER_JOB_UID": "job-uid",
+            "STOKER_ATTEMPT": "1",
+            "STOKER_WORKER": "0",
+            "STOKER_WORKERS": "1",
+            "STOKER_RANKS": "1",
+            "STOKER_GRACE_SECONDS": "10",
+            "STOKER_GPUS": "0",
+            "STOKER_CPU_MILLI": "2000",
+            "STOKER_CHECKPOINT_DIR": str(self.folder / "volume" / "checkpoints"),
+            "STOKER_OUTPUT_DIR": str(self.folder / "volume" / "output"),
+            "STOKER_RUN_DIR": str(self.run_dir),
+            "STOKER_TERMINATION_LOG": str(self.termination_log),
+            "STOKER_TOKEN_FILE": str(self.token_file),
+        }
+        if api is not None:
+            env["STOKER_API_URL"] = api if isinstance(api, str) else api.url
+        return {name: str(value) for name, value in {**env, **more}.items() if value is not None}
+
+    def start(self, argv, *, api=None, env=None, stdout=None, entry=None, cwd="/"):
+        own = None if stdout is not None else (self.folder / "stdout").open("wb")
+        entry = entry or [sys.executable, "-I", "-S", str(PROGRAM), "--pod", "--"]
+        self.process = subprocess.Popen(
+            [*map(str, entry), *map(str, argv)],
+            env=self.env(api, **(env or {})),
+            stdin=subprocess.DEVNULL,
+            stdout=own or stdout,
+            start_new_session=True,
+            cwd=cwd,
+        )
+        if own is not None:
+            own.close()
+        return self
+
+    def python(self, script, *args, **how):
+        return self.start([sys.executable, "-c", script, *args], **how)
+
+    def finish(self, timeout_s=60):
+        """The exit record as the kubelet hands it on, by the spec's own model."""
+        self.code = self.process.wait(timeout_s)
+        record = ExitRecord.model_validate_json(self.termination_log.read_bytes())
+        assert self.code == record.exit_code
+        return record
+
+    @property
+    def stdout(self):
+        return (self.folder / "stdout").read_bytes()
+
+
+class LogApi:
+    """A small real api over the product's own storage, with faults to order.
+
+    `plan(n)` says what becomes of the n-th log post: None (taken), a status (refused), "cut" (part of the body is kept,
+    then the connection breaks), "deaf" (taken, but the answer never comes through).
+    """
+
+    def __init__(self, folder, port=0):
+        self.folder = folder
+        self.plan = lambda n: None
+        self.tokens, self.progress, self.offsets = [], [], []
+        self.accepts = lambda token: True
+        self.posts = 0
+        self.lock = threading.Lock()
+        self.random = random.Random(1)
+        self.server = None
+        self.open(port)
+
+    def open(self, port):
+        api = self
+        if not (self.folder / "pod.json").exists():
+            StoredLog.create(self.folder, "pod", LogOwner("default", "job", "job-uid", 1, 0))
+        self.stored = StoredLog.load(self.folder / "pod.json")
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_POST(self):
+                url = urlsplit(self.path)
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                with api.lock:
+                    token = self.headers["Authorization"].removeprefix("Bearer ")
+                    api.tokens.append(token)
+                    if not api.accepts(token):
+                        return self.answer(401, {})
+                    if url.path.endswith("/progress"):
+                        api.progress.append(json.loads(body))
+                        return self.answer(204, None)
+                    return self.take(url, body)
+
+            def take(self, url, body):
+                query = parse_qs(url.query)
+                offset, lost = int(query["offset"][0]), query.get("lost") == ["true"]
+                api.offsets.append(offset)
+                fate = api.plan(api.posts)
+                api.posts += 1
+                if isinstance(fate, int):
+                    return self.answer(fate, {"detail": "no"})
+                if fate == "cut":
+                    body = body[: api.random.randrange(len(body) + 1)]
+                try:
+                    held = api.stored.append(offset, body, lost=lost)
+                except Gap as gap:
+                    return self.answer(409, {"offset": gap.wanted})
+                if fate in ("cut", "deaf"):
+                    self.close_connection = True
+                    return None
+                return self.answer(200, {"offset": held})
+
+            def answer(self, status, document):
+                data = b"" if document is None else json.dumps(document).encode()
+                self.send_response(status)
+                if status != 204:
+                    self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_):
+                pass
+
+        class Server(ThreadingHTTPServer):
+            allow_reuse_address = True
+            daemon_threads = True
+
+            def handle_error(self, *_):
+                pass  # a worker that left in the middle
+
+        self.server = Server(("127.0.0.1", port), Handler)
+        self.port = self.server.server_port
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
+        self.thread.start()
+
+    def close(self):
+        if self.server is not None:
+            self.server.shutdown()
+            self.thread.join()
+            self.server.server_close()
+            self.server = None
+
+    @property
+    def log(self):
+        return self.stored.path.read_bytes()
