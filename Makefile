@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 TESTBED := PYTHONPATH=tools $(BIN)/python -m testbed
 
-.PHONY: help setup demo test quick newer lint format bench verify clean testbed cluster nodes cluster-down e2e
+.PHONY: help setup demo test quick newer lint format bench verify clean testbed cluster nodes cluster-down e2e images image-check
 help: ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 

@@ -66,8 +66,9 @@ _IDENTITY = (
     "except OSError as e: print('root:', e.strerror)"
 )
 _BYTECODE = (
-    "import glob, sys; missing = [p for m in list(sys.modules.values()) for p in [getattr(m, '__cached__', None)]"
-    " if p and not glob.glob(glob.escape(p))]; print('not compiled:', missing); sys.exit(bool(missing))"
+    "import os, sys; own = [getattr(m, '__cached__', None) for m in list(sys.modules.values())];"
+    " missing = [p for p in own if isinstance(p, str) and not os.path.exists(p)];"
+    " print('modules not compiled:', len(missing), *missing[:5]); sys.exit(bool(missing))"
 )
 _TRAINER_ENV = (
     f"STOKER_TRAINER_CONFIG={json.dumps(_TRAINING)}",
@@ -195,7 +196,7 @@ def _start(root: Path, config: dict, start: Start) -> bool:
 
 def _runc_config(root: Path, config: dict, start: Start) -> dict:
     nothing: list[str] = []
-    capabilities = {kind: nothing for kind in ("bounding", "effective", "inheritable", "permitted", "ambient")}
+    capabilities = dict.fromkeys(("bounding", "effective", "inheritable", "permitted", "ambient"), nothing)
     options = ["nosuid", "nodev", "mode=1777"]
     return {
         "ociVersion": "1.0.2",
