@@ -1,7 +1,8 @@
 """The scheduler's state as the api reads it, fed from the watch caches.
 
-Changes wait, newest per object, until somebody asks: a submit needs the nodes and queues only, so a thousand jobs that
-come and go cost nothing here until `explain` or a usage is wanted. Never decides. Called by `deps.py`.
+Changes wait, newest per object, until somebody asks: a submit needs nodes, queues and runtimes only, so a thousand
+jobs and pods that come and go cost nothing here until `explain` or a usage is wanted. Never decides. Called by
+`services.py`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from stoker.sched.state import SchedulerState
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
+from stoker.spec.others import OtherPod
+from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
 from stoker.spec.reasons import Blocker, Explanation
+from stoker.spec.runtime import TrainingRuntime
 from stoker.store.cache import Change, WatchCache
 
 from .ports import QueueUsage, Usage
@@ -23,13 +27,28 @@ from .ports import QueueUsage, Usage
 class SchedulerFeed:
     """Implements `ports.SchedulerView`."""
 
-    def __init__(self, jobs: WatchCache[TrainingJob], queues: WatchCache[Queue], nodes: WatchCache[GPUNode]) -> None:
+    def __init__(
+        self,
+        jobs: WatchCache[TrainingJob],
+        queues: WatchCache[Queue],
+        nodes: WatchCache[GPUNode],
+        *,
+        others: WatchCache[OtherPod] | None = None,
+        runtimes: WatchCache[TrainingRuntime] | None = None,
+        pods: WatchCache[Pod] | None = None,
+    ) -> None:
+        """`others`, `runtimes`, `pods`: on a cluster; the same as the operator's scheduler is fed with."""
         self._state = SchedulerState()
         self._changed_jobs: dict[Key, TrainingJob | None] = {}
+        self._changed_pods: dict[Key, Pod | None] = {}
+        self._changed_others: dict[Key, OtherPod | None] = {}
         self._unsubscribe = [
             queues.subscribe(self._on_queue),
             nodes.subscribe(self._on_node),
+            *([runtimes.subscribe(self._on_runtime)] if runtimes is not None else []),
             jobs.subscribe(self._on_job),
+            *([pods.subscribe(self._on_pod)] if pods is not None else []),
+            *([others.subscribe(self._on_other)] if others is not None else []),
         ]
 
     def close(self) -> None:
@@ -61,6 +80,18 @@ class SchedulerFeed:
                 self._state.forget_job(key)
             else:
                 self._state.observe_job(job)
+        pods, self._changed_pods = self._changed_pods, {}
+        for key, pod in pods.items():
+            if pod is None:
+                self._state.forget_pod(key)
+            else:
+                self._state.observe_pod(pod)
+        others, self._changed_others = self._changed_others, {}
+        for key, other in others.items():
+            if other is None:
+                self._state.forget_other(key)
+            else:
+                self._state.observe_other(other)
         return self._state
 
     def _on_queue(self, change: Change[Queue]) -> None:
@@ -74,6 +105,18 @@ class SchedulerFeed:
             self._state.observe_node(change.new)
         else:
             self._state.forget_node(change.key.name)
+
+    def _on_runtime(self, change: Change[TrainingRuntime]) -> None:
+        if change.new is not None:
+            self._state.observe_runtime(change.new)
+        else:
+            self._state.forget_runtime(change.key.name)
+
+    def _on_pod(self, change: Change[Pod]) -> None:
+        self._changed_pods[change.key] = change.new
+
+    def _on_other(self, change: Change[OtherPod]) -> None:
+        self._changed_others[change.key] = change.new
 
     def _on_job(self, change: Change[TrainingJob]) -> None:
         if change.new is None and change.key not in self._state.entries:

@@ -47,7 +47,15 @@ class Services:
     def build(cls, deps: Deps) -> Services:
         index = JobIndex(deps.jobs)
         metrics = ApiMetrics([QueueCounts(index.counts), *deps.collectors])
-        scheduler = SchedulerFeed(deps.jobs, deps.queues, deps.nodes)
+        shared = deps.other_pods is not None  # with others: a cluster, where our own pods may outlive their jobs too
+        scheduler = SchedulerFeed(
+            deps.jobs,
+            deps.queues,
+            deps.nodes,
+            others=deps.other_pods,
+            runtimes=deps.runtimes,
+            pods=deps.pods if shared else None,
+        )
         board = ProgressBoard()
         renderer = JobRenderer(board)
         news = News(deps.jobs, deps.events, deps.pods)

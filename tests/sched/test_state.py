@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.sched.nodes import Claim, GpuGroup, worst_held
+from stoker.sched.gpu_groups import Claim, GpuGroup, worst_held
 from stoker.sched.ordered import Ordered
 from stoker.sched.request import GpuFilter, Request
 from stoker.spec.job import Phase

@@ -7,7 +7,7 @@ resourceVersion). A changed object wakes the next pass at once; nothing polls. C
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TypeVar
 
@@ -17,9 +17,12 @@ from stoker.sched.step import Note
 from stoker.spec.job import JOBS, Phase, TrainingJob
 from stoker.spec.meta import Resource
 from stoker.spec.node import GPUNode
+from stoker.spec.others import OtherPod
 from stoker.spec.outcome import Intent
+from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
 from stoker.spec.reasons import Blocker, Code
+from stoker.spec.runtime import TrainingRuntime
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Conflict, NotFound, Store, StoreError
@@ -45,11 +48,20 @@ class Scheduling:
         nodes: WatchCache[GPUNode],
         recorder: Recorder,
         clock: Clock,
+        *,
+        others: WatchCache[OtherPod] | None = None,
+        runtimes: WatchCache[TrainingRuntime] | None = None,
+        pods: WatchCache[Pod] | None = None,
     ) -> None:
+        """`others`, `runtimes`, `pods`: on a cluster, where nodes are shared and pods may outlive their jobs. On one
+        machine the node agent's leases see to that."""
         self._store = store
         self._jobs = jobs
         self._queues = queues
         self._nodes = nodes
+        self._others = others
+        self._runtimes = runtimes
+        self._pods = pods
         self._recorder = recorder
         self._clock = clock
         self._state = SchedulerState()
@@ -64,13 +76,8 @@ class Scheduling:
         state = self._state = SchedulerState()
         self._telling = Telling()
         self._changes = []
-        unsubscribe = [
-            self._jobs.subscribe(self._feed(self._observe_job, self._forget_job)),
-            self._queues.subscribe(
-                self._feed(state.observe_queue, lambda queue: state.forget_queue(queue.metadata.name))
-            ),
-            self._nodes.subscribe(self._feed(state.observe_node, lambda node: state.forget_node(node.metadata.name))),
-        ]
+        await self._synced()
+        unsubscribe = list(self._subscribe(state))
         try:
             while True:
                 wake_at = await self._pass()
@@ -78,6 +85,29 @@ class Scheduling:
         finally:
             for stop in unsubscribe:
                 stop()
+
+    async def _synced(self) -> None:
+        """Half of the truth would start jobs in room that somebody holds."""
+        caches = (self._jobs, self._queues, self._nodes, self._others, self._runtimes, self._pods)
+        for cache in caches:
+            if cache is not None:
+                await cache.synced()
+
+    def _subscribe(self, state: SchedulerState) -> Iterator[Callable[[], None]]:
+        """Nodes and runtimes first: jobs are then filed once."""
+        yield self._nodes.subscribe(self._feed(state.observe_node, lambda node: state.forget_node(node.metadata.name)))
+        if self._runtimes is not None:
+            yield self._runtimes.subscribe(
+                self._feed(state.observe_runtime, lambda runtime: state.forget_runtime(runtime.metadata.name))
+            )
+        yield self._queues.subscribe(
+            self._feed(state.observe_queue, lambda queue: state.forget_queue(queue.metadata.name))
+        )
+        yield self._jobs.subscribe(self._feed(self._observe_job, self._forget_job))
+        if self._pods is not None:
+            yield self._pods.subscribe(self._feed(state.observe_pod, lambda pod: state.forget_pod(pod.key)))
+        if self._others is not None:
+            yield self._others.subscribe(self._feed(state.observe_other, lambda pod: state.forget_other(pod.key)))
 
     def _feed(self, observe: Callable[[T], None], forget: Callable[[T], None]) -> Callable[[Change[T]], None]:
         """Changes wait for the next pass: the state must not move while it is being decided on."""

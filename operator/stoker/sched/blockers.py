@@ -24,13 +24,14 @@ RESOURCES = ("gpus", "cpu", "memory")
 
 def blockers(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> tuple[Blocker, ...]:
     """All of them at once, not the first that was met; none if the next decide would start it."""
-    found = [*_access(state, entry), *_time(entry, now)]
+    found = [*_access(state, entry), *_runtime(state, entry), *_time(entry, now)]
+    served = entry.runtime.serves(entry.job)  # else nobody knows which nodes it may use
     never = [*never_in_queue(entry.queue.name, entry.queue.limit, entry.request.totals)]
-    never += never_on_nodes(state.nodes, entry.request)
+    never += never_on_nodes(state.nodes, entry.request) if served else []
     if never:
         return (*found, *never)
     found += _limit(entry)
-    found += _nodes(state, entry, now)
+    found += _nodes(state, entry, now) if served else []
     if not found:
         found += _reserved(state, entry, now, reserve_after_s)
     return tuple(found)
@@ -73,6 +74,17 @@ def _access(state: SchedulerState, entry: Entry) -> Iterator[Blocker]:
             short=job.spec.priority - highest,
             where=name,
         )
+
+
+def _runtime(state: SchedulerState, entry: Entry) -> Iterator[Blocker]:
+    if entry.runtime.serves(entry.job):
+        return
+    name, project = entry.runtime.name, entry.job.metadata.namespace
+    open_to = sorted(one.name for one in state.runtimes.values() if one.runtime is not None and one.takes(project))
+    there = f"open to it: {listed(open_to, 5)}" if open_to else "none is open to it yet"
+    missing = entry.runtime.runtime is None
+    said = f"there is no runtime '{name}'" if missing else f"runtime '{name}' is not open to project '{project}'"
+    yield Blocker(code=Code.RUNTIME_MISSING, message=f"{said}; {there}", where=name)
 
 
 def _time(entry: Entry, now: datetime) -> Iterator[Blocker]:

@@ -1,4 +1,4 @@
-"""The records inside the scheduler's state: one per job, per queue and per lane.
+"""The records inside the scheduler's state: one per job, queue, runtime and lane.
 
 Owns the shapes and the order of jobs; changes nothing. Called by `state`, `decide` and `explain`.
 """
@@ -12,7 +12,9 @@ from enum import Enum, auto
 from stoker.spec.job import Phase, Placed, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.queue import Queue
+from stoker.spec.runtime import DEFAULT_RUNTIME, TrainingRuntime
 
+from .eligible import Needs
 from .ordered import Ordered
 from .request import NOTHING, Request, Totals, limit_of, request_of
 
@@ -48,17 +50,19 @@ class Lane:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One job. Observing it again makes a new entry; only the last four fields change in place."""
+    """One job. Observing it again makes a new entry; only `request` (a changed runtime's) and the fields from
+    `pending` on change in place."""
 
     job: TrainingJob
     key: Key
     request: Request
     order: Order
     queue: QueueState
+    runtime: RuntimeState
     pending: bool
     """It wants to start (whether or not it may); False once its start is assumed or observed."""
     lane: Lane | None = None
-    """None while pending: not allowed in its queue, or backing off."""
+    """None while pending: not allowed in its queue or its runtime, or backing off."""
     wakes_at: datetime | None = None
     """Its timer: when back-off or the next blame ends."""
     assumed: tuple[Placed, ...] = ()
@@ -70,6 +74,21 @@ class Entry:
     def since(self) -> datetime:
         """From when it waits for room: queued, back-off over."""
         return max(self.order[1], self.job.status.not_before or EARLIEST)
+
+    @property
+    def admitted(self) -> bool:
+        """Its queue and its runtime take it."""
+        return self.queue.allows(self.job) and self.runtime.serves(self.job)
+
+    @property
+    def placement(self) -> tuple[Placed, ...]:
+        """Where its workers are, or are to be."""
+        return self.assumed or self.job.status.placement
+
+    @property
+    def attempt(self) -> int:
+        """That of `placement`: the operator counts up as it writes a start."""
+        return self.job.status.attempt + bool(self.assumed)
 
     def avoided(self, now: datetime) -> frozenset[str]:
         return frozenset(blame.node for blame in self.job.status.blamed if blame.until > now)
@@ -112,6 +131,30 @@ class QueueState:
         return self.queue is None and not self.pending and not self.running
 
 
+@dataclass(slots=True, eq=False)
+class RuntimeState:
+    """A runtime, also one that only jobs know of (`runtime` is None)."""
+
+    name: str
+    needs: Needs
+    runtime: TrainingRuntime | None = None
+    users: dict[Key, None] = field(default_factory=dict)
+    """Every job that names it, whatever its phase."""
+
+    def serves(self, job: TrainingJob) -> bool:
+        if self.runtime is None:
+            return job.spec.runtime is None  # then a built-in one does
+        return self.takes(job.metadata.namespace)
+
+    def takes(self, project: str) -> bool:
+        projects = self.runtime.spec.projects if self.runtime is not None else ()
+        return projects is None or project in projects
+
+
+def runtime_name(job: TrainingJob) -> str:
+    return job.spec.runtime or DEFAULT_RUNTIME
+
+
 def queue_limit(queue: Queue | None) -> tuple[int | None, int | None, int | None]:
     if queue is None:
         return (None, None, None)
@@ -129,7 +172,7 @@ def is_pending(job: TrainingJob) -> bool:
     )
 
 
-def new_entry(job: TrainingJob, queue: QueueState) -> Entry:
+def new_entry(job: TrainingJob, queue: QueueState, runtime: RuntimeState) -> Entry:
     queued_at = job.status.queued_at or job.metadata.creation_timestamp or LATEST
     order = (-job.spec.priority, queued_at, job.key)
-    return Entry(job, job.key, request_of(job.spec), order, queue, is_pending(job))
+    return Entry(job, job.key, request_of(job.spec, runtime.needs), order, queue, runtime, is_pending(job))

@@ -16,7 +16,8 @@ from stoker.spec.quantity import format_bytes, format_cpu
 
 from .decide import decide
 from .entries import Entry
-from .place import fitting, free_columns, place
+from .place import fitting, free_room, place
+from .remedies import remedies
 from .request import ANY_GPU, Request
 from .state import SchedulerState
 from .words import clock
@@ -29,15 +30,18 @@ _MEMORY_STEP = 2**28  # 256 MiB
 def hints(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> tuple[str, ...]:
     """Sentences that hold if done, all else equal. To be asked after a decide at `now` has left the job waiting."""
 
-    def starts(changes: dict[str, Any], at: datetime = now) -> bool:
+    def starts(changes: dict[str, Any], at: datetime = now, first: Callable[[], None] | None = None) -> bool:
         job = _changed(entry.job, changes)
         with state.what_if():
             if changes:
                 state.observe_job(job)
+            if first is not None:
+                first()
             return any(start.key == entry.key for start in decide(state, at, reserve_after_s=reserve_after_s).starts)
 
     told = [f"with {what} it would start now" for changes, what in _smaller(state, entry, now) if starts(changes)]
     told += [f"in queue '{name}' it would start now" for name in _other_queues(state, entry) if starts({"queue": name})]
+    told += [f"once {what} it would start now" for do, what in remedies(state, entry, now) if starts({}, first=do)]
     told += [
         f"once {what} at {clock(at, now)} it would start, if nothing else changes"
         for at, what in _times(entry, now)
@@ -57,8 +61,7 @@ def _smaller(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[tup
     if gpus:
         yield {"gpus_per_worker": gpus}, f"gpusPerWorker: {gpus} instead of {request.gpus}"
     if request.workers > 1:
-        columns = free_columns(table, request.filter, None)
-        room = int(np.sum(fitting(table, request, avoid, *columns)))
+        room = int(np.sum(fitting(table, request, avoid, free_room(table, request, None))))
         workers = _largest(min(room, request.workers - 1), lambda value: fits(request._replace(workers=value)))
         if workers:
             yield {"workers": workers}, f"workers: {workers} instead of {request.workers}"

@@ -1,66 +1,37 @@
-"""The nodes as columns: what each has, what is free, and which GPUs a request's filter may count on.
+"""The nodes as columns: what each has, what is free, and what a class of requests may count on there.
 
-Owns the struct-of-arrays over nodes and the claims on them; never decides. Called by `state` (changes), `place` and
-`explain` (reading). A slot is a node's index in every column; slots of forgotten nodes are reused and never `ready`.
+Owns the struct-of-arrays over nodes, the claims of jobs and what other holders take; never decides. Called by `state`
+and `holders` (changes), `place` and the explaining modules (reading). A slot is a node's index in every column; slots
+of forgotten nodes are reused and open to nobody.
 
-GPUs of one node may differ, and the node agent picks the uuids: of a running job we know its filter, not its GPUs. The
-rule: a request may count on those matching GPUs that stay free *however* the agent picked for the jobs already there.
-With claims i (filter S_i, g_i GPUs) the most GPUs of a filter R they can hold is a maximum flow from claims to the
-types in R; `room` = matching - that flow. A maximum flow onto R's types always extends to an assignment of all
-claims (augmenting paths keep matched GPUs matched), so the bound is reached by some pick: not one GPU is given up
-needlessly, and no start can meet a node whose fitting GPUs are gone. On nodes with one type it is simply what is free.
-A GPU that became unavailable while a job of ours holds it counts as missing and as held until that job ends.
+`cap` is the empty node's, `rest` that less what lasting holders outside the jobs take, `free` what is free now. A GPU
+that became unavailable while somebody holds it counts as missing and as held until that ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
 
-from .journal import Journal
+from .eligible import NodeFilter
+from .gpu_groups import Claim, GpuGroup, group, worst_held
+from .journal import Journal, K
 from .request import ANY_GPU, GpuFilter, Request
+from .views import Column, DoorView, ExtendedView, GpuView, Holder, Mask, Taken, View
 
-Column = NDArray[np.int64]  # slot -> number
+V = TypeVar("V", GpuView, ExtendedView, DoorView)
 
-_COLUMNS = ("usable", "total", "free_gpu", "cap_cpu", "free_cpu", "cap_mem", "free_mem")
-_EXACT_TYPES = 8  # the flow's minimum cut is searched over 2**types subsets
-
-
-class GpuGroup(NamedTuple):
-    """GPUs of one type on one node."""
-
-    model: str  # lower case
-    memory: int
-    usable: int
-    total: int
-
-
-class Claim(NamedTuple):
-    """What one job holds on one node."""
-
-    workers: int
-    request: Request
-
-    @property
-    def gpus(self) -> int:
-        return self.workers * self.request.gpus
-
-
-@dataclass(slots=True)
-class FilterColumn:
-    """One filter's view of the nodes. Invariant: a request may use min(free_gpu, room) of a node."""
-
-    cap: Column
-    """Usable matching GPUs of the empty node."""
-    room: Column
-    users: int = 0
+_COLUMNS = (
+    *("usable", "total", "rest_gpu", "free_gpu"),
+    *("cap_cpu", "rest_cpu", "free_cpu"),
+    *("cap_mem", "rest_mem", "free_mem"),
+)
 
 
 class NodeTable:
@@ -70,32 +41,45 @@ class NodeTable:
         self.objects: dict[str, GPUNode] = {}
         self.claims: dict[str, dict[Key, Claim]] = {}
         """Node -> job -> what it holds; also for nodes that are not known (yet)."""
-        self.columns: dict[GpuFilter, FilterColumn] = {}
+        self.others: dict[str, dict[Holder, Taken]] = {}
+        """Node -> whoever else holds room there; as `claims`."""
+        self.columns: dict[GpuFilter, GpuView] = {}
+        self.extended: dict[str, ExtendedView] = {}
+        self.doors: dict[NodeFilter, DoorView] = {}
         self._groups: dict[int, tuple[GpuGroup, ...]] = {}
         self._spare: list[int] = []
         self._ranks: Column | None = None
         self.names: list[str] = []
-        self.ready: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
-        self.usable = self.total = self.free_gpu = np.zeros(0, dtype=np.int64)
-        self.cap_cpu = self.free_cpu = self.cap_mem = self.free_mem = np.zeros(0, dtype=np.int64)
+        self.ready: Mask = np.zeros(0, dtype=np.bool_)
+        self.usable = self.total = self.rest_gpu = self.free_gpu = np.zeros(0, dtype=np.int64)
+        self.cap_cpu = self.rest_cpu = self.free_cpu = np.zeros(0, dtype=np.int64)
+        self.cap_mem = self.rest_mem = self.free_mem = np.zeros(0, dtype=np.int64)
 
-    # -- reading
+    # -- reading. A filter, a resource must be in use (`acquire`).
+
+    def open_for(self, wanted: NodeFilter) -> Mask:
+        """Slots where the workers may go at all."""
+        return self.doors[wanted].open
 
     def free_for(self, wanted: GpuFilter) -> Column:
-        """GPUs that a request with this filter may count on, per slot. The filter must be in use (`acquire`)."""
+        """GPUs that a request with this filter may count on, per slot."""
         return self.free_gpu if wanted == ANY_GPU else np.minimum(self.free_gpu, self.columns[wanted].room)
+
+    def rest_for(self, wanted: GpuFilter) -> Column:
+        """The same were there no jobs, and nobody there who is on the way out."""
+        return self.rest_gpu if wanted == ANY_GPU else np.minimum(self.rest_gpu, self.columns[wanted].rest)
 
     def cap_for(self, wanted: GpuFilter) -> Column:
         """The same of empty nodes."""
         return self.usable if wanted == ANY_GPU else self.columns[wanted].cap
 
     def whole_for(self, wanted: GpuFilter) -> Column:
-        """Matching GPUs per slot, the unavailable ones too. Cost: O(nodes), for answers to people."""
+        """GPUs per slot that match or may turn out to, unavailable ones too. Cost: O(nodes), for answers to people."""
         if wanted == ANY_GPU:
             return self.total
         whole = np.zeros_like(self.total)
         for slot, groups in self._groups.items():
-            whole[slot] = sum(group.total for group in groups if wanted.matches(group.model, group.memory))
+            whole[slot] = sum(one.total for one in groups if wanted.may_match(one.model, one.memory))
         return whole
 
     @property
@@ -113,8 +97,8 @@ class NodeTable:
     def overlap(self, slot: int, one: GpuFilter, other: GpuFilter) -> bool:
         """Some GPU of the node would do for both."""
         return any(
-            one.matches(group.model, group.memory) and other.matches(group.model, group.memory)
-            for group in self._groups.get(slot, ())
+            one.matches(found.model, found.memory) and other.matches(found.model, found.memory)
+            for found in self._groups.get(slot, ())
         )
 
     # -- changes
@@ -124,29 +108,28 @@ class NodeTable:
         name, status = node.metadata.name, node.status
         known = self.objects.get(name)
         self._journal.put(self.objects, name, node)
-        if known is not None and known.status == status:
+        if known is not None and known.status == status and known.metadata.labels == node.metadata.labels:
             return None
         slot = self.slots.get(name)
         if slot is None:
             slot = self._new_slot(name)
-        groups = _group(node)
-        held = list(self.claims.get(name, {}).values())
-        usable = sum(group.usable for group in groups)
-        cells = {
-            "usable": usable,
-            "total": sum(group.total for group in groups),
-            "free_gpu": usable - sum(claim.gpus for claim in held),
-            "cap_cpu": status.cpu_milli,
-            "free_cpu": status.cpu_milli - sum(claim.workers * claim.request.cpu for claim in held),
-            "cap_mem": status.memory_bytes,
-            "free_mem": status.memory_bytes - sum(claim.workers * claim.request.memory for claim in held),
-        }
-        for column, value in cells.items():
-            self._journal.cell(getattr(self, column), slot, value)
+        groups = group(node)
+        usable = sum(one.usable for one in groups)
+        caps = (usable, status.cpu_milli, status.memory_bytes)
+        self._journal.cell(self.total, slot, sum(one.total for one in groups))
+        for (cap, rest, free), amount in zip(self._triples(), caps, strict=True):
+            for column in (cap, rest, free):
+                self._journal.cell(column, slot, amount)
         self._journal.cell(self.ready, slot, status.ready)
         self._journal.put(self._groups, slot, groups)
-        for wanted, view in self.columns.items():
-            self._fill(view, wanted, slot)
+        for claim, lasting in self._held(name):
+            self._count(slot, claim, -1, lasting)
+        for wanted, gpus in self.columns.items():
+            self._fill_gpus(gpus, wanted, slot)
+        for resource, extended in self.extended.items():
+            self._fill_extended(extended, resource, slot)
+        for nodes, door in self.doors.items():
+            self._fill_door(door, nodes, slot)
         return slot
 
     def drop(self, name: str) -> None:
@@ -160,68 +143,131 @@ class NodeTable:
         self._journal.note(self._spare.pop)
         self._journal.set(self, "_ranks", None)
         self._rename(slot, "")
-        for column in (*(getattr(self, name) for name in _COLUMNS), self.ready):
-            self._journal.cell(column, slot, 0)
-        for view in self.columns.values():
-            self._journal.cell(view.cap, slot, 0)
-            self._journal.cell(view.room, slot, 0)
+        for owner, column in self._arrays():
+            self._journal.cell(getattr(owner, column), slot, 0)
 
     def claim(self, name: str, key: Key, claim: Claim) -> None:
         if name not in self.claims:
             self._journal.put(self.claims, name, {})
         self._journal.put(self.claims[name], key, claim)
-        self._shift(name, claim, -1)
+        self._shift(name, claim, -1, lasting=False)
 
     def unclaim(self, name: str, key: Key) -> None:
         claim = self.claims[name][key]
         self._journal.drop(self.claims[name], key)
         if not self.claims[name]:
             self._journal.drop(self.claims, name)
-        self._shift(name, claim, 1)
+        self._shift(name, claim, 1, lasting=False)
 
-    def acquire(self, wanted: GpuFilter) -> None:
-        """Keep a column for this filter until as many `release`s."""
-        if wanted == ANY_GPU:
-            return
-        view = self.columns.get(wanted)
-        if view is None:
-            view = FilterColumn(np.zeros_like(self.usable), np.zeros_like(self.usable))
-            for slot in self.slots.values():
-                self._fill(view, wanted, slot)
-            self._journal.put(self.columns, wanted, view)
-        self._journal.set(view, "users", view.users + 1)
+    def take(self, name: str, holder: Holder, taken: Taken) -> None:
+        if name not in self.others:
+            self._journal.put(self.others, name, {})
+        self._journal.put(self.others[name], holder, taken)
+        self._shift(name, taken.claim, -1, lasting=not taken.going)
 
-    def release(self, wanted: GpuFilter) -> None:
-        if wanted == ANY_GPU:
-            return
-        view = self.columns[wanted]
-        self._journal.set(view, "users", view.users - 1)
-        if view.users == 0:
-            self._journal.drop(self.columns, wanted)
+    def give_back(self, name: str, holder: Holder) -> None:
+        taken = self.others[name][holder]
+        self._journal.drop(self.others[name], holder)
+        if not self.others[name]:
+            self._journal.drop(self.others, name)
+        self._shift(name, taken.claim, 1, lasting=not taken.going)
+
+    def acquire(self, request: Request) -> None:
+        """Keep columns for requests like this one until as many `release`s."""
+        if request.filter != ANY_GPU:
+            self._use(self.columns, request.filter, GpuView.of, self._fill_gpus)
+        self._use(self.doors, request.nodes, DoorView.of, self._fill_door)
+        for name, _ in request.extended:
+            self._use(self.extended, name, ExtendedView.of, self._fill_extended)
+
+    def release(self, request: Request) -> None:
+        if request.filter != ANY_GPU:
+            self._leave(self.columns, request.filter)
+        self._leave(self.doors, request.nodes)
+        for name, _ in request.extended:
+            self._leave(self.extended, name)
 
     # -- inside
 
-    def _shift(self, name: str, claim: Claim, sign: int) -> None:
+    def _use(self, views: dict[K, V], wanted: K, make: Callable[[int], V], fill: Callable[[V, K, int], None]) -> None:
+        view = views.get(wanted)
+        if view is None:
+            view = make(len(self.ready))
+            for slot in self.slots.values():
+                fill(view, wanted, slot)
+            self._journal.put(views, wanted, view)
+        self._journal.set(view, "users", view.users + 1)
+
+    def _leave(self, views: dict[K, V], wanted: K) -> None:
+        view = views[wanted]
+        self._journal.set(view, "users", view.users - 1)
+        if view.users == 0:
+            self._journal.drop(views, wanted)
+
+    def _held(self, name: str) -> Iterator[tuple[Claim, bool]]:
+        """(what is held on the node, whether it lasts)."""
+        for claim in self.claims.get(name, {}).values():
+            yield claim, False
+        for taken in self.others.get(name, {}).values():
+            yield taken.claim, not taken.going
+
+    def _triples(self) -> tuple[tuple[Column, Column, Column], ...]:
+        """(cap, rest, free) of GPUs, cores and memory."""
+        return (
+            (self.usable, self.rest_gpu, self.free_gpu),
+            (self.cap_cpu, self.rest_cpu, self.free_cpu),
+            (self.cap_mem, self.rest_mem, self.free_mem),
+        )
+
+    def _shift(self, name: str, claim: Claim, sign: int, *, lasting: bool) -> None:
         slot = self.slots.get(name)
         if slot is None:
             return
-        gpus, cpu, memory = claim.request.times(sign * claim.workers)
-        cell = self._journal.cell
-        cell(self.free_cpu, slot, self.free_cpu[slot] + cpu)
-        cell(self.free_mem, slot, self.free_mem[slot] + memory)
-        if gpus:
-            cell(self.free_gpu, slot, self.free_gpu[slot] + gpus)
-            if self.is_mixed(slot):
-                for wanted, view in self.columns.items():
-                    self._fill(view, wanted, slot)
+        self._count(slot, claim, sign, lasting)
+        for resource, count in claim.request.extended:
+            view = self.extended.get(resource)
+            if view is not None:
+                amount = sign * claim.workers * count
+                self._journal.cell(view.free, slot, view.free[slot] + amount)
+                if lasting:
+                    self._journal.cell(view.rest, slot, view.rest[slot] + amount)
+        if claim.gpus and self.is_mixed(slot):
+            for wanted, gpus in self.columns.items():
+                self._fill_gpus(gpus, wanted, slot)
 
-    def _fill(self, view: FilterColumn, wanted: GpuFilter, slot: int) -> None:
+    def _count(self, slot: int, claim: Claim, sign: int, lasting: bool) -> None:
+        amounts = claim.request.times(sign * claim.workers)
+        for (_, rest, free), amount in zip(self._triples(), amounts, strict=True):
+            if amount:
+                self._journal.cell(free, slot, free[slot] + amount)
+                if lasting:
+                    self._journal.cell(rest, slot, rest[slot] + amount)
+
+    def _fill_gpus(self, view: GpuView, wanted: GpuFilter, slot: int) -> None:
         groups = self._groups.get(slot, ())
-        cap = room = sum(group.usable for group in groups if wanted.matches(group.model, group.memory))
+        cap = rest = room = sum(one.usable for one in groups if wanted.matches(one.model, one.memory))
         if 0 < cap < self.usable[slot]:
-            room -= worst_held(groups, self.claims.get(self.names[slot], {}).values(), wanted)
-        self._journal.cell(view.cap, slot, cap)
-        self._journal.cell(view.room, slot, room)
+            name = self.names[slot]
+            taken = self.others.get(name, {}).values()
+            rest -= worst_held(groups, (one.claim for one in taken if not one.going), wanted)
+            held = chain(self.claims.get(name, {}).values(), (one.claim for one in taken))
+            room -= worst_held(groups, held, wanted)
+        for column, value in ((view.cap, cap), (view.rest, rest), (view.room, room)):
+            self._journal.cell(column, slot, value)
+
+    def _fill_extended(self, view: ExtendedView, resource: str, slot: int) -> None:
+        name = self.names[slot]
+        rest = free = self.objects[name].status.extended.get(resource, 0)
+        for claim, lasting in self._held(name):
+            amount = claim.workers * dict(claim.request.extended).get(resource, 0)
+            free -= amount
+            rest -= amount if lasting else 0
+        self._journal.cell(view.rest, slot, rest)
+        self._journal.cell(view.free, slot, free)
+
+    def _fill_door(self, view: DoorView, nodes: NodeFilter, slot: int) -> None:
+        node = self.objects[self.names[slot]]
+        self._journal.cell(view.open, slot, node.status.ready and nodes.admits(node))
 
     def _new_slot(self, name: str) -> int:
         if not self._spare:
@@ -237,42 +283,18 @@ class NodeTable:
         self._journal.note(self.names.__setitem__, slot, self.names[slot])
         self.names[slot] = name
 
+    def _arrays(self) -> Iterator[tuple[NodeTable | View, str]]:
+        """(owner, attribute) of every column."""
+        yield from ((self, name) for name in (*_COLUMNS, "ready"))
+        for view in chain[View](self.columns.values(), self.extended.values(), self.doors.values()):
+            yield from ((view, name) for name in view.arrays)
+
     def _grow(self) -> None:
         """Columns are replaced, never resized in place: an undo finds the old ones untouched."""
         old = len(self.ready)
         more = max(8, old // 2)
-        for owner, column in [(self, name) for name in (*_COLUMNS, "ready")] + [
-            (view, name) for view in self.columns.values() for name in ("cap", "room")
-        ]:
-            array = getattr(owner, column)
-            self._journal.set(owner, column, np.concatenate([array, np.zeros(more, dtype=array.dtype)]))
+        for owner, name in self._arrays():
+            array = getattr(owner, name)
+            self._journal.set(owner, name, np.concatenate([array, np.zeros(more, dtype=array.dtype)]))
         self._journal.set(self, "names", self.names + [""] * more)
         self._journal.set(self, "_spare", list(range(old + more - 1, old - 1, -1)))
-
-
-def worst_held(groups: tuple[GpuGroup, ...], claims: Iterable[Claim], wanted: GpuFilter) -> int:
-    """The most GPUs matching `wanted` that `claims` may hold on a node with these groups: a flow's minimum cut."""
-    types = [group for group in groups if wanted.matches(group.model, group.memory)]
-    reach: dict[int, int] = {}  # set of types (bits) -> GPUs whose holders may have picked among them
-    for claim in claims:
-        own = claim.request.filter
-        bits = sum(1 << i for i, group in enumerate(types) if own.matches(group.model, group.memory))
-        if not bits and not any(own.matches(group.model, group.memory) for group in groups):
-            bits = (1 << len(types)) - 1  # the node has changed under the job: it may hold anything
-        if bits:
-            reach[bits] = reach.get(bits, 0) + claim.gpus
-    every = (1 << len(types)) - 1
-    cuts = range(every + 1) if len(types) <= _EXACT_TYPES else (0, every)
-    return min(
-        sum(group.usable for i, group in enumerate(types) if cut >> i & 1)
-        + sum(gpus for bits, gpus in reach.items() if bits & ~cut)
-        for cut in cuts
-    )
-
-
-def _group(node: GPUNode) -> tuple[GpuGroup, ...]:
-    counts: dict[tuple[str, int], tuple[int, int]] = {}
-    for gpu in node.status.gpus:
-        usable, total = counts.get((gpu.model.lower(), gpu.memory_bytes), (0, 0))
-        counts[gpu.model.lower(), gpu.memory_bytes] = (usable + (not gpu.unavailable), total + 1)
-    return tuple(GpuGroup(model, memory, *count) for (model, memory), count in sorted(counts.items()))

@@ -6,17 +6,35 @@ Owns the search; changes nothing but the Keep it is given. Called by `decide` an
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.spec.job import Placed
 
-from .nodes import Claim, Column, NodeTable
+from .gpu_groups import Claim
+from .nodes import NodeTable
 from .request import GpuFilter, Request
+from .views import Column, Mask
 
 Spread = tuple[tuple[int, int], ...]
 """(slot, workers) of one gang."""
+
+
+class Room(NamedTuple):
+    """What there is for a request, per slot."""
+
+    gpu: Column
+    cpu: Column
+    memory: Column
+    extended: tuple[Column, ...]
+    """In the order of the request's."""
+
+    def wanted(self, request: Request) -> Iterator[tuple[int, Column]]:
+        """(need per worker, what there is) of all that the request asks for."""
+        needs = (request.gpus, request.cpu, request.memory, *(count for _, count in request.extended))
+        return ((need, column) for need, column in zip(needs, (*self[:3], *self.extended), strict=True) if need)
 
 
 class Keep:
@@ -25,15 +43,24 @@ class Keep:
     def __init__(self, table: NodeTable) -> None:
         self._table = table
         self.gpu, self.cpu, self.memory = (np.zeros_like(table.usable) for _ in range(3))
+        self._extended: dict[str, Column] = {}
         self._mixed: dict[int, list[Claim]] = {}  # slot with GPUs that differ -> what is kept for whom
 
     def add(self, slot: int, claim: Claim) -> None:
         gpus, cpu, memory = claim.request.times(claim.workers)
+        for resource, count in claim.request.extended:
+            kept = self._extended.setdefault(resource, np.zeros_like(self.gpu))
+            kept[slot] += claim.workers * count
         self.gpu[slot] += gpus
         self.cpu[slot] += cpu
         self.memory[slot] += memory
         if gpus and self._table.is_mixed(slot):
             self._mixed.setdefault(slot, []).append(claim)
+
+    def leave(self, resource: str, there: Column) -> Column:
+        """Of an extended resource."""
+        kept = self._extended.get(resource)
+        return there if kept is None else there - kept
 
     def free_for(self, wanted: GpuFilter) -> Column:
         """NodeTable.free_for less what is kept.
@@ -61,10 +88,10 @@ def place(table: NodeTable, request: Request, avoid: Collection[str] = (), keep:
     As few nodes as can be; among those the fullest that still fit (fewest free GPUs, then free cores, then name), so
     that whole nodes stay whole. Cost: O(nodes) in numpy, `tools/bench_sched.py`.
     """
-    gpu, cpu, memory = free_columns(table, request.filter, keep)
+    free = free_room(table, request, keep)
     if request.workers == 1:
-        return _place_one(table, request, avoid, gpu, cpu, memory)
-    fits = fitting(table, request, avoid, gpu, cpu, memory)
+        return _place_one(table, request, avoid, free)
+    fits = fitting(table, request, avoid, free)
     slots = np.flatnonzero(fits)
     counts = fits[slots]
     if int(counts.sum()) < request.workers:
@@ -82,17 +109,11 @@ def place(table: NodeTable, request: Request, avoid: Collection[str] = (), keep:
     return tuple(spread)
 
 
-def _place_one(
-    table: NodeTable, request: Request, avoid: Collection[str], gpu: Column, cpu: Column, memory: Column
-) -> Spread | None:
+def _place_one(table: NodeTable, request: Request, avoid: Collection[str], free: Room) -> Spread | None:
     # A need of zero is met even where accounting is negative (a node that shrank under its jobs).
-    fits = table.ready
-    if request.gpus:
-        fits = fits & (gpu >= request.gpus)
-    if request.cpu:
-        fits = fits & (cpu >= request.cpu)
-    if request.memory:
-        fits = fits & (memory >= request.memory)
+    fits = table.open_for(request.nodes)
+    for need, column in free.wanted(request):
+        fits = fits & (column >= need)
     fits = without(table, fits, avoid)
     slots = np.flatnonzero(fits)
     if not len(slots):
@@ -100,29 +121,46 @@ def _place_one(
     return ((int(slots[tightness(table, slots).argmin()]), 1),)
 
 
-def free_columns(table: NodeTable, wanted: GpuFilter, keep: Keep | None) -> tuple[Column, Column, Column]:
+def free_room(table: NodeTable, request: Request, keep: Keep | None) -> Room:
+    """What is free now, less what is kept for others."""
+    extended = tuple(table.extended[name].free for name, _ in request.extended)
     if keep is None:
-        return table.free_for(wanted), table.free_cpu, table.free_mem
-    return keep.free_for(wanted), table.free_cpu - keep.cpu, table.free_mem - keep.memory
+        return Room(table.free_for(request.filter), table.free_cpu, table.free_mem, extended)
+    return Room(
+        keep.free_for(request.filter),
+        table.free_cpu - keep.cpu,
+        table.free_mem - keep.memory,
+        tuple(keep.leave(name, free) for (name, _), free in zip(request.extended, extended, strict=True)),
+    )
 
 
-def fitting(
-    table: NodeTable, request: Request, avoid: Collection[str], gpu: Column, cpu: Column, memory: Column
-) -> Column:
-    """Workers of the request (at most all) that each slot takes, with so much free."""
-    fits = np.where(without(table, table.ready, avoid), request.workers, 0)
-    for need, free in ((request.gpus, gpu), (request.cpu, cpu), (request.memory, memory)):
-        if need:
-            np.minimum(fits, free // need, out=fits)
+def fitting(table: NodeTable, request: Request, avoid: Collection[str], room: Room) -> Column:
+    """Workers of the request (at most all) that each slot takes, with so much room."""
+    fits = np.where(without(table, table.open_for(request.nodes), avoid), request.workers, 0)
+    for need, column in room.wanted(request):
+        np.minimum(fits, column // need, out=fits)
     return np.maximum(fits, 0)
 
 
 def capacity(table: NodeTable, request: Request, avoid: Collection[str] = (), keep: Keep | None = None) -> Column:
-    """Workers that each slot would take empty of jobs (less what is kept for others)."""
-    columns = table.cap_for(request.filter), table.cap_cpu, table.cap_mem
+    """Workers that each slot would take were no job there (less what is kept for others).
+
+    Pods outside Stoker count as long as they are not on their way out: nobody knows that they ever go.
+    """
+    room = Room(
+        table.rest_for(request.filter),
+        table.rest_cpu,
+        table.rest_mem,
+        tuple(table.extended[name].rest for name, _ in request.extended),
+    )
     if keep is not None:
-        columns = columns[0] - keep.gpu, columns[1] - keep.cpu, columns[2] - keep.memory
-    return fitting(table, request, avoid, *columns)
+        room = Room(
+            room.gpu - keep.gpu,
+            room.cpu - keep.cpu,
+            room.memory - keep.memory,
+            tuple(keep.leave(name, rest) for (name, _), rest in zip(request.extended, room.extended, strict=True)),
+        )
+    return fitting(table, request, avoid, room)
 
 
 def reserve(table: NodeTable, request: Request, avoid: Collection[str], keep: Keep) -> bool:
@@ -136,9 +174,9 @@ def reserve(table: NodeTable, request: Request, avoid: Collection[str], keep: Ke
     slots = np.flatnonzero(could)
     if int(could[slots].sum()) < request.workers:
         return False
-    gpu, cpu, memory = free_columns(table, request.filter, keep)
-    now = np.minimum(fitting(table, request, avoid, gpu, cpu, memory), could)
-    order = slots[np.lexsort((table.ranks[slots], -cpu[slots], -gpu[slots], -now[slots]))]
+    free = free_room(table, request, keep)
+    now = np.minimum(fitting(table, request, avoid, free), could)
+    order = slots[np.lexsort((table.ranks[slots], -free.cpu[slots], -free.gpu[slots], -now[slots]))]
     rest = request.workers
     for slot in order.tolist():
         workers = min(rest, int(could[slot]))
@@ -149,7 +187,7 @@ def reserve(table: NodeTable, request: Request, avoid: Collection[str], keep: Ke
     return True
 
 
-def without(table: NodeTable, mask: NDArray[np.bool_], avoid: Collection[str]) -> NDArray[np.bool_]:
+def without(table: NodeTable, mask: Mask, avoid: Collection[str]) -> Mask:
     slots = [table.slots[name] for name in avoid if name in table.slots]
     if slots:
         mask = mask.copy()

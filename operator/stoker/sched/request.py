@@ -9,13 +9,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from stoker.spec.job import TrainingJobSpec
+from stoker.spec.node import UNKNOWN_MODEL
 from stoker.spec.quantity import cpu_milli, format_bytes, memory_bytes
+
+from .eligible import BUILT_IN, Needs, NodeFilter
 
 # Few distinct quantities stand in many specs; parsing decimals is what costs.
 _cpu_milli = lru_cache(maxsize=4096)(cpu_milli)
 _memory_bytes = lru_cache(maxsize=4096)(memory_bytes)
 
-_HUGE = 2**48  # more than any node has; a whole gang's sum still fits 64 bits
+HUGE = 2**48  # more than any node has; a whole gang's sum still fits 64 bits
 
 
 class GpuFilter(NamedTuple):
@@ -28,6 +31,10 @@ class GpuFilter(NamedTuple):
     def matches(self, model: str, memory: int) -> bool:
         """`model` in lower case."""
         return memory >= self.min_memory and (not self.models or any(name in model for name in self.models))
+
+    def may_match(self, model: str, memory: int) -> bool:
+        """`matches`, or nobody has told (yet) what GPU it is."""
+        return self.matches(model, memory) or (model == UNKNOWN_MODEL and not memory)
 
     def __str__(self) -> str:
         """As it follows the word GPU: 'of model h100 or a100 with 80Gi or more'."""
@@ -51,13 +58,19 @@ NOTHING = Totals(0, 0, 0)
 
 
 class Request(NamedTuple):
-    """`workers` times (gpus, cpu, memory). Units: per worker; cpu in thousandths of a core, memory in bytes."""
+    """`workers` times (gpus, cpu, memory, extended), on those nodes.
+
+    Units: per worker; cpu in thousandths of a core, memory in bytes.
+    """
 
     workers: int
     gpus: int
     cpu: int
     memory: int
     filter: GpuFilter = ANY_GPU
+    nodes: NodeFilter = BUILT_IN.nodes
+    extended: tuple[tuple[str, int], ...] = ()
+    """Other countable resources (`rdma/hca`), by name."""
 
     def times(self, workers: int) -> Totals:
         return Totals(workers * self.gpus, workers * self.cpu, workers * self.memory)
@@ -67,14 +80,15 @@ class Request(NamedTuple):
         return self.times(self.workers)
 
 
-def request_of(spec: TrainingJobSpec) -> Request:
+def request_of(spec: TrainingJobSpec, needs: Needs = BUILT_IN) -> Request:
     """Jobs with equal requests fit, or don't fit, in the same places."""
     wanted = ANY_GPU
     if spec.gpus_per_worker and (spec.gpu.models or spec.gpu.min_memory):
         models = tuple(sorted({model.lower() for model in spec.gpu.models}))
         wanted = GpuFilter(models, _memory_bytes(spec.gpu.min_memory) if spec.gpu.min_memory else 0)
     cpu, memory = _cpu_milli(spec.cpu), _memory_bytes(spec.memory)
-    return Request(spec.workers, spec.gpus_per_worker, min(cpu, _HUGE), min(memory, _HUGE), wanted)
+    nodes = needs.gpu_nodes if spec.gpus_per_worker else needs.nodes
+    return Request(spec.workers, spec.gpus_per_worker, min(cpu, HUGE), min(memory, HUGE), wanted, nodes, needs.extended)
 
 
 def limit_of(gpus: int | None, cpu: str | None, memory: str | None) -> tuple[int | None, int | None, int | None]:

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from stoker.spec.reasons import Blocker, Code
 
-from .nodes import Column, NodeTable
-from .place import capacity
+from .nodes import NodeTable
+from .obstacles import held_outside, obstacles
+from .place import capacity, without
 from .request import ANY_GPU, Request
-from .words import amount, counted, listed, numbers, part
+from .views import Column
+from .words import amount, are, counted, listed, numbers, part
 
 _NAMED_NODES = 64
 
@@ -33,22 +35,26 @@ def shortages(table: NodeTable, request: Request, avoid: Collection[str] = ()) -
         free = table.free_for(request.filter)
         fits = np.minimum(could, np.maximum(free, 0) // request.gpus)
         if int(fits.sum()) < request.workers:
-            found.append(_short_gpus(table, request, could, fits, free))
+            found.append(_short_gpus(table, request, avoid, could, fits, free))
         else:
             base = fits  # cores and memory are looked for where the GPUs are
     for resource, need, free in (
         ("cpu", request.cpu, table.free_cpu),
         ("memory", request.memory, table.free_mem),
+        *((name, count, table.extended[name].free) for name, count in request.extended),
     ):
         if need:
             fits = np.minimum(base, np.maximum(free, 0) // need)
             if int(fits.sum()) < request.workers:
-                found.append(_short_of(table, request, resource, need, base, fits, free))
+                found.append(_short_of(table, request, avoid, (resource, need, free), base, fits))
     return found or [_scattered(request)]
 
 
 def never_on_nodes(table: NodeTable, request: Request) -> list[Blocker]:
-    """What no known set of nodes could hold, empty of jobs, all ready and every GPU usable. No nodes known: nothing."""
+    """What no known set of nodes could hold, empty of pods, all ready, open and every GPU usable. No nodes: nothing.
+
+    Cordons, taints, labels, other people's pods and extended resources rule nothing out: they come and go.
+    """
     if not table.slots:
         return []
     whole = table.whole_for(request.filter)
@@ -92,19 +98,7 @@ def _never(message: str, resource: str, wanted: int, available: int, where: str 
 
 
 def _too_few_nodes(table: NodeTable, request: Request, avoid: Collection[str], could: Column) -> Blocker:
-    away = sorted(name for name, slot in table.slots.items() if not table.ready[slot])
-    lost = int((table.total - table.usable).sum())
-    why = []
-    if not table.slots:
-        why.append("no node is known")
-    if away:
-        said = table.objects[away[0]].status.message
-        are = "is" if len(away) == 1 else "are"
-        why.append(f"{listed(away, 3)} {are} not ready" + (f" ({said})" if said and len(away) == 1 else ""))
-    if lost and request.gpus:
-        why.append(f"{amount('gpus', lost)} can't be leased")
-    if avoid:
-        why.append(f"{listed(sorted(avoid), 3)} avoided for now")
+    why = obstacles(table, request, avoid)
     holds = int(could.sum())
     resource, need = _main(request)
     message = f"the nodes that are usable now would hold {holds} of {counted(request.workers, 'worker')} of "
@@ -117,7 +111,9 @@ def _too_few_nodes(table: NodeTable, request: Request, avoid: Collection[str], c
     return Blocker(code=Code.NO_CAPACITY, message=message, **given)
 
 
-def _short_gpus(table: NodeTable, request: Request, could: Column, fits: Column, free: Column) -> Blocker:
+def _short_gpus(
+    table: NodeTable, request: Request, avoid: Collection[str], could: Column, fits: Column, free: Column
+) -> Blocker:
     wanted = request.totals.gpus
     short = _missing(request.workers, request.gpus, could, fits, free)
     slots = np.flatnonzero(could)
@@ -128,7 +124,8 @@ def _short_gpus(table: NodeTable, request: Request, could: Column, fits: Column,
     if total >= wanted:
         parts[0] += f", and each worker needs {request.gpus} on one node"
     parts += _holders(table, slots)
-    others = int(np.maximum(table.free_gpu[table.ready], 0).sum()) - total
+    parts += held_outside(table, _usable(table, request, avoid), "gpus", request.gpus, free)
+    others = int(np.maximum(table.free_gpu[table.open_for(request.nodes)], 0).sum()) - total
     if request.filter != ANY_GPU and others > 0:
         parts.append(f"{others} free {'GPU is' if others == 1 else 'GPUs are'} of another kind or can't be counted on")
     where = next(iter(there)) if len(there) == 1 else None
@@ -143,12 +140,13 @@ def _short_gpus(table: NodeTable, request: Request, could: Column, fits: Column,
 def _short_of(
     table: NodeTable,
     request: Request,
-    resource: str,
-    need: int,
+    avoid: Collection[str],
+    what: tuple[str, int, Column],
     could: Column,
     fits: Column,
-    free: Column,
 ) -> Blocker:
+    """`what`: the resource, the need per worker, what is free of it."""
+    resource, need, free = what
     wanted = request.workers * need
     short = _missing(request.workers, need, could, fits, free)
     slots = np.flatnonzero(could)
@@ -159,6 +157,8 @@ def _short_of(
     message += f"node is {amount(resource, max(int(free[best]), 0))}, on {name}"
     if request.workers > 1:
         message += f"; each worker needs {amount(resource, need)}"
+    for thieves in held_outside(table, _usable(table, request, avoid), resource, need, free):
+        message += f"; {thieves}"
     return Blocker(code=Code.NO_CAPACITY, message=message, **numbers(resource, wanted, wanted - short), where=name)
 
 
@@ -177,15 +177,20 @@ def _missing(workers: int, need: int, could: Column, fits: Column, free: Column)
     return int(costs[:missing].sum())
 
 
+def _usable(table: NodeTable, request: Request, avoid: Collection[str]) -> list[int]:
+    """Slots of the nodes where it may go."""
+    slots: list[int] = np.flatnonzero(without(table, table.open_for(request.nodes), avoid)).tolist()
+    return slots
+
+
 def _free_text(there: dict[str, int], total: int) -> str:
     if not there:
         return "none is free"
-    are = "is" if total == 1 else "are"
     if len(there) == 1:
-        return f"{total} {are} free on node {next(iter(there))}"
+        return f"{total} {are(total)} free on node {next(iter(there))}"
     most = sorted(there.items(), key=lambda item: (-item[1], item[0]))
     spots = listed([f"{count} on {name}" for name, count in most], 3)
-    return f"{total} {are} free but on different nodes ({spots})"
+    return f"{total} {are(total)} free but on different nodes ({spots})"
 
 
 def _holders(table: NodeTable, slots: NDArray[np.intp]) -> list[str]:
@@ -214,4 +219,5 @@ def _worker(request: Request) -> str:
     parts = [amount("gpus", request.gpus)] if request.gpus else []
     parts += [amount("cpu", request.cpu)] if request.cpu else []
     parts += [amount("memory", request.memory)] if request.memory else []
-    return listed(parts, 3) or "nothing"
+    parts += [amount(name, count) for name, count in request.extended]
+    return listed(parts, 5) or "nothing"

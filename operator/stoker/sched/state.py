@@ -1,4 +1,4 @@
-"""What the scheduler knows: nodes, queues, jobs and its own assumed starts, kept up to date change by change.
+"""What the scheduler knows: nodes, queues, runtimes, jobs, its own assumed starts and who else holds room.
 
 Owns the accounting and the pending jobs' lanes. Fed level-triggered with the objects as they are now, in any order and
 as often as one likes; never reads a store or a clock. Called by the controller and the api (observe_*), by `decide`
@@ -16,13 +16,30 @@ from typing import NamedTuple
 from stoker.spec.job import Placed, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
+from stoker.spec.others import OtherPod
+from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
+from stoker.spec.runtime import TrainingRuntime
 
-from .entries import EARLIEST, Entry, Lane, QueueState, Verdict, is_pending, new_entry, queue_limit
+from .eligible import needs_of
+from .entries import (
+    EARLIEST,
+    Entry,
+    Lane,
+    QueueState,
+    RuntimeState,
+    Verdict,
+    is_pending,
+    new_entry,
+    queue_limit,
+    runtime_name,
+)
+from .gpu_groups import Claim
+from .holders import Holders
 from .journal import Journal
-from .nodes import Claim, NodeTable
+from .nodes import NodeTable
 from .ordered import Ordered
-from .request import Totals
+from .request import Totals, request_of
 
 
 class QueueUsage(NamedTuple):
@@ -46,15 +63,24 @@ class NodeUsage(NamedTuple):
     memory_bytes: int
     free_memory_bytes: int
     jobs: tuple[Key, ...]
+    others: tuple[Key, ...]
+    """Pods that hold room there beside the jobs, whosever."""
 
 
 class SchedulerState:
-    """Cost: every observe_* and forget_* O(change), but for a queue's access rules: O(its pending jobs)."""
+    """Cost: every observe_* and forget_* O(change); a queue's access rules O(its pending jobs), a runtime's O(its)."""
 
     def __init__(self) -> None:
         self.journal = Journal()
         self.nodes = NodeTable(self.journal)
+        self.holders = Holders(
+            self.journal,
+            self.nodes,
+            freed=lambda name: self.journal.add(self.freed_nodes, name),
+            filled=lambda: self.journal.set(self, "shifted", True),  # reservations may move to other nodes
+        )
         self.queues: dict[str, QueueState] = {}
+        self.runtimes: dict[str, RuntimeState] = {}
         self.entries: dict[Key, Entry] = {}
         self.timers: Ordered[tuple[datetime, Key]] = Ordered()
         # What changed since the last decide:
@@ -86,6 +112,30 @@ class SchedulerState:
             self._set_queue(name, None)
             self._sweep(self.queues[name])
 
+    def observe_runtime(self, runtime: TrainingRuntime) -> None:
+        self._set_runtime(runtime.metadata.name, runtime)
+
+    def forget_runtime(self, name: str) -> None:
+        if name in self.runtimes:
+            self._set_runtime(name, None)
+            self._sweep_runtime(self.runtimes[name])
+
+    # -- pods
+
+    def observe_other(self, pod: OtherPod) -> None:
+        """A bound pod that is not Stoker's, and has not ended."""
+        self.holders.observe_other(pod)
+
+    def forget_other(self, key: Key) -> None:
+        self.holders.forget_other(key)
+
+    def observe_pod(self, pod: Pod) -> None:
+        """A pod with our label, in any phase. Jobs need not be known before their pods."""
+        self.holders.observe_pod(pod, self.entries.get)
+
+    def forget_pod(self, key: Key) -> None:
+        self.holders.forget_pod(key)
+
     # -- jobs
 
     def observe_job(self, job: TrainingJob) -> None:
@@ -93,31 +143,38 @@ class SchedulerState:
         old = self.entries.get(job.key)
         if old is not None and (old.job == job or (old.assumed and _is_stale(job, old.job))):
             return
-        queue = self._queue(job.spec.queue)
-        entry = new_entry(job, queue)
+        queue, runtime = self._queue(job.spec.queue), self._runtime(runtime_name(job))
+        entry = new_entry(job, queue, runtime)
         held = dict(Counter(placed.node for placed in job.status.placement))
         if old is not None and held and held == old.held and entry.request == old.request and queue is old.queue:
             # The usual answer to an assumed start, and every progress report: nothing moves.
             self.journal.set(entry, "held", held)
             self.journal.put(self.entries, job.key, entry)
+            self._recount(job.key)
             return
-        self.nodes.acquire(entry.request.filter)
+        self.nodes.acquire(entry.request)
         if old is not None:
             self._remove(old)
         self.journal.put(self.entries, job.key, entry)
+        self.journal.put(runtime.users, job.key, None)
         if entry.pending:
             self._file(entry)
         else:
             self._hold(entry, job.status.placement)
-        for seen in (queue, *((old.queue,) if old is not None else ())):
-            self._sweep(seen)
+        self._recount(job.key)
+        if old is not None:
+            self._sweep(old.queue)
+            self._sweep_runtime(old.runtime)
+        self._sweep(queue)
 
     def forget_job(self, key: Key) -> None:
         entry = self.entries.get(key)
         if entry is not None:
             self._remove(entry)
             self.journal.drop(self.entries, key)
+            self._recount(key)
             self._sweep(entry.queue)
+            self._sweep_runtime(entry.runtime)
 
     # -- assumptions
 
@@ -127,6 +184,7 @@ class SchedulerState:
         self.journal.set(entry, "pending", False)
         self.journal.set(entry, "assumed", placement)
         self._hold(entry, placement)
+        self._recount(entry.key)
 
     def drop_assumption(self, key: Key) -> None:
         """The start was not written: the job is pending again, where it was. No assumption: nothing happens."""
@@ -136,6 +194,7 @@ class SchedulerState:
             self.journal.set(entry, "assumed", ())
             self.journal.set(entry, "pending", True)
             self._file(entry)
+            self._recount(key)
 
     # -- what-if
 
@@ -168,6 +227,7 @@ class SchedulerState:
             memory_bytes=int(table.cap_mem[slot]),
             free_memory_bytes=int(table.free_mem[slot]),
             jobs=tuple(sorted(table.claims.get(name, ()))),
+            others=tuple(sorted(holder.key for holder in table.others.get(name, ()))),
         )
 
     # -- lanes and timers (for decide)
@@ -213,6 +273,46 @@ class SchedulerState:
                 self._unfile(entry)
                 self._file(entry)
 
+    def _runtime(self, name: str) -> RuntimeState:
+        runtime = self.runtimes.get(name)
+        if runtime is None:
+            runtime = RuntimeState(name, needs_of(name, None))
+            self.journal.put(self.runtimes, name, runtime)
+        return runtime
+
+    def _set_runtime(self, name: str, runtime: TrainingRuntime | None) -> None:
+        known = self._runtime(name)
+        same = known.needs == (needs := needs_of(name, runtime)) and _audience(known.runtime) == _audience(runtime)
+        self.journal.set(known, "runtime", runtime)
+        self.journal.set(known, "needs", needs)
+        if not same:
+            for key in list(known.users):
+                self._retarget(self.entries[key])
+
+    def _retarget(self, entry: Entry) -> None:
+        """Its runtime lets it on other nodes than before, asks for other things, or takes other projects."""
+        request = request_of(entry.job.spec, entry.runtime.needs)
+        if entry.pending:
+            self._unfile(entry)
+        for name in entry.held:
+            self.nodes.unclaim(name, entry.key)
+            self.journal.add(self.freed_nodes, name)
+        self.nodes.acquire(request)
+        self.nodes.release(entry.request)
+        self.journal.set(entry, "request", request)
+        for name, workers in entry.held.items():
+            self.nodes.claim(name, entry.key, Claim(workers, request))
+        if entry.pending:
+            self._file(entry)
+
+    def _sweep_runtime(self, runtime: RuntimeState) -> None:
+        if runtime.runtime is None and not runtime.users:
+            self.journal.drop(self.runtimes, runtime.name)
+
+    def _recount(self, key: Key) -> None:
+        if key in self.holders.of_job:
+            self.holders.recount(key, self.entries.get(key))
+
     def _sweep(self, queue: QueueState) -> None:
         # A job that neither waits nor runs may still name a record that was swept, and made anew, long ago.
         if queue.is_idle and self.queues.get(queue.name) is queue:
@@ -222,12 +322,13 @@ class SchedulerState:
         if entry.pending:
             self._unfile(entry)
         self._unhold(entry)
-        self.nodes.release(entry.request.filter)
+        self.nodes.release(entry.request)
+        self.journal.drop(entry.runtime.users, entry.key)
 
     def _file(self, entry: Entry, now: datetime | None = None) -> None:
         """Put a pending job into its lane. Without `now`, what depends on the time is left to the next decide."""
         self.journal.put(entry.queue.pending, entry.key, entry)
-        if not entry.queue.allows(entry.job):
+        if not entry.admitted:
             return
         status = entry.job.status
         if status.not_before is not None and (now is None or status.not_before > now):
@@ -306,6 +407,10 @@ class SchedulerState:
         used = (have + more for have, more in zip(queue.used, entry.request.times(workers), strict=True))
         self.journal.set(queue, "used", Totals(*used))
         self.journal.set(queue, "running", queue.running + sign)
+
+
+def _audience(runtime: TrainingRuntime | None) -> tuple[bool, tuple[str, ...] | None]:
+    return runtime is not None, None if runtime is None else runtime.spec.projects
 
 
 def _access(queue: Queue | None) -> tuple[bool, tuple[str, ...] | None, int | None]:

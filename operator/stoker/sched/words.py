@@ -32,14 +32,18 @@ def amount(resource: str, count: int) -> str:
         return counted(count, "GPU")
     if resource == "cpu":
         return f"{format_cpu(count)} core" if count == 1000 else f"{format_cpu(count)} cores"
-    return format_bytes(count)
+    return format_bytes(count) if resource == "memory" else f"{count} {resource}"
 
 
 def part(resource: str, some: int, whole: int) -> str:
     """'2 of 4 GPUs', '1.5 of 8 cores', '2Gi of 4Gi memory'."""
     if resource == "memory":
         return f"{format_bytes(some)} of {format_bytes(whole)} memory"
-    return f"{some if resource == 'gpus' else format_cpu(some)} of {amount(resource, whole)}"
+    return f"{format_cpu(some) if resource == 'cpu' else some} of {amount(resource, whole)}"
+
+
+def are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def counted(count: int, noun: str) -> str:

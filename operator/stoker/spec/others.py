@@ -20,6 +20,8 @@ class OtherPodSpec(StatusModel):
     containers: tuple[_Container, ...] = ()
     init_containers: tuple[_Container, ...] = ()
     overhead: Mapping[str, str] = {}
+    resources: Resources = Resources()
+    """The pod's own: what they name counts instead of the containers' sum."""
 
 
 class OtherPod(Resource):

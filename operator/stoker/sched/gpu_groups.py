@@ -1,0 +1,70 @@
+"""GPUs of one node that may differ, and which of them a request's filter may count on.
+
+Owns that arithmetic. Called by `nodes`.
+
+The node agent (or the device plugin) picks the GPUs: of what runs we know the filter, not the GPUs. The rule: a request
+may count on those matching GPUs that stay free *however* it was picked for those already there. With claims i (filter
+S_i, g_i GPUs) the most GPUs of a filter R they can hold is a maximum flow from claims to the types in R; `room` =
+matching - that flow. A maximum flow onto R's types always extends to an assignment of all claims (augmenting paths keep
+matched GPUs matched), so the bound is reached by some pick: not one GPU is given up needlessly, and no start can meet
+a node whose fitting GPUs are gone. On nodes with one type it is simply what is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from stoker.spec.node import GPUNode
+
+from .request import GpuFilter, Request
+
+_EXACT_TYPES = 8  # the flow's minimum cut is searched over 2**types subsets
+
+
+class GpuGroup(NamedTuple):
+    """GPUs of one type on one node."""
+
+    model: str  # lower case
+    memory: int
+    usable: int
+    total: int
+
+
+class Claim(NamedTuple):
+    """What one job, or one pod that is not counted by a job, holds on one node."""
+
+    workers: int
+    request: Request
+
+    @property
+    def gpus(self) -> int:
+        return self.workers * self.request.gpus
+
+
+def group(node: GPUNode) -> tuple[GpuGroup, ...]:
+    counts: dict[tuple[str, int], tuple[int, int]] = {}
+    for gpu in node.status.gpus:
+        usable, total = counts.get((gpu.model.lower(), gpu.memory_bytes), (0, 0))
+        counts[gpu.model.lower(), gpu.memory_bytes] = (usable + (not gpu.unavailable), total + 1)
+    return tuple(GpuGroup(model, memory, *count) for (model, memory), count in sorted(counts.items()))
+
+
+def worst_held(groups: tuple[GpuGroup, ...], claims: Iterable[Claim], wanted: GpuFilter) -> int:
+    """The most GPUs matching `wanted` that `claims` may hold on a node with these groups: a flow's minimum cut."""
+    types = [group for group in groups if wanted.matches(group.model, group.memory)]
+    reach: dict[int, int] = {}  # set of types (bits) -> GPUs whose holders may have picked among them
+    for claim in claims:
+        own = claim.request.filter
+        bits = sum(1 << i for i, group in enumerate(types) if own.matches(group.model, group.memory))
+        if not bits and not any(own.matches(group.model, group.memory) for group in groups):
+            bits = (1 << len(types)) - 1  # the node has changed under the job: it may hold anything
+        if bits:
+            reach[bits] = reach.get(bits, 0) + claim.gpus
+    every = (1 << len(types)) - 1
+    cuts = range(every + 1) if len(types) <= _EXACT_TYPES else (0, every)
+    return min(
+        sum(group.usable for i, group in enumerate(types) if cut >> i & 1)
+        + sum(gpus for bits, gpus in reach.items() if bits & ~cut)
+        for cut in cuts
+    )

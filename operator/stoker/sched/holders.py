@@ -1,0 +1,100 @@
+"""Who holds room on nodes beside the jobs that are placed there: other people's pods, and our own gone astray.
+
+Owns that bookkeeping. A pod with our label counts here unless its job is placed, under the pod's uid and attempt, with
+that worker on that node: then the job's placement counts it. So a former attempt's pod that is still ending, and one
+whose job is gone, hold what they hold. Called by `state`. Cost: O(1) per pod, O(its pods) per change of a job that has
+any here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stoker.spec.meta import Key
+from stoker.spec.others import OtherPod
+from stoker.spec.pod import Pod
+
+from .entries import Entry
+from .journal import Journal
+from .nodes import NodeTable
+from .taken import OwnPod, other_taken, own_pod
+from .views import Holder, Taken
+
+
+class Holders:
+    def __init__(
+        self, journal: Journal, nodes: NodeTable, freed: Callable[[str], None], filled: Callable[[], None]
+    ) -> None:
+        """`freed`: this node may have more room now; `filled`: some node has less."""
+        self._journal = journal
+        self._nodes = nodes
+        self._freed, self._filled = freed, filled
+        self.where: dict[Holder, str] = {}
+        """Holder -> its node."""
+        self.pods: dict[Key, OwnPod] = {}
+        self.of_job: dict[Key, dict[Key, None]] = {}
+        """Job -> its pods. Only jobs whose pods were observed."""
+
+    def observe_other(self, pod: OtherPod) -> None:
+        taken = other_taken(pod) if pod.spec.node_name else None
+        self._set(Holder(pod.key, ours=False), pod.spec.node_name, taken)
+
+    def forget_other(self, key: Key) -> None:
+        self._set(Holder(key, ours=False), "", None)
+
+    def observe_pod(self, pod: Pod, entry_of: Callable[[Key], Entry | None]) -> None:
+        new, key = own_pod(pod), pod.key
+        if new == self.pods.get(key):
+            return
+        if new is None:
+            self.forget_pod(key)
+            return
+        self._unlink(key)
+        self._journal.put(self.pods, key, new)
+        if new.job not in self.of_job:
+            self._journal.put(self.of_job, new.job, {})
+        self._journal.put(self.of_job[new.job], key, None)
+        self._judge(key, new, entry_of(new.job))
+
+    def forget_pod(self, key: Key) -> None:
+        self._unlink(key)
+        self._set(Holder(key, ours=True), "", None)
+
+    def recount(self, job: Key, entry: Entry | None) -> None:
+        """The job has come, changed or gone."""
+        for key in self.of_job.get(job, ()):
+            self._judge(key, self.pods[key], entry)
+
+    def _unlink(self, key: Key) -> None:
+        old = self.pods.get(key)
+        if old is None:
+            return
+        self._journal.drop(self.pods, key)
+        self._journal.drop(self.of_job[old.job], key)
+        if not self.of_job[old.job]:
+            self._journal.drop(self.of_job, old.job)
+
+    def _judge(self, key: Key, pod: OwnPod, entry: Entry | None) -> None:
+        counted = entry is not None and _is_placed(pod, entry)
+        self._set(Holder(key, ours=True), pod.node, None if counted else pod.taken)
+
+    def _set(self, holder: Holder, node: str, taken: Taken | None) -> None:
+        before = self.where.get(holder)
+        if before is not None:
+            if before == node and self._nodes.others[before][holder] == taken:
+                return
+            self._nodes.give_back(before, holder)
+            self._journal.drop(self.where, holder)
+            self._freed(before)
+        if taken is not None:
+            self._nodes.take(node, holder, taken)
+            self._journal.put(self.where, holder, node)
+            self._filled()
+
+
+def _is_placed(pod: OwnPod, entry: Entry) -> bool:
+    if entry.job.uid != pod.uid or entry.attempt != pod.attempt or pod.node not in entry.held:
+        return False
+    placement = entry.placement
+    at = pod.worker if 0 <= pod.worker < len(placement) and placement[pod.worker].worker == pod.worker else None
+    return at is not None and placement[at].node == pod.node

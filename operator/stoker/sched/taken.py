@@ -1,0 +1,124 @@
+"""What a pod takes of its node, by Kubernetes' own arithmetic.
+
+Owns effective requests: of pods outside Stoker, and of our own where they are not counted by their job's placement.
+Pure; called by `holders`.
+Source: Kubernetes `component-helpers/resource` PodRequests (KEP-753 for sidecars, KEP-2837 for pod-level requests).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
+from stoker.spec.others import OtherPod
+from stoker.spec.pod import GPU_RESOURCE, Pod, Resources
+from stoker.spec.quantity import observed_quantity
+
+from .gpu_groups import Claim
+from .request import HUGE, Request
+from .views import Taken
+
+Amounts = dict[str, int]
+"""Resource -> units; cpu in thousandths of a core."""
+
+SIDECAR = "Always"
+_NOT_EXTENDED = frozenset({"cpu", "memory", GPU_RESOURCE, "ephemeral-storage"})
+
+
+class OwnPod(NamedTuple):
+    """A bound pod with our label that has not ended."""
+
+    job: Key
+    uid: str
+    attempt: int
+    """-1: its label can't be read."""
+    worker: int
+    node: str
+    taken: Taken
+
+
+def other_taken(pod: OtherPod) -> Taken | None:
+    """None: it asks for nothing."""
+    most: Amounts = {}  # while the init containers run, one after the other
+    sidecars: Amounts = {}
+    for container in pod.spec.init_containers:
+        asked = _requests(container.resources)
+        if container.restart_policy == SIDECAR:
+            _add(sidecars, asked)
+            asked = {}
+        _raise(most, _sum((sidecars, asked)))
+    total = _sum((sidecars, *(_requests(container.resources) for container in pod.spec.containers)))
+    _raise(total, most)
+    total |= _requests(pod.spec.resources)
+    _add(total, _read(pod.spec.overhead))
+    return _taken(total, pod.metadata)
+
+
+def own_pod(pod: Pod) -> OwnPod | None:
+    """None: it holds nothing."""
+    if pod.ended or not pod.spec.node_name:
+        return None
+    taken = _taken(_sum(_requests(container.resources) for container in pod.spec.containers), pod.metadata)
+    if taken is None:
+        return None
+    labels = pod.metadata.labels
+    return OwnPod(
+        job=Key(pod.metadata.namespace, labels.get(LABEL_JOB, "")),
+        uid=labels.get(LABEL_JOB_UID, ""),
+        attempt=_number(labels.get(LABEL_ATTEMPT, "")),
+        worker=_number(labels.get(LABEL_WORKER, "")),
+        node=pod.spec.node_name,
+        taken=taken,
+    )
+
+
+def _taken(total: Amounts, meta: ObjectMeta) -> Taken | None:
+    request = Request(
+        workers=1,
+        gpus=total.get(GPU_RESOURCE, 0),
+        cpu=total.get("cpu", 0),
+        memory=total.get("memory", 0),
+        extended=tuple(sorted((name, count) for name, count in total.items() if count and name not in _NOT_EXTENDED)),
+    )
+    if not (request.gpus or request.cpu or request.memory or request.extended):
+        return None
+    return Taken(Claim(1, request), going=meta.deletion_timestamp is not None)
+
+
+def _requests(resources: Resources) -> Amounts:
+    """Who names a limit alone requests as much, as the API server's defaults have it."""
+    return _read({**resources.limits, **resources.requests})
+
+
+def _read(amounts: Mapping[str, str]) -> Amounts:
+    return {name: _amount(name == "cpu", text) for name, text in amounts.items()}
+
+
+@lru_cache(maxsize=8192)
+def _amount(is_cpu: bool, text: str) -> int:
+    value = observed_quantity(text) * (1000 if is_cpu else 1)
+    return min(max(int(value.to_integral_value(rounding="ROUND_CEILING")), 0), HUGE)
+
+
+def _sum(parts: Iterable[Amounts]) -> Amounts:
+    total: Amounts = {}
+    for part in parts:
+        _add(total, part)
+    return total
+
+
+def _add(total: Amounts, more: Amounts) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _raise(total: Amounts, least: Amounts) -> None:
+    for name, amount in least.items():
+        total[name] = max(total.get(name, 0), amount)
+
+
+def _number(label: str) -> int:
+    return int(label) if label.isdecimal() else -1
