@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.spec.job import JOBS
@@ -113,13 +113,11 @@ def seen(job):
     }
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=st.lists(operation, max_size=25))
-def test_any_sequence_matches_a_dictionary(new_store, make, unique, reader, steps):
-    async def check():
+def test_any_sequence_matches_a_dictionary(new_store, make, unique, reader, is_cluster):
+    async def check(steps):
         model, project = Model(), unique("model")
         async with new_store() as store:
-            since = (await store.list(JOBS)).resource_version
+            since = (await store.list(JOBS, limit=1)).resource_version
             for step in steps:
                 expected, got = model.apply(step), None
                 try:
@@ -138,18 +136,21 @@ def test_any_sequence_matches_a_dictionary(new_store, make, unique, reader, step
                     del state[event.object.key]
             assert list(dict(sorted(state.items())).values()) == list(listed if steps else ())
 
-    asyncio.run(check())
+    @settings(max_examples=15 if is_cluster else 150, deadline=None)
+    @given(steps=st.lists(operation, max_size=25))
+    def holds(steps):
+        asyncio.run(check(steps))
+
+    holds()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=st.lists(operation, min_size=2, max_size=30))
-def test_at_once_they_leave_one_history(new_store, make, unique, reader, steps):
+def test_at_once_they_leave_one_history(new_store, make, unique, reader, is_cluster):
     """Thrown at the store all at once, whatever wins: the watch replays to the very state a list shows."""
 
-    async def check():
+    async def check(steps):
         project = unique("race")
         async with new_store() as store:
-            since = (await store.list(JOBS)).resource_version
+            since = (await store.list(JOBS, limit=1)).resource_version
             await asyncio.gather(*(carry_out(store, make, project, step) for step in steps), return_exceptions=True)
             marker = await store.create(JOBS, make.job(project, "marker"))
             listed = {job.key: job for job in (await store.list(JOBS, namespace=project)).items}
@@ -166,4 +167,9 @@ def test_at_once_they_leave_one_history(new_store, make, unique, reader, steps):
                     state[event.object.key] = event.object
             assert state == listed
 
-    asyncio.run(check())
+    @settings(max_examples=15 if is_cluster else 40, deadline=None)
+    @given(steps=st.lists(operation, min_size=2, max_size=30))
+    def holds(steps):
+        asyncio.run(check(steps))
+
+    holds()

@@ -16,7 +16,7 @@ ADDED, MODIFIED, DELETED = WatchType.ADDED, WatchType.MODIFIED, WatchType.DELETE
 
 
 async def test_a_watch_tells_every_change_in_order(store, project, make, reader):
-    since = (await store.list(JOBS)).resource_version
+    since = (await store.list(JOBS, limit=1)).resource_version
     job = await store.create(JOBS, make.job(project, "a", finalizers=[FINALIZER_OUTCOME]))
     raised = await store.update(JOBS, make.with_priority(job, 1))
     patched = await store.patch_status(JOBS, job.key, {"message": "m"}, manager="operator")
@@ -40,7 +40,7 @@ async def test_a_watch_starts_after_the_version_given(store, project, make, read
 
 
 async def test_a_watch_waits_for_what_comes(store, project, make, reader):
-    since = (await store.list(JOBS)).resource_version
+    since = (await store.list(JOBS, limit=1)).resource_version
     waiting = asyncio.create_task(reader.take(store.watch(JOBS, since=since), 2, project))
     await asyncio.sleep(0)
     await store.create(JOBS, make.job(project, "a"))
@@ -49,7 +49,7 @@ async def test_a_watch_waits_for_what_comes(store, project, make, reader):
 
 
 async def test_a_watch_tells_of_its_kind_only(store, project, make, reader, unique):
-    since = (await store.list(JOBS)).resource_version
+    since = (await store.list(JOBS, limit=1)).resource_version
     await store.create(QUEUES, make.queue(unique("q")))
     job = await store.create(JOBS, make.job(project, "a"))
     [event] = await reader.take(store.watch(JOBS, since=since), 1)
@@ -106,7 +106,7 @@ async def _churn(store, make, project, worker, rng, rounds):
 
 
 async def test_two_watches_see_the_same_order(store, project, make, reader):
-    since = (await store.list(JOBS)).resource_version
+    since = (await store.list(JOBS, limit=1)).resource_version
     watches = [store.watch(JOBS, since=since), store.watch(JOBS, since=since)]
     readers = [asyncio.create_task(reader.take(watch, 200, project)) for watch in watches]
     workers = [_churn(store, make, project, worker, random.Random(worker), 50) for worker in range(4)]

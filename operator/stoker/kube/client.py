@@ -101,6 +101,7 @@ class KubeClient:
         for stream in tuple(self._streams):
             stream.close()
         await self._endpoint.close()
+        await asyncio.sleep(0)  # the loop's turn in which closed transports let go of their sockets
 
     @property
     def clock(self) -> Clock:

@@ -36,6 +36,10 @@ class Stream:
             raise Unavailable(f"{self._what}: {error or type(error).__name__}") from error
 
     def close(self) -> None:
+        """At once: a TLS farewell to a server that is still talking would wait for it."""
+        connection = self._response.connection
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
         self._response.close()
 
     def __enter__(self) -> Self:

@@ -1,0 +1,273 @@
+"""Leader election on a coordination.k8s.io/v1 Lease: of several operators one works, and stops before another may start.
+
+Owns the lease's protocol, the moment from which this process may no longer write, and the work's life. Never knows what
+the work is. Picked by `controller/main.py`:
+
+    election = LeaderElection(client, clock, namespace="stoker", identity=pod_name)
+    store = KubeStore(client, clock, fence=election.check)
+    await election.run(operator.run)
+
+Two clocks keep it safe. An observer takes the lease only after it has seen it unchanged for `lease_s` of its own boot
+clock (which runs on while the machine sleeps): nobody's wall clock is trusted. The leader counts from the moment it
+*sent* its last good renewal, and gives up `margin_s` before `lease_s` is over: work is cancelled, and `check`, the
+fence of every write, refuses from there on, also in a process that was frozen and woke up later.
+
+Source: client-go tools/leaderelection (the fields and their meaning); that one cancels work without a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from stoker.spec.meta import Resource, StatusModel
+from stoker.store.clock import Clock
+from stoker.store.port import AlreadyExists, Conflict, NotFound, NotLeader, StoreError
+
+from .client import Call, KubeClient
+from .limit import Lane
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Units: seconds. `renew_s` < `lease_s` - `margin_s` by far, or one lost answer costs the leadership."""
+
+    lease_s: float = 15.0
+    """How long others wait after the last renewal they saw."""
+    margin_s: float = 5.0
+    """How long before that the leader stops: for the work to end, and for the clocks' different speeds."""
+    renew_s: float = 2.0
+    retry_s: float = 2.0
+    """How often one that does not lead looks."""
+    stop_s: float = 3.0
+    """How long cancelled work is waited for; longer than that is told, and the process should end."""
+
+
+class _LeaseSpec(StatusModel):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class _Lease(Resource):
+    spec: _LeaseSpec = _LeaseSpec()
+
+
+class LeaderElection:
+    """One candidate. `run` is the whole of it; `check` and `is_leader` may be asked from anywhere."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        clock: Clock,
+        *,
+        namespace: str,
+        identity: str,
+        name: str = "stoker-operator",
+        timing: Timing | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`identity`: different for every process that ever runs: a pod's name and a random part."""
+        self._client, self._clock, self._timing = client, clock, timing or Timing()
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._path, self._namespace, self._name = f"{self._collection}/{name}", namespace, name
+        self._rng = rng or random.Random()
+        self.identity = identity
+        self.deadline = float("-inf")
+        """On the clock's monotonic hand: until then this process leads."""
+        self.transitions = 0
+        """Of the lease when this process last led: grows with each change of leader."""
+        self._seen: tuple[str, ...] = ()
+        self._seen_at = float("-inf")
+        self._lease: _Lease | None = None
+
+    @property
+    def is_leader(self) -> bool:
+        return self._clock.monotonic() < self.deadline
+
+    def check(self) -> None:
+        """The fence. Raises: NotLeader when this process does not lead (any more)."""
+        if not self.is_leader:
+            raise NotLeader(f"{self.identity} does not lead: not written")
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Wait for the leadership, work while it lasts, and wait again; until cancelled, or `work` has ended by itself.
+
+        What `work` raises is raised here. The lease is released after `work` has stopped, unless another holds it.
+        Raises: RuntimeError when cancelled work does not stop in time: end the process then.
+        """
+        while True:
+            await self._acquire()
+            logger.info("%s leads (transition %d)", self.identity, self.transitions)
+            if await self._lead(work):
+                return
+
+    async def _acquire(self) -> None:
+        while not await self._try():
+            await self._clock.sleep(self._timing.retry_s * self._rng.uniform(0.8, 1.2))
+
+    async def _lead(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Returns: whether the work has ended by itself."""
+        working: asyncio.Task[None] = asyncio.ensure_future(_as_coroutine(work))
+        renewing = asyncio.create_task(self._renew_until_lost())
+        expiring = asyncio.create_task(self._expire())
+        try:
+            await asyncio.wait({working, renewing, expiring}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+                return True
+            logger.warning("%s no longer leads: stopping its work", self.identity)
+            return False
+        finally:
+            # Renewal goes on while the work stops, so that its last writes may still pass and nobody else starts.
+            try:
+                await self._stop(working)
+            finally:
+                await _cancel(renewing, expiring)
+                await self._release()
+
+    async def _stop(self, working: asyncio.Task[None]) -> None:
+        working.cancel()
+        done, _ = await asyncio.wait({working}, timeout=self._timing.stop_s)
+        if not done:
+            self.deadline = float("-inf")  # whatever it still tries to write is refused
+            raise RuntimeError(f"the work did not stop within {self._timing.stop_s:g} s of losing the leadership")
+
+    async def _renew_until_lost(self) -> None:
+        """Ends when another holds the lease. A renewal that fails, for whatever reason, is tried again."""
+        while True:
+            await self._clock.sleep(self._timing.renew_s * self._rng.uniform(0.9, 1.1))
+            if not await self._try() and self._holder() not in ("", self.identity):
+                self.deadline = float("-inf")
+                return
+
+    async def _expire(self) -> None:
+        while (left_s := self.deadline - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left_s)
+
+    async def _try(self) -> bool:
+        """Acquire or renew once. Returns: whether this process leads from now on (or still)."""
+        sent_at = self._clock.monotonic()
+        try:
+            if self._lease is None or not (self._holder() == self.identity and self.is_leader):
+                self._observe(await self._read())
+            if not self._may_take():
+                return False
+            self._lease = await self._write()
+        except Conflict:  # another was faster
+            self._lease = None
+            return False
+        except StoreError as error:
+            self._lease = None  # it may have been written all the same: read it before the next try
+            logger.warning("%s can't %s its lease: %s", self.identity, "renew" if self.is_leader else "ask for", error)
+            return False
+        except Exception:
+            # The loop's edge: any failure is a renewal that failed, and the deadline does the rest.
+            self._lease = None
+            logger.exception("%s failed to renew its lease", self.identity)
+            return False
+        self._observe(self._lease)
+        self.transitions = self._lease.spec.lease_transitions or 0
+        self.deadline = sent_at + self._timing.lease_s - self._timing.margin_s
+        return True
+
+    def _holder(self) -> str:
+        return "" if self._lease is None else self._lease.spec.holder_identity or ""
+
+    def _observe(self, lease: _Lease | None) -> None:
+        """Note, by one's own clock, when the lease was last seen to change."""
+        self._lease = lease
+        seen = () if lease is None else (lease.uid, lease.metadata.resource_version)
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, self._clock.monotonic()
+
+    def _may_take(self) -> bool:
+        holder = self._holder()
+        if holder in ("", self.identity):
+            return True
+        assert self._lease is not None
+        told_s = self._lease.spec.lease_duration_seconds or 0
+        return self._clock.monotonic() >= self._seen_at + max(self._timing.lease_s, told_s)
+
+    async def _read(self) -> _Lease | None:
+        try:
+            return _Lease.model_validate_json(await self._client.request(self._call("get"), "GET", self._path))
+        except NotFound:
+            return None
+
+    async def _write(self) -> _Lease:
+        """Take or renew it, as seen; a lease that has changed since is a Conflict."""
+        now, old = _micro(self._clock.now()), self._lease
+        renewal = old is not None and old.spec.holder_identity == self.identity
+        spec = {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": round(self._timing.lease_s),
+            "acquireTime": (old.spec.acquire_time if old is not None and renewal else None) or now,
+            "renewTime": now,
+            "leaseTransitions": 0 if old is None else (old.spec.lease_transitions or 0) + (0 if renewal else 1),
+        }
+        return await self._put(spec)
+
+    async def _release(self) -> None:
+        """Let go of it, so that the next need not wait. Nobody writes behind the fence from here on."""
+        led, self.deadline = self.is_leader, float("-inf")
+        if not led or self._lease is None or self._holder() != self.identity:
+            return
+        now = _micro(self._clock.now())
+        spec = {
+            "holderIdentity": "",
+            "leaseDurationSeconds": 1,
+            "acquireTime": now,
+            "renewTime": now,
+            "leaseTransitions": self._lease.spec.lease_transitions or 0,
+        }
+        try:
+            self._lease = await self._put(spec)
+        except StoreError as error:
+            logger.info("%s could not release its lease, the next waits for its end: %s", self.identity, error)
+            self._lease = None
+
+    async def _put(self, spec: dict[str, Any]) -> _Lease:
+        old = self._lease
+        metadata = {"name": self._name, "namespace": self._namespace}
+        if old is not None:
+            metadata |= {"uid": old.uid, "resourceVersion": old.metadata.resource_version}
+        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        raw = json.dumps(body).encode()
+        try:
+            if old is None:
+                answer = await self._client.request(self._call("create"), "POST", self._collection, body=raw)
+            else:
+                answer = await self._client.request(self._call("update"), "PUT", self._path, body=raw)
+        except AlreadyExists as error:
+            raise Conflict(str(error)) from error
+        return _Lease.model_validate_json(answer)
+
+    def _call(self, verb: str) -> Call:
+        # One try each, soon given up: the next renewal is the retry.
+        return Call(verb, "Lease", self._name, lane=Lane.URGENT, timeout_s=max(1.0, self._timing.renew_s), tries=1)
+
+
+async def _as_coroutine(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
+
+
+async def _cancel(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _micro(at: datetime) -> str:
+    """metav1.MicroTime: UTC, six digits."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
