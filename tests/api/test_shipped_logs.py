@@ -1,4 +1,4 @@
-"""Shipped logs on disk: whatever is posted in whatever order, what is held is a prefix, and a killed api loses nothing."""
+"""Shipped logs on disk: whatever is posted in whatever order, a prefix is held, and a killed api loses nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ posts = st.tuples(st.integers(0, len(WHOLE)), st.integers(0, 3000), st.booleans(
 @given(st.lists(posts, max_size=40))
 @settings(max_examples=150, deadline=None)
 def test_any_posts_leave_a_prefix(tmp_path_factory, steps):
-    """Overlaps and repeats are dropped, gaps refused with the offset wanted; a restart between any two changes nothing."""
+    """Overlaps and repeats are dropped, gaps refused with the offset wanted; a restart in between changes nothing."""
     folder = tmp_path_factory.mktemp("logs")
     stored, held = StoredLog.create(folder, "uid", OWNER), 0
     for offset, length, restart in steps:

@@ -1,4 +1,4 @@
-"""A worker's container without a container: the supervisor in pod mode, its environment, and an api that takes its log."""
+"""A worker's container without a container: the supervisor in pod mode, and an api that takes its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's log on its way to the api: complete and in order whatever the api does, and never in the training's way."""
+"""A worker's log on its way to the api: complete, in order, whatever the api does, never in the training's way."""
 
 import hashlib
 import os

@@ -57,7 +57,7 @@ class _Entry:
 
 
 class ShippedLogs:
-    """Cost: CPU of an append 0.25 ms for 64 KiB, 1 ms for 1 MiB (2-core build machine under load, mean of 2,000 and 300)."""
+    """Cost: CPU of an append 0.25 ms for 64 KiB, 1 ms for 1 MiB (busy 2-core build machine, means)."""
 
     def __init__(self, folder: Path, limits: LogLimits | None = None) -> None:
         """Reads the folder: what an earlier process left is there again. Raises: OSError."""
