@@ -13,6 +13,7 @@ from pathlib import Path
 
 from testbed import build
 from testbed.errors import BedError, Unavailable
+from testbed.parts import is_bed
 
 
 class Cluster:
@@ -36,7 +37,9 @@ class Cluster:
         Raises: BedError with its stderr where it failed and `check` is on.
         """
         config = self.kubeconfig_for(user) if user else self.kubeconfig
-        command = [_kubectl(), f"--kubeconfig={config}", f"--cache-dir={self.kubeconfig.parent}/kubectl-cache", *args]
+        command = [_kubectl(), f"--kubeconfig={config}", *args]
+        if is_bed(config.parent):  # another bed may have had the same address, and other kinds
+            command.append(f"--cache-dir={config.parent}/kubectl-cache")
         try:
             done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""pytest plugin: `control_plane`, one throw-away cluster for a whole run, started when the first test asks for it.
+"""pytest plugin: `control_plane` and `node_bed`, each started once, when the first test of a run asks for it.
 
 Never builds (a build outlasts every test's time-out): `make testbed` does. Where there is no cluster to be had, tests
 that want one are skipped and the run's last lines say so loudly; under CI (`$CI` set) they fail instead.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
+from testbed.build import cache
 from testbed.cluster import Cluster, existing
 from testbed.control_plane import ControlPlane
 from testbed.errors import Unavailable
+from testbed.nodes import NodeBed
 
 _WITHOUT = pytest.StashKey[dict[str, list[str]]]()
 
@@ -22,7 +25,7 @@ def in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
-def skip_loudly(request: pytest.FixtureRequest, reason: str) -> None:
+def skip_loudly(request: pytest.FixtureRequest, reason: str) -> NoReturn:
     """Skips the test and remembers why for the end of the run. Under CI it fails."""
     if in_ci():
         pytest.fail(f"CI never skips the test bed: {reason}", pytrace=False)
@@ -52,7 +55,6 @@ def control_plane(request: pytest.FixtureRequest, _shared_cluster: Cluster | Una
     """A real API server with controllers and scheduler, shared by the run: tests use namespaces of their own."""
     if isinstance(_shared_cluster, Unavailable):
         skip_loudly(request, str(_shared_cluster))
-        raise AssertionError("skip_loudly returned")
     return _shared_cluster
 
 
@@ -63,9 +65,22 @@ def own_control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
         plane = ControlPlane()
     except Unavailable as error:
         skip_loudly(request, str(error))
-        raise AssertionError("skip_loudly returned") from error
     with plane:
         yield plane
+
+
+@pytest.fixture(scope="session")
+def node_bed() -> Iterator[NodeBed]:
+    """Two real nodes, n0 and n1, with four pretend GPUs each, shared by a run of `make e2e`.
+
+    A test repairs what it breaks. Fails where it can't be had: who asks for end-to-end tests by name wants them.
+    """
+    try:
+        bed = NodeBed(cache() / "e2e")
+    except Unavailable as error:
+        pytest.fail(str(error), pytrace=False)
+    with bed:
+        yield bed
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -78,4 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     for reason, tests in config.stash.get(_WITHOUT, {}).items():
         terminalreporter.section("NOT TESTED", sep="=", red=True, bold=True)
-        terminalreporter.write_line(f"{len(tests)} tests were skipped, nothing of them is proved here: {reason}")
+        some = (
+            "1 test skipped, nothing of it is" if len(tests) == 1 else f"{len(tests)} tests skipped, nothing of them is"
+        )
+        terminalreporter.write_line(f"{some} proved here: {reason}")

@@ -1,0 +1,90 @@
+"""The build cache: built once, found in milliseconds, never half a program; and what is said where it can't be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from testbed import build
+from testbed.errors import Unavailable
+from testbed.fixtures import skip_loudly
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STOKER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.setitem(build.GROUPS, "control-plane", ("pretend-gpus",))  # the smallest module stands for all
+    return tmp_path / "cache"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_builds_once_and_then_only_looks(empty_cache: Path, request: pytest.FixtureRequest) -> None:
+    try:
+        paths = build.build("control-plane", timeout_s=500)
+    except Unavailable as error:
+        skip_loudly(request, str(error))
+    started = time.monotonic()
+    assert build.build("control-plane") == paths
+    assert time.monotonic() - started < 0.1
+    usage = subprocess.run([paths["pretend-gpus"], "-help"], capture_output=True, text=True, timeout=10)
+    assert "how many GPUs to offer" in usage.stderr
+    assert [path.name for path in paths["pretend-gpus"].parent.iterdir()] == ["pretend-gpus"]
+
+
+def test_without_go_it_says_what_to_install(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(empty_cache))
+    with pytest.raises(Unavailable, match=r"no `go` on PATH: install Go 1\.\d+"):
+        build.build("control-plane")
+
+
+def test_with_too_old_a_go_it_says_which(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty_cache.mkdir()
+    old = empty_cache / "go"
+    old.write_text("#!/bin/sh\necho 'go: go.mod requires go >= 1.26.8 (running go 1.20)' >&2; exit 1\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{empty_cache}:/usr/bin:/bin")
+    with pytest.raises(Unavailable, match=r"(?s)requires go >= 1.26.8.*\ninstall Go 1\.\d+"):
+        build.build("control-plane")
+
+
+def test_a_build_that_hangs_is_cut_off(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty_cache.mkdir()
+    slow = empty_cache / "go"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{empty_cache}:/usr/bin:/bin")
+    with pytest.raises(Unavailable, match="took too long; repeat it"):
+        build.build("control-plane", timeout_s=0.3)
+
+
+def test_what_is_not_built_names_the_command(empty_cache: Path) -> None:
+    with pytest.raises(Unavailable, match="make testbed GROUP=control-plane"):
+        build.built("control-plane")
+
+
+def test_assets_of_kubebuilder_win(empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    etcd = tmp_path / "assets" / "etcd"
+    etcd.parent.mkdir()
+    etcd.write_text("#!/bin/sh\n")
+    etcd.chmod(0o755)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(etcd.parent))
+    assert build.program("etcd") == etcd
+    with pytest.raises(Unavailable):
+        build.program("helm")
+
+
+def test_the_command_may_skip_but_not_in_ci(tmp_path: Path) -> None:
+    env = {"STOKER_CACHE": str(tmp_path), "PATH": "/nowhere", "HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "testbed", "build", "control-plane", "--or-skip"]
+    skipped = subprocess.run(command, cwd=TOOLS, env=env, capture_output=True, text=True, timeout=30)
+    assert skipped.returncode == 0 and "SKIPPED: no Kubernetes for the tests" in skipped.stderr
+    in_ci = subprocess.run(command, cwd=TOOLS, env={**env, "CI": "true"}, capture_output=True, text=True, timeout=30)
+    assert in_ci.returncode == 1 and "no `go` on PATH" in in_ci.stderr
