@@ -1,0 +1,60 @@
+"""One bed with two real nodes for the whole run, Stoker on it, a project per test; figures are printed at the end."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster_stack import Project, Stack, built_images
+from testbed.nodes import NodeBed
+
+GPUS_PER_NODE = 2
+_FIGURES: list[tuple[str, str]] = []
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    images = built_images()
+    folder = Path(tempfile.mkdtemp(prefix="stoker-e2e-"))
+    folder.chmod(0o755)  # pods of another user mount folders below
+    with NodeBed(
+        folder, gpus=(GPUS_PER_NODE, GPUS_PER_NODE), archives=[image.archive for image in images.values()]
+    ) as bed:
+        stack = Stack(bed, images)
+        stack.deploy()
+        yield stack
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def project(stack: Stack) -> Iterator[Project]:
+    project = stack.project(f"team-{uuid.uuid4().hex[:6]}")
+    yield project
+    for job in project.client.list():
+        project.client.cancel(job.metadata.name)
+    project.client.close()
+    stack.bed.kubectl("delete", "namespace", project.name, "--wait=true", "--timeout=60s", timeout_s=70)
+
+
+@pytest.fixture
+def figure() -> object:
+    """`figure("what", value)`: into the table at the end of the run, for docs/verify.md."""
+
+    def note(what: str, value: object) -> None:
+        _FIGURES.append((what, str(value)))
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _FIGURES:
+        terminalreporter.section("figures")
+        terminalreporter.write_line("| what | seen |\n|---|---|")
+        for what, value in _FIGURES:
+            terminalreporter.write_line(f"| {what} | {value} |")
+        _FIGURES.clear()

@@ -1,0 +1,224 @@
+"""The parts of Stoker and of the cluster fail while jobs run: none is lost, none runs twice, no GPU stays held."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+
+from cluster_stack import SYSTEM, Project, Stack
+from harness import until
+from stoker.spec.job import Phase
+from stoker.spec.outcome import Category
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
+Figure = Callable[[str, object], None]
+
+STEPS, SAVE_EVERY = 120, 20
+
+
+def _start(project: Project, *names: str, **spec: object) -> None:
+    for name in names:
+        project.count(name, steps=STEPS, save_every=SAVE_EVERY, **{"gpusPerWorker": 1, **spec})
+    for name in names:
+        project.until_step(name, 10)
+
+
+def _check_end(stack: Stack, project: Project, *names: str, attempts: int = 1) -> list[int]:
+    """Nothing lost, doubled or leaked. Returns the steps done twice, over all jobs."""
+    lost: list[int] = []
+    for name in names:
+        job = project.until_phase(name, Phase.SUCCEEDED, timeout_s=200)
+        assert job.status.attempt <= attempts, job.status
+        lost += project.steps_lost(name)
+        done = [step for attempt in range(1, job.status.attempt + 1) for step in project.steps(name, attempt)]
+        assert set(done) == set(range(1, STEPS + 1)), name
+        assert len(done) - STEPS == sum(lost_here for lost_here in project.steps_lost(name))
+    assert all(0 <= steps <= SAVE_EVERY for steps in lost), lost
+    until(lambda: sum(stack.gpus_held().values()) == 0, "no GPU is held any more", timeout_s=60)
+    return lost
+
+
+def test_the_leading_operator_is_killed(stack: Stack, project: Project, figure: Figure) -> None:
+    _start(project, "one", "two")
+    leader = _leader(stack)
+    began = time.monotonic()
+    stack.bed.kubectl("delete", "pod", leader, "-n", SYSTEM, "--grace-period=0", "--force")
+    project.count("three", steps=STEPS, save_every=SAVE_EVERY, gpusPerWorker=1)
+    until(lambda: _leader(stack) not in ("", leader), "another operator leads", timeout_s=60)
+    lead_s = time.monotonic() - began
+    project.until_phase("three", Phase.RUNNING, Phase.SUCCEEDED)
+    figure("leading operator killed: another leads after, next job runs after", f"{lead_s:.1f} s, {_since(began)}")
+    assert _check_end(stack, project, "one", "two", "three") == []
+
+
+def test_the_api_server_restarts(stack: Stack, project: Project, figure: Figure) -> None:
+    _start(project, "one", "two")
+    server = stack.bed.part("kube-apiserver")
+    began = time.monotonic()
+    server.kill()
+    time.sleep(5)
+    server.start()
+    assert stack.bed.plane is not None
+    stack.bed.plane.wait_ready()
+    up = time.monotonic()
+    project.count("three", steps=STEPS, save_every=SAVE_EVERY, gpusPerWorker=1)
+    project.until_phase("three", Phase.RUNNING, Phase.SUCCEEDED)
+    figure("API server killed, back after; next job runs after that", f"{up - began:.1f} s; {_since(up)}")
+    assert _check_end(stack, project, "one", "two", "three") == []
+
+
+def test_etcd_is_away_for_half_a_minute(stack: Stack, project: Project, figure: Figure) -> None:
+    _start(project, "one", "two")
+    etcd = stack.bed.part("etcd")
+    etcd.freeze()
+    time.sleep(30)
+    etcd.thaw()
+    up = time.monotonic()
+    until(lambda: stack.bed.kubectl("get", "ns", "default", check=False), "the API server answers", timeout_s=60)
+    until(lambda: _submits(project), "a job can be submitted", timeout_s=60)
+    project.until_phase("three", Phase.RUNNING, Phase.SUCCEEDED)
+    figure("etcd stopped for 30 s: next job runs after", _since(up))
+    _check_end(stack, project, "one", "two", "three", attempts=2)
+
+
+def test_a_kubelet_stops_for_a_while(stack: Stack, project: Project, figure: Figure) -> None:
+    with stack.cordoned("n0"):
+        _start(project, "one")
+    kubelet = stack.bed.nodes["n1"].parts["kubelet"]
+    began = time.monotonic()
+    kubelet.kill()
+    project.until_phase("one", Phase.RUNNING, attempt=2, timeout_s=180)
+    figure("kubelet stopped: its job runs elsewhere after", _since(began))
+    project.until_step("one", 60)
+    kubelet.start()
+    stack.bed.wait_ready("n1")
+    job = project.until_phase("one", Phase.SUCCEEDED, timeout_s=120)
+    # The old worker ran on, unseen, beside the new one until its kubelet was back: that is what fencing is for.
+    assert job.status.attempts[0].category is Category.NODE_LOST
+    assert job.status.attempt == 2
+    until(lambda: sum(stack.gpus_held().values()) == 0, "no GPU is held any more", timeout_s=60)
+
+
+def test_a_gpu_turns_unhealthy(stack: Stack, project: Project, figure: Figure) -> None:
+    with stack.cordoned("n0"):
+        _start(project, "one")
+    node = stack.bed.nodes["n1"]
+    node.toggle_last_gpu()
+    try:
+        until(lambda: stack.bed.allocatable_gpus("n1") == 1, "one GPU less", timeout_s=30)
+        project.count("wide", steps=STEPS, save_every=SAVE_EVERY, gpusPerWorker=2)
+        project.until_phase("wide", Phase.RUNNING)
+        assert project.node_of("wide") == "n0"
+        project.count("waits", steps=STEPS, save_every=SAVE_EVERY, gpusPerWorker=2)
+        until(lambda: "GPU" in project.client.explain("waits").summary, "why it waits", timeout_s=20)
+        figure(
+            "a GPU of n1 is unhealthy, n0 is busy: why a job of 2 GPUs waits", project.client.explain("waits").summary
+        )
+    finally:
+        node.toggle_last_gpu()
+    until(lambda: stack.bed.allocatable_gpus("n1") == 2, "the GPU is back", timeout_s=30)
+    assert _check_end(stack, project, "one", "wide", "waits") == []
+
+
+def test_every_line_of_a_long_log_after_its_pod_is_gone(project: Project, figure: Figure) -> None:
+    """60 MB, which the kubelet rotates away, in attempt 1; then a second attempt and the first one's pod deleted."""
+    lines, width = 600_000, 100
+    script = (
+        "import os, sys, time\n"
+        "if os.environ['STOKER_ATTEMPT'] == '1':\n"
+        f"    for i in range({lines}): sys.stdout.write(f'line {{i:09}} '.ljust({width - 1}, '.') + '\\n')\n"
+        "    sys.stdout.flush(); sys.exit(3)\n"
+        "print('second attempt', flush=True)\n"
+    )
+    began = time.monotonic()
+    project.client.submit(
+        {
+            "cpu": "200m",
+            "memory": "256Mi",
+            "retry": {"rules": [{"on": ["UserError"], "limit": 1, "backoff": "1s"}]},
+            "trainer": {"image": project.stack.images["foreign-python"], "command": ["python3", "-c", script]},
+        },
+        name="talks",
+    )
+    project.until_phase("talks", Phase.SUCCEEDED, timeout_s=200)
+    took = time.monotonic() - began
+    until(lambda: len(project.pods("talks")) == 1, "the first attempt's pod is deleted", timeout_s=30)
+    seen = [line for line in project.log("talks", 1).splitlines() if line.startswith("line ")]
+    assert seen == [f"line {i:09} ".ljust(width - 1, ".") for i in range(lines)]
+    figure(
+        "60 MB printed by attempt 1, its pod gone: lines missing, doubled; both attempts took", f"0, 0; {took:.0f} s"
+    )
+
+
+def test_a_thief_takes_the_pinned_gpus(stack: Stack, project: Project, figure: Figure) -> None:
+    """Somebody's Deployment takes every GPU of n1 and one of n0; a job of 2 waits and says why, a job of 1 runs."""
+    thief = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "thief", "namespace": project.name},
+        "spec": {
+            "replicas": 3,
+            "selector": {"matchLabels": {"app": "thief"}},
+            "template": {"metadata": {"labels": {"app": "thief"}}, "spec": _thief_pod(stack)},
+        },
+    }
+    stack.bed.kubectl("apply", "-f", "-", stdin=json.dumps(thief))
+    project.count("wide", steps=STEPS, save_every=SAVE_EVERY, gpusPerWorker=2)
+    project.count("narrow", steps=STEPS, save_every=SAVE_EVERY, gpusPerWorker=1)
+    project.until_phase("narrow", Phase.RUNNING, Phase.SUCCEEDED)
+    summary = until(lambda: _told(project, "wide", "thief"), "why names the thief", timeout_s=90)
+    figure("why a job waits whose GPUs somebody's Deployment took", summary)
+    stack.bed.kubectl(
+        "delete", "deployment", "thief", "-n", project.name, "--cascade=foreground", "--timeout=60s", timeout_s=70
+    )
+    began = time.monotonic()
+    project.until_phase("wide", Phase.RUNNING, Phase.SUCCEEDED, timeout_s=90)
+    figure("the thief is gone: the job runs after", _since(began))
+    _check_end(stack, project, "wide", "narrow", attempts=2)
+
+
+def _thief_pod(stack: Stack) -> dict[str, object]:
+    return {
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [
+            {
+                "name": "thief",
+                "image": stack.images["foreign-busybox"],
+                "imagePullPolicy": "Never",
+                "command": ["sh", "-c", "while :; do sleep 1; done"],
+                "resources": {"limits": {"nvidia.com/gpu": "1"}},
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            }
+        ],
+    }
+
+
+def _told(project: Project, name: str, word: str) -> str:
+    told = project.client.explain(name)
+    texts = [told.summary, *(blocker.message for blocker in told.blockers), *told.hints]
+    return next((text for text in texts if word in text), "")
+
+
+def _leader(stack: Stack) -> str:
+    holder = stack.bed.kubectl(
+        "get", "lease", "-n", SYSTEM, "stoker-operator", "--output=jsonpath={.spec.holderIdentity}", check=False
+    )
+    return holder.partition("_")[0]
+
+
+def _submits(project: Project) -> bool:
+    from stoker.cli.errors import StokerError
+
+    try:
+        project.count("three", steps=STEPS, save_every=SAVE_EVERY, gpusPerWorker=1)
+    except StokerError as error:
+        return "exists" in str(error)
+    return True
+
+
+def _since(began: float) -> str:
+    return f"{time.monotonic() - began:.1f} s"

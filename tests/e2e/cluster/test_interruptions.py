@@ -1,0 +1,78 @@
+"""A user's own script in a foreign image survives what a cluster does to it, losing at most one checkpoint interval."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from cluster_stack import Project, Stack
+from harness import until
+from stoker.spec.job import Phase
+from stoker.spec.outcome import Category
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+Figure = Callable[[str, object], None]
+
+STEPS, SAVE_EVERY = 150, 25
+
+
+def _finish(project: Project, name: str, what: str, figure: Figure) -> None:
+    """Every step is in the logs, none lost beyond the last checkpoint."""
+    job = project.until_phase(name, Phase.SUCCEEDED, timeout_s=150)
+    lost = project.steps_lost(name)
+    done = {step for attempt in range(1, job.status.attempt + 1) for step in project.steps(name, attempt)}
+    assert done == set(range(1, STEPS + 1))
+    assert all(0 <= steps <= SAVE_EVERY for steps in lost), lost
+    figure(f"{what}: attempts, steps done twice (interval {SAVE_EVERY})", f"{job.status.attempt}, {lost}")
+
+
+def test_suspended_and_resumed(project: Project, figure: Figure) -> None:
+    project.count("counting", steps=STEPS, save_every=SAVE_EVERY)
+    project.until_step("counting", 40)
+    project.client.suspend("counting")
+    project.until_phase("counting", Phase.SUSPENDED)
+    assert not [pod for pod in project.pods("counting") if pod["status"]["phase"] == "Running"]
+    project.client.resume("counting")
+    _finish(project, "counting", "suspend and resume", figure)
+    assert project.steps_lost("counting") == [0]  # it was told, so it saved
+
+
+def test_its_node_is_drained(stack: Stack, project: Project, figure: Figure) -> None:
+    project.count("counting", steps=STEPS, save_every=SAVE_EVERY)
+    project.until_step("counting", 40)
+    node = project.node_of("counting")
+    began = time.monotonic()
+    with stack.cordoned(node):
+        stack.bed.kubectl(
+            "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector=stoker.dev/job=counting",
+            "--timeout=60s", timeout_s=70,
+        )  # fmt: skip
+        project.until_phase("counting", Phase.RUNNING, attempt=2)
+        figure("drain to running on the other node", f"{time.monotonic() - began:.1f} s")
+        assert project.node_of("counting") != node
+        _finish(project, "counting", "drain", figure)
+    job = project.job("counting")
+    assert job.status.attempts[0].category is Category.INTERRUPTED
+    assert project.steps_lost("counting") == [0]
+
+
+def test_its_node_is_lost(stack: Stack, project: Project, figure: Figure) -> None:
+    node = "n1"  # the api is on n0
+    with stack.cordoned("n0"):
+        project.count("counting", steps=STEPS, save_every=SAVE_EVERY)
+        project.until_step("counting", 40)
+    assert project.node_of("counting") == node
+    began = time.monotonic()
+    stack.bed.nodes[node].power_off()
+    try:
+        project.until_phase("counting", Phase.RUNNING, attempt=2, timeout_s=180)
+        figure("power cut to running on the other node", f"{time.monotonic() - began:.1f} s")
+        assert project.node_of("counting") != node
+        _finish(project, "counting", "node lost", figure)
+    finally:
+        stack.bed.nodes[node].power_on()
+        stack.bed.wait_ready(node)
+    assert project.job("counting").status.attempts[0].category is Category.NODE_LOST
+    until(lambda: sum(stack.gpus_held().values()) == 0, "no GPU is held once the node is back", timeout_s=60)

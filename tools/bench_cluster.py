@@ -1,0 +1,321 @@
+"""The operator on a large cluster: 5,000 fake nodes of 8 GPUs, 10,000 jobs, a real API server.
+
+    python tools/bench_cluster.py [--nodes 5000] [--jobs 10000]
+
+Owns a control plane without controllers and scheduler: pods are made and pinned, nobody runs them. Prints jobs admitted
+per second (placement in status and pod created), what each cost in API writes (by the API server's own counters), and
+beside it the API server's limit: the same writes, encoded beforehand, sent as fast as it takes them by the same client
+without our logic. Then the operator is killed and started again on the full cluster: seconds until it leads with all
+caches synced, and its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from harness import free_port, until
+from stoker.controller.render_kube import ClusterSettings, render_pod
+from stoker.kube.client import MERGE_PATCH, Call, KubeClient
+from stoker.kube.limit import Lane
+from stoker.kube.store import KubeStore
+from stoker.spec.job import JOBS, Phase, Placed, TrainingJob
+from stoker.spec.runtime import TrainingRuntimeSpec
+from stoker.store.clock import SystemClock
+from testbed import build
+from testbed.control_plane import ControlPlane
+
+PROJECT = "bench"
+AT_ONCE = 64
+GPUS = 8
+CRDS = Path(__file__).resolve().parent.parent / "helm" / "stoker" / "crds"
+
+
+class Bench:
+    """One control plane, filled; and the operator on it."""
+
+    def __init__(self, plane: ControlPlane, client: KubeClient, folder: Path) -> None:
+        self._plane, self._client, self._folder = plane, client, folder
+        self._port = free_port()
+        self._operator: subprocess.Popen[bytes] | None = None
+
+    async def fill_nodes(self, count: int) -> float:
+        """Seconds for `count` nodes of 8 GPUs: created, then their status."""
+        began = time.monotonic()
+        await at_once(self._node(number) for number in range(count))
+        return time.monotonic() - began
+
+    async def fill_jobs(self, count: int, prefix: str) -> float:
+        """Seconds for `count` jobs of one GPU each."""
+        store = KubeStore(self._client, SystemClock())
+        began = time.monotonic()
+        await at_once(store.create(JOBS, new_job(f"{prefix}-{number}")) for number in range(count))
+        return time.monotonic() - began
+
+    async def count(self, path: str) -> int:
+        """How many objects a collection holds, without having them sent."""
+        answer = json.loads(await self._client.request(Call("count", path), "GET", path, query={"limit": "1"}))
+        return len(answer["items"]) + int(answer["metadata"].get("remainingItemCount", 0))
+
+    async def writes(self) -> Counter[str]:
+        """The API server's own count of writes so far, by verb and resource."""
+        text = (
+            await self._client.request(
+                Call("metrics", ""),
+                "GET",
+                "/metrics",
+            )
+        ).decode()
+        found: Counter[str] = Counter()
+        for labels, value in re.findall(r"^apiserver_request_total\{(.*)\} (\S+)$", text, re.MULTILINE):
+            label = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+            if label["verb"] in ("POST", "PUT", "PATCH", "DELETE", "APPLY"):
+                name = label["resource"] + ("/" + label["subresource"] if label["subresource"] else "")
+                found[f"{label['verb']} {name}"] += int(float(value))
+        return found
+
+    def start_operator(self) -> float:
+        """Starts it; seconds until it leads and its caches hold everything."""
+        began = time.monotonic()
+        environment = os.environ | {"POD_NAMESPACE": PROJECT}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        with (self._folder / "operator.log").open("ab") as log:
+            self._operator = subprocess.Popen(
+                [sys.executable, "-m", "stoker.controller.main", *operator_flags(self._plane, self._port)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+            )
+        until(self._leads, "the operator leads", timeout_s=180, every_s=0.1)
+        return time.monotonic() - began
+
+    def kill_operator(self) -> None:
+        if self._operator is not None:
+            self._operator.kill()
+            self._operator.wait()
+
+    def rss_mib(self) -> float:
+        assert self._operator is not None
+        status = Path(f"/proc/{self._operator.pid}/status").read_text()
+        return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
+
+    def cpu_s(self) -> float:
+        assert self._operator is not None
+        fields = Path(f"/proc/{self._operator.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _leads(self) -> bool:
+        assert self._operator is not None
+        if self._operator.poll() is not None:
+            raise RuntimeError((self._folder / "operator.log").read_text()[-3000:])
+        return is_leading(self._port)
+
+    async def limit(self, count: int) -> float:
+        """Admissions per second the API server takes: their writes alone, encoded beforehand."""
+        store = KubeStore(self._client, SystemClock())
+        await at_once(store.create(JOBS, new_job(f"limit-{number}", suspend=True)) for number in range(count))
+        jobs = [job for job in (await store.snapshot(JOBS)).items if job.metadata.name.startswith("limit-")]
+        bodies = [admission(job) for job in jobs]
+        began = time.monotonic()
+        await at_once(self._admit(job, *body) for job, body in zip(jobs, bodies, strict=True))
+        return len(jobs) / (time.monotonic() - began)
+
+    async def _admit(self, job: TrainingJob, patch: bytes, pod: bytes, event: bytes) -> None:
+        status = f"/apis/stoker.dev/v1alpha1/namespaces/{PROJECT}/trainingjobs/{job.metadata.name}/status"
+        write = Call("limit", "TrainingJob", lane=Lane.WRITE)
+        await self._client.request(write, "PATCH", status, body=patch, content_type=MERGE_PATCH)
+        await self._client.request(write, "POST", f"/api/v1/namespaces/{PROJECT}/pods", body=pod)
+        await self._client.request(write, "POST", f"/api/v1/namespaces/{PROJECT}/events", body=event)
+
+    async def _node(self, number: int) -> None:
+        name = f"node-{number:05}"
+        labels = {
+            "kubernetes.io/hostname": name,
+            "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+            "nvidia.com/gpu.memory": "81559",
+            "nvidia.com/gpu.count": str(GPUS),
+            "nvidia.com/gpu.compute.major": "9",
+            "nvidia.com/gpu.compute.minor": "0",
+        }
+        resources = {"cpu": "128", "memory": "2Ti", "nvidia.com/gpu": str(GPUS), "pods": "110"}
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+        status = {
+            "capacity": resources,
+            "allocatable": resources,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}],
+        }
+        write = Call("fill", "Node", lane=Lane.WRITE)
+        await self._client.request(write, "POST", "/api/v1/nodes", body=encoded(body))
+        path = f"/api/v1/nodes/{name}/status"
+        await self._client.request(write, "PATCH", path, body=encoded({"status": status}), content_type=MERGE_PATCH)
+
+
+def operator_flags(plane: ControlPlane, port: int) -> list[str]:
+    return [
+        f"--kubeconfig={plane.kubeconfig}",
+        "--control-image=stoker.local/stoker:bench",
+        "--trainer-image=stoker.local/trainer:bench",
+        f"--metrics-port={port}",
+        "--start-timeout=1h",  # nobody runs the pods
+    ]
+
+
+def is_leading(port: int) -> bool:
+    """Whether the operator's own metrics say that it leads (it does so once its caches are synced)."""
+    import httpx
+
+    try:
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text
+    except httpx.HTTPError:
+        return False
+    return re.search(r"^stoker_operator_leader 1(\.0)?$", text, re.MULTILINE) is not None
+
+
+def new_job(name: str, *, suspend: bool = False) -> TrainingJob:
+    return TrainingJob.model_validate(
+        {
+            "metadata": {"name": name, "namespace": PROJECT},
+            "spec": {
+                "gpusPerWorker": 1,
+                "cpu": "8",
+                "memory": "64Gi",
+                "suspend": suspend,
+                "trainer": {"command": ["python", "train.py"]},
+            },
+        }
+    )
+
+
+def admission(job: TrainingJob) -> tuple[bytes, bytes, bytes]:
+    """The writes that admitting a job is: its placement into status, its pod, one event."""
+    node = "node-00000"
+    placed = job.model_copy(
+        update={"status": job.status.model_copy(update={"attempt": 1, "placement": (Placed(worker=0, node=node),)})}
+    )
+    settings = ClusterSettings("stoker.local/stoker:bench", "stoker.local/trainer:bench", "http://api.example:8470")
+    pod = render_pod(placed, 0, TrainingRuntimeSpec(), settings)
+    now = "2026-01-01T00:00:00Z"
+    status = {
+        "phase": Phase.STARTING.value,
+        "reason": "Placed",
+        "message": f"placed on {node}",
+        "attempt": 1,
+        "placement": [{"worker": 0, "node": node}],
+        "placedAt": now,
+        "queuedAt": now,
+        "observedGeneration": 1,
+    }
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{job.metadata.name}.placed", "namespace": PROJECT},
+        "involvedObject": {"apiVersion": job.api_version, "kind": job.kind, "name": job.metadata.name, "uid": job.uid},
+        "type": "Normal",
+        "reason": "Placed",
+        "message": f"attempt 1: placed on {node}",
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+        "source": {"component": "stoker-operator"},
+    }
+    precondition = {"uid": job.uid, "resourceVersion": job.metadata.resource_version}
+    return encoded({"metadata": precondition, "status": status}), encoded(pod.dump()), encoded(event)
+
+
+def encoded(body: Any) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+async def at_once(calls: Iterable[Awaitable[Any]]) -> None:
+    """Await all of them, AT_ONCE at a time."""
+    waiting = iter(calls)
+
+    async def lane() -> None:
+        for call in waiting:
+            await call
+
+    await asyncio.gather(*(lane() for _ in range(AT_ONCE)))
+
+
+async def bench(nodes: int, jobs: int, limit_jobs: int, folder: Path, say: Callable[[str], None]) -> None:
+    with ControlPlane(controllers=False, scheduler=False) as plane:
+        plane.kubectl("apply", "-f", str(CRDS))
+        plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
+        plane.kubectl("create", "namespace", PROJECT)
+        plane.kubectl("create", "serviceaccount", "default", "-n", PROJECT, check=False)
+        async with KubeClient.from_config(kubeconfig=plane.kubeconfig, clock=SystemClock()) as client:
+            run = Bench(plane, client, folder)
+            try:
+                await measured(run, nodes, jobs, limit_jobs, say)
+            finally:
+                run.kill_operator()
+
+
+async def measured(run: Bench, nodes: int, jobs: int, limit_jobs: int, say: Callable[[str], None]) -> None:
+    pods = f"/api/v1/namespaces/{PROJECT}/pods"
+    took = await run.fill_nodes(nodes)
+    say(f"| {nodes} nodes made by the bench | {2 * nodes / took:.0f} writes/s |")
+    took = await run.fill_jobs(jobs, "job")
+    say(f"| {jobs} jobs made by the bench | {jobs / took:.0f} creates/s |")
+
+    before = await run.writes()
+    lead_s = run.start_operator()
+    began = time.monotonic()
+    while await run.count(pods) < jobs:
+        if time.monotonic() - began > 900:
+            raise TimeoutError(f"{await run.count(pods)} of {jobs} pods after 900 s")
+        await asyncio.sleep(0.5)
+    took = time.monotonic() - began
+    admitted = jobs / took
+    say(f"| started on {nodes} nodes and {jobs} waiting jobs: leads after | {lead_s:.1f} s |")
+    say(f"| admitted (status written, pod made) | **{admitted:.0f} jobs/s** ({took:.1f} s) |")
+    await asyncio.sleep(5)  # events are written behind the work
+    made = await run.writes() - before
+    say(f"| API writes per job | {sum(made.values()) / jobs:.2f}: {spelt(made, jobs)} |")
+    say(f"| operator's memory, CPU so far | {run.rss_mib():.0f} MiB, {run.cpu_s():.0f} s |")
+
+    run.kill_operator()
+    lead_s = run.start_operator()
+    say(f"| killed and started again on the full cluster ({jobs} pods): leads after | **{lead_s:.1f} s** |")
+    await asyncio.sleep(10)
+    say(f"| memory then | **{run.rss_mib():.0f} MiB** (10 s later, CPU {run.cpu_s():.0f} s) |")
+    run.kill_operator()
+
+    limit = await run.limit(limit_jobs)
+    say(f"| the API server's limit: the same three writes, encoded beforehand | **{limit:.0f} jobs/s** |")
+    say(f"| ratio | **{admitted / limit:.2f}** of the limit |")
+
+
+def spelt(made: Counter[str], jobs: int) -> str:
+    return ", ".join(f"{name} {count / jobs:.2f}" for name, count in made.most_common(6))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--limit-jobs", type=int, default=2000)
+    asked = parser.parse_args()
+    build.build("control-plane")
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, Kubernetes 1.36\n")
+    print("| what | figure |\n|---|---|", flush=True)
+    with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
+        say = lambda line: print(line, flush=True)  # noqa: E731
+        asyncio.run(bench(asked.nodes, asked.jobs, asked.limit_jobs, Path(folder), say))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Stoker as its users install it, on the test bed's real nodes: CRDs, rights, operator and api as pods, one project.
+
+Owns the deployment and a client as a project's user; the end-to-end tests break things through `bed` and `kubectl`.
+Never reaches into Stoker: what it sees is what kubectl and REST show. The api answers at a NodePort of n0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import string
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import images
+from harness import until
+from stoker.cli.client import ApiError, Client
+from stoker.spec.job import ENDED, Phase, TrainingJob
+from testbed.nodes import NodeBed
+
+ROOT = Path(__file__).resolve().parent.parent
+CRDS = ROOT / "helm" / "stoker" / "crds"
+MANIFESTS = ROOT / "tests" / "e2e" / "cluster" / "manifests"
+COUNTING = ROOT / "tests" / "e2e" / "cluster" / "counting.py"
+SYSTEM = "stoker-system"
+API_PORT = 30470
+IMAGES = ("control-plane", "trainer-cpu", "foreign-python", "foreign-busybox")
+
+
+class Stack:
+    """Stoker on a bed whose nodes hold the images. `deploy` once, then projects."""
+
+    def __init__(self, bed: NodeBed, built: dict[str, images.Image]) -> None:
+        self.bed = bed
+        self.images = {name: image.name for name, image in built.items()}
+        self.url = f"http://{bed.nodes['n0'].address}:{API_PORT}"
+
+    def deploy(self) -> None:
+        """Operator and api, until both are ready."""
+        bed = self.bed
+        bed.kubectl("apply", "-f", str(CRDS))
+        bed.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        data = self._folder("api-data")
+        inside = f"http://stoker-api.{SYSTEM}.svc:8470"
+        host = self.bed.nodes["n0"].address
+        operator = [
+            f"--control-image={self.images['control-plane']}",
+            f"--trainer-image={self.images['trainer-cpu']}",
+            "--pull-policy=Never",
+            f"--api-url={inside}",
+            "--node-lost=5s",
+            "--lease-duration=6s",
+        ]
+        api = [
+            "--host=0.0.0.0",
+            "--port=8470",
+            "--data=/data",
+            f"--allow-host={host}",
+            f"--allow-host=stoker-api.{SYSTEM}.svc",
+        ]
+        self.apply("rbac")
+        self.apply(
+            "stoker", control_image=self.images["control-plane"], operator_args=operator, api_args=api, data=data
+        )
+        bed.kubectl("rollout", "status", "-n", SYSTEM, "deployment", "--timeout=120s", timeout_s=130)
+
+    def apply(self, manifest: str, **values: Any) -> None:
+        """Apply one of the manifests with its ${names} filled in; lists become JSON, which is YAML."""
+        plain = {
+            name: value if isinstance(value, str) else json.dumps(value, default=str) for name, value in values.items()
+        }
+        text = string.Template((MANIFESTS / f"{manifest}.yaml").read_text()).substitute(plain)
+        self.bed.kubectl("apply", "-f", "-", stdin=text)
+
+    def project(self, name: str) -> Project:
+        self.apply("project", project=name, shared=str(self._folder(f"shared-{name}")))
+        until(lambda: "Bound" in self.bed.kubectl("get", "pvc", "checkpoints", "-n", name), "the claim is bound")
+        token = self.bed.kubectl("create", "token", "alice", "-n", name, "--duration=6h").strip()
+        return Project(self, name, Client(self.url, token, project=name, timeout=10))
+
+    def gpus_held(self) -> dict[str, int]:
+        """Pretend GPUs that pods which have not ended ask for, by node: the cluster's own books."""
+        held = dict.fromkeys(self.bed.nodes, 0)
+        for pod in json.loads(self.bed.kubectl("get", "pods", "-A", "-o", "json"))["items"]:
+            if pod["status"].get("phase") in ("Succeeded", "Failed") or "nodeName" not in pod["spec"]:
+                continue
+            for container in pod["spec"]["containers"]:
+                limits = container.get("resources", {}).get("limits", {})
+                held[pod["spec"]["nodeName"]] += int(limits.get("nvidia.com/gpu", 0))
+        return held
+
+    @contextlib.contextmanager
+    def cordoned(self, node: str) -> Iterator[None]:
+        """Nothing new is placed on the node meanwhile."""
+        self.bed.kubectl("cordon", node)
+        try:
+            yield
+        finally:
+            self.bed.kubectl("uncordon", node)
+
+    def _folder(self, name: str) -> Path:
+        folder = self.bed.folder / name
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o777)  # a hostPath volume knows no fsGroup
+        return folder
+
+
+class Project:
+    """A team's namespace, used as its user uses it."""
+
+    def __init__(self, stack: Stack, name: str, client: Client) -> None:
+        self.stack, self.name, self.client = stack, name, client
+
+    def count(self, name: str, *, steps: int, step_s: float = 0.1, save_every: int = 20, **spec: Any) -> TrainingJob:
+        """Submit the user's counting script, as it is, in a Python image that is not ours."""
+        trainer = {"image": self.stack.images["foreign-python"], "command": ["python3", "-c", COUNTING.read_text()]}
+        env = {"STEPS": str(steps), "STEP_S": str(step_s), "SAVE_EVERY": str(save_every)}
+        return self.client.submit(
+            {"cpu": "100m", "memory": "128Mi", "checkpoint": {"grace": "10s"}, **spec, "trainer": trainer, "env": env},
+            name=name,
+        )
+
+    def job(self, name: str) -> TrainingJob:
+        return self.client.get(name)
+
+    def until_phase(self, name: str, *phases: Phase, attempt: int = 0, timeout_s: float = 120) -> TrainingJob:
+        """The job, once it is in one of these phases (and at least at this attempt).
+
+        Raises: TimeoutError, AssertionError where it has ended otherwise.
+        """
+
+        def there() -> TrainingJob | None:
+            job = self.job(name)
+            if job.status.phase in phases and job.status.attempt >= attempt:
+                return job
+            assert job.status.phase not in ENDED or job.status.phase in phases, job.status
+            return None
+
+        return until(there, f"job {name} in {' or '.join(phases)}", timeout_s=timeout_s, every_s=0.2)
+
+    def until_step(self, name: str, step: int, *, attempt: int | None = None, timeout_s: float = 120) -> None:
+        """Return once the counting script's log shows this step."""
+
+        def there() -> bool:
+            seen = self.steps(name, attempt or max(1, self.job(name).status.attempt))
+            return bool(seen) and seen[-1] >= step
+
+        until(there, f"step {step} of {name}", timeout_s=timeout_s, every_s=0.3)
+
+    def log(self, name: str, attempt: int, worker: int = 0) -> str:
+        """What the api has of an attempt's log; empty where there is none."""
+        try:
+            return b"".join(self.client.log_bytes(name, attempt=attempt, worker=worker)).decode()
+        except ApiError as error:
+            if error.status == 404:
+                return ""
+            raise
+
+    def steps(self, name: str, attempt: int) -> list[int]:
+        """The steps an attempt printed, in order."""
+        lines = self.log(name, attempt).splitlines()
+        return [int(line.removeprefix("step ")) for line in lines if line.startswith("step ")]
+
+    def steps_lost(self, name: str) -> list[int]:
+        """Per interruption: the steps that had to be done again."""
+        job = self.job(name)
+        printed = [self.steps(name, attempt) for attempt in range(1, job.status.attempt + 1)]
+        ran = [steps for steps in printed if steps]
+        return [before[-1] - (after[0] - 1) for before, after in itertools.pairwise(ran)]
+
+    def pods(self, job: str) -> list[dict[str, Any]]:
+        listed = self.stack.bed.kubectl("get", "pods", "-n", self.name, "-l", f"stoker.dev/job={job}", "-o", "json")
+        found: list[dict[str, Any]] = json.loads(listed)["items"]
+        return found
+
+    def node_of(self, job: str) -> str:
+        """The node its first worker is placed on."""
+        return self.job(job).status.placement[0].node
+
+
+def built_images(names: Sequence[str] = IMAGES) -> dict[str, images.Image]:
+    """The images the stack needs; built where they are not there yet (minutes, once)."""
+    return {name: images.ensure(name, print) for name in names}
