@@ -11,11 +11,16 @@ from typing import Any
 import pytest
 
 from stoker.sched.decide import Decisions, decide
+from stoker.sched.nodes import _COLUMNS
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Blame, GpuRequest, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.meta import Key, ObjectMeta
-from stoker.spec.node import Gpu, GPUNode, GPUNodeStatus
+from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
+from stoker.spec.node import CORDONED, Gpu, GPUNode, GPUNodeStatus, Taint
+from stoker.spec.others import OtherPod
+from stoker.spec.pod import Container, Pod, PodPhase, PodSpec, PodStatus, Resources
 from stoker.spec.queue import Queue, QueueLimit, QueueSpec
+from stoker.spec.runtime import Toleration, TrainingRuntime, TrainingRuntimeSpec
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 GI = 2**30
@@ -38,14 +43,25 @@ def node(
     ready: bool = True,
     model: str = "NVIDIA A100-SXM4-80GB",
     gpu_memory: int = 80,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[str] = (),
+    extended: Mapping[str, int] | None = None,
+    cordoned: bool = False,
+    lost: float | None = None,
 ) -> GPUNode:
-    """`gpus`: a count, or (model, GiB, why unavailable) each. `cpu` in cores, `memory` in GiB."""
+    """`gpus`: a count, or (model, GiB, why unavailable) each. `cpu` in cores, `memory` in GiB; taints as k=v:effect;
+    `lost` in seconds after T0."""
+    ready = ready and not cordoned and lost is None
+    message = CORDONED if cordoned else "agent silent"
     kinds = [(model, gpu_memory, "")] * gpus if isinstance(gpus, int) else list(gpus)
     return GPUNode(
-        metadata=ObjectMeta(name=name, uid=name),
+        metadata=ObjectMeta(name=name, uid=name, labels=labels or {}),
         status=GPUNodeStatus(
             ready=ready,
-            message="" if ready else "agent silent",
+            message="" if ready else message,
+            lost_since=None if lost is None else at(lost),
+            taints=tuple(taint(text) for text in taints),
+            extended=extended or {},
             cpu_milli=cpu * 1000,
             memory_bytes=memory * GI,
             gpus=tuple(
@@ -53,6 +69,78 @@ def node(
                 for i, (kind, size, why) in enumerate(kinds)
             ),
         ),
+    )
+
+
+def taint(text: str) -> Taint:
+    pair, _, effect = text.rpartition(":")
+    key, _, value = pair.partition("=")
+    return Taint(key=key, value=value, effect=effect)
+
+
+def runtime(
+    name: str = "default",
+    *,
+    selector: Mapping[str, str] | None = None,
+    tolerates: Sequence[dict[str, Any]] = (),
+    extended: Mapping[str, int] | None = None,
+    projects: tuple[str, ...] | None = None,
+) -> TrainingRuntime:
+    return TrainingRuntime(
+        metadata=ObjectMeta(name=name, uid=f"runtime-{name}"),
+        spec=TrainingRuntimeSpec(
+            node_selector=dict(selector or {}),
+            tolerations=tuple(Toleration.model_validate(one) for one in tolerates),
+            extended_resources=dict(extended or {}),
+            projects=projects,
+        ),
+    )
+
+
+def other(
+    name: str, node: str, gpus: int = 0, *, cpu: str = "", memory: str = "", going: bool = False, **more: str
+) -> OtherPod:
+    """A pod that is not Stoker's; `name` as namespace/name. `more`: extended resources, rdma__hca for rdma/hca."""
+    namespace, _, short = name.partition("/")
+    asked = {"nvidia.com/gpu": str(gpus) if gpus else "", "cpu": cpu, "memory": memory}
+    asked |= {key.replace("__", "/"): count for key, count in more.items()}
+    requests = {key: value for key, value in asked.items() if value}
+    meta: dict[str, Any] = {"name": short, "namespace": namespace, "uid": f"uid-{name}"}
+    return OtherPod.model_validate(
+        {
+            "metadata": meta | ({"deletionTimestamp": at(0)} if going else {}),
+            "spec": {"nodeName": node, "containers": [{"resources": {"requests": requests}}]},
+        }
+    )
+
+
+def pod(
+    job: TrainingJob,
+    worker: int = 0,
+    *,
+    on: str,
+    attempt: int | None = None,
+    uid: str | None = None,
+    going: bool = False,
+    ended: bool = False,
+) -> Pod:
+    """A worker's pod, of the job's current attempt unless told."""
+    number = job.status.attempt if attempt is None else attempt
+    requests = {"nvidia.com/gpu": str(job.spec.gpus_per_worker), "cpu": job.spec.cpu, "memory": job.spec.memory}
+    return Pod(
+        metadata=ObjectMeta(
+            name=f"{job.metadata.name}-{number}-{worker}",
+            namespace=job.metadata.namespace,
+            labels={
+                LABEL_JOB: job.metadata.name,
+                LABEL_JOB_UID: uid or job.uid,
+                LABEL_ATTEMPT: str(number),
+                LABEL_WORKER: str(worker),
+            },
+            deletion_timestamp=T0 if going else None,
+        ),
+        spec=PodSpec(node_name=on, containers=(Container(resources=Resources(limits=requests)),)),
+        status=PodStatus(phase=PodPhase.FAILED if ended else PodPhase.RUNNING),
     )
 
 
@@ -94,6 +182,8 @@ def job(
     suspend: bool = False,
     cancel: bool = False,
     uid: str | None = None,
+    runtime: str | None = None,
+    attempt: int = 0,
 ) -> TrainingJob:
     """`on` names the node of each worker: then it runs. Times are seconds after T0."""
     return TrainingJob(
@@ -111,8 +201,10 @@ def job(
             trainer={"command": ["true"]},  # type: ignore[arg-type]
             suspend=suspend,
             cancel=cancel,
+            runtime=runtime,
         ),
         status=TrainingJobStatus(
+            attempt=attempt,
             phase=phase or (Phase.RUNNING if on else Phase.QUEUED),
             queued_at=at(queued),
             placement=tuple(Placed(worker=i, node=name) for i, name in enumerate(on)),
@@ -134,6 +226,9 @@ class World:
                 GPUNode: self.state.observe_node,
                 Queue: self.state.observe_queue,
                 TrainingJob: self.state.observe_job,
+                TrainingRuntime: self.state.observe_runtime,
+                OtherPod: self.state.observe_other,
+                Pod: self.state.observe_pod,
             }
             observe[type(item)](item)
         return self
@@ -155,20 +250,35 @@ class World:
 def fingerprint(state: SchedulerState) -> dict[str, Any]:
     """Everything the state holds, as plain values."""
     table = state.nodes
-    columns = ("usable", "total", "free_gpu", "cap_cpu", "free_cpu", "cap_mem", "free_mem", "ready")
+    views: dict[Any, Any] = {**table.columns, **table.extended, **table.doors}
     return {
         "slots": dict(table.slots),
         "names": list(table.names),
         "spare": list(table._spare),
         "objects": dict(table.objects),
         "claims": {name: dict(claims) for name, claims in table.claims.items()},
-        "columns": {name: getattr(table, name).tolist() for name in columns},
-        "filters": {
-            wanted: (view.cap.tolist(), view.room.tolist(), view.users) for wanted, view in table.columns.items()
+        "others": {name: dict(others) for name, others in table.others.items()},
+        "columns": {
+            (wanted, name): getattr(owner, name).tolist()
+            for wanted, owner, names in [
+                (None, table, (*_COLUMNS, "ready")),
+                *((wanted, view, view.arrays) for wanted, view in views.items()),
+            ]
+            for name in names
         },
+        "users": {wanted: view.users for wanted, view in views.items()},
+        "holders": (
+            dict(state.holders.where),
+            dict(state.holders.pods),
+            {job: set(pods) for job, pods in state.holders.of_job.items()},
+        ),
+        "runtimes": {name: (known.runtime, known.needs, set(known.users)) for name, known in state.runtimes.items()},
         "timers": list(state.timers),
         "entries": {
-            entry.key: (entry.job, entry.pending, entry.wakes_at, entry.assumed, dict(entry.held), id(entry.lane))
+            entry.key: (
+                *(entry.job, entry.request, entry.pending, entry.wakes_at, entry.assumed),
+                *(dict(entry.held), id(entry.lane), id(entry.runtime)),
+            )
             for entry in state.entries.values()
         },
         "queues": {
@@ -197,6 +307,21 @@ def accounting(state: SchedulerState) -> dict[str, Any]:
             for name, slot in state.nodes.slots.items()
             for wanted in state.nodes.columns
         },
+        "rest": {
+            (name, wanted): int(state.nodes.rest_for(wanted)[slot])
+            for name, slot in state.nodes.slots.items()
+            for wanted in state.nodes.columns
+        },
+        "extended": {
+            (name, wanted): (int(view.rest[slot]), int(view.free[slot]))
+            for name, slot in state.nodes.slots.items()
+            for wanted, view in state.nodes.extended.items()
+        },
+        "open": {
+            (name, wanted): bool(view.open[slot])
+            for name, slot in state.nodes.slots.items()
+            for wanted, view in state.nodes.doors.items()
+        },
         "queues": {name: state.queue_usage(name) for name in state.queues},
     }
 
@@ -213,6 +338,9 @@ def sched() -> SimpleNamespace:
         node=node,
         queue=queue,
         job=job,
+        runtime=runtime,
+        other=other,
+        pod=pod,
         fingerprint=fingerprint,
         accounting=accounting,
     )
