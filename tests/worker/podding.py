@@ -16,6 +16,16 @@ import stoker_worker
 from stoker.spec.worker import ExitRecord
 from stoker_api.worker_logs.stored import Gap, LogOwner, StoredLog
 
+VERSIONS = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+
+
+def _version(path):
+    return tuple(map(int, path.parts[-3].split(".")[:2]))
+
+
+PYTHONS = [str(p) for p in sorted(VERSIONS.glob("3.*/bin/python3"), key=_version) if _version(p) >= (3, 8)]
+"""What is installed here of every Python that a worker may have."""
+
 PROGRAM = Path(stoker_worker.__file__).with_name("__main__.py")
 
 

@@ -3,8 +3,13 @@
 import hashlib
 import os
 import time
+from pathlib import Path
 
 import pytest
+
+from stoker_worker.bundle import build_zipapp
+
+from .podding import PYTHONS
 
 PRINTS = """
 import hashlib, os, sys
@@ -53,6 +58,15 @@ def test_acknowledged_output_is_given_back_to_the_disk(pod_worker, log_api):
     spool = os.stat(pod_worker.run_dir / "log")
     assert spool.st_size > 60_000_000
     assert spool.st_blocks * 512 < 20_000_000
+    assert_every_line_once(log_api, pod_worker)
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: Path(path).parts[-3])
+def test_the_zipapp_ships_on_every_python(pod_worker, log_api, tmp_path, python):
+    build_zipapp(str(tmp_path / "worker.pyz"))
+    entry = [python, "-I", "-S", tmp_path / "worker.pyz", "--pod", "--"]
+    pod_worker.python(PRINTS, 3_000_000, api=log_api, entry=entry)
+    assert pod_worker.finish().exit_code == 0
     assert_every_line_once(log_api, pod_worker)
 
 

@@ -13,14 +13,7 @@ from stoker.spec.worker import Launch
 from stoker_worker import folder
 from stoker_worker.bundle import build_folder, build_zipapp
 
-VERSIONS = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-
-
-def _version(path):
-    return tuple(map(int, path.parts[-3].split(".")[:2]))
-
-
-PYTHONS = [str(p) for p in sorted(VERSIONS.glob("3.*/bin/python3"), key=_version) if _version(p) >= (3, 8)]
+from .podding import PYTHONS
 
 
 def imported(python, program, tmp_path):
