@@ -1,4 +1,4 @@
-"""Writes helm/stoker/crds from the models. `--check` says whether the files are up to date instead."""
+"""Writes helm/stoker/crds from the models, and the docs. `--check` says whether the files are up to date instead."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+import generate_docs
 from stoker.spec.crd.definition import DEFINITIONS, custom_resource
 from stoker.spec.names import GROUP
 
@@ -48,7 +49,7 @@ def stale(*, write: bool) -> list[str]:
 
 if __name__ == "__main__":
     checking = "--check" in sys.argv
-    behind = stale(write=not checking)
+    behind = stale(write=not checking) + generate_docs.stale(write=not checking)
     for name in behind:
         print(f"{name}: {'out of date; run python tools/generate_crds.py' if checking else 'written'}")
     sys.exit(1 if checking and behind else 0)

@@ -164,7 +164,7 @@ class RetryRule(SpecModel):
     limit: int = Field(ge=0, le=100)
     """The most retries for each of them."""
     backoff: Duration | None = None
-    """Absent: 1 to 30 seconds, by category."""
+    """The wait before the first retry. Absent: 1 to 30 seconds, by category."""
 
     @field_validator("categories")
     @classmethod

@@ -140,7 +140,7 @@ class TrainingRuntimeSpec(SpecModel):
     runtime_class: ObjectName | None = None
     """The RuntimeClass of the pods. Absent: the cluster's default."""
     service_account: ObjectName | None = None
-    """In the job's project. Its token is not mounted. Absent: `default`."""
+    """The ServiceAccount of the pods, in the job's project. Its token is not mounted. Absent: `default`."""
     priority_class: ObjectName | None = None
     """The PriorityClass of the pods, against other people's; within Stoker spec.priority of the job counts."""
     host_network: bool = False
@@ -148,7 +148,7 @@ class TrainingRuntimeSpec(SpecModel):
     shared_memory: Quantity | None = None
     """Size of /dev/shm, counted as the worker's memory. Absent: half of the worker's memory."""
     extended_resources: dict[_Label, Annotated[int, Field(ge=1, le=1024)]] = Field(default={}, max_length=16)
-    """Per worker: {"rdma/hca": 1}."""
+    """Other countable resources of each worker, as nodes offer them: {"rdma/hca": 1}."""
     security: Security = Security()
     checkpoints: CheckpointStore | None = None
     """Absent: an empty folder that dies with the pod, of which the job's status warns."""
