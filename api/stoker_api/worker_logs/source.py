@@ -50,8 +50,10 @@ class WorkerLogSource:
         self._shipped, self._pods, self._jobs, self._clock = shipped, pods, jobs, clock
         self._puller = None if tail is None else Puller(shipped, tail, self._tell)
         self._waiters: dict[str, set[asyncio.Future[None]]] = {}
-        self._ended: asyncio.Queue[str] = asyncio.Queue()
+        self._ended: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        """Pods that ended, and how often their logs have been tried to complete."""
         self._queued: set[str] = set()
+        self._retries: set[asyncio.Task[None]] = set()
         self._given_up: set[str] = set()
         self._sweep = asyncio.Event()
 
@@ -111,6 +113,7 @@ class WorkerLogSource:
         finally:
             for unsubscribe in stop:
                 unsubscribe()
+            tasks += self._retries
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -125,7 +128,7 @@ class WorkerLogSource:
             self._given_up.discard(pod.uid)
         elif pod.ended and pod.uid not in self._queued and not self._shipped.is_complete(pod.uid):
             self._queued.add(pod.uid)
-            self._ended.put_nowait(pod.uid)
+            self._ended.put_nowait((pod.uid, 0))
         self._tell(pod.uid)
 
     def _on_job(self, change: Change[TrainingJob]) -> None:
@@ -154,21 +157,26 @@ class WorkerLogSource:
 
     async def _complete_ended(self) -> None:
         while True:
-            pod_uid = await self._ended.get()
+            pod_uid, tried = await self._ended.get()
             try:
-                for pause_s in (*_TRIES_S, 0.0):
-                    if await self._complete(pod_uid):
-                        break
-                    await self._clock.sleep(pause_s)
-                else:
-                    log.warning("the log of pod %s stays incomplete", pod_uid)
-                    self._given_up.add(pod_uid)
+                done = await self._complete(pod_uid)
             except Exception:
                 log.exception("completing the log of pod %s failed", pod_uid)
+                done = False
+            if not done and tried < len(_TRIES_S):
+                retry = asyncio.create_task(self._again(pod_uid, tried))
+                self._retries.add(retry)
+                retry.add_done_callback(self._retries.discard)
+                continue
+            if not done:
+                log.warning("the log of pod %s stays incomplete", pod_uid)
                 self._given_up.add(pod_uid)
-            finally:
-                self._queued.discard(pod_uid)
-                self._tell(pod_uid)
+            self._queued.discard(pod_uid)
+            self._tell(pod_uid)
+
+    async def _again(self, pod_uid: str, tried: int) -> None:
+        await self._clock.sleep(_TRIES_S[tried])
+        self._ended.put_nowait((pod_uid, tried + 1))
 
     async def _complete(self, pod_uid: str) -> bool:
         """Whether the log of an ended pod is as complete as it can be."""
@@ -179,11 +187,14 @@ class WorkerLogSource:
         try:
             held = await self._shipped.held(pod_uid, owner)
             if self._puller is not None and (record is None or held < record.log_bytes):
-                await self._puller.complete(pod, owner, held, None if record is None else record.log_bytes)
+                try:
+                    await self._puller.complete(pod, owner, held, None if record is None else record.log_bytes)
+                except LookupError as error:
+                    log.info("the kubelet's copy of pod %s is gone: %s", pod_uid, error)
             await self._shipped.finish(pod_uid, owner)
         except LogGone:
             return True
-        except (LogsFull, OSError, LookupError) as error:
+        except (LogsFull, OSError) as error:
             log.info("the log of pod %s is not complete yet: %s", pod_uid, error)
             return False
         return True
