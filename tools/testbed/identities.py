@@ -32,7 +32,9 @@ def write(at: Layout, users: Mapping[str, tuple[str, ...]]) -> None:
         pki.issue(folder, name, subject, f"DNS:{name}")
         write_kubeconfig(at, name, cert=folder / f"{name}.crt")
     tokens = {user: secrets.token_hex(16) for user in users}
-    (at.folder / "tokens.json").write_text(json.dumps(tokens))
+    secret = at.folder / "tokens.json"
+    secret.touch(mode=0o600)
+    secret.write_text(json.dumps(tokens))
     lines = [f'{tokens[user]},{user},{user},"{",".join(groups)}"\n' for user, groups in users.items()]
     (folder / "tokens.csv").write_text("".join(lines))
     for user in users.keys() - {"admin"}:

@@ -4,8 +4,8 @@
     control plane, DNS 10.N.0.1 ──┤ br0 of namespace stokerN
     node i  10.N.0.(10+i) ────────┘   its pods 10.N.(128+i).0/24
 
-N is 250, or `$STOKER_TESTBED_NET`. Adds one link and the routes to these addresses to the machine and changes nothing
-else of it. Root. Called by `nodes` and `teardown`.
+N is the first free one from 250 on, or `$STOKER_TESTBED_NET`; beds run side by side. Adds one link and the routes to
+these addresses to the machine and changes nothing else of it. Root. Called by `nodes` and `teardown`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from pathlib import Path
 from testbed.errors import BedError
 from testbed.shell import run
 
-
-def _number() -> int:
-    return int(os.environ.get("STOKER_TESTBED_NET", "250"))
+_NUMBERS = range(250, 255)
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,24 @@ class Network:
     number: int
 
     @classmethod
-    def from_environment(cls) -> Network:
-        return cls(_number())
+    def claim(cls) -> Network:
+        """The first network that nobody uses, with its namespace made: it is the caller's until `down`.
+
+        Raises: BedError where none is left, or the one that the environment names is taken.
+        """
+        named = os.environ.get("STOKER_TESTBED_NET")
+        for number in [int(named)] if named else _NUMBERS:
+            network = cls(number)
+            routes = run("ip", "route", "show", "root", f"10.{number}.0.0/16")
+            if network.namespace not in namespaces() and not routes:
+                with contextlib.suppress(BedError):  # somebody else came between
+                    run("ip", "netns", "add", network.namespace)
+                    return network
+        taken = named or f"{_NUMBERS[0]} to {_NUMBERS[-1]}"
+        raise BedError(
+            f"the networks 10.N.0.0/16, N = {taken}, are in use on this machine (`ip netns; ip route`): take a bed "
+            "down (`make cluster-down`), or set STOKER_TESTBED_NET to a free N between 1 and 254"
+        )
 
     @property
     def namespace(self) -> str:
@@ -59,23 +73,10 @@ class Network:
     def node_pods(self, index: int) -> str:
         return f"10.{self.number}.{128 + index}.0/24"
 
-    # --- life
-
-    def require_free(self) -> None:
-        """Raises: BedError where a bed runs in this network, or the machine has other routes into it."""
-        if self.namespace in namespaces():
-            raise BedError(
-                f"namespace {self.namespace} exists: another bed runs here (`make cluster-down` ends it), "
-                "or set STOKER_TESTBED_NET to another number between 1 and 254"
-            )
-        if run("ip", "route", "show", "root", f"10.{self.number}.0.0/16"):
-            raise BedError(f"this machine has routes into 10.{self.number}.0.0/16: set STOKER_TESTBED_NET")
-
     def up(self) -> None:
-        """Makes the control plane's namespace and links the machine to it."""
+        """Puts the bridge into the control plane's namespace and links the machine to it."""
         run("sh", "-c", "modprobe br_netfilter || true")  # may be built in, without a modprobe
         space = self.namespace
-        run("ip", "netns", "add", space)
         run("ip", "-n", space, "link", "set", "lo", "up")
         run("ip", "-n", space, "link", "add", "br0", "type", "bridge")
         run("ip", "-n", space, "addr", "add", f"{self.plane_address}/24", "dev", "br0")

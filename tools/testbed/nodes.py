@@ -1,8 +1,8 @@
 """A cluster with real nodes: a control plane and its DNS in a network namespace, N nodes beside it, pretend GPUs.
 
 Owns the order: network, control plane, DNS, nodes, readiness, labels as GPU Feature Discovery sets them. Processes on
-the machine reach the API server and every pod directly, and pods reach the machine at `machine_address`. Root. One bed
-of this kind per `$STOKER_TESTBED_NET` and machine.
+the machine reach the API server and every pod directly, and pods reach the machine at `machine_address`. Root. Several
+such beds run side by side.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class NodeBed(Cluster):
     args: further arguments of the control plane's parts. guarded: taken down too when this process is killed.
     """
 
+    network: Network  # claimed by `start`
+
     def __init__(
         self,
         folder: Path,
@@ -50,8 +52,7 @@ class NodeBed(Cluster):
     ) -> None:
         require_node_tools()
         self._programs = build.built("nodes")
-        self.folder, self.network = folder, Network.from_environment()
-        self.machine_address = self.network.machine_address
+        self.folder = folder
         self.nodes: dict[str, Node] = {}
         self._gpus, self._archives, self._guarded = list(gpus), list(archives), guarded
         self._args = {name: [*_SOON.get(name, []), *(args or {}).get(name, [])] for name in {*_SOON, *(args or {})}}
@@ -67,8 +68,8 @@ class NodeBed(Cluster):
     def start(self) -> NodeBed:
         """Brings everything up. Cost: 20 s on 2 cores. Raises: BedError with a part's log; all is taken down then."""
         tear_down(self.folder)  # what a killed run left
-        self.network.require_free()
         make_bed(self.folder)
+        self.network = Network.claim()
         (self.folder / "network.json").write_text(json.dumps({"number": self.network.number}))
         try:
             self._start()
@@ -85,6 +86,11 @@ class NodeBed(Cluster):
             part.reap()
         if self.plane is not None:
             self.plane.close()
+
+    @property
+    def machine_address(self) -> str:
+        """Where pods reach processes of this machine."""
+        return self.network.machine_address
 
     def part(self, name: str) -> Part:
         """A part of the control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, coredns."""
