@@ -1,4 +1,4 @@
-"""Leader election on a coordination.k8s.io/v1 Lease: of several operators one works, and stops before another may start.
+"""Leader election on a coordination.k8s.io/v1 Lease: one operator works, and stops before another may start.
 
 Owns the lease's protocol, the moment from which this process may no longer write, and the work's life. Never knows what
 the work is. Picked by `controller/main.py`:
