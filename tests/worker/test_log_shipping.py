@@ -2,6 +2,9 @@
 
 import hashlib
 import os
+import re
+import ssl
+import subprocess
 import time
 from pathlib import Path
 
@@ -52,9 +55,16 @@ def test_sixty_megabytes_arrive_once_through_cuts_errors_and_restarts(pod_worker
     assert pod_worker.stdout == log_api.log
 
 
-def test_acknowledged_output_is_given_back_to_the_disk(pod_worker, log_api):
-    pod_worker.python(PRINTS + "\nimport time; time.sleep(1.5)", 60_000_000, api=log_api)
+def test_acknowledged_output_is_given_back_to_the_disk(pod_worker, log_api, wait_until):
+    script = PRINTS + "\nimport time\nwhile not os.path.exists('go'): time.sleep(0.02)"
+    pod_worker.python(script, 60_000_000, api=log_api)
+    output = pod_worker.folder / "volume" / "output"
+    wait_until((output / "digest").exists, timeout_s=40)
+    with open(f"/proc/{pod_worker.process.pid}/status") as status:
+        peak_kb = int(re.search(r"VmHWM:\s+(\d+)", status.read())[1])
+    (output / "go").touch()
     assert pod_worker.finish().exit_code == 0
+    assert peak_kb < 48_000, "8 MiB of it may wait for stdout"
     spool = os.stat(pod_worker.run_dir / "log")
     assert spool.st_size > 60_000_000
     assert spool.st_blocks * 512 < 20_000_000
@@ -86,6 +96,33 @@ def test_the_token_is_read_again_when_it_was_changed(pod_worker, log_api, wait_u
     pod_worker.token_file.write_text("token-2\n")
     wait_until(lambda: log_api.log == b"hello\n", what="the log")
     pod_worker.finish()
+
+
+def test_over_tls_only_the_named_authority_is_believed(pod_worker, log_api, tmp_path):
+    make = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    make += ["-subj", "/CN=stoker", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run(make, cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    log_api.server.socket = context.wrap_socket(log_api.server.socket, server_side=True)
+    url = log_api.url.replace("http:", "https:")
+    pod_worker.python("print('hello')", api=url)
+    assert pod_worker.finish().exit_code == 0
+    assert log_api.log == b"" and log_api.tokens == [], "not even the token was shown"
+    pod_worker.python("print('hello')", api=url, env={"STOKER_API_CA": tmp_path / "cert.pem"})
+    assert pod_worker.finish().exit_code == 0
+    assert log_api.log.endswith(b"hello\n")
 
 
 def test_progress_goes_the_same_way(pod_worker, log_api):
