@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -280,3 +281,42 @@ def test_a_null_is_stored_as_absent_or_as_the_default(door: Door) -> None:
 
 def test_reserved_variables_are_names_of_variables() -> None:
     assert all(ENV_NAME.fits(name) for name in RESERVED_ENV)
+
+
+@settings(AGREE, max_examples=60)
+@given(spec=SPECS.filter(lambda spec: not valid(TrainingJob, {"metadata": {"name": "a"}, "spec": spec})))
+def test_writing_back_what_was_read_changes_nothing(spec: dict[str, Any], door: Door, namespace: str) -> None:
+    """Or every switch the api sets on kubectl's jobs would break a rule or count as a change of the spec."""
+    here = door.within(namespace)
+    name = f"j{uuid.uuid4().hex[:8]}"
+    created = here.create(JOBS, {"metadata": {"name": name}, "spec": spec}, dry=False).object
+    # the first write turns `cpu: 2` into a text, and a target of 1 into 1.0: a change to the API server alone
+    otherwise_written = isinstance(spec.get("cpu"), int) or spec.get("stop", {}).get("target", {}).get("value") == 1
+    for change, generation in (({}, 1), ({"priority": 77}, 2)):
+        dumped = TrainingJob.model_validate(created).dump()
+        body = {"metadata": dumped["metadata"], "spec": dumped["spec"] | change}
+        answer = here.replace(JOBS, body, dry=False)
+        assert answer.taken, answer.refusals
+        assert answer.object["metadata"]["generation"] == generation + otherwise_written
+        created = answer.object
+
+
+def test_the_largest_job_is_within_the_cost_of_its_rules(door: Door, namespace: str) -> None:
+    here = door.within(namespace)
+    spec = {
+        "workers": 4096,
+        "gpusPerWorker": 64,
+        "gpu": {"models": [f"{n:064}" for n in range(16)]},
+        "trainer": {"command": ["x" * 500] * 1024, "image": "x" * 512, "workingDir": "/" + "x" * 4095},
+        "env": {f"E{n:0255}": "x" * 1000 for n in range(256)},
+        "data": [
+            {"name": f"{'d' * 61}{n:02}", "claim": "c" * 253, "subPath": "s/" * 512, "mountPath": f"/{n}{'/m' * 510}"}
+            for n in range(32)
+        ],
+        "retry": {"rules": [{"categories": RAISABLE, "limit": 100, "backoff": "1h1m1s"}] * 16},
+    }
+    created = here.create(JOBS, {"metadata": {"name": "x" * 50}, "spec": spec}, dry=False)
+    assert created.taken, created.refusals
+    assert not valid(TrainingJob, created.object)
+    answer = here.replace(JOBS, created.object | {"spec": created.object["spec"] | {"suspend": True}})
+    assert answer.taken, answer.refusals
