@@ -215,7 +215,13 @@ class World:
             "spec": {"trainer": {"command": ["true"]}} | spec,
         }
         path = f"/apis/{JOBS.api_version}/namespaces/{self.project}/{JOBS.plural}"
-        return TrainingJob.model_validate_json(await self._send("POST", path, manifest))
+        job = TrainingJob.model_validate_json(await self._send("POST", path, manifest))
+        await self.jobs.at_least(job.metadata.resource_version, timeout_s=20)
+        return job
+
+    async def kubectl(self, *args: str, stdin: str = "", timeout_s: float = 60.0) -> str:
+        """Beside the operator, which runs on this test's own loop."""
+        return await asyncio.to_thread(self.cluster.kubectl, *args, stdin=stdin, timeout_s=timeout_s)
 
     def job(self, name: str) -> TrainingJob:
         job = self.jobs.get(Key(self.project, name))
@@ -271,15 +277,17 @@ async def operator_world(cluster: Cluster, project: str, **how: Any) -> AsyncIte
         world.start()
         try:
             yield world
-            await _clear(world)
         finally:
-            await world.stop()
-            await world.kubelet.close()
-            for node in world._named:
-                await world.remove_node(node)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            try:
+                await _clear(world)
+            finally:
+                await world.stop()
+                await world.kubelet.close()
+                for node in world._named:
+                    await world.remove_node(node)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _clear(world: World) -> None:

@@ -77,9 +77,10 @@ class JobReconciler:
         for _ in range(_MOST_STEPS):
             job = self._jobs.get(key)
             mine, others = self._split(key, job)
+            # First, since they stand in the way of new ones of the same names.
             left = lifecycle.orphans(others, self._clock.now(), self._settings, self._around(others))
+            await self._touch_pods(left)
             if job is None:
-                await self._touch_pods(left)
                 return left.wake_at
             around = self._around(mine, ephemeral=self._renderer.is_ephemeral(job), refused=refused)
             step = lifecycle.step(job, mine, self._clock.now(), self._settings, around)
@@ -89,7 +90,7 @@ class JobReconciler:
             refused = await self._create(job, step)
             if refused:
                 continue
-            await _all([self._touch_pods(step), self._touch_pods(left)])
+            await self._touch_pods(step)
             if step.expire:
                 await self._expire(job)
             return min((at for at in (step.wake_at, left.wake_at) if at is not None), default=None)
