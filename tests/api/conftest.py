@@ -1,11 +1,14 @@
-"""The real app over the real embedded store, with worker logs in plain files."""
+"""The real app in both modes: over the embedded store with a token file, and over a real API server with its identity.
+
+Every test with `world` or `served` runs in both. Worker logs are plain files here; `worker_logs` has tests of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,9 @@ from stoker_api.streams.sse import StreamSettings
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenFile
 from stoker_api.worker_token import worker_token
+from testbed.cluster import Cluster
+
+from .cluster import PEOPLE, Bed, Hands, cluster_parts, node_is_free
 
 REPORT_KEY = b"k" * 32
 BASE = "http://127.0.0.1"
@@ -88,6 +94,7 @@ class World:
 
     @property
     def store(self) -> Any:
+        """Where the tests play operator and agent."""
         return self.deps.store
 
     def name(self, who: str) -> str:
@@ -124,25 +131,35 @@ class World:
         return stored  # type: ignore[no-any-return]
 
     async def pod(self, job: TrainingJob, attempt: int = 1, worker: int = 0) -> Pod:
+        name = f"{job.metadata.name}-{attempt}-{worker}"
         labels = {
             LABEL_JOB: job.metadata.name,
             LABEL_JOB_UID: job.uid,
             LABEL_ATTEMPT: str(attempt),
             LABEL_WORKER: str(worker),
         }
-        meta = ObjectMeta(
-            name=f"{job.metadata.name}-{attempt}-{worker}", namespace=job.metadata.namespace, labels=labels
-        )
-        stored = await self.store.create(PODS, Pod(metadata=meta, spec=PodSpec(containers=(Container(),))))
+        stored = await self._pod(name, job.metadata.namespace, labels)
         await self.deps.pods.at_least(stored.metadata.resource_version, timeout_s=5)
-        return stored  # type: ignore[no-any-return]
+        return stored
+
+    async def _pod(self, name: str, namespace: str, labels: dict[str, str]) -> Pod:
+        meta = ObjectMeta(name=name, namespace=namespace, labels=labels)
+        return await self.store.create(  # type: ignore[no-any-return]
+            PODS, Pod(metadata=meta, spec=PodSpec(containers=(Container(),)))
+        )
+
+    async def strange_pod(self) -> Pod:
+        """One that Stoker has nothing to do with, or not any more."""
+        return Pod(metadata=ObjectMeta(name="x", uid="gone"), spec=PodSpec(containers=(Container(),)))
 
     async def event(self, job: TrainingJob, reason: str) -> Event:
         stored = await self.store.create(
             EVENTS,
             Event(
                 metadata=ObjectMeta(name=f"{job.metadata.name}.{reason.lower()}", namespace=job.metadata.namespace),
-                involved_object=ObjectRef(kind="TrainingJob", name=job.metadata.name, uid=job.uid),
+                involved_object=ObjectRef(
+                    kind="TrainingJob", namespace=job.metadata.namespace, name=job.metadata.name, uid=job.uid
+                ),
                 reason=reason,
                 first_timestamp=self.deps.clock.now(),
             ),
@@ -152,6 +169,27 @@ class World:
 
     async def names(self) -> list[str]:
         return [str(job.key) for job in (await self.store.list(JOBS)).items]
+
+
+@dataclass
+class ClusterWorld(World):
+    hands: Hands = field(kw_only=True)
+
+    @property
+    def store(self) -> Any:
+        return self.hands.store
+
+    def name(self, who: str) -> str:
+        return f"system:serviceaccount:{PEOPLE[who]}:{who}"
+
+    async def worker_token(self, pod: Pod, audience: str = "stoker") -> str:
+        return await self.hands.pod_token(pod.metadata.name, pod.metadata.namespace, pod.uid, audience)
+
+    async def strange_pod(self) -> Pod:
+        return await self._pod("x", "alpha", {})
+
+    async def _pod(self, name: str, namespace: str, labels: dict[str, str]) -> Pod:
+        return Pod.model_validate(await self.hands.pod(name, namespace, labels))
 
 
 def job_body(name: str | None = None, **spec: Any) -> dict[str, Any]:
@@ -167,7 +205,7 @@ def body() -> Callable[..., dict[str, Any]]:
 
 
 @contextlib.asynccontextmanager
-async def _world(path: Path, streams: StreamSettings | None = None) -> AsyncIterator[World]:
+async def _embedded(path: Path, streams: StreamSettings) -> AsyncIterator[World]:
     clock = SystemClock()
     tokens = TokenFile.open(path / "tokens")
     admin = tokens.ensure_admin().read_text().strip()
@@ -178,48 +216,78 @@ async def _world(path: Path, streams: StreamSettings | None = None) -> AsyncIter
         "reader": tokens.add("reader", "reader", ["alpha"]),
         "garbage": "stk_garbage",
     }
-    (path / "logs").mkdir()
     logs = FileLogs(path / "logs")
     async with EmbeddedStore(path / "store.db", clock) as store:
-        deps = make_deps(
-            store,
-            logs=logs,
-            identity=TokenIdentity(tokens, REPORT_KEY),
-            clock=clock,
-            streams=streams or StreamSettings(heartbeat_s=0.2, linger_s=0.05, send_timeout_s=1.0),
-        )
-        await store.create(QUEUES, Queue(metadata=ObjectMeta(name="default")))
-        await store.create(
-            QUEUES,
-            Queue(
-                metadata=ObjectMeta(name="small"),
-                spec=QueueSpec(limit=QueueLimit(gpus=1), projects=("alpha",), highest_priority=10),
-            ),
-        )
+        identity = TokenIdentity(tokens, REPORT_KEY)
+        deps = make_deps(store, logs=logs, identity=identity, clock=clock, streams=streams)
         gpus = tuple(Gpu(uuid=f"GPU-{n}", index=n, model="Tiny", memory_bytes=8 << 30) for n in range(2))
         node = GPUNode(metadata=ObjectMeta(name="node-a"))
         await store.create(NODES, node)
         status = {"ready": True, "cpuMilli": 8000, "memoryBytes": 32 << 30}
         listed = [gpu.model_dump(mode="json", by_alias=True, exclude_none=True) for gpu in gpus]
         await store.patch_status(NODES, Key("", "node-a"), {**status, "gpus": listed}, manager="agent")
-        app = create_app(deps)
-        async with running_caches(deps):
-            yield World(deps, app, logs, keys)
+        yield World(deps, create_app(deps), logs, keys)
+
+
+_beds: dict[Path, Bed] = {}
+
+
+@contextlib.asynccontextmanager
+async def _cluster(bed: Bed, path: Path, streams: StreamSettings) -> AsyncIterator[World]:
+    logs = FileLogs(path / "logs")
+    async with cluster_parts(bed, path, logs, streams) as (deps, hands):
+        keys = {**bed.tokens, "garbage": "stk_garbage"}
+        yield ClusterWorld(deps, create_app(deps), logs, keys, hands=hands)
+
+
+NewWorld = Callable[[], contextlib.AbstractAsyncContextManager[World]]
+
+
+@pytest.fixture(params=["embedded", "kubernetes"])
+def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> NewWorld:
+    """A world of the mode, its queues made and its caches running."""
+    (tmp_path / "logs").mkdir()
+    streams = StreamSettings(heartbeat_s=0.2, linger_s=0.05, send_timeout_s=1.0)
+    if request.param == "embedded":
+        return lambda: _running(_embedded(tmp_path, streams))
+    cluster: Cluster = request.getfixturevalue("control_plane")
+    bed = _beds.get(cluster.kubeconfig)
+    if bed is None:
+        bed = _beds[cluster.kubeconfig] = Bed.make(cluster)
+    return lambda: _running(_cluster(bed, tmp_path, streams))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_node_left() -> Iterator[None]:
+    yield
+    for bed in _beds.values():
+        bed.drop_node()
+
+
+@contextlib.asynccontextmanager
+async def _running(making: contextlib.AbstractAsyncContextManager[World]) -> AsyncIterator[World]:
+    async with making as found:
+        small = QueueSpec(limit=QueueLimit(gpus=1), projects=("alpha",), highest_priority=10)
+        await found.store.create(QUEUES, Queue(metadata=ObjectMeta(name="default")))
+        await found.store.create(QUEUES, Queue(metadata=ObjectMeta(name="small"), spec=small))
+        async with running_caches(found.deps):
+            await node_is_free(found.deps)
+            yield found
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(new_world: NewWorld) -> AsyncIterator[World]:
     """The app called in process: for everything that is no stream."""
-    async with _world(tmp_path) as found, found.services.running():
+    async with new_world() as found, found.services.running():
         transport = httpx.ASGITransport(found.app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as found.client:
             yield found
 
 
 @pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[World]:
+async def served(new_world: NewWorld) -> AsyncIterator[World]:
     """The app behind uvicorn on a loopback port."""
-    async with _world(tmp_path) as found, serving(found.app) as port:
+    async with new_world() as found, serving(found.app) as port:
         found.base = f"{BASE}:{port}"
         async with httpx.AsyncClient(base_url=found.base, timeout=10) as found.client:
             yield found

@@ -65,7 +65,7 @@ async def test_what_has_ended_stays(world):
 async def test_an_action_meets_a_writer_in_between(world):
     """The cache is behind: another write has happened that it has not seen."""
     job = await world.job("one")
-    update = world.store.update
+    update = world.deps.store.update
     calls = []
 
     async def racing(kind, obj):
@@ -74,7 +74,7 @@ async def test_an_action_meets_a_writer_in_between(world):
             await world.store.patch_status(JOBS, job.key, {"message": "moved on"}, manager="operator")
         return await update(kind, obj)
 
-    world.store.update = racing
+    world.deps.store.update = racing
     answer = await act(world, "suspend")
     assert answer.status_code == 202 and answer.json()["spec"]["suspend"] is True
     assert answer.json()["status"]["message"] == "moved on" and len(calls) == 2

@@ -198,8 +198,7 @@ async def test_a_worker_speaks_only_for_itself(world, change, status):
 
 async def test_a_report_of_an_unknown_pod_is_not_found(world):
     job = await world.status(await world.job("one"), phase="Running", attempt=1)
-    pod = (await world.pod(job)).model_copy(update={"metadata": ObjectMeta(name="x", uid="gone")})
-    assert (await report(world, job, pod, {"at": 5.0})).status_code == 404
+    assert (await report(world, job, await world.strange_pod(), {"at": 5.0})).status_code == 404
 
 
 def test_the_pace_is_the_documented_one():

@@ -107,4 +107,5 @@ async def test_labels_and_annotations_are_kept(world, body):
     meta = {"name": "one", "labels": {"team": "vision"}, "annotations": {"example.com/note": "hi there"}}
     job = (await world.submit(**{**body(), "metadata": meta})).json()
     assert job["metadata"]["labels"] == {"team": "vision"}
-    assert job["metadata"]["annotations"] == {"example.com/note": "hi there", "stoker.dev/submitter": world.name("alice")}
+    stamped = {"example.com/note": "hi there", "stoker.dev/submitter": world.name("alice")}
+    assert job["metadata"]["annotations"] == stamped

@@ -1,0 +1,225 @@
+"""The api's world on a real Kubernetes: projects `alpha` and `beta` are namespaces, people are service accounts.
+
+The api runs as an account of its own with just the permissions its ClusterRole below lists; the tests play operator and
+kubelet as the cluster's administrator. Called by conftest.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stoker.kube.client import MERGE_PATCH, Call, KubeClient
+from stoker.kube.review import TokenReviewer
+from stoker.kube.store import KubeStore
+from stoker.spec.job import JOBS
+from stoker.spec.others import OTHER_PODS
+from stoker.spec.queue import QUEUES
+from stoker.spec.runtime import RUNTIMES
+from stoker.store.cache import WatchCache
+from stoker.store.clock import SystemClock
+from stoker_api.cluster_identity import ClusterIdentity
+from stoker_api.deps import Deps, make_deps
+from stoker_api.ports import LogSource
+from stoker_api.streams.sse import StreamSettings
+from testbed.cluster import Cluster
+
+CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "crds"
+PEOPLE = {"alice": "alpha", "bob": "beta", "reader": "alpha", "admin": "alpha", "nobody": "alpha"}
+API = "stoker-api"
+NODE = "node-a"
+
+ALL_VERBS = ["get", "list", "watch", "create", "update", "patch", "delete"]
+
+
+def _role(name: str, *rules: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": f"api-test-{name}"},
+        "rules": list(rules),
+    }
+
+
+def _rule(group: str, resources: list[str], verbs: list[str]) -> dict[str, Any]:
+    return {"apiGroups": [group], "resources": resources, "verbs": verbs}
+
+
+def _binding(role: str, who: str, namespace: str | None = None, *, ours: bool = True) -> dict[str, Any]:
+    """`namespace` None: everywhere."""
+    account = PEOPLE.get(who, "alpha")
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding" if namespace is None else "RoleBinding",
+        "metadata": {"name": f"api-test-{who}-{role}", **({} if namespace is None else {"namespace": namespace})},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": f"api-test-{role}" if ours else role,
+        },
+        "subjects": [{"kind": "ServiceAccount", "name": who, "namespace": account}],
+    }
+
+
+STOKER = "stoker.dev"
+SETUP: list[dict[str, Any]] = [
+    *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("alpha", "beta")),
+    *(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
+        for name, namespace in {**PEOPLE, API: "alpha"}.items()
+    ),
+    _role("reader", _rule(STOKER, ["trainingjobs"], ["get", "list"])),
+    _role(
+        "user",
+        _rule(STOKER, ["trainingjobs"], ["get", "list", "create", "update", "delete"]),
+        _rule(STOKER, ["queues"], ["use"]),
+    ),
+    _role(
+        "looks",
+        _rule(STOKER, ["queues", "trainingruntimes", "gpunodes"], ["list"]),
+        {"nonResourceURLs": ["/metrics"], "verbs": ["get"]},
+    ),
+    _role(
+        "api",
+        _rule(STOKER, ["trainingjobs"], ALL_VERBS),
+        _rule(STOKER, ["trainingjobs/status"], ["patch"]),
+        _rule(STOKER, ["queues", "trainingruntimes"], ALL_VERBS),
+        _rule("", ["nodes", "pods", "events"], ["get", "list", "watch"]),
+        _rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
+        _rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
+    ),
+    *(_binding("looks", who) for who in ("alice", "bob", "reader")),
+    _binding("user", "alice", "alpha"),
+    _binding("user", "bob", "beta"),
+    _binding("reader", "reader", "alpha"),
+    _binding("cluster-admin", "admin", ours=False),
+    _binding("api", API),
+]
+
+
+@dataclass
+class Bed:
+    """What all tests of a run share: namespaces, accounts and their tokens."""
+
+    cluster: Cluster
+    tokens: dict[str, str] = field(default_factory=dict)
+    has_node: bool = False
+
+    @classmethod
+    def make(cls, cluster: Cluster) -> Bed:
+        bed = cls(cluster)
+        cluster.kubectl("apply", "-f", str(CRDS))
+        cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(SETUP))
+        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
+        for namespace in ("alpha", "beta"):
+            cluster.kubectl("wait", "--for=create", "--timeout=30s", "-n", namespace, "serviceaccount/default")
+        for who, namespace in {**PEOPLE, API: "alpha"}.items():
+            bed.tokens[who] = cluster.kubectl("create", "token", who, "-n", namespace, "--duration=2h").strip()
+        return bed
+
+    def kubeconfig(self, folder: Path, who: str) -> Path:
+        """The cluster's kubeconfig with another user in it."""
+        config = yaml.safe_load(self.cluster.kubeconfig.read_text())
+        wanted = next(one for one in config["contexts"] if one["name"] == config["current-context"])
+        wanted["context"]["user"] = who
+        config["users"] = [{"name": who, "user": {"token": self.tokens[who]}}]
+        path = folder / f"{who}.kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    def drop_node(self) -> None:
+        if self.has_node:
+            self.cluster.kubectl("delete", "node", NODE, "--ignore-not-found")
+            self.has_node = False
+
+
+@dataclass
+class Hands:
+    """The administrator's: everything that the api's own account can't and needn't do."""
+
+    client: KubeClient
+    store: KubeStore
+
+    async def send(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        raw = await self.client.request(
+            Call(method.lower(), path), method, path, body=None if body is None else json.dumps(body).encode(),
+            content_type=kind,
+        )  # fmt: skip
+        return json.loads(raw)
+
+    async def pod(self, name: str, namespace: str, labels: dict[str, str]) -> Any:
+        """A pod that nothing schedules."""
+        spec = {"schedulerName": "nobody", "containers": [{"name": "worker", "image": "none", "command": ["true"]}]}
+        meta = {"name": name, "namespace": namespace, "labels": labels}
+        return await self.send("POST", f"/api/v1/namespaces/{namespace}/pods", {"metadata": meta, "spec": spec})
+
+    async def pod_token(self, name: str, namespace: str, uid: str, audience: str = "stoker") -> str:
+        """What the kubelet would project into the pod."""
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid}
+        body = {"spec": {"audiences": [audience], "expirationSeconds": 3600, "boundObjectRef": bound}}
+        made = await self.send("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token", body)
+        return str(made["status"]["token"])
+
+    async def node(self, bed: Bed) -> None:
+        """A node with two GPUs, and a heartbeat of it."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now}
+        room = {"cpu": "8", "memory": "32Gi", "pods": "110", "nvidia.com/gpu": "2"}
+        status = {"capacity": room, "allocatable": room, "conditions": [{**ready, "lastTransitionTime": now}]}
+        if not bed.has_node:
+            labels = {"nvidia.com/gpu.product": "Tiny", "nvidia.com/gpu.memory": "8192"}
+            await self.send("POST", "/api/v1/nodes", {"metadata": {"name": NODE, "labels": labels}, "status": status})
+            bed.has_node = True
+        else:
+            await self.send("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status}, MERGE_PATCH)
+
+    async def wipe(self) -> None:
+        """Nothing of ours is left but namespaces, accounts and the node."""
+        objects = [(kind, obj.key) for kind in (JOBS, QUEUES, RUNTIMES) for obj in (await self.store.list(kind)).items]
+        await asyncio.gather(*(self.store.delete(kind, key) for kind, key in objects))
+        now = {"gracePeriodSeconds": 0}
+        paths = [f"/api/v1/namespaces/{name}/{what}" for name in ("alpha", "beta") for what in ("pods", "events")]
+        await asyncio.gather(*(self.send("DELETE", path, now) for path in paths))
+
+
+@contextlib.asynccontextmanager
+async def cluster_parts(
+    bed: Bed, folder: Path, logs: LogSource, streams: StreamSettings
+) -> AsyncIterator[tuple[Deps, Hands]]:
+    """The api's dependencies, its caches not yet running, and the administrator's hands."""
+    clock = SystemClock()
+    config = bed.kubeconfig(folder, API)
+    async with (
+        KubeClient.from_config(kubeconfig=bed.cluster.kubeconfig, clock=clock) as admin,
+        KubeClient.from_config(kubeconfig=config, clock=clock) as client,
+    ):
+        hands, store = Hands(admin, KubeStore(admin, clock)), KubeStore(client, clock)
+        await hands.node(bed)
+        deps = make_deps(
+            store,
+            logs=logs,
+            identity=ClusterIdentity(TokenReviewer(client), clock),
+            clock=clock,
+            runtimes=WatchCache(store, RUNTIMES, clock=clock),
+            other_pods=WatchCache(store, OTHER_PODS, clock=clock),
+            streams=streams,
+        )
+        try:
+            yield deps, hands
+        finally:
+            await hands.wipe()
+
+
+async def node_is_free(deps: Deps) -> None:
+    """Wait until the cluster's own controllers have taken their taints off the new node."""
+    await deps.nodes.wait_for(
+        lambda nodes: any(node.status.ready and not node.status.taints for node in nodes.values()), timeout_s=20
+    )
