@@ -14,11 +14,19 @@ from stoker.sched.decide import Start, decide
 from stoker.sched.explain import explain
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
+from stoker.spec.node import GPUNode
+from stoker.spec.others import OtherPod
+from stoker.spec.pod import Pod
+from stoker.spec.quantity import cpu_milli, memory_bytes
 from stoker.spec.queue import Queue
+from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
 
 CHECKED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 NODES, QUEUES, JOBS = ["a", "b", "c"], ["q", "r"], [f"j{i}" for i in range(9)]
+RUNTIMES, OTHERS = ["default", "fast"], ["x/o0", "x/o1", "y/o2", "y/o3"]
 
 
 def pick(names: list[str]) -> st.SearchStrategy[str]:
@@ -38,10 +46,36 @@ requests = st.fixed_dictionaries(
         "not_before": st.sampled_from([None, None, None, 20, 350]),
         "blamed": st.sampled_from([None, None, {"a": 15}, {"a": 400, "b": 25}]),
         "suspend": st.sampled_from([False, False, False, True]),
+        "runtime": st.sampled_from([None, None, None, "fast"]),
     }
 )
-node_action = st.tuples(
-    st.just("node"), pick(NODES), gpu_kinds, st.integers(0, 6), st.sampled_from([True, True, True, False])
+TAINTS = ["nvidia.com/gpu=yes:NoSchedule", "team=x:NoExecute", "soft:PreferNoSchedule"]
+UNREADY: list[dict[str, Any]] = [{"ready": False}, {"cordoned": True}, {"lost": 5}]
+places = st.builds(
+    lambda zone, taints, hcas, unready: {"labels": zone, "taints": taints, "extended": hcas, **unready},
+    st.sampled_from([{}, {"zone": "1"}, {"zone": "1"}, {"zone": "2"}]),
+    st.lists(st.sampled_from(TAINTS), max_size=1),
+    st.sampled_from([{}, {"rdma/hca": 2}, {"rdma/hca": 4}]),
+    st.sampled_from([{}, {}, {}, {}, *UNREADY]),
+)
+node_action = st.tuples(st.just("node"), pick(NODES), gpu_kinds, st.integers(0, 6), places)
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"selector": {"zone": "1"}},
+    {"tolerates": [{"key": "team", "value": "x"}]},
+    {"tolerates": [{"operator": "Exists"}], "extended": {"rdma/hca": 1}},
+    {"extended": {"rdma/hca": 2}},
+    {"projects": ("others",)},
+]
+runtime_action = st.tuples(st.just("runtime"), pick(RUNTIMES), st.sampled_from(KINDS))
+other_action = st.tuples(
+    st.just("other"),
+    pick(OTHERS),
+    pick(NODES),
+    st.integers(0, 3),
+    st.fixed_dictionaries(
+        {"cpu": st.sampled_from(["", "500m"]), "going": st.booleans(), "rdma__hca": st.sampled_from(["", "1"])}
+    ),
 )
 queue_action = st.tuples(
     st.just("queue"),
@@ -62,22 +96,28 @@ some = st.one_of(
     *[job_action] * 4,
     *[decide_action] * 3,
     *[named(verb, JOBS) for verb in ("end", "end", "written", "written", "not written", "again", "no job")],
+    *[named(verb, JOBS) for verb in ("withdrawn", "pods", "pods", "pods going", "no pods")],
     node_action,
     queue_action,
+    runtime_action,
+    other_action,
+    other_action,
+    named("no runtime", RUNTIMES),
+    named("no other", OTHERS),
     named("no node", NODES),
     named("no queue", QUEUES),
 )
 # Histories begin with a cluster and work to do, or little would ever happen in them.
 PRELUDE = [
     *[("queue", name, None, None, None) for name in QUEUES],
-    ("node", "a", [("A100", 80, "")] * 4, 6, True),
-    ("node", "b", [("T4", 16, "")] * 2, 4, True),
-    ("node", "c", [("A100", 80, ""), ("T4", 16, ""), ("T4", 16, "")], 6, True),
+    ("node", "a", [("A100", 80, "")] * 4, 6, {"labels": {"zone": "1"}, "extended": {"rdma/hca": 2}}),
+    ("node", "b", [("T4", 16, "")] * 2, 4, {"taints": [TAINTS[0]]}),
+    ("node", "c", [("A100", 80, ""), ("T4", 16, ""), ("T4", 16, "")], 6, {"labels": {"zone": "1"}}),
 ]
 sparse = st.builds(
     lambda start, *parts: [*start, *(action for part in parts for action in part)],
     st.sampled_from([PRELUDE, PRELUDE[:4], []]),
-    st.lists(st.one_of(node_action, queue_action), max_size=3),
+    st.lists(st.one_of(node_action, queue_action, runtime_action, other_action), max_size=3),
     st.lists(job_action, max_size=9, unique_by=lambda action: action[1]),
     st.lists(some, max_size=40),
 )
@@ -90,7 +130,22 @@ def dense(seed: int) -> list[tuple[Any, ...]]:
     for name in rng.sample(QUEUES, rng.randint(0, 2)):
         played.append(("queue", name, rng.choice([3, 5]), None, None))
     for _ in range(rng.randint(10, 70)):
-        verb = rng.choices(["job", "decide", "end", "written", "not written", "no job"], [8, 6, 4, 6, 1, 1])[0]
+        verb = rng.choices(
+            [
+                "job",
+                "decide",
+                "end",
+                "written",
+                "not written",
+                "no job",
+                "other",
+                "pods",
+                "no pods",
+                "withdrawn",
+                "runtime",
+            ],
+            [8, 6, 4, 6, 1, 1, 2, 3, 2, 1, 1],
+        )[0]
         if verb == "decide":
             played.append((verb, rng.choice([0, 0, 5, 60, 200])))
         elif verb == "job":
@@ -104,8 +159,13 @@ def dense(seed: int) -> list[tuple[Any, ...]]:
                 "cpu": rng.choice(["0", "1"]),
                 "models": kind if gpus else (),
                 "blamed": rng.choice([None, None, None, {"a": 100}]),
+                "runtime": rng.choice([None, None, None, "fast"]),
             }
             played.append((verb, rng.choice(JOBS), request))
+        elif verb == "other":
+            played.append((verb, rng.choice(OTHERS), rng.choice(NODES), rng.choice([0, 1]), {"cpu": "500m"}))
+        elif verb == "runtime":
+            played.append((verb, rng.choice(RUNTIMES), rng.choice(KINDS[:5])))
         else:
             played.append((verb, rng.choice(JOBS)))
     return played
@@ -123,6 +183,9 @@ class History:
         self.nodes: dict[str, Any] = {}
         self.queues: dict[str, Queue] = {}
         self.jobs: dict[str, TrainingJob] = {}
+        self.runtimes: dict[str, TrainingRuntime] = {}
+        self.others: dict[str, OtherPod] = {}
+        self.pods: dict[Key, Pod] = {}
         self.starting: dict[str, Start] = {}
 
     def play(self, action: tuple[Any, ...]) -> tuple[Start, ...]:
@@ -137,7 +200,7 @@ class History:
             return starts
         name = rest[0]
         if verb == "node":
-            self.nodes[name] = self.sched.node(name, rest[1], cpu=rest[2], ready=rest[3])
+            self.nodes[name] = self.sched.node(name, rest[1], cpu=rest[2], **rest[3])
             self.state.observe_node(self.nodes[name])
         elif verb == "no node":
             self.nodes.pop(name, None)
@@ -148,6 +211,20 @@ class History:
         elif verb == "no queue":
             self.queues.pop(name, None)
             self.state.forget_queue(name)
+        elif verb == "runtime":
+            self.runtimes[name] = self.sched.runtime(name, **rest[1])
+            self.state.observe_runtime(self.runtimes[name])
+        elif verb == "no runtime":
+            self.runtimes.pop(name, None)
+            self.state.forget_runtime(name)
+        elif verb == "other":
+            self.others[name] = self.sched.other(name, rest[1], rest[2], **rest[3])
+            self.state.observe_other(self.others[name])
+        elif verb == "no other":
+            self.others.pop(name, None)
+            self.state.forget_other(Key(*name.split("/")))
+        elif verb in ("pods", "pods going", "no pods"):
+            self._pods(name, verb)
         elif verb == "job" and name not in self.jobs:
             self._observe(
                 name, self.sched.job(name, **_gpu_only(rest[1]), version=self._next(), uid=f"u{self.version}")
@@ -161,12 +238,34 @@ class History:
             self.state.drop_assumption(self.sched.key(name))
         elif verb == "written" and name in self.starting:
             placement = self.starting.pop(name).placement
-            self._change(name, phase=Phase.STARTING, placement=placement)
+            attempt = self.jobs[name].status.attempt + 1
+            self._change(name, phase=Phase.STARTING, placement=placement, attempt=attempt)
         elif verb == "end" and name in self.jobs and self.jobs[name].status.placement:
             self._change(name, phase=Phase.SUCCEEDED, placement=())
+        elif verb == "withdrawn" and name in self.jobs and self.jobs[name].status.placement:
+            self._change(name, phase=Phase.QUEUED, placement=())
         elif verb == "again" and name in self.jobs:
             self.state.observe_job(self.jobs[name])
         return ()
+
+    def _pods(self, name: str, verb: str) -> None:
+        """The job's pods come where it is placed, are deleted, or go at last; all three whatever became of the job."""
+        mine = [key for key, pod in self.pods.items() if pod.metadata.labels[LABEL_JOB] == name]
+        if verb == "no pods":
+            for key in mine:
+                del self.pods[key]
+                self.state.forget_pod(key)
+            return
+        job = self.jobs.get(name)
+        changed = [self.pods[key] for key in mine]
+        if verb == "pods going":
+            gone = {"deletion_timestamp": self.sched.T0}
+            changed = [p.model_copy(update={"metadata": p.metadata.model_copy(update=gone)}) for p in changed]
+        elif job is not None:
+            changed = [self.sched.pod(job, placed.worker, on=placed.node) for placed in job.status.placement]
+        for pod in changed:
+            self.pods[pod.key] = pod
+            self.state.observe_pod(pod)
 
     def _next(self) -> int:
         self.version += 1
@@ -191,30 +290,83 @@ class History:
                 update={
                     "metadata": job.metadata.model_copy(update={"resource_version": "999"}),
                     "status": job.status.model_copy(
-                        update={"phase": Phase.STARTING, "placement": self.starting[name].placement}
+                        update={
+                            "phase": Phase.STARTING,
+                            "placement": self.starting[name].placement,
+                            "attempt": job.status.attempt + 1,
+                        }
                     ),
                 }
             )
             for name, job in self.jobs.items()
         ]
-        return [*jobs, *self.queues.values(), *self.nodes.values()]
+        pods = (*self.pods.values(), *self.others.values())
+        return [*pods, *jobs, *self.queues.values(), *self.nodes.values(), *self.runtimes.values()]
 
 
 def _gpu_only(request: dict[str, Any]) -> dict[str, Any]:
     return request if request["gpus"] else {**request, "models": (), "min_memory": None}
 
 
+def runtime_of(history: History, job: TrainingJob) -> TrainingRuntimeSpec | None:
+    """None: it has none that takes it."""
+    found = history.runtimes.get(job.spec.runtime or "default")
+    if found is None:
+        return None if job.spec.runtime else TrainingRuntimeSpec()
+    open_to = found.spec.projects
+    return found.spec if open_to is None or job.metadata.namespace in open_to else None
+
+
+def may_use(node: GPUNode, job: TrainingJob, runtime: TrainingRuntimeSpec) -> bool:
+    def tolerated(key: str, value: str) -> bool:
+        return (key == "nvidia.com/gpu" and job.spec.gpus_per_worker > 0) or any(
+            (one.operator == "Exists" and not one.key) or (one.key == key and one.value == value)
+            for one in runtime.tolerations
+        )
+
+    return (
+        node.status.ready
+        and dict(node.metadata.labels) | runtime.node_selector == dict(node.metadata.labels)
+        and all(tolerated(t.key, t.value) for t in node.status.taints if t.effect != "PreferNoSchedule")
+    )
+
+
+def used(history: History, name: str) -> Counter[str]:
+    """What jobs placed there, pods outside Stoker and strays of ours hold of a node. Units: cores' thousandths."""
+    held = Counter[str]()
+    counted = set()
+    for job in history.store():
+        if isinstance(job, TrainingJob):
+            for placed in job.status.placement:
+                counted.add((job.uid, str(job.status.attempt), str(placed.worker), placed.node))
+                if placed.node == name:
+                    held["gpu"] += job.spec.gpus_per_worker
+                    held["cpu"] += job.spec.cpu_milli
+                    held["memory"] += job.spec.memory_bytes
+                    runtime = history.runtimes.get(job.spec.runtime or "default")
+                    held.update(runtime.spec.extended_resources if runtime else {})
+    for pod in (*history.pods.values(), *history.others.values()):
+        labels, requests = pod.metadata.labels, pod.spec.containers[0].resources
+        one = (labels.get(LABEL_JOB_UID), labels.get(LABEL_ATTEMPT), labels.get(LABEL_WORKER), pod.spec.node_name)
+        if pod.spec.node_name != name or one in counted:
+            continue
+        amounts = {**requests.limits, **requests.requests}
+        held["gpu"] += int(amounts.get("nvidia.com/gpu", 0))
+        held["cpu"] += cpu_milli(amounts.get("cpu", "0"))
+        held["memory"] += memory_bytes(amounts.get("memory", "0"))
+        held["rdma/hca"] += int(amounts.get("rdma/hca", 0))
+    return held
+
+
 def room(history: History, job: TrainingJob, avoid: frozenset[str]) -> int:
     """Workers that fit now, counted naively. Only for nodes whose GPUs are all alike; -1 where some are not."""
-    total = 0
-    running = [(o, p.node) for o in history.store() if isinstance(o, TrainingJob) for p in o.status.placement]
+    total, spec, runtime = 0, job.spec, runtime_of(history, job)
     for name, node in history.nodes.items():
-        if not node.status.ready or name in avoid:
+        if runtime is None or not may_use(node, job, runtime) or name in avoid:
             continue
         if len({(gpu.model, gpu.memory_bytes) for gpu in node.status.gpus}) > 1:
             return -1
-        here = [other.spec for other, where in running if where == name]
-        spec, gpus = job.spec, [gpu for gpu in node.status.gpus if not gpu.unavailable]
+        held, gpus = used(history, name), [gpu for gpu in node.status.gpus if not gpu.unavailable]
         fits = spec.workers
         if spec.gpus_per_worker:
             wanted = all(
@@ -222,13 +374,12 @@ def room(history: History, job: TrainingJob, avoid: frozenset[str]) -> int:
                 and (spec.gpu.min_memory is None or gpu.memory_bytes >= 40 * 2**30)
                 for gpu in gpus
             )
-            free = len(gpus) - sum(other.gpus_per_worker for other in here)
-            fits = min(fits, free // spec.gpus_per_worker if wanted else 0)
+            fits = min(fits, (len(gpus) - held["gpu"]) // spec.gpus_per_worker if wanted else 0)
         if spec.cpu_milli:
-            free = node.status.cpu_milli - sum(other.cpu_milli for other in here)
-            fits = min(fits, free // spec.cpu_milli)
-        free = node.status.memory_bytes - sum(other.memory_bytes for other in here)
-        total += max(0, min(fits, free // spec.memory_bytes))
+            fits = min(fits, (node.status.cpu_milli - held["cpu"]) // spec.cpu_milli)
+        for resource, count in runtime.extended_resources.items():
+            fits = min(fits, (node.status.extended.get(resource, 0) - held[resource]) // count)
+        total += max(0, min(fits, (node.status.memory_bytes - held["memory"]) // spec.memory_bytes))
     return total
 
 
@@ -269,6 +420,13 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
         queues.add(job.spec.queue)
         avoid = world.state.entries[job.key].avoided(sched.at(world.now))
         assert not avoid & {placed.node for placed in start.placement}
+        runtime = runtime_of(world, job)
+        assert runtime is not None
+        assert all(may_use(world.nodes[placed.node], job, runtime) for placed in start.placement)
+        for placed in start.placement:
+            node = world.nodes[placed.node]
+            for resource in runtime.extended_resources:
+                assert used(world, placed.node)[resource] <= node.status.extended.get(resource, 0)
         later = [
             other.key.name
             for other in world.jobs.values()
@@ -308,6 +466,7 @@ def _check_reasons(world: History, reasons: Any, sched: SimpleNamespace) -> None
         queue = world.queues.get(job.spec.queue)
         assert ("QueueMissing" in codes) == (queue is None)
         assert ("BackingOff" in codes) == bool(job.status.not_before and job.status.not_before > sched.at(world.now))
+        assert ("RuntimeMissing" in codes) == (runtime_of(world, job) is None)
         if "NeverFits" in codes:
             continue
         if queue is not None and queue.spec.limit.gpus is not None and queue.spec.limit.cpu is None:
@@ -315,7 +474,7 @@ def _check_reasons(world: History, reasons: Any, sched: SimpleNamespace) -> None
             assert ("QueueLimit" in codes) == bool(over and job.spec.gpus_per_worker)
         avoid = world.state.entries[key].avoided(sched.at(world.now))
         fits = room(world, job, avoid)
-        if fits >= 0:
+        if fits >= 0 and "RuntimeMissing" not in codes:
             assert bool(codes & {"NoCapacity", "NodesBlamed"}) == (fits < job.spec.workers)
         for blocker in reasons[key]:
             if blocker.short is not None:
