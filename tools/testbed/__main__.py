@@ -25,8 +25,10 @@ def bed_folder() -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="testbed", description="a real Kubernetes on this machine, for tests")
     commands = parser.add_subparsers(dest="command", required=True)
-    building = commands.add_parser("build", help="build the programs of one group, or of all")
-    building.add_argument("group", nargs="?", choices=[*build.GROUPS, "all"], default="all")
+    building = commands.add_parser("build", help="build the programs of some groups, or of all")
+    building.add_argument(
+        "groups", nargs="*", metavar="GROUP", help=f"{', '.join(build.GROUPS)}; all of them by default"
+    )
     building.add_argument("--or-skip", action="store_true", help="say so where it can't be built (not in CI)")
     cluster = commands.add_parser("cluster", help="a control plane on loopback")
     cluster.add_argument("action", choices=["up", "down"])
@@ -48,7 +50,7 @@ def main() -> int:
 def _run(asked: argparse.Namespace) -> int:
     folder = bed_folder()
     if asked.command == "build":
-        return _build(asked.group, or_skip=asked.or_skip)
+        return _build(asked.groups or list(build.GROUPS), or_skip=asked.or_skip)
     if asked.command == "status":
         return _status(folder)
     if asked.command == "down" or asked.action == "down":
@@ -69,9 +71,11 @@ def _run(asked: argparse.Namespace) -> int:
     return 0
 
 
-def _build(group: str, *, or_skip: bool) -> int:
+def _build(groups: list[str], *, or_skip: bool) -> int:
+    if unknown := [name for name in groups if name not in build.GROUPS]:
+        raise Unavailable(f"no group {', '.join(unknown)}; there are {', '.join(build.GROUPS)}")
     try:
-        for name in build.GROUPS if group == "all" else [group]:
+        for name in groups:
             build.build(name)
     except Unavailable as error:
         if not or_skip or os.environ.get("CI", "").lower() not in ("", "0", "false"):
