@@ -73,13 +73,12 @@ async def project_store(cluster: Cluster, **how: Any) -> AsyncIterator[ProjectSt
     async with KubeClient.from_config(kubeconfig=cluster.kubeconfig, clock=clock) as client:
         store = ProjectStore(client, clock, **how)
         store.client, store._made = client, set()
-        await _collector_ready(store, cluster)
         yield store
 
 
-async def _collector_ready(store: ProjectStore, cluster: Cluster) -> None:
+async def collector_ready(store: ProjectStore) -> None:
     """The garbage collector looks for new kinds twice a minute: wait once until it knows ours."""
-    if f"{cluster.url} collects" in _ready:
+    if "collects" in _ready:
         return
     job = {
         "apiVersion": "stoker.dev/v1alpha1",
@@ -105,4 +104,4 @@ async def _collector_ready(store: ProjectStore, cluster: Cluster) -> None:
             while True:
                 await store.client.request(Call("get", "ConfigMap"), "GET", f"{maps}/owned")
                 await asyncio.sleep(0.1)
-    _ready.add(f"{cluster.url} collects")
+    _ready.add("collects")

@@ -115,6 +115,8 @@ def seen(job):
 
 def test_any_sequence_matches_a_dictionary(new_store, make, unique, reader, is_cluster):
     async def check(steps):
+        if is_cluster:  # saying the default for the first time is a change there
+            steps = [(*step[:3], step[3] or "l") if step[0] == "status" else step for step in steps]
         model, project = Model(), unique("model")
         async with new_store() as store:
             since = (await store.list(JOBS, limit=1)).resource_version
