@@ -5,6 +5,7 @@ import os
 import re
 import ssl
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -149,6 +150,34 @@ def test_an_unreachable_api_delays_the_end_by_five_seconds_at_most(pod_worker, u
     assert record.finished_at - record.started_at < 3, "the training itself waits for nothing"
     assert time.monotonic() - began < 9
     assert pod_worker.stdout == b"hello\n"
+
+
+def test_an_api_that_never_answers_delays_the_end_by_five_seconds_at_most(pod_worker, log_api):
+    released = threading.Event()
+    log_api.plan = lambda n: released.wait(20) and None
+    began = time.monotonic()
+    pod_worker.python("print('hello')", api=log_api)
+    record = pod_worker.finish()
+    released.set()
+    assert record.exit_code == 0 and time.monotonic() - began < 9
+
+
+def test_an_api_that_comes_back_in_the_last_moment_gets_all(pod_worker, log_api, wait_until):
+    log_api.close()
+    pod_worker.python(PRINTS, 5_000_000, api=log_api.url)
+    wait_until(pod_worker.termination_log.exists, what="the end of the training")
+    log_api.open(log_api.port)
+    assert pod_worker.finish().exit_code == 0
+    assert_every_line_once(log_api, pod_worker)
+
+
+def test_a_slow_api_is_asked_less_often(pod_worker, log_api):
+    log_api.plan = lambda n: time.sleep(0.2)
+    script = "import time\nfor i in range(100): print(i, flush=True); time.sleep(0.05)"
+    pod_worker.python(script, api=log_api)
+    assert pod_worker.finish().exit_code == 0
+    assert log_api.log == b"".join(b"%d\n" % i for i in range(100))
+    assert log_api.posts <= 4, "one a moment after the first line, then one every four seconds, then the last"
 
 
 def test_a_stopped_worker_ships_within_the_kubelets_grace(pod_worker, log_api, wait_until):

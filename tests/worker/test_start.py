@@ -157,9 +157,8 @@ def test_an_install_that_fails_says_why(tmp_path, capsys):
     assert main([]) == 64
 
 
-def test_the_environment_survives_a_launch_file(pod_worker, stoker):
-    """Whatever bytes the environment holds, the order is written and read."""
+def test_any_bytes_in_the_environment_come_through_and_none_of_it_lies_on_disk(pod_worker, stoker):
     odd = {**pod_worker.env(), "ODD": "ü\udcff\n=x"}
     said = run(["sh"], stoker / "start", ["sh", "-c", 'printf %s "$ODD"'], odd, errors="surrogateescape")
     assert said.returncode == 0 and said.stdout == odd["ODD"]
-    assert json.loads((pod_worker.run_dir / "launch.json").read_text())["env"]["ODD"] == odd["ODD"]
+    assert json.loads((pod_worker.run_dir / "launch.json").read_text())["env"] == {}

@@ -5,6 +5,8 @@ Owns what is sent next and what the api's answer means. Never waits and knows no
 
 from __future__ import annotations
 
+import time
+
 from .folder import Launch
 from .lean import parse_json, render_json
 from .link import Answer, Link
@@ -20,6 +22,9 @@ CHUNK_BYTES = 1 << 20
 LAST_CHUNK_BYTES = 1 << 18
 """In the worker's last seconds: smaller, so that a slow line shows that it moves."""
 GATHER_S = 0.5
+GATHER_MAX_S = 10.0
+ANSWER_SHARE = 20
+"""A post's answer takes a twentieth of the pause at most: a busy api is asked less often, by every worker alike."""
 KEEP_BYTES = 8 << 20
 """What was acknowledged stays on disk this long: an api whose machine lost its newest writes asks for it again."""
 
@@ -77,6 +82,7 @@ class LogLane:
         self._reader = SpoolReader(spool.path)
         self._offset = 0
         self._since: float | None = None
+        self._gather_s = GATHER_S
         self._asked_back = False
 
     def pending(self) -> bool:
@@ -88,7 +94,7 @@ class LogLane:
             return 0.0
         if self._since is None:
             self._since = now
-        return max(0.0, self._since + GATHER_S - now)
+        return max(0.0, self._since + self._gather_s - now)
 
     def send(self, link: Link, hurry: bool) -> None:
         """Raises: Unreachable, Refused."""
@@ -98,7 +104,9 @@ class LogLane:
             offset = self._reader.kept_from
         data = self._reader.read(offset, LAST_CHUNK_BYTES if hurry else CHUNK_BYTES)
         path = "%s?offset=%d" % (LOG_PATH, offset) + ("&lost=true" if lost else "")
+        began = time.monotonic()
         answer = link.post(path, data, "application/octet-stream")
+        self._gather_s = min(GATHER_MAX_S, max(GATHER_S, ANSWER_SHARE * (time.monotonic() - began)))
         wanted = _offset_in(answer) if answer.status in (200, 409) else None
         if wanted is None:
             raise Refused(answer.status, answer.retry_after_s)

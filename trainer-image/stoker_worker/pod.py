@@ -54,7 +54,8 @@ def compose(environ: Mapping[str, str], argv: list[str]) -> PodOrder:
         raise NotAPod("the environment lacks %s: a worker's pod is made by Stoker's operator" % error.args[0]) from None
     except ValueError as error:
         raise NotAPod(str(error)) from None
-    replace_file(folder, LAUNCH_FILE, render_json(data).encode())
+    # Without the environment, which may hold secrets: they need not lie on the node's disk.
+    replace_file(folder, LAUNCH_FILE, render_json(dict(data, env={})).encode())
     return PodOrder(folder, launch, _make_job_folders(launch.env), environ)
 
 

@@ -61,9 +61,8 @@ class Spool(Log):
             self._keep_newest(data)
         else:
             super().write(data)
-        if self.mirror.trouble and not self._complained:
-            self._complained = True
-            self.say("stdout (`kubectl logs`) is missing output: %s; this log is not" % self.mirror.trouble)
+        if self.mirror.trouble and self.at_line_start:  # never in the middle of somebody's line
+            self._complain()
 
     def confess(self) -> bool:
         room = self._limit - (self.size() - self.acknowledged)
@@ -74,10 +73,16 @@ class Spool(Log):
 
     def finish(self) -> None:
         self._resume()
+        self._complain()
         super().finish()
 
     def size(self) -> int:
         return super().size() if self._shipping else self._passed
+
+    def _complain(self) -> None:
+        if self.mirror.trouble and not self._complained:
+            self._complained = True
+            self.say("stdout (`kubectl logs`) is missing output: %s; this log is not" % self.mirror.trouble)
 
     def _keep_newest(self, data: bytes | memoryview) -> None:
         newest = self._newest

@@ -38,8 +38,10 @@ say() {
     echo "[stoker] $*" >&2
 }
 
-say "this image has no Python >= 3.8: the command runs without Stoker's supervisor (its log is kept by the cluster only,"
-say "one process per worker, no exit record, no progress)"
+why="this image has no Python >= 3.8"
+[ -z "$python" ] || why="there is no $here/worker.pyz to read"
+say "$why: the command runs without Stoker's supervisor (its log is kept by the cluster only, one process per worker,"
+say "no exit record, no progress)"
 if [ -n "$stopped" ]; then
     say "stopped before it was started"
     exit 75
