@@ -14,12 +14,14 @@ from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.names import DEFAULT_QUEUE
 from stoker.spec.node import GPUNode
+from stoker.spec.others import OtherPod
 from stoker.spec.pod import Pod
 from stoker.spec.queue import QUEUES, Queue
+from stoker.spec.runtime import TrainingRuntime
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.index import Index
-from stoker.store.port import AlreadyExists, Conflict, Store
+from stoker.store.port import AlreadyExists, Conflict, NotLeader, Store, StoreError
 from stoker.store.workqueue import WorkQueue
 
 from .jobs import JobReconciler, job_of
@@ -43,12 +45,15 @@ class Operator:
         pods: WatchCache[Pod],
         clock: Clock,
         settings: Settings,
+        others: WatchCache[OtherPod] | None = None,
+        runtimes: WatchCache[TrainingRuntime] | None = None,
         renderer: Renderer | None = None,
         workers: int = 16,
     ) -> None:
         """`workers`: jobs reconciled at once; what a store far away needs, and too many beside an api on one loop.
 
-        `renderer`: how attempts become pods; absent: for the node agent.
+        `others`, `runtimes`, `renderer`: on a cluster, where nodes are shared, pods are rendered in full after the
+        administrator's runtimes, and may outlive their jobs. Absent: one machine, whose node agent sees to all that.
         """
         self._store = store
         self._workers = workers
@@ -60,12 +65,31 @@ class Operator:
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self.recorder = Recorder(store, clock)
         self._reconciler = JobReconciler(store, jobs, pods, nodes, self.recorder, clock, settings, renderer)
-        self.scheduling = Scheduling(store, jobs, queues, nodes, self.recorder, clock)
+        self.scheduling = Scheduling(
+            store,
+            jobs,
+            queues,
+            nodes,
+            self.recorder,
+            clock,
+            others=others,
+            runtimes=runtimes,
+            pods=pods if others is not None else None,
+        )
         self.reconcile_errors = 0
 
+    @property
+    def queue_depth(self) -> int:
+        """Jobs that wait to be reconciled."""
+        return len(self._queue)
+
+    @property
+    def queue_delayed(self) -> int:
+        """Jobs to be looked at again later."""
+        return self._queue.delayed
+
     async def run(self) -> None:
-        """Operate until cancelled. Expects the caches to be running; waits until they have synced."""
-        await self._default_queue()
+        """Operate until cancelled, once. Expects the caches to be running and synced."""
         unsubscribe = [
             self._jobs.subscribe(self._on_job),
             self._pods.subscribe(self._on_pod),
@@ -74,12 +98,14 @@ class Operator:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.recorder.run())
+                tasks.create_task(self._default_queue())
                 tasks.create_task(self._scheduling())
                 for _ in range(self._workers):
                     tasks.create_task(self._work())
         finally:
             for stop in unsubscribe:
                 stop()
+            self._queue.shutdown()
 
     def _on_job(self, change: Change[TrainingJob]) -> None:
         job = change.new or change.old
@@ -108,7 +134,7 @@ class Operator:
             key = await self._queue.get()
             try:
                 wake_at = await self._reconciler.reconcile(key)
-            except Conflict:
+            except (Conflict, NotLeader):
                 self._queue.add_backoff(key)
             except Exception:
                 self.reconcile_errors += 1
@@ -134,7 +160,15 @@ class Operator:
             delay_s = min(delay_s * 2, 10.0)
 
     async def _default_queue(self) -> None:
-        try:
-            await self._store.create(QUEUES, Queue(metadata=ObjectMeta(name=DEFAULT_QUEUE)))
-        except AlreadyExists:
-            pass
+        """There is always a queue of this name; who deletes it gets it back with the next operator."""
+        delay_s = 1.0
+        while True:
+            try:
+                await self._store.create(QUEUES, Queue(metadata=ObjectMeta(name=DEFAULT_QUEUE)))
+                return
+            except AlreadyExists:
+                return
+            except StoreError as error:
+                log.warning("can't create queue %s, trying again in %.0f s: %s", DEFAULT_QUEUE, delay_s, error)
+            await self._clock.sleep(delay_s)
+            delay_s = min(delay_s * 2, 60.0)

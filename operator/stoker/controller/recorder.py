@@ -7,16 +7,28 @@ the truth is in the job's status.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from stoker.sched.step import Note
 from stoker.spec.event import EVENTS, Event, EventType, ObjectRef
-from stoker.spec.job import TrainingJob
-from stoker.spec.meta import ObjectMeta, OwnerReference
+from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.meta import Key, ObjectMeta, OwnerReference
 from stoker.store.clock import Clock
 from stoker.store.port import Store, StoreError
 
 _LIMIT = 10_000
 _AT_ONCE = 64
+_MESSAGE_MAX = 1024  # Kubernetes takes no longer one
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Whom an event is about."""
+
+    kind: str
+    api_version: str
+    key: Key
+    uid: str
 
 
 class Recorder:
@@ -29,29 +41,31 @@ class Recorder:
         self.dropped = 0
 
     def record(self, job: TrainingJob, note: Note) -> None:
-        """Record one event about a job. Its name is made from what it says, so saying it twice is one event."""
+        """Record one event about a job."""
+        self.record_about(Subject(job.kind or JOBS.kind, job.api_version or JOBS.api_version, job.key, job.uid), note)
+
+    def record_about(self, subject: Subject, note: Note) -> None:
+        """Record one event. Its name is made from what it says, so saying it twice is one event."""
         now = self._clock.now()
-        name = f"{job.metadata.name}.{job.uid[:8]}.{note.reason.lower()}.{now.timestamp() * 1e6:.0f}"
+        namespace, about = subject.key
         event = Event(
             metadata=ObjectMeta(
-                name=name,
-                namespace=job.metadata.namespace,
+                name=f"{about}.{subject.uid[:8]}.{note.reason.lower()}.{now.timestamp() * 1e6:.0f}",
+                namespace=namespace,
                 owner_references=(
                     OwnerReference(
-                        api_version=job.api_version,
-                        kind=job.kind,
-                        name=job.metadata.name,
-                        uid=job.uid,
+                        api_version=subject.api_version,
+                        kind=subject.kind,
+                        name=about,
+                        uid=subject.uid,
                         controller=True,
                     ),
                 ),
             ),
-            involved_object=ObjectRef(
-                kind=job.kind, namespace=job.metadata.namespace, name=job.metadata.name, uid=job.uid
-            ),
+            involved_object=ObjectRef(kind=subject.kind, namespace=namespace, name=about, uid=subject.uid),
             type=EventType.WARNING if note.warning else EventType.NORMAL,
             reason=note.reason,
-            message=note.message,
+            message=note.message[:_MESSAGE_MAX],
             first_timestamp=now,
             reporting_component="stoker-operator",
         )

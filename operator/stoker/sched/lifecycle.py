@@ -25,6 +25,8 @@ from .starting import IMAGE_CONDITION, TOLD, HoldUp, hold_up
 from .step import NOTHING_SPECIAL, Note, Settings, Step, Surroundings
 
 CHECKPOINTS_CONDITION = "CheckpointsPersistent"
+ACCEPTED_CONDITION = "Accepted"
+"""False in the status of a job that could not be read; it goes once it can be."""
 
 
 def step(
@@ -39,6 +41,9 @@ def step(
     ground = _Ground(now, settings, around)
     if job.metadata.deletion_timestamp is not None:
         return ground.clear(pods)  # it is going, whatever it was at
+    if any(condition.type == ACCEPTED_CONDITION for condition in status.conditions):
+        kept = tuple(condition for condition in status.conditions if condition.type != ACCEPTED_CONDITION)
+        return Step(status.model_copy(update={"conditions": kept}))
     if status.phase in ENDED:
         return _ended(job, pods, ground)
     if status.phase not in PLACED:

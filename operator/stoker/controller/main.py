@@ -1,0 +1,206 @@
+"""The operator's process on a cluster: `python -m stoker.controller.main`.
+
+Owns the composition: client, store, caches, leader election, probes, signals. Holds no rule of its own. One of the few
+places that pick a concrete store (DESIGN §2). Every process keeps its caches warm; the one that leads operates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from stoker.kube.client import KubeClient
+from stoker.kube.lease import LeaderElection
+from stoker.kube.store import KubeStore
+from stoker.spec.job import JOBS
+from stoker.spec.node import NODES
+from stoker.spec.others import OTHER_PODS
+from stoker.spec.pod import PODS
+from stoker.spec.queue import QUEUES
+from stoker.spec.runtime import RUNTIMES
+from stoker.store.cache import WatchCache
+from stoker.store.clock import SystemClock
+from stoker.store.port import StoreError
+from stoker.store.seam import Seam
+
+from .jobs import PODS_BY_JOB, job_of
+from .metrics import OperatorMetrics, Reading
+from .operator import Operator
+from .options import OperatorOptions, operator_command
+from .poison import PoisonTeller
+from .probes import Page, serve_probes, text
+from .renderers import ClusterRenderer
+
+log = logging.getLogger("stoker.operator")
+
+# Full collections over a cluster's objects pause the loop for tenths of a second; they are trees, freed by counting.
+GC_THRESHOLDS = (20_000, 50, 1000)
+
+
+def run_operator(options: OperatorOptions) -> int:
+    """Run until SIGTERM or Ctrl-C. Returns: the exit code; 1 when it broke down, to be started again."""
+    try:
+        uvloop.run(_Process(options).run())
+    except StoreError as error:
+        log.error("%s", error)
+        return 1
+    except Exception:
+        log.exception("the operator broke down; jobs go on, it is to be started again")
+        return 1
+    return 0
+
+
+class _Process:
+    """One run of the process; of its terms as leader each has an operator of its own."""
+
+    def __init__(self, options: OperatorOptions) -> None:
+        self._options = options
+        self._clock = SystemClock()
+        trace = os.environ.get("STOKER_SEAM_TRACE")
+        self._seam = Seam.parse(os.environ.get("STOKER_SEAM", ""), trace=Path(trace) if trace else None)
+        self._operator: Operator | None = None
+        self._past_errors = 0
+        self._ready = False
+
+    async def run(self) -> None:
+        """Everything at once; ends when told to, or with the first part that can't go on."""
+        options, clock = self._options, self._clock
+        async with AsyncExitStack() as stack:
+            stack.callback(self._seam.close)
+            client = await stack.enter_async_context(
+                KubeClient.from_config(
+                    kubeconfig=options.kubeconfig, context=options.context, clock=clock, seam=self._seam
+                )
+            )
+            election = LeaderElection(
+                client, clock, namespace=options.namespace, identity=options.identity, name=options.lease_name
+            )
+            store = KubeStore(
+                client, clock, fence=election.check, on_poison=lambda poison: teller.found(poison), manager="stoker"
+            )
+            teller = PoisonTeller(store, clock)
+            jobs = WatchCache(store, JOBS, clock=clock)
+            queues = WatchCache(store, QUEUES, clock=clock)
+            runtimes = WatchCache(store, RUNTIMES, clock=clock)
+            nodes = WatchCache(store, NODES, clock=clock)
+            pods = WatchCache(store, PODS, clock=clock, indexes={PODS_BY_JOB: job_of})
+            others = WatchCache(store, OTHER_PODS, clock=clock)
+            caches: dict[str, WatchCache[Any]] = {
+                "TrainingJob": jobs,
+                "Queue": queues,
+                "TrainingRuntime": runtimes,
+                "Node": nodes,
+                "Pod": pods,
+                "OtherPod": others,
+            }
+
+            async def operate() -> None:
+                operator = self._operator = Operator(
+                    store,
+                    jobs=jobs,
+                    queues=queues,
+                    nodes=nodes,
+                    pods=pods,
+                    clock=clock,
+                    settings=options.settings,
+                    others=others,
+                    runtimes=runtimes,
+                    renderer=ClusterRenderer(runtimes, options.cluster),
+                    workers=options.workers,
+                )
+                try:
+                    async with asyncio.TaskGroup() as term:
+                        term.create_task(operator.run())
+                        term.create_task(teller.run(operator.recorder))
+                finally:
+                    self._past_errors += operator.reconcile_errors
+
+            def reading() -> Reading:
+                operator = self._operator
+                return Reading(
+                    leader=election.is_leader,
+                    reconcile_errors=self._past_errors + (operator.reconcile_errors if operator else 0),
+                    queue_depth=operator.queue_depth if operator else 0,
+                    queue_delayed=operator.queue_delayed if operator else 0,
+                    scheduling_passes=operator.scheduling.passes if operator else 0,
+                    starts=operator.scheduling.starts if operator else 0,
+                    events_dropped=operator.recorder.dropped if operator else 0,
+                    unreadable_jobs=teller.told,
+                    api_window=client.limit.window,
+                    api_refusals=client.limit.refusals,
+                    calls=self._seam.counts,
+                    objects={name: len(cache) for name, cache in caches.items()},
+                )
+
+            server = await serve_probes(options.host, options.port, self._pages(_registry(reading)))
+            stack.callback(server.close)
+            port = server.sockets[0].getsockname()[1]
+            log.info("operator %s: probes and metrics on port %d", options.identity, port)
+            async with asyncio.TaskGroup() as tasks:
+                parts = [tasks.create_task(cache.run()) for cache in caches.values()]
+                leading = tasks.create_task(self._lead(election, operate, caches))
+                _stop_on_signals(leading)
+                await asyncio.wait({leading})  # a cancelled leader has stopped its work and released the lease
+                for part in parts:
+                    part.cancel()
+
+    async def _lead(
+        self, election: LeaderElection, operate: Callable[[], Any], caches: dict[str, WatchCache[Any]]
+    ) -> None:
+        began = self._clock.monotonic()
+        await asyncio.gather(*(cache.synced() for cache in caches.values()))
+        # What was listed lives as long as the process: the collector need not walk it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        self._ready = True
+        counts = ", ".join(f"{len(cache)} {name}" for name, cache in caches.items())
+        log.info("in sync after %.1f s: %s", self._clock.monotonic() - began, counts)
+        await election.run(operate)
+
+    def _pages(self, registry: CollectorRegistry) -> dict[str, Page]:
+        return {
+            "/healthz": lambda: text(True, "ok"),
+            "/readyz": lambda: text(self._ready, "ok" if self._ready else "the first lists are not in yet"),
+            "/metrics": lambda: (True, generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4),
+        }
+
+
+def _registry(read: Callable[[], Reading]) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(OperatorMetrics(read))
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+def _stop_on_signals(leading: asyncio.Task[None]) -> None:
+    """Once: a second signal would cut off the graceful end that the first one began."""
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        if not stopped:
+            stopped = True
+            leading.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+
+
+main = operator_command(run_operator)
+
+if __name__ == "__main__":
+    main()

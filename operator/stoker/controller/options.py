@@ -1,0 +1,127 @@
+"""What the operator's process may be told, by flag or environment variable. Called by `main` only."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stoker.sched.step import Settings
+from stoker.spec.quantity import parse_duration
+
+from .log_lines import set_up_logging
+from .render_kube import ClusterSettings
+
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True)
+class OperatorOptions:
+    cluster: ClusterSettings
+    settings: Settings
+    namespace: str
+    """Of the lease."""
+    lease_name: str
+    identity: str
+    """Different for every process that ever runs."""
+    kubeconfig: str | None
+    context: str | None
+    host: str
+    port: int
+    workers: int
+    """Jobs reconciled at once."""
+
+
+def operator_command(run: Callable[[OperatorOptions], int]) -> click.Command:
+    """The command line; `run`'s result is the exit code."""
+
+    def callback(**given: Any) -> None:
+        set_up_logging(given["log_format"], given["log_level"])
+        raise SystemExit(run(_options(given)))
+
+    return click.Command(
+        "operator", callback=callback, params=_params(), help="Stoker's operator on a Kubernetes cluster."
+    )
+
+
+def _options(given: dict[str, Any]) -> OperatorOptions:
+    return OperatorOptions(
+        cluster=ClusterSettings(
+            control_image=given["image"],
+            trainer_image=given["trainer_image"],
+            api_url=given["api_url"],
+            pull_policy=given["pull_policy"],
+            node_lost_s=given["node_lost_after"],
+        ),
+        settings=Settings(
+            start_timeout_s=given["start_timeout"],
+            pull_timeout_s=given["pull_timeout"],
+            image_timeout_s=given["image_timeout"],
+            unschedulable_s=given["unschedulable_timeout"],
+            node_lost_s=given["node_lost_after"],
+            blame_s=given["blame"],
+        ),
+        namespace=given["namespace"] or _own_namespace(),
+        lease_name=given["lease"],
+        identity=given["identity"] or f"{socket.gethostname()}-{secrets.token_hex(4)}",
+        kubeconfig=given["kubeconfig"],
+        context=given["context"],
+        host=given["host"],
+        port=given["port"],
+        workers=given["workers"],
+    )
+
+
+def _params() -> list[click.Parameter]:
+    levels = click.Choice(["debug", "info", "warning", "error"])
+    return [
+        _option("--image", "STOKER_IMAGE", None, "The control-plane image: it holds the supervisor.", required=True),
+        _option("--trainer-image", "STOKER_TRAINER_IMAGE", None, "For workers that name none.", required=True),
+        _option("--pull-policy", "STOKER_PULL_POLICY", "IfNotPresent", "Of the control-plane image in workers' pods."),
+        _option("--api-url", "STOKER_API_URL", "", "Where workers report; empty: nowhere."),
+        _option("--namespace", "STOKER_NAMESPACE", "", "Of the lease. Empty: the pod's own, else stoker."),
+        _option("--lease", "STOKER_LEASE", "stoker-operator", "The lease: operators that share it take turns."),
+        _option("--identity", "STOKER_IDENTITY", "", "Of this process. Empty: the host's name and a random part."),
+        _option("--kubeconfig", "STOKER_KUBECONFIG", None, "A file. Absent: $KUBECONFIG, else the pod's own account."),
+        _option("--context", "STOKER_CONTEXT", None, "Of the kubeconfig."),
+        _option("--host", "STOKER_PROBES_HOST", "0.0.0.0", "Where probes and metrics are served."),
+        _option("--port", "STOKER_PROBES_PORT", 8080, "0: any that is free.", type=click.IntRange(0, 65535)),
+        _option("--workers", "STOKER_RECONCILES", 32, "Jobs reconciled at once.", type=click.IntRange(1, 1024)),
+        _option("--log-format", "STOKER_LOG_FORMAT", "text", "How lines look.", type=click.Choice(["text", "json"])),
+        _option("--log-level", "STOKER_LOG_LEVEL", "info", "What is logged.", type=levels),
+        _duration("--start-timeout", "STOKER_START_TIMEOUT", "5m", "A gang that does not run by then is withdrawn."),
+        _duration("--pull-timeout", "STOKER_PULL_TIMEOUT", "30m", "The same while images are being pulled."),
+        _duration("--image-timeout", "STOKER_IMAGE_TIMEOUT", "2m", "How long an image may be unavailable."),
+        _duration("--unschedulable-timeout", "STOKER_UNSCHEDULABLE_TIMEOUT", "10s", "How long a pod may be refused."),
+        _duration("--node-lost-after", "STOKER_NODE_LOST_AFTER", "60s", "A node silent for so long is given up."),
+        _duration("--blame", "STOKER_BLAME", "5m", "How long a job avoids a node that failed it."),
+    ]
+
+
+def _option(name: str, env: str, default: Any, says: str, **how: Any) -> click.Option:
+    return click.Option(
+        [name], envvar=env, default=default, show_default=bool(default), show_envvar=True, help=says, **how
+    )
+
+
+def _duration(name: str, env: str, default: str, says: str) -> click.Option:
+    return _option(name, env, default, says, callback=_seconds)
+
+
+def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> float:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _own_namespace() -> str:
+    try:
+        return _OWN_NAMESPACE.read_text().strip() or "stoker"
+    except OSError:
+        return "stoker"
