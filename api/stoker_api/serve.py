@@ -11,6 +11,7 @@ import errno
 import importlib.util
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 
 import uvicorn
@@ -54,6 +55,7 @@ async def serve(
     port: int = 0,
     *,
     sock: socket.socket | None = None,
+    tls: ssl.SSLContext | None = None,
     on_ready: Callable[[int], None] | None = None,
 ) -> None:
     """Serve until cancelled, then stop gracefully: streams end at once, requests get a few seconds.
@@ -62,7 +64,7 @@ async def serve(
     Raises: BindError.
     """
     listening = bind(host, port) if sock is None else sock
-    server = _Server(app, on_ready)
+    server = _Server(app, tls, on_ready)
     task = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         await asyncio.shield(task)
@@ -75,7 +77,7 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, app: FastAPI, on_ready: Callable[[int], None] | None) -> None:
+    def __init__(self, app: FastAPI, tls: ssl.SSLContext | None, on_ready: Callable[[int], None] | None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -91,6 +93,8 @@ class _Server(uvicorn.Server):
                 h11_max_incomplete_event_size=64 * 1024,
             )
         )
+        self.config.load()
+        self.config.ssl = tls
         self._app, self._on_ready = app, on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -93,6 +93,7 @@ SETUP: list[dict[str, Any]] = [
         _rule(STOKER, ["trainingjobs/status"], ["patch"]),
         _rule(STOKER, ["queues", "trainingruntimes"], ALL_VERBS),
         _rule("", ["nodes", "pods", "events"], ["get", "list", "watch"]),
+        _rule("", ["pods/log"], ["get"]),
         _rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
         _rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
     ),

@@ -243,6 +243,14 @@ async def _cluster(bed: Bed, path: Path, streams: StreamSettings) -> AsyncIterat
 NewWorld = Callable[[], contextlib.AbstractAsyncContextManager[World]]
 
 
+@pytest.fixture
+def the_bed(control_plane: Cluster) -> Bed:
+    bed = _beds.get(control_plane.kubeconfig)
+    if bed is None:
+        bed = _beds[control_plane.kubeconfig] = Bed.make(control_plane)
+    return bed
+
+
 @pytest.fixture(params=["embedded", "kubernetes"])
 def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> NewWorld:
     """A world of the mode, its queues made and its caches running."""
@@ -250,10 +258,7 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> NewWorld:
     streams = StreamSettings(heartbeat_s=0.2, linger_s=0.05, send_timeout_s=1.0)
     if request.param == "embedded":
         return lambda: _running(_embedded(tmp_path, streams))
-    cluster: Cluster = request.getfixturevalue("control_plane")
-    bed = _beds.get(cluster.kubeconfig)
-    if bed is None:
-        bed = _beds[cluster.kubeconfig] = Bed.make(cluster)
+    bed: Bed = request.getfixturevalue("the_bed")
     return lambda: _running(_cluster(bed, tmp_path, streams))
 
 

@@ -1,0 +1,220 @@
+"""`python -m stoker_api.main`: the api as a process of its own on a Kubernetes cluster.
+
+Owns the composition and the process: options, signals, the data folder's lock. Holds no rule of its own. One of the
+few places that pick a concrete store (DESIGN §2). Everything it keeps but workers' logs is the cluster's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import gc
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import uvloop
+
+from stoker.kube.client import KubeClient
+from stoker.kube.pod_logs import PodLogs
+from stoker.kube.review import TokenReviewer
+from stoker.kube.store import KubeStore
+from stoker.spec.job import JOBS
+from stoker.spec.others import OTHER_PODS
+from stoker.spec.pod import PODS, Pod
+from stoker.spec.runtime import RUNTIMES
+from stoker.store.cache import WatchCache
+from stoker.store.clock import SystemClock
+from stoker.store.port import NotFound, StoreError, Unavailable
+from stoker.store.seam import Seam
+
+from .app import create_app
+from .cluster_identity import ClusterIdentity
+from .deps import Deps, make_deps
+from .serve import BindError, bind, serve
+from .tls import Certificate
+from .worker_logs.source import WorkerLogSource
+from .worker_logs.storage import LogLimits, ShippedLogs
+
+log = logging.getLogger("stoker.api")
+
+PORT = 8470
+# As in `stoker up`: full collections over the caches' objects pause the loop; objects are trees, freed by counting.
+GC_THRESHOLDS = (20_000, 50, 1000)
+_ANYWHERE = ("", "0.0.0.0", "::")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the process was told."""
+
+    data: Path
+    kubeconfig: Path | None = None
+    host: str = "0.0.0.0"
+    port: int = PORT
+    allow_hosts: tuple[str, ...] = ()
+    audiences: tuple[str, ...] = ()
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    log_bytes: int | None = None
+
+
+class _CannotStart(Exception):
+    """The text says what to do."""
+
+
+@click.command(context_settings={"auto_envvar_prefix": "STOKER_API", "show_default": True})
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Absent: $KUBECONFIG, else the pod's account.")
+@click.option("--host", default="0.0.0.0", help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, help="0: any free one.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), default="/var/lib/stoker", help="The folder for workers' logs."
+)
+@click.option("--log-bytes", type=click.IntRange(1), help="The most that all logs may hold. Absent: the disk.")
+@click.option("--allow-host", "allow_hosts", multiple=True, help="A name people and workers call this server by.")
+@click.option(
+    "--audience", "audiences", multiple=True, help="What people's tokens must be for. Absent: the API server."
+)
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate chain (PEM); followed when it changes.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key (PEM).")
+def main(**given: object) -> None:
+    """Serve Stoker's REST api on a Kubernetes cluster.
+
+    Each option may come from the environment: STOKER_API_PORT, STOKER_API_ALLOW_HOST (several: separated by blanks), …
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    sys.exit(run(Options(**given)))  # type: ignore[arg-type]
+
+
+def run(options: Options) -> int:
+    """Run until SIGTERM or Ctrl-C. Returns the exit code: 0, or 1 when it could not start or broke down."""
+    try:
+        with _locked(options.data), _listening(options) as listening:
+            uvloop.run(_serve(options, listening, _certificate(options)))
+    except (_CannotStart, BindError, StoreError) as error:
+        log.error("%s", error)
+        return 1
+    except Exception:
+        log.exception("the api broke down; workers go on and report to the next one")
+        return 1
+    return 0
+
+
+async def _serve(options: Options, listening: socket.socket, certificate: Certificate | None) -> None:
+    clock = SystemClock()
+    seam = Seam.parse(os.environ.get("STOKER_SEAM", ""))
+    async with KubeClient.from_config(kubeconfig=options.kubeconfig, clock=clock, seam=seam) as client:
+        store = KubeStore(client, clock, manager="stoker-api")
+        jobs, pods = WatchCache(store, JOBS, clock=clock), WatchCache(store, PODS, clock=clock)
+        shipped = ShippedLogs(options.data / "logs", LogLimits(total=options.log_bytes))
+        logs = WorkerLogSource(shipped, pods, jobs, clock, _Tail(PodLogs(client)))
+        deps = make_deps(
+            store,
+            logs=logs,
+            identity=ClusterIdentity(TokenReviewer(client), clock, options.audiences),
+            clock=clock,
+            jobs=jobs,
+            pods=pods,
+            runtimes=WatchCache(store, RUNTIMES, clock=clock),
+            other_pods=WatchCache(store, OTHER_PODS, clock=clock),
+            hosts=_names(options),
+        )
+        async with asyncio.TaskGroup() as tasks:
+            parts = [tasks.create_task(cache.run()) for cache in deps.caches]
+            parts.append(tasks.create_task(_when_synced(deps, logs, listening, certificate)))
+            if certificate is not None:
+                parts.append(tasks.create_task(certificate.follow(clock)))
+            _stop_on_signals(parts)
+
+
+async def _when_synced(
+    deps: Deps, logs: WorkerLogSource, listening: socket.socket, certificate: Certificate | None
+) -> None:
+    """Answer once the caches hold what the cluster holds: half of the truth is worse than a refused connection."""
+    await asyncio.gather(*(cache.synced() for cache in deps.caches))
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    async with logs.running():
+        tls = None if certificate is None else certificate.context
+        await serve(create_app(deps), sock=listening, tls=tls, on_ready=lambda port: log.info("ready on port %d", port))
+
+
+class _Tail:
+    """The kubelet's copy of logs, as `worker_logs` asks for it (`PodLogTail`)."""
+
+    def __init__(self, logs: PodLogs) -> None:
+        self._logs = logs
+
+    async def stream(self, pod: Pod, *, follow: bool) -> AsyncIterator[bytes]:
+        try:
+            async with contextlib.aclosing(self._logs.read(pod.key, follow=follow)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except NotFound as error:
+            raise LookupError(str(error)) from error
+        except Unavailable as error:
+            raise OSError(str(error)) from error
+
+
+def _names(options: Options) -> tuple[str, ...]:
+    """What Host headers may name: probes and scrapers call a pod by its address (POD_IP, from the downward API)."""
+    own = (options.host, os.environ.get("POD_IP", ""))
+    addresses = (f"[{name}]" if ":" in name else name for name in own if name not in _ANYWHERE)
+    return (*options.allow_hosts, *addresses)
+
+
+def _stop_on_signals(parts: list[asyncio.Task[None]]) -> None:
+    def stop() -> None:
+        # Once: a second cancel would cut off the graceful end that the first one began.
+        while parts:
+            parts.pop().cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+
+
+def _certificate(options: Options) -> Certificate | None:
+    if options.tls_cert is None and options.tls_key is None:
+        return None
+    if options.tls_cert is None or options.tls_key is None:
+        raise _CannotStart("give both --tls-cert and --tls-key, or neither")
+    try:
+        return Certificate(options.tls_cert, options.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise _CannotStart(f"can't use the certificate in {options.tls_cert}: {error}") from None
+
+
+@contextlib.contextmanager
+def _listening(options: Options) -> Iterator[socket.socket]:
+    with contextlib.closing(bind(options.host, options.port)) as sock:
+        yield sock
+
+
+@contextlib.contextmanager
+def _locked(data: Path) -> Iterator[None]:
+    """Two processes would write the same logs."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        file = (data / "lock").open("w")
+    except OSError as error:
+        raise _CannotStart(f"can't write to the data folder {data}: {error.strerror}; name another by --data") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise _CannotStart(f"another api keeps its logs in {data}; give each its own folder by --data") from None
+        yield
+
+
+if __name__ == "__main__":
+    main()
