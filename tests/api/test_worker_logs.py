@@ -174,6 +174,40 @@ async def test_a_shipped_log_needs_no_kubelet(tailed: LogWorld, copy: KubeletsCo
     assert copy.asked == 0
 
 
+async def test_a_silent_worker_that_ships_after_all_is_not_followed_at_the_kubelet_any_more(
+    tailed: LogWorld, copy: KubeletsCopy
+):
+    pod = await tailed.pod(await tailed.job(), ran_s=60)
+    copy.copies[pod.uid] = WHOLE[:5000]
+    async with asyncio.timeout(15):
+        while (part := await tailed.source.read(pod.uid, 0, 99_999)) is None or part.size < 5000:
+            await tailed.source.wait_growth(pod.uid, 0, 0.2)
+    assert (await tailed.post(pod, 0, WHOLE[:4000])).json() == {"offset": 5000}
+    assert (await tailed.post(pod, 5000, WHOLE[5000:9000])).json() == {"offset": 9000}
+    for _ in range(3):
+        assert (await tailed.source.read(pod.uid, 0, 99_999)).data == WHOLE[:9000]
+    assert copy.asked == 1 and not tailed.shipped.is_pulled(pod.uid)
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+async def test_a_restarted_api_goes_on_following_where_it_was(tmp_path: Path, copy: KubeletsCopy, rotated: bool):
+    async with store_in(tmp_path) as store:
+        async with log_world(tmp_path, store, copy) as logs, asyncio.timeout(15):
+            pod = await logs.pod(await logs.job(), ran_s=60)
+            copy.copies[pod.uid] = WHOLE[:20_000]
+            while (logs.shipped.size(pod.uid) or 0) < 20_000:
+                await logs.source.read(pod.uid, 0, 1)
+                await logs.source.wait_growth(pod.uid, 19_999, 0.2)
+        copy.copies[pod.uid] = WHOLE[30_000:] if rotated else WHOLE[:60_000]
+        async with log_world(tmp_path, store, copy) as logs, asyncio.timeout(15):
+            while (part := await logs.source.read(pod.uid, 0, 999_999)).size < 40_000:
+                await logs.source.wait_growth(pod.uid, 39_999, 0.2)
+    if rotated:
+        assert part.data.startswith(WHOLE[:20_000] + b"[stoker] some output may be missing or repeated here")
+    else:
+        assert WHOLE.startswith(part.data)
+
+
 async def test_a_worker_without_a_supervisor_is_followed_at_the_kubelet(tailed: LogWorld, copy: KubeletsCopy):
     job = await tailed.job()
     pod = await tailed.pod(job, ran_s=60)

@@ -13,15 +13,17 @@ from stoker.spec.pod import Pod
 
 from .storage import LogGone, LogsFull, ShippedLogs
 from .stored import Gap, LogOwner
-from .tail import ANCHOR_BYTES, PodLogTail, rest_of
+from .tail import ANCHOR_BYTES, PodLogTail, closing, rest_of
 
 log = logging.getLogger(__name__)
 
 COPY_BYTES = 64 << 20
 """Of the kubelet's copy at most so much is looked at, the newest; its own limit is 10 MiB a file unless set."""
 COPY_S = 60.0
-_TOGETHER = 64
+TOGETHER = 64
 """Workers followed at a time: each is a connection to the API server and the kubelet."""
+_UNREAD_S = 30.0
+"""Whoever nobody has read for so long makes room for another."""
 _ROTATED = b"[stoker] some output may be missing or repeated here: the kubelet had begun a new file\n"
 
 
@@ -29,22 +31,31 @@ class Puller:
     def __init__(self, shipped: ShippedLogs, tail: PodLogTail, tell: Callable[[str], None]) -> None:
         self._shipped, self._tail, self._tell = shipped, tail, tell
         self._follows: dict[str, asyncio.Task[None]] = {}
-        self._shipping: set[str] = set()
+        self._read_at: dict[str, float] = {}
 
     def give_way(self, pod_uid: str) -> None:
         """The worker ships its log itself after all."""
         task = self._follows.get(pod_uid)
         if task is not None:
-            self._shipping.add(pod_uid)
             task.cancel()
 
     def follow(self, pod: Pod, owner: LogOwner) -> None:
-        """See to it that this worker's output is followed."""
-        if pod.uid in self._follows or pod.uid in self._shipping or len(self._follows) >= _TOGETHER:
+        """Somebody reads: see to it that this worker's output is followed."""
+        now = asyncio.get_running_loop().time()
+        if pod.uid in self._follows:
+            self._read_at[pod.uid] = now
+            return
+        if len(self._follows) >= TOGETHER:
+            longest = min(self._read_at, key=self._read_at.__getitem__)
+            if now - self._read_at[longest] > _UNREAD_S:
+                self._follows[longest].cancel()  # it goes on where it stopped when somebody reads it again
             return
         task = asyncio.create_task(self._follow(pod, owner))
-        self._follows[pod.uid] = task
-        task.add_done_callback(lambda _: self._follows.pop(pod.uid, None))
+        self._follows[pod.uid], self._read_at[pod.uid] = task, now
+        task.add_done_callback(lambda _: self._forget(pod.uid))
+
+    def _forget(self, pod_uid: str) -> None:
+        del self._follows[pod_uid], self._read_at[pod_uid]
 
     async def complete(self, pod: Pod, owner: LogOwner, held: int, total: int | None) -> None:
         """Append what the copy has behind the `held` bytes. Raises: LogsFull, LogGone, OSError, LookupError."""
@@ -54,8 +65,8 @@ class Puller:
             following.cancel()
             held = await self._shipped.held(pod.uid, owner)
         copy = bytearray()
-        async with asyncio.timeout(COPY_S):
-            async for part in self._tail.stream(pod, follow=False):
+        async with asyncio.timeout(COPY_S), closing(self._tail.stream(pod, follow=False)) as parts:
+            async for part in parts:
                 copy += part
                 if len(copy) > 2 * COPY_BYTES:
                     del copy[:-COPY_BYTES]
@@ -80,18 +91,20 @@ class Puller:
             held = await self._shipped.begin_pull(pod.uid, owner)
             anchor = await self._anchor(pod.uid)
             seen, window = 0, b""
-            async for part in self._tail.stream(pod, follow=True):
-                if seen < held:  # what an earlier follower has stored
-                    already = min(held - seen, len(part))
-                    window = (window + part[:already])[-ANCHOR_BYTES:]
-                    seen, part = seen + already, part[already:]
-                    if seen == held and window != anchor:
-                        part = _ROTATED + part
-                if part:
-                    held = await self._append(pod.uid, owner, held, part)
-                    seen = held
+            async with closing(self._tail.stream(pod, follow=True)) as parts:
+                async for part in parts:
+                    if seen < held:  # what an earlier follower has stored
+                        already = min(held - seen, len(part))
+                        window = (window + part[:already])[-ANCHOR_BYTES:]
+                        seen, part = seen + already, part[already:]
+                        if seen == held and window != anchor:
+                            part = _ROTATED + part
+                    if part:
+                        seen = held = await self._append(pod.uid, owner, held, part)
         except (OSError, LookupError, LogGone, LogsFull, Gap) as error:
             log.info("following the output of pod %s ended: %s", pod.uid, error)
+        except Exception:
+            log.exception("following the output of pod %s failed", pod.uid)
         finally:
             self._tell(pod.uid)
 

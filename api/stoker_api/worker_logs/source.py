@@ -67,7 +67,8 @@ class WorkerLogSource:
 
     async def take(self, pod_uid: str, owner: LogOwner, offset: int, data: bytes, *, lost: bool = False) -> int:
         """Take a worker's bytes from `offset` on; the offset to go on at. Raises: Gap, LogsFull, LogGone, OSError."""
-        if self._puller is not None:
+        if self._puller is not None and self._shipped.is_pulled(pod_uid):
+            await self._shipped.end_pull(pod_uid, owner)
             self._puller.give_way(pod_uid)
         try:
             return await self._shipped.append(pod_uid, owner, offset, data, lost=lost)

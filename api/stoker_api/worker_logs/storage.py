@@ -138,10 +138,14 @@ class ShippedLogs:
         """As `held`, of a log that is fetched from the kubelet. Raises: LogsFull, LogGone, OSError."""
 
         def begin(entry: _Entry) -> int:
-            entry.stored.mark_pulled()
+            entry.stored.mark_pulled(True)
             return entry.stored.held()
 
         return await self._locked(pod_uid, owner, begin)
+
+    async def end_pull(self, pod_uid: str, owner: LogOwner) -> None:
+        """The worker ships it itself after all. Raises: LogsFull, LogGone, OSError."""
+        await self._locked(pod_uid, owner, lambda entry: entry.stored.mark_pulled(False))
 
     async def finish(self, pod_uid: str, owner: LogOwner) -> None:
         """Nothing more will come. Raises: LogsFull, LogGone, OSError."""

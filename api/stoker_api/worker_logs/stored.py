@@ -138,10 +138,10 @@ class StoredLog:
             self.complete = True
             self._write_index()
 
-    def mark_pulled(self) -> None:
+    def mark_pulled(self, pulled: bool) -> None:
         """Remember where it comes from. Raises: DiskFull, OSError."""
-        if not self.pulled:
-            self.pulled = True
+        if self.pulled != pulled:
+            self.pulled = pulled
             self._write_index()
 
     def remove(self) -> None:

@@ -6,7 +6,8 @@ rotates) and perhaps with a newline at the end that nobody printed. Pure but for
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Protocol
 
 from stoker.spec.pod import Pod
@@ -23,6 +24,16 @@ class PodLogTail(Protocol):
         Raises: OSError, LookupError (the pod or its log is gone).
         """
         ...
+
+
+@contextlib.asynccontextmanager
+async def closing(stream: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The stream, whose connection is closed behind it also when it was not read to its end."""
+    try:
+        yield stream
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
 
 
 def rest_of(copy: bytes, held: int, anchor: bytes, total: int | None) -> bytes | None:
