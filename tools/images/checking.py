@@ -1,27 +1,21 @@
 """`make image-check`: starts the images the way a *restricted* pod would and says what is wrong with them.
 
-Each command runs under runc: user 65532, no capability, no new privileges, read-only root, only /tmp writable, a
-network namespace with nothing in it. Called by `python -m images check`.
+Looks at the content, then starts commands under runc (`running`). Called by `python -m images check`.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import tempfile
-import time
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import building, machine
 from .catalogue import base_reference
 from .ensuring import Image, ensure
+from .running import run_in
 
 CONTROL_PLANE_LIMIT_BYTES = 150 * 10**6
-_RUN_S = 300
 _TRAINING = {
     "recipe": "image-classification",
     "config": {
@@ -170,54 +164,11 @@ def compressed_bytes(archive: Path) -> int:
 
 
 def _start(root: Path, config: dict, start: Start) -> bool:
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="stoker-check-") as bundle:
-        (Path(bundle) / "config.json").write_text(json.dumps(_runc_config(root, config, start)))
-        name = f"stoker-check-{uuid.uuid4().hex[:8]}"
-        argv = ["runc", "run", "--bundle", bundle, name]
-        try:
-            done = subprocess.run(
-                argv, check=False, capture_output=True, text=True, timeout=_RUN_S, stdin=subprocess.DEVNULL
-            )
-            code, said = done.returncode, done.stdout + done.stderr
-        except subprocess.TimeoutExpired:
-            subprocess.run(["runc", "delete", "--force", name], check=False, timeout=60)
-            code, said = -1, f"not done after {_RUN_S} s"
-    good = code == start.code and start.says in said
-    lines = said.strip().splitlines() or [""]
-    print(
-        f"  {'ok   ' if good else 'WRONG'} {start.what}: {time.monotonic() - began:.1f} s, {lines[-1][:160]}",
-        flush=True,
-    )
+    ended = run_in(root, config, start.argv, start.env)
+    good = ended.code == start.code and start.says in ended.said
+    lines = ended.said.strip().splitlines() or [""]
+    took = f"{ended.wall_s:.1f} s (CPU {ended.cpu_s:.1f} s)"
+    print(f"  {'ok   ' if good else 'WRONG'} {start.what}: {took}, {lines[-1][:160]}", flush=True)
     if not good:
-        print("\n".join(f"        {line}" for line in [f"exit {code}", *lines[-20:]]), flush=True)
+        print("\n".join(f"        {line}" for line in [f"exit {ended.code}", *lines[-20:]]), flush=True)
     return good
-
-
-def _runc_config(root: Path, config: dict, start: Start) -> dict:
-    nothing: list[str] = []
-    capabilities = dict.fromkeys(("bounding", "effective", "inheritable", "permitted", "ambient"), nothing)
-    options = ["nosuid", "nodev", "mode=1777"]
-    return {
-        "ociVersion": "1.0.2",
-        "process": {
-            "user": {"uid": 65532, "gid": 65532},
-            "args": list(start.argv),
-            "env": [*config.get("Env", ()), *start.env],
-            "cwd": config.get("WorkingDir") or "/",
-            "capabilities": capabilities,
-            "noNewPrivileges": True,
-        },
-        "root": {"path": str(root), "readonly": True},
-        "hostname": "check",
-        "mounts": [
-            {"destination": "/proc", "type": "proc", "source": "proc"},
-            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=1m"]},
-            {"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": options},
-            {"destination": "/tmp", "type": "tmpfs", "source": "tmp", "options": options},
-        ],
-        "linux": {
-            "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount", "network")],
-            "cgroupsPath": f"/stoker-check-{os.getpid()}",
-        },
-    }

@@ -74,8 +74,17 @@ class Ranks:
         timeout = timedelta(seconds=float(env.get("STOKER_COLLECTIVE_TIMEOUT_SECONDS", TIMEOUT_S)))
         backend = "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo"
         with _peers_named("waiting for the other ranks"):
-            dist.init_process_group(backend, rank=self.rank, world_size=self.world, timeout=timeout)
+            self._init(backend, timeout)
         self.vote(Vote())
+
+    def _init(self, backend: str, timeout: timedelta) -> None:
+        try:
+            dist.init_process_group(backend, rank=self.rank, world_size=self.world, timeout=timeout)
+        except RuntimeError as error:
+            if "without libuv" not in str(error):
+                raise
+            os.environ["USE_LIBUV"] = "0"  # Debian's torch is built so; torch asks for libuv all the same
+            dist.init_process_group(backend, rank=self.rank, world_size=self.world, timeout=timeout)
 
     def leave(self) -> None:
         """After the last collective of a training that ended well."""
