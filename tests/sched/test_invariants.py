@@ -130,48 +130,65 @@ def dense(seed: int) -> list[tuple[Any, ...]]:
     for name in rng.sample(QUEUES, rng.randint(0, 2)):
         played.append(("queue", name, rng.choice([3, 5]), None, None))
     for _ in range(rng.randint(10, 70)):
-        verb = rng.choices(
-            [
-                "job",
-                "decide",
-                "end",
-                "written",
-                "not written",
-                "no job",
-                "other",
-                "pods",
-                "no pods",
-                "withdrawn",
-                "runtime",
-            ],
-            [8, 6, 4, 6, 1, 1, 2, 3, 2, 1, 1],
-        )[0]
+        verb = rng.choices(["job", "decide", "end", "written", "not written", "no job"], [8, 6, 4, 6, 1, 1])[0]
         if verb == "decide":
             played.append((verb, rng.choice([0, 0, 5, 60, 200])))
         elif verb == "job":
-            gpus, kind = rng.choice([0, 1, 1, 2, 4]), rng.choice([(), (), (), ("a100",), ("T4",)])
-            request = {
-                "gpus": gpus,
-                "workers": rng.choice([1, 1, 1, 2, 3] if gpus < 4 else [1]),
-                "queue": rng.choice(QUEUES),
-                "priority": rng.choice([0, 0, 0, 1]),
-                "queued": len(played),
-                "cpu": rng.choice(["0", "1"]),
-                "models": kind if gpus else (),
-                "blamed": rng.choice([None, None, None, {"a": 100}]),
-                "runtime": rng.choice([None, None, None, "fast"]),
-            }
-            played.append((verb, rng.choice(JOBS), request))
-        elif verb == "other":
-            played.append((verb, rng.choice(OTHERS), rng.choice(NODES), rng.choice([0, 1]), {"cpu": "500m"}))
-        elif verb == "runtime":
-            played.append((verb, rng.choice(RUNTIMES), rng.choice(KINDS[:5])))
+            played.append((verb, rng.choice(JOBS), some_request(rng, len(played), [None])))
         else:
             played.append((verb, rng.choice(JOBS)))
     return played
 
 
-actions = st.one_of(sparse, st.integers(0, 2**32).map(dense))
+def some_request(rng: random.Random, queued: int, runtimes: list[str | None]) -> dict[str, Any]:
+    gpus, kind = rng.choice([0, 1, 1, 2, 4]), rng.choice([(), (), (), ("a100",), ("T4",)])
+    return {
+        "gpus": gpus,
+        "workers": rng.choice([1, 1, 1, 2, 3] if gpus < 4 else [1]),
+        "queue": rng.choice(QUEUES),
+        "priority": rng.choice([0, 0, 0, 1]),
+        "queued": queued,
+        "cpu": rng.choice(["0", "1"]),
+        "models": kind if gpus else (),
+        "blamed": rng.choice([None, None, None, {"a": 100}]),
+        "runtime": rng.choice(runtimes),
+    }
+
+
+def crowded(seed: int) -> list[tuple[Any, ...]]:
+    """A cluster that others use too: attempts come and go, their pods linger, nodes and runtimes change."""
+    rng = random.Random(seed)
+    played: list[tuple[Any, ...]] = [*PRELUDE, ("runtime", "fast", rng.choice(KINDS[1:5]))]
+    for _ in range(rng.randint(10, 60)):
+        job = rng.choice(JOBS[:6])
+        step: list[tuple[Any, ...]] = rng.choices(
+            [
+                [("job", job, some_request(rng, len(played), [None, None, "fast"]))],
+                [("written", job), ("pods", job)],
+                [("withdrawn", job), *rng.choice([[], [("pods going", job)]])],
+                [("end", job), ("no job", job)],
+                [("no pods", job)],
+                [("other", rng.choice(OTHERS), rng.choice(NODES), rng.randint(0, 3), rng.choice(ASKS))],
+                [("no other", rng.choice(OTHERS))],
+                [("node", *rng.choice(PRELUDE[2:])[1:4], rng.choice(PLACES))],
+                [("runtime", rng.choice(RUNTIMES), rng.choice(KINDS))],
+                [("no runtime", rng.choice(RUNTIMES))],
+            ],
+            [8, 8, 3, 2, 3, 4, 3, 2, 2, 1],
+        )[0]
+        played += [*step, *rng.choice([[], [("decide", rng.choice([0, 0, 5, 200]))]])]
+    return played
+
+
+ASKS: list[dict[str, Any]] = [{}, {"cpu": "500m"}, {"going": True}, {"rdma__hca": "1"}]
+PLACES: list[dict[str, Any]] = [
+    {},
+    {"labels": {"zone": "1"}, "extended": {"rdma/hca": 3}},
+    {"labels": {"zone": "2"}},
+    {"labels": {"zone": "1"}, "taints": [TAINTS[1]]},
+    {"labels": {"zone": "1"}, "cordoned": True},
+]
+actions = st.one_of(sparse, st.integers(0, 2**32).map(dense), st.integers(0, 2**32).map(crowded))
 
 
 class History:
@@ -390,13 +407,13 @@ def test_any_history(history: list[tuple[Any, ...]], sched: SimpleNamespace) -> 
     for action in history:
         starts = world.play(action)
         _check_starts(world, starts, sched)
+        if action[0] == "decide":
+            _check_rebuilt(world, sched)
     world.play(("decide", 0))
     again = decide(world.state, sched.at(world.now))
     assert again.starts == (), "not drained"
     _check_reasons(world, again.reasons, sched)
-    rebuilt = sched.World().feed(*world.store())
-    assert rebuilt.starts(world.now) == {}, "a state built from scratch would start more"
-    assert _nonzero(sched.accounting(rebuilt.state)) == _nonzero(sched.accounting(world.state))
+    _check_rebuilt(world, sched)
     before = sched.fingerprint(world.state)
     for job in list(world.state.entries):
         explain(world.state, job, sched.at(world.now))
@@ -405,6 +422,12 @@ def test_any_history(history: list[tuple[Any, ...]], sched: SimpleNamespace) -> 
         if not isinstance(item, TrainingJob) or item.key.name not in world.starting:
             sched.World(world.state).feed(item)
     assert sched.fingerprint(world.state) == before, "observing again what is known changed something"
+
+
+def _check_rebuilt(world: History, sched: SimpleNamespace) -> None:
+    rebuilt = sched.World().feed(*world.store())
+    assert rebuilt.starts(world.now) == {}, "a state built from scratch would start more"
+    assert _nonzero(sched.accounting(rebuilt.state)) == _nonzero(sched.accounting(world.state))
 
 
 def _nonzero(accounting: dict[str, Any]) -> dict[str, Any]:
@@ -441,6 +464,9 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
     for name, gpus, cpu in touched:
         usage = world.state.node_usage(name)
         assert usage.ready and usage.free_memory_bytes >= 0
+        held, status = used(world, name), world.nodes[name].status
+        assert not gpus or held["gpu"] <= sum(not gpu.unavailable for gpu in status.gpus)
+        assert not cpu or held["cpu"] <= status.cpu_milli
         assert not gpus or usage.free_gpus >= 0
         assert not cpu or usage.free_cpu_milli >= 0
     for name in queues:
