@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -70,7 +71,7 @@ def writes_of_two_at_once(told):
         if line["what"] == "wrote":
             terms.setdefault((line["transitions"], line["who"]), []).append(line["at"])
     ordered = sorted(terms)
-    return [(old, new) for old, new in zip(ordered, ordered[1:], strict=False) if max(terms[old]) >= min(terms[new])]
+    return [(old, new) for old, new in itertools.pairwise(ordered) if max(terms[old]) >= min(terms[new])]
 
 
 def test_a_killed_leader_is_followed(candidates, record_property):
