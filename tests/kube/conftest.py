@@ -5,12 +5,22 @@
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from testbed.cluster import Cluster
+from testbed.control_plane import ControlPlane
+from testbed.errors import Unavailable
+from testbed.fixtures import skip_loudly
+
+from .operator_world import World, operator_world
+
+CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "crds"
 
 
 @pytest.fixture
@@ -20,3 +30,56 @@ def namespace(control_plane: Cluster) -> Iterator[str]:
     control_plane.kubectl("create", "namespace", name)
     yield name
     control_plane.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="session")
+def operator_plane(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster for operators only: they see every job there is."""
+    try:
+        found = ControlPlane(args={"kube-controller-manager": ["--node-monitor-period=1s"]})
+    except Unavailable as error:
+        skip_loudly(request, str(error))
+        raise AssertionError("skip_loudly returned") from error
+    with found:
+        found.kubectl("apply", "--server-side", "-f", str(CRDS))
+        found.kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=30s")
+        _collector_knows(found)
+        yield found
+
+
+def _collector_knows(cluster: Cluster) -> None:
+    """The garbage collector looks for new kinds twice a minute; until then it deletes nothing that a job owns."""
+    job = {"apiVersion": "stoker.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "owner"}}
+    job |= {"spec": {"trainer": {"command": ["true"]}}}
+    owner = json.loads(cluster.kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(job)))
+    reference = {key: owner[key] for key in ("apiVersion", "kind")}
+    reference |= {"name": "owner", "uid": owner["metadata"]["uid"]}
+    owned = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owned", "ownerReferences": [reference]}}
+    cluster.kubectl("create", "-f", "-", stdin=json.dumps(owned))
+    cluster.kubectl("delete", "trainingjob", "owner", "--cascade=background", "--wait=true", "--timeout=10s")
+    cluster.kubectl("wait", "configmap/owned", "--for=delete", "--timeout=60s", timeout_s=70)
+
+
+@asynccontextmanager
+async def _world(cluster: Cluster, *, operate: bool) -> AsyncIterator[World]:
+    project = f"t{uuid.uuid4().hex[:8]}"
+    cluster.kubectl("create", "namespace", project)
+    cluster.kubectl("label", "namespace", project, "pod-security.kubernetes.io/enforce=restricted")
+    async with operator_world(cluster, project, operate=operate) as made:
+        account = f"/api/v1/namespaces/{project}/serviceaccounts/default"
+        await made.until(lambda: "default" in cluster.kubectl("get", "--raw", account, check=False), "service account")
+        yield made
+
+
+@pytest.fixture
+async def world(operator_plane: Cluster) -> AsyncIterator[World]:
+    """A namespace of the cluster's and an operator of this test's, on its own loop."""
+    async with _world(operator_plane, operate=True) as made:
+        yield made
+
+
+@pytest.fixture
+async def empty_world(operator_plane: Cluster) -> AsyncIterator[World]:
+    """The same without an operator."""
+    async with _world(operator_plane, operate=False) as made:
+        yield made

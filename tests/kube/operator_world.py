@@ -25,6 +25,7 @@ from stoker.sched.step import Settings
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.node import NODES
+from stoker.spec.others import OTHER_PODS
 from stoker.spec.pod import PODS, Pod
 from stoker.spec.queue import QUEUES
 from stoker.spec.runtime import RUNTIMES
@@ -152,6 +153,7 @@ class World:
         self.nodes = WatchCache(store, NODES, clock=clock)
         self.runtimes = WatchCache(store, RUNTIMES, clock=clock)
         self.pods = WatchCache(store, PODS, clock=clock, indexes={PODS_BY_JOB: job_of})
+        self.others = WatchCache(store, OTHER_PODS, clock=clock)
         self.kubelet = Kubelet(store, self.pods)
         self.pods.subscribe(self.kubelet.watch)
         self.operator: Operator
@@ -167,6 +169,8 @@ class World:
             pods=self.pods,
             clock=SystemClock(),
             settings=self.settings,
+            others=self.others,
+            runtimes=self.runtimes,
             renderer=ClusterRenderer(self.runtimes, self.images),
         )
         self._running = asyncio.create_task(self.operator.run())
@@ -178,13 +182,13 @@ class World:
                 await self._running
             self._running = None
 
-    async def node(self, name: str, gpus: int = 2, labels: dict[str, str] | None = None) -> str:
+    async def node(self, name: str, gpus: int = 2, pods: int = 50) -> str:
         """A node of this world, ready. Its name is the namespace's and `name`."""
         full = f"{self.project}-{name}"
         self._named.append(full)
-        manifest = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": full, "labels": labels or {}}}
+        manifest = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": full}}
         await self._send("POST", "/api/v1/nodes", manifest)
-        room = {"cpu": "8", "memory": "32Gi", "pods": "50", "nvidia.com/gpu": str(gpus)}
+        room = {"cpu": "8", "memory": "32Gi", "pods": str(pods), "nvidia.com/gpu": str(gpus)}
         await self._patch(f"/api/v1/nodes/{full}/status", {"status": {"capacity": room, "allocatable": room}})
         await self.ready(full)
         await self.until(lambda: (n := self.nodes.get(Key("", full))) is not None and n.status.ready, f"{full} ready")
@@ -265,16 +269,17 @@ class World:
 
 
 @asynccontextmanager
-async def operator_world(cluster: Cluster, project: str, **how: Any) -> AsyncIterator[World]:
-    """A running world. At its end everything of it is gone, so that the next one is not disturbed."""
+async def operator_world(cluster: Cluster, project: str, *, operate: bool = True) -> AsyncIterator[World]:
+    """A running world, with or without an operator of its own. At its end nothing of it is left to disturb the next."""
     clock = SystemClock()
     async with KubeClient.from_config(kubeconfig=cluster.kubeconfig, clock=clock) as client:
-        world = World(client, KubeStore(client, clock, **how), cluster, project)
-        caches = (world.jobs, world.queues, world.nodes, world.pods, world.runtimes)
+        world = World(client, KubeStore(client, clock), cluster, project)
+        caches = (world.jobs, world.queues, world.nodes, world.pods, world.runtimes, world.others)
         tasks = [asyncio.create_task(cache.run()) for cache in caches]
         for cache in caches:
             await cache.synced()
-        world.start()
+        if operate:
+            world.start()
         try:
             yield world
         finally:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,53 +14,8 @@ from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.outcome import Category
 from stoker.spec.reasons import Code
 from stoker.store.port import NotFound
-from testbed.cluster import Cluster
-from testbed.control_plane import ControlPlane
-from testbed.errors import Unavailable
-from testbed.fixtures import skip_loudly
 
-from .operator_world import Play, World, operator_world
-
-CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "crds"
-
-
-@pytest.fixture(scope="module")
-def plane(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster of this file's own: its operator sees every job there is."""
-    try:
-        found = ControlPlane(args={"kube-controller-manager": ["--node-monitor-period=1s"]})
-    except Unavailable as error:
-        skip_loudly(request, str(error))
-        raise AssertionError("skip_loudly returned") from error
-    with found:
-        found.kubectl("apply", "--server-side", "-f", str(CRDS))
-        found.kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=30s")
-        _collector_knows(found)
-        yield found
-
-
-def _collector_knows(cluster: Cluster) -> None:
-    """The garbage collector looks for new kinds twice a minute; until then it deletes nothing that a job owns."""
-    job = {"apiVersion": "stoker.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "owner"}}
-    job |= {"spec": {"trainer": {"command": ["true"]}}}
-    owner = json.loads(cluster.kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(job)))
-    reference = {key: owner[key] for key in ("apiVersion", "kind")}
-    reference |= {"name": "owner", "uid": owner["metadata"]["uid"]}
-    owned = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owned", "ownerReferences": [reference]}}
-    cluster.kubectl("create", "-f", "-", stdin=json.dumps(owned))
-    cluster.kubectl("delete", "trainingjob", "owner", "--cascade=background", "--wait=true", "--timeout=10s")
-    cluster.kubectl("wait", "configmap/owned", "--for=delete", "--timeout=60s", timeout_s=70)
-
-
-@pytest.fixture
-async def world(plane: Cluster, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    project = f"t{abs(hash(request.node.name)) % 10**8}"
-    plane.kubectl("create", "namespace", project)
-    plane.kubectl("label", "namespace", project, "pod-security.kubernetes.io/enforce=restricted")
-    async with operator_world(plane, project) as made:
-        account = f"/api/v1/namespaces/{project}/serviceaccounts/default"
-        await made.until(lambda: "default" in plane.kubectl("get", "--raw", account, check=False), "service account")
-        yield made
+from .operator_world import Play, World
 
 
 async def test_a_job_made_with_nothing_but_its_command_runs_and_succeeds(world: World) -> None:
@@ -175,7 +128,7 @@ async def test_an_image_that_can_not_be_pulled_is_told_and_given_up(world: World
 
 
 async def test_a_gpu_taken_by_somebody_else_is_named_and_the_gang_starts_elsewhere(world: World) -> None:
-    stolen = await world.node("n1", gpus=1, labels={"pool": "a"})
+    stolen = await world.node("n1", gpus=1)
     thief = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -194,16 +147,27 @@ async def test_a_gpu_taken_by_somebody_else_is_named_and_the_gang_starts_elsewhe
         },
     }
     await world.kubectl("apply", "-f", "-", stdin=json.dumps(thief))
+    await world.until(lambda: Key(world.project, "thief") in [pod.key for pod in world.others.values()], "it is seen")
+    await world.submit("a", gpusPerWorker=1)
+    await world.until(lambda: world.job("a").status.reason is Code.NO_CAPACITY, "the reason told")
+    assert f"{world.project}/thief" in world.job("a").status.message
+    elsewhere = await world.node("n2", gpus=1)
+    job = await world.phase("a", Phase.SUCCEEDED)
+    assert [worker.node for end in job.status.attempts for worker in end.workers] == [elsewhere]
+    await world.kubectl("delete", "pod", "-n", world.project, "thief", "--force", "--grace-period=0")
+
+
+async def test_what_the_clusters_scheduler_refuses_is_told_and_the_gang_starts_elsewhere(world: World) -> None:
+    full = await world.node("n1", gpus=1, pods=0)  # how many pods a node takes is nothing that we count
     await world.submit("a", gpusPerWorker=1)
     await world.until(lambda: world.job("a").status.attempts, "withdrawn")
     job = world.job("a")
     assert job.status.attempts[0].category is Category.START_TIMEOUT
-    assert "nvidia.com/gpu" in job.status.attempts[0].message, "the scheduler's own words"
-    assert [blame.node for blame in job.status.blamed] == [stolen]
+    assert "Too many pods" in job.status.attempts[0].message, "the scheduler's own words"
+    assert [blame.node for blame in job.status.blamed] == [full]
     elsewhere = await world.node("n2", gpus=1)
     job = await world.phase("a", Phase.SUCCEEDED)
     assert job.status.attempts[-1].workers[0].node == elsewhere
-    await world.kubectl("delete", "pod", "-n", world.project, "thief", "--force", "--grace-period=0")
 
 
 @pytest.mark.slow
