@@ -42,11 +42,13 @@ class KubeletsCopy:
         self.gone: set[str] = set()
         self.ended = asyncio.Event()
         self.asked = 0
+        self.pause_s = 0.0
 
     async def stream(self, pod: Pod, *, follow: bool) -> AsyncIterator[bytes]:
         self.asked += 1
         if pod.uid in self.gone:
             raise LookupError("no such container")
+        await asyncio.sleep(self.pause_s)
         copy = self.copies[pod.uid]
         for at in range(0, len(copy), 1000):
             yield copy[at : at + 1000]

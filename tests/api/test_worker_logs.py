@@ -141,6 +141,17 @@ async def test_what_was_not_shipped_comes_from_the_kubelet(tailed: LogWorld, cop
     assert (await tailed.source.read(pod.uid, 0, 1 << 20)).ended, "it is kept, the pod need not be"
 
 
+async def test_a_follower_waits_for_what_a_slow_kubelet_still_has(tailed: LogWorld, copy: KubeletsCopy):
+    job = await tailed.job()
+    pod = await tailed.pod(job)
+    await tailed.post(pod, 0, WHOLE[:60_000])
+    copy.copies[pod.uid], copy.pause_s = WHOLE, 2.0
+    following = asyncio.create_task(tailed.log(job, follow=True))
+    await tailed.status(job, phase="Failed", finishedAt="2026-01-01T00:00:00Z")
+    await tailed.end(pod, None)
+    assert (await asyncio.wait_for(following, 10)).content == WHOLE
+
+
 async def test_what_nobody_has_any_more_is_said_to_be_missing(tailed: LogWorld, copy: KubeletsCopy):
     pod = await tailed.pod(await tailed.job())
     await tailed.post(pod, 0, WHOLE[:30])

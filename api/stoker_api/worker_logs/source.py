@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 BARE_AFTER_S = 5.0
 """A container that ran this long without a post may have no supervisor: its log is fetched when somebody reads it."""
+COMPLETING_S = 10.0
+"""How much longer than asked a reader waits for the rest of a log whose worker was killed."""
 _COMPLETERS = 4
 _TRIES_S = (1.0, 5.0, 15.0)
 _SWEEP_S = 60.0
@@ -92,10 +94,9 @@ class WorkerLogSource:
         waiters = self._waiters.setdefault(pod_uid, set())
         waiters.add(future)
         try:
-            async with asyncio.timeout(timeout_s):
-                await future
-        except TimeoutError:
-            pass
+            await asyncio.wait([future], timeout=timeout_s)
+            if not future.done() and pod_uid in self._queued:  # its rest is on its way from the kubelet
+                await asyncio.wait([future], timeout=COMPLETING_S)
         finally:
             waiters.discard(future)
             if not waiters and self._waiters.get(pod_uid) is waiters:
@@ -130,7 +131,8 @@ class WorkerLogSource:
         elif pod.ended and pod.uid not in self._queued and not self._shipped.is_complete(pod.uid):
             self._queued.add(pod.uid)
             self._ended.put_nowait((pod.uid, 0))
-        self._tell(pod.uid)
+        if pod.uid not in self._queued:  # else told when the log is complete: what wakes a reader now may end it
+            self._tell(pod.uid)
 
     def _on_job(self, change: Change[TrainingJob]) -> None:
         if change.new is None:
