@@ -2,7 +2,7 @@
 
 Called by the node agent at its start (folder: 4 ms of CPU less per worker than the zipapp, which runpy and zipimport
 take; measured on 3.11), by whoever builds an image (zipapp) and as a pod's init container:
-`python -m stoker_worker.bundle [install] /stoker`. Never imported by the supervisor itself.
+`python -m stoker_worker.bundle install /stoker`. Never imported by the supervisor itself.
 """
 
 from __future__ import annotations
@@ -83,10 +83,8 @@ def install(folder: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    if len(argv) == 1 and argv[0].startswith("/"):
-        argv = ["install", *argv]
     if len(argv) != 2 or argv[0] != "install":
-        print("usage: python -m stoker_worker.bundle [install] <folder>", file=sys.stderr)  # noqa: T201
+        print("usage: python -m stoker_worker.bundle install <folder>", file=sys.stderr)  # noqa: T201
         return 64
     try:
         install(argv[1])

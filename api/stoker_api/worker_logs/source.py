@@ -12,16 +12,13 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 
-from pydantic import ValidationError
-
 from stoker.spec.job import TrainingJob
-from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
-from stoker.spec.pod import CONTAINER, Pod
-from stoker.spec.worker import ExitRecord
+from stoker.spec.pod import Pod
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker_api.ports import LogChunk
 
+from .pods import exit_record, owner_of, running_since_s
 from .pull import Puller
 from .storage import LogGone, LogsFull, ShippedLogs
 from .stored import LogOwner
@@ -64,7 +61,7 @@ class WorkerLogSource:
     def owner_of(self, pod_uid: str) -> LogOwner | None:
         """Whose log this pod's is; None if neither the pod nor a log of it is known, or its job is gone."""
         pod = self._pods.by_uid(pod_uid)
-        owner = self._shipped.owner(pod_uid) if pod is None else _owner(pod)
+        owner = self._shipped.owner(pod_uid) if pod is None else owner_of(pod)
         return owner if owner is not None and self._jobs.by_uid(owner.job_uid) is not None else None
 
     async def take(self, pod_uid: str, owner: LogOwner, offset: int, data: bytes, *, lost: bool = False) -> int:
@@ -208,7 +205,7 @@ class WorkerLogSource:
             return
         if self._shipped.size(pod_uid) is not None and not self._shipped.is_pulled(pod_uid):
             return
-        began = _running_since_s(pod)
+        began = running_since_s(pod)
         owner = self.owner_of(pod_uid)
         if owner is not None and began is not None and self._clock.now().timestamp() - began > BARE_AFTER_S:
             self._puller.follow(pod, owner)
@@ -225,35 +222,3 @@ class WorkerLogSource:
         for future in self._waiters.get(pod_uid, ()):
             if not future.done():
                 future.set_result(None)
-
-
-def exit_record(pod: Pod) -> ExitRecord | None:
-    """What the pod's supervisor said at its end; None: nothing, or nothing of ours."""
-    terminated = pod.terminated
-    try:
-        record = ExitRecord.model_validate_json(terminated.message) if terminated is not None else None
-    except ValidationError:
-        return None
-    return record if record is not None and record.pod_uid == pod.uid else None
-
-
-def _owner(pod: Pod) -> LogOwner | None:
-    labels = pod.metadata.labels
-    try:
-        return LogOwner(
-            project=pod.metadata.namespace,
-            job_name=labels[LABEL_JOB],
-            job_uid=labels[LABEL_JOB_UID],
-            attempt=int(labels[LABEL_ATTEMPT]),
-            worker=int(labels[LABEL_WORKER]),
-        )
-    except (KeyError, ValueError):
-        return None
-
-
-def _running_since_s(pod: Pod) -> float | None:
-    for status in pod.status.container_statuses:
-        running = status.state.running
-        if status.name == CONTAINER and running is not None and running.started_at is not None:
-            return running.started_at.timestamp()
-    return None
