@@ -61,6 +61,7 @@ class World:
     def __init__(self, workers: int, rng: random.Random, *, real: bool = False) -> None:
         self.real = real
         self.lost: dict[str, datetime] = {}
+        self.zombies: set[str] = set()
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.rng = rng
         self.job = TrainingJob(
@@ -187,6 +188,8 @@ class World:
     def cluster(self, action: str) -> None:
         """What a scheduler, a kubelet, an administrator do with a pod, or with its node."""
         if action == "report":
+            # Who was given up and is there after all is stopped by its own kubelet: it is under deletion.
+            self.zombies |= {pod.uid for pod in self.pods.values() if self._given_up(pod)}
             self.lost.clear()
             return
         if action == "finish deletion":  # the API server lets go of what nobody holds
@@ -266,7 +269,7 @@ class World:
         live = {
             pod.metadata.labels[LABEL_ATTEMPT]
             for pod in self.pods.values()
-            if not pod.ended and not self._given_up(pod) and pod.metadata.finalizers
+            if not pod.ended and not self._given_up(pod) and pod.uid not in self.zombies and pod.metadata.finalizers
         }
         assert len(live) <= 1, f"attempts {live} run side by side"
         if live:

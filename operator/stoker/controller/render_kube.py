@@ -41,7 +41,7 @@ from .render import RECIPE_COMMAND, grace_s, node_of, owned_by, pod_metadata, po
 from .render_volumes import STOKER_DIR, checkpoint_root, mounts, volumes
 
 START = ("/bin/sh", f"{STOKER_DIR}/start")
-INSTALL = ("python", "-m", "stoker_worker.bundle", STOKER_DIR)
+INSTALL = ("python", "-m", "stoker_worker.bundle", "install", STOKER_DIR)
 """Puts the supervisor (`worker.pyz`, `start`) where every worker finds it."""
 MASTER_PORT = 29400
 GRACE_MARGIN_S = 15
