@@ -19,10 +19,11 @@ from stoker.spec.job import JOBS
 from stoker.spec.meta import Key, Kind, ObjectMeta, OwnerReference, Resource
 from stoker.spec.names import GROUP
 from stoker.spec.node import NODES
-from stoker.spec.pod import PODS
+from stoker.spec.pod import PODS, Pod
 from stoker.store.port import Invalid, NotFound
 
 from .nodes import NodeView, gpu_node
+from .views import PodView
 
 T = TypeVar("T", bound=Resource)
 
@@ -68,7 +69,8 @@ def wire(kind: Kind[T]) -> Wire[T]:
         nodes = cast("Callable[[Any], T]", gpu_node)
         return Wire(kind, "/api/v1", "nodes", "v1", "Node", NodeView, convert=nodes, read_only=True)
     root = f"/api/{kind.api_version}" if "/" not in kind.api_version else f"/apis/{kind.api_version}"
-    return Wire(kind, root, kind.plural, kind.api_version, kind.kind, kind.model)
+    view = PodView if kind.model is Pod else kind.model
+    return Wire(kind, root, kind.plural, kind.api_version, kind.kind, view)
 
 
 def new_manifest(wire: Wire[T], obj: T) -> bytes:
