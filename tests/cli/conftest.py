@@ -34,6 +34,11 @@ class Script:
     requests: list[Request] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def posted(self) -> list[Request]:
+        """What was submitted."""
+        return [request for request in self.requests if request.method == "POST"]
+
     def on(self, method: str, path: str, *answers: Answer) -> None:
         self.routes[method, path] = list(answers)
 

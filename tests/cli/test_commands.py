@@ -39,12 +39,13 @@ def test_a_command_line_becomes_a_job(stoker: Any, script: Any, make_job: Any, t
     script.on("POST", JOBS, script.json(make_job("train-abc"), 201))
     result = stoker(
         *("submit", "--gpus", "2", "-w", "3", "--queue", "q", "--priority", "5", "--cpu", "4", "--memory", "8Gi"),
+        *("--runtime", "rdma", "--ttl", "7d"),
         *("-e", "A=1=2", "-e", "HOST", "--max-duration", "2h", "--name", "n", "--idempotency-key", "k"),
         *("--", sys.executable, "train.py", "--lr", "0.1", "-v"),
         env={"HOST": "box"},
     )
     assert (result.exit_code, result.stdout) == (0, "train-abc\n")
-    (request,) = script.requests
+    (request,) = script.posted
     assert request.headers["idempotency-key"] == "k"
     assert request.body == {
         "metadata": {"name": "n"},
@@ -55,6 +56,8 @@ def test_a_command_line_becomes_a_job(stoker: Any, script: Any, make_job: Any, t
             "gpusPerWorker": 2,
             "cpu": "4",
             "memory": "8Gi",
+            "runtime": "rdma",
+            "ttlAfterFinished": "7d",
             "env": {"A": "1=2", "HOST": "box"},
             "stop": {"maxDuration": "2h"},
             "trainer": {
@@ -74,10 +77,10 @@ def test_on_this_machine_the_users_own_program_is_meant(
     monkeypatch.setenv("PATH", str(program.parent))
     script.on("POST", JOBS, script.json(make_job(), 201))
     assert stoker("submit", "python", "train.py").exit_code == 0, "also without --"
-    assert script.requests[0].body["spec"]["trainer"]["command"] == [str(program), "train.py"]
+    assert script.posted[0].body["spec"]["trainer"]["command"] == [str(program), "train.py"]
     missing = stoker("submit", "--", "no-such-program")
     assert (missing.exit_code, "no program 'no-such-program'" in missing.stderr) == (2, True)
-    assert len(script.requests) == 1
+    assert len(script.posted) == 1
 
 
 def test_on_another_machine_the_words_stay_as_they_are(
@@ -88,7 +91,17 @@ def test_on_another_machine_the_words_stay_as_they_are(
     monkeypatch.setattr(Endpoint, "loopback", property(lambda _: False))
     script.on("POST", JOBS, script.json(make_job(), 201))
     assert CliRunner().invoke(cli, ["--server", script.url, "submit", "--", "python", "x.py"]).exit_code == 0
-    assert script.requests[0].body == {"spec": {"trainer": {"command": ["python", "x.py"]}}}
+    assert script.posted[0].body == {"spec": {"trainer": {"command": ["python", "x.py"]}}}
+
+
+def test_a_cluster_behind_a_port_forward_is_not_this_machine(stoker: Any, script: Any, make_job: Any) -> None:
+    script.on("POST", JOBS, script.json(make_job(), 201))
+    script.on("GET", "/version", script.json({"version": "1", "apiVersion": "stoker.dev/v1alpha1", "mode": "Cluster"}))
+    assert stoker("submit", "--", "no-such-program-here", "x.py").exit_code == 0
+    assert script.posted[-1].body == {"spec": {"trainer": {"command": ["no-such-program-here", "x.py"]}}}
+    assert stoker("submit", "--image", "registry.example/train:1", "--", "python", "x.py").exit_code == 0
+    trainer = {"command": ["python", "x.py"], "image": "registry.example/train:1"}
+    assert script.posted[-1].body == {"spec": {"trainer": trainer}}
 
 
 def test_files_overrides_and_the_line_of_a_fault(stoker: Any, script: Any, make_job: Any, tmp_path: Path) -> None:
@@ -99,7 +112,7 @@ def test_files_overrides_and_the_line_of_a_fault(stoker: Any, script: Any, make_
     result = stoker("submit", "-f", str(path), "--set", "spec.priority=3", "--gpus", "1", "--idempotency-key", "k")
     assert (result.exit_code, result.stdout) == (1, "one\n")
     assert result.stderr == f"stoker: spec.cpu ({path}:5): 'x' is no quantity\n"
-    first, second = script.requests
+    first, second = script.posted
     assert first.body["spec"] == {
         "cpu": 1,
         "priority": 3,
@@ -114,7 +127,7 @@ def test_dry_run_shows_the_whole_job(stoker: Any, script: Any, make_job: Any) ->
     text = "spec: {trainer: {recipe: image-classification}}"
     result = stoker("submit", "-f", "-", "--dry-run", "-o", "yaml", input=text)
     assert result.exit_code == 0 and yaml.safe_load(result.stdout)["metadata"]["name"] == "digits-x"
-    assert script.requests[0].query == {"dryRun": "true"}
+    assert script.posted[0].query == {"dryRun": "true"}
 
 
 @pytest.mark.parametrize(
@@ -184,6 +197,33 @@ def test_verbs_go_on_after_a_refusal(stoker: Any, script: Any, make_job: Any) ->
     assert result.exit_code == 1
     assert result.stdout == "a: cancel requested; it is Running\nc: cancel requested; it is Queued\n"
     assert result.stderr == f"stoker: b: nothing at {JOBS}/b/cancel\n"
+
+
+def test_delete(stoker: Any, script: Any) -> None:
+    script.on("DELETE", f"{JOBS}/a", script.json({}, 200))
+    script.on("DELETE", f"{JOBS}/c", script.cut, script.problem(404, "NotFound", "gone"))
+    result = stoker("delete", "a", "b", "c")
+    assert (result.exit_code, result.stdout) == (1, "a deleted\nc deleted\n"), "c: our own first try did it"
+    assert result.stderr == f"stoker: b: nothing at {JOBS}/b\n"
+
+
+def test_runtimes(stoker: Any, script: Any) -> None:
+    plain = {"metadata": {"name": "plain"}, "spec": {}}
+    spec = {
+        "image": "registry.example/train:1",
+        "nodeSelector": {"gpu": "h200"},
+        "checkpoints": {"template": {"size": "100Gi"}},
+        "projects": ["vision"],
+    }
+    rdma = {"metadata": {"name": "rdma"}, "spec": spec}
+    script.on("GET", "/v1/runtimes", script.json({"items": [plain, rdma]}))
+    script.on("GET", "/v1/runtimes/rdma", script.json(rdma))
+    assert [line.split() for line in stoker("get", "runtimes").stdout.splitlines()] == [
+        ["NAME", "IMAGE", "CHECKPOINTS", "NODES", "PROJECTS"],
+        ["plain", "-", "not", "kept", "any", "all"],
+        ["rdma", "registry.example/train:1", "100Gi", "each", "gpu=h200", "vision"],
+    ]
+    assert json.loads(stoker("get", "runtime", "rdma", "-o", "json").stdout)["spec"]["image"] == spec["image"]
 
 
 def test_queues(stoker: Any, script: Any) -> None:

@@ -27,13 +27,25 @@ from stoker.spec.job import ENDED, Phase, TrainingJob, TrainingJobSpec
 from stoker.spec.names import DEFAULT_PROJECT
 from stoker.spec.queue import QueueSpec
 from stoker.spec.reasons import Explanation
+from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
 
 from .config import Endpoint, find_server
 from .errors import ApiError, StokerError, TimedOut, Unreachable
 from .following import Following
 from .log_text import LogReader
 from .sse import Frame
-from .views import EventSeen, JobChanged, JobEnd, JobEnded, JobUpdate, LogChunk, NodeView, QueueView, Whoami
+from .views import (
+    EventSeen,
+    JobChanged,
+    JobEnd,
+    JobEnded,
+    JobUpdate,
+    LogChunk,
+    NodeView,
+    QueueView,
+    ServerVersion,
+    Whoami,
+)
 from .wire import Lost, Wire
 
 ALL_PROJECTS = "-"
@@ -150,6 +162,10 @@ class Client:
                 raise
             return job
 
+    def delete(self, name: str, *, project: str | None = None) -> None:
+        """Delete the job with its events and logs; one that runs is stopped first, with its grace."""
+        self._delete(self._job(name, project))
+
     def explain(self, name: str, *, project: str | None = None) -> Explanation:
         """Why the job is where it is, and what would start it."""
         return self._parse(Explanation, self._wire.call("GET", f"{self._job(name, project)}/explain").body)
@@ -244,7 +260,7 @@ class Client:
         except Lost as lost:
             raise self._wire.unreachable(lost) from None
 
-    # queues, nodes, identity
+    # queues, runtimes, nodes, identity
 
     def queues(self) -> tuple[QueueView, ...]:
         return self._items(QueueView, "/v1/queues")
@@ -259,18 +275,33 @@ class Client:
 
     def delete_queue(self, name: str) -> None:
         """Raises: ApiError 409 while jobs that have not ended use it."""
-        try:
-            self._wire.call("DELETE", f"/v1/queues/{quote(name, safe='')}")
-        except ApiError as error:
-            # As with retry: gone may mean that our own first try was carried out.
-            if error.status != 404 or error.tries == 1:
-                raise
+        self._delete(f"/v1/queues/{quote(name, safe='')}")
+
+    def runtimes(self) -> tuple[TrainingRuntime, ...]:
+        """How workers may run on this cluster; none on one machine."""
+        return self._items(TrainingRuntime, "/v1/runtimes")
+
+    def runtime(self, name: str) -> TrainingRuntime:
+        return self._parse(TrainingRuntime, self._wire.call("GET", f"/v1/runtimes/{quote(name, safe='')}").body)
+
+    def put_runtime(self, name: str, spec: TrainingRuntimeSpec | Mapping[str, Any]) -> TrainingRuntime:
+        """The runtime, created or with its whole spec replaced (an administrator's)."""
+        body = {"spec": _plain(spec) if isinstance(spec, TrainingRuntimeSpec) else dict(spec)}
+        path = f"/v1/runtimes/{quote(name, safe='')}"
+        return self._parse(TrainingRuntime, self._wire.call("PUT", path, body=body).body)
+
+    def delete_runtime(self, name: str) -> None:
+        """Raises: ApiError 409 while jobs that have not ended name it."""
+        self._delete(f"/v1/runtimes/{quote(name, safe='')}")
 
     def nodes(self) -> tuple[NodeView, ...]:
         return self._items(NodeView, "/v1/nodes")
 
     def whoami(self) -> Whoami:
         return self._parse(Whoami, self._wire.call("GET", "/v1/whoami").body)
+
+    def version(self) -> ServerVersion:
+        return self._parse(ServerVersion, self._wire.call("GET", "/version").body)
 
     # helpers
 
@@ -279,6 +310,14 @@ class Client:
 
     def _job(self, name: str, project: str | None) -> str:
         return f"{self._jobs(project)}/{quote(name, safe='')}"
+
+    def _delete(self, path: str) -> None:
+        try:
+            self._wire.call("DELETE", path)
+        except ApiError as error:
+            # As with retry: gone may mean that our own first try was carried out.
+            if error.status != 404 or error.tries == 1:
+                raise
 
     def _act(self, name: str, verb: str, project: str | None) -> TrainingJob:
         return self._parse(TrainingJob, self._wire.call("POST", f"{self._job(name, project)}/{verb}").body)

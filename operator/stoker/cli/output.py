@@ -21,6 +21,7 @@ from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.meta import Resource, StatusModel
 from stoker.spec.quantity import format_bytes, format_cpu, format_duration
 from stoker.spec.reasons import Explanation
+from stoker.spec.runtime import CheckpointStore, TrainingRuntime
 from stoker.spec.worker import Progress
 
 from .views import NodeView, QueueView
@@ -216,7 +217,7 @@ def explanation_text(name: str, why: Explanation) -> str:
     return "\n".join(lines)
 
 
-# Queues and nodes
+# Queues, runtimes and nodes
 
 
 def queue_table(queues: Iterable[QueueView]) -> tuple[list[Column], list[list[str]]]:
@@ -244,6 +245,31 @@ def queue_table(queues: Iterable[QueueView]) -> tuple[list[Column], list[list[st
             ]
         )
     return columns, rows
+
+
+def runtime_table(runtimes: Iterable[TrainingRuntime]) -> tuple[list[Column], list[list[str]]]:
+    columns = [Column("NAME"), Column("IMAGE", cut=True), Column("CHECKPOINTS"), Column("NODES", cut=True)]
+    columns.append(Column("PROJECTS", cut=True))
+    rows = []
+    for runtime in runtimes:
+        spec = runtime.spec
+        rows.append(
+            [
+                runtime.metadata.name,
+                spec.image or DASH,
+                _checkpoints_text(spec.checkpoints),
+                ",".join(f"{name}={value}" for name, value in spec.node_selector.items()) or "any",
+                "all" if spec.projects is None else ",".join(spec.projects),
+            ]
+        )
+    return columns, rows
+
+
+def _checkpoints_text(store: CheckpointStore | None) -> str:
+    """Where jobs that name no claim keep checkpoints: 'not kept', 'claim scratch', '100Gi each'."""
+    if store is None:
+        return "not kept"
+    return f"claim {store.claim}" if store.template is None else f"{store.template.size} each"
 
 
 def node_table(nodes: Iterable[NodeView]) -> tuple[list[Column], list[list[str]]]:

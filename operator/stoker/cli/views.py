@@ -40,6 +40,13 @@ class Whoami(StatusModel):
     projects: tuple[str, ...] = ()
 
 
+class ServerVersion(StatusModel):
+    version: str
+    api_version: str = ""
+    mode: str = "OneMachine"
+    """`OneMachine` (`stoker up`) or `Cluster`."""
+
+
 class JobEnd(StatusModel):
     phase: Phase
     reason: str = ""

@@ -1,4 +1,4 @@
-"""`stoker cancel | suspend | resume | retry`: one verb, any number of jobs."""
+"""`stoker cancel | suspend | resume | retry | delete`: one verb, any number of jobs."""
 
 from __future__ import annotations
 
@@ -65,3 +65,21 @@ def resume(client: Client, jobs: tuple[str, ...], form: str) -> None:
 def retry(client: Client, jobs: tuple[str, ...], form: str) -> None:
     """Queue each Failed or Cancelled JOB once more; it goes on from its newest checkpoint."""
     _act(client, "retry", jobs, form)
+
+
+@click.command(short_help="Delete jobs, with their events and logs.")
+@jobs_argument
+@connected
+def delete(client: Client, jobs: tuple[str, ...]) -> None:
+    """Delete each JOB with its events and logs. One that runs is stopped first; `stoker cancel` keeps it."""
+    refused = 0
+    for name in jobs:
+        try:
+            client.delete(name)
+        except ApiError as error:
+            click.echo(f"stoker: {name}: {error}", err=True)
+            refused += 1
+        else:
+            click.echo(f"{name} deleted")
+    if refused:
+        raise click.exceptions.Exit(1)

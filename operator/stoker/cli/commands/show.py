@@ -12,7 +12,7 @@ from stoker.cli.errors import ApiError, BadInput
 from .common import complete_jobs, connected, job_argument, output_option
 
 NEWEST = 50
-_KINDS = {"job": "jobs", "queue": "queues", "node": "nodes"}
+_KINDS = {"job": "jobs", "queue": "queues", "node": "nodes", "runtime": "runtimes"}
 
 
 @click.command(short_help="List jobs, newest first.")
@@ -26,14 +26,14 @@ def ls(client: Client, queue: str | None, phases: str | None, everything: bool, 
     _list(client, queue, phases, everything, form)
 
 
-@click.command(short_help="Show a job, or jobs, queues or nodes.")
-@click.argument("what", metavar="JOB|jobs|queues|nodes", shell_complete=complete_jobs)
+@click.command(short_help="Show a job, or jobs, queues, nodes or runtimes.")
+@click.argument("what", metavar="JOB|jobs|queues|nodes|runtimes", shell_complete=complete_jobs)
 @click.argument("name", required=False)
 @output_option("table", "json", "yaml")
 @connected
 def get(client: Client, what: str, name: str | None, form: str) -> None:
-    """Show one job; or all `jobs`, `queues` or `nodes`, or the one called NAME of them."""
-    from stoker.cli.output import echo_data, echo_table, job_details, node_table, queue_table
+    """Show one job; or all `jobs`, `queues`, `nodes` or `runtimes`, or the one called NAME of them."""
+    from stoker.cli.output import echo_data, echo_table, job_details, node_table, queue_table, runtime_table
 
     kind = _KINDS.get(what, what)
     if kind == "queues":
@@ -42,6 +42,12 @@ def get(client: Client, what: str, name: str | None, form: str) -> None:
             echo_table(*queue_table(queues))
         else:
             echo_data(queues[0] if name else queues, form)
+    elif kind == "runtimes":
+        runtimes = (client.runtime(name),) if name else client.runtimes()
+        if form == "table":
+            echo_table(*runtime_table(runtimes))
+        else:
+            echo_data(runtimes[0] if name else runtimes, form)
     elif kind == "nodes":
         nodes = [node for node in client.nodes() if name in (None, node.metadata.name)]
         if name and not nodes:
@@ -53,7 +59,7 @@ def get(client: Client, what: str, name: str | None, form: str) -> None:
     elif kind == "jobs" and name is None:
         _list(client, None, None, False, form)
     elif kind != "jobs" and name is not None:
-        raise BadInput(f"`stoker get {what} {name}`: one job at a time, or: jobs, queues, nodes")
+        raise BadInput(f"`stoker get {what} {name}`: one job at a time, or: jobs, queues, nodes, runtimes")
     else:
         job = client.get(name or what)
         if form == "table":

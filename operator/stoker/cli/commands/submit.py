@@ -42,6 +42,9 @@ def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "-e", "--env", "env", multiple=True, metavar="K=V", help="A variable; K alone passes yours on."
             ),
+            click.option("--image", help="The container image to run the command in; on a cluster."),
+            click.option("--runtime", help="The TrainingRuntime to run in; on a cluster."),
+            click.option("--ttl", metavar="DURATION", help="Delete the job this long after its end, for example 7d."),
             click.option("--max-duration", metavar="DURATION", help="Stop after running this long, for example 2h."),
             click.option("--idempotency-key", metavar="KEY", help="Submitting twice with one key makes one job."),
         ]
@@ -116,17 +119,34 @@ def _manifests(client: Client, given: dict[str, Any]) -> list[Manifest]:
         manifests = [manifest for path in files for manifest in read_manifests(path)]
     for manifest in manifests:
         _apply(manifest.body, given)
-        if client.endpoint.loopback:
+    if any(_is_command(manifest.body["spec"]) for manifest in manifests) and _on_this_machine(client):
+        for manifest in manifests:
             _make_local(manifest.body["spec"])
     return manifests
 
 
+def _on_this_machine(client: Client) -> bool:
+    """The server is a `stoker up` of this machine; a cluster's may be here by a port-forward, its workers are not."""
+    if client.endpoint.local or not client.endpoint.loopback:
+        return client.endpoint.local
+    try:
+        return client.version().mode != "Cluster"
+    except ApiError:
+        return True
+
+
+def _is_command(spec: Any) -> bool:
+    """A command that means this machine's program, if the server is here."""
+    trainer = spec.get("trainer") if isinstance(spec, dict) else None
+    return isinstance(trainer, dict) and "command" in trainer and not {"workingDir", "image"} & trainer.keys()
+
+
 def _make_local(spec: Any) -> None:
     """On this very machine, a command means the user's own program and folder; elsewhere the words as they stand."""
-    trainer = spec.get("trainer") if isinstance(spec, dict) else None
-    if not isinstance(trainer, dict) or "workingDir" in trainer:
+    if not _is_command(spec):
         return
-    command = trainer.get("command")
+    trainer = spec["trainer"]
+    command = trainer["command"]
     if not isinstance(command, list) or not command or not isinstance(command[0], str):
         return  # a recipe, or something the server refuses in better words
     found = shutil.which(command[0])
@@ -146,8 +166,12 @@ def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:
         "workers": given["workers"],
         "cpu": given["cpu"],
         "memory": given["memory"],
+        "runtime": given["runtime"],
+        "ttlAfterFinished": given["ttl"],
     }
     spec.update({name: value for name, value in fields.items() if value is not None})
+    if given["image"] is not None and isinstance(trainer := spec.setdefault("trainer", {}), dict):
+        trainer["image"] = given["image"]
     if given["max_duration"]:
         spec["stop"] = {**(spec.get("stop") or {}), "maxDuration": given["max_duration"]}
     if given["env"]:

@@ -1,0 +1,112 @@
+"""Deleting jobs, training runtimes, and what one machine can't do."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.spec.job import JOBS, TrainingJobSpec
+from stoker_api.jobs.one_machine import needs_cluster
+
+ONE = "/v1/projects/alpha/jobs/one"
+
+
+async def test_a_deleted_job_is_gone_at_once(world, body):
+    job = await world.status(await world.job("one"), phase="Running", attempt=1)
+    tag = (await world.call("GET", ONE)).headers["etag"]
+    await world.status(job, message="moved on")
+    stale = await world.call("DELETE", ONE, headers={"If-Match": tag})
+    assert stale.status_code == 412 and stale.json()["code"] == "PreconditionFailed"
+    tag = (await world.call("GET", ONE)).headers["etag"]
+    done = await world.call("DELETE", ONE, headers={"If-Match": tag})
+    assert (done.status_code, done.content) == (204, b"")
+    assert (await world.call("GET", ONE)).status_code == 404
+    assert (await world.call("GET", "/v1/projects/alpha/jobs")).json()["items"] == []
+    assert (await world.call("DELETE", ONE)).status_code == 404
+    assert await world.names() == []
+    again = await world.job("one")
+    assert again.uid != job.uid and again.status.attempt == 0
+
+
+async def test_a_key_is_free_again_with_its_job(world, body):
+    first = await world.submit(**body("one"), key="k")
+    assert (await world.call("DELETE", ONE)).status_code == 204
+    second = await world.submit(**body("one"), key="k")
+    assert second.status_code == 201 and "idempotency-replayed" not in second.headers
+    assert second.json()["metadata"]["uid"] != first.json()["metadata"]["uid"]
+
+
+async def test_followers_of_a_deleted_job_hear_its_end(served, follow):
+    await served.job("one")
+    stream = follow(served, f"{ONE}/events")
+    assert (await anext(stream)).event == "job"
+    assert (await served.call("DELETE", ONE)).status_code == 204
+    assert [frame.event async for frame in stream][-1] == "end"
+
+
+RUNTIME = "/v1/runtimes/rdma"
+
+
+async def test_runtimes(world, body):
+    missing = await world.call("GET", RUNTIME)
+    assert (missing.status_code, missing.json()["code"]) == (404, "NotFound")
+    put = {"spec": {"extendedResources": {"rdma/hca": 1}, "projects": ["beta"]}}
+    made = await world.call("PUT", RUNTIME, who="admin", json=put)
+    if world.deps.runtimes is None:
+        assert (made.status_code, made.json()["code"]) == (422, "ClusterOnly")
+        assert (await world.call("GET", "/v1/runtimes")).json() == {"items": []}
+        assert (await world.call("DELETE", RUNTIME, who="admin")).status_code == 404
+        return
+    assert made.status_code == 201 and made.json()["spec"]["extendedResources"] == {"rdma/hca": 1}
+    assert (await world.call("GET", RUNTIME)).json() == made.json()
+    assert (await world.call("GET", "/v1/runtimes")).json() == {"items": [made.json()]}
+    unknown = await world.submit(**body("one", runtime="rmda"))
+    assert (unknown.status_code, unknown.json()["code"]) == (422, "UnknownRuntime")
+    assert "there is: none yet" in unknown.json()["detail"], "rdma is not for this project"
+    closed = await world.submit(**body("one", runtime="rdma"))
+    assert (closed.status_code, closed.json()["code"]) == (403, "RuntimeForbidden")
+    assert closed.json()["errors"][0]["pointer"] == "/spec/runtime"
+    tag = {"If-Match": made.headers["etag"]}
+    put["spec"] = {"security": {"addCapabilities": ["IPC_LOCK"]}}
+    changed = await world.call("PUT", RUNTIME, who="admin", json=put, headers=tag)
+    assert changed.status_code == 200 and "extendedResources" not in {
+        name for name, value in changed.json()["spec"].items() if value
+    }
+    assert (await world.call("PUT", RUNTIME, who="admin", json=put, headers=tag)).status_code == 412
+    job = await world.job("one", runtime="rdma")
+    in_use = await world.call("DELETE", RUNTIME, who="admin")
+    assert (in_use.status_code, in_use.json()["code"]) == (409, "RuntimeInUse")
+    await world.status(job, phase="Cancelled")
+    assert (await world.call("DELETE", RUNTIME, who="admin")).status_code == 204
+    assert (await world.call("GET", RUNTIME)).status_code == 404
+    bad = await world.call("PUT", "/v1/runtimes/Bad_Name", who="admin", json=put)
+    assert bad.json()["errors"][0]["pointer"] == "/name"
+    bad = await world.call("PUT", RUNTIME, who="admin", json={"spec": {"tolerations": [{"efect": "NoSchedule"}]}})
+    assert bad.status_code == 422 and bad.json()["errors"][0]["pointer"] == "/spec/tolerations/0/efect"
+
+
+CLUSTER_SPEC = {
+    "trainer": {"command": ["x"], "image": "registry.example/x:1"},
+    "data": [{"name": "sets", "claim": "sets"}],
+    "checkpoint": {"claim": "scratch"},
+}
+POINTERS = ["/spec/data", "/spec/checkpoint/claim", "/spec/trainer/image"]
+
+
+async def test_what_only_a_cluster_can_do(world):
+    answer = await world.submit(spec=CLUSTER_SPEC)
+    if world.deps.runtimes is not None:
+        assert answer.status_code == 201
+        return
+    assert (answer.status_code, answer.json()["code"]) == (422, "ClusterOnly")
+    assert [fault["pointer"] for fault in answer.json()["errors"]] == POINTERS
+    assert all("leave it out" in fault["detail"] for fault in answer.json()["errors"])
+    assert (await world.store.list(JOBS)).items == ()
+
+
+@pytest.mark.parametrize(
+    "given", [{"trainer": {"command": ["x"], "workingDir": "/y"}}, {"trainer": {"command": ["x"]}}]
+)
+def test_the_rest_needs_none(given):
+    assert needs_cluster(TrainingJobSpec.model_validate(given)) == []
+    named = needs_cluster(TrainingJobSpec.model_validate({**given, "runtime": "a"}))
+    assert [fault.pointer for fault in named] == ["/spec/runtime"]
