@@ -124,6 +124,16 @@ async def test_a_job_deleted_in_mid_run_leaves_no_pod(world: World) -> None:
     assert world.kubelet.held_gpus == 0
 
 
+async def test_an_ended_job_is_deleted_with_its_pods_when_its_time_is_over(world: World) -> None:
+    await world.node(gpus=1)
+    await world.submit("a", ttl_after_finished="300ms")
+    await world.submit("b")
+    await world.phase("a", Phase.SUCCEEDED)
+    await world.until(lambda: len(world.jobs) == 1, "the job gone")
+    await world.until(lambda: {p.metadata.name for p in world.pods.values()} <= {"b-1-0"}, "its pods gone")
+    await world.phase("b", Phase.SUCCEEDED)
+
+
 async def test_a_poison_object_does_not_stop_the_others(world: World) -> None:
     await world.node(gpus=2)
     world.kubelet.script = lambda pod: None if pod.metadata.name.startswith("bad") else 0
