@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from stoker.spec.job import JOBS, TrainingJob
 from testbed.cluster import Cluster
 from testbed.errors import BedError
 
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 JOB = """\
 apiVersion: stoker.dev/v1alpha1
 kind: TrainingJob
@@ -211,3 +213,8 @@ def test_two_managers_share_the_projects_of_a_queue(kubectl: Kubectl, namespace:
     found = kubectl("get", "queues.stoker.dev", namespace, "--output=jsonpath={.spec.projects}")
     kubectl("delete", "queues.stoker.dev", namespace)
     assert json.loads(found) == ["team-a", "team-b"]
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: str(path.name))
+def test_the_examples_are_taken_by_kubectl_too(path: Path, kubectl: Kubectl) -> None:
+    assert "created (server dry run)" in kubectl("create", "--dry-run=server", f"--filename={path}")
