@@ -20,7 +20,7 @@ from stoker.spec.reasons import Blocker
 
 from .blockers import blockers
 from .entries import Lane, Order, Verdict
-from .place import Spread, free_room, place, placed
+from .place import Spread, place, placed
 from .request import Request
 from .reservations import RESERVE_AFTER_S, Reservations, reserving_lanes, waits_long
 from .state import SchedulerState
@@ -176,8 +176,14 @@ def _reopen(state: SchedulerState, reservations_differ: bool) -> None:
 def _fits_on(state: SchedulerState, lane: Lane, slots: list[int]) -> bool:
     """One of the lane's workers would fit on one of these nodes: without that, what they freed is of no use to it."""
     table, request = state.nodes, lane.request
-    door, wanted = table.open_for(request.nodes), tuple(free_room(table, request, None).wanted(request))
+    door = table.open_for(request.nodes)
+    free = table.free_for(request.filter) if request.gpus else table.free_gpu
     return any(
-        door[slot] and all(free[slot] >= need for need, free in wanted) and table.names[slot] not in lane.avoid
+        door[slot]
+        and (not request.gpus or free[slot] >= request.gpus)
+        and (not request.cpu or table.free_cpu[slot] >= request.cpu)
+        and (not request.memory or table.free_mem[slot] >= request.memory)
+        and all(table.extended[name].free[slot] >= count for name, count in request.extended)
+        and table.names[slot] not in lane.avoid
         for slot in slots
     )

@@ -236,12 +236,16 @@ class NodeTable:
                 self._fill_gpus(gpus, wanted, slot)
 
     def _count(self, slot: int, claim: Claim, sign: int, lasting: bool) -> None:
-        amounts = claim.request.times(sign * claim.workers)
-        for (_, rest, free), amount in zip(self._triples(), amounts, strict=True):
-            if amount:
-                self._journal.cell(free, slot, free[slot] + amount)
-                if lasting:
-                    self._journal.cell(rest, slot, rest[slot] + amount)
+        gpus, cpu, memory = claim.request.times(sign * claim.workers)
+        cell = self._journal.cell
+        cell(self.free_cpu, slot, self.free_cpu[slot] + cpu)
+        cell(self.free_mem, slot, self.free_mem[slot] + memory)
+        if gpus:
+            cell(self.free_gpu, slot, self.free_gpu[slot] + gpus)
+        if lasting:
+            cell(self.rest_cpu, slot, self.rest_cpu[slot] + cpu)
+            cell(self.rest_mem, slot, self.rest_mem[slot] + memory)
+            cell(self.rest_gpu, slot, self.rest_gpu[slot] + gpus)
 
     def _fill_gpus(self, view: GpuView, wanted: GpuFilter, slot: int) -> None:
         groups = self._groups.get(slot, ())

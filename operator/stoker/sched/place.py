@@ -31,10 +31,16 @@ class Room(NamedTuple):
     extended: tuple[Column, ...]
     """In the order of the request's."""
 
-    def wanted(self, request: Request) -> Iterator[tuple[int, Column]]:
+    def wanted(self, request: Request) -> list[tuple[int, Column]]:
         """(need per worker, what there is) of all that the request asks for."""
-        needs = (request.gpus, request.cpu, request.memory, *(count for _, count in request.extended))
-        return ((need, column) for need, column in zip(needs, (*self[:3], *self.extended), strict=True) if need)
+        found = [(request.gpus, self.gpu)] if request.gpus else []
+        if request.cpu:
+            found.append((request.cpu, self.cpu))
+        if request.memory:
+            found.append((request.memory, self.memory))
+        if request.extended:
+            found += [(count, column) for (_, count), column in zip(request.extended, self.extended, strict=True)]
+        return found
 
 
 class Keep:
@@ -123,7 +129,7 @@ def _place_one(table: NodeTable, request: Request, avoid: Collection[str], free:
 
 def free_room(table: NodeTable, request: Request, keep: Keep | None) -> Room:
     """What is free now, less what is kept for others."""
-    extended = tuple(table.extended[name].free for name, _ in request.extended)
+    extended = tuple([table.extended[name].free for name, _ in request.extended]) if request.extended else ()
     if keep is None:
         return Room(table.free_for(request.filter), table.free_cpu, table.free_mem, extended)
     return Room(
