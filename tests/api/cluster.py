@@ -36,6 +36,7 @@ CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "crds"
 PEOPLE = {"alice": "alpha", "bob": "beta", "reader": "alpha", "admin": "alpha", "nobody": "alpha"}
 API = "stoker-api"
 NODE = "node-a"
+GRANTED = "api-test-granted"
 
 ALL_VERBS = ["get", "list", "watch", "create", "update", "patch", "delete"]
 
@@ -182,13 +183,27 @@ class Hands:
         else:
             await self.send("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status}, MERGE_PATCH)
 
+    async def grant(self, who: str, namespace: str, *rules: tuple[str, list[str], list[str]]) -> None:
+        """A role in the namespace until the next `wipe`: (resource, verbs, names)."""
+        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+        listed = [{**_rule(STOKER, [what], verbs), "resourceNames": names} for what, verbs, names in rules]
+        await self.send("POST", f"{path}/roles", {"metadata": {"name": GRANTED}, "rules": listed})
+        binding = _binding(GRANTED, who, namespace, ours=False)
+        binding["metadata"]["name"] = GRANTED
+        binding["roleRef"]["kind"] = "Role"
+        await self.send("POST", f"{path}/rolebindings", binding)
+
     async def wipe(self) -> None:
         """Nothing of ours is left but namespaces, accounts and the node."""
         objects = [(kind, obj.key) for kind in (JOBS, QUEUES, RUNTIMES) for obj in (await self.store.list(kind)).items]
         await asyncio.gather(*(self.store.delete(kind, key) for kind, key in objects))
         now = {"gracePeriodSeconds": 0}
         paths = [f"/api/v1/namespaces/{name}/{what}" for name in ("alpha", "beta") for what in ("pods", "events")]
-        await asyncio.gather(*(self.send("DELETE", path, now) for path in paths))
+        granted = [
+            f"/apis/rbac.authorization.k8s.io/v1/namespaces/alpha/{what}?fieldSelector=metadata.name%3D{GRANTED}"
+            for what in ("roles", "rolebindings")
+        ]
+        await asyncio.gather(*(self.send("DELETE", path, now) for path in (*paths, *granted)))
 
 
 @contextlib.asynccontextmanager
