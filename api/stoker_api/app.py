@@ -17,7 +17,7 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 
 from stoker import __version__
-from stoker.store.port import Conflict, Invalid, NotFound, StoreError
+from stoker.store.port import Conflict, Forbidden, Invalid, NotFound, StoreError
 
 from .access import authorize
 from .deps import Deps
@@ -109,6 +109,8 @@ async def _on_store_error(request: Request, error: Exception) -> Response:
             problem = Problem(Code.CONFLICT, "Others changed it at the same time; try again.", retry_after_s=1)
         case Invalid(errors=errors):
             problem = Problem(Code.INVALID_FIELDS, "; ".join(errors))
+        case Forbidden():  # a quota, an admission policy, a namespace that is going; or a permission of our own
+            problem = Problem(Code.FORBIDDEN, f"The cluster refuses it: {error}")
         case _:
             problem = Problem(Code.UNAVAILABLE, "The store can't answer now; try again.", retry_after_s=2)
     return problem.response(request.scope)

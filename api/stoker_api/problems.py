@@ -70,7 +70,7 @@ CATALOGUE: dict[Code, Entry] = {
     Code.BAD_REQUEST: Entry(400, "The request can't be understood"),
     Code.INVALID_JSON: Entry(400, "The body is no valid JSON"),
     Code.UNAUTHORIZED: Entry(401, "A valid token is needed"),
-    Code.FORBIDDEN: Entry(403, "The token does not allow this"),
+    Code.FORBIDDEN: Entry(403, "This is not allowed"),
     Code.FOREIGN_HOST: Entry(403, "The Host header names no name of this server"),
     Code.FOREIGN_ORIGIN: Entry(403, "Requests from other origins are refused"),
     Code.QUEUE_FORBIDDEN: Entry(403, "The queue is closed to this project or caller"),

@@ -204,6 +204,16 @@ async def test_lists_ask_once_for_all_then_for_each():
     assert [what[4] for what in reviews.asked[1:]] == ["", "a", "b"]
 
 
+async def test_a_quota_or_policy_is_told_in_its_own_words(world, body, monkeypatch):
+    async def refused(*_: Any) -> Any:
+        raise Forbidden("exceeded quota: jobs, used: 5, limited: 5")
+
+    monkeypatch.setattr(world.deps.store, "create", refused)
+    answer = await world.submit(**body("one"))
+    assert (answer.status_code, answer.json()["code"]) == (403, "Forbidden")
+    assert "exceeded quota: jobs" in answer.json()["detail"] and not answer.json()["retryable"]
+
+
 async def test_the_api_answers_503_while_the_cluster_can_not_be_asked(world, monkeypatch):
     async def broken(*_: Any) -> Any:
         raise IdentityUnavailable("down")
