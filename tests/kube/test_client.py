@@ -109,6 +109,12 @@ async def test_a_429_did_nothing_so_it_is_always_tried_again_when_told(server, c
     assert client.limit.refusals == 1 and client.limit.window == 8
 
 
+async def test_a_server_in_trouble_says_when_to_come_back(server, client):
+    server.answer(refuses(503, "ServiceUnavailable", Retry_After="1"), says({"ok": 1}))
+    await client.request(GET, "GET", "/x")
+    assert server.asked[1].at - server.asked[0].at >= 1.0
+
+
 async def test_no_answer_is_unavailable_in_time(server, client):
     server.answer(streams(then="hang"))
     call = Call("get", "TrainingJob", "p/a", timeout_s=0.1, tries=2)

@@ -1,6 +1,6 @@
 """From the API server's bytes to objects: single ones, pages of a list, lines of a watch.
 
-Owns decoding, straight into the small views of `spec` in one pass (a fifteenth of what typed models cost), and what
+Owns decoding, straight into the small views of `spec` in one pass (a twentieth of what typed models cost), and what
 happens to an object that can't be read: it is *poison*, left out as if it were not there, told once per version, and
 comes back as ADDED once it can be read. Never reads a socket. Called by `store` and `watch`.
 """
@@ -81,7 +81,7 @@ class Bookmark:
 
 
 class Codec(Generic[T]):
-    """One kind's decoder. Cost: 35 µs per pod of 4 KB (tools/bench_kube.py)."""
+    """One kind's decoder. Cost: 49 µs per pod of 5 KB; standard json 123, typed models 1,204 (tools/bench_kube.py)."""
 
     def __init__(self, wire: Wire[T], on_poison: PoisonHook | None = None) -> None:
         self._wire, self._on_poison = wire, on_poison
