@@ -87,10 +87,13 @@ class Ranks:
             dist.init_process_group(backend, rank=self.rank, world_size=self.world, timeout=timeout)
 
     def leave(self) -> None:
-        """After the last collective of a training that ended well."""
-        if self.world > 1:
-            self.vote(Vote())
-            dist.destroy_process_group()
+        """After the last collective of a training that ended well: nobody goes before all are done.
+
+        The group is not destroyed; the process ends without destructors anyway (`__main__`). In torch 2.6 destroying
+        it can hang for good: it joins gloo's threads while holding the GIL, which such a thread wants if it is the last
+        to let go of the ballot.
+        """
+        self.vote(Vote())
 
     def vote(self, mine: Vote) -> Vote:
         """The ranks' votes joined by "or".
