@@ -41,8 +41,6 @@ def rest_of(copy: bytes, held: int, anchor: bytes, total: int | None) -> bytes |
 
     `anchor`: the last bytes we have. `total`: how long the whole log is, where the exit record says so.
     """
-    if not anchor and total is not None and len(copy) < total:
-        return None
     for end in _candidates(copy, held, anchor, total):
         if len(anchor) <= end <= len(copy) and copy.startswith(anchor, end - len(anchor)):
             rest = copy[end:]
@@ -52,10 +50,13 @@ def rest_of(copy: bytes, held: int, anchor: bytes, total: int | None) -> bytes |
 
 def _candidates(copy: bytes, held: int, anchor: bytes, total: int | None) -> list[int]:
     """Where what we have may end in `copy`, the likeliest first."""
-    found = [held]  # never rotated
+    found = []
+    if total is None or len(copy) >= total:  # never rotated
+        found.append(held)
     if total is not None:
         missing = total - held
         found += [len(copy) - missing, len(copy) - missing - 1]  # the ends are the same
-    if anchor and (at := copy.rfind(anchor)) >= 0:
+    # Less than a whole anchor may look the same in many places, and a file that was rotated is longer than that.
+    if len(anchor) >= ANCHOR_BYTES and (at := copy.rfind(anchor)) >= 0:
         found.append(at + len(anchor))
     return found
