@@ -39,7 +39,7 @@ class Image:
 def ensure(name: str, say: Say = lambda line: None) -> Image:
     """The image `name` of the catalogue as the working tree has it now.
 
-    Needs no builder where the archive of these inputs is there already. One build at a time; others wait.
+    Needs no builder where the archive of these inputs is there already. Of one name one build at a time; others wait.
     Raises: machine.Missing, machine.NotEnoughDisk, BuildFailed.
     Cost: digest 10 ms. See docs/images.md for builds.
     """
@@ -50,7 +50,7 @@ def ensure(name: str, say: Say = lambda line: None) -> Image:
     folder = machine.cache_folder()
     machine.require("buildah")
     folder.mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(folder / ".lock"), tempfile.TemporaryDirectory(prefix="stoker-context-") as context:
+    with _one_at_a_time(folder / f".{name}.lock"), tempfile.TemporaryDirectory(prefix="stoker-context-") as context:
         recipe.snapshot(Path(context))
         image = _named(recipe, Path(context))
         if _done(image):
@@ -76,9 +76,11 @@ def _done(image: Image) -> bool:
 
 def _make(recipe: Recipe, image: Image, context: Path, say: Say) -> None:
     started = time.monotonic()
-    if recipe.on_base and not building.present(base_reference()) and base_reference().startswith(REGISTRY):
-        building.make_base(base_reference())
-        say(f"base: {base_reference()} in {time.monotonic() - started:.0f} s")
+    if recipe.on_base and base_reference().startswith(REGISTRY):
+        with _one_at_a_time(image.archive.with_name(".base.lock")):
+            if not building.present(base_reference()):
+                building.make_base(base_reference())
+                say(f"base: {base_reference()} in {time.monotonic() - started:.0f} s")
     began = time.monotonic()
     if recipe.dockerfile is None:
         building.tag(base_reference(), image.name)
