@@ -21,7 +21,8 @@ from stoker.spec.meta import Key, Kind, Resource, StatusModel
 from stoker.store.port import Unavailable, WatchEvent, WatchType
 
 from .errors import Status
-from .wire import Wire, sentences
+from .manifests import sentences
+from .wire import Wire
 
 T = TypeVar("T", bound=Resource)
 

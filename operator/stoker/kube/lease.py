@@ -18,20 +18,16 @@ Source: client-go tools/leaderelection (the fields and their meaning); that one 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
 
-from stoker.spec.meta import Resource, StatusModel
 from stoker.store.clock import Clock
-from stoker.store.port import AlreadyExists, Conflict, NotFound, NotLeader, StoreError
+from stoker.store.port import Conflict, NotLeader, StoreError
 
-from .client import Call, KubeClient
-from .limit import Lane
+from .client import KubeClient
+from .lease_object import Lease, LeaseObject, micro_time
 
 logger = logging.getLogger(__name__)
 
@@ -51,18 +47,6 @@ class Timing:
     """How long cancelled work is waited for; longer than that is told, and the process should end."""
 
 
-class _LeaseSpec(StatusModel):
-    holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
-    acquire_time: str | None = None
-    renew_time: str | None = None
-    lease_transitions: int | None = None
-
-
-class _Lease(Resource):
-    spec: _LeaseSpec = _LeaseSpec()
-
-
 class LeaderElection:
     """One candidate. `run` is the whole of it; `check` and `is_leader` may be asked from anywhere."""
 
@@ -78,9 +62,8 @@ class LeaderElection:
         rng: random.Random | None = None,
     ) -> None:
         """`identity`: different for every process that ever runs: a pod's name and a random part."""
-        self._client, self._clock, self._timing = client, clock, timing or Timing()
-        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-        self._path, self._namespace, self._name = f"{self._collection}/{name}", namespace, name
+        self._clock, self._timing = clock, timing or Timing()
+        self._object = LeaseObject(client, namespace, name, timeout_s=max(1.0, self._timing.renew_s))
         self._rng = rng or random.Random()
         self.identity = identity
         self.deadline = float("-inf")
@@ -89,7 +72,7 @@ class LeaderElection:
         """Of the lease when this process last led: grows with each change of leader."""
         self._seen: tuple[str, ...] = ()
         self._seen_at = float("-inf")
-        self._lease: _Lease | None = None
+        self._lease: Lease | None = None
 
     @property
     def is_leader(self) -> bool:
@@ -160,7 +143,7 @@ class LeaderElection:
         sent_at = self._clock.monotonic()
         try:
             if self._lease is None or not (self._holder() == self.identity and self.is_leader):
-                self._observe(await self._read())
+                self._observe(await self._object.read())
             if not self._may_take():
                 return False
             self._lease = await self._write()
@@ -184,7 +167,7 @@ class LeaderElection:
     def _holder(self) -> str:
         return "" if self._lease is None else self._lease.spec.holder_identity or ""
 
-    def _observe(self, lease: _Lease | None) -> None:
+    def _observe(self, lease: Lease | None) -> None:
         """Note, by one's own clock, when the lease was last seen to change."""
         self._lease = lease
         seen = () if lease is None else (lease.uid, lease.metadata.resource_version)
@@ -199,15 +182,9 @@ class LeaderElection:
         told_s = self._lease.spec.lease_duration_seconds or 0
         return self._clock.monotonic() >= self._seen_at + max(self._timing.lease_s, told_s)
 
-    async def _read(self) -> _Lease | None:
-        try:
-            return _Lease.model_validate_json(await self._client.request(self._call("get"), "GET", self._path))
-        except NotFound:
-            return None
-
-    async def _write(self) -> _Lease:
+    async def _write(self) -> Lease:
         """Take or renew it, as seen; a lease that has changed since is a Conflict."""
-        now, old = _micro(self._clock.now()), self._lease
+        now, old = micro_time(self._clock.now()), self._lease
         renewal = old is not None and old.spec.holder_identity == self.identity
         spec = {
             "holderIdentity": self.identity,
@@ -216,14 +193,14 @@ class LeaderElection:
             "renewTime": now,
             "leaseTransitions": 0 if old is None else (old.spec.lease_transitions or 0) + (0 if renewal else 1),
         }
-        return await self._put(spec)
+        return await self._object.write(self._lease, spec)
 
     async def _release(self) -> None:
         """Let go of it, so that the next need not wait. Nobody writes behind the fence from here on."""
         led, self.deadline = self.is_leader, float("-inf")
         if not led or self._lease is None or self._holder() != self.identity:
             return
-        now = _micro(self._clock.now())
+        now = micro_time(self._clock.now())
         spec = {
             "holderIdentity": "",
             "leaseDurationSeconds": 1,
@@ -232,30 +209,10 @@ class LeaderElection:
             "leaseTransitions": self._lease.spec.lease_transitions or 0,
         }
         try:
-            self._lease = await self._put(spec)
+            self._lease = await self._object.write(self._lease, spec)
         except StoreError as error:
             logger.info("%s could not release its lease, the next waits for its end: %s", self.identity, error)
             self._lease = None
-
-    async def _put(self, spec: dict[str, Any]) -> _Lease:
-        old = self._lease
-        metadata = {"name": self._name, "namespace": self._namespace}
-        if old is not None:
-            metadata |= {"uid": old.uid, "resourceVersion": old.metadata.resource_version}
-        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-        raw = json.dumps(body).encode()
-        try:
-            if old is None:
-                answer = await self._client.request(self._call("create"), "POST", self._collection, body=raw)
-            else:
-                answer = await self._client.request(self._call("update"), "PUT", self._path, body=raw)
-        except AlreadyExists as error:
-            raise Conflict(str(error)) from error
-        return _Lease.model_validate_json(answer)
-
-    def _call(self, verb: str) -> Call:
-        # One try each, soon given up: the next renewal is the retry.
-        return Call(verb, "Lease", self._name, lane=Lane.URGENT, timeout_s=max(1.0, self._timing.renew_s), tries=1)
 
 
 async def _as_coroutine(work: Callable[[], Awaitable[None]]) -> None:
@@ -266,8 +223,3 @@ async def _cancel(*tasks: asyncio.Task[None]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _micro(at: datetime) -> str:
-    """metav1.MicroTime: UTC, six digits."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -19,7 +19,7 @@ from stoker.spec.meta import Key, Kind, Resource
 from stoker.store.clock import Clock
 from stoker.store.port import Conflict, Gone, Invalid, Page
 
-from . import wire as wires
+from . import manifests
 from .client import MERGE_PATCH, Call, KubeClient
 from .codec import Codec, PoisonHook
 from .errors import OtherObject
@@ -27,6 +27,7 @@ from .fence import Fence
 from .limit import Lane
 from .watch import Patience, Source, Watch, stream_list
 from .wire import Wire
+from .wire import wire as wire_of
 
 T = TypeVar("T", bound=Resource)
 
@@ -111,23 +112,23 @@ class KubeStore:
         """Tried twice when nobody knows whether it was done: then AlreadyExists may mean one's own."""
         wire, codec = self._writable(kind)
         path = wire.collection(obj.metadata.namespace)
-        body = wires.new_manifest(wire, obj)
+        body = manifests.new_manifest(wire, obj)
         return codec.one(await self._write("create", kind, obj.key, "POST", path, body))
 
     async def update(self, kind: Kind[T], obj: T) -> T:
         wire, codec = self._writable(kind)
         path = wire.path(obj.key)
         if not wire.ours:
-            body = wires.metadata_patch(obj)
+            body = manifests.metadata_patch(obj)
             return codec.one(await self._write("update", kind, obj.key, "PATCH", path, body, MERGE_PATCH))
         meta = obj.metadata
         if meta.resource_version:
-            body = wires.replacement(wire, obj, uid=meta.uid, resource_version=meta.resource_version)
+            body = manifests.replacement(wire, obj, uid=meta.uid, resource_version=meta.resource_version)
             return codec.one(await self._write("update", kind, obj.key, "PUT", path, body))
         tries = 0
         while True:  # custom resources are replaced with a version only, so take the newest
             version = await self._version_of(kind, obj.key, meta.uid)
-            body = wires.replacement(wire, obj, uid=meta.uid, resource_version=version)
+            body = manifests.replacement(wire, obj, uid=meta.uid, resource_version=version)
             try:
                 return codec.one(await self._write("update", kind, obj.key, "PUT", path, body))
             except OtherObject:
@@ -158,7 +159,7 @@ class KubeStore:
 
     async def delete(self, kind: Kind[T], key: Key, *, uid: str | None = None, grace_s: int | None = None) -> None:
         wire, _ = self._writable(kind)
-        await self._write("delete", kind, key, "DELETE", wire.path(key), wires.delete_options(uid, grace_s))
+        await self._write("delete", kind, key, "DELETE", wire.path(key), manifests.delete_options(uid, grace_s))
 
     async def _patch_status(
         self,
@@ -175,7 +176,7 @@ class KubeStore:
         while True:
             # The server leaves a uid in a status patch unread, so it is compared here and held by the version.
             version = await self._version_of(kind, key, uid) if uid and not resource_version else resource_version
-            body = wires.status_patch(wire, patch, uid, version)
+            body = manifests.status_patch(wire, patch, uid, version)
             try:
                 return await self._write("patch_status", kind, key, "PATCH", path, body, MERGE_PATCH, manager)
             except OtherObject:
@@ -226,7 +227,7 @@ class KubeStore:
     def _known(self, kind: Kind[T]) -> tuple[Wire[T], Codec[T]]:
         found = self._codecs.get(kind)
         if found is None:
-            wire = wires.wire(kind)
+            wire = wire_of(kind)
             found = self._codecs[kind] = (wire, Codec(wire, self._on_poison))
         return found
 
