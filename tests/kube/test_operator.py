@@ -217,3 +217,20 @@ async def test_a_pod_that_the_cluster_does_not_admit_is_told_in_its_words(world:
     assert not world.job("a").status.blamed
     await world.kubectl("delete", "resourcequota", "-n", world.project, "none")
     await world.phase("a", Phase.SUCCEEDED)
+
+
+async def test_a_service_of_somebody_elses_is_left_alone_and_named(world: World) -> None:
+    await world.node("n")
+    foreign = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "gang", "namespace": world.project},
+        "spec": {"ports": [{"port": 80}]},
+    }
+    await world.kubectl("apply", "-f", "-", stdin=json.dumps(foreign))
+    await world.submit("gang", workers=2)
+    await world.until(lambda: world.job("gang").status.attempts, "withdrawn")
+    assert "there is a Service gang already" in world.job("gang").status.attempts[0].message
+    assert not world.pods_of("gang")
+    await world.kubectl("delete", "service", "-n", world.project, "gang")
+    await world.phase("gang", Phase.SUCCEEDED)

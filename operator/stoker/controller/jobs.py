@@ -145,7 +145,12 @@ class JobReconciler:
         try:
             await self._store.create(kind, obj)
         except AlreadyExists:
-            _owned(await self._store.get(kind, obj.key), job)
+            there = await self._store.get(kind, obj.key)
+            former = any(owner.kind == JOBS.kind for owner in there.metadata.owner_references)
+            if not former and there.metadata.deletion_timestamp is None:
+                words = f"there is a {kind} {obj.metadata.name} already that is not of this job"
+                raise CannotRender(f"{words}; remove it or give the job another name") from None
+            _owned(there, job)
 
     async def _create_pod(self, job: TrainingJob, worker: int) -> None:
         pod = self._renderer.pod(job, worker)
