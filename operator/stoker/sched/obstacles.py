@@ -21,6 +21,8 @@ from .request import ANY_GPU, Request
 from .views import Column, Holder, Taken
 from .words import amount, are, counted, listed, part
 
+_NOBODY: dict[Holder, Taken] = {}
+
 
 def obstacles(table: NodeTable, request: Request, avoid: Collection[str] = ()) -> list[str]:
     """All of them, were there no jobs: closed nodes, unusable GPUs, resources nobody offers, lasting pods, blame."""
@@ -88,14 +90,13 @@ def held_outside(
     held: dict[bool, dict[int, int]] = {False: {}, True: {}}  # ours -> slot -> amount
     pods: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
     for slot in slots:
-        here = table.others.get(table.names[slot])
-        if not here:
+        taken: dict[Holder, int] = {}
+        for holder, one in table.others.get(table.names[slot], _NOBODY).items():
+            some = taken_of(one, resource)
+            if some and not (lasting_only and one.going):
+                taken[holder] = some
+        if not taken:
             continue
-        taken = {
-            holder: some
-            for holder, one in here.items()
-            if not (lasting_only and one.going) and (some := taken_of(one, resource))
-        }
         if (int(there[slot]) + sum(taken.values())) // need <= max(int(there[slot]), 0) // need:
             continue
         for holder, some in taken.items():
@@ -114,8 +115,11 @@ def held_outside(
 
 def taken_of(taken: Taken, resource: str) -> int:
     request = taken.claim.request
-    fixed = {"gpus": request.gpus, "cpu": request.cpu, "memory": request.memory}
-    return fixed[resource] if resource in fixed else dict(request.extended).get(resource, 0)
+    if resource == "gpus":
+        return request.gpus
+    if resource == "cpu":
+        return request.cpu
+    return request.memory if resource == "memory" else dict(request.extended).get(resource, 0)
 
 
 def capacity_of(table: NodeTable, resource: str) -> Callable[[int], int]:

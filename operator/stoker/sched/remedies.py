@@ -68,12 +68,15 @@ def _in_the_way(table: NodeTable, slot: int, request: Request, free: Room, resou
     """The fewest pods without which one worker more fits on the node; none: that can't be."""
     if table.names[slot] not in table.others:
         return []
+    pods = biggest_first(table, table.names[slot], resource)
+    if not pods:
+        return []
     names = ("gpus", "cpu", "memory", *(name for name, _ in request.extended))
     needs = (request.gpus, request.cpu, request.memory, *(count for _, count in request.extended))
     there = [int(column[slot]) for column in (*free[:3], *free.extended)]
     have = min(max(some, 0) // need for some, need in zip(there, needs, strict=True) if need)
     found: list[Holder] = []
-    for holder, taken in biggest_first(table, table.names[slot], resource):
+    for holder, taken in pods:
         found.append(holder)
         there = [some + taken_of(taken, name) for some, name in zip(there, names, strict=True)]
         if min(some // need for some, need in zip(there, needs, strict=True) if need) > have:
@@ -87,10 +90,12 @@ def _with_nodes(
     """Nodes that are cordoned or away and would do, those with most room first."""
     table = state.nodes
     options: list[tuple[int, str, GPUNode]] = []
-    for name in sorted(table.slots.keys() - avoid):
-        node, slot = table.objects[name], table.slots[name]
-        back = _restored(node)
-        if node.status.ready or not request.nodes.admits(back):
+    for slot in np.flatnonzero(~table.ready).tolist():
+        name = table.names[slot]
+        if not name or name in avoid:
+            continue
+        back = _restored(table.objects[name])
+        if not request.nodes.admits(back):
             continue
         fits = min((int(column[slot]) // need for need, column in free.wanted(request)), default=request.workers)
         if fits > 0:
