@@ -158,6 +158,7 @@ def test_without_a_reservation_it_would_starve(sched: SimpleNamespace) -> None:
         world.state.forget_job(sched.key(f"s{now}"))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=200), st.integers(0, 2))
 def test_ordered_is_a_sorted_set(steps: list[tuple[bool, int]], bulk: int) -> None:
     mine, theirs = Ordered[tuple[int]](), {(i,) for i in range(0, bulk * 1500, 1)}

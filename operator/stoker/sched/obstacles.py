@@ -7,7 +7,7 @@ Cost: O(nodes that are closed, or where such pods are).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC
 
 import numpy as np
@@ -18,10 +18,8 @@ from .eligible import NodeFilter
 from .nodes import NodeTable
 from .place import without
 from .request import ANY_GPU, Request
-from .views import Column, Holder, Taken
+from .views import Column, Holder, Mask, Taken
 from .words import amount, are, counted, listed, part
-
-_NOBODY: dict[Holder, Taken] = {}
 
 
 def obstacles(table: NodeTable, request: Request, avoid: Collection[str] = ()) -> list[str]:
@@ -31,9 +29,9 @@ def obstacles(table: NodeTable, request: Request, avoid: Collection[str] = ()) -
     door = table.open_for(request.nodes)
     found = list(closed(table, request.nodes))
     found += _unusable(table, request, np.flatnonzero(door).tolist())
-    slots = np.flatnonzero(without(table, door, avoid)).tolist()
+    usable = without(table, door, avoid)
     for resource, need, rest in _lasting(table, request):
-        found += held_outside(table, slots, resource, need, rest, lasting_only=True)
+        found += held_outside(table, usable, resource, need, rest, lasting_only=True)
     if avoid:
         found.append(f"{listed(sorted(avoid), 3)} avoided for now")
     return found
@@ -79,7 +77,7 @@ def closed(table: NodeTable, wanted: NodeFilter) -> Iterator[str]:
 
 def held_outside(
     table: NodeTable,
-    slots: Iterable[int],
+    usable: Mask,
     resource: str,
     need: int,
     there: Column,
@@ -89,9 +87,9 @@ def held_outside(
     """Who beside the jobs holds so much of a resource that, without them, more workers would fit; at most 3 names."""
     held: dict[bool, dict[int, int]] = {False: {}, True: {}}  # ours -> slot -> amount
     pods: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
-    for slot in slots:
+    for slot in shared_slots(table, usable):
         taken: dict[Holder, int] = {}
-        for holder, one in table.others.get(table.names[slot], _NOBODY).items():
+        for holder, one in table.others[table.names[slot]].items():
             some = taken_of(one, resource)
             if some and not (lasting_only and one.going):
                 taken[holder] = some
@@ -111,6 +109,12 @@ def held_outside(
         spread = len(held[ours])
         where = f"{table.names[next(iter(held[ours]))]}: {text}" if spread == 1 else f"{text} on {spread} nodes"
         yield f"{where} {are(1 if resource == 'memory' else some)} held by {who} ({listed(names, 3)})"
+
+
+def shared_slots(table: NodeTable, usable: Mask) -> list[int]:
+    """Those of the slots where somebody holds room beside the jobs, by the nodes' names."""
+    slots = (table.slots.get(name) for name in sorted(table.others))
+    return [slot for slot in slots if slot is not None and usable[slot]]
 
 
 def taken_of(taken: Taken, resource: str) -> int:

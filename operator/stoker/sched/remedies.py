@@ -16,7 +16,7 @@ from stoker.spec.node import CORDONED, GPUNode
 
 from .entries import Entry
 from .nodes import NodeTable
-from .obstacles import biggest_first, taken_of
+from .obstacles import biggest_first, shared_slots, taken_of
 from .place import Room, fitting, free_room, without
 from .request import Request
 from .state import SchedulerState
@@ -50,7 +50,7 @@ def _without_pods(
     table = state.nodes
     resource = "gpus" if request.gpus else "cpu" if request.cpu else "memory"
     options: list[tuple[int, str, list[Holder]]] = []
-    for slot in np.flatnonzero(without(table, table.open_for(request.nodes), avoid)).tolist():
+    for slot in shared_slots(table, without(table, table.open_for(request.nodes), avoid)):
         pods = _in_the_way(table, slot, request, free, resource)
         if pods:
             options.append((len(pods), table.names[slot], pods))
@@ -66,8 +66,6 @@ def _without_pods(
 
 def _in_the_way(table: NodeTable, slot: int, request: Request, free: Room, resource: str) -> list[Holder]:
     """The fewest pods without which one worker more fits on the node; none: that can't be."""
-    if table.names[slot] not in table.others:
-        return []
     pods = biggest_first(table, table.names[slot], resource)
     if not pods:
         return []

@@ -124,7 +124,7 @@ def _short_gpus(
     if total >= wanted:
         parts[0] += f", and each worker needs {request.gpus} on one node"
     parts += _holders(table, slots)
-    parts += held_outside(table, _usable(table, request, avoid), "gpus", request.gpus, free)
+    parts += held_outside(table, without(table, table.open_for(request.nodes), avoid), "gpus", request.gpus, free)
     others = int(np.maximum(table.free_gpu[table.open_for(request.nodes)], 0).sum()) - total
     if request.filter != ANY_GPU and others > 0:
         parts.append(f"{others} free {'GPU is' if others == 1 else 'GPUs are'} of another kind or can't be counted on")
@@ -157,7 +157,7 @@ def _short_of(
     message += f"node is {amount(resource, max(int(free[best]), 0))}, on {name}"
     if request.workers > 1:
         message += f"; each worker needs {amount(resource, need)}"
-    for thieves in held_outside(table, _usable(table, request, avoid), resource, need, free):
+    for thieves in held_outside(table, without(table, table.open_for(request.nodes), avoid), resource, need, free):
         message += f"; {thieves}"
     return Blocker(code=Code.NO_CAPACITY, message=message, **numbers(resource, wanted, wanted - short), where=name)
 
@@ -175,12 +175,6 @@ def _missing(workers: int, need: int, could: Column, fits: Column, free: Column)
     missing = workers - int(fits.sum())
     costs = np.sort(np.concatenate([first, np.full(min(further, missing), need)]))
     return int(costs[:missing].sum())
-
-
-def _usable(table: NodeTable, request: Request, avoid: Collection[str]) -> list[int]:
-    """Slots of the nodes where it may go."""
-    slots: list[int] = np.flatnonzero(without(table, table.open_for(request.nodes), avoid)).tolist()
-    return slots
 
 
 def _free_text(there: dict[str, int], total: int) -> str:
