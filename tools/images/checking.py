@@ -81,8 +81,8 @@ STARTS: dict[str, tuple[Start, ...]] = {
     "control-plane": (
         Start("user and root", ("python", "-c", _IDENTITY), "root: Read-only file system"),
         Start("stoker --version", ("stoker", "--version"), "stoker "),
-        Start("operator", ("python", "-m", "stoker.controller.main", "--help"), "usage"),
-        Start("api", ("python", "-m", "stoker_api.main", "--help"), "usage"),
+        Start("operator", ("python", "-m", "stoker.controller.main", "--help"), "--kubeconfig"),
+        Start("api", ("python", "-m", "stoker_api.main", "--help"), "--kubeconfig"),
         Start("supervisor", ("python", "-m", "stoker_worker.bundle", "install", "/tmp/stoker")),
         Start(
             "all is compiled",
@@ -110,9 +110,8 @@ def check_images(names: list[str]) -> int:
     machine.require("runc", "buildah")
     failures = 0
     for name in names:
-        image = ensure(name, say=lambda line: print(line, flush=True))
-        figures = image.figures()
-        print(f"{name} {image.name}: {figures}", flush=True)
+        image = ensure(name, say=lambda line: print(line, flush=True), archive=name == "control-plane")
+        print(f"{name} {image.name}", flush=True)
         with building.root_filesystem(image.name, image.archive) as (root, config):
             problems = _content(name, image, root, config)
             for problem in problems:
