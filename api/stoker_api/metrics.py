@@ -65,6 +65,12 @@ class ApiMetrics:
             ["outcome"],
             registry=self.registry,
         )
+        self.alive_posts = Counter(
+            "stoker_api_alive_posts_total",
+            "Workers that asked whether they are still wanted, by the answer (wanted, stop, refused).",
+            ["outcome"],
+            registry=self.registry,
+        )
         for collector in collectors:
             self.registry.register(collector)
 

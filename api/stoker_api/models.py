@@ -17,6 +17,8 @@ from stoker.spec.queue import Queue, QueueSpec
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
 from stoker.spec.worker import Progress
 
+_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+
 
 class JobList(StatusModel):
     items: tuple[TrainingJob, ...]
@@ -75,19 +77,36 @@ class RuntimePut(SpecModel):
     spec: TrainingRuntimeSpec
 
 
-class ProgressReport(StatusModel):
-    """The body of `POST /v1/report/progress`. Unknown fields (a newer supervisor's) are left aside."""
+class WorkerReport(StatusModel):
+    """Which worker speaks: the body of `POST /v1/report/alive`.
+
+    Unknown fields (a newer supervisor's) are left aside.
+    """
 
     pod_uid: Annotated[str, Field(max_length=128)]
     job_uid: Annotated[str, Field(max_length=128)]
-    project: Annotated[str, Field(max_length=63)]
-    job_name: Annotated[str, Field(max_length=63)]
+    project: Annotated[str, Field(max_length=63, pattern=_NAME)]
+    job_name: Annotated[str, Field(max_length=63, pattern=_NAME)]
     attempt: Annotated[int, Field(ge=0)]
     worker: Annotated[int, Field(ge=0)]
+
+
+class ProgressReport(WorkerReport):
+    """The body of `POST /v1/report/progress`."""
+
     progress: Progress
 
 
-class LogHeld(StatusModel):
+class StopWord(StatusModel):
+    """The answer to `POST /v1/report/alive`; answers to posts of logs carry it too."""
+
+    stop: bool = False
+    """Nobody waits for this worker any more: it is to save and to end, as if its node had told it."""
+    why: str = ""
+    """For the worker's log."""
+
+
+class LogHeld(StopWord):
     """The answer to `POST /v1/report/log`."""
 
     offset: int

@@ -16,7 +16,7 @@ from pydantic.json_schema import models_json_schema
 
 from .access import Access, declared
 from .jobs.request import Submission
-from .models import ProblemDocument, ProgressReport, QueuePut, RuntimePut
+from .models import ProblemDocument, ProgressReport, QueuePut, RuntimePut, WorkerReport
 from .problems import MEDIA_TYPE
 from .routes.table import api_routes
 
@@ -40,8 +40,9 @@ def document(app: FastAPI) -> dict[str, Any]:
     schemas = found.setdefault("components", {}).setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
+    bodies = (Submission, QueuePut, RuntimePut, WorkerReport, ProgressReport, ProblemDocument)
     _, own = models_json_schema(
-        [(model, "validation") for model in (Submission, QueuePut, RuntimePut, ProgressReport, ProblemDocument)],
+        [(model, "validation") for model in bodies],
         by_alias=True,
         ref_template=_REF,
     )

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from stoker.kube.client import MERGE_PATCH
 from stoker.local.store import EmbeddedStore
 from stoker.spec.event import EVENTS, Event, ObjectRef
 from stoker.spec.job import JOBS, TrainingJob
@@ -148,6 +149,12 @@ class World:
             PODS, Pod(metadata=meta, spec=PodSpec(containers=(Container(),)))
         )
 
+    async def pod_finalizers(self, pod: Pod, *names: str) -> None:
+        """With one, a deleted pod stays under deletion."""
+        now = await self.store.get(PODS, pod.key)
+        meta = now.metadata.model_copy(update={"finalizers": names})
+        await self.store.update(PODS, now.model_copy(update={"metadata": meta}))
+
     async def strange_pod(self) -> Pod:
         """One that Stoker has nothing to do with, or not any more."""
         return Pod(metadata=ObjectMeta(name="x", uid="gone"), spec=PodSpec(containers=(Container(),)))
@@ -184,6 +191,10 @@ class ClusterWorld(World):
 
     async def worker_token(self, pod: Pod, audience: str = "stoker") -> str:
         return await self.hands.pod_token(pod.metadata.name, pod.metadata.namespace, pod.uid, audience)
+
+    async def pod_finalizers(self, pod: Pod, *names: str) -> None:
+        path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
+        await self.hands.send("PATCH", path, {"metadata": {"finalizers": names}}, MERGE_PATCH)
 
     async def strange_pod(self) -> Pod:
         return await self._pod("x", "alpha", {})

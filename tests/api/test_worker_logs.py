@@ -41,17 +41,26 @@ async def tailed(tmp_path: Path, copy: KubeletsCopy) -> AsyncIterator[LogWorld]:
 
 async def test_pieces_are_taken_by_their_offset(logs: LogWorld):
     pod = await logs.pod(await logs.job())
-    assert (await logs.post(pod, 0, b"hello ")).json() == {"offset": 6}
+    assert (await logs.post(pod, 0, b"hello ")).json()["offset"] == 6
     gap = await logs.post(pod, 11, b"!")
     assert gap.status_code == 409 and gap.json()["offset"] == 6 and gap.json()["code"] == "LogGap"
-    assert (await logs.post(pod, 3, b"lo world")).json() == {"offset": 11}
-    assert (await logs.post(pod, 0, b"hello ")).json() == {"offset": 11}, "twice is once"
-    assert (await logs.post(pod, 11, b"")).json() == {"offset": 11}
+    assert (await logs.post(pod, 3, b"lo world")).json()["offset"] == 11
+    assert (await logs.post(pod, 0, b"hello ")).json()["offset"] == 11, "twice is once"
+    assert (await logs.post(pod, 11, b"")).json()["offset"] == 11
     assert await logs.source.read(pod.uid, 0, 99) is not None
     assert (await logs.source.read(pod.uid, 0, 99)).data == b"hello world"
-    assert (await logs.post(pod, 30, b"end\n", lost=True)).json() == {"offset": 34}
+    assert (await logs.post(pod, 30, b"end\n", lost=True)).json()["offset"] == 34
     whole = (await logs.source.read(pod.uid, 0, 999)).data
     assert whole == b"hello world\n[stoker] 19 bytes of output are missing here: they were lost\nend\n"
+
+
+async def test_the_answer_says_whether_to_go_on(logs: LogWorld):
+    job = await logs.job()
+    pod = await logs.pod(job)
+    assert (await logs.post(pod, 0, b"one\n")).json() == {"offset": 4, "stop": False, "why": ""}
+    await logs.status(job, attempt=2, phase="Starting")
+    why = "attempt 2 of job one has begun; this is attempt 1"
+    assert (await logs.post(pod, 4, b"two\n")).json() == {"offset": 8, "stop": True, "why": why}, "and is taken"
 
 
 async def test_only_workers_of_known_jobs_post_and_only_bytes(logs: LogWorld):
@@ -193,8 +202,8 @@ async def test_a_silent_worker_that_ships_after_all_is_not_followed_at_the_kubel
     async with asyncio.timeout(15):
         while (part := await tailed.source.read(pod.uid, 0, 99_999)) is None or part.size < 5000:
             await tailed.source.wait_growth(pod.uid, 0, 0.2)
-    assert (await tailed.post(pod, 0, WHOLE[:4000])).json() == {"offset": 5000}
-    assert (await tailed.post(pod, 5000, WHOLE[5000:9000])).json() == {"offset": 9000}
+    assert (await tailed.post(pod, 0, WHOLE[:4000])).json()["offset"] == 5000
+    assert (await tailed.post(pod, 5000, WHOLE[5000:9000])).json()["offset"] == 9000
     for _ in range(3):
         assert (await tailed.source.read(pod.uid, 0, 99_999)).data == WHOLE[:9000]
     assert copy.asked == 1 and not tailed.shipped.is_pulled(pod.uid)

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -99,13 +100,15 @@ class LogApi:
     """A small real api over the product's own storage, with faults to order.
 
     `plan(n)` says what becomes of the n-th log post: None (taken), a status (refused), "cut" (part of the body is kept,
-    then the connection breaks), "deaf" (taken, but the answer never comes through).
+    then the connection breaks), "deaf" (taken, but the answer never comes through). `word` goes into the answers to
+    logs, and is the answer to a worker that asks: a document, or a status.
     """
 
     def __init__(self, folder, port=0):
         self.folder = folder
         self.plan = lambda n: None
-        self.tokens, self.progress, self.offsets = [], [], []
+        self.tokens, self.progress, self.offsets, self.asked = [], [], [], []
+        self.word = {"stop": False, "why": ""}
         self.accepts = lambda token: True
         self.posts = 0
         self.lock = threading.Lock()
@@ -134,6 +137,10 @@ class LogApi:
                     if url.path.endswith("/progress"):
                         api.progress.append(json.loads(body))
                         return self.answer(204, None)
+                    if url.path.endswith("/alive"):
+                        api.asked.append((time.monotonic(), json.loads(body)))
+                        status, word = (api.word, {}) if isinstance(api.word, int) else (200, api.word)
+                        return self.answer(status, word)
                     return self.take(url, body)
 
             def take(self, url, body):
@@ -153,7 +160,7 @@ class LogApi:
                 if fate in ("cut", "deaf"):
                     self.close_connection = True
                     return None
-                return self.answer(200, {"offset": held})
+                return self.answer(200, {**(api.word if isinstance(api.word, dict) else {}), "offset": held})
 
             def answer(self, status, document):
                 data = b"" if document is None else json.dumps(document).encode()

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import time
 
+from .alive import document, who
 from .folder import Launch
-from .lean import parse_json, render_json
-from .link import Answer, Link
+from .lean import render_json
+from .link import Answer, Link, Refused
 from .spool import Spool, SpoolReader
 
 MYPY = False
 if MYPY:
-    from typing import Any
+    from typing import Any, Callable
 
 PROGRESS_PATH = "/v1/report/progress"
 LOG_PATH = "/v1/report/log"
@@ -27,14 +28,6 @@ ANSWER_SHARE = 20
 """A post's answer takes a twentieth of the pause at most: a busy api is asked less often, by every worker alike."""
 KEEP_BYTES = 8 << 20
 """What was acknowledged stays on disk this long: an api whose machine lost its newest writes asks for it again."""
-
-
-class Refused(Exception):
-    """The api answered, but did not take it: try again later."""
-
-    def __init__(self, status: int, retry_after_s: float) -> None:
-        super().__init__("the api answered %d" % status)
-        self.retry_after_s = retry_after_s
 
 
 class ProgressLane:
@@ -56,16 +49,7 @@ class ProgressLane:
     def send(self, link: Link, _hurry: bool) -> None:
         """Raises: Unreachable, Refused."""
         progress = self._newest
-        launch = self._launch
-        body = {
-            "podUid": launch.pod_uid,
-            "jobUid": launch.job_uid,
-            "project": launch.project,
-            "jobName": launch.job_name,
-            "attempt": launch.attempt,
-            "worker": launch.worker,
-            "progress": progress,
-        }
+        body = dict(who(self._launch), progress=progress)
         answer = link.post(PROGRESS_PATH, render_json(body).encode(), "application/json")
         # What the api refuses as wrong it will refuse again: that progress is done with. 401: perhaps an old token.
         if answer.status >= 500 or answer.status in (401, 408, 429):
@@ -77,8 +61,10 @@ class ProgressLane:
 class LogLane:
     """The log in chunks, each with its offset; the api's answers say where to go on."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Spool, hear: Callable[[Answer, float], object] | None = None) -> None:
+        """`hear` gets every answer, and the seconds it took."""
         self._spool = spool
+        self._hear = hear
         self._reader = SpoolReader(spool.path)
         self._offset = 0
         self._since: float | None = None
@@ -106,7 +92,10 @@ class LogLane:
         path = "%s?offset=%d" % (LOG_PATH, offset) + ("&lost=true" if lost else "")
         began = time.monotonic()
         answer = link.post(path, data, "application/octet-stream")
-        self._gather_s = min(GATHER_MAX_S, max(GATHER_S, ANSWER_SHARE * (time.monotonic() - began)))
+        took_s = time.monotonic() - began
+        self._gather_s = min(GATHER_MAX_S, max(GATHER_S, ANSWER_SHARE * took_s))
+        if self._hear is not None:
+            self._hear(answer, took_s)
         wanted = _offset_in(answer) if answer.status in (200, 409) else None
         if wanted is None:
             raise Refused(answer.status, answer.retry_after_s)
@@ -126,8 +115,5 @@ class LogLane:
 
 
 def _offset_in(answer: Answer) -> int | None:
-    try:
-        offset = parse_json(answer.body.decode("utf-8", "replace"))["offset"]
-    except (ValueError, KeyError, TypeError):
-        return None
+    offset = document(answer).get("offset")
     return offset if isinstance(offset, int) and offset >= 0 else None

@@ -24,6 +24,14 @@ class Unreachable(Exception):
     """The api could not be asked, or gave no answer."""
 
 
+class Refused(Exception):
+    """The api answered, but not what was hoped for: try again later."""
+
+    def __init__(self, status: int, retry_after_s: float) -> None:
+        super().__init__("the api answered %d" % status)
+        self.retry_after_s = retry_after_s
+
+
 class Answer:
     def __init__(self, status: int, body: bytes, retry_after_s: float) -> None:
         self.status = status

@@ -1,4 +1,6 @@
-"""Posts a worker's progress and log to the api, on a thread of its own: failing to report never disturbs the training.
+"""Posts a worker's progress and log to the api and asks it whether to stop, on a thread of its own.
+
+Failing to report never disturbs the training.
 
 Owns the thread, its order of work and its pauses. Imported only when there is something to report.
 """
@@ -9,12 +11,13 @@ import os
 import threading
 import time
 
-from .lanes import LogLane, ProgressLane, Refused
-from .link import Link, Unreachable
+from .alive import AliveLane
+from .lanes import LogLane, ProgressLane
+from .link import Link, Refused, Unreachable
 
 MYPY = False
 if MYPY:
-    from typing import Any
+    from typing import Any, Callable
 
     from .folder import Launch
     from .spool import Spool
@@ -27,7 +30,7 @@ LAST_BACKOFF_S = 0.2
 class _Turn:
     """A lane and when it may be tried again."""
 
-    def __init__(self, lane: ProgressLane | LogLane) -> None:
+    def __init__(self, lane: ProgressLane | LogLane | AliveLane) -> None:
         self.lane = lane
         self.failures = 0
         self.failed_at = 0.0
@@ -42,14 +45,23 @@ class _Turn:
 
 
 class Reporter:
-    """`log` None: progress only."""
-
-    def __init__(self, folder: str, launch: Launch, log: Spool | None = None) -> None:
+    def __init__(
+        self,
+        folder: str,
+        launch: Launch,
+        log: Spool | None = None,
+        on_stop: Callable[[str], None] | None = None,
+    ) -> None:
+        """`log` None: progress only. `on_stop` gets the api's reason, once, on our thread; None: it is not asked."""
         self._link = Link(folder, launch.report or {})
         self._progress = ProgressLane(launch)
         self._turns = [_Turn(self._progress)]
+        alive = None if on_stop is None else AliveLane(launch, on_stop)
         if log is not None:
-            self._turns.append(_Turn(LogLane(log)))
+            self._turns.append(_Turn(LogLane(log, alive.hear if alive is not None else None)))
+        self._asking = None if alive is None else _Turn(alive)
+        if self._asking is not None:
+            self._turns.append(self._asking)
         self._changed = threading.Condition()
         self._asleep = False
         self._finishing = False
@@ -78,6 +90,7 @@ class Reporter:
         with self._changed:
             self._finishing = True
             self._idle = False
+            self._turns = [turn for turn in self._turns if turn is not self._asking]  # it ends anyway
             self._changed.notify_all()
             while not self._idle:
                 now = time.monotonic()
@@ -124,7 +137,9 @@ class Reporter:
                 shortest = min(pauses)
                 if shortest <= 0:
                     return waiting[pauses.index(shortest)], hurry
+                self._asleep = all(turn is self._asking for turn in waiting)
                 self._changed.wait(shortest)
+                self._asleep = False
 
     def _pause_s(self, turn: _Turn, now: float, hurry: bool) -> float:
         pause_s = min(turn.pause_s, LAST_BACKOFF_S) if hurry else turn.pause_s

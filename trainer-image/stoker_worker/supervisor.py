@@ -47,6 +47,8 @@ LAST_MIRROR_S = 2.0
 KUBELET_MARGIN_S = 5.0
 """The ranks are killed this long before the kubelet kills us, so that the exit record is written."""
 REPORT_EVERY_S = 1.0
+ASK_AFTER_S = 5.0
+"""In a pod, from here on the api is asked whether to stop, also by a worker with nothing else to report."""
 
 BROKEN = 70  # EX_SOFTWARE: no order, no folder, or a fault of our own; there is no exit record beside it
 
@@ -79,6 +81,9 @@ class Supervisor:
         self._kill_at: float | None = None
         self._leftovers_kill_at: float | None = None
         self._termed: set[int] = set()
+        self._ask_from = time.monotonic() + ASK_AFTER_S
+        self._told_why = ""
+        """Why the api wants us to stop."""
         self._reporter: Reporter | None = None
         self._progress_seen: object = None
         self._poll = select.poll()
@@ -185,6 +190,8 @@ class Supervisor:
         """The first stop request counts; later ones change nothing."""
         self._stop_at = now
         self._ending.stop_asked()
+        if self._told_why:
+            self._log.say("asked to stop by the api: " + self._told_why)
         for pid in self._live:
             send_group(pid, _signal.SIGTERM)
             self._told.add(pid)
@@ -266,6 +273,8 @@ class Supervisor:
                 self._reporting().grown()
         if self._launch.report:
             self._report()
+            if self._pod is not None and now > self._ask_from:
+                self._reporting()
 
     def _mirror(self, flush: bool = False) -> None:
         """Have stdout watched while something waits for it."""
@@ -294,8 +303,15 @@ class Supervisor:
         if self._reporter is None:
             from .reporting import Reporter  # http.client costs 40 ms: only for workers that have something to say
 
-            self._reporter = Reporter(self._folder, self._launch, self._spool)
+            # The node agent is beside its workers and stops them itself.
+            on_stop = None if self._pod is None else self._told_to_stop
+            self._reporter = Reporter(self._folder, self._launch, self._spool, on_stop)
         return self._reporter
+
+    def _told_to_stop(self, why: str) -> None:
+        """Called by the reporter's thread: from here on it is a stop signal like any other."""
+        self._told_why = why
+        os.kill(os.getpid(), _signal.SIGTERM)
 
     def _finish(self) -> int:
         for output in self._outputs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field, ValidationError
@@ -17,7 +17,8 @@ from stoker.spec.pod import Pod
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.faults import invalid_fields
-from stoker_api.models import LogHeld, ProgressReport
+from stoker_api.jobs.wanted import unwanted, why_stop
+from stoker_api.models import LogHeld, ProgressReport, StopWord, WorkerReport
 from stoker_api.problems import MEDIA_TYPE as PROBLEM
 from stoker_api.problems import TRACE_ID, Code, Problem
 from stoker_api.services import Services, services
@@ -33,6 +34,8 @@ OCTETS = "application/octet-stream"
 _BYTES = {"type": "string", "format": "binary"}
 _FULL_RETRY_S = 30
 
+R = TypeVar("R", bound=WorkerReport)
+
 
 class LogQuery(QueryModel):
     offset: int = Field(ge=0, lt=2**53, description="Which byte of the worker's log the body begins with.")
@@ -45,7 +48,7 @@ async def report_progress(request: Request) -> Response:
     """The supervisor's newest progress. Stale reports are taken and left aside: a worker need not care."""
     found = services(request)
     try:
-        report = _parse(await json_body(request, max_bytes=MAX_REPORT))
+        report = _parse(ProgressReport, await json_body(request, max_bytes=MAX_REPORT))
         job = _job_of(found, request.state.pod_uid, report)
     except Problem:
         found.metrics.reports.labels("refused").inc()
@@ -58,6 +61,22 @@ async def report_progress(request: Request) -> Response:
         found.news.tell(job.uid)
     found.metrics.reports.labels("taken" if taken else "stale").inc()
     return Response(status_code=204)
+
+
+@router.post("/v1/report/alive", response_model=StopWord, openapi_extra=body_of("WorkerReport"))
+@access(Access.WORKER)
+async def report_alive(request: Request) -> Response:
+    """Whether the worker is still wanted. One that is not (its pod, job or attempt is over) is to save and to end."""
+    found = services(request)
+    outcome = "refused"
+    try:
+        said = _parse(WorkerReport, await json_body(request, max_bytes=MAX_REPORT))
+        _pod_of(found, request.state.pod_uid, said)
+        word = _word(await why_stop(found.deps, said))
+        outcome = "stop" if word.stop else "wanted"
+    finally:
+        found.metrics.alive_posts.labels(outcome).inc()
+    return json_response(word.model_dump_json(by_alias=True).encode())
 
 
 @router.post(
@@ -92,7 +111,10 @@ async def report_log(request: Request, query: Annotated[LogQuery, Query()]) -> R
             raise Problem(Code.NOT_FOUND, "The pod's job is gone, and its log with it.") from None
         outcome = "taken"
         found.metrics.log_bytes.inc(len(data))
-        return json_response(LogHeld(offset=held).model_dump_json(by_alias=True).encode())
+        deps = found.deps
+        word = _word(unwanted(deps.pods.by_uid(pod_uid), deps.jobs.by_uid(owner.job_uid), owner.attempt))
+        answer = LogHeld(offset=held, stop=word.stop, why=word.why)
+        return json_response(answer.model_dump_json(by_alias=True).encode())
     finally:
         posts.labels(outcome).inc()
 
@@ -115,16 +137,20 @@ async def _octets(request: Request) -> bytes:
     return await request.body()
 
 
-def _parse(body: bytes) -> ProgressReport:
+def _word(why: str) -> StopWord:
+    return StopWord(stop=bool(why), why=why)
+
+
+def _parse(model: type[R], body: bytes) -> R:
     try:
         data = json.loads(body, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
         raise Problem(Code.INVALID_JSON, "The report is no valid JSON.") from None
     try:
-        return ProgressReport.model_validate(_finite(data))
+        return model.model_validate(_finite(data))
     except ValidationError as error:
         listed = error.errors(include_url=False, include_context=False, include_input=False)
-        raise invalid_fields(listed, root=ProgressReport, data=data) from None
+        raise invalid_fields(listed, root=model, data=data) from None
 
 
 def _finite(data: Any) -> Any:
@@ -142,14 +168,21 @@ def _finite(data: Any) -> Any:
     return {**data, "progress": {**progress, "metrics": kept}}
 
 
-def _job_of(found: Services, pod_uid: str, report: ProgressReport) -> TrainingJob:
+def _pod_of(found: Services, pod_uid: str, report: WorkerReport) -> Pod | None:
+    """The token's pod, of which the report must speak; None: it is not known (yet, or any more)."""
     if report.pod_uid != pod_uid:
         raise Problem(Code.FORBIDDEN, "The token is another pod's.")
     pod = found.deps.pods.by_uid(pod_uid)
-    if pod is None:
-        raise Problem(Code.NOT_FOUND, "There is no such pod (yet, or any more).")
-    if _said(pod) != (report.project, report.job_name, report.job_uid, str(report.attempt), str(report.worker)):
+    if pod is not None and _said(pod) != (
+        report.project, report.job_name, report.job_uid, str(report.attempt), str(report.worker),
+    ):  # fmt: skip
         raise Problem(Code.FORBIDDEN, "The report speaks of another worker than the token's pod.")
+    return pod
+
+
+def _job_of(found: Services, pod_uid: str, report: WorkerReport) -> TrainingJob:
+    if _pod_of(found, pod_uid, report) is None:
+        raise Problem(Code.NOT_FOUND, "There is no such pod (yet, or any more).")
     job = found.deps.jobs.get(Key(report.project, report.job_name))
     if job is None or job.uid != report.job_uid:
         raise Problem(Code.NOT_FOUND, "The pod's job is gone.")

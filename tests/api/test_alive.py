@@ -1,0 +1,172 @@
+"""What a worker is told that asks whether it is still wanted: each reason to stop, none where there is none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from stoker.local.store import EmbeddedStore
+from stoker.spec.job import JOBS, PLACED, Phase, Trainer, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from stoker.spec.meta import ObjectMeta
+from stoker.spec.names import FINALIZER_OUTCOME
+from stoker.spec.pod import PODS, Container, Pod, PodPhase, PodSpec, PodStatus
+from stoker.store.clock import SystemClock
+from stoker.store.port import Unavailable
+from stoker_api.deps import make_deps
+from stoker_api.jobs.wanted import unwanted, why_stop
+from stoker_api.models import WorkerReport
+
+
+async def ask(world: Any, job: TrainingJob, pod: Pod, token: str, **change: Any) -> Any:
+    said = {
+        "podUid": pod.uid, "jobUid": job.uid, "project": "alpha", "jobName": job.metadata.name, "attempt": 1,
+        "worker": 0, **change,
+    }  # fmt: skip
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    return await world.client.post("/v1/report/alive", headers=headers, content=json.dumps(said))
+
+
+async def running(world: Any, attempt: int = 1) -> tuple[TrainingJob, Pod, str]:
+    job = await world.status(await world.job("one"), phase="Running", attempt=attempt)
+    pod = await world.pod(job)
+    token = await world.worker_token(pod)
+    assert (await ask(world, job, pod, token)).json()["stop"] is (attempt > 1)
+    return job, pod, token
+
+
+async def test_a_worker_whose_attempt_runs_goes_on(world):
+    job, pod, token = await running(world)
+    assert (await ask(world, job, pod, token)).json() == {"stop": False, "why": ""}
+    await world.status(job, phase="Stopping", intent="Suspend")
+    assert (await ask(world, job, pod, token)).json()["stop"] is False, "that is its node's to tell"
+
+
+async def test_a_later_attempt_stops_it(world):
+    job, pod, token = await running(world)
+    await world.status(job, phase="Starting", attempt=2)
+    told = (await ask(world, job, pod, token)).json()
+    assert told == {"stop": True, "why": "attempt 2 of job one has begun; this is attempt 1"}
+    assert b'stoker_api_alive_posts_total{outcome="stop"} 1.0' in world.services.metrics.text()
+
+
+@pytest.mark.parametrize("phase", ["Queued", "Failed"])
+async def test_the_end_of_its_attempt_stops_it(world, phase):
+    job, pod, token = await running(world)
+    await world.status(job, phase=phase)
+    told = (await ask(world, job, pod, token)).json()
+    assert told == {"stop": True, "why": f"attempt 1 of job one is over: the job is {phase}"}
+
+
+async def test_the_deletion_of_its_pod_stops_it_and_so_does_its_absence(world):
+    job, pod, token = await running(world)
+    await world.pod_finalizers(pod, FINALIZER_OUTCOME)
+    try:
+        await world.store.delete(PODS, pod.key)
+        await world.deps.pods.wait_for(lambda pods: pods.get(pod.key).metadata.deletion_timestamp, timeout_s=5)
+        assert (await ask(world, job, pod, token)).json() == {"stop": True, "why": "its pod one-1-0 is being deleted"}
+    finally:
+        await world.pod_finalizers(pod)
+    await world.deps.pods.wait_for(lambda pods: pods.get(pod.key) is None, timeout_s=5)
+    assert (await ask(world, job, pod, token)).json() == {"stop": True, "why": "its pod one-1-0 is gone"}
+
+
+async def test_a_pod_that_the_cluster_counts_as_over_stops(world):
+    job, pod, token = await running(world)
+    await world.store.patch_status(PODS, pod.key, {"phase": "Failed", "reason": "NodeLost"}, manager="cluster")
+    await world.deps.pods.wait_for(lambda pods: pods.get(pod.key).ended, timeout_s=5)
+    told = (await ask(world, job, pod, token)).json()
+    assert told == {"stop": True, "why": "its pod one-1-0 is over for the cluster (Failed)"}
+
+
+async def test_the_end_of_its_job_stops_it_also_if_there_is_another_of_that_name(world):
+    job, pod, token = await running(world)
+    await world.store.delete(JOBS, job.key)
+    await world.deps.jobs.wait_for(lambda jobs: jobs.get(job.key) is None, timeout_s=5)
+    assert (await ask(world, job, pod, token)).json() == {"stop": True, "why": "job one is gone"}
+    await world.job("one")
+    assert (await ask(world, job, pod, token)).json() == {"stop": True, "why": "job one is gone"}
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"podUid": "other"}, 403),
+        ({"jobUid": "other"}, 403),
+        ({"attempt": 2}, 403),
+        ({"project": "../beta"}, 422),
+        ({"jobName": ".."}, 422),
+        ({"worker": "x" * 70_000}, 413),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+async def test_a_worker_asks_only_for_itself(world, change, status):
+    job, pod, token = await running(world)
+    assert (await ask(world, job, pod, token, **change)).status_code == status
+    assert (await ask(world, job, pod, "stk_garbage")).status_code == 401
+
+
+async def test_a_store_that_can_not_be_asked_stops_nobody(world, monkeypatch):
+    job, pod, token = await running(world)
+    await world.store.delete(JOBS, job.key)
+    await world.deps.jobs.wait_for(lambda jobs: jobs.get(job.key) is None, timeout_s=5)
+
+    async def away(*_: Any) -> Any:
+        raise Unavailable("no connection")
+
+    monkeypatch.setattr(world.deps.store, "get", away)
+    answer = await ask(world, job, pod, token)
+    assert answer.status_code == 503 and "stop" not in answer.json()
+
+
+# Old caches.
+
+
+def a_job(attempt: int = 2, phase: Phase = Phase.RUNNING, **meta: Any) -> TrainingJob:
+    return TrainingJob(
+        metadata=ObjectMeta(name="one", namespace="alpha", **meta),
+        spec=TrainingJobSpec(trainer=Trainer(command=("x",))),
+        status=TrainingJobStatus(phase=phase, attempt=attempt),
+    )
+
+
+def a_pod(phase: PodPhase = PodPhase.RUNNING, attempt: int = 2) -> Pod:
+    meta = ObjectMeta(name=f"one-{attempt}-0", namespace="alpha")
+    return Pod(metadata=meta, spec=PodSpec(containers=(Container(),)), status=PodStatus(phase=phase))
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_an_earlier_attempt_in_the_cache_stops_nobody(phase):
+    """The cache shows how attempt 1 ended; this is attempt 2, which its newest version began."""
+    assert unwanted(a_pod(), a_job(attempt=1, phase=phase), 2) == ""
+    assert unwanted(None, None, 2) == ""
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("pod", [*PodPhase, None])
+def test_the_same_attempt_stops_where_it_is_over(phase, pod):
+    why = unwanted(None if pod is None else a_pod(pod), a_job(phase=phase), 2)
+    assert bool(why) == (phase not in PLACED or pod in (PodPhase.SUCCEEDED, PodPhase.FAILED))
+
+
+async def test_what_the_caches_lack_is_asked_of_the_store(tmp_path):
+    """Caches that have seen nothing yet: a worker is gone only by the store's own word."""
+    clock = SystemClock()
+    async with EmbeddedStore(tmp_path / "store.db", clock) as store:
+        deps = make_deps(store, logs=None, identity=None, clock=clock)  # type: ignore[arg-type]
+        job = await store.create(JOBS, a_job())
+        await store.patch_status(JOBS, job.key, {"phase": "Running", "attempt": 2}, manager="operator")
+        pod = await store.create(PODS, a_pod())
+        said = WorkerReport(
+            pod_uid=pod.uid, job_uid=job.uid, project="alpha", job_name="one", attempt=2, worker=0
+        )  # fmt: skip
+        assert await why_stop(deps, said) == ""
+        await store.patch_status(JOBS, job.key, {"phase": "Starting", "attempt": 3}, manager="operator")
+        assert await why_stop(deps, said) == "attempt 3 of job one has begun; this is attempt 2"
+        await store.patch_status(JOBS, job.key, {"phase": "Running", "attempt": 2}, manager="operator")
+        await store.delete(PODS, pod.key)
+        await store.create(PODS, a_pod())
+        assert await why_stop(deps, said) == "its pod one-2-0 is gone"
+        await store.delete(JOBS, job.key)
+        assert await why_stop(deps, said) == "job one is gone"

@@ -1,0 +1,98 @@
+"""Whether anybody still waits for this worker: asked of the api, and heard in other answers of it.
+
+A node that is cut off from the cluster, or whose kubelet died, stops nobody; its worker would compute beside the job's
+next attempt. Owns how often is asked and which answer means stop: a 200 that says so in as many words, nothing else.
+Never stops anything itself and knows no thread: `reporting` calls.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from .folder import Launch
+from .lean import parse_json, render_json
+from .link import Answer, Link, Refused
+
+MYPY = False
+if MYPY:
+    from typing import Any, Callable
+
+ALIVE_PATH = "/v1/report/alive"
+ASK_EVERY_S = 5.0
+ASK_MAX_S = 30.0
+ASK_SHARE = 50
+"""An answer takes a fiftieth of the pause at most, up to `ASK_MAX_S`: a busy api is asked less often."""
+ASK_NOBODY_S = 300.0
+"""Where the api knows no such question: an older one, which may be replaced while the worker runs."""
+_WHY_CHARS = 300
+
+
+class AliveLane:
+    """Asks unless another answer has just told."""
+
+    def __init__(self, launch: Launch, on_stop: Callable[[str], None]) -> None:
+        """`on_stop` gets the reason, once."""
+        self._body = render_json(who(launch)).encode()
+        self._on_stop = on_stop
+        self._stopped = False
+        self._ask_at = time.monotonic() + ASK_EVERY_S * os.urandom(1)[0] / 256
+
+    def pending(self) -> bool:
+        return not self._stopped
+
+    def ready_in(self, now: float, _hurry: bool) -> float:
+        return self._ask_at - now
+
+    def send(self, link: Link, _hurry: bool) -> None:
+        """Raises: Unreachable, Refused."""
+        self._wait(ASK_EVERY_S)  # whatever comes of it
+        began = time.monotonic()
+        answer = link.post(ALIVE_PATH, self._body, "application/json")
+        if answer.status in (404, 405):
+            self._wait(ASK_NOBODY_S)
+        elif not self.hear(answer, time.monotonic() - began):
+            raise Refused(answer.status, answer.retry_after_s)
+
+    def hear(self, answer: Answer, took_s: float) -> bool:
+        """Take an answer of the api, to whatever; whether it tells if the worker is to stop."""
+        told = document(answer) if answer.status == 200 else {}
+        stop = told.get("stop")
+        if not isinstance(stop, bool):
+            return False
+        self._wait(min(ASK_MAX_S, max(ASK_EVERY_S, ASK_SHARE * took_s)))
+        if stop and not self._stopped:
+            self._stopped = True
+            self._on_stop(_sentence(told.get("why")))
+        return True
+
+    def _wait(self, pause_s: float) -> None:
+        # Spread out: the workers of a gang start together.
+        self._ask_at = time.monotonic() + pause_s * (0.8 + os.urandom(1)[0] / 640)
+
+
+def who(launch: Launch) -> dict[str, Any]:
+    """Which worker reports."""
+    return {
+        "podUid": launch.pod_uid,
+        "jobUid": launch.job_uid,
+        "project": launch.project,
+        "jobName": launch.job_name,
+        "attempt": launch.attempt,
+        "worker": launch.worker,
+    }
+
+
+def document(answer: Answer) -> dict[str, Any]:
+    """The answer's JSON object; empty where it is none."""
+    try:
+        found = parse_json(answer.body.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _sentence(why: object) -> str:
+    """One line for the log, whatever the api said."""
+    text = why if isinstance(why, str) else ""
+    return "".join(c if c.isprintable() else " " for c in text[:_WHY_CHARS]).strip() or "it gave no reason"
