@@ -115,7 +115,7 @@ def test_a_worker_knows_who_it_is_and_where_to_report() -> None:
         "STOKER_GPUS": "2",
         "STOKER_CPU_MILLI": "3000",
         "STOKER_GRACE_SECONDS": "30",
-        "STOKER_TERMINATION_GRACE_SECONDS": "45",
+        "STOKER_TERMINATION_GRACE_SECONDS": "75",
         "STOKER_POD_UID": "metadata.uid",
         "STOKER_POD_NAME": "metadata.name",
         "STOKER_NODE_NAME": "spec.nodeName",
@@ -128,7 +128,7 @@ def test_a_worker_knows_who_it_is_and_where_to_report() -> None:
         assert told[name] == value, name
     assert "NVIDIA_VISIBLE_DEVICES" not in told, "the device plugin's to say"
     assert env(pod(job()))["NVIDIA_VISIBLE_DEVICES"] == "void", "an image's own `all` must not show it any GPU"
-    assert pod(job(checkpoint={"grace": "30s"}))["spec"]["terminationGracePeriodSeconds"] == 45
+    assert pod(job(checkpoint={"grace": "30s"}))["spec"]["terminationGracePeriodSeconds"] == 75
 
 
 def test_a_jobs_own_variables_come_over_the_runtimes() -> None:

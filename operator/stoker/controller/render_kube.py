@@ -44,8 +44,8 @@ START = ("/bin/sh", f"{STOKER_DIR}/start")
 INSTALL = ("python", "-m", "stoker_worker.bundle", "install", STOKER_DIR)
 """Puts the supervisor (`worker.pyz`, `start`) where every worker finds it."""
 MASTER_PORT = 29400
-GRACE_MARGIN_S = 15
-"""From the end of the job's grace until the kubelet kills: time to kill, ship the log, write the exit record."""
+GRACE_MARGIN_S = 45
+"""From the end of the job's grace until the kubelet kills: time to kill, write the exit record, ship the log (30 s)."""
 _UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
