@@ -81,6 +81,9 @@ class Endpoint:
         from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 
         configuration = Configuration()
+        # From Python 3.13 on the default is RFC 5280's strict profile, which refuses certificate authorities that real
+        # clusters have (no key usage, no key identifier). Chain, name and dates are verified as kubectl does.
+        configuration.disable_strict_ssl_verification = True
         path = self._kubeconfig or os.environ.get("KUBECONFIG")
         self._in_cluster = path is None and self._token_file.exists()
         where = "the pod's service account" if self._in_cluster else f"the kubeconfig {path or '~/.kube/config'}"
