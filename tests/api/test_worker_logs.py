@@ -288,7 +288,26 @@ async def test_sixty_megabytes_of_a_real_supervisor_through_two_restarts_of_the_
     assert hashlib.sha256(whole).hexdigest() == digest
 
 
-def _start(folder: Path, pod_uid: str, job_uid: str, url: str) -> subprocess.Popen[bytes]:
+async def test_a_real_supervisor_stops_when_a_later_attempt_begins(tmp_path: Path):
+    """As on a node that has lost its kubelet: nobody but the api reaches the worker."""
+    script = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); time.sleep(60)"
+    async with store_in(tmp_path) as store, log_world(tmp_path, store) as logs:
+        job = await logs.job()
+        pod = await logs.pod(job)
+        (tmp_path / "token").write_text(worker_token(KEY, pod.uid))
+        worker = await asyncio.to_thread(_start, tmp_path, pod.uid, job.uid, logs.url, script)
+        try:
+            await logs.status(job, phase="Starting", attempt=2)
+            assert await asyncio.to_thread(worker.wait, 40) == 75
+        finally:
+            worker.kill()
+        whole = (await logs.source.read(pod.uid, 0, 999)).data
+    record = json.loads((tmp_path / "last-words").read_text())
+    assert record["stopRequested"] and record["exitCode"] == 75
+    assert whole == b"[stoker] asked to stop by the api: attempt 2 of job one has begun; this is attempt 1\n"
+
+
+def _start(folder: Path, pod_uid: str, job_uid: str, url: str, script: str = PRINTS) -> subprocess.Popen[bytes]:
     names = {"POD_UID": pod_uid, "JOB_UID": job_uid, "JOB": "one", "PROJECT": "alpha", "ATTEMPT": "1", "WORKER": "0"}
     env = {f"STOKER_{name}": value for name, value in names.items()} | {
         "PATH": os.environ["PATH"],
@@ -302,5 +321,5 @@ def _start(folder: Path, pod_uid: str, job_uid: str, url: str) -> subprocess.Pop
         "STOKER_TERMINATION_LOG": str(folder / "last-words"),
     }
     program = str(Path(stoker_worker.__file__).with_name("__main__.py"))
-    argv = [sys.executable, "-I", "-S", program, "--pod", "--", sys.executable, "-c", PRINTS]
+    argv = [sys.executable, "-I", "-S", program, "--pod", "--", sys.executable, "-c", script]
     return subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, cwd="/")
