@@ -166,9 +166,10 @@ class Bench:
 def operator_flags(plane: ControlPlane, port: int) -> list[str]:
     return [
         f"--kubeconfig={plane.kubeconfig}",
-        "--control-image=stoker.local/stoker:bench",
+        "--image=stoker.local/stoker:bench",
         "--trainer-image=stoker.local/trainer:bench",
-        f"--metrics-port={port}",
+        f"--port={port}",
+        "--host=127.0.0.1",
         "--start-timeout=1h",  # nobody runs the pods
     ]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import shutil
 import string
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,16 +43,15 @@ class Stack:
         bed = self.bed
         bed.kubectl("apply", "-f", str(CRDS))
         bed.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
-        data = self._folder("api-data")
+        data = str(self._folder("api-data"))
         inside = f"http://stoker-api.{SYSTEM}.svc:8470"
         host = self.bed.nodes["n0"].address
         operator = [
-            f"--control-image={self.images['control-plane']}",
+            f"--image={self.images['control-plane']}",
             f"--trainer-image={self.images['trainer-cpu']}",
             "--pull-policy=Never",
             f"--api-url={inside}",
-            "--node-lost=5s",
-            "--lease-duration=6s",
+            "--node-lost-after=5s",
         ]
         api = [
             "--host=0.0.0.0",
@@ -180,6 +180,12 @@ class Project:
         return self.job(job).status.placement[0].node
 
 
-def built_images(names: Sequence[str] = IMAGES) -> dict[str, images.Image]:
-    """The images the stack needs; built where they are not there yet (minutes, once)."""
-    return {name: images.ensure(name, print) for name in names}
+def built_images(folder: Path, names: Sequence[str] = IMAGES) -> dict[str, images.Image]:
+    """The images the stack needs, their archives in `folder`; built where they are not there yet (minutes, once)."""
+    found = {}
+    for name in names:
+        image = images.ensure(name, print)
+        kept = folder / image.archive.name
+        shutil.copy2(image.archive, kept)  # of this run: whoever builds a newer one meanwhile removes the older
+        found[name] = images.Image(image.name, kept)
+    return found

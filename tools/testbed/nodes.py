@@ -19,7 +19,7 @@ from testbed.cluster import Cluster
 from testbed.control_plane import ControlPlane
 from testbed.network import Network
 from testbed.node import Node
-from testbed.parts import Part, make_bed, until
+from testbed.parts import Part, make_bed, parts_in, until
 from testbed.shell import require_node_tools
 from testbed.teardown import tear_down
 
@@ -77,6 +77,22 @@ class NodeBed(Cluster):
             self.close()
             raise
         return self
+
+    @classmethod
+    def attach(cls, folder: Path) -> NodeBed | None:
+        """The bed that `make nodes` left running in the folder; None where there is none."""
+        plane = ControlPlane.attach(folder)
+        if plane is None or not (folder / "network.json").exists():
+            return None
+        bed = cls(folder, guarded=False)
+        bed.plane, bed.url = plane, plane.url
+        bed.network = Network(json.loads((folder / "network.json").read_text())["number"])
+        for path in sorted((folder / "nodes").iterdir()):
+            node = Node(folder, int(path.name[1:]), bed.network, bed._programs, 0)
+            node.parts = {part.name: part for part in parts_in(folder, path)}
+            node.gpus = bed.allocatable_gpus(node.name)
+            bed.nodes[node.name] = node
+        return bed
 
     def close(self) -> None:
         """Takes everything down. May be called twice."""

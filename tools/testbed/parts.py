@@ -147,6 +147,11 @@ def make_bed(folder: Path) -> None:
     (folder / _BED).touch()
 
 
+def parts_in(bed: Path, folder: Path) -> list[Part]:
+    """The parts that were started with their logs in `folder`."""
+    return [Part(bed, path.name.removesuffix(".part.json"), folder=folder) for path in folder.glob("*.part.json")]
+
+
 def is_bed(folder: Path) -> bool:
     """Whether `make_bed` made it: only such a folder may be removed."""
     return (folder / _BED).exists()

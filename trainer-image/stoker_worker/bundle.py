@@ -69,7 +69,7 @@ def build_zipapp(path: str) -> None:
             inside = name if name == "__main__.py" else PACKAGE + "/" + name
             _add(bundle, inside, source)
             if name != "__main__.py":
-                _add(bundle, inside + "c", _bytecode(inside, source))
+                _add(bundle, inside + "c", _bytecode(inside, source, os.path.dirname(os.path.abspath(path))))
     _write_executable(path, b"#!/usr/bin/env -S python3 -I -S\n" + archive.getvalue())
 
 
@@ -104,8 +104,9 @@ def _sources() -> list[tuple[str, bytes]]:
     return sources
 
 
-def _bytecode(inside: str, source: bytes) -> bytes:
-    handle, compiled = tempfile.mkstemp(suffix=".pyc")
+def _bytecode(inside: str, source: bytes, workspace: str) -> bytes:
+    """`workspace`: the one folder that is sure to be writable; a pod has no /tmp of its own accord."""
+    handle, compiled = tempfile.mkstemp(suffix=".pyc", dir=workspace)
     os.close(handle)
     original = compiled[:-1]
     try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from stoker.spec.event import EVENTS
@@ -221,8 +222,12 @@ class KubeStore:
 
     def _source(self, kind: Kind[T]) -> Source[T]:
         wire, codec = self._known(kind)
-        path, query = wire.collection(None), _selectors(kind, None)
-        return Source(self._client, codec, path, query, self._patience, self._rng)
+        path, query, patience = wire.collection(None), _selectors(kind, None), self._patience
+        if kind == EVENTS:
+            # The API server keeps no watch cache of events, so it sends no bookmarks: it is to end the watch itself
+            # before the silence would look like a dead connection.
+            patience = replace(patience, lasts_s=(0.6 * patience.silence_s, 0.8 * patience.silence_s))
+        return Source(self._client, codec, path, query, patience, self._rng)
 
     def _known(self, kind: Kind[T]) -> tuple[Wire[T], Codec[T]]:
         found = self._codecs.get(kind)

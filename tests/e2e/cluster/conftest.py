@@ -1,7 +1,12 @@
-"""One bed with two real nodes for the whole run, Stoker on it, a project per test; figures are printed at the end."""
+"""One bed with two real nodes for the whole run, Stoker on it, a project per test; figures are printed at the end.
+
+`STOKER_E2E_BED` names a bed that runs already (`python -m testbed nodes up 2 2`): it is used, given the images of the
+working tree, and left running.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import uuid
@@ -19,16 +24,28 @@ _FIGURES: list[tuple[str, str]] = []
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Stack]:
-    images = built_images()
     folder = Path(tempfile.mkdtemp(prefix="stoker-e2e-"))
     folder.chmod(0o755)  # pods of another user mount folders below
-    with NodeBed(
-        folder, gpus=(GPUS_PER_NODE, GPUS_PER_NODE), archives=[image.archive for image in images.values()]
-    ) as bed:
-        stack = Stack(bed, images)
-        stack.deploy()
-        yield stack
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        built = built_images(folder)
+        archives = [image.archive for image in built.values()]
+        if running := os.environ.get("STOKER_E2E_BED"):
+            bed = NodeBed.attach(Path(running))
+            assert bed is not None, f"no bed runs in {running}"
+            for image in built.values():
+                for node in bed.nodes.values():
+                    if image.name not in node.images():
+                        node.import_image(image.archive)
+            stack = Stack(bed, built)
+            stack.deploy()
+            yield stack
+            return
+        with NodeBed(folder / "bed", gpus=(GPUS_PER_NODE, GPUS_PER_NODE), archives=archives) as bed:
+            stack = Stack(bed, built)
+            stack.deploy()
+            yield stack
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 
@@ -12,7 +11,7 @@ from cluster_stack import Project
 from stoker.cli.views import JobChanged
 from stoker.spec.job import Phase
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 Figure = Callable[[str, object], None]
 
 
@@ -43,12 +42,11 @@ def test_a_gang_of_two_trains_on_two_nodes(project: Project, figure: Figure) -> 
     assert progressed and progressed == sorted(progressed)
     ended = job.status.attempts[-1]
     assert {worker.node for worker in ended.workers} == {"n0", "n1"}
-    logs = [project.log("digits", 1, worker) for worker in (0, 1)]
-    for rank in range(4):
-        assert f"[rank {rank}] " in logs[rank // 2]
+    assert "[rank 0] done: step 92" in project.log("digits", 1, worker=0)
     pods = project.pods("digits")
-    assert all(pod["spec"]["subdomain"] == "digits" for pod in pods)  # the gang met by DNS name, not by address
+    for pod in pods:  # the gang met by DNS name, not by address
+        env = {variable["name"]: variable.get("value") for variable in pod["spec"]["containers"][0]["env"]}
+        assert env["MASTER_ADDR"] == f"digits-1-0.digits.{project.name}.svc"
     accuracy = ended.progress.summary.get("accuracy") if ended.progress else None
     figure("gang of 2 workers × 2 ranks on two nodes, digits, 4 epochs: submit to Succeeded", f"{took_s:.1f} s")
     figure("its test accuracy, progress reports seen over REST while it ran", f"{accuracy}, {len(progressed)}")
-    assert re.search(r"\S", logs[0])
