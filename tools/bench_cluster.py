@@ -89,11 +89,10 @@ class Bench:
     def start_operator(self) -> float:
         """Starts it; seconds until it leads and its caches hold everything."""
         began = time.monotonic()
-        environment = os.environ | {"POD_NAMESPACE": PROJECT}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         with (self._folder / "operator.log").open("ab") as log:
             self._operator = subprocess.Popen(
-                [sys.executable, "-m", "stoker.controller.main", *operator_flags(self._plane, self._port)],
+                [sys.executable, "-m", "stoker.controller.main", *operator_flags(self._plane.kubeconfig, self._port)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -163,9 +162,10 @@ class Bench:
         await self._client.request(write, "PATCH", path, body=encoded({"status": status}), content_type=MERGE_PATCH)
 
 
-def operator_flags(plane: ControlPlane, port: int) -> list[str]:
+def operator_flags(kubeconfig: Path, port: int) -> list[str]:
     return [
-        f"--kubeconfig={plane.kubeconfig}",
+        f"--kubeconfig={kubeconfig}",
+        f"--namespace={PROJECT}",
         "--image=stoker.local/stoker:bench",
         "--trainer-image=stoker.local/trainer:bench",
         f"--port={port}",
