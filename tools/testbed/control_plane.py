@@ -8,6 +8,7 @@ waits without a time-out, and leaves no process and no folder behind (`close`, a
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -186,7 +187,10 @@ class ControlPlane(Cluster):
 def memory_folder(folder: Path) -> Path:
     """Where etcd's data of the bed in `folder` lies when it need not survive a crash: in memory, where there is any."""
     memory = Path("/dev/shm")
-    return memory / f"stoker-etcd-{folder.name}" if os.access(memory, os.W_OK) else folder / "etcd-data"
+    if not os.access(memory, os.W_OK):
+        return folder / "etcd-data"
+    bed = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]  # two beds may have folders of one name
+    return memory / f"stoker-etcd-{bed}"
 
 
 def free_ports(count: int) -> list[int]:
