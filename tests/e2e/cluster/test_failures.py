@@ -151,7 +151,7 @@ def test_every_line_of_a_long_log_after_its_pod_is_gone(project: Project, figure
         {
             "cpu": "200m",
             "memory": "256Mi",
-            "retry": {"rules": [{"on": ["UserError"], "limit": 1, "backoff": "1s"}]},
+            "retry": {"rules": [{"categories": ["UserError"], "limit": 1, "backoff": "1s"}]},
             "trainer": {"image": project.stack.images["foreign-python"], "command": ["python3", "-c", script]},
         },
         name="talks",
