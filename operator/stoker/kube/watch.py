@@ -28,8 +28,8 @@ T = TypeVar("T", bound=Resource)
 class Patience:
     """How long a watch may last and how long be silent. Units: seconds."""
 
-    silence_s: float = 70.0
-    """Bookmarks come about once a minute, so longer silence is a dead connection."""
+    silence_s: float = 100.0
+    """Bookmarks come about once a minute (the first was seen after 75 s), so longer silence is a dead connection."""
     lasts_s: tuple[float, float] = (300.0, 600.0)
     """The server ends a watch somewhere between, so that not all end at once and load spreads over its replicas."""
     pause_s: float = 0.1
