@@ -19,7 +19,6 @@ from . import machine
 from .catalogue import BASE_PACKAGES, REGISTRY, ROOT, SUITE
 
 STORAGE = Path("/var/lib/containers")
-PUBLIC_MIRROR = "http://deb.debian.org/debian"
 _NO_DOCS = tuple(f"path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "info", "locale", "lintian"))
 _BUILD_S = 1800
 _QUICK_S = 120
@@ -64,11 +63,11 @@ def make_base(reference: str) -> None:
             f"--include={','.join(BASE_PACKAGES)}",
             *(f"--dpkgopt={option}" for option in _NO_DOCS),
             '--aptopt=Acquire::Languages "none"',
-            f'--customize-hook=echo "deb {PUBLIC_MIRROR} {SUITE} main" >"$1/etc/apt/sources.list"',
+            *(['--customize-hook=: >"$1/etc/apt/sources.list"'] if mirror else []),  # this machine's is nobody else's
             '--customize-hook=rm -rf "$1"/var/log/* "$1"/var/cache/debconf/*-old',
             SUITE,
             str(archive),
-            mirror[1] if mirror else PUBLIC_MIRROR,
+            *mirror[1:2],
             timeout_s=_BUILD_S,
         )
         container = run("buildah", "from", "scratch").strip()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import building, machine
-from .catalogue import base_reference
+from .catalogue import REGISTRY, SUITE, base_reference
 from .ensuring import Image, ensure
 from .running import run_in
 
@@ -134,9 +134,10 @@ def _content(name: str, image: Image, root: Path, config: dict) -> list[str]:
         places = ("opt/stoker/lib/python3*/site-packages", "opt/stoker/app", "usr/lib/python3/dist-packages", "usr/bin")
         wrong += [f"{hit.relative_to(root)} is in it" for place in places for hit in root.glob(f"{place}/{word}")]
     wrong += [f"{path} is in it" for path in ("etc/pip.conf", "pip", "root/.cache", "build") if (root / path).exists()]
-    sources = root / "etc/apt/sources.list"
-    if base_reference().startswith("stoker.local/") and sources.read_text().split()[1] != building.PUBLIC_MIRROR:
-        wrong.append("a mirror's address is in it")
+    if base_reference().startswith(f"{REGISTRY}/"):
+        mirror = (machine.apt_sources(SUITE) or "").split()[1:2]
+        if any(address in (root / "etc/apt/sources.list").read_text() for address in mirror):
+            wrong.append("this machine's mirror is in it")
     if name == "control-plane":
         size = compressed_bytes(image.archive)
         print(f"  compressed (gzip -6): {size / 1e6:.0f} MB of {CONTROL_PLANE_LIMIT_BYTES / 1e6:.0f}", flush=True)
