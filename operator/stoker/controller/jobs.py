@@ -31,6 +31,8 @@ MANAGER = "operator"
 PODS_BY_JOB = "job"
 # A job moves through at most a few statuses at one moment (Stopping, ended); more would be a loop of our own.
 _MOST_STEPS = 8
+# How long one's own write may take to come back by the watch; then the job is looked at again from the start.
+_SIGHT_S = 60.0
 
 
 def job_of(pod: Pod) -> list[Key]:
@@ -125,7 +127,7 @@ class JobReconciler:
         )
         if step.note is not None:
             self._recorder.record(job, step.note)
-        await self._jobs.at_least(written.metadata.resource_version)
+        await self._jobs.at_least(written.metadata.resource_version, timeout_s=_SIGHT_S)
 
     async def _create(self, job: TrainingJob, step: Step) -> str:
         """Create missing pods. One of our own that the cache has not seen yet is as good as created.
@@ -161,7 +163,7 @@ class JobReconciler:
             _owned(there, job)
         # Before this job is looked at again its pods must be in sight: an attempt that seems to have no pods would be
         # taken for ended.
-        await self._pods.at_least(there.metadata.resource_version)
+        await self._pods.at_least(there.metadata.resource_version, timeout_s=_SIGHT_S)
 
     async def _touch_pods(self, step: Step) -> None:
         await _all(self._delete(pod, pod.spec.termination_grace_period_seconds) for pod in step.stop)
