@@ -10,6 +10,7 @@ a `stoker.store.port.Store`.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 from stoker.spec.event import EVENTS
 from stoker.spec.meta import Key, Kind, Resource
 from stoker.store.clock import Clock
-from stoker.store.port import Conflict, Gone, Invalid, Page
+from stoker.store.port import Conflict, Forbidden, Gone, Invalid, Page, Unavailable
 
 from . import manifests
 from .client import MERGE_PATCH, Call, KubeClient
@@ -31,6 +32,8 @@ from .wire import Wire
 from .wire import wire as wire_of
 
 T = TypeVar("T", bound=Resource)
+
+log = logging.getLogger(__name__)
 
 _CONFLICT_TRIES = 8
 _WRITE_TRIES = 2
@@ -91,12 +94,17 @@ class KubeStore:
         return Page(tuple(objects), version, rest or None)
 
     async def snapshot(self, kind: Kind[T]) -> Page[T]:
-        """A streaming list where the server offers it, else pages."""
+        """A streaming list where the server offers it, else pages; pages too where the stream breaks off."""
         if self._streaming:
             try:
                 return await stream_list(self._source(kind))
             except Invalid:
                 self._streaming = False
+            except Forbidden:
+                raise
+            except Unavailable as error:
+                # A busy server cuts streams off that can't keep up with its writes; pages it always has.
+                log.info("listing %s by pages: %s", kind, error)
         found: list[T] = []
         token: str | None = None
         while True:
