@@ -15,4 +15,4 @@ run "$python" tools/verify_crash_sweep.py --suspended
 for workers in 1 2; do for how in suspend sigterm sigkill; do
   run "$python" tools/verify_suspend.py --stops 20 --workers "$workers" --how "$how"
 done; done
-run "$python" tools/verify_leader.py --rounds 5
+run "$python" tools/verify_leader.py --rounds 3
