@@ -90,6 +90,8 @@ class Link:
         import ssl
 
         context = ssl.create_default_context(cafile=self._target.get("caFile") or None)
+        # Python 3.13's default profile refuses authorities that clusters really have (no key usage).
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return http.client.HTTPSConnection(url.netloc, timeout=TIMEOUT_S, context=context)
 
     def _token(self) -> str:
