@@ -69,10 +69,6 @@ class NodeTable:
         """The same were there no jobs, and nobody there who is on the way out."""
         return self.rest_gpu if wanted == ANY_GPU else np.minimum(self.rest_gpu, self.columns[wanted].rest)
 
-    def cap_for(self, wanted: GpuFilter) -> Column:
-        """The same of empty nodes."""
-        return self.usable if wanted == ANY_GPU else self.columns[wanted].cap
-
     def whole_for(self, wanted: GpuFilter) -> Column:
         """GPUs per slot that match or may turn out to, unavailable ones too. Cost: O(nodes), for answers to people."""
         if wanted == ANY_GPU:
@@ -249,14 +245,14 @@ class NodeTable:
 
     def _fill_gpus(self, view: GpuView, wanted: GpuFilter, slot: int) -> None:
         groups = self._groups.get(slot, ())
-        cap = rest = room = sum(one.usable for one in groups if wanted.matches(one.model, one.memory))
-        if 0 < cap < self.usable[slot]:
+        matching = rest = room = sum(one.usable for one in groups if wanted.matches(one.model, one.memory))
+        if 0 < matching < self.usable[slot]:
             name = self.names[slot]
             taken = self.others.get(name, {}).values()
             rest -= worst_held(groups, (one.claim for one in taken if not one.going), wanted)
             held = chain(self.claims.get(name, {}).values(), (one.claim for one in taken))
             room -= worst_held(groups, held, wanted)
-        for column, value in ((view.cap, cap), (view.rest, rest), (view.room, room)):
+        for column, value in ((view.rest, rest), (view.room, room)):
             self._journal.cell(column, slot, value)
 
     def _fill_extended(self, view: ExtendedView, resource: str, slot: int) -> None:

@@ -37,17 +37,15 @@ class Taken(NamedTuple):
 class GpuView:
     """One filter's view of the GPUs. Invariant: a request may use min(free_gpu, room) of a node."""
 
-    arrays: ClassVar[tuple[str, ...]] = ("cap", "rest", "room")
-    cap: Column
-    """Usable matching GPUs of the empty node."""
+    arrays: ClassVar[tuple[str, ...]] = ("rest", "room")
     rest: Column
-    """The same less what lasting holders outside the jobs may have."""
+    """Usable matching GPUs of the empty node, less what lasting holders outside the jobs may have."""
     room: Column
     users: int = 0
 
     @classmethod
     def of(cls, size: int) -> Self:
-        return cls(_zeros(size), _zeros(size), _zeros(size))
+        return cls(_zeros(size), _zeros(size))
 
 
 @dataclass(slots=True)
