@@ -26,6 +26,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from harness import free_port, until
 from stoker.controller.render_kube import ClusterSettings, render_pod
 from stoker.kube.client import MERGE_PATCH, Call, KubeClient
@@ -169,6 +171,14 @@ class Bench:
         await self._client.request(write, "PATCH", path, body=encoded({"status": status}), content_type=MERGE_PATCH)
 
 
+def prepare(plane: ControlPlane) -> None:
+    """The definitions, and a namespace in which pods may be made though no controller gives it a service account."""
+    plane.kubectl("apply", "-f", str(CRDS))
+    plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    plane.kubectl("create", "namespace", PROJECT)
+    plane.kubectl("create", "serviceaccount", "default", "-n", PROJECT, check=False)
+
+
 def operator_flags(kubeconfig: Path, port: int) -> list[str]:
     return [
         f"--kubeconfig={kubeconfig}",
@@ -183,8 +193,6 @@ def operator_flags(kubeconfig: Path, port: int) -> list[str]:
 
 def is_leading(port: int) -> bool:
     """Whether the operator's own metrics say that it leads (it does so once its caches are synced)."""
-    import httpx
-
     try:
         text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text
     except httpx.HTTPError:
@@ -266,10 +274,7 @@ async def at_once(calls: Iterable[Awaitable[Any]]) -> None:
 
 async def bench(nodes: int, jobs: int, limit_jobs: int, folder: Path, say: Callable[[str], None]) -> None:
     with ControlPlane(controllers=False, scheduler=False) as plane:
-        plane.kubectl("apply", "-f", str(CRDS))
-        plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
-        plane.kubectl("create", "namespace", PROJECT)
-        plane.kubectl("create", "serviceaccount", "default", "-n", PROJECT, check=False)
+        prepare(plane)
         async with KubeClient.from_config(kubeconfig=plane.kubeconfig, clock=SystemClock()) as client:
             run = Bench(plane, client, folder)
             try:

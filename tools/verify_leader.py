@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench_cluster import CRDS, PROJECT, Bench, is_leading, operator_flags
+from bench_cluster import Bench, is_leading, operator_flags, prepare
 from harness import free_port, until
 from stoker.kube.client import KubeClient
 from stoker.kube.store import KubeStore
@@ -123,10 +123,7 @@ async def rounds(count: int, folder: Path) -> list[dict[str, float]]:
     args = {"kube-apiserver": [f"--audit-policy-file={policy}", f"--audit-log-path={audit}"]}
     users = {"first": ["system:masters"], "second": ["system:masters"]}
     with ControlPlane(controllers=False, scheduler=False, users=users, args=args) as plane:
-        plane.kubectl("apply", "-f", str(CRDS))
-        plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
-        plane.kubectl("create", "namespace", PROJECT)
-        plane.kubectl("create", "serviceaccount", "default", "-n", PROJECT, check=False)
+        prepare(plane)
         async with KubeClient.from_config(kubeconfig=plane.kubeconfig, clock=SystemClock()) as client:
             bench, store = Bench(plane, client, folder), KubeStore(client, SystemClock())
             await bench.fill_nodes(200)
