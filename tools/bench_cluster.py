@@ -42,7 +42,7 @@ from testbed.control_plane import ControlPlane
 PROJECT = "bench"
 AT_ONCE = 64
 GPUS = 8
-CRDS = Path(__file__).resolve().parent.parent / "helm" / "stoker" / "crds"
+CRDS = Path(__file__).resolve().parent.parent / "helm" / "stoker" / "files" / "crds"
 
 
 class Bench:

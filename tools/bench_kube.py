@@ -158,8 +158,8 @@ async def bench_server(plane: ControlPlane, pods: int) -> None:
     clock = SystemClock()
     plane.kubectl("create", "namespace", "bench")
     plane.kubectl("create", "serviceaccount", "default", "-n", "bench", check=False)
-    plane.kubectl("apply", "--server-side", "-f", "helm/stoker/crds")
-    plane.kubectl("wait", "--for=condition=Established", "-f", "helm/stoker/crds", "--timeout=30s")
+    plane.kubectl("apply", "--server-side", "-f", "helm/stoker/files/crds")
+    plane.kubectl("wait", "--for=condition=Established", "-f", "helm/stoker/files/crds", "--timeout=30s")
     async with KubeClient.from_config(kubeconfig=plane.kubeconfig, clock=clock) as client:
         store = KubeStore(client, clock)
         cache = WatchCache(store, PODS, clock=clock)

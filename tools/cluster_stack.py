@@ -22,7 +22,7 @@ from stoker.spec.job import ENDED, Phase, TrainingJob
 from testbed.nodes import NodeBed
 
 ROOT = Path(__file__).resolve().parent.parent
-CRDS = ROOT / "helm" / "stoker" / "crds"
+CRDS = ROOT / "helm" / "stoker" / "files" / "crds"
 MANIFESTS = ROOT / "tests" / "e2e" / "cluster" / "manifests"
 COUNTING = ROOT / "tests" / "e2e" / "cluster" / "counting.py"
 SYSTEM = "stoker-system"

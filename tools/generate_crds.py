@@ -1,4 +1,4 @@
-"""Writes helm/stoker/crds from the models, and the docs. `--check` says whether the files are up to date instead."""
+"""Writes helm/stoker/files/crds from the models, and the docs. `--check`: says instead whether they are up to date."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.spec.crd.definition import DEFINITIONS, custom_resource
 from stoker.spec.names import GROUP
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "helm" / "stoker" / "crds"
+FOLDER = ROOT / "helm" / "stoker" / "files" / "crds"
 HEADER = "# Generated from operator/stoker/spec by `python tools/generate_crds.py`; change the models, not this file.\n"
 
 

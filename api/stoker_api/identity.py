@@ -32,6 +32,8 @@ LIST_JOBS = Right("list", "trainingjobs")
 CREATE_JOB = Right("create", "trainingjobs")
 UPDATE_JOB = Right("update", "trainingjobs")
 DELETE_JOB = Right("delete", "trainingjobs")
+EXEC_JOB = Right("create", "trainingjobs/exec")
+FORWARD_JOB = Right("create", "trainingjobs/portforward")
 LIST_QUEUES = Right("list", "queues")
 CREATE_QUEUE = Right("create", "queues")
 UPDATE_QUEUE = Right("update", "queues")
@@ -44,12 +46,17 @@ DELETE_RUNTIME = Right("delete", "trainingruntimes")
 LIST_NODES = Right("list", "gpunodes")
 GET_METRICS = Right("get", "", "/metrics")
 
-PROJECT_RESOURCES = frozenset({"trainingjobs"})
+PROJECT_RESOURCES = frozenset({"trainingjobs", "trainingjobs/exec", "trainingjobs/portforward"})
 
 
 def use_queue(name: str) -> Right:
     """To spend a queue's quota. Asked with the job's project, so that a RoleBinding there can give it."""
     return Right("use", "queues", name)
+
+
+def use_runtime(name: str) -> Right:
+    """To run workers as a TrainingRuntime has them. Asked with the job's project."""
+    return Right("use", "trainingruntimes", name)
 
 
 @dataclass(frozen=True)

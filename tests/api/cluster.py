@@ -32,7 +32,7 @@ from stoker_api.ports import LogSource
 from stoker_api.streams.sse import StreamSettings
 from testbed.cluster import Cluster
 
-CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "crds"
+CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "files" / "crds"
 PEOPLE = {"alice": "alpha", "bob": "beta", "reader": "alpha", "admin": "alpha", "nobody": "alpha"}
 API = "stoker-api"
 NODE = "node-a"

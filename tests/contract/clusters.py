@@ -20,7 +20,7 @@ from stoker.store.clock import SystemClock
 from stoker.store.port import AlreadyExists, NotFound
 from testbed.cluster import Cluster
 
-CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "crds"
+CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "files" / "crds"
 _ready: set[str] = set()
 
 

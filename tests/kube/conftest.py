@@ -20,7 +20,7 @@ from testbed.fixtures import skip_loudly
 
 from .operator_world import World, operator_world
 
-CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "crds"
+CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "files" / "crds"
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from stoker.store.clock import SystemClock
 from stoker.store.port import Gone, NotFound, Unavailable
 from testbed.arguments import API, ETCD
 
-CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "crds"
+CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "files" / "crds"
 NAMESPACE = "default"
 
 

@@ -1,4 +1,4 @@
-"""The definitions in helm/stoker/crds are those the models make, and are made as Kubernetes wants them."""
+"""The definitions in helm/stoker/files/crds are those the models make, and are made as Kubernetes wants them."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,8 @@ def _options(given: dict[str, Any]) -> OperatorOptions:
             control_image=given["image"],
             trainer_image=given["trainer_image"],
             api_url=given["api_url"],
+            api_ca=_certificates(given["api_ca"]),
+            pull_secrets=given["pull_secret"],
             pull_policy=given["pull_policy"],
             node_lost_s=given["node_lost_after"],
         ),
@@ -84,6 +87,8 @@ def _params() -> list[click.Parameter]:
         _option("--trainer-image", "STOKER_TRAINER_IMAGE", None, "For workers that name none.", required=True),
         _option("--pull-policy", "STOKER_PULL_POLICY", "IfNotPresent", "Of the control-plane image in workers' pods."),
         _option("--api-url", "STOKER_API_URL", "", "Where workers report; empty: nowhere."),
+        _option("--api-ca", "STOKER_API_CA", None, "A PEM file: authorities that workers believe."),
+        _option("--pull-secret", "STOKER_PULL_SECRETS", (), "For --image, in every project.", multiple=True),
         _option("--namespace", "STOKER_NAMESPACE", "", "Of the lease. Empty: the pod's own, else stoker."),
         _option("--lease", "STOKER_LEASE", "stoker-operator", "The lease: operators that share it take turns."),
         _option("--identity", "STOKER_IDENTITY", "", "Of this process. Empty: the host's name and a random part."),
@@ -118,6 +123,18 @@ def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> f
         return parse_duration(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def _certificates(path: str | None) -> str:
+    """The file's text, which goes into every worker's environment."""
+    if path is None:
+        return ""
+    try:
+        text = Path(path).read_text(encoding="ascii")
+        ssl.create_default_context(cadata=text)
+    except (OSError, ValueError, ssl.SSLError) as error:
+        raise click.BadParameter(f"--api-ca {path} holds no PEM certificates that can be read: {error}") from None
+    return text
 
 
 def _own_namespace() -> str:

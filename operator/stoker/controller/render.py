@@ -94,6 +94,10 @@ def worker_env(job: TrainingJob, worker: int) -> dict[str, str]:
         "STOKER_RANKS": str(max(1, spec.gpus_per_worker) if recipe else 1),
         "STOKER_GRACE_SECONDS": str(grace_s(job)),
     }
+    if spec.trainer.code is not None:
+        env["STOKER_CODE"] = spec.trainer.code
+    if spec.on_failure.hold is not None:
+        env["STOKER_HOLD_SECONDS"] = str(math.ceil(parse_duration(spec.on_failure.hold)))
     if spec.gpu.models:
         env["STOKER_GPU_MODELS"] = ",".join(spec.gpu.models)
     if spec.gpu.min_memory is not None:

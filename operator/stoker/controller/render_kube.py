@@ -59,6 +59,10 @@ class ClusterSettings:
     """For recipes, and commands without an image, where the runtime names none."""
     api_url: str = ""
     """Where workers report; empty: nowhere."""
+    api_ca: str = ""
+    """PEM certificates of the authorities that workers believe when they report; empty: their image's own."""
+    pull_secrets: tuple[str, ...] = ()
+    """For the control-plane image, beside the runtime's own: Secrets of these names in each project."""
     pull_policy: str = "IfNotPresent"
     """Of the control-plane image."""
     node_lost_s: float = 60.0
@@ -107,7 +111,9 @@ def render_pod(job: TrainingJob, worker: int, runtime: TrainingRuntimeSpec, sett
             runtime_class_name=runtime.runtime_class,
             priority_class_name=runtime.priority_class,
             service_account_name=runtime.service_account,
-            image_pull_secrets=tuple(LocalRef(name=name) for name in runtime.pull_secrets),
+            image_pull_secrets=tuple(
+                LocalRef(name=name) for name in dict.fromkeys((*settings.pull_secrets, *runtime.pull_secrets))
+            ),
             security_context=_pod_security(runtime),
             hostname=metadata.name if gang else None,
             subdomain=job.metadata.name if gang else None,
@@ -153,6 +159,8 @@ def _env(
         env["STOKER_WORKING_DIR"] = spec.trainer.working_dir
     if settings.api_url:
         env["STOKER_API_URL"] = settings.api_url
+        if settings.api_ca:
+            env["STOKER_API_CA_PEM"] = settings.api_ca
     if not spec.gpus_per_worker:
         # Images that say `all` of themselves would see every GPU of a node whose default runtime is NVIDIA's.
         env["NVIDIA_VISIBLE_DEVICES"] = "void"

@@ -95,8 +95,14 @@ class TokenReviewer:
     async def allowed(
         self, user: User, *, verb: str, group: str, resource: str, namespace: str = "", name: str = ""
     ) -> bool:
-        """Whether they may `verb` the resource; namespace "": in all. Raises: Unavailable, Forbidden."""
+        """Whether they may `verb` the resource (`jobs/exec`: its subresource); namespace "": in all.
+
+        Raises: Unavailable, Forbidden.
+        """
+        resource, _, subresource = resource.partition("/")
         attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace, "name": name}
+        if subresource:
+            attributes["subresource"] = subresource
         return await self._may(user, {"resourceAttributes": attributes})
 
     async def allowed_path(self, user: User, *, verb: str, path: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from .code import CodeDigest
 from .form import Keyed, repeated
 from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
 from .names import API_VERSION, DEFAULT_QUEUE, DnsLabel, EnvName, ImageName, ObjectName
@@ -45,6 +46,13 @@ class GpuRequest(SpecModel):
     """Memory of each GPU."""
 
 
+WITHIN_CODE_SAYS = "with code, workingDir must be a path within it, without '..'"
+
+
+def _within(path: str) -> bool:
+    return not path.startswith("/") and ".." not in path.split("/")
+
+
 class Trainer(SpecModel):
     """What runs: a recipe of ours with its config, or a command of the user's."""
 
@@ -56,16 +64,19 @@ class Trainer(SpecModel):
     """The container image to run the command in; on a cluster only. Absent: the runtime's."""
     command: tuple[Annotated[str, Field(max_length=131_072)], ...] | None = Field(default=None, max_length=1024)
     """A program and its arguments, run once per worker with torchrun's environment; no shell in between."""
+    code: CodeDigest | None = None
+    """The folder of code that `stoker run` sent: each worker has a copy of its own, and the command starts there."""
     working_dir: str | None = Field(default=None, max_length=4096)
-    """Where the command starts. Absent: the image's own; on one machine a folder of the worker's."""
+    """Where the command starts; with code, a folder within it. Absent: the code's folder, else the image's own (on one
+    machine a folder of the worker's)."""
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
         if (self.recipe is None) == (self.command is None):
             raise ValueError("give either recipe (with config) or command (with workingDir)")
         if self.recipe is not None:
-            if self.working_dir is not None or self.image is not None:
-                raise ValueError("workingDir and image belong to command; a recipe has its own")
+            if self.working_dir is not None or self.image is not None or self.code is not None:
+                raise ValueError("workingDir, image and code belong to command; a recipe has its own")
             if self.recipe not in RECIPES:
                 raise ValueError(f"there is no recipe {self.recipe!r}; there is: {', '.join(sorted(RECIPES))}")
             _check_config(self.recipe, self.config)
@@ -73,6 +84,8 @@ class Trainer(SpecModel):
             raise ValueError("config belongs to recipe; give a command its settings as arguments or env")
         elif not self.command or not self.command[0]:
             raise ValueError("command must name a program")
+        elif self.code is not None and self.working_dir is not None and not _within(self.working_dir):
+            raise ValueError(WITHIN_CODE_SAYS)
         return self
 
 
@@ -148,7 +161,7 @@ class DataVolume(SpecModel):
     @field_validator("sub_path")
     @classmethod
     def _relative(cls, value: str) -> str:
-        if value.startswith("/") or ".." in value.split("/"):
+        if not _within(value):
             raise ValueError(SUB_PATH_SAYS)
         return value
 
@@ -182,6 +195,14 @@ class Retry(SpecModel):
     """The first rule that names a category holds; categories no rule names keep their defaults."""
 
 
+class OnFailure(SpecModel):
+    """What happens to a worker whose command failed."""
+
+    hold: Duration | None = None
+    """Its container and GPUs are kept this long before the failure counts, for a look inside (`stoker exec`). A retry
+    waits until then; cancelling, suspending or deleting the job ends it at once."""
+
+
 class TrainingJobSpec(SpecModel):
     """What is asked for. Only suspend, cancel, retryGeneration and priority can be changed later."""
 
@@ -210,6 +231,7 @@ class TrainingJobSpec(SpecModel):
     stop: Stop = Stop()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     retry: Retry = Retry()
+    on_failure: OnFailure = OnFailure()
     ttl_after_finished: Duration | None = None
     """The job is deleted, with its logs, this long after it has ended. Absent: it is kept."""
     suspend: bool = False
@@ -313,6 +335,8 @@ class AttemptEnd(StatusModel):
     """What Stoker itself had asked of it."""
     category: Category | None = None
     """Why the attempt ended. Absent: every worker was done."""
+    held_s: float = 0.0
+    """Seconds its GPUs were held after the failure (onFailure.hold)."""
     message: str = ""
     """What happened, for people."""
     workers: tuple[WorkerEnd, ...] = ()
@@ -351,7 +375,9 @@ class TrainingJobStatus(StatusModel):
     finished_at: datetime | None = None
     """When the job ended for good."""
     ran_s: float = 0.0
-    """Seconds run in ended attempts."""
+    """Seconds run in ended attempts, without what they were held after a failure."""
+    held_s: float = 0.0
+    """Seconds held after failures (onFailure.hold), in ended attempts."""
     retries: Mapping[Category, int] = {}
     """Ends so far per category since submission or the last retryGeneration."""
     attempts: tuple[AttemptEnd, ...] = ()

@@ -159,6 +159,9 @@ class TrainingRuntimeSpec(SpecModel):
     projects: Annotated[tuple[DnsLabel, ...], *DISTINCT] | None = Field(default=None, max_length=1024)
     """Who may use it. Absent: every project."""
 
+    default_for: Annotated[tuple[DnsLabel, ...], *DISTINCT] = Field(default=(), max_length=1024)
+    """Projects whose jobs name no runtime get this one, instead of `default`."""
+
     @field_validator("volumes")
     @classmethod
     def _named_apart(cls, value: tuple[ExtraVolume, ...]) -> tuple[ExtraVolume, ...]:

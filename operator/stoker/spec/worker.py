@@ -72,6 +72,19 @@ class Checkpoint(StatusModel):
     """Its folder, as the worker sees it."""
 
 
+class Held(StatusModel):
+    """A worker whose command failed is kept for a look inside (onFailure.hold)."""
+
+    since: float
+    """Unix time in seconds."""
+    until: float
+    """Unix time in seconds, at the latest."""
+    exit_code: int
+    """What the command ended with; 128 + n where signal n ended it."""
+    message: str = ""
+    """One line for people, as in the exit record."""
+
+
 class Progress(StatusModel):
     """How far the training is. A user's script may write the same file (`$STOKER_PROGRESS_FILE`)."""
 
@@ -91,6 +104,8 @@ class Progress(StatusModel):
     """The newest."""
     summary: Mapping[str, JsonValue] = {}
     """What the end table shows: accuracy, timeToTarget_s, splitDigest, weights, …; filled at the end."""
+    held: Held | None = None
+    """The supervisor's: the command has failed and its worker is kept for a while."""
 
 
 class RankExit(StatusModel):
@@ -119,6 +134,8 @@ class ExitRecord(StatusModel):
     ranks: tuple[RankExit, ...] = ()
     grace_exceeded: bool = False
     """The ranks outlived the grace and were killed."""
+    held_s: float = 0.0
+    """How long the worker was kept after the failure, before this end."""
     message: str = ""
     """One line for people: the last line of the failing rank's output, or what the supervisor met."""
     progress: Progress | None = None

@@ -16,7 +16,7 @@ import pytest
 from stoker.spec.meta import Kind
 from testbed.cluster import Cluster
 
-CRDS = Path(__file__).resolve().parents[3] / "helm" / "stoker" / "crds"
+CRDS = Path(__file__).resolve().parents[3] / "helm" / "stoker" / "files" / "crds"
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ NO_QUANTITY = "is no quantity; write for example '2', '500m', '16Gi' or '40G'"
 NO_DURATION = "is no duration; write for example '90s', '10m', '1h30m' or '2d'"
 MOUNT = "must be an absolute path without '.', '..', ':' or a '/' too many"
 DATA = {"name": "d", "claim": "c"}
+CODE = {"code": f"sha256:{'0' * 64}"}
 VOLUME = {"name": "v", "source": {"emptyDir": {}}, "mountPath": "/cache"}
 
 
@@ -122,8 +123,12 @@ CASES = [
     # what runs
     trainer({}, RUN, "give either recipe (with config) or command (with workingDir)"),
     trainer(RUN | IC, IC, "give either recipe (with config) or command (with workingDir)"),
-    trainer(IC | {"image": "a"}, RUN | {"image": "a"}, "workingDir and image belong to command; a recipe has its own"),
-    trainer(IC | {"workingDir": "/"}, RUN | {"workingDir": "/"}, "workingDir and image belong to command"),
+    trainer(IC | {"image": "a"}, RUN | {"image": "a"}, "workingDir, image and code belong to command"),
+    trainer(IC | {"workingDir": "/"}, RUN | {"workingDir": "/"}, "workingDir, image and code belong to command"),
+    trainer(IC | CODE, RUN | CODE, "workingDir, image and code belong to command; a recipe has its own"),
+    trainer(RUN | {"code": "sha256:a"}, RUN | CODE, "must be the digest of a code bundle: sha256: and 64 hex digits"),
+    trainer(RUN | CODE | {"workingDir": "/a"}, RUN | CODE | {"workingDir": "a/b"}, "must be a path within it"),
+    trainer(RUN | CODE | {"workingDir": "a/.."}, RUN | CODE | {"workingDir": "a.."}, "with code, workingDir must be a"),
     trainer({"recipe": "gpt-9"}, IC, "there is: image-classification"),
     trainer(RUN | {"config": {"epochs": 1}}, IC | {"config": {"epochs": 1}}, "config belongs to recipe"),
     trainer({"command": []}, RUN, "command must name a program"),

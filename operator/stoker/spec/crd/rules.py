@@ -17,6 +17,7 @@ from stoker.spec.job import (
     OWN_PATHS,
     OWN_PATHS_SAYS,
     SUB_PATH_SAYS,
+    WITHIN_CODE_SAYS,
     DataVolume,
     RetryRule,
     Trainer,
@@ -114,8 +115,14 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
     Trainer: [
         Rule("has(self.recipe) != has(self.command)", "give either recipe (with config) or command (with workingDir)"),
         Rule(
-            "!has(self.recipe) || (!has(self.workingDir) && !has(self.image))",
-            "workingDir and image belong to command; a recipe has its own",
+            "!has(self.recipe) || (!has(self.workingDir) && !has(self.image) && !has(self.code))",
+            "workingDir, image and code belong to command; a recipe has its own",
+        ),
+        Rule(
+            "!has(self.code) || !has(self.workingDir)"
+            " || (!self.workingDir.startsWith('/') && !('..' in self.workingDir.split('/')))",
+            WITHIN_CODE_SAYS,
+            field="workingDir",
         ),
         Rule(
             "has(self.recipe) || size(dyn(self.config)) == 0",
