@@ -237,6 +237,7 @@ UPDATES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
             "stop": {"maxDuration": "1h"},
             "checkpoint": {"claim": "c"},
             "retry": {"rules": [{"categories": ["Killed"], "limit": 1}]},
+            "onFailure": {"hold": "10m"},
             "ttlAfterFinished": "1d",
         }.items()
     ),
