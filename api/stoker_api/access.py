@@ -63,7 +63,7 @@ async def authorize(request: Request) -> None:
         return
     principal = await identity.authenticate(token)
     if principal is None:
-        raise _unauthorized(f"The token is not known here; {identity.hint}")
+        raise _unauthorized(f"The token is not known here, or not any more; {identity.hint}")
     request.state.principal = principal
     if needed is None:
         raise Problem(Code.FORBIDDEN, "This route declares no access and is therefore closed.")

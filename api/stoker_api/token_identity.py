@@ -17,7 +17,8 @@ from .identity import (
     Principal,
     Right,
 )
-from .tokens import ALL_PROJECTS, Role, TokenFile, TokenHolder
+from .token_record import Role
+from .tokens import ALL_PROJECTS, TokenFile, TokenHolder
 from .worker_token import pod_uid_of
 
 _READER = {GET_JOB, LIST_JOBS, LIST_QUEUES, LIST_RUNTIMES, LIST_NODES, GET_METRICS}
@@ -27,8 +28,8 @@ class TokenIdentity:
     """Implements `identity.Identity`."""
 
     hint = (
-        "`stoker up` prints where the administrator's stands, `stoker token` makes others; a worker's token opens only "
-        "/v1/report."
+        "`stoker up` prints where the administrator's stands, `stoker token` makes others and lists the expired; "
+        "a worker's opens only /v1/report."
     )
 
     def __init__(self, tokens: TokenFile, report_key: bytes) -> None:

@@ -1,49 +1,39 @@
-"""Bearer tokens at rest: `tokens.json` (names, hashes, roles, projects) and `token` (the administrator's, in plain).
+"""Bearer tokens at rest: `tokens.json` (names, hashes, roles, projects, expiry) and `token` (the administrator's own).
 
-Owns both files, mode 0600, and the look-up of a presented token. Never keeps a plain token but the administrator's,
-which `stoker up` and the CLI on the same machine read. Called by `token_identity.py` and by whoever adds tokens.
+Owns both files, mode 0600, and the look-up of a presented token. Writers take turns (`tokens.lock`), whatever process
+they are in; readers follow. Never keeps a plain token but the administrator's, which `stoker up` and the CLI on the
+same machine read. Called by `token_identity.py`, `stoker up` and `stoker token`.
 """
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
+import fcntl
 import hmac
 import logging
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from enum import StrEnum
+from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import ValidationError
 
-from stoker.spec.names import DnsLabel
+from stoker.store.clock import Clock, SystemClock
 
 from .identity import Principal
+from .token_record import Role, TokenList, TokenRecord, digest
 
 log = logging.getLogger(__name__)
 
 TOKENS_FILE = "tokens.json"
+LOCK_FILE = "tokens.lock"
 ADMIN_FILE = "token"
 ADMIN_NAME = "admin"
 ALL_PROJECTS = "*"
 _PREFIX = "stk_"
-
-
-class Role(StrEnum):
-    """What a token may do; each includes what stands before it."""
-
-    READER = "reader"
-    USER = "user"
-    ADMIN = "admin"
-
-    @property
-    def rank(self) -> int:
-        return list(Role).index(self)
 
 
 @dataclass(frozen=True)
@@ -58,83 +48,77 @@ class TokenError(Exception):
     """The token files can't be used; the text says what to do."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
-
-
-class _Record(_Model):
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]*$")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    role: Role
-    projects: tuple[DnsLabel | str, ...]
-    created_at: datetime
-
-
-class _File(_Model):
-    tokens: tuple[_Record, ...] = ()
-
-
 @dataclass
 class TokenFile:
     """The tokens of one data folder; follows changes other processes make to the file."""
 
     folder: Path
-    _by_prefix: dict[str, list[tuple[str, TokenHolder]]] = field(default_factory=dict)
-    _records: tuple[_Record, ...] = ()
+    clock: Clock = field(default_factory=SystemClock)
+    _by_prefix: dict[str, list[TokenRecord]] = field(default_factory=dict)
+    _records: tuple[TokenRecord, ...] = ()
     _seen: tuple[int, int, int] | None = None
 
     @classmethod
-    def open(cls, folder: Path | str) -> Self:
+    def open(cls, folder: Path | str, clock: Clock | None = None) -> Self:
         """The folder's tokens; none if there is no file yet.
 
         Raises: TokenError (unreadable, malformed, or open to other users).
         """
-        tokens = cls(Path(folder))
+        tokens = cls(Path(folder), clock or SystemClock())
         tokens._load()
         return tokens
 
     def ensure_admin(self) -> Path:
-        """Where the administrator's token stands in plain; made if there is none that works."""
+        """Where the administrator's token stands in plain; made if there is none that works. It does not expire."""
         path = self.folder / ADMIN_FILE
-        if path.exists():
-            _refuse_open_mode(path)
-            if self.find(path.read_text().strip()) is not None:
-                return path
-        self._records = tuple(record for record in self._records if record.name != ADMIN_NAME)
-        token = self.add(ADMIN_NAME, Role.ADMIN, [ALL_PROJECTS])
-        _write_private(path, token + "\n")
+        with self._writing():
+            if path.exists():
+                _refuse_open_mode(path)
+                if self._find(path.read_text().strip()) is not None:
+                    return path
+            kept = tuple(record for record in self._records if record.name != ADMIN_NAME)
+            token, record = self._new(ADMIN_NAME, Role.ADMIN, [ALL_PROJECTS], None)
+            self._save((*kept, record))
+            _write_private(path, token + "\n")
         return path
 
-    def add(self, name: str, role: Role | str, projects: Sequence[str]) -> str:
-        """A new token, in plain, for the only time. Raises: TokenError (the name is taken or not valid)."""
-        self.refresh()
-        if any(record.name == name for record in self._records):
-            raise TokenError(f"there is a token named {name!r} already; choose another name")
-        if not projects:
-            raise TokenError("give at least one project, or '*' for all")
-        token = _PREFIX + secrets.token_urlsafe(32)
-        try:
-            record = _Record(
-                name=name,
-                sha256=_digest(token),
-                role=Role(role),
-                projects=tuple(projects),
-                created_at=datetime.now(UTC),
-            )
-        except ValueError as error:
-            raise TokenError(f"no such token can be made: {error}") from None
-        self._save((*self._records, record))
+    def add(self, name: str, role: Role | str, projects: Sequence[str], lifetime: timedelta | None = None) -> str:
+        """A new token, in plain, for the only time. `lifetime` None: it does not expire.
+
+        Raises: TokenError (the name is taken or not valid).
+        """
+        with self._writing():
+            if any(record.name == name for record in self._records):
+                raise TokenError(
+                    f"there is a token named {name!r} already; choose another name or revoke that one first"
+                )
+            if not projects:
+                raise TokenError("give at least one project, or '*' for all")
+            token, record = self._new(name, role, projects, lifetime)
+            self._save((*self._records, record))
         return token
 
-    def find(self, token: str) -> TokenHolder | None:
-        """Whose token it is. Cost: one hash, whatever the number of tokens; compared in constant time."""
+    def revoke(self, name: str) -> None:
+        """From now on nobody is let in by this token. Raises: TokenError (there is none of this name)."""
+        with self._writing():
+            kept = tuple(record for record in self._records if record.name != name)
+            if len(kept) == len(self._records):
+                raise TokenError(f"there is no token named {name!r}; `stoker token list` names all")
+            self._save(kept)
+
+    def listed(self) -> tuple[TokenRecord, ...]:
+        """All of them by name, with those that expired lately."""
         self.refresh()
-        digest = _digest(token)
-        found = None
-        for known, principal in self._by_prefix.get(digest[:8], ()):
-            if hmac.compare_digest(known, digest):
-                found = principal
-        return found
+        now = self.clock.now()
+        return tuple(sorted((r for r in self._records if not r.forgotten(now)), key=lambda record: record.name))
+
+    def find(self, token: str) -> TokenHolder | None:
+        """Whose token it is; None: it was never one, or has expired, or was revoked.
+
+        Cost: one hash, whatever the number of tokens; compared in constant time.
+        """
+        self.refresh()
+        return self._find(token)
 
     def refresh(self) -> None:
         """Read the file again if it changed; a malformed one leaves the tokens known so far in force."""
@@ -145,6 +129,50 @@ class TokenFile:
         except TokenError as error:
             self._seen = self._stamp()
             log.error("tokens are not read again: %s", error)
+
+    def _find(self, token: str) -> TokenHolder | None:
+        hashed = digest(token)
+        found = None
+        for record in self._by_prefix.get(hashed[:8], ()):
+            if hmac.compare_digest(record.sha256, hashed):
+                found = record
+        if found is None or found.expired(self.clock.now()):
+            return None
+        return TokenHolder(found.name, found.role, frozenset(found.projects))
+
+    def _new(
+        self, name: str, role: Role | str, projects: Sequence[str], lifetime: timedelta | None
+    ) -> tuple[str, TokenRecord]:
+        token, now = _PREFIX + secrets.token_urlsafe(32), self.clock.now()
+        try:
+            record = TokenRecord(
+                name=name,
+                sha256=digest(token),
+                role=Role(role),
+                projects=tuple(projects),
+                created_at=now,
+                expires_at=None if lifetime is None else now + lifetime,
+            )
+        except (ValueError, OverflowError) as error:
+            raise TokenError(f"no such token can be made: {error}") from None
+        return token, record
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Alone among all processes, over what the file holds now, the forgotten left out.
+
+        Raises: TokenError (it can't be read).
+        """
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._load()
+            now = self.clock.now()
+            self._take(tuple(record for record in self._records if not record.forgotten(now)), self._seen)
+            yield
+        finally:
+            os.close(lock)
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:
@@ -160,27 +188,21 @@ class TokenFile:
             return
         _refuse_open_mode(path)
         try:
-            parsed = _File.model_validate_json(path.read_bytes())
+            parsed = TokenList.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
             raise TokenError(f"{path} can't be read: {error}") from None
         self._take(parsed.tokens, stamp)
 
-    def _save(self, records: tuple[_Record, ...]) -> None:
-        text = _File(tokens=records).model_dump_json(by_alias=True, indent=2)
+    def _save(self, records: tuple[TokenRecord, ...]) -> None:
+        text = TokenList(tokens=records).model_dump_json(by_alias=True, exclude_none=True, indent=2)
         _write_private(self.folder / TOKENS_FILE, text + "\n")
         self._take(records, self._stamp())
 
-    def _take(self, records: tuple[_Record, ...], stamp: tuple[int, int, int] | None) -> None:
-        by_prefix: dict[str, list[tuple[str, TokenHolder]]] = {}
+    def _take(self, records: tuple[TokenRecord, ...], stamp: tuple[int, int, int] | None) -> None:
+        by_prefix: dict[str, list[TokenRecord]] = {}
         for record in records:
-            principal = TokenHolder(record.name, record.role, frozenset(record.projects))
-            by_prefix.setdefault(record.sha256[:8], []).append((record.sha256, principal))
+            by_prefix.setdefault(record.sha256[:8], []).append(record)
         self._records, self._by_prefix, self._seen = records, by_prefix, stamp
-
-
-def _digest(token: str) -> str:
-    # The tokens hold 256 random bits: a plain hash can't be searched, a slow one would only slow requests.
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _refuse_open_mode(path: Path) -> None:
@@ -190,7 +212,6 @@ def _refuse_open_mode(path: Path) -> None:
 
 def _write_private(path: Path, text: str) -> None:
     """Replace `path` as a whole, readable by its owner alone from the first byte on."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -1,9 +1,6 @@
-"""Who may call what: every route of the table against every kind of token; hosts and origins; token files."""
+"""Who may call what: every route of the table against every kind of token; hosts and origins."""
 
 from __future__ import annotations
-
-import json
-import os
 
 import pytest
 
@@ -11,7 +8,6 @@ from stoker.spec.queue import QUEUES
 from stoker_api.access import Access, declared
 from stoker_api.app import bare_app
 from stoker_api.routes.table import ROUTERS, api_routes
-from stoker_api.tokens import TokenError, TokenFile
 from stoker_api.worker_token import pod_uid_of, worker_token
 
 CALLS = [(method, route.path, declared(route.endpoint)) for route in api_routes() for method in sorted(route.methods)]
@@ -131,48 +127,6 @@ async def test_origin(world, method):
         wanted = 403 if status == 403 else (200 if method == "GET" else 405)
         assert answer.status_code == wanted, origin
         assert "access-control-allow-origin" not in answer.headers
-
-
-def test_token_file(tmp_path):
-    tokens = TokenFile.open(tmp_path / "data")
-    path = tokens.ensure_admin()
-    admin = path.read_text().strip()
-    assert path == tmp_path / "data" / "token"
-    assert {os.stat(tmp_path / "data" / name).st_mode & 0o777 for name in ("token", "tokens.json")} == {0o600}
-    assert tokens.find(admin).role == "admin" and tokens.find(admin).projects == {"*"}
-    assert tokens.ensure_admin().read_text().strip() == admin, "made once"
-    again = TokenFile.open(tmp_path / "data")
-    assert again.ensure_admin().read_text().strip() == admin
-    assert admin not in (tmp_path / "data" / "tokens.json").read_text()
-    assert again.find("") is None and again.find(admin + "x") is None and again.find("\udcff") is None
-
-
-def test_token_file_follows_other_processes(tmp_path):
-    first, second = TokenFile.open(tmp_path), TokenFile.open(tmp_path)
-    first.ensure_admin()
-    token = second.add("ci", "reader", ["alpha"])
-    assert first.find(token).name == "ci"
-    with pytest.raises(TokenError, match="already"):
-        first.add("ci", "admin", ["*"])
-    file = tmp_path / "tokens.json"
-    data = json.loads(file.read_text())
-    (tmp_path / "tokens.json").write_text("{broken")
-    assert first.find(token) is not None, "a file cut in half leaves the tokens known so far in force"
-    data["tokens"] = [entry for entry in data["tokens"] if entry["name"] != "ci"]
-    file.write_text(json.dumps(data))
-    assert first.find(token) is None, "revoked"
-    file.unlink()
-    assert first.find((tmp_path / "token").read_text().strip()) is None
-
-
-def test_token_file_refuses_what_others_can_read(tmp_path):
-    TokenFile.open(tmp_path).ensure_admin()
-    (tmp_path / "tokens.json").chmod(0o644)
-    with pytest.raises(TokenError, match="chmod 600"):
-        TokenFile.open(tmp_path)
-    for name, role, projects in (("a b", "user", ["p"]), ("a", "god", ["p"]), ("a", "user", [])):
-        with pytest.raises(TokenError):
-            TokenFile.open(tmp_path / "fresh").add(name, role, projects)
 
 
 def test_worker_token_is_bound_to_its_pod():

@@ -270,7 +270,7 @@ def test_commands(live: Live, tmp_path: Path) -> None:
     assert stoker("get", "nodes", "-o", "json").stdout == "[]\n"
     none = stoker("logs", "good")
     assert none.exit_code == 1 and "not started yet" in none.stderr
-    token = stoker("token", "add", "bob", "--role", "reader", "--project", "default")
+    token = stoker("token", "create", "bob", "--role", "reader", "--project", "default")
     assert token.exit_code == 0
     forbidden = stoker("--token", token.stdout.strip(), "cancel", "good")
     assert forbidden.exit_code == 1 and forbidden.stderr.startswith("stoker: good: ")

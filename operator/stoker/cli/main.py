@@ -42,7 +42,7 @@ _COMMANDS = {
     "retry": _Entry("Jobs", "act", "Run failed or cancelled jobs again."),
     "delete": _Entry("Jobs", "act", "Delete jobs, with their events and logs."),
     "queue": _Entry("Queues", "queues", "List, set and remove queues."),
-    "token": _Entry("Other", "tokens", "Make tokens for the server of a data folder."),
+    "token": _Entry("Other", "tokens", "Make, list and revoke tokens for the server of a data folder."),
     "completion": _Entry("Other", "completion", "Print a shell's completion script."),
 }
 

@@ -6,7 +6,7 @@ Owns the folder's layout, its lock and its private files. Never reads the store.
     <data folder>/            0700, one user's
       lock                    flock held by the running `stoker up`; holds its pid
       stoker.db               the store (plus SQLite's -wal)
-      token, tokens.json      what people and the api authenticate with
+      token, tokens.json      what people and the api authenticate with (tokens.lock: for its writers)
       report.key              signs the workers' report tokens
       endpoint.json           where the api listens
       workers/<pod-uid>/      one worker each (DESIGN §7)

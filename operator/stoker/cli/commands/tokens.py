@@ -1,35 +1,128 @@
-"""`stoker token add`: made in the server's data folder, by whoever may read that; no route makes tokens."""
+"""`stoker token create | list | revoke`: in the server's data folder, by who may write that; no route makes tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stoker.cli.config import data_folder
 from stoker.cli.errors import BadInput
 
+from .common import output_option
 
-@click.group(short_help="Make tokens for the server of a data folder.")
+if TYPE_CHECKING:
+    from stoker_api.token_record import TokenRecord
+    from stoker_api.tokens import TokenFile
+
+LIFETIME = "90d"
+NEVER = "never"
+
+_data_option = click.option(
+    "--data", type=click.Path(path_type=Path, file_okay=False), help="The data folder. [STOKER_HOME, else ~/.stoker]"
+)
+
+
+@click.group(short_help="Make, list and revoke tokens for the server of a data folder.")
 def token() -> None:
-    """Make tokens for the server of a data folder."""
+    """Tokens for the server of a data folder (`stoker up`). On a cluster tokens are the cluster's own."""
 
 
-@token.command("add", short_help="Make a token and print it, once.")
+@token.command("create", short_help="Make a token and print it, once.")
 @click.argument("name")
 @click.option("--role", type=click.Choice(["reader", "user", "admin"]), default="user", show_default=True)
 @click.option(
     "--project", "projects", multiple=True, help="A project it is for; '*' is all. Repeatable.", required=True
 )
-@click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="[STOKER_HOME, else ~/.stoker]")
-def add(name: str, role: str, projects: tuple[str, ...], data: Path | None) -> None:
+@click.option(
+    "--expires",
+    metavar="DURATION",
+    default=LIFETIME,
+    show_default=True,
+    help=f"How long it works, for example 12h or 30d; '{NEVER}': until it is revoked.",
+)
+@_data_option
+def create(name: str, role: str, projects: tuple[str, ...], expires: str, data: Path | None) -> None:
     """Make the token NAME and print it, for the only time; a running server knows it at once."""
+    lifetime = _lifetime(expires)
+    click.echo(_carried_out(data, lambda tokens: tokens.add(name, role, projects, lifetime)))
+
+
+@token.command("list", short_help="List tokens: whose, for what, until when.")
+@output_option("table", "json", "yaml")
+@_data_option
+def list_(form: str, data: Path | None) -> None:
+    """List tokens: whose, for what, until when. One that has expired is listed for 30 days more."""
+    from stoker.cli.output import Column, age_text, echo_data, echo_table
+
+    records, now = _carried_out(data, lambda tokens: tokens.listed()), datetime.now(UTC)
+    if form != "table":
+        hidden = {"sha256"}
+        echo_data([record.model_dump(mode="json", by_alias=True, exclude=hidden) for record in records], form)
+        return
+    columns = [Column("NAME"), Column("ROLE"), Column("PROJECTS", cut=True), Column("AGE", right=True)]
+    rows = [
+        [
+            record.name,
+            record.role,
+            "all" if "*" in record.projects else ",".join(record.projects),
+            age_text(record.created_at, now),
+            _until(record, now),
+        ]
+        for record in records
+    ]
+    echo_table([*columns, Column("EXPIRES")], rows)
+
+
+@token.command("revoke", short_help="Make tokens worthless.")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@_data_option
+def revoke(names: tuple[str, ...], data: Path | None) -> None:
+    """Make tokens worthless, at once; jobs they submitted go on. The next `stoker up` makes another `admin`."""
+    for name in names:
+
+        def take_out(tokens: TokenFile, name: str = name) -> None:
+            tokens.revoke(name)
+
+        _carried_out(data, take_out)
+        click.echo(f"token {name} revoked")
+
+
+def _carried_out(data: Path | None, act: Callable[[TokenFile], Any]) -> Any:
     from stoker_api.tokens import TokenError, TokenFile
 
     folder = data or data_folder()
     if not folder.is_dir():
         raise BadInput(f"there is no data folder {folder}; `stoker up` makes it")
     try:
-        click.echo(TokenFile.open(folder).add(name, role, projects))
-    except TokenError as error:
+        return act(TokenFile.open(folder))
+    except (TokenError, OSError) as error:
         raise BadInput(str(error)) from None
+
+
+def _lifetime(text: str) -> timedelta | None:
+    from stoker.spec.quantity import parse_duration
+
+    if text == NEVER:
+        return None
+    try:
+        lifetime = timedelta(seconds=parse_duration(text))
+    except OverflowError:
+        raise BadInput(f"--expires {text} is longer than a calendar; '{NEVER}' does not expire") from None
+    except ValueError as error:
+        raise BadInput(f"--expires {error}") from None
+    if not lifetime:
+        raise BadInput("--expires must be longer than zero")
+    return lifetime
+
+
+def _until(record: TokenRecord, now: datetime) -> str:
+    from stoker.spec.quantity import format_duration
+
+    if record.expires_at is None:
+        return NEVER
+    left_s = (record.expires_at - now).total_seconds()
+    return f"in {format_duration(round(left_s))}" if left_s > 0 else f"expired {record.expires_at:%Y-%m-%d}"
