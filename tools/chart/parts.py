@@ -1,0 +1,120 @@
+"""Values of the two processes, operator and api. Owns no rendering. Put together in `values`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .base import (
+    Duration,
+    Host,
+    MaybeHost,
+    MaybeName,
+    NodePort,
+    Object,
+    Pod,
+    Port,
+    Quantity,
+    Resources,
+    Strings,
+    Values,
+)
+
+
+class DisruptionBudget(Values):
+    enabled: bool = True
+    """Whether there is one, where there are two replicas or more."""
+    max_unavailable: Annotated[int, Field(ge=1)] = 1
+    """How many may be evicted at once."""
+
+
+class Operator(Pod):
+    replicas: Annotated[int, Field(ge=1, le=9)] = 2
+    """One leads, the others take over within 15 s if it dies."""
+    resources: Resources = Resources(requests={"cpu": "100m", "memory": "256Mi"})
+    """Of the container. 10,000 jobs on 5,000 nodes take 350 MiB and a core (docs/benchmarks.md)."""
+    pod_disruption_budget: DisruptionBudget = DisruptionBudget()
+    topology_spread_constraints: list[Object] = []
+    """Empty: spread over nodes and zones where that is possible."""
+    log_format: Literal["text", "json"] = "text"
+    """How lines of its log look."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What it logs."""
+    node_lost_after: Duration = "60s"
+    """A node silent for so long is given up, and its workers placed elsewhere."""
+    start_timeout: Duration = "5m"
+    """A gang that does not run by then is withdrawn."""
+    pull_timeout: Duration = "30m"
+    """The same while images are being pulled."""
+    termination_grace_period_seconds: Annotated[int, Field(ge=5)] = 20
+    """To finish what is being written and hand over the leadership."""
+
+
+class Persistence(Values):
+    enabled: bool = True
+    """Off: an empty folder that dies with the pod, and with it the logs of jobs and code bundles."""
+    size: Quantity = "20Gi"
+    """Of the claim: logs of jobs and code bundles."""
+    storage_class: Annotated[str, Field(pattern=r"^(-|([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?)$")] = ""
+    """Empty: the cluster's default; `-`: none (`storageClassName: ""`)."""
+    access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany"] = "ReadWriteOnce"
+    """One pod writes."""
+    annotations: Strings = {}
+    """Of the claim."""
+    existing_claim: MaybeName = ""
+    """A claim that is there already, instead of one of the chart's."""
+    keep: bool = True
+    """Leave the claim where it is when Stoker is uninstalled."""
+
+
+class ApiService(Values):
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
+    """How it is reached from outside of the cluster, besides by an Ingress."""
+    port: Port = 8470
+    """Of the Service; workers report there."""
+    node_port: NodePort = 0
+    """With type NodePort or LoadBalancer; 0: the cluster picks one."""
+    load_balancer_source_ranges: list[Annotated[str, Field(pattern=r"^[0-9a-fA-F.:]+/[0-9]+$")]] = []
+    """With type LoadBalancer: who may come, as CIDRs."""
+    annotations: Strings = {}
+    """Of the Service."""
+
+
+class IngressTls(Values):
+    secret_name: MaybeName = ""
+    """A Secret of type kubernetes.io/tls for `host`; empty: the ingress controller's own certificate, or none."""
+
+
+class Ingress(Values):
+    enabled: bool = False
+    """Whether there is one."""
+    class_name: MaybeName = ""
+    """Empty: the cluster's default."""
+    host: MaybeHost = ""
+    """The name people call the api by; needed."""
+    annotations: Strings = {}
+    """Streams and sessions stay open: raise the controller's read time-out (nginx: proxy-read-timeout: "3600")."""
+    tls: IngressTls = IngressTls()
+
+
+class ApiTls(Values):
+    secret_name: MaybeName = ""
+    """A Secret of type kubernetes.io/tls: the api speaks https, to workers too. They need `caBundle` to believe it."""
+
+
+class Api(Pod):
+    resources: Resources = Resources(requests={"cpu": "100m", "memory": "256Mi"})
+    """Of the container."""
+    persistence: Persistence = Persistence()
+    service: ApiService = ApiService()
+    ingress: Ingress = Ingress()
+    tls: ApiTls = ApiTls()
+    url: Annotated[str, Field(pattern=r"^(https?://[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[0-9]+)?)?$")] = ""
+    """Where workers report; empty: the Service. Another way (the Ingress, say) needs its name among the hosts."""
+    allow_hosts: list[Host] = []
+    """Further names in Host headers: a load balancer's, a node's address. The Service's and the Ingress' are known."""
+    audiences: list[Annotated[str, Field(min_length=1)]] = []
+    """What people's tokens must be made for; empty: the API server itself."""
+    log_bytes: Annotated[int, Field(ge=0)] = 0
+    """The most that all logs of jobs may hold; 0: the disk."""

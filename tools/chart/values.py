@@ -1,0 +1,203 @@
+"""The values of the chart: name, type, default and documentation of each. The one source of values.yaml, its schema,
+and the README's table (`python -m chart`). Owns no rendering: templates are helm/stoker/templates.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .base import Host, Interval, MaybeLabel, MaybeName, Name, Object, Port, Strings, Values
+from .parts import Api, Operator
+
+
+class ControlPlaneImage(Values):
+    repository: str = "stoker"
+    """Operator, api and the supervisor of every worker."""
+    tag: str = ""
+    """Empty: the chart's appVersion."""
+    digest: Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
+    """Instead of the tag: exactly this image."""
+
+
+class TrainerImage(Values):
+    repository: str = "trainer-cuda"
+    """For jobs that name no image; `trainer-cpu` is a fifth of its size, for clusters without GPUs."""
+    tag: str = ""
+    """Empty: the chart's appVersion."""
+    digest: Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
+    """Instead of the tag: exactly this image."""
+
+
+class Image(Values):
+    registry: str = "ghcr.io/stoker-dev"
+    """Before every repository: the one value to change for a mirror. Empty: repositories are full names."""
+    pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    """Of the control-plane image, in workers' pods too."""
+    pull_secrets: list[Name] = []
+    """Secrets of these names in Stoker's namespace, and in every project for workers."""
+    control_plane: ControlPlaneImage = ControlPlaneImage()
+    trainer: TrainerImage = TrainerImage()
+
+
+class Crds(Values):
+    enabled: bool = True
+    """Install and upgrade the definitions with the chart."""
+    keep: bool = True
+    """Leave them, and with them every job and queue, when Stoker is uninstalled."""
+
+
+class Admission(Values):
+    enabled: bool = True
+    """Policies that hold kubectl to the rules of the api."""
+
+
+class Rbac(Values):
+    create: bool = True
+    """Off: you bind the rights that docs/helm.md lists yourself."""
+    aggregate: bool = True
+    """Add the rights on Stoker's objects to the cluster's own roles view, edit and admin."""
+    open_default_queue: bool = True
+    """Everybody who is authenticated may spend queue `default` and run workers in runtime `default`."""
+    open_lists: bool = True
+    """Everybody who is authenticated may list queues, runtimes and how full the GPUs are."""
+
+
+class CaConfigMap(Values):
+    name: MaybeName = ""
+    """A ConfigMap in Stoker's namespace."""
+    key: str = "ca.crt"
+    """Its key with the certificates."""
+
+
+class CaSecret(Values):
+    name: MaybeName = ""
+    """A Secret in Stoker's namespace, of which this key alone is read: cert-manager's, say."""
+    key: str = "ca.crt"
+    """Its key with the certificates."""
+
+
+class CaBundle(Values):
+    """One of the three."""
+
+    pem: str = ""
+    """PEM certificates of the authorities that workers believe when they report to the api."""
+    config_map: CaConfigMap = CaConfigMap()
+    secret: CaSecret = CaSecret()
+
+
+class ApiPolicy(Values):
+    from_: list[Object] = Field([], alias="from")
+    """Who may reach the api, as NetworkPolicy peers; empty: anybody. Workers of every project must be among them."""
+
+
+class OperatorPolicy(Values):
+    from_: list[Object] = Field([], alias="from")
+    """Who may reach the operator's probes and metrics, as NetworkPolicy peers; empty: anybody."""
+
+
+class ApiServerEgress(Values):
+    ports: list[Port] = [443, 6443]
+    """Of the API server, as its Service and as its endpoints have it."""
+    to: list[Object] = []
+    """Where it is, as NetworkPolicy peers; empty: anywhere."""
+
+
+class DnsEgress(Values):
+    ports: list[Port] = [53]
+    """Of the cluster's DNS, UDP and TCP."""
+    to: list[Object] = []
+    """Where it is, as NetworkPolicy peers; empty: anywhere."""
+
+
+class Egress(Values):
+    dns: DnsEgress = DnsEgress()
+    api_server: ApiServerEgress = ApiServerEgress()
+
+
+class NetworkPolicies(Values):
+    enabled: bool = True
+    """Operator and api are reached on their ports only, and reach DNS and the API server only."""
+    api: ApiPolicy = ApiPolicy()
+    operator: OperatorPolicy = OperatorPolicy()
+    egress: Egress = Egress()
+
+
+class Scraper(Values):
+    service_account: MaybeName = ""
+    """Prometheus' own account: it gets the right to read the api's metrics. Empty: bind `…-metrics` yourself."""
+    namespace: MaybeName = ""
+    """Of that account; empty: Stoker's."""
+
+
+class Credentials(Values):
+    secret_name: MaybeName = ""
+    """A Secret in Stoker's namespace with a token for the api's metrics; empty: Prometheus sends its own."""
+    key: str = "token"
+    """Its key with the token."""
+
+
+class ServiceMonitor(Values):
+    enabled: bool = False
+    """A ServiceMonitor for the api (needs the Prometheus operator's definitions)."""
+    labels: Strings = {}
+    """By which your Prometheus finds it."""
+    interval: Interval = "30s"
+    """How often it is scraped."""
+    credentials: Credentials = Credentials()
+
+
+class PodMonitor(Values):
+    enabled: bool = False
+    """A PodMonitor for the operators."""
+    labels: Strings = {}
+    """By which your Prometheus finds it."""
+    interval: Interval = "30s"
+    """How often they are scraped."""
+
+
+class Rules(Values):
+    enabled: bool = False
+    """A PrometheusRule with alerts."""
+    labels: Strings = {}
+    """By which your Prometheus finds it."""
+
+
+class Dashboards(Values):
+    enabled: bool = False
+    """ConfigMaps that Grafana's sidecar takes up."""
+    labels: Strings = {"grafana_dashboard": "1"}
+    """By which the sidecar finds them."""
+    annotations: Strings = {}
+    """`grafana_folder`, say."""
+
+
+class Monitoring(Values):
+    scraper: Scraper = Scraper()
+    service_monitor: ServiceMonitor = ServiceMonitor()
+    pod_monitor: PodMonitor = PodMonitor()
+    rules: Rules = Rules()
+    dashboards: Dashboards = Dashboards()
+
+
+class ChartValues(Values):
+    name_override: MaybeLabel = ""
+    """Instead of the chart's name, in names and labels."""
+    fullname_override: MaybeLabel = ""
+    """What every object's name begins with; empty: the release's name."""
+    common_labels: Strings = {}
+    """On every object and pod."""
+    pod_annotations: Strings = {}
+    """On every pod."""
+    cluster_domain: Host = "cluster.local"
+    """Of the cluster's DNS."""
+    image: Image = Image()
+    crds: Crds = Crds()
+    admission: Admission = Admission()
+    rbac: Rbac = Rbac()
+    ca_bundle: CaBundle = CaBundle()
+    operator: Operator = Operator()
+    api: Api = Api()
+    network_policy: NetworkPolicies = NetworkPolicies()
+    monitoring: Monitoring = Monitoring()
