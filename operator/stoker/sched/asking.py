@@ -16,6 +16,7 @@ from stoker.spec.reasons import Code
 
 from .ending import with_condition
 from .ground import Ground, first
+from .holding import told_held
 from .pod_end import EARLIEST
 from .starting import IMAGE_CONDITION, TOLD, HoldUp
 from .step import Note, Step
@@ -65,7 +66,7 @@ def _intent(job: TrainingJob, held: HoldUp | None, ground: Ground) -> tuple[Inte
 
 
 def deadline_of(job: TrainingJob, held: HoldUp | None) -> datetime | None:
-    """When the current attempt's time is up, if it has a limit."""
+    """When the current attempt's time is up, if it has a limit. For a hold it is up then at the latest."""
     status = job.status
     if held is not None:
         return held.withdraw_at
@@ -76,8 +77,13 @@ def deadline_of(job: TrainingJob, held: HoldUp | None) -> datetime | None:
 
 
 def told(job: TrainingJob, held: HoldUp | None, ground: Ground) -> Step | None:
-    """The write that says what a starting gang waits for: once it is due, and only when it is a new thing."""
-    if held is None or not _is_news(job, held) or ground.now < _tell_at(job, ground):
+    """The write that says what a starting gang waits for: once it is due, and only when it is a new thing.
+
+    Of a running one, that it has failed and is held.
+    """
+    if held is None:
+        return told_held(job)
+    if not _is_news(job, held) or ground.now < _tell_at(job, ground):
         return None
     new = job.status.model_copy(update={"reason": held.code, "message": held.message})
     if held.code is not Code.IMAGE_UNAVAILABLE:

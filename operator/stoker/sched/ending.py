@@ -26,6 +26,7 @@ from stoker.spec.quantity import parse_duration
 from stoker.spec.reasons import Code
 from stoker.spec.worker import ExitRecord
 
+from .holding import held_s, intent_behind
 from .pod_end import WorkerOutcome, exit_record, read_worker
 from .starting import IMAGE_CONDITION
 from .step import NOTHING_SPECIAL, Note, Step, Surroundings
@@ -71,9 +72,11 @@ def end_attempt(
     withdrawn = category is Category.INTERRUPTED and status.intent is Intent.WITHDRAW
     if withdrawn:
         category = Category.IMAGE if status.reason is Code.IMAGE_UNAVAILABLE else Category.START_TIMEOUT
-    what = verdict(status.intent, category)
-    if what is Verdict.FAILED and status.intent is Intent.MAX_DURATION:
+    intent = intent_behind(status.intent, cause.record if cause else None)
+    what = verdict(intent, category)
+    if what is Verdict.FAILED and intent is Intent.MAX_DURATION:
         category = Category.MAX_DURATION
+    kept_s = held_s(job, (w.record for w in workers if w.record is not None), now)
     message = status.message if withdrawn and status.message else _message(job, cause, category)
     ended = AttemptEnd(
         number=status.attempt,
@@ -81,6 +84,7 @@ def end_attempt(
         ended_at=now,
         intent=status.intent,
         category=category,
+        held_s=round(kept_s, 3),
         message=message,
         workers=tuple(
             WorkerEnd(
@@ -100,14 +104,15 @@ def end_attempt(
         "placed_at": None,
         "started_at": None,
         "intent": Intent.NONE,
-        "ran_s": round(status.ran_s + _ran_s(job, workers, now), 3),
+        "ran_s": round(status.ran_s + max(0.0, _lasted_s(job, workers, now) - kept_s), 3),
+        "held_s": round(status.held_s + kept_s, 3),
         "queued_at": status.queued_at or job.metadata.creation_timestamp,
         "not_before": None,
         "message": message,
         "conditions": tuple(c for c in status.conditions if c.type != IMAGE_CONDITION),
         "observed_generation": job.metadata.generation,
     }
-    update |= _next(job, what, category, ended, now)
+    update |= _next(job, what, intent, category, ended, now)
     if update["phase"] is Phase.QUEUED:
         update["blamed"] = _blamed(job, workers, category, now, blame_s)
     new = status.model_copy(update=update)
@@ -128,7 +133,7 @@ _EVENT = {
 
 
 def _next(
-    job: TrainingJob, what: Verdict, category: Category | None, ended: AttemptEnd, now: datetime
+    job: TrainingJob, what: Verdict, intent: Intent, category: Category | None, ended: AttemptEnd, now: datetime
 ) -> dict[str, object]:
     """Phase, reason and retries after `what`."""
     final = {"finished_at": now, "observed_retry_generation": job.spec.retry_generation}
@@ -151,7 +156,7 @@ def _next(
         "phase": Phase.QUEUED,
         "reason": Code.BACKING_OFF,
         "retries": {**job.status.retries, category: so_far + 1},
-        "not_before": None if job.status.intent is Intent.PREEMPT else now + timedelta(seconds=wait_s),
+        "not_before": None if intent is Intent.PREEMPT else now + timedelta(seconds=wait_s),
     }
 
 
@@ -164,12 +169,16 @@ def _fruitless(attempts: tuple[AttemptEnd, ...]) -> int:
     count = 0
     for index in range(len(attempts) - 1, -1, -1):
         attempt = attempts[index]
-        if attempt.started_at and (attempt.ended_at - attempt.started_at).total_seconds() >= LONG_ATTEMPT_S:
+        if attempt.started_at and _ran_s(attempt, attempt.started_at) >= LONG_ATTEMPT_S:
             break
         if _saved_step(attempt) > max((_saved_step(earlier) for earlier in attempts[:index]), default=0):
             break
         count += 1
     return count
+
+
+def _ran_s(attempt: AttemptEnd, started_at: datetime) -> float:
+    return (attempt.ended_at - started_at).total_seconds() - attempt.held_s
 
 
 def _saved_step(attempt: AttemptEnd) -> int:
@@ -235,7 +244,7 @@ def _message(job: TrainingJob, cause: _Worker | None, category: Category | None)
     return f"{who}{says}{code}{detail}"[:1024]
 
 
-def _ran_s(job: TrainingJob, workers: list[_Worker], now: datetime) -> float:
+def _lasted_s(job: TrainingJob, workers: list[_Worker], now: datetime) -> float:
     """Seconds from the first worker's start to the last one's end; without any record, until now."""
     records = [w.record for w in workers if w.record is not None]
     if not records:

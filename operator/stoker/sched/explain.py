@@ -18,6 +18,7 @@ from .decide import decide
 from .eligible import BUILT_IN
 from .entries import Entry, queue_limit, runtime_name
 from .hints import hints
+from .holding import held_words, ways_on
 from .request import request_of
 from .reservations import RESERVE_AFTER_S
 from .shortage import never_on_nodes
@@ -33,7 +34,7 @@ def explain(state: SchedulerState, key: Key, now: datetime, *, reserve_after_s: 
     entry = state.entries[key]
     phase = str(entry.job.status.phase)
     if not entry.pending:
-        return Explanation(phase=phase, summary=_summary(entry))
+        return Explanation(phase=phase, summary=_summary(entry), hints=_ways_on(entry))
     with state.what_if():
         decisions = decide(state, now, reserve_after_s=reserve_after_s)
         start = next((start for start in decisions.starts if start.key == key), None)
@@ -78,6 +79,8 @@ def _summary(entry: Entry) -> str:
             return "suspended on request; resume it to queue it again"
         case Phase.STARTING:
             return f"placed on {_nodes(entry)}; its workers are starting{said}"
+        case Phase.RUNNING if status.held is not None:
+            return f"not training any more on {_nodes(entry)}: {held_words(job, status.held)}"
         case Phase.RUNNING:
             return f"running on {_nodes(entry)} in attempt {status.attempt}{said}"
         case Phase.STOPPING:
@@ -87,6 +90,13 @@ def _summary(entry: Entry) -> str:
             return f"{phase.lower()}{ran}{said}"
         case phase:
             return f"{phase.lower()}{said}"
+
+
+def _ways_on(entry: Entry) -> tuple[str, ...]:
+    job = entry.job
+    if entry.assumed or job.metadata.deletion_timestamp is not None:
+        return ()
+    return ways_on(job, job.status.held) if job.status.phase is Phase.RUNNING and job.status.held is not None else ()
 
 
 def _nodes(entry: Entry) -> str:

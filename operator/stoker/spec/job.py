@@ -18,7 +18,7 @@ from .outcome import POLICIES, Category, Intent
 from .quantity import Duration, Quantity, cpu_milli, memory_bytes
 from .reasons import Code
 from .recipes import RECIPES, resolve
-from .worker import Progress
+from .worker import Held, Progress
 
 MAX_WORKERS = 4096
 MAX_GPUS_PER_WORKER = 64
@@ -387,6 +387,11 @@ class TrainingJobStatus(StatusModel):
     observed_retry_generation: int = 0
     """The spec.retryGeneration that this status answers to."""
     progress: Progress | None = None
+
+    @property
+    def held(self) -> Held | None:
+        """The hold that lasts: the attempt under way has failed, but its workers are kept."""
+        return self.progress.held if self.progress is not None and self.phase in PLACED else None
 
 
 MAX_ATTEMPTS = 10

@@ -31,6 +31,7 @@ class Code(StrEnum):
     POD_UNSCHEDULABLE = "PodUnschedulable"
     POD_REJECTED = "PodRejected"
     WORKERS_RUNNING = "WorkersRunning"
+    HELD = "Held"
     STOPPING = "Stopping"
     # ended
     COMPLETED = "Completed"

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from .meta import StatusModel
 
 CONTRACT_VERSION = 1
+MAX_UNIX_S = 253_402_300_799
+"""The end of the year 9999: no calendar knows a later day."""
 
 # The files of a worker's folder.
 LAUNCH_FILE = "launch.json"  # written by the node agent before the spawn: the worker's whole order and its leases
@@ -21,6 +23,7 @@ LOCK_FILE = "lock"  # flock held from before the spawn until the supervisor ends
 STARTED_FILE = "started.json"  # the supervisor's first act, before any process of the user's
 EXIT_FILE = "exit.json"  # the exit record: the supervisor's last act
 PROGRESS_FILE = "progress.json"  # the newest progress, replaced by the trainer (or a user's script)
+CODE_FOLDER = "code"  # the user's code, fetched and unpacked by the supervisor before any process of the user's
 LOG_FILE = "log"  # what the worker printed, prefixed by rank where there are several
 
 
@@ -75,9 +78,11 @@ class Checkpoint(StatusModel):
 class Held(StatusModel):
     """A worker whose command failed is kept for a look inside (onFailure.hold)."""
 
-    since: float
+    worker: int = 0
+    """Its number, from 0; the api writes it, of a gang that of the first to fail."""
+    since: float = Field(ge=0, le=MAX_UNIX_S)
     """Unix time in seconds."""
-    until: float
+    until: float = Field(ge=0, le=MAX_UNIX_S)
     """Unix time in seconds, at the latest."""
     exit_code: int
     """What the command ended with; 128 + n where signal n ended it."""
