@@ -13,13 +13,14 @@ import pytest
 
 from stoker.controller.jobs import PODS_BY_JOB, job_of
 from stoker.controller.operator import Operator
-from stoker.local.store import EmbeddedStore
+from stoker.local.store import KINDS, EmbeddedStore
 from stoker.sched.step import Settings
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import NODES, Gpu, GPUNode, GPUNodeStatus
 from stoker.spec.pod import NEVER_STARTED, PODS, Pod, PodPhase
 from stoker.spec.queue import QUEUES
+from stoker.spec.runtime import RUNTIMES
 from stoker.spec.worker import ExitRecord
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import SystemClock
@@ -109,6 +110,7 @@ class World:
         self.queues = WatchCache(store, QUEUES, clock=clock)
         self.nodes = WatchCache(store, NODES, clock=clock)
         self.pods = WatchCache(store, PODS, clock=clock, indexes={PODS_BY_JOB: job_of})
+        self.runtimes = WatchCache(store, RUNTIMES, clock=clock)
         self.kubelet = Kubelet(store, self.pods)
         self.pods.subscribe(self.kubelet.watch)
         self.operator: Operator
@@ -124,6 +126,7 @@ class World:
             pods=self.pods,
             clock=SystemClock(),
             settings=self.settings,
+            runtimes=self.runtimes,
         )
         self._running = asyncio.create_task(self.operator.run())
 
@@ -182,9 +185,11 @@ class World:
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(EmbeddedStore(tmp_path / "db", SystemClock(), Seam()))
+        store = await stack.enter_async_context(
+            EmbeddedStore(tmp_path / "db", SystemClock(), Seam(), kinds=(*KINDS, RUNTIMES))
+        )
         world = World(store, Settings(start_timeout_s=30, blame_s=0))
-        caches = [world.jobs, world.queues, world.nodes, world.pods]
+        caches = [world.jobs, world.queues, world.nodes, world.pods, world.runtimes]
         tasks = [asyncio.create_task(cache.run()) for cache in caches]
         for cache in caches:
             await cache.synced()

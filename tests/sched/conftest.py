@@ -85,6 +85,7 @@ def runtime(
     tolerates: Sequence[dict[str, Any]] = (),
     extended: Mapping[str, int] | None = None,
     projects: tuple[str, ...] | None = None,
+    default_for: tuple[str, ...] = (),
 ) -> TrainingRuntime:
     return TrainingRuntime(
         metadata=ObjectMeta(name=name, uid=f"runtime-{name}"),
@@ -93,6 +94,7 @@ def runtime(
             tolerations=tuple(Toleration.model_validate(one) for one in tolerates),
             extended_resources=dict(extended or {}),
             projects=projects,
+            default_for=default_for,
         ),
     )
 

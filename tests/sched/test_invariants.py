@@ -21,7 +21,7 @@ from stoker.spec.others import OtherPod
 from stoker.spec.pod import Pod
 from stoker.spec.quantity import cpu_milli, memory_bytes
 from stoker.spec.queue import Queue
-from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
+from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec, effective_runtime
 
 CHECKED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -66,6 +66,7 @@ KINDS: list[dict[str, Any]] = [
     {"tolerates": [{"operator": "Exists"}], "extended": {"rdma/hca": 1}},
     {"extended": {"rdma/hca": 2}},
     {"projects": ("others",)},
+    {"default_for": ("default",), "tolerates": [{"key": "team", "value": "x"}], "extended": {"rdma/hca": 1}},
 ]
 runtime_action = st.tuples(st.just("runtime"), pick(RUNTIMES), st.sampled_from(KINDS))
 other_action = st.tuples(
@@ -327,7 +328,7 @@ def _gpu_only(request: dict[str, Any]) -> dict[str, Any]:
 
 def runtime_of(history: History, job: TrainingJob) -> TrainingRuntimeSpec | None:
     """None: it has none that takes it."""
-    found = history.runtimes.get(job.spec.runtime or "default")
+    found = history.runtimes.get(effective_runtime(job.spec.runtime, "default", history.runtimes.values()))
     if found is None:
         return None if job.spec.runtime else TrainingRuntimeSpec()
     open_to = found.spec.projects
@@ -360,7 +361,8 @@ def used(history: History, name: str) -> Counter[str]:
                     held["gpu"] += job.spec.gpus_per_worker
                     held["cpu"] += job.spec.cpu_milli
                     held["memory"] += job.spec.memory_bytes
-                    runtime = history.runtimes.get(job.spec.runtime or "default")
+                    named = effective_runtime(job.spec.runtime, "default", history.runtimes.values())
+                    runtime = history.runtimes.get(named)
                     held.update(runtime.spec.extended_resources if runtime else {})
     for pod in (*history.pods.values(), *history.others.values()):
         labels, requests = pod.metadata.labels, pod.spec.containers[0].resources

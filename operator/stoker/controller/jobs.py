@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +24,7 @@ from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Store
 
+from .judging import Judge
 from .patch import status_patch
 from .recorder import Recorder
 from .renderers import CannotRender, LocalRenderer, Renderer
@@ -58,6 +60,7 @@ class JobReconciler:
         recorder: Recorder,
         clock: Clock,
         settings: Settings,
+        judge: Judge,
         renderer: Renderer | None = None,
     ) -> None:
         """`renderer`: how attempts become pods; absent: for the node agent."""
@@ -68,6 +71,7 @@ class JobReconciler:
         self._recorder = recorder
         self._clock = clock
         self._settings = settings
+        self._judge = judge
         self._renderer = renderer or LocalRenderer()
 
     async def reconcile(self, key: Key) -> datetime | None:
@@ -84,7 +88,12 @@ class JobReconciler:
             await self._touch_pods(left)
             if job is None:
                 return left.wake_at
-            around = self._around(mine, ephemeral=self._renderer.is_ephemeral(job), refused=refused)
+            around = replace(
+                self._around(mine),
+                ephemeral=self._renderer.is_ephemeral(job),
+                refused=refused,
+                bar=self._judge.bar(job),
+            )
             step = lifecycle.step(job, mine, self._clock.now(), self._settings, around)
             if step.status is not None:
                 await self._write(job, step)
@@ -106,14 +115,14 @@ class JobReconciler:
             (mine if job is not None and _job_uid(pod) == job.uid else others).append(pod)
         return mine, others
 
-    def _around(self, pods: Iterable[Pod], *, ephemeral: bool = False, refused: str = "") -> Surroundings:
+    def _around(self, pods: Iterable[Pod]) -> Surroundings:
         lost = {}
         for name in {pod.spec.node_name for pod in pods if pod.spec.node_name and not pod.ended}:
             node = self._nodes.get(Key("", name))
             since = EARLIEST if node is None else node.status.lost_since
             if since is not None:
                 lost[name] = since
-        return Surroundings(lost=lost, ephemeral=ephemeral, refused=refused)
+        return Surroundings(lost=lost)
 
     async def _write(self, job: TrainingJob, step: Step) -> None:
         assert step.status is not None

@@ -25,6 +25,7 @@ from stoker.store.port import AlreadyExists, Conflict, NotLeader, Store, StoreEr
 from stoker.store.workqueue import WorkQueue
 
 from .jobs import JobReconciler, job_of
+from .judging import Judge
 from .recorder import Recorder
 from .renderers import Renderer
 from .scheduling import Scheduling
@@ -64,7 +65,10 @@ class Operator:
         self._clock = clock
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self.recorder = Recorder(store, clock)
-        self._reconciler = JobReconciler(store, jobs, pods, nodes, self.recorder, clock, settings, renderer)
+        self._judge = Judge(jobs, queues, runtimes)
+        self._reconciler = JobReconciler(
+            store, jobs, pods, nodes, self.recorder, clock, settings, self._judge, renderer
+        )
         self.scheduling = Scheduling(
             store,
             jobs,
@@ -94,6 +98,7 @@ class Operator:
             self._jobs.subscribe(self._on_job),
             self._pods.subscribe(self._on_pod),
             self._nodes.subscribe(self._on_node),
+            *self._judge.subscribe(self._queue.add),
         ]
         try:
             async with asyncio.TaskGroup() as tasks:

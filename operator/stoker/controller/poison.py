@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from stoker.sched.lifecycle import ACCEPTED_CONDITION
+from stoker.sched.accepting import ACCEPTED_CONDITION
 from stoker.sched.step import Note
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Key, Kind

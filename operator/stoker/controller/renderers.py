@@ -11,7 +11,7 @@ from stoker.spec.job import TrainingJob
 from stoker.spec.kube_pod import CLAIMS, SERVICES
 from stoker.spec.meta import Key, Kind, Resource
 from stoker.spec.pod import Pod
-from stoker.spec.runtime import DEFAULT_RUNTIME, TrainingRuntime, TrainingRuntimeSpec
+from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec, effective_runtime
 from stoker.store.cache import WatchCache
 
 from . import render, render_kube, render_volumes
@@ -75,13 +75,14 @@ class ClusterRenderer:
             return False
 
     def _runtime(self, job: TrainingJob) -> TrainingRuntimeSpec:
-        name = job.spec.runtime or DEFAULT_RUNTIME
+        project = job.metadata.namespace
+        name = effective_runtime(job.spec.runtime, project, self._runtimes.values())
         runtime = self._runtimes.get(Key("", name))
         if runtime is None:
             if job.spec.runtime is None:
                 return TrainingRuntimeSpec()
             raise CannotRender(f"there is no TrainingRuntime {name}")
         projects = runtime.spec.projects
-        if projects is not None and job.metadata.namespace not in projects:
-            raise CannotRender(f"TrainingRuntime {name} is not for project {job.metadata.namespace}")
+        if projects is not None and project not in projects:
+            raise CannotRender(f"TrainingRuntime {name} is not for project {project}")
         return runtime.spec

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TypeVar
 
+from stoker.sched.accepting import BARRING, unaccepted
 from stoker.sched.decide import Decisions, Start, decide
 from stoker.sched.state import SchedulerState
 from stoker.sched.step import Note
@@ -179,6 +180,7 @@ class Scheduling:
                 "observed_retry_generation": job.spec.retry_generation,
             }
         )
+        new = unaccepted(new)
         try:
             await self._store.patch_status(
                 JOBS,
@@ -202,12 +204,17 @@ class Scheduling:
         self._woken.set()
 
     async def _tell_reasons(self, decisions: Decisions, now: datetime) -> None:
-        """Write the reason of jobs that have waited a while for another one than their status says."""
+        """Write the reason of jobs that have waited a while for another one than their status says.
+
+        What bars a job altogether comes with its condition, from its own reconcile.
+        """
         late: list[tuple[TrainingJob, Blocker]] = []
         for key in self._telling.due(now):
             job = self._jobs.get(key)
             blockers = decisions.reasons.get(key, ())
-            if job is not None and blockers and job.status.reason is not blockers[0].code:
+            if job is None or not blockers or blockers[0].code in BARRING:
+                continue
+            if job.status.reason is not blockers[0].code:
                 late.append((job, blockers[0]))
         for begin in range(0, len(late), _WRITES_AT_ONCE):
             await asyncio.gather(*(self._tell(*entry) for entry in late[begin : begin + _WRITES_AT_ONCE]))

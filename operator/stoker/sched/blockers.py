@@ -12,6 +12,7 @@ from datetime import datetime
 from stoker.spec.quantity import format_duration
 from stoker.spec.reasons import Blocker, Code
 
+from .accepting import bars
 from .entries import Entry
 from .place import capacity, place
 from .reservations import Kept, reserving_lanes
@@ -24,7 +25,7 @@ RESOURCES = ("gpus", "cpu", "memory")
 
 def blockers(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> tuple[Blocker, ...]:
     """All of them at once, not the first that was met; none if the next decide would start it."""
-    found = [*_access(state, entry), *_runtime(state, entry), *_time(entry, now)]
+    found = [*_barring(state, entry), *_time(entry, now)]
     served = entry.runtime.serves(entry.job)  # else nobody knows which nodes it may use
     never = [*never_in_queue(entry.queue.name, entry.queue.limit, entry.request.totals)]
     never += never_on_nodes(state.nodes, entry.request) if served else []
@@ -50,41 +51,19 @@ def never_in_queue(name: str, limits: tuple[int | None, ...], totals: tuple[int,
             )
 
 
-def _access(state: SchedulerState, entry: Entry) -> Iterator[Blocker]:
-    job, queue = entry.job, entry.queue.queue
-    name = entry.queue.name
-    if queue is None:
-        known = sorted(other.name for other in state.queues.values() if other.queue is not None)[:5]
-        there = f"there is: {', '.join(known)}" if known else "there is none yet"
-        yield Blocker(code=Code.QUEUE_MISSING, message=f"there is no queue '{name}'; {there}", where=name)
-        return
-    project, highest = job.metadata.namespace, queue.spec.highest_priority
-    if queue.spec.projects is not None and project not in queue.spec.projects:
-        yield Blocker(
-            code=Code.PROJECT_NOT_ALLOWED,
-            message=f"queue '{name}' is not open to project '{project}'",
-            where=name,
-        )
-    if highest is not None and job.spec.priority > highest:
-        yield Blocker(
-            code=Code.PRIORITY_TOO_HIGH,
-            message=f"priority {job.spec.priority} is above {highest}, the highest that queue '{name}' takes",
-            requested=job.spec.priority,
-            available=highest,
-            short=job.spec.priority - highest,
-            where=name,
-        )
-
-
-def _runtime(state: SchedulerState, entry: Entry) -> Iterator[Blocker]:
-    if entry.runtime.serves(entry.job):
-        return
-    name, project = entry.runtime.name, entry.job.metadata.namespace
-    open_to = sorted(one.name for one in state.runtimes.values() if one.runtime is not None and one.takes(project))
-    there = f"open to it: {listed(open_to, 5)}" if open_to else "none is open to it yet"
-    missing = entry.runtime.runtime is None
-    said = f"there is no runtime '{name}'" if missing else f"runtime '{name}' is not open to project '{project}'"
-    yield Blocker(code=Code.RUNTIME_MISSING, message=f"{said}; {there}", where=name)
+def _barring(state: SchedulerState, entry: Entry) -> Iterator[Blocker]:
+    """What its queue and its runtime say, with the names of others that would do."""
+    job, runtime = entry.job, entry.runtime
+    for found in bars(job, entry.queue.queue, runtime.name, runtime.runtime):
+        there = ""
+        if found.code is Code.QUEUE_MISSING:
+            known = sorted(other.name for other in state.queues.values() if other.queue is not None)[:5]
+            there = f"; there is: {', '.join(known)}" if known else "; there is none yet"
+        elif found.code is Code.RUNTIME_MISSING:
+            project = job.metadata.namespace
+            others = [one.name for one in state.runtimes.values() if one.runtime is not None and one.takes(project)]
+            there = f"; open to it: {listed(sorted(others), 5)}" if others else "; none is open to it yet"
+        yield found.model_copy(update={"message": found.message + there}) if there else found
 
 
 def _time(entry: Entry, now: datetime) -> Iterator[Blocker]:

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from stoker.spec.job import Phase, Placed, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.queue import Queue
-from stoker.spec.runtime import DEFAULT_RUNTIME, TrainingRuntime
+from stoker.spec.runtime import TrainingRuntime
 
 from .eligible import Needs
 from .ordered import Ordered
@@ -50,8 +50,8 @@ class Lane:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One job. Observing it again makes a new entry; only `request` (a changed runtime's) and the fields from
-    `pending` on change in place."""
+    """One job. Observing it again makes a new entry; only `request` and `runtime` (as runtimes change) and the fields
+    from `pending` on change in place."""
 
     job: TrainingJob
     key: Key
@@ -139,7 +139,7 @@ class RuntimeState:
     needs: Needs
     runtime: TrainingRuntime | None = None
     users: dict[Key, None] = field(default_factory=dict)
-    """Every job that names it, whatever its phase."""
+    """Every job that runs or would run in it, whatever its phase."""
 
     def serves(self, job: TrainingJob) -> bool:
         if self.runtime is None:
@@ -149,10 +149,6 @@ class RuntimeState:
     def takes(self, project: str) -> bool:
         projects = self.runtime.spec.projects if self.runtime is not None else ()
         return projects is None or project in projects
-
-
-def runtime_name(job: TrainingJob) -> str:
-    return job.spec.runtime or DEFAULT_RUNTIME
 
 
 def queue_limit(queue: Queue | None) -> tuple[int | None, int | None, int | None]:

@@ -18,6 +18,7 @@ from stoker.spec.pod import Pod, PodPhase
 from stoker.spec.quantity import parse_duration
 from stoker.spec.reasons import Code
 
+from .accepting import judged, unaccepted
 from .asking import asked, deadline_of, later, told
 from .ending import end_attempt, with_condition
 from .ground import Ground, first
@@ -25,8 +26,6 @@ from .starting import IMAGE_CONDITION, hold_up
 from .step import NOTHING_SPECIAL, Note, Settings, Step, Surroundings
 
 CHECKPOINTS_CONDITION = "CheckpointsPersistent"
-ACCEPTED_CONDITION = "Accepted"
-"""False in the status of a job that could not be read; it goes once it can be."""
 
 
 def step(
@@ -41,13 +40,13 @@ def step(
     ground = Ground(now, settings, around)
     if job.metadata.deletion_timestamp is not None:
         return ground.clear(pods)  # it is going, whatever it was at
-    if any(condition.type == ACCEPTED_CONDITION for condition in status.conditions):
-        kept = tuple(condition for condition in status.conditions if condition.type != ACCEPTED_CONDITION)
-        return Step(status.model_copy(update={"conditions": kept}))
+    accepted = unaccepted(status)
+    if status.phase not in ENDED | PLACED:
+        return _waiting(job, accepted, pods, ground)
+    if accepted is not status:
+        return Step(accepted)
     if status.phase in ENDED:
         return _ended(job, pods, ground)
-    if status.phase not in PLACED:
-        return _waiting(job, pods, ground)
     mine = {int(pod.metadata.labels[LABEL_WORKER]): pod for pod in pods if _attempt(pod) == status.attempt}
     former = [pod for pod in pods if _attempt(pod) != status.attempt]
     return _placed(job, mine, ground.clear(former), ground)
@@ -58,11 +57,11 @@ def orphans(pods: Sequence[Pod], now: datetime, settings: Settings, around: Surr
     return Ground(now, settings, around).clear(pods)
 
 
-def _waiting(job: TrainingJob, pods: Sequence[Pod], ground: Ground) -> Step:
-    """Queued or Suspended: no attempt is under way."""
-    status, now = job.status, ground.now
+def _waiting(job: TrainingJob, status: TrainingJobStatus, pods: Sequence[Pod], ground: Ground) -> Step:
+    """Queued or Suspended: no attempt is under way. `status`: the job's, without the condition Accepted."""
+    now = ground.now
     if job.spec.cancel:
-        return _finish(job, Phase.CANCELLED, Code.CANCELLED, "cancelled while waiting", now)
+        return _finish(job, status, Phase.CANCELLED, Code.CANCELLED, "cancelled while waiting", now)
     if status.phase is Phase.QUEUED and job.spec.suspend:
         new = status.model_copy(
             update={"phase": Phase.SUSPENDED, "reason": Code.SUSPENDED, "message": "suspended while waiting"}
@@ -85,7 +84,9 @@ def _waiting(job: TrainingJob, pods: Sequence[Pod], ground: Ground) -> Step:
             with_condition(new, "Suspended", False, Code.SUBMITTED, now, job.metadata.generation),
             Note("Resumed", "resumed; back in its queue"),
         )
-    return ground.clear(pods)
+    if status.phase is Phase.QUEUED:
+        return judged(job, ground.clear(pods), ground)
+    return Step(status) if status is not job.status else ground.clear(pods)
 
 
 def _ended(job: TrainingJob, pods: Sequence[Pod], ground: Ground) -> Step:
@@ -173,8 +174,10 @@ def _running(job: TrainingJob, started_at: datetime, ground: Ground) -> Step:
     return Step(new, Note("Running", f"attempt {job.status.attempt}: {message}"))
 
 
-def _finish(job: TrainingJob, phase: Phase, reason: Code, message: str, now: datetime) -> Step:
-    new = job.status.model_copy(
+def _finish(
+    job: TrainingJob, status: TrainingJobStatus, phase: Phase, reason: Code, message: str, now: datetime
+) -> Step:
+    new = status.model_copy(
         update={
             "phase": phase,
             "reason": reason,

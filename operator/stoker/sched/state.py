@@ -19,7 +19,7 @@ from stoker.spec.node import GPUNode
 from stoker.spec.others import OtherPod
 from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
-from stoker.spec.runtime import TrainingRuntime
+from stoker.spec.runtime import TrainingRuntime, effective_runtime
 
 from .eligible import needs_of
 from .entries import (
@@ -32,7 +32,6 @@ from .entries import (
     is_pending,
     new_entry,
     queue_limit,
-    runtime_name,
 )
 from .gpu_groups import Claim
 from .holders import Holders
@@ -81,6 +80,7 @@ class SchedulerState:
         )
         self.queues: dict[str, QueueState] = {}
         self.runtimes: dict[str, RuntimeState] = {}
+        self._defaults: dict[str, str] = {}  # project -> runtime of its jobs that name none, where it was asked
         self.entries: dict[Key, Entry] = {}
         self.timers: Ordered[tuple[datetime, Key]] = Ordered()
         # What changed since the last decide:
@@ -116,9 +116,14 @@ class SchedulerState:
         self._set_runtime(runtime.metadata.name, runtime)
 
     def forget_runtime(self, name: str) -> None:
-        if name in self.runtimes:
+        known = self.runtimes.get(name)
+        if known is not None:
             self._set_runtime(name, None)
-            self._sweep_runtime(self.runtimes[name])
+            self._sweep_runtime(known)
+
+    def runtime_name(self, job: TrainingJob) -> str:
+        """The runtime that the job runs or would run in, as things are now."""
+        return job.spec.runtime if job.spec.runtime is not None else self._default_of(job.metadata.namespace)
 
     # -- pods
 
@@ -143,10 +148,11 @@ class SchedulerState:
         old = self.entries.get(job.key)
         if old is not None and (old.job == job or (old.assumed and _is_stale(job, old.job))):
             return
-        queue, runtime = self._queue(job.spec.queue), self._runtime(runtime_name(job))
+        queue, runtime = self._queue(job.spec.queue), self._runtime(self.runtime_name(job))
         entry = new_entry(job, queue, runtime)
         held = dict(Counter(placed.node for placed in job.status.placement))
-        if old is not None and held and held == old.held and entry.request == old.request and queue is old.queue:
+        stays = old is not None and (entry.request, held) == (old.request, old.held)
+        if old is not None and stays and held and queue is old.queue and runtime is old.runtime:
             # The usual answer to an assumed start, and every progress report: nothing moves.
             self.journal.set(entry, "held", held)
             self.journal.put(self.entries, job.key, entry)
@@ -283,11 +289,43 @@ class SchedulerState:
     def _set_runtime(self, name: str, runtime: TrainingRuntime | None) -> None:
         known = self._runtime(name)
         same = known.needs == (needs := needs_of(name, runtime)) and _audience(known.runtime) == _audience(runtime)
+        claimed = _claims(known.runtime) ^ _claims(runtime)
+        moved = self._unnamed_of(claimed)
         self.journal.set(known, "runtime", runtime)
         self.journal.set(known, "needs", needs)
         if not same:
             for key in list(known.users):
                 self._retarget(self.entries[key])
+        if claimed:
+            self.journal.set(self, "_defaults", {})
+        for entry in moved:
+            self._move(entry)
+
+    def _default_of(self, project: str) -> str:
+        """The runtime of the project's jobs that name none."""
+        found = self._defaults.get(project)
+        if found is None:
+            known = (state.runtime for state in self.runtimes.values() if state.runtime is not None)
+            # Not journalled: it holds while the claims do, and other claims come with another dict.
+            found = self._defaults[project] = effective_runtime(None, project, known)
+        return found
+
+    def _unnamed_of(self, projects: frozenset[str]) -> list[Entry]:
+        """The jobs of these projects that name no runtime. Cost: O(users of the runtimes they are in)."""
+        states = [self.runtimes.get(name) for name in {self._default_of(project) for project in projects}]
+        users = [key for state in states if state is not None for key in state.users if key.namespace in projects]
+        return [entry for entry in map(self.entries.__getitem__, users) if entry.job.spec.runtime is None]
+
+    def _move(self, entry: Entry) -> None:
+        """The runtime of its project's jobs that name none is another one now."""
+        former, runtime = entry.runtime, self._runtime(self.runtime_name(entry.job))
+        if runtime is former:
+            return
+        self.journal.drop(former.users, entry.key)
+        self.journal.put(runtime.users, entry.key, None)
+        self.journal.set(entry, "runtime", runtime)
+        self._retarget(entry)
+        self._sweep_runtime(former)
 
     def _retarget(self, entry: Entry) -> None:
         """Its runtime lets it on other nodes than before, asks for other things, or takes other projects."""
@@ -411,6 +449,10 @@ class SchedulerState:
 
 def _audience(runtime: TrainingRuntime | None) -> tuple[bool, tuple[str, ...] | None]:
     return runtime is not None, None if runtime is None else runtime.spec.projects
+
+
+def _claims(runtime: TrainingRuntime | None) -> frozenset[str]:
+    return frozenset(() if runtime is None else runtime.spec.default_for)
 
 
 def _access(queue: Queue | None) -> tuple[bool, tuple[str, ...] | None, int | None]:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from stoker.spec.job import TrainingJobStatus
 from stoker.spec.pod import Pod
+from stoker.spec.reasons import Blocker
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Surroundings:
     """Its checkpoints die with its pods: nobody has given it a volume."""
     refused: str = ""
     """Why the store would not take a pod of the current attempt, in its words."""
+    bar: Blocker | None = None
+    """Why it may not run as it stands: the first of `accepting.bars`."""
 
 
 NOTHING_SPECIAL = Surroundings()

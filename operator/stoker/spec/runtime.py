@@ -6,6 +6,7 @@ Users write no pod fields; all that a worker's pod gets beyond the job itself st
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
@@ -158,9 +159,8 @@ class TrainingRuntimeSpec(SpecModel):
     """NCCL's settings, say; a job's own env comes on top."""
     projects: Annotated[tuple[DnsLabel, ...], *DISTINCT] | None = Field(default=None, max_length=1024)
     """Who may use it. Absent: every project."""
-
     default_for: Annotated[tuple[DnsLabel, ...], *DISTINCT] = Field(default=(), max_length=1024)
-    """Projects whose jobs name no runtime get this one, instead of `default`."""
+    """Projects whose jobs name no runtime get this one, not `default`; of several, that whose name comes first."""
 
     @field_validator("volumes")
     @classmethod
@@ -176,6 +176,18 @@ class TrainingRuntime(Resource):
     api_version: str = API_VERSION
     kind: str = "TrainingRuntime"
     spec: TrainingRuntimeSpec = TrainingRuntimeSpec()
+
+
+def effective_runtime(named: str | None, project: str, runtimes: Iterable[TrainingRuntime]) -> str:
+    """The name of the runtime that a job of the project runs in.
+
+    What it names; else the runtime that has the project in its `defaultFor`, of several the one whose name comes first;
+    else `default`, which need not exist.
+    """
+    if named is not None:
+        return named
+    claiming = (runtime.metadata.name for runtime in runtimes if project in runtime.spec.default_for)
+    return min(claiming, default=DEFAULT_RUNTIME)
 
 
 RUNTIMES = Kind(TrainingRuntime, API_VERSION, "TrainingRuntime", "trainingruntimes", namespaced=False)
