@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 TESTBED := PYTHONPATH=tools $(BIN)/python -m testbed
 
-.PHONY: help setup demo test quick newer lint format bench verify clean testbed cluster nodes cluster-down e2e images image-check
+.PHONY: help setup demo test quick newer lint format bench verify clean testbed cluster nodes cluster-down e2e images image-check chart
 help: ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
@@ -21,7 +21,7 @@ demo: setup ## train real models on this machine through the whole chain, and sh
 	@$(BIN)/python tools/demo.py
 
 test: lint setup ## every test, then those that need no torch on one newer Python
-	@$(TESTBED) build control-plane --or-skip
+	@$(TESTBED) build control-plane helm --or-skip
 	@$(PYTEST)
 	@VENV="$(VENV)" bash tools/test_newer.sh
 
@@ -47,7 +47,7 @@ cluster-down: setup ## stop and remove what `make cluster` or `make nodes` start
 	@$(TESTBED) down
 
 e2e: setup ## the tests on real nodes (root)
-	@$(TESTBED) build control-plane nodes
+	@$(TESTBED) build control-plane nodes helm
 	@$(PYTEST) -m e2e --timeout 1200
 
 bench: setup ## speed and memory, with machine and versions
@@ -61,6 +61,9 @@ images: setup ## build the images that changed (root, buildah, mmdebstrap; no re
 
 image-check: setup ## build all images, CUDA's too (30 GB free disk), and start each under runc
 	@PYTHONPATH=tools $(BIN)/python -m images check
+
+chart: setup ## write what of helm/stoker is generated, and lint it
+	@PYTHONPATH=tools $(BIN)/python -m chart --lint
 
 clean: ## remove environments and run data
 	rm -rf .venv* .stoker .mypy_cache .ruff_cache .pytest_cache

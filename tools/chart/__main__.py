@@ -1,11 +1,16 @@
-"""`python -m chart` (in tools/): writes what of helm/stoker is generated. `--check`: says whether it is up to date."""
+"""`python -m chart` (in tools/): writes what of helm/stoker is generated.
+
+`--check`: says whether it is up to date, and writes nothing. `--lint`: has helm look at the chart afterwards.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from . import dashboards, text
+from testbed import build
+
+from . import dashboards, rendering, text
 
 CHART = Path(__file__).resolve().parents[2] / "helm" / "stoker"
 
@@ -40,4 +45,7 @@ if __name__ == "__main__":
     behind = stale(write=not checking)
     for name in behind:
         print(f"{name}: {'out of date; run PYTHONPATH=tools python -m chart' if checking else 'written'}")
+    if "--lint" in sys.argv:
+        build.build("helm")
+        print(rendering.lint())
     sys.exit(1 if checking and behind else 0)

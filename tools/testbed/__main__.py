@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from testbed import build
+from testbed import build, downloads
 from testbed.control_plane import API, ControlPlane
 from testbed.errors import BedError, Unavailable
 from testbed.nodes import NodeBed
@@ -77,6 +77,7 @@ def _build(groups: list[str], *, or_skip: bool) -> int:
     try:
         for name in groups:
             build.build(name)
+            downloads.fetch(name)
     except Unavailable as error:
         if not or_skip or os.environ.get("CI", "").lower() not in ("", "0", "false"):
             raise

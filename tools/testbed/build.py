@@ -119,11 +119,12 @@ def _path(wanted: Program) -> Path:
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and os.access(Path(assets) / wanted.name, os.X_OK):
         return Path(assets) / wanted.name
-    return cache() / "bin" / f"{wanted.module}-{_digest(wanted.module)}" / wanted.name
+    return cache() / "bin" / f"{wanted.module}-{digest(wanted.module)}" / wanted.name
 
 
 @functools.cache
-def _digest(module: str) -> str:
+def digest(module: str) -> str:
+    """Of what the module pins, holds and is built with."""
     folder = MODULES / module
     known = hashlib.sha256(" ".join([*_flags(module), platform.system(), platform.machine()]).encode())
     for path in sorted([folder / "go.mod", folder / "go.sum", *folder.glob("*.go")]):
