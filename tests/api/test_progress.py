@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stoker.spec.job import JOBS, AttemptEnd, Phase, Trainer, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.meta import Key, ObjectMeta
-from stoker.spec.worker import Checkpoint, Progress
+from stoker.spec.worker import Checkpoint, Held, Progress
 from stoker.store.cache import Change
 from stoker_api.jobs.progress import WRITE_EVERY_S, ProgressBoard, replacing
 
@@ -72,6 +72,76 @@ def test_the_end_of_an_attempt_is_written_once_and_forgotten():
     assert len(board) == 0 and board.take_due(1000.0) == []
 
 
+def held(since: float, worker: int = 0) -> Held:
+    return Held(worker=worker, since=since, until=since + 600, exit_code=1)
+
+
+def test_a_hold_is_written_at_once_and_so_is_its_end():
+    board, job = ProgressBoard(), running()
+    written = []
+    for second in range(40):
+        hold = held(30) if second >= 30 else None
+        board.report(job, 1, at(second + 1).model_copy(update={"held": hold}), now_s=second)
+        for write in board.take_due(second):
+            written.append((second, write.progress.held))
+            board.written(write, second)
+    assert written == [(0, None), (30, held(30))]
+    job = running(progress=board.newest(job))
+    assert job.status.held == held(30)
+    over = running(phase=Phase.FAILED, progress=job.status.progress)
+    assert board.observe(Change(job, over), 41)
+    assert board.newest(over).held is None, "shown no more, whatever is stored"
+    (last,) = board.take_due(41)
+    assert last.progress == at(40)
+    board.written(last, 41)
+    assert not board.report(over, 1, at(30).model_copy(update={"held": held(30)}), now_s=42), "a late report"
+    assert len(board) == 0
+
+
+def test_a_hold_that_an_api_process_before_this_one_wrote_is_cleared():
+    board = ProgressBoard()
+    stored = at(5).model_copy(update={"held": held(4)})
+    assert not board.observe(Change(None, running(progress=stored)), 0.0), "it lasts"
+    over = running(phase=Phase.QUEUED, progress=stored)
+    assert board.observe(Change(None, over), 1.0)
+    (write,) = board.take_due(2.0)
+    assert write.progress == at(5)
+    board.written(write, 2.0)
+    assert len(board) == 0
+    assert not board.observe(Change(over, running(phase=Phase.QUEUED, progress=at(5))), 3.0)
+
+
+def test_of_a_gang_the_first_to_fail_is_shown():
+    board, job = ProgressBoard(), running()
+    board.report(job, 1, at(100, 7), 0.0)
+
+    def tell(worker: int, time: float, since: float | None, step: int = 7) -> bool:
+        hold = None if since is None else held(since)
+        return board.report(job, 1, at(time, step).model_copy(update={"held": hold}), 1.0, worker)
+
+    assert not tell(1, 101, None), "worker 0 speaks for its gang"
+    assert tell(2, 90, 90), "but its own hold each tells itself, whatever its node's clock says"
+    assert (board.newest(job).held, board.newest(job).step) == (held(90, 2), 7)
+    assert not tell(2, 91, 90), "twice"
+    assert not tell(1, 101, 95), "another that failed later"
+    assert board.newest(job).held == held(90, 2)
+    assert tell(0, 102, None, 8), "the others may go on"
+    assert (board.newest(job).held, board.newest(job).step) == (held(90, 2), 8)
+    assert tell(0, 103, 80) and board.newest(job).held == held(80, 0)
+    again = ProgressBoard()
+    stored = running(progress=board.newest(job))
+    assert again.report(stored, 1, at(104, 9), 5.0), "another api process"
+    assert again.newest(stored).held is None and again.newest(stored).step == 9, "worker 0 is not held any more"
+    assert board.report(running(attempt=2), 2, at(200, 1), 6.0)
+    assert board.newest(running(attempt=2)) == at(200, 1), "nothing of an earlier attempt's hold"
+
+
+def test_a_hold_before_any_progress():
+    board, job = ProgressBoard(), running()
+    assert board.report(job, 1, Progress(at=9, held=held(8)), 0.0, worker=3)
+    assert board.newest(job) == Progress(at=9, held=held(8, 3))
+
+
 def test_a_failed_write_is_tried_again():
     board, job = ProgressBoard(), running()
     board.report(job, 1, at(1, 1), 0.0)
@@ -84,7 +154,14 @@ def test_a_failed_write_is_tried_again():
 @given(
     st.lists(
         st.one_of(
-            st.tuples(st.just("report"), st.integers(1, 3), st.integers(0, 40), st.none() | st.integers(0, 3)),
+            st.tuples(
+                st.just("report"),
+                st.integers(1, 3),
+                st.integers(0, 40),
+                st.none() | st.integers(0, 3),
+                st.integers(0, 1),
+                st.booleans(),
+            ),
             st.tuples(st.just("attempt"), st.integers(1, 3)),
             st.tuples(st.just("end")),
             st.tuples(st.just("delete")),
@@ -99,8 +176,9 @@ def test_whatever_happens_the_board_empties_and_paces_itself(steps):
     for kind, *args in steps:
         now += 1.0
         if kind == "report":
-            attempt, time, checkpoint = args
-            board.report(job, attempt, at(time, time, checkpoint), now)
+            attempt, time, checkpoint, worker, holds = args
+            told = at(time, time, checkpoint).model_copy(update={"held": held(time) if holds else None})
+            board.report(job, attempt, told, now, worker)
         else:
             status: dict[str, Any] = {"phase": Phase.SUCCEEDED} if kind != "attempt" else {
                 "phase": Phase.RUNNING, "attempt": max(job.status.attempt, args[0])
@@ -112,15 +190,17 @@ def test_whatever_happens_the_board_empties_and_paces_itself(steps):
             board.written(write, now)
     ended = job.model_copy(update={"status": job.status.model_copy(update={"phase": Phase.FAILED})})
     board.observe(Change(job, ended), now)
+    assert (shown := board.newest(ended)) is None or shown.held is None
     for _ in range(3):
         for write in board.take_due(now + 2):
+            assert write.progress.held is None
             board.written(write, now + 2)
     assert len(board) == 0
     assert len(writes) <= len(steps)
 
 
 PLAIN = st.recursive(
-    st.integers() | st.text(max_size=2),
+    st.integers() | st.text("xy", max_size=2),
     lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
     max_leaves=6,
 )
@@ -172,6 +252,25 @@ async def test_a_report_is_seen_and_stored(world):
     async with asyncio.timeout(5):
         while len(world.services.board):
             await asyncio.sleep(0.01)
+
+
+async def test_a_hold_is_seen_stored_and_cleared(world):
+    job = await world.status(await world.job("one", workers=2), phase="Running", attempt=1)
+    first, second = await world.pod(job), await world.pod(job, worker=1)
+    hold = {"since": 5.0, "until": 605.0, "exitCode": 1, "message": "KeyError"}
+    assert (await report(world, job, first, {"at": 4.0, "step": 7})).status_code == 204
+    assert (await report(world, job, second, {"at": 5.0, "held": hold}, worker=1)).status_code == 204
+    shown = (await world.call("GET", "/v1/projects/alpha/jobs/one")).json()["status"]["progress"]
+    assert (shown["held"], shown["step"]) == ({**hold, "worker": 1}, 7)
+    await world.deps.jobs.wait_for(lambda jobs: jobs.get(job.key).status.held is not None, timeout_s=5)
+    why = (await world.call("GET", "/v1/projects/alpha/jobs/one/explain")).json()
+    assert "worker 1 failed (exit code 1) and is held until 00:10:05 UTC: KeyError" in why["summary"]
+    assert why["hints"][0] == "`stoker exec one --worker 1` enters the worker"
+    await world.status(job, phase="Failed")
+    await world.deps.jobs.wait_for(lambda jobs: jobs.get(job.key).status.progress.held is None, timeout_s=5)
+    assert (await world.store.get(JOBS, job.key)).status.progress.step == 7
+    too_late = {"at": 9.0, "held": {**hold, "until": 1e300}}
+    assert (await report(world, job, first, too_late)).status_code == 422, "a day that no calendar knows"
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 `ProgressBoard` is plain state: reports and job changes in, what is due out, time as an argument. `ProgressWriter`
 carries the writes out (status.progress, manager `api`): at most one a minute and job, one per new checkpoint, one when
-the attempt is over. After a restart the board is empty and what the store holds is shown. Nothing here ever stops
-training: a report that is not taken is only counted.
+a hold begins or goes (onFailure.hold), one when the attempt is over. After a restart the board is empty and what the
+store holds is shown. Nothing here ever stops training: a report that is not taken is only counted.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import heapq
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from stoker.spec.job import JOBS, PLACED, TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.worker import Progress
+from stoker.spec.worker import Held, Progress
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Conflict, Invalid, NotFound, Store, StoreError
@@ -64,19 +64,27 @@ class ProgressBoard:
     def __len__(self) -> int:
         return len(self._live)
 
-    def report(self, job: TrainingJob, attempt: int, progress: Progress, now_s: float) -> bool:
-        """Take a report. False: it is of a stale attempt or older than what is known."""
-        newest = self.newest(job)
-        if attempt < job.status.attempt or (newest is not None and progress.at <= newest.at):
+    def report(self, job: TrainingJob, attempt: int, progress: Progress, now_s: float, worker: int = 0) -> bool:
+        """Take a report. False: it is of a stale attempt, says nothing new, or is none of this worker's business.
+
+        Worker 0 speaks for its gang, as its exit record does for the attempt. But that it is held each says of itself,
+        and the first to fail is shown.
+        """
+        if attempt < job.status.attempt:
             return False
-        live = self._live.get(job.uid)
+        live, newest = self._live.get(job.uid), self.newest(job)
+        if attempt != job.status.attempt or (live is not None and live.attempt != attempt):
+            newest = _freed(newest)  # a hold of the attempt before
+        told = _merged(newest, progress if _runs(job) else _freed(progress), worker)
+        if told is None:
+            return False
         if live is not None and live.attempt == attempt:
-            live.progress = progress
+            live.progress = told
         else:
             written = job.status.progress
             # Another attempt before, or another api process before this one, wrote lately: keep the pace.
             written_at_s = now_s - WRITE_EVERY_S if written is None else now_s
-            live = _Live(job.key, attempt, progress, written, written_at_s, over=not _runs(job))
+            live = _Live(job.key, attempt, told, written, written_at_s, over=not _runs(job))
             self._live[job.uid] = live
         self._schedule(job.uid, live, now_s)
         return True
@@ -85,9 +93,11 @@ class ProgressBoard:
         """The newest of what was reported, what status holds and what the last attempt's record held."""
         found = job.status.progress
         if job.status.attempts:
-            found = _later(found, job.status.attempts[-1].progress)
+            found = _later(found, _freed(job.status.attempts[-1].progress))
         live = self._live.get(job.uid)
-        return found if live is None else _later(found, live.progress)
+        if live is not None:
+            found = _later(found, live.progress)
+        return found if _runs(job) else _freed(found)
 
     def observe(self, change: Change[TrainingJob], now_s: float) -> bool:
         """Take over a change of a job. True: something became due."""
@@ -95,10 +105,14 @@ class ProgressBoard:
         if new is None:
             return self._live.pop(old.uid, None) is not None if old is not None else False
         live = self._live.get(new.uid)
-        if live is None or live.over or (_runs(new) and new.status.attempt <= live.attempt):
+        if live is None and not _runs(new) and _held(new.status.progress) is not None:
+            # An api process before this one wrote that it was held, and nobody that it is over.
+            live = _Live(new.key, new.status.attempt, Progress(at=0), new.status.progress, now_s)
+            self._live[new.uid] = live
+        elif live is None or live.over or (_runs(new) and new.status.attempt <= live.attempt):
             return False
         live.over = True
-        newest = self.newest(new)
+        newest = _freed(self.newest(new))
         if newest is not None:
             live.progress = newest
         self._schedule(new.uid, live, now_s)
@@ -145,7 +159,9 @@ class ProgressBoard:
     def _schedule(self, uid: str, live: _Live, now_s: float) -> None:
         if live.over:
             at_s = now_s
-        elif _checkpoint(live.progress) not in (None, _checkpoint(live.written)):
+        elif _checkpoint(live.progress) not in (None, _checkpoint(live.written)) or (
+            _held(live.progress) != _held(live.written)
+        ):
             at_s = live.written_at_s + CHECKPOINT_EVERY_S
         else:
             at_s = live.written_at_s + WRITE_EVERY_S
@@ -237,6 +253,34 @@ def replacing(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return patch
 
 
+@overload
+def _freed(progress: Progress) -> Progress: ...
+@overload
+def _freed(progress: None) -> None: ...
+@overload
+def _freed(progress: Progress | None) -> Progress | None: ...
+def _freed(progress: Progress | None) -> Progress | None:
+    """The same of an attempt that is over: whatever was held is held no more."""
+    return progress if progress is None or progress.held is None else progress.model_copy(update={"held": None})
+
+
+def _merged(newest: Progress | None, told: Progress, worker: int) -> Progress | None:
+    """The gang's progress once `worker` has told this; None: nothing new."""
+    late = newest is not None and told.at <= newest.at
+    known, held = _held(newest), None if told.held is None else told.held.model_copy(update={"worker": worker})
+    if held is None and (worker != 0 or late):
+        return None
+    if held is None or (known is not None and known.worker != worker and known.since <= held.since):
+        held = None if known is not None and known.worker == worker else known
+    if worker == 0 and not late:
+        return told.model_copy(update={"held": held})
+    if held == known:
+        return None
+    # Newer than what is known, whatever the clock of this worker's node says: so it is seen beside what is stored.
+    at = told.at if newest is None else max(told.at, newest.at + 0.001)
+    return (newest or Progress(at=at)).model_copy(update={"at": at, "held": held})
+
+
 def _plain(progress: Progress | None) -> dict[str, Any]:
     if progress is None:
         return {}
@@ -249,6 +293,10 @@ def _runs(job: TrainingJob) -> bool:
 
 def _checkpoint(progress: Progress | None) -> int | None:
     return None if progress is None or progress.checkpoint is None else progress.checkpoint.step
+
+
+def _held(progress: Progress | None) -> Held | None:
+    return None if progress is None else progress.held
 
 
 def _later(one: Progress | None, other: Progress | None) -> Progress | None:

@@ -53,9 +53,8 @@ async def report_progress(request: Request) -> Response:
     except Problem:
         found.metrics.reports.labels("refused").inc()
         raise
-    # Worker 0 speaks for its gang, as its exit record does for the attempt.
     now_s = found.deps.clock.monotonic()
-    taken = report.worker == 0 and found.board.report(job, report.attempt, report.progress, now_s)
+    taken = found.board.report(job, report.attempt, report.progress, now_s, report.worker)
     if taken:
         found.writer.wake()
         found.news.tell(job.uid)
