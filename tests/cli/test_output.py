@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from stoker.cli.output import explanation_text, job_details, job_table, node_table, progress_text, queue_table, table
+from stoker.cli.output import (
+    explanation_text,
+    job_details,
+    job_table,
+    node_table,
+    progress_text,
+    queue_table,
+    state_text,
+    table,
+)
 from stoker.cli.views import NodeView, QueueView
 from stoker.spec.job import TrainingJob
 from stoker.spec.reasons import Explanation
@@ -91,6 +100,25 @@ def test_details_of_an_ended_job(make_job: Any) -> None:
         "splitDigest  abc\n"
         "attempt 1    NodeLost agent lost\n"
     )
+
+
+def test_a_held_job_does_not_look_as_if_it_trained(make_job: Any) -> None:
+    until = datetime(2026, 1, 1, 12, 34, tzinfo=UTC)
+    hold = {"since": until.timestamp() - 600, "until": until.timestamp(), "exitCode": 1, "message": "KeyError"}
+    local = f"{until.astimezone():%H:%M}"
+    made = make_job("a", "Running", attempt=2, heldS=600.0, progress={**PROGRESS, "held": hold})
+    job = TrainingJob.model_validate(made)
+    assert state_text(job) == f"held until {local} after exit code 1 · `stoker exec a` enters"
+    told = job_details(job, NOW)
+    assert f"hold        held until {local} after exit code 1; enter: stoker exec a\n" in told
+    assert "held        10m after failures\n" in told
+    far = until.timestamp() + 2 * 86400
+    killed = {**hold, "exitCode": 137, "worker": 3, "until": far}
+    job = TrainingJob.model_validate(make_job("a", "Running", progress={"at": 0, "held": killed}))
+    day = f"{(until + timedelta(days=2)).astimezone():%Y-%m-%d %H:%M}"
+    assert state_text(job) == f"held until {day} after signal 9 · `stoker exec a --worker 3` enters"
+    ended = TrainingJob.model_validate(make_job("a", "Failed", message="it failed", progress={"at": 0, "held": hold}))
+    assert state_text(ended) == "it failed"
 
 
 def test_why() -> None:

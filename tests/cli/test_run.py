@@ -119,6 +119,17 @@ def test_lines_come_at_changes_of_phase_and_every_few_seconds(make_job: Any) -> 
     assert [line.split()[0] for line in out.getvalue().splitlines()] == ["0s", "3s", "6s", "9s"]
 
 
+def test_a_hold_is_told_at_once_and_once(make_job: Any) -> None:
+    import io
+
+    out = io.StringIO()
+    lines = Lines(out, every_s=3, clock=lambda: 0.0)
+    held = {"since": 1.0, "until": 60.0, "exitCode": 1}
+    for progress in (_progress(1), _progress(2), {**_progress(2), "held": held}, {**_progress(2), "held": held}):
+        lines.update(TrainingJob.model_validate(make_job("a", "Running", attempt=1, progress=progress)))
+    assert [line.split()[3] for line in out.getvalue().splitlines()] == ["step", "held"]
+
+
 @pytest.mark.parametrize("width", [30, 60, 120])
 def test_bars_fit_the_terminal(make_job: Any, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     import io

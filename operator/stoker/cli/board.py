@@ -68,7 +68,7 @@ class Lines:
         last = self._last.get(name)
         if last is not None and last[:2] == (status.phase, status.attempt):
             same = last[2] == text
-            waits = status.phase is not Phase.RUNNING
+            waits = status.phase is not Phase.RUNNING or status.held is not None
             if same or (not waits and now - last[3] < self._every_s):
                 return
         self._last[name] = (status.phase, status.attempt, text, now)

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -22,7 +22,7 @@ from stoker.spec.meta import Resource, StatusModel
 from stoker.spec.quantity import format_bytes, format_cpu, format_duration
 from stoker.spec.reasons import Explanation
 from stoker.spec.runtime import CheckpointStore, TrainingRuntime
-from stoker.spec.worker import Progress
+from stoker.spec.worker import Held, Progress
 
 from .views import NodeView, QueueView
 
@@ -165,11 +165,26 @@ def progress_text(progress: Progress | None) -> str:
 def state_text(job: TrainingJob) -> str:
     """One line that says where the job is: its progress, or what it waits for."""
     status = job.status
+    if status.phase is Phase.RUNNING and status.held is not None:
+        return f"{hold_text(status.held)} · `{exec_text(job, status.held)}` enters"
     if status.phase is Phase.RUNNING or status.phase in ENDED:
         text = progress_text(status.progress)
         if status.phase is Phase.RUNNING or (text and status.phase is Phase.SUCCEEDED):
             return text
     return one_line(status.message or status.reason)
+
+
+def hold_text(hold: Held) -> str:
+    """'held until 12:34 after exit code 1', in this machine's time."""
+    until, since = (datetime.fromtimestamp(at, UTC).astimezone() for at in (hold.until, hold.since))
+    day = "" if until.date() == since.date() else f"{until:%Y-%m-%d} "
+    code = f"signal {hold.exit_code - 128}" if hold.exit_code > 128 else f"exit code {hold.exit_code}"
+    return f"held until {day}{until:%H:%M} after {code}"
+
+
+def exec_text(job: TrainingJob, hold: Held) -> str:
+    """The command that enters the held worker."""
+    return f"stoker exec {job.metadata.name}" + (f" --worker {hold.worker}" if hold.worker else "")
 
 
 def job_details(job: TrainingJob, now: datetime) -> str:
@@ -187,6 +202,8 @@ def job_details(job: TrainingJob, now: datetime) -> str:
         ("attempt", str(status.attempt) if status.attempt else ""),
         ("nodes", ", ".join(sorted({placed.node for placed in status.placement}))),
         ("progress", progress_text(status.progress)),
+        ("hold", f"{hold_text(status.held)}; enter: {exec_text(job, status.held)}" if status.held else ""),
+        ("held", f"{format_duration(status.held_s)} after failures" if status.held_s else ""),
     ]
     if status.progress and status.progress.checkpoint:
         saved = status.progress.checkpoint
