@@ -8,10 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+
+from .code_store import CodeStore
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -23,21 +26,26 @@ class Request:
     query: dict[str, str]
     headers: dict[str, str]
     body: Any
+    data: bytes = b""
 
 
 @dataclass
 class Script:
-    """Answers per route, in order; the last one is repeated. `requests` is what came in."""
+    """Answers per route, in order; the last one is repeated. `requests` is what came in.
+
+    `code` answers on the routes of code where nothing else is set; None: a server that knows none.
+    """
 
     url: str = ""
     routes: dict[tuple[str, str], list[Answer]] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    code: CodeStore | None = field(default_factory=CodeStore)
 
     @property
     def posted(self) -> list[Request]:
         """What was submitted."""
-        return [request for request in self.requests if request.method == "POST"]
+        return [request for request in self.requests if request.method == "POST" and "/code/" not in request.path]
 
     def on(self, method: str, path: str, *answers: Answer) -> None:
         self.routes[method, path] = list(answers)
@@ -47,7 +55,8 @@ class Script:
             self.requests.append(request)
             answers = self.routes.get((request.method, request.path))
             if not answers:
-                return None
+                found = self.code.answer(request) if self.code is not None and "/code/" in request.path else None
+                return None if found is None else self.json(found[1], found[0])
             return answers.pop(0) if len(answers) > 1 else answers[0]
 
     # answers
@@ -106,12 +115,23 @@ def script() -> Iterator[Script]:
 
         def _any(self) -> None:
             parts = urlsplit(self.path)
-            length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length)) if length else None
+            data = self._data()
+            is_json = (self.headers.get("Content-Type") or "").endswith("json")
+            body = json.loads(data) if data and is_json else data or None
             headers = {name.lower(): value for name, value in self.headers.items()}
-            request = Request(self.command, parts.path, dict(parse_qsl(parts.query)), headers, body)
+            request = Request(self.command, parts.path, dict(parse_qsl(parts.query)), headers, body, data)
             answer = found.take(request) or Script.problem(404, "NotFound", f"nothing at {parts.path}")
             answer(self)
+
+        def _data(self) -> bytes:
+            if self.headers.get("Transfer-Encoding") != "chunked":
+                return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            found = b""
+            while size := int(self.rfile.readline() or b"0", 16):
+                found += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            return found
 
         do_GET = do_POST = do_PUT = do_DELETE = _any
 
@@ -131,10 +151,28 @@ def script() -> Iterator[Script]:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """No server, token or project of whoever runs the tests."""
+    """No server, token, project, folder or memory of whoever runs the tests."""
     for name in ("STOKER_SERVER", "STOKER_TOKEN", "STOKER_PROJECT", "STOKER_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("STOKER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A `Live`: the real api, found as `stoker up`'s would be."""
+    pytest.importorskip("fastapi")
+    from .live_api import Live
+
+    home = tmp_path / "data"
+    home.mkdir(mode=0o700)
+    monkeypatch.setenv("STOKER_HOME", str(home))
+    found = Live(home)
+    yield found
+    found.close()
 
 
 @pytest.fixture

@@ -46,6 +46,29 @@ def test_retry_after_is_kept_and_else_the_pauses_double(script: Any) -> None:
     wire.close()
 
 
+def test_a_proxy_s_answer_while_the_server_restarts_is_no_refusal(script: Any) -> None:
+    wire = Wire(Endpoint(script.url), timeout_s=5, sleep=lambda _: None)
+
+    def plain(status: int) -> Any:
+        def answer(handler: Any) -> None:
+            handler.send_response(status)
+            handler.send_header("Content-Length", "6")
+            handler.end_headers()
+            handler.wfile.write(b"<html>")
+
+        return answer
+
+    script.on("GET", "/x", plain(502), plain(504), plain(500), script.json({"ok": True}))
+    assert wire.call("GET", "/x").body == {"ok": True}
+    script.on("GET", "/x", script.problem(500, "InternalError", "an error of its own"))
+    with pytest.raises(ApiError, match="an error of its own"):
+        wire.call("GET", "/x")
+    script.on("GET", "/x", plain(502))
+    with pytest.raises(Unreachable, match="HTTP 502 by itself or a proxy"):
+        wire.call("GET", "/x")
+    wire.close()
+
+
 def test_an_hour_of_retry_after_is_reported_not_slept(script: Any) -> None:
     pauses: list[float] = []
     wire = Wire(Endpoint(script.url), timeout_s=5, sleep=pauses.append)

@@ -29,6 +29,7 @@ from stoker.spec.queue import QueueSpec
 from stoker.spec.reasons import Explanation
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
 
+from .code.calls import CodeCalls
 from .config import Endpoint, find_server
 from .errors import ApiError, StokerError, TimedOut, Unreachable
 from .following import Following
@@ -56,7 +57,7 @@ _M = TypeVar("_M", bound=BaseModel)
 __all__ = ["ALL_PROJECTS", "ApiError", "Client", "StokerError", "TimedOut", "Unreachable"]
 
 
-class Client:
+class Client(CodeCalls):
     """A connection to one server. May be shared between threads.
 
     Without arguments: the server and token of STOKER_SERVER and STOKER_TOKEN, else what `stoker up` runs here.

@@ -6,7 +6,9 @@ before any command is known.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
@@ -29,14 +31,25 @@ class Fault:
 
 
 class ApiError(StokerError):
-    """The server answered and refused. `code` is stable (CamelCase); `detail` says what to do."""
+    """The server answered and refused. `code` is stable (CamelCase); `detail` says what to do.
 
-    def __init__(self, status: int, code: str, detail: str, errors: tuple[Fault, ...] = ()) -> None:
+    `more`: what else the problem document says, for the few codes that add something.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        errors: tuple[Fault, ...] = (),
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(status, code, detail, errors)
         self.status = status
         self.code = code
         self.detail = detail
         self.errors = errors
+        self.more = more or {}
         self.tries = 1  # how often it was sent; more than once: an earlier try may have been carried out
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ import json
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,10 @@ from .errors import ApiError, Fault, Unreachable
 TRIES = 5
 FIRST_PAUSE_S = 0.1
 LONGEST_RETRY_AFTER_S = 60.0
+NOT_STOKER = "NotStoker"
 QUIET_S = 45.0  # three heartbeats of the server's: a stream silent for longer is dead
 BUSY = frozenset({429, 503})
+BROKEN_OFF = frozenset({500, 502, 504})  # without a problem document: a proxy's, or of a server that is being stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +101,19 @@ class Wire:
         *,
         params: Mapping[str, str] | None = None,
         body: Any = None,
+        content: bytes | Iterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         """Send a request that may be carried out twice without harm, repeated until it is answered.
 
+        `body` goes as JSON, `content` as it is; an iterable is read anew for each try.
         Raises: ApiError when the server refuses; Unreachable after the last try.
         """
         tries = 0
         while True:
             tries += 1
             try:
-                response = self._http.request(method, path, params=params, json=body, headers=headers)
+                response = self._http.request(method, path, params=params, json=body, content=content, headers=headers)
                 self._check(response)
                 return Reply(response.status_code, response.headers, self._json(response), tries)
             except ApiError as error:
@@ -163,7 +167,10 @@ class Wire:
                 "Redirected",
                 f"{self.endpoint.url} sends us on to {where}; if that is your server, name it with --server",
             )
-        raise self._problem(response)
+        problem = self._problem(response)
+        if response.status_code in BROKEN_OFF and problem.code == NOT_STOKER:
+            raise Lost(f"HTTP {response.status_code} by itself or a proxy before it")
+        raise problem
 
     def _problem(self, response: httpx.Response) -> ApiError:
         """The refusal as RFC 9457 gives it, or what can be said of an answer that is no problem document."""
@@ -172,7 +179,7 @@ class Wire:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            return ApiError(response.status_code, "NotStoker", self._not_stoker(response))
+            return ApiError(response.status_code, NOT_STOKER, self._not_stoker(response))
         errors = found.get("errors")
         faults = tuple(
             Fault(str(error.get("pointer", "")), str(error.get("detail", "")))
@@ -180,7 +187,7 @@ class Wire:
             if isinstance(error, dict)
         )
         detail = str(found.get("detail") or found.get("title") or "")
-        return ApiError(response.status_code, str(found.get("code") or "Unknown"), detail, faults)
+        return ApiError(response.status_code, str(found.get("code") or "Unknown"), detail, faults, found)
 
     def _json(self, response: httpx.Response) -> Any:
         if response.status_code == 204 or not response.content:
@@ -188,7 +195,7 @@ class Wire:
         try:
             return response.json()
         except json.JSONDecodeError:
-            raise ApiError(response.status_code, "NotStoker", self._not_stoker(response)) from None
+            raise ApiError(response.status_code, NOT_STOKER, self._not_stoker(response)) from None
 
     def _not_stoker(self, response: httpx.Response) -> str:
         return (
