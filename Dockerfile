@@ -57,11 +57,6 @@ ENV PATH=/opt/stoker/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 WORKDIR /
 USER 65532:65532
 CMD ["stoker", "--help"]
-ARG VERSION=0
-ARG REVISION=unknown
 LABEL org.opencontainers.image.title="stoker" \
       org.opencontainers.image.description="Stoker's control plane: operator, api, exporter" \
-      org.opencontainers.image.source="https://github.com/stoker-dev/stoker" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.licenses="Apache-2.0"

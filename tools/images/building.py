@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from . import machine
 from .catalogue import BASE_PACKAGES, REGISTRY, ROOT, SUITE
 
 STORAGE = Path("/var/lib/containers")
-_NO_DOCS = tuple(f"path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "info", "locale", "lintian"))
+EPOCH = 315532800
+"""Every file's and image's date, 1980-01-01: the same inputs give the same bytes, whoever builds and when."""
+_NO_DOCS = (
+    *(f"path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "info", "locale", "lintian")),
+    "path-include=/usr/share/doc/*/copyright",  # what is given to others keeps its licences
+)
+# Debian's own bytecode is valid for a source's date only, and dates are EPOCH in an image.
+_COMPILE = 'sh -c "python3 -m compileall -q -f --invalidation-mode unchecked-hash /usr/lib/python3*"'
 _BUILD_S = 1800
 _QUICK_S = 120
 
@@ -28,10 +37,11 @@ class CommandFailed(Exception):
     """A builder ended with an error; holds the end of what it said."""
 
 
-def run(*argv: str, timeout_s: float = _QUICK_S) -> str:
-    """What the command writes to its standard output. Raises: CommandFailed, also after `timeout_s`."""
+def run(*argv: str, timeout_s: float = _QUICK_S, env: dict[str, str] | None = None) -> str:
+    """What the command writes to its standard output. `env` is added. Raises: CommandFailed, also after `timeout_s`."""
+    whole = {**os.environ, **(env or {})}
     try:
-        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT)
+        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT, env=whole)
     except subprocess.TimeoutExpired:
         raise CommandFailed(f"{argv[0]} {argv[1]}: not done after {timeout_s:.0f} s") from None
     if done.returncode:
@@ -64,24 +74,31 @@ def make_base(reference: str) -> None:
             *(f"--dpkgopt={option}" for option in _NO_DOCS),
             '--aptopt=Acquire::Languages "none"',
             *(['--customize-hook=: >"$1/etc/apt/sources.list"'] if mirror else []),  # this machine's is nobody else's
+            f'--customize-hook=chroot "$1" {_COMPILE}',
             '--customize-hook=rm -rf "$1"/var/log/* "$1"/var/cache/debconf/*-old',
             SUITE,
             str(archive),
             *mirror[1:2],
             timeout_s=_BUILD_S,
+            env={"SOURCE_DATE_EPOCH": str(EPOCH)},
         )
         container = run("buildah", "from", "scratch").strip()
         try:
             run("buildah", "add", "-q", container, str(archive), "/", timeout_s=_BUILD_S)
             path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
             run("buildah", "config", "--env", path, "--cmd", "/bin/sh", container)
-            run("buildah", "commit", "-q", container, reference, timeout_s=_BUILD_S)
+            run("buildah", "commit", "-q", "--timestamp", str(EPOCH), container, reference, timeout_s=_BUILD_S)
         finally:
             run("buildah", "rm", container)
 
 
-def build(reference: str, dockerfile: Path, target: str, args: dict[str, str], context: Path) -> None:
-    """The image `reference`."""
+def build(
+    reference: str, dockerfile: Path, target: str, args: dict[str, str], context: Path, labels: dict[str, str]
+) -> None:
+    """The image `reference`. `labels` come last and cost nothing: another commit's builds none of the layers again.
+
+    They are not build arguments: buildah's cache takes `LABEL x="${ARG}"` for unchanged whatever ARG is.
+    """
     with tempfile.TemporaryDirectory(prefix="stoker-build-") as folder:
         pip = Path(folder) / "pip.conf"
         pip.write_text(machine.pip_config())
@@ -94,10 +111,13 @@ def build(reference: str, dockerfile: Path, target: str, args: dict[str, str], c
             options += ["--volume", f"{folder}/sources.list:/etc/apt/sources.list:ro"]
         for name, value in args.items():
             options += ["--build-arg", f"{name}={value}"]
+        for name, value in labels.items():
+            options += ["--label", f"{name}={value}"]
         if target:
             options += ["--target", target]
         run(
             *("buildah", "bud", "--layers", "--isolation", "chroot", "--ulimit", "nofile=1024:1024"),
+            *("--timestamp", str(EPOCH)),
             "--pull" if args.get("BASE", REGISTRY).partition("/")[0] != REGISTRY else "--pull-never",
             *options,
             *("--tag", reference, "--file", str(dockerfile), str(context)),
@@ -111,6 +131,11 @@ def export(reference: str, archive: Path) -> None:
     aside.unlink(missing_ok=True)
     run("buildah", "push", "-q", reference, f"docker-archive:{aside}:{reference}", timeout_s=_BUILD_S)
     aside.rename(archive)
+
+
+def export_layout(reference: str, folder: Path) -> None:
+    """Write the image as an OCI layout (a folder), layers compressed by gzip."""
+    run("buildah", "push", "-q", "--format", "oci", reference, f"oci:{folder}", timeout_s=_BUILD_S)
 
 
 def tag(reference: str, other: str) -> None:
@@ -136,7 +161,7 @@ def prune() -> None:
 
 
 @contextmanager
-def root_filesystem(reference: str, archive: Path) -> Iterator[tuple[Path, dict]]:
+def root_filesystem(reference: str, archive: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The image's files, mounted, and its config (Env, User, Cmd, Labels). Changes made there are thrown away."""
     if not present(reference):
         run("buildah", "pull", "-q", f"docker-archive:{archive}", timeout_s=_BUILD_S)

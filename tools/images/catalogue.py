@@ -38,10 +38,10 @@ class Recipe:
         """Every file that reaches the image or says how."""
         return files(root, (*self.inputs, *((self.dockerfile,) if self.dockerfile else ())))
 
-    def snapshot(self, into: Path) -> None:
+    def snapshot(self, into: Path, root: Path = ROOT) -> None:
         """Copy these files: a build context that does not change while people go on working."""
-        for path in self.files():
-            copy = into / path.relative_to(ROOT)
+        for path in self.files(root):
+            copy = into / path.relative_to(root)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, copy)
 
@@ -117,7 +117,7 @@ def base_reference() -> str:
 
 def base_identity() -> str:
     given = os.environ.get(BASE_FROM_REGISTRY)
-    return given or hashlib.sha256(f"{SUITE} {' '.join(BASE_PACKAGES)} 1".encode()).hexdigest()[:12]
+    return given or hashlib.sha256(f"{SUITE} {' '.join(BASE_PACKAGES)} 2".encode()).hexdigest()[:12]
 
 
 def files(root: Path, inputs: tuple[str, ...]) -> list[Path]:

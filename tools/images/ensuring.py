@@ -34,7 +34,8 @@ class Image:
 
     def figures(self) -> dict[str, float]:
         """How it came about: `build_s`, `export_s`, `archive_bytes`."""
-        return json.loads(_figures_file(self.archive).read_text())
+        found: dict[str, float] = json.loads(_figures_file(self.archive).read_text())
+        return found
 
 
 def ensure(name: str, say: Say = lambda line: None, archive: bool = True) -> Image:
@@ -77,21 +78,35 @@ def _done(image: Image, archive: bool) -> bool:
     return exported or (not archive and shutil.which("buildah") is not None and building.present(image.name))
 
 
+def ensure_base(say: Say) -> None:
+    """The base in buildah's storage, made where it is not there. Cost: 40 s, once."""
+    if not base_reference().startswith(f"{REGISTRY}/"):
+        return
+    machine.cache_folder().mkdir(parents=True, exist_ok=True)
+    with _one_at_a_time(machine.cache_folder() / ".base.lock"):
+        if not building.present(base_reference()):
+            started = time.monotonic()
+            building.make_base(base_reference())
+            say(f"base: {base_reference()} in {time.monotonic() - started:.0f} s")
+
+
+def labels(version: str, revision: str) -> dict[str, str]:
+    """What an image says of itself beside the labels of its Dockerfile."""
+    return {"org.opencontainers.image.version": version, "org.opencontainers.image.revision": revision}
+
+
 def _make(recipe: Recipe, image: Image, context: Path, archive: bool, say: Say) -> None:
-    started = time.monotonic()
-    if recipe.on_base and base_reference().startswith(REGISTRY):
-        with _one_at_a_time(image.archive.with_name(".base.lock")):
-            if not building.present(base_reference()):
-                building.make_base(base_reference())
-                say(f"base: {base_reference()} in {time.monotonic() - started:.0f} s")
+    if recipe.on_base:
+        ensure_base(say)
     began = time.monotonic()
     if recipe.dockerfile is None:
         building.tag(base_reference(), image.name)
     else:
-        args = {"BASE": base_reference(), "VERSION": _version(), "REVISION": _revision()} if recipe.on_base else {}
+        args = {"BASE": base_reference()} if recipe.on_base else {}
+        about = labels(_version(), _revision()) if recipe.on_base else {}
         if not recipe.on_base:
             building.add_busybox(context)
-        building.build(image.name, context / recipe.dockerfile, recipe.target, args, context)
+        building.build(image.name, context / recipe.dockerfile, recipe.target, args, context, about)
     built = time.monotonic()
     say(f"{recipe.name}: built in {built - began:.1f} s")
     if not archive:

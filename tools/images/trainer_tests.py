@@ -24,7 +24,7 @@ def trainer_tests(options: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="stoker-context-") as context:
         recipe.snapshot(Path(context))
         dockerfile = Path(context) / (recipe.dockerfile or "")
-        building.build(reference, dockerfile, "cpu-test", {"BASE": base_reference()}, Path(context))
+        building.build(reference, dockerfile, "cpu-test", {"BASE": base_reference()}, Path(context), {})
     for old in building.others(reference.rpartition(":")[0], reference):
         building.forget(old)
     argv = ("python", "-m", "pytest", "-p", "no:cacheprovider", "-c", "/repo/pyproject.toml", "--rootdir", "/repo")
