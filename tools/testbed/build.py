@@ -54,6 +54,7 @@ PROGRAMS = {
         Program("coredns", "coredns", "github.com/coredns/coredns"),
         Program("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
         Program("pretend-gpus", "pretend-gpus", "."),
+        Program("syft", "syft", "github.com/anchore/syft/cmd/syft"),
     ]
 }
 GROUPS = {
@@ -63,6 +64,7 @@ GROUPS = {
         "pretend-gpus",
     ),
     "helm": ("helm",),
+    "release": ("syft",),
 }
 
 
@@ -93,7 +95,8 @@ def built(group: str) -> dict[str, Path]:
 def build(group: str, *, timeout_s: float = BUILD_TIMEOUT_S) -> dict[str, Path]:
     """Builds what is missing of the group, and says so on stderr; returns the programs by name.
 
-    Cost: control-plane 5 min, nodes 3 min, helm 1 min on 2 cores with an empty Go cache; milliseconds when cached.
+    Cost: control-plane 5 min, nodes 3 min, helm 1 min, release 3 min on 2 cores with an empty Go cache; milliseconds
+    when cached.
     Raises: Unavailable where Go is missing or too old, a module can't be fetched, or the time is over.
     """
     missing = [PROGRAMS[name] for name in GROUPS[group] if not _path(PROGRAMS[name]).exists()]
@@ -108,11 +111,7 @@ def build(group: str, *, timeout_s: float = BUILD_TIMEOUT_S) -> dict[str, Path]:
 
 def kubernetes_version() -> str:
     """The pinned release, as v1.36.3."""
-    text = (MODULES / "kubernetes" / "go.mod").read_text()
-    found = re.search(r"^\s*(?:require )?k8s\.io/kubernetes (v\S+)", text, re.MULTILINE)
-    if not found:
-        raise Unavailable("tools/modules/kubernetes/go.mod requires no k8s.io/kubernetes")
-    return found[1]
+    return _pinned("kubernetes", "k8s.io/kubernetes")
 
 
 def _path(wanted: Program) -> Path:
@@ -132,12 +131,22 @@ def digest(module: str) -> str:
     return known.hexdigest()[:12]
 
 
+def _pinned(module: str, package: str) -> str:
+    text = (MODULES / module / "go.mod").read_text()
+    found = re.search(rf"^\s*(?:require )?{re.escape(package)} (v\S+)", text, re.MULTILINE)
+    if not found:
+        raise Unavailable(f"tools/modules/{module}/go.mod requires no {package}")
+    return found[1]
+
+
 def _flags(module: str) -> list[str]:
     link = "-s -w "
     if module == "kubernetes":  # without it the server calls itself v0.0.0, and clients and API emulation read that
         version, where = kubernetes_version(), "k8s.io/component-base/version"
         major, minor = version.removeprefix("v").split(".")[:2]
         link += f"-X {where}.gitVersion={version} -X {where}.gitMajor={major} -X {where}.gitMinor={minor}"
+    if module == "syft":  # else every document says it was written by "syft-[not provided]"
+        link += f"-X main.version={_pinned('syft', 'github.com/anchore/syft').removeprefix('v')}"
     return ["-trimpath", "-ldflags", link]
 
 
