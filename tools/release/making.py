@@ -1,0 +1,142 @@
+"""Makes one release: takes the source, builds the parts that were asked for, describes each, sums them up."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+import images
+from images import building
+from release import chart, oci, record, sbom, versions, wheel
+from release.errors import Refused
+from release.source import CHART, ROOT, Source, take
+
+Say = Callable[[str], None]
+PARTS = ("wheel", "chart", "images")
+IMAGES = ("control-plane", "trainer-cpu", "trainer-cuda")
+_NO_REGISTRY = "stoker.release"
+"""In buildah's storage only."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What was asked for."""
+
+    version: str = ""
+    """Instead of the one in the files."""
+    parts: tuple[str, ...] = PARTS
+    cuda: bool = False
+    dirty: bool = False
+    out: Path = field(default=ROOT / "dist")
+
+
+def make(wish: Wish, say: Say = lambda line: None) -> Path:
+    """The folder `dist/<version>`, new: what a former run left under this version is replaced once all is made.
+
+    Raises: Refused, images.BuildFailed, images.Missing, images.NotEnoughDisk.
+    Cost: see docs/release.md.
+    """
+    wish.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".release-", dir=wish.out) as aside:
+        tree, folder = Path(aside) / "source", Path(aside) / "made"
+        tree.mkdir()
+        folder.mkdir()
+        source = take(tree, version=wish.version, allow_dirty=wish.dirty)
+        say(f"stoker {source.version} of commit {source.commit}")
+        made: list[record.Artefact] = []
+        for part, build in (("wheel", _wheel), ("chart", _chart), ("images", _images)):
+            if part in wish.parts:
+                made += build(source, folder, Path(aside), wish, say)
+        left_out = [part for part in PARTS if part not in wish.parts]
+        if "images" in wish.parts:
+            left_out += [name for name in IMAGES if name not in {artefact.image for artefact in made}]
+        record.write(_record(source, made, left_out), folder)
+        folder.chmod(0o755)
+        final = wish.out / str(source.version)
+        if final.exists():
+            final.rename(Path(aside) / "former")
+        folder.rename(final)
+    return final
+
+
+def _wheel(source: Source, folder: Path, aside: Path, wish: Wish, say: Say) -> Iterable[record.Artefact]:
+    started = time.monotonic()
+    for path in wheel.build(source, folder):
+        kind = "wheel" if path.suffix == ".whl" else "sdist"
+        yield _unpacked(path, kind, source, aside)
+    say(f"wheel and sdist in {time.monotonic() - started:.1f} s")
+
+
+def _chart(source: Source, folder: Path, aside: Path, wish: Wish, say: Say) -> Iterable[record.Artefact]:
+    started = time.monotonic()
+    path = chart.package(str(source.version), folder, source.root, source.epoch)
+    yield _unpacked(path, "chart", source, aside)
+    say(f"chart in {time.monotonic() - started:.1f} s")
+
+
+def _images(source: Source, folder: Path, aside: Path, wish: Wish, say: Say) -> Iterable[record.Artefact]:
+    for name in IMAGES:
+        if name != "trainer-cuda" or wish.cuda:
+            yield _image(name, source, folder, aside, say)
+
+
+def _image(name: str, source: Source, folder: Path, aside: Path, say: Say) -> record.Artefact:
+    repository, tag = images.RECIPES[name].repository, versions.image_tag(source.version)
+    images.machine.require_disk(name, images.RECIPES[name].disk_bytes, folder)
+    began = time.monotonic()
+    local, layout = f"{_NO_REGISTRY}/{repository}:{tag}", aside / f"{repository}.layout"
+    images.build_tagged(name, local, source.root, str(source.version), source.commit, say)
+    built = time.monotonic()
+    try:
+        building.export_layout(local, layout)
+    except building.CommandFailed as error:
+        raise Refused(f"{name}: {error}") from None
+    registry = yaml.safe_load((source.root / CHART / "values.yaml").read_text())["image"]["registry"]
+    archive = folder / f"{repository}-{tag}.oci.tar"
+    image = oci.pack(layout, archive, f"{registry}/{repository}:{tag}")
+    packed = time.monotonic()
+    described = sbom.describe(
+        sbom.Subject(archive, image.name, str(source.version), layout, is_image=True), source.epoch
+    )
+    shutil.rmtree(layout)
+    times = f"built in {built - began:.1f} s, packed in {packed - built:.1f} s, SBOM {time.monotonic() - packed:.1f} s"
+    say(f"{name}: {archive.stat().st_size / 1e6:,.0f} MB; {times}")
+    return _artefact(archive, "image", described, image=name, reference=image.name, digest=image.digest)
+
+
+def _unpacked(path: Path, kind: str, source: Source, aside: Path) -> record.Artefact:
+    content = aside / f"{kind}.content"
+    wheel.unpack(path, content)
+    described = sbom.describe(sbom.Subject(path, "stoker", str(source.version), content), source.epoch)
+    shutil.rmtree(content)
+    return _artefact(path, kind, described)
+
+
+def _artefact(path: Path, kind: str, described: Path, **more: str) -> record.Artefact:
+    return record.Artefact(
+        file=path.name,
+        kind=kind,
+        bytes=path.stat().st_size,
+        sha256=sbom.sha256(path),
+        sbom=described.name,
+        **more,
+    )
+
+
+def _record(source: Source, made: list[record.Artefact], left_out: list[str]) -> record.Release:
+    return record.Release(
+        version=str(source.version),
+        chart_version=versions.semver(source.version),
+        image_tag=versions.image_tag(source.version),
+        commit=source.commit,
+        committed_at=datetime.fromtimestamp(source.epoch, UTC).isoformat(),
+        artefacts=tuple(made),
+        left_out=tuple(left_out),
+    )

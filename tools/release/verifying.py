@@ -1,0 +1,112 @@
+"""Says whether a release folder is whole and its parts fit each other, by looking at the files themselves."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from packaging.version import Version
+
+from release import chart, oci, record, sbom, versions, wheel
+from release.errors import Refused
+
+Say = Callable[[str], None]
+_LABEL = "org.opencontainers.image."
+_WANTED = ("wheel", "sdist", "chart", "image")
+
+
+def problems(folder: Path, say: Say = lambda line: None) -> list[str]:
+    """What is wrong with it; none: it may be published. What is left out on purpose, but not wrong, is said.
+
+    Raises: Refused where the folder is no release at all.
+    Cost: 10 s with the CPU images, most of it to unpack them.
+    """
+    release = record.read(folder)
+    found = record.sums_problems(folder)
+    if found:
+        return found  # nothing else can be trusted
+    for kind in _WANTED:
+        if not release.of(kind):
+            found.append(f"no {kind}: this release was made with --only; run `make release` for all of it")
+    for artefact in release.artefacts:
+        found += [f"{artefact.file}: {problem}" for problem in _artefact_problems(artefact, folder)]
+        say(f"{artefact.kind:5} {artefact.file} {artefact.bytes / 1e6:,.1f} MB")
+    return found + list(_fit(release, folder, say))
+
+
+def _artefact_problems(artefact: record.Artefact, folder: Path) -> Iterator[str]:
+    """Whether its SBOM lists what is in it."""
+    try:
+        document = sbom.read(folder / artefact.sbom)
+    except (OSError, ValueError) as error:
+        yield f"SBOM {artefact.sbom}: {error}; make the release anew"
+        return
+    if document["documentNamespace"] != sbom.namespace(folder / artefact.file):
+        yield f"SBOM {artefact.sbom} describes another file; make the release anew"
+    if artefact.kind == "image":
+        listed, there = sbom.listed(document), oci.installed(folder / artefact.file)
+        yield from _differences("Debian package", there.debian, listed.debian)
+        yield from _differences("Python package", there.python, listed.python)
+    elif artefact.kind == "wheel":
+        yield from wheel.wheel_problems(folder / artefact.file)
+
+
+def _differences(what: str, there: dict[str, str], listed: dict[str, str]) -> Iterator[str]:
+    for name in sorted(there.keys() | listed.keys()):
+        if there.get(name) != listed.get(name):
+            has, says = there.get(name, "none"), listed.get(name, "none")
+            yield f"{what} {name}: {has} is in it, its SBOM lists {says}; is syft too old for it?"
+
+
+def _fit(release: record.Release, folder: Path, say: Say) -> Iterator[str]:
+    """Whether versions, tags and commit are the same everywhere."""
+    version = versions.parse(release.version)
+    for artefact in release.of("wheel"):
+        if Version(has := wheel.wheel_version(folder / artefact.file)) != version:
+            yield f"{artefact.file}: holds version {has}, not {version}; make the release anew"
+    archives = {artefact.reference: artefact.image for artefact in release.of("image")}
+    for artefact in release.of("image"):
+        yield from _image_problems(artefact, release, folder)
+    for artefact in release.of("chart"):
+        yield from _chart_problems(folder / artefact.file, version, archives, release, say)
+
+
+def _image_problems(artefact: record.Artefact, release: record.Release, folder: Path) -> Iterator[str]:
+    try:
+        image = oci.read(folder / artefact.file)
+    except (KeyError, ValueError, tarfile.TarError, json.JSONDecodeError) as error:
+        yield f"{artefact.file}: no OCI archive of one image: {error}"
+        return
+    labels = image.config["config"].get("Labels") or {}
+    for name, has, wanted in (
+        ("name", image.name, artefact.reference),
+        ("digest", image.digest, artefact.digest),
+        ("version label", labels.get(_LABEL + "version"), release.version),
+        ("revision label", labels.get(_LABEL + "revision"), release.commit),
+        ("licence label", labels.get(_LABEL + "licenses"), "Apache-2.0"),
+    ):
+        if has != wanted:
+            yield f"{artefact.file}: its {name} is {has}, not {wanted}; make the release anew"
+
+
+def _chart_problems(
+    packed: Path, version: Version, archives: dict[str, str], release: record.Release, say: Say
+) -> Iterator[str]:
+    about = chart.metadata(packed)
+    wanted = versions.semver(version), versions.image_tag(version)
+    if (about["version"], about["appVersion"]) != wanted:
+        yield f"{packed.name}: version {about['version']}, appVersion {about['appVersion']}; wanted {wanted}"
+    try:
+        named = chart.images(packed)
+    except Refused as error:
+        yield f"{packed.name} does not render with default values: {error}"
+        return
+    for image in sorted(named - archives.keys()):
+        repository, _, tag = image.rpartition(":")
+        if tag == wanted[1] and repository.rpartition("/")[2] in release.left_out:
+            say(f"note: the chart's {image} is not in this release: `make release CUDA=1`, or install with")
+            say("      --set image.trainer.repository=trainer-cpu")
+        elif "images" not in release.left_out:
+            yield f"{packed.name} names {image}, which is in no archive here ({', '.join(sorted(archives))})"
