@@ -28,7 +28,7 @@ from .middleware.limits import Limits
 from .middleware.observe import Observe
 from .openapi import document
 from .problems import Code, Problem
-from .routes.table import ROUTERS
+from .routes.table import ROUTERS, api_routes
 from .services import Services
 
 _BY_STATUS = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.BODY_TOO_LARGE}
@@ -47,7 +47,7 @@ def create_app(deps: Deps) -> FastAPI:
         middleware=[
             Middleware(Observe, metrics=services.metrics),
             Middleware(Guard, hosts=deps.hosts),
-            Middleware(Limits),
+            Middleware(Limits, routes=api_routes()),
         ],
         lifespan=lifespan,
     )

@@ -24,6 +24,7 @@ from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Store
 
+from .code.store import CodeStore
 from .identity import Identity
 from .ports import LogSource
 from .streams.job_events import EVENTS_BY_OBJECT
@@ -44,6 +45,8 @@ class Deps:
     logs: LogSource
     identity: Identity
     clock: Clock
+    code: CodeStore | None = None
+    """Users' code; None: this server keeps none."""
     runtimes: WatchCache[TrainingRuntime] | None = None
     """On a cluster; None: this is one machine, and what only a cluster can do is refused (`jobs/one_machine.py`)."""
     other_pods: WatchCache[OtherPod] | None = None
@@ -77,6 +80,7 @@ def make_deps(
     nodes: WatchCache[GPUNode] | None = None,
     pods: WatchCache[Pod] | None = None,
     events: WatchCache[Event] | None = None,
+    code: CodeStore | None = None,
     runtimes: WatchCache[TrainingRuntime] | None = None,
     other_pods: WatchCache[OtherPod] | None = None,
     hosts: tuple[str, ...] = (),
@@ -94,6 +98,7 @@ def make_deps(
         logs=logs,
         identity=identity,
         clock=clock,
+        code=code,
         runtimes=runtimes,
         other_pods=other_pods,
         hosts=hosts,

@@ -30,6 +30,7 @@ from stoker.kube.store import KubeStore
 from stoker.spec.job import JOBS
 from stoker.spec.others import OTHER_PODS
 from stoker.spec.pod import PODS, Pod
+from stoker.spec.quantity import format_duration, parse_duration
 from stoker.spec.runtime import RUNTIMES
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
@@ -38,6 +39,8 @@ from stoker.store.seam import Seam
 
 from .app import create_app
 from .cluster_identity import ClusterIdentity
+from .code.room import KEEP_S, LEASE_S, TOTAL_BYTES, CodeLimits
+from .code.store import CodeStore
 from .deps import Deps, make_deps
 from .serve import BindError, bind, serve
 from .tls import Certificate
@@ -65,6 +68,19 @@ class Options:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     log_bytes: int | None = None
+    code_bytes: int = TOTAL_BYTES
+    code_keep: float = KEEP_S
+
+
+def _keep_s(_context: click.Context, _option: click.Parameter, text: str) -> float:
+    """Units: seconds."""
+    try:
+        keep_s = parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    if keep_s < LEASE_S:
+        raise click.BadParameter(f"must be {format_duration(LEASE_S)} at least: a submit takes its time")
+    return keep_s
 
 
 class _CannotStart(Exception):
@@ -76,9 +92,19 @@ class _CannotStart(Exception):
 @click.option("--host", default="0.0.0.0", help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, help="0: any free one.")
 @click.option(
-    "--data", type=click.Path(path_type=Path), default="/var/lib/stoker", help="The folder for workers' logs."
+    "--data",
+    type=click.Path(path_type=Path),
+    default="/var/lib/stoker",
+    help="The folder for workers' logs and users' code.",
 )
 @click.option("--log-bytes", type=click.IntRange(1), help="The most that all logs may hold. Absent: the disk.")
+@click.option("--code-bytes", type=click.IntRange(1), default=TOTAL_BYTES, help="The most that all code may hold.")
+@click.option(
+    "--code-keep",
+    default=format_duration(KEEP_S),
+    callback=_keep_s,
+    help="How long code stays that no job names, from its last use on.",
+)
 @click.option("--allow-host", "allow_hosts", multiple=True, help="A name people and workers call this server by.")
 @click.option(
     "--audience", "audiences", multiple=True, help="What people's tokens must be for. Absent: the API server."
@@ -116,9 +142,11 @@ async def _serve(options: Options, listening: socket.socket, certificate: Certif
         jobs, pods = WatchCache(store, JOBS, clock=clock), WatchCache(store, PODS, clock=clock)
         shipped = ShippedLogs(options.data / "logs", LogLimits(total=options.log_bytes))
         logs = WorkerLogSource(shipped, pods, jobs, clock, _Tail(PodLogs(client)))
+        limits = CodeLimits(total=options.code_bytes, keep_s=options.code_keep)
         deps = make_deps(
             store,
             logs=logs,
+            code=CodeStore(options.data / "code", clock, limits),
             identity=ClusterIdentity(TokenReviewer(client), clock, options.audiences),
             clock=clock,
             jobs=jobs,

@@ -28,6 +28,19 @@ class QueueCounts(Collector):
         yield family
 
 
+class CodeHeld(Collector):
+    """What users' code takes, read when scraped."""
+
+    def __init__(self, held: Callable[[], tuple[int, int]]) -> None:
+        """`held`: how many bundles, how many bytes."""
+        self._held = held
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        bundles, held = self._held()
+        yield GaugeMetricFamily("stoker_api_code_bundles", "Bundles of users' code that are held.", value=bundles)
+        yield GaugeMetricFamily("stoker_api_code_held_bytes", "Bytes that users' code takes.", value=held)
+
+
 class ApiMetrics:
     def __init__(self, collectors: Iterable[Collector] = ()) -> None:
         self.registry = CollectorRegistry()
@@ -63,6 +76,12 @@ class ApiMetrics:
             "stoker_api_log_posts_total",
             "Posts of logs by what became of them (taken, gap, full, refused).",
             ["outcome"],
+            registry=self.registry,
+        )
+        self.code_bytes = Counter(
+            "stoker_api_code_bytes_total",
+            "Bytes of users' code: received and stored, sent to workers.",
+            ["direction"],
             registry=self.registry,
         )
         self.alive_posts = Counter(

@@ -77,6 +77,25 @@ class RuntimePut(SpecModel):
     spec: TrainingRuntimeSpec
 
 
+class CodeStored(StatusModel):
+    """A bundle of code that is here, with all its files."""
+
+    digest: str
+    files: int
+    """Links among them."""
+    size: int
+    """Bytes of all files."""
+
+
+class CodeTaken(StatusModel):
+    """What became of a pack's files. Units: files, bytes."""
+
+    stored: int
+    known: int
+    """They were here already."""
+    bytes_stored: int
+
+
 class WorkerReport(StatusModel):
     """Which worker speaks: the body of `POST /v1/report/alive`.
 

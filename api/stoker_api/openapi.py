@@ -14,6 +14,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from stoker.spec.code import CodeManifest
+
 from .access import Access, declared
 from .jobs.request import Submission
 from .models import ProblemDocument, ProgressReport, QueuePut, RuntimePut, WorkerReport
@@ -40,7 +42,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     schemas = found.setdefault("components", {}).setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    bodies = (Submission, QueuePut, RuntimePut, WorkerReport, ProgressReport, ProblemDocument)
+    bodies = (Submission, CodeManifest, QueuePut, RuntimePut, WorkerReport, ProgressReport, ProblemDocument)
     _, own = models_json_schema(
         [(model, "validation") for model in bodies],
         by_alias=True,

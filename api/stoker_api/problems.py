@@ -26,6 +26,7 @@ class Code(StrEnum):
     """Stable; clients branch on these."""
 
     INVALID_JSON = "InvalidJson"
+    INVALID_PACK = "InvalidPack"
     UNAUTHORIZED = "Unauthorized"
     FORBIDDEN = "Forbidden"
     FOREIGN_HOST = "ForeignHost"
@@ -40,6 +41,7 @@ class Code(StrEnum):
     CONFLICT = "Conflict"
     NOT_ENDED = "NotEnded"
     LOG_GAP = "LogGap"
+    CODE_INCOMPLETE = "CodeIncomplete"
     QUEUE_IN_USE = "QueueInUse"
     QUEUE_PROTECTED = "QueueProtected"
     RUNTIME_IN_USE = "RuntimeInUse"
@@ -49,6 +51,7 @@ class Code(StrEnum):
     INVALID_FIELDS = "InvalidFields"
     UNKNOWN_QUEUE = "UnknownQueue"
     UNKNOWN_RUNTIME = "UnknownRuntime"
+    UNKNOWN_CODE = "UnknownCode"
     CLUSTER_ONLY = "ClusterOnly"
     PRIORITY_TOO_HIGH = "PriorityTooHigh"
     NEVER_FITS = "NeverFits"
@@ -57,6 +60,7 @@ class Code(StrEnum):
     TOO_MANY_STREAMS = "TooManyStreams"
     UNAVAILABLE = "Unavailable"
     LOGS_FULL = "LogsFull"
+    CODE_FULL = "CodeFull"
     BAD_REQUEST = "BadRequest"
 
 
@@ -69,6 +73,7 @@ class Entry(NamedTuple):
 CATALOGUE: dict[Code, Entry] = {
     Code.BAD_REQUEST: Entry(400, "The request can't be understood"),
     Code.INVALID_JSON: Entry(400, "The body is no valid JSON"),
+    Code.INVALID_PACK: Entry(400, "The body is no valid pack of files"),
     Code.UNAUTHORIZED: Entry(401, "A valid token is needed"),
     Code.FORBIDDEN: Entry(403, "This is not allowed"),
     Code.FOREIGN_HOST: Entry(403, "The Host header names no name of this server"),
@@ -83,6 +88,7 @@ CATALOGUE: dict[Code, Entry] = {
     Code.CONFLICT: Entry(409, "Others changed it at the same time", retryable=True),
     Code.NOT_ENDED: Entry(409, "The job can't be retried now"),
     Code.LOG_GAP: Entry(409, "The log is held up to an earlier offset", retryable=True),
+    Code.CODE_INCOMPLETE: Entry(409, "Files of the bundle are missing here"),
     Code.QUEUE_IN_USE: Entry(409, "The queue is in use"),
     Code.QUEUE_PROTECTED: Entry(409, "The queue can't be deleted"),
     Code.RUNTIME_IN_USE: Entry(409, "The runtime is in use"),
@@ -92,6 +98,7 @@ CATALOGUE: dict[Code, Entry] = {
     Code.INVALID_FIELDS: Entry(422, "Some fields are not valid"),
     Code.UNKNOWN_QUEUE: Entry(422, "There is no such queue"),
     Code.UNKNOWN_RUNTIME: Entry(422, "There is no such runtime"),
+    Code.UNKNOWN_CODE: Entry(422, "There is no such code bundle"),
     Code.CLUSTER_ONLY: Entry(422, "This works on a Kubernetes cluster only"),
     Code.PRIORITY_TOO_HIGH: Entry(422, "The priority is above the queue's highest"),
     Code.NEVER_FITS: Entry(422, "The job can never start as it is"),
@@ -100,6 +107,7 @@ CATALOGUE: dict[Code, Entry] = {
     Code.TOO_MANY_STREAMS: Entry(503, "Too many open streams", retryable=True),
     Code.UNAVAILABLE: Entry(503, "The store can't answer now", retryable=True),
     Code.LOGS_FULL: Entry(507, "The log can't be kept now", retryable=True),
+    Code.CODE_FULL: Entry(507, "The code can't be kept now", retryable=True),
 }
 
 
@@ -123,8 +131,11 @@ class Problem(Exception):
         errors: Sequence[Fault] = (),
         headers: Mapping[str, str] | None = None,
         retry_after_s: int | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
+        """`more`: members of this code's own (RFC 9457 §3.2)."""
         super().__init__(f"{code}: {detail}")
+        self.more = dict(more or {})
         self.code = code
         self.detail = detail
         self.errors = tuple(errors)
@@ -150,6 +161,7 @@ class Problem(Exception):
             ],
             "retryable": entry.retryable,
             "traceId": trace_id,
+            **self.more,
         }
 
     def response(self, scope: Scope) -> Response:

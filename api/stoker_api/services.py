@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from .code.keeper import keep_tidy
 from .deps import Deps
 from .jobs.change import Changer
 from .jobs.checks import Checks
@@ -17,7 +18,7 @@ from .jobs.index import JobIndex
 from .jobs.progress import ProgressBoard, ProgressWriter
 from .jobs.render import JobRenderer
 from .jobs.submit import Submitter
-from .metrics import ApiMetrics, QueueCounts
+from .metrics import ApiMetrics, CodeHeld, QueueCounts
 from .scheduler_feed import SchedulerFeed
 from .streams.job_events import JobEvents
 from .streams.log_stream import LogStreams
@@ -46,7 +47,7 @@ class Services:
     @classmethod
     def build(cls, deps: Deps) -> Services:
         index = JobIndex(deps.jobs)
-        metrics = ApiMetrics([QueueCounts(index.counts), *deps.collectors])
+        metrics = ApiMetrics([QueueCounts(index.counts), *_code_held(deps), *deps.collectors])
         shared = deps.other_pods is not None  # with others: a cluster, where our own pods may outlive their jobs too
         scheduler = SchedulerFeed(
             deps.jobs,
@@ -71,7 +72,7 @@ class Services:
                 deps.store,
                 deps.jobs,
                 index,
-                Checks(deps.store, deps.queues, deps.runtimes, scheduler, deps.identity),
+                Checks(deps.store, deps.queues, deps.runtimes, scheduler, deps.identity, deps.code),
             ),
             changer=Changer(deps.store, deps.jobs),
             news=news,
@@ -87,14 +88,17 @@ class Services:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Background work (writing progress) while the app lives; then nothing of it is left in the caches."""
-        writer = asyncio.create_task(self._keep_writing())
+        """Background work while the app lives: writing progress, removing old code. Then nothing of it is left."""
+        tasks = [asyncio.create_task(self._keep_writing())]
+        if self.deps.code is not None:
+            tasks.append(asyncio.create_task(keep_tidy(self.deps.code, self.deps.jobs, self.deps.clock)))
         try:
             yield
         finally:
             self.hub.close()
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self.news.close()
             self.scheduler.close()
             self.index.unsubscribe()
@@ -106,6 +110,11 @@ class Services:
             except Exception:
                 log.exception("writing progress failed; starting over")
             await self.deps.clock.sleep(1.0)
+
+
+def _code_held(deps: Deps) -> list[CodeHeld]:
+    code = deps.code
+    return [] if code is None else [CodeHeld(lambda: (code.bundles, code.total_bytes))]
 
 
 def services(request: Request) -> Services:

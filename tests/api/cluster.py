@@ -27,6 +27,7 @@ from stoker.spec.runtime import RUNTIMES
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
 from stoker_api.cluster_identity import ClusterIdentity
+from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, make_deps
 from stoker_api.ports import LogSource
 from stoker_api.streams.sse import StreamSettings
@@ -224,6 +225,7 @@ async def cluster_parts(
             logs=logs,
             identity=ClusterIdentity(TokenReviewer(client), clock),
             clock=clock,
+            code=CodeStore(folder / "code", clock),
             runtimes=WatchCache(store, RUNTIMES, clock=clock),
             other_pods=WatchCache(store, OTHER_PODS, clock=clock),
             streams=streams,

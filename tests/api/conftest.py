@@ -27,6 +27,7 @@ from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue, QueueLimit, QueueSpec
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
+from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, make_deps, running_caches
 from stoker_api.ports import LogChunk
 from stoker_api.serve import serving
@@ -230,7 +231,8 @@ async def _embedded(path: Path, streams: StreamSettings) -> AsyncIterator[World]
     logs = FileLogs(path / "logs")
     async with EmbeddedStore(path / "store.db", clock) as store:
         identity = TokenIdentity(tokens, REPORT_KEY)
-        deps = make_deps(store, logs=logs, identity=identity, clock=clock, streams=streams)
+        code = CodeStore(path / "code", clock)
+        deps = make_deps(store, logs=logs, identity=identity, clock=clock, code=code, streams=streams)
         gpus = tuple(Gpu(uuid=f"GPU-{n}", index=n, model="Tiny", memory_bytes=8 << 30) for n in range(2))
         node = GPUNode(metadata=ObjectMeta(name="node-a"))
         await store.create(NODES, node)

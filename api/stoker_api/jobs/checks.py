@@ -13,6 +13,7 @@ from stoker.spec.reasons import Blocker
 from stoker.spec.runtime import RUNTIMES, TrainingRuntime
 from stoker.store.cache import WatchCache
 from stoker.store.port import NotFound, Store
+from stoker_api.code.store import CodeStore
 from stoker_api.identity import Identity, Principal, use_queue
 from stoker_api.ports import SchedulerView
 from stoker_api.problems import Code, Fault, Problem, invalid
@@ -32,9 +33,11 @@ class Checks:
         runtimes: WatchCache[TrainingRuntime] | None,
         scheduler: SchedulerView,
         identity: Identity,
+        code: CodeStore | None = None,
     ) -> None:
         self._store, self._queues, self._runtimes = store, queues, runtimes
         self._scheduler, self._identity = scheduler, identity
+        self._code = code
 
     async def check(self, principal: Principal, job: TrainingJob) -> None:
         """Raises: Problem if the job can't be taken here, from this caller, or could never run."""
@@ -45,10 +48,21 @@ class Checks:
         await self._check_queue(principal, job)
         if self._runtimes is not None and job.spec.runtime is not None:
             await self._check_runtime(self._runtimes, job.spec.runtime, job.metadata.namespace)
+        if job.spec.trainer.code is not None:
+            await self._check_code(job.spec.trainer.code, job.metadata.namespace)
         blockers = self._scheduler.never_fits(job)
         if blockers:
             faults = [Fault(_POINTERS.get(found.resource or "", "/spec"), _numbers(found)) for found in blockers]
             raise Problem(Code.NEVER_FITS, f"{faults[0].detail} Ask for less, or for another queue.", errors=faults)
+
+    async def _check_code(self, digest: str, project: str) -> None:
+        if self._code is None or await self._code.find(project, digest) is None:
+            raise invalid(
+                "/spec/trainer/code",
+                f"there is no code bundle {digest} in project {project!r} (any more); send it first: `stoker run` "
+                f"does, or PUT /v1/projects/{project}/code/{digest}",
+                code=Code.UNKNOWN_CODE,
+            )
 
     async def _check_queue(self, principal: Principal, job: TrainingJob) -> None:
         name, project = job.spec.queue, job.metadata.namespace

@@ -2,12 +2,17 @@
 
 A body that is too long is read to its end (within reason) and thrown away before 413 is sent: a client that is still
 sending would else meet a reset connection instead of the answer. Streams are bounded by their own rules once started.
+A route that needs other bounds than most declares them with `@bounded(...)`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
+from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stoker_api.problems import Code, Problem
@@ -15,6 +20,32 @@ from stoker_api.problems import Code, Problem
 MAX_BODY = 1 << 20
 _MAX_DRAIN = 64 << 20
 _DRAIN_S = 10.0
+_ATTRIBUTE = "__stoker_bounds__"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Units: bytes, seconds."""
+
+    max_body: int = MAX_BODY
+    answer_s: float = 30.0
+    """Until the answer starts, the body's coming included."""
+    silence_s: float = 15.0
+    """Between two pieces of the body."""
+    too_large: str = "keep code and data out of the job and name where they are"
+    """What to do about a body that is too long."""
+
+
+def bounded(bounds: Bounds) -> Callable[[F], F]:
+    """Declare an endpoint's own bounds."""
+
+    def declare(endpoint: F) -> F:
+        setattr(endpoint, _ATTRIBUTE, bounds)
+        return endpoint
+
+    return declare
 
 
 class _TooLarge(Exception):
@@ -22,18 +53,20 @@ class _TooLarge(Exception):
 
 
 class Limits:
-    def __init__(
-        self, app: ASGIApp, max_body: int = MAX_BODY, timeout_s: float = 30.0, body_timeout_s: float = 15.0
-    ) -> None:
+    """`routes`: all there are, for the bounds that some of them declare."""
+
+    def __init__(self, app: ASGIApp, routes: Iterable[APIRoute] = (), bounds: Bounds | None = None) -> None:
         self._app = app
-        self._max_body = max_body
-        self._timeout_s = timeout_s
-        self._body_timeout_s = body_timeout_s
+        self._bounds = bounds or Bounds()
+        self._own: list[tuple[APIRoute, Bounds]] = [
+            (route, getattr(route.endpoint, _ATTRIBUTE)) for route in routes if hasattr(route.endpoint, _ATTRIBUTE)
+        ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        bounds = self._bounds_of(scope)
         problem: Problem
         started = False
         received = 0
@@ -43,11 +76,11 @@ class Limits:
             nonlocal received, complete
             if complete:
                 return await receive()
-            async with asyncio.timeout(self._body_timeout_s):
+            async with asyncio.timeout(bounds.silence_s):
                 message = await receive()
             received += len(message.get("body", b""))
             complete = not message.get("more_body", False)
-            if received > self._max_body:
+            if received > bounds.max_body:
                 raise _TooLarge
             return message
 
@@ -59,8 +92,8 @@ class Limits:
             await send(message)
 
         try:
-            async with asyncio.timeout(self._timeout_s) as deadline:
-                if _content_length(scope) > self._max_body:
+            async with asyncio.timeout(bounds.answer_s) as deadline:
+                if _content_length(scope) > bounds.max_body:
                     raise _TooLarge
                 await self._app(scope, bounded_receive, watched_send)
                 return
@@ -69,10 +102,7 @@ class Limits:
                 raise
             if not complete and not _expects_continue(scope):
                 await _drain(receive)
-            problem = Problem(
-                Code.BODY_TOO_LARGE,
-                f"The body is over {self._max_body} bytes; keep code and data out of the job and name where they are.",
-            )
+            problem = Problem(Code.BODY_TOO_LARGE, f"The body is over {bounds.max_body} bytes; {bounds.too_large}.")
         except TimeoutError:
             if started:
                 raise
@@ -82,6 +112,12 @@ class Limits:
                 problem = Problem(Code.REQUEST_TIMEOUT, "The body did not arrive in time; send it again.")
         problem.headers["Connection"] = "close"
         await problem.response(scope)(scope, receive, send)
+
+    def _bounds_of(self, scope: Scope) -> Bounds:
+        for route, own in self._own:
+            if scope["method"] in (route.methods or ()) and route.path_regex.match(scope["path"]):
+                return own
+        return self._bounds
 
 
 def _content_length(scope: Scope) -> int:

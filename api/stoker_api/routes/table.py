@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fastapi.routing import APIRoute
 
-from . import actions, events, explain, health, jobs, logs, nodes, queues, report, runtimes
+from . import actions, code, events, explain, health, jobs, logs, nodes, queues, report, report_code, runtimes
 
 ROUTERS = tuple(
-    module.router for module in (health, jobs, actions, events, logs, explain, queues, runtimes, nodes, report)
+    module.router
+    for module in (health, jobs, actions, events, logs, explain, code, queues, runtimes, nodes, report, report_code)
 )
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+from stoker_api.disk import MIN_FREE_BYTES, free_bytes
 
 from .stored import DiskFull, LogOwner, StoredLog
 
@@ -32,7 +33,7 @@ class LogLimits:
     """All logs together; None: as much as the disk takes."""
     worker: int | None = None
     """One worker's log."""
-    min_free: int = 256 << 20
+    min_free: int = MIN_FREE_BYTES
     """Left free on the disk."""
 
 
@@ -212,6 +213,5 @@ class ShippedLogs:
             raise LogsFull(f"this worker's log has reached its limit of {limits.worker} bytes", held)
         if limits.total is not None and self._total + more > limits.total:
             raise LogsFull(f"all logs together have reached their limit of {limits.total} bytes", held)
-        disk = os.statvfs(self._folder)
-        if disk.f_bavail * disk.f_frsize - more < limits.min_free:
+        if free_bytes(self._folder) - more < limits.min_free:
             raise LogsFull(f"less than {limits.min_free} bytes are free on the api's disk", held)

@@ -6,12 +6,13 @@ next one finds a prefix of the log and goes on behind it. Not for two threads at
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from stoker_api.disk import FULL
 
 INDEX_VERSION = 1
 
@@ -192,12 +193,9 @@ class StoredLog:
             temporary.replace(self.index)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            if error.errno in _FULL:
+            if error.errno in FULL:
                 raise DiskFull(error.strerror) from None
             raise
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _write(fd: int, at: int, data: bytes) -> int:
@@ -207,7 +205,7 @@ def _write(fd: int, at: int, data: bytes) -> int:
         while written < len(data):
             written += os.pwrite(fd, data[written:], at + written)
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             raise DiskFull(error.strerror) from None
         raise
     return written

@@ -39,6 +39,7 @@ from stoker.store.clock import SystemClock
 from stoker.store.port import StoreError
 from stoker.store.seam import Seam
 from stoker_api.app import create_app
+from stoker_api.code.store import CodeStore
 from stoker_api.deps import event_cache, make_deps
 from stoker_api.serve import BindError, bind, serve
 from stoker_api.token_identity import TokenIdentity
@@ -142,6 +143,7 @@ class _Up:
                 make_deps(
                     store,
                     logs=WorkerLogs(self._datadir),
+                    code=CodeStore(self._datadir.code, clock),
                     identity=TokenIdentity(tokens, report_key),
                     clock=clock,
                     jobs=jobs,

@@ -9,6 +9,7 @@ Owns the folder's layout, its lock and its private files. Never reads the store.
       token, tokens.json      what people and the api authenticate with (tokens.lock: for its writers)
       report.key              signs the workers' report tokens
       endpoint.json           where the api listens
+      code/<project>/         users' code (docs/code.md)
       workers/<pod-uid>/      one worker each (DESIGN §7)
       jobs/<job-uid>/checkpoints, jobs/<job-uid>/output
 """
@@ -74,6 +75,10 @@ class DataDir:
     @property
     def jobs(self) -> Path:
         return self.path / "jobs"
+
+    @property
+    def code(self) -> Path:
+        return self.path / "code"
 
     def worker(self, pod_uid: str) -> Path:
         """The worker's folder; not made here."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from stoker.spec.names import LABEL_JOB_UID
 from stoker.spec.pod import GPU_RESOURCE, Pod
 from stoker.spec.quantity import cpu_milli
-from stoker.spec.worker import PROGRESS_FILE, Launch, LaunchMode, ReportTarget
+from stoker.spec.worker import CODE_FOLDER, PROGRESS_FILE, Launch, LaunchMode, ReportTarget
 
 from .leases import Gang, Lease, Wish
 
@@ -136,7 +136,7 @@ def compose_launch(
         mode=order.mode,
         ranks=order.ranks,
         argv=order.argv,
-        working_dir=order.working_dir or str(output),
+        working_dir=_working_dir(order, folder, output),
         env={**base, **order.env, **ours},
         grace_s=order.grace_s,
         gpu_uuids=lease.gpu_uuids,
@@ -145,6 +145,13 @@ def compose_launch(
         metrics_port=lease.metrics_port,
         report=report,
     )
+
+
+def _working_dir(order: Order, folder: Path, output: Path) -> str:
+    """With code: within the copy that the supervisor makes in the worker's folder."""
+    if "STOKER_CODE" in order.env:
+        return str(folder / CODE_FOLDER / (order.working_dir or ""))
+    return order.working_dir or str(output)
 
 
 def lease_of(launch: Launch) -> Lease:

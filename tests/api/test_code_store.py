@@ -1,0 +1,422 @@
+"""Code on disk: whatever is sent, swept, killed or cut off, a bundle that a job names is whole, and nothing is torn."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from stoker.local.store import EmbeddedStore
+from stoker.spec.job import JOBS, Trainer, TrainingJob, TrainingJobSpec
+from stoker.spec.meta import ObjectMeta
+from stoker.store.cache import WatchCache
+from stoker.store.clock import ManualClock, SystemClock
+from stoker_api.code.garbage import stale_bundles, unnamed_files
+from stoker_api.code.keeper import EVERY_S, keep_tidy, named_by
+from stoker_api.code.pack import BadPack, Inflater, PackReader
+from stoker_api.code.project import Missing, ProjectCode, Stored
+from stoker_api.code.room import LEASE_S, CodeFull, CodeLimits, Room
+from stoker_api.code.store import CodeStore
+from stoker_api.code.upload import Files, Upload
+
+from .code_folder import Folder, pack, sha, unpack
+
+ONE = Folder({"a.py": b"a", "b.py": b"bb"})
+TWO = Folder({"a.py": b"a", "c.py": b"ccc"})
+
+
+async def send(code: CodeStore, data: bytes, project: str = "alpha", step: int = 1 << 20):
+    async with code.receiving(project, gzip=False) as receiver:
+        for at in range(0, len(data), step):
+            await receiver.feed(data[at : at + step])
+        return await receiver.finish()
+
+
+async def store_all(code: CodeStore, folder: Folder) -> None:
+    await send(code, folder.pack())
+    assert await code.put("alpha", folder.digest, folder.manifest) == Stored(created=True)
+
+
+# Packs.
+
+
+class Kept:
+    """A sink in memory."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+
+    def begin(self, sha256: str, size: int) -> None:
+        self._now, self._data = sha256, bytearray()
+
+    def write(self, data: memoryview) -> None:
+        self._data += data
+
+    def end(self) -> None:
+        self.files[self._now] = bytes(self._data)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(1, 50), max_size=30), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_a_pack_means_the_same_in_pieces_of_any_length(contents, steps, torn):
+    kept, data = Kept(), pack(contents)
+    reader, at = PackReader(kept), 0
+    end = max(0, len(data) - 1) if torn else len(data)
+    for step in [*steps, len(data)]:
+        reader.feed(data[at : min(at + step, end)])
+        at += step
+    if torn and data:
+        whole = pack(contents[:-1])
+        with pytest.raises(BadPack):
+            reader.finish()
+        assert set(kept.files) <= {sha(one) for one in contents} and pack(contents).startswith(whole)
+    else:
+        reader.finish()
+        assert kept.files == {sha(one): one for one in contents}
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=300, deadline=None)
+def test_no_bytes_break_the_reader(data):
+    kept = Kept()
+    for feed in (data, pack([b"x"]) + data):
+        reader = PackReader(kept)
+        try:
+            reader.feed(feed)
+            reader.finish()
+        except BadPack:
+            pass
+        try:
+            inflater = Inflater()
+            for piece in inflater.feed(data):
+                assert len(piece) <= 1 << 20
+            inflater.finish()
+        except BadPack:
+            pass
+    assert all(sha(found) == name for name, found in kept.files.items())
+
+
+# Limits.
+
+
+async def test_limits_refuse_and_a_restart_counts_the_same(tmp_path):
+    clock, size = SystemClock(), len(ONE.manifest.canonical())
+    code = CodeStore(tmp_path, clock, CodeLimits(total=3 + size + 2))
+    await store_all(code, ONE)
+    assert code.total_bytes == 3 + size and code.bundles == 1
+    with pytest.raises(CodeFull, match="limit of"):
+        await send(code, pack([b"ccc"]))
+    assert (await send(code, pack([b"cc", b"a"]))).known == 1, "what is here needs no room"
+    with pytest.raises(CodeFull):
+        await code.put("alpha", Folder({}).digest, Folder({}).manifest)
+    again = CodeStore(tmp_path, clock)
+    assert again.total_bytes == code.total_bytes == 3 + size + 2 and again.bundles == 1
+    with pytest.raises(CodeFull, match="free on"):
+        await send(CodeStore(tmp_path, clock, CodeLimits(min_free=1 << 60)), pack([b"d"]))
+    with pytest.raises(ValueError, match="project"):
+        await send(code, b"", project="../up")
+    assert not (tmp_path.parent / "up").exists()
+
+
+async def test_a_full_disk_takes_nothing_half(tmp_path, monkeypatch):
+    code = CodeStore(tmp_path, SystemClock())
+    await store_all(code, ONE)
+    held = code.total_bytes
+
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    for where in ("upload", "project"):
+        monkeypatch.setattr(f"stoker_api.code.{where}.sync", full)
+    with pytest.raises(CodeFull, match="No space"):
+        await send(code, pack([b"new"]))
+    with pytest.raises(CodeFull, match="No space"):
+        await code.put("alpha", Folder({}).digest, Folder({}).manifest)
+    assert code.total_bytes == held and code.bundles == 1
+    assert list((tmp_path / "alpha" / "partial").iterdir()) == []
+    monkeypatch.undo()
+    assert (await send(code, pack([b"new"]))).stored == 1
+
+
+# Crashes.
+
+
+def whole(folder: Path) -> dict[str, bytes]:
+    """All files that are held; fails on one that is not what its name says."""
+    found = {path.name: path.read_bytes() for path in (folder / "alpha" / "files").rglob("*") if path.is_file()}
+    assert all(sha(data) == name for name, data in found.items())
+    return found
+
+
+SENDER = """
+import asyncio, hashlib, itertools, pathlib, sys
+from stoker.store.clock import SystemClock
+from stoker_api.code.store import CodeStore
+
+async def main():
+    code = CodeStore(pathlib.Path(sys.argv[1]), SystemClock())
+    async with code.receiving("alpha", gzip=False) as receiver:
+        for number in itertools.count():
+            data = b"%d " % number * 20_000
+            await receiver.feed(b"%s %d\\n" % (hashlib.sha256(data).hexdigest().encode(), len(data)) + data)
+            if number == 50:
+                print("going", flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_killed_server_leaves_whole_files_only(tmp_path):
+    running = subprocess.Popen([sys.executable, "-c", SENDER, str(tmp_path)], stdout=subprocess.PIPE)
+    assert running.stdout is not None and running.stdout.readline() == b"going\n"
+    running.send_signal(signal.SIGKILL)
+    running.communicate(timeout=30)
+    found = whole(tmp_path)
+    assert found
+    partial = tmp_path / "alpha" / "partial"
+    (partial / "left").write_bytes(b"half")
+    again = CodeStore(tmp_path, SystemClock())
+    assert list(partial.iterdir()) == [], "leftovers go at the start"
+    assert again.total_bytes == sum(map(len, found.values()))
+
+
+@pytest.mark.parametrize("dies_in", ["sync", "place_file", "touch"])
+async def test_whatever_step_is_the_last_the_next_process_goes_on(tmp_path, monkeypatch, dies_in):
+    """A step that never returns is a killed process: what it left is opened by another."""
+    first = CodeStore(tmp_path, SystemClock())
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    target = {
+        "sync": "stoker_api.code.upload.sync",
+        "place_file": "stoker_api.code.project.ProjectCode.place_file",
+        "touch": "stoker_api.code.project.ProjectCode._set_time",
+    }[dies_in]
+    monkeypatch.setattr(target, die)
+    monkeypatch.setattr("stoker_api.code.upload.Files.discard", lambda _: None)
+    with pytest.raises(Killed):
+        await send(first, ONE.pack())
+    monkeypatch.undo()
+    again = CodeStore(tmp_path, SystemClock())
+    assert whole(tmp_path) == {} and again.total_bytes == 0
+    assert isinstance(await again.put("alpha", ONE.digest, ONE.manifest), Missing)
+    await store_all(again, ONE)
+
+
+async def test_a_request_that_is_cut_off_leaves_nothing_half(tmp_path, monkeypatch):
+    code = CodeStore(tmp_path, SystemClock())
+    entered, go_on = threading.Event(), threading.Event()
+    real = Files.end
+
+    def slow(self: Files) -> None:
+        entered.set()
+        go_on.wait(10)
+        real(self)
+
+    monkeypatch.setattr(Files, "end", slow)
+    sending = asyncio.create_task(send(code, pack([b"first"]) + b"0" * 64 + b" 9\nhalf"))
+    await asyncio.to_thread(entered.wait, 10)
+    sending.cancel()  # while a thread still works for it
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    assert whole(tmp_path) == {sha(b"first"): b"first"} and code.total_bytes == 5
+    assert list((tmp_path / "alpha" / "partial").iterdir()) == []
+
+
+# Garbage.
+
+times = st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 100), max_size=6)
+
+
+@given(times, st.frozensets(st.sampled_from("abcdef")), st.floats(0, 200), st.floats(0, 100))
+def test_garbage_is_unnamed_and_old(used_at, named, now_s, keep_s):
+    for decide in (stale_bundles, unnamed_files):
+        gone = decide(used_at, named, now_s, keep_s)
+        assert len(gone) == len(set(gone)) and not set(gone) & named
+        assert {one for one in used_at if one not in named and used_at[one] + keep_s < now_s - 1e-6} <= set(gone)
+        assert all(used_at[one] <= now_s - keep_s for one in gone)
+
+
+KEEP_S = 3 * LEASE_S
+FOLDERS = [
+    Folder({f"{n}.py": b"%d" % n for n in range(6) if mask >> n & 1}) for mask in (0b1, 0b11, 0b110, 0b111000, 0b101010)
+]
+which = st.sampled_from(FOLDERS)
+
+
+class Life(RuleBasedStateMachine):
+    """Clients, jobs, the clock and a sweep in any order, each of the sweep's steps an order of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import tempfile
+
+        self.folder = Path(tempfile.mkdtemp(prefix="stoker-code-"))
+        self.clock = ManualClock()
+        self.room = Room(self.folder, CodeLimits())
+        self.code = ProjectCode(self.folder / "alpha", self.room, self.clock)
+        self.threads = ThreadPoolExecutor(1)
+        self.jobs: list[Folder] = []
+        self.sweep = None
+        self.told: dict[str, float] = {}
+        """What a client was told is here or sent: when."""
+
+    def teardown(self) -> None:
+        import shutil
+
+        if self.sweep is not None:
+            self.sweep.close()
+        self.threads.shutdown()
+        shutil.rmtree(self.folder)
+
+    def _now(self) -> float:
+        return self.clock.monotonic()
+
+    @rule(folder=which)
+    def send_what_is_missing(self, folder: Folder) -> None:
+        outcome = self.code.put(folder.digest, folder.manifest)
+        missing = outcome.sha256s if isinstance(outcome, Missing) else ()
+        self.told |= {name: self._now() for name in folder.missing if name not in missing}
+        upload = Upload(Files(self.code, self.room, self.threads), gzip=False)
+        upload.feed(folder.pack(missing))
+        upload.finish()
+        self.told |= {name: self._now() for name in missing}
+
+    @rule(folder=which)
+    def put(self, folder: Folder) -> None:
+        outcome = self.code.put(folder.digest, folder.manifest)
+        missing = outcome.sha256s if isinstance(outcome, Missing) else ()
+        for name in missing:
+            assert self._now() - self.told.get(name, -2 * LEASE_S) >= LEASE_S, "a file's lease was broken"
+        self.told |= {name: self._now() for name in folder.missing if name not in missing}
+
+    @rule(folder=which)
+    def submit(self, folder: Folder) -> None:
+        if self.code.find(folder.digest) is not None:
+            self.jobs.append(folder)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def delete_a_job(self, data: st.DataObject) -> None:
+        self.jobs.pop(data.draw(st.integers(0, len(self.jobs) - 1)))
+
+    @rule(hours=st.sampled_from([0.3, 0.9, 1.1, 4]))
+    def wait(self, hours: float) -> None:
+        if self.sweep is None:  # a sweep takes seconds
+            self.clock.advance(hours * 3600)
+
+    @precondition(lambda self: self.sweep is None)
+    @rule()
+    def begin_sweep(self) -> None:
+        self.sweep = self.code.sweep({folder.digest for folder in self.jobs}, KEEP_S)
+        next(self.sweep)
+
+    @precondition(lambda self: self.sweep is not None)
+    @rule(steps=st.integers(1, 9))
+    def go_on_sweeping(self, steps: int) -> None:
+        for _ in range(steps):
+            if next(self.sweep, None) is None:
+                self.sweep = None
+                return
+
+    @precondition(lambda self: self.sweep is None)
+    @rule()
+    def restart(self) -> None:
+        self.room = Room(self.folder, CodeLimits())
+        self.code = ProjectCode(self.folder / "alpha", self.room, self.clock)
+
+    @invariant()
+    def what_jobs_name_is_whole(self) -> None:
+        for folder in self.jobs:
+            found = self.code._path(folder.digest)
+            assert found.exists(), "a bundle that a job names is gone"
+            for name in folder.missing:
+                assert sha((self.code.files / name[:2] / name).read_bytes()) == name
+
+    @invariant()
+    def the_account_is_right(self) -> None:
+        held = [path for name in ("files", "bundles") for path in (self.folder / "alpha" / name).rglob("*")]
+        assert self.room.held == sum(path.stat().st_size for path in held if path.is_file())
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+async def test_what_nobody_needs_goes_and_what_is_shared_stays(tmp_path):
+    clock = ManualClock()
+    code = CodeStore(tmp_path, clock, CodeLimits(keep_s=KEEP_S))
+    await store_all(code, ONE)
+    await store_all(code, TWO)
+    await send(code, pack([b"never named"]))
+    clock.advance(LEASE_S - 1)
+    assert await code.sweep({}) == 0, "its bundle may be on its way"
+    clock.advance(2)
+    assert await code.sweep({}) == len(b"never named")
+    clock.advance(KEEP_S - LEASE_S - 10)
+    assert await code.find("alpha", TWO.digest) is not None, "a use"
+    clock.advance(20)
+    assert await code.sweep({"beta": {ONE.digest}}) > 0, "another project's jobs name nothing here"
+    assert await code.find("alpha", ONE.digest) is None
+    assert set(whole(tmp_path).values()) == {b"a", b"ccc"}
+    clock.advance(10 * KEEP_S)
+    assert await code.sweep({"alpha": {TWO.digest}}) == 0
+    assert await code.find("alpha", TWO.digest) is not None
+    clock.advance(KEEP_S)
+    await code.sweep({})
+    assert whole(tmp_path) == {} and code.total_bytes == 0 and code.bundles == 0
+
+
+async def test_the_keeper_sweeps_every_hour_and_knows_the_jobs(tmp_path):
+    clock = ManualClock()
+    code = CodeStore(tmp_path / "code", clock, CodeLimits(keep_s=KEEP_S))
+    await store_all(code, ONE)
+    await store_all(code, TWO)
+    async with EmbeddedStore(tmp_path / "db", SystemClock()) as store:
+        trainer = Trainer(command=("python",), code=TWO.digest)
+        meta = ObjectMeta(name="one", namespace="alpha")
+        await store.create(JOBS, TrainingJob(metadata=meta, spec=TrainingJobSpec(trainer=trainer)))
+        jobs = WatchCache(store, JOBS, clock=SystemClock())
+        tasks = [asyncio.create_task(keep_tidy(code, jobs, clock)), asyncio.create_task(jobs.run())]
+        await clock.wait_for_sleepers(1)
+        assert code.bundles == 2 and named_by(jobs.values()) == {"alpha": {TWO.digest}}
+        for _ in range(int(KEEP_S / EVERY_S) + 2):
+            clock.advance(EVERY_S)
+            await clock.wait_for_sleepers(1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert await code.find("alpha", ONE.digest) is None
+    bundle = await code.find("alpha", TWO.digest)
+    assert bundle is not None
+    stream = b"".join([piece async for piece in code.pieces("alpha", bundle)])
+    assert len(stream) == bundle.length and unpack(stream) == (TWO.digest, dict(TWO.files))
+
+
+async def test_pieces_are_bounded_whatever_the_files_are(tmp_path):
+    code = CodeStore(tmp_path, SystemClock())
+    mixed = Folder({"large": os.urandom(1_000_000), **{f"small/{n}": b"%d" % n for n in range(2000)}})
+    await store_all(code, mixed)
+    bundle = await code.find("alpha", mixed.digest)
+    sizes, stream = [], b""
+    async for piece in code.pieces("alpha", bundle):
+        sizes.append(len(piece))
+        stream += piece
+    assert unpack(stream)[1] == dict(mixed.files)
+    assert max(sizes) <= 256 << 10 and len(sizes) < 20, "small files travel together, large ones apart"
