@@ -1,0 +1,44 @@
+"""Where a worker's command starts: within the code it fetches, in the folder the job names, or in its output folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stoker.local.agent.launching import compose_launch, parse_pod
+from stoker.local.agent.leases import Lease
+from stoker.spec.meta import ObjectMeta
+from stoker.spec.names import LABEL_JOB_UID
+from stoker.spec.pod import Container, EnvVar, Pod, PodSpec
+
+ENV = {
+    "STOKER_JOB": "one", "STOKER_ATTEMPT": "1", "STOKER_WORKER": "0", "STOKER_WORKERS": "1",
+    "STOKER_LAUNCH_MODE": "once", "STOKER_RANKS": "1",
+}  # fmt: skip
+CODE = {"STOKER_CODE": "sha256:" + "0" * 64}
+
+
+@pytest.mark.parametrize(
+    ("env", "working_dir", "expected"),
+    [
+        ({}, None, "/jobs/j/output"),
+        ({}, "/home/me/project", "/home/me/project"),
+        (CODE, None, "/workers/u/code"),
+        (CODE, "src/train", "/workers/u/code/src/train"),
+    ],
+)
+def test_the_folder_a_command_starts_in(env, working_dir, expected):
+    variables = tuple(EnvVar(name=name, value=value) for name, value in {**ENV, **env}.items())
+    container = Container(command=("python", "train.py"), working_dir=working_dir, env=variables)
+    meta = ObjectMeta(name="one-1-0", namespace="p", uid="u", labels={LABEL_JOB_UID: "j"})
+    launch = compose_launch(
+        parse_pod(Pod(metadata=meta, spec=PodSpec(containers=(container,)))),
+        Lease((), False, 1234, 0),
+        folder=Path("/workers/u"),
+        job_folder=Path("/jobs/j"),
+        report=None,
+        host_env={},
+    )
+    assert launch.working_dir == expected
+    assert launch.env.get("STOKER_CODE") == env.get("STOKER_CODE")
