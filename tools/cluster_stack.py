@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import shutil
 import string
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,11 @@ import images
 from harness import until
 from stoker.cli.client import ApiError, Client
 from stoker.spec.job import ENDED, Phase, TrainingJob
+from testbed.helm import Release
 from testbed.nodes import NodeBed
 
 ROOT = Path(__file__).resolve().parent.parent
-CRDS = ROOT / "helm" / "stoker" / "files" / "crds"
+CHART = ROOT / "helm" / "stoker"
 MANIFESTS = ROOT / "tests" / "e2e" / "cluster" / "manifests"
 COUNTING = ROOT / "tests" / "e2e" / "cluster" / "counting.py"
 SYSTEM = "stoker-system"
@@ -37,34 +41,39 @@ class Stack:
         self.bed = bed
         self.images = {name: image.name for name, image in built.items()}
         self.url = f"http://{bed.nodes['n0'].address}:{API_PORT}"
+        self.release = Release(bed, "stoker", SYSTEM)
 
     def deploy(self) -> None:
-        """Operator and api, until both are ready."""
-        bed = self.bed
-        bed.kubectl("apply", "-f", str(CRDS))
-        bed.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
-        data = str(self._folder("api-data"))
-        inside = f"http://stoker-api.{SYSTEM}.svc:8470"
-        host = self.bed.nodes["n0"].address
-        operator = [
-            f"--image={self.images['control-plane']}",
-            f"--trainer-image={self.images['trainer-cpu']}",
-            "--pull-policy=Never",
-            f"--api-url={inside}",
-            "--node-lost-after=5s",
-        ]
-        api = [
-            "--host=0.0.0.0",
-            "--port=8470",
-            "--data=/data",
-            f"--allow-host={host}",
-            f"--allow-host=stoker-api.{SYSTEM}.svc",
-        ]
-        self.apply("rbac")
-        self.apply(
-            "stoker", control_image=self.images["control-plane"], operator_args=operator, api_args=api, data=data
-        )
-        bed.kubectl("rollout", "status", "-n", SYSTEM, "deployment", "--timeout=120s", timeout_s=130)
+        """The chart, installed by helm into a namespace that enforces *restricted*; what runs there is upgraded."""
+        self.prepare()
+        if self.release.revisions:
+            self.release.upgrade(CHART, self.values())
+        else:
+            self.release.install(CHART, self.values())
+
+    def prepare(self) -> None:
+        """What a cluster has before Stoker comes: the namespace, and a volume for whoever claims one there."""
+        self.apply("system", system=SYSTEM, data=str(self._folder("api-data")))
+
+    def values(self, **changed: Any) -> dict[str, Any]:
+        """Of the chart, for this bed: images that the nodes hold, the api at a port of theirs, quick probes."""
+        control, _, control_tag = self.images["control-plane"].rpartition(":")
+        trainer, _, trainer_tag = self.images["trainer-cpu"].rpartition(":")
+        return {
+            "image": {
+                "registry": "",
+                "pullPolicy": "Never",
+                "controlPlane": {"repository": control, "tag": control_tag},
+                "trainer": {"repository": trainer, "tag": trainer_tag},
+            },
+            "operator": {"nodeLostAfter": "5s"},
+            "api": {
+                "service": {"type": "NodePort", "nodePort": API_PORT},
+                "allowHosts": [self.bed.nodes["n0"].address],
+                "nodeSelector": {"kubernetes.io/hostname": "n0"},
+                "persistence": {"storageClass": "-"},
+            },
+        } | changed
 
     def apply(self, manifest: str, **values: Any) -> None:
         """Apply one of the manifests with its ${names} filled in; lists become JSON, which is YAML."""
@@ -74,11 +83,21 @@ class Stack:
         text = string.Template((MANIFESTS / f"{manifest}.yaml").read_text()).substitute(plain)
         self.bed.kubectl("apply", "-f", "-", stdin=text)
 
-    def project(self, name: str) -> Project:
-        self.apply("project", project=name, shared=str(self._folder(f"shared-{name}")))
+    def project(self, name: str, owner: int | None = None) -> Project:
+        """A namespace with a user and a volume; the volume is everybody's, or a user's (by UID) and nobody else's."""
+        shared = self._folder(f"shared-{name}")
+        if owner is not None:
+            os.chown(shared, owner, owner)
+            shared.chmod(0o770)
+        self.apply("project", project=name, shared=str(shared))
         until(lambda: "Bound" in self.bed.kubectl("get", "pvc", "checkpoints", "-n", name), "the claim is bound")
         token = self.bed.kubectl("create", "token", "alice", "-n", name, "--duration=6h").strip()
-        return Project(self, name, Client(self.url, token, project=name, timeout=10))
+        return Project(self, name, token)
+
+    def put_runtime(self, name: str, spec: dict[str, Any]) -> None:
+        """As an administrator does it."""
+        runtime = {"apiVersion": "stoker.dev/v1alpha1", "kind": "TrainingRuntime", "metadata": {"name": name}}
+        self.bed.kubectl("apply", "-f", "-", stdin=json.dumps({**runtime, "spec": spec}))
 
     def gpus_held(self) -> dict[str, int]:
         """Pretend GPUs that pods which have not ended ask for, by node: the cluster's own books."""
@@ -110,8 +129,27 @@ class Stack:
 class Project:
     """A team's namespace, used as its user uses it."""
 
-    def __init__(self, stack: Stack, name: str, client: Client) -> None:
-        self.stack, self.name, self.client = stack, name, client
+    def __init__(self, stack: Stack, name: str, token: str) -> None:
+        self.stack, self.name, self._token = stack, name, token
+        self.client = Client(stack.url, token, project=name, timeout=10)
+
+    def stoker(
+        self, *args: str, cwd: Path | None = None, stdin: str = "", check: bool = True, timeout_s: float = 150
+    ) -> subprocess.CompletedProcess[str]:
+        """The `stoker` command, as the project's user runs it. Raises: AssertionError where it failed, if `check`."""
+        done = subprocess.run(
+            self.command(*args), cwd=cwd, env=self.environment(), input=stdin, capture_output=True, text=True,
+            timeout=timeout_s,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, done
+        return done
+
+    def command(self, *args: str) -> list[str]:
+        return [str(Path(sys.executable).with_name("stoker")), *args]
+
+    def environment(self) -> dict[str, str]:
+        ours = {"STOKER_SERVER": self.stack.url, "STOKER_TOKEN": self._token, "STOKER_PROJECT": self.name}
+        return {name: value for name, value in os.environ.items() if not name.startswith("STOKER_")} | ours
 
     def count(self, name: str, *, steps: int, step_s: float = 0.1, save_every: int = 20, **spec: Any) -> TrainingJob:
         """Submit the user's counting script, as it is, in a Python image that is not ours."""
