@@ -1,7 +1,8 @@
 """Who may call what: deny by default.
 
 Each endpoint says with `@access(...)` which right it needs; `authorize` is a dependency of the whole app, finds the
-declaration by the matched endpoint and refuses endpoints that declare nothing. Rights on jobs are asked for the
+declaration by the matched endpoint and refuses endpoints that declare nothing. It holds for WebSockets too, before
+their handshake. Rights on jobs are asked for the
 project of the path; where the caller may not read that project's jobs the answer is that of a missing one.
 """
 
@@ -11,7 +12,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, Request
+from fastapi import Depends
+from fastapi.requests import HTTPConnection
 
 from .identity import EVERYWHERE, GET_JOB, LIST_JOBS, Identity, Principal, Right
 from .problems import Code, Problem, not_found
@@ -48,7 +50,7 @@ def declared(endpoint: object) -> Needed | None:
     return getattr(endpoint, _ATTRIBUTE, None)
 
 
-async def authorize(request: Request) -> None:
+async def authorize(request: HTTPConnection) -> None:
     """Let the request pass or raise 401 / 403 / 404; leaves the caller in `request.state`."""
     needed = declared(request.scope.get("endpoint"))
     if needed is Access.OPEN:
@@ -71,7 +73,7 @@ async def authorize(request: Request) -> None:
         await require(request, principal, needed)
 
 
-async def require(request: Request, principal: Principal, right: Right) -> None:
+async def require(request: HTTPConnection, principal: Principal, right: Right) -> None:
     """Raise 403 where the caller lacks the right, or 404 (existence is no one else's business)."""
     project: str = request.path_params.get("project", EVERYWHERE)
     if project == ALL and right == LIST_JOBS:
@@ -88,7 +90,7 @@ async def require(request: Request, principal: Principal, right: Right) -> None:
     raise Problem(Code.FORBIDDEN, f"{principal.name!r} has not the right to {right}{where}; ask an administrator.")
 
 
-async def _principal(request: Request) -> Principal:
+async def _principal(request: HTTPConnection) -> Principal:
     principal: Principal = request.state.principal
     return principal
 
@@ -96,7 +98,7 @@ async def _principal(request: Request) -> Principal:
 Caller = Annotated[Principal, Depends(_principal)]
 
 
-def _bearer(request: Request) -> str:
+def _bearer(request: HTTPConnection) -> str:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise _unauthorized("Send the header `Authorization: Bearer <token>`.")

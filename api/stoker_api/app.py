@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import Response
@@ -28,7 +28,7 @@ from .middleware.limits import Limits
 from .middleware.observe import Observe
 from .openapi import document
 from .problems import Code, Problem
-from .routes.table import ROUTERS, api_routes
+from .routes.table import ROUTERS, api_routes, websocket_routes
 from .services import Services
 
 _BY_STATUS = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.BODY_TOO_LARGE}
@@ -72,6 +72,7 @@ def bare_app(**settings: Any) -> FastAPI:
         app.include_router(router)
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(WebSocketRequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(StoreError, _on_store_error)
     app.add_exception_handler(IdentityUnavailable, _on_no_identity)
@@ -84,13 +85,16 @@ async def _on_problem(request: Request, error: Exception) -> Response:
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> Response:
-    faults = request_faults(cast(RequestValidationError, error).errors())
+    faults = request_faults(cast(RequestValidationError | WebSocketRequestValidationError, error).errors())
     return from_faults(faults).response(request.scope)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     found = cast(HTTPException, error)
     code = _BY_STATUS.get(found.status_code, Code.BAD_REQUEST)
+    if code is Code.NOT_FOUND and any(route.path_regex.match(request.url.path) for route in websocket_routes()):
+        detail = "Open it with a WebSocket; a proxy on the way must let the handshake's Upgrade header through."
+        return Problem(Code.UPGRADE_REQUIRED, detail, headers={"Upgrade": "websocket"}).response(request.scope)
     if code is Code.NOT_FOUND:
         detail = f"There is nothing at {request.url.path[:200]}; docs/api.md lists the routes."
     elif code is Code.METHOD_NOT_ALLOWED:

@@ -26,7 +26,8 @@ from stoker.store.port import Store
 
 from .code.store import CodeStore
 from .identity import Identity
-from .ports import LogSource
+from .ports import LogSource, SessionCaller
+from .sessions.registry import SessionSettings
 from .streams.job_events import EVENTS_BY_OBJECT
 from .streams.sse import StreamSettings
 
@@ -56,6 +57,9 @@ class Deps:
     collectors: tuple[Collector, ...] = ()
     """Further metrics for /metrics (the operator's, say)."""
     streams: StreamSettings = field(default_factory=StreamSettings)
+    calls: SessionCaller | None = None
+    """How a worker is told of a session; None: it asks."""
+    sessions: SessionSettings = field(default_factory=SessionSettings)
 
     @property
     def caches(self) -> tuple[WatchCache[Any], ...]:
@@ -86,6 +90,8 @@ def make_deps(
     hosts: tuple[str, ...] = (),
     collectors: tuple[Collector, ...] = (),
     streams: StreamSettings | None = None,
+    calls: SessionCaller | None = None,
+    sessions: SessionSettings | None = None,
 ) -> Deps:
     """Deps over any store; the caches that are not given are made."""
     return Deps(
@@ -104,6 +110,8 @@ def make_deps(
         hosts=hosts,
         collectors=collectors,
         streams=streams or StreamSettings(),
+        calls=calls,
+        sessions=sessions or SessionSettings(),
     )
 
 

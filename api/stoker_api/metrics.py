@@ -90,6 +90,15 @@ class ApiMetrics:
             ["outcome"],
             registry=self.registry,
         )
+        self.sessions = Gauge(
+            "stoker_api_sessions", "Sessions of callers with workers, open now.", ["kind"], registry=self.registry
+        )
+        self.session_outcomes = Counter(
+            "stoker_api_sessions_asked_total",
+            "Sessions by what became of them (opened, invalid, unanswered).",
+            ["kind", "outcome"],
+            registry=self.registry,
+        )
         for collector in collectors:
             self.registry.register(collector)
 

@@ -117,12 +117,19 @@ class ProgressReport(WorkerReport):
 
 
 class StopWord(StatusModel):
-    """The answer to `POST /v1/report/alive`; answers to posts of logs carry it too."""
+    """Whether the worker is to go on: in answers to its reports."""
 
     stop: bool = False
     """Nobody waits for this worker any more: it is to save and to end, as if its node had told it."""
     why: str = ""
     """For the worker's log."""
+
+
+class AliveWord(StopWord):
+    """The answer to `POST /v1/report/alive`."""
+
+    sessions: tuple[str, ...] = ()
+    """Somebody waits for this worker in these sessions (`/v1/report/sessions/{id}`); absent: nobody."""
 
 
 class LogHeld(StopWord):

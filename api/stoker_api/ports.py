@@ -1,4 +1,4 @@
-"""What the api asks of its neighbours, as small protocols: worker logs, the scheduler's view.
+"""What the api asks of its neighbours, as small protocols: worker logs, calls to workers, the scheduler's view.
 
 Never names an implementation: `deps.py` picks them.
 """
@@ -64,6 +64,18 @@ class Usage:
 class QueueUsage(Usage):
     running: int = 0
     pending: int = 0
+
+
+class SessionCaller(Protocol):
+    """Tells a worker to come for a session, where workers do not ask."""
+
+    async def call(self, pod_uid: str, session_id: str) -> None:
+        """Raises: OSError."""
+        ...
+
+    async def withdraw(self, pod_uid: str, session_id: str) -> None:
+        """It has come, or is not to come any more. Raises: OSError."""
+        ...
 
 
 class SchedulerView(Protocol):

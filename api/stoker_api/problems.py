@@ -40,6 +40,8 @@ class Code(StrEnum):
     ALREADY_EXISTS = "AlreadyExists"
     CONFLICT = "Conflict"
     NOT_ENDED = "NotEnded"
+    NOT_RUNNING = "NotRunning"
+    TOO_MANY_WORKER_SESSIONS = "TooManyWorkerSessions"
     LOG_GAP = "LogGap"
     CODE_INCOMPLETE = "CodeIncomplete"
     QUEUE_IN_USE = "QueueInUse"
@@ -48,6 +50,7 @@ class Code(StrEnum):
     PRECONDITION_FAILED = "PreconditionFailed"
     BODY_TOO_LARGE = "BodyTooLarge"
     UNSUPPORTED_MEDIA_TYPE = "UnsupportedMediaType"
+    UPGRADE_REQUIRED = "UpgradeRequired"
     INVALID_FIELDS = "InvalidFields"
     UNKNOWN_QUEUE = "UnknownQueue"
     UNKNOWN_RUNTIME = "UnknownRuntime"
@@ -58,6 +61,7 @@ class Code(StrEnum):
     IDEMPOTENCY_KEY_REUSED = "IdempotencyKeyReused"
     INTERNAL_ERROR = "InternalError"
     TOO_MANY_STREAMS = "TooManyStreams"
+    TOO_MANY_SESSIONS = "TooManySessions"
     UNAVAILABLE = "Unavailable"
     LOGS_FULL = "LogsFull"
     CODE_FULL = "CodeFull"
@@ -87,6 +91,8 @@ CATALOGUE: dict[Code, Entry] = {
     Code.ALREADY_EXISTS: Entry(409, "The name is taken"),
     Code.CONFLICT: Entry(409, "Others changed it at the same time", retryable=True),
     Code.NOT_ENDED: Entry(409, "The job can't be retried now"),
+    Code.NOT_RUNNING: Entry(409, "The worker is not running"),
+    Code.TOO_MANY_WORKER_SESSIONS: Entry(409, "Too many open sessions in the worker"),
     Code.LOG_GAP: Entry(409, "The log is held up to an earlier offset", retryable=True),
     Code.CODE_INCOMPLETE: Entry(409, "Files of the bundle are missing here"),
     Code.QUEUE_IN_USE: Entry(409, "The queue is in use"),
@@ -103,8 +109,10 @@ CATALOGUE: dict[Code, Entry] = {
     Code.PRIORITY_TOO_HIGH: Entry(422, "The priority is above the queue's highest"),
     Code.NEVER_FITS: Entry(422, "The job can never start as it is"),
     Code.IDEMPOTENCY_KEY_REUSED: Entry(422, "The Idempotency-Key was used for another request"),
+    Code.UPGRADE_REQUIRED: Entry(426, "A WebSocket is needed here"),
     Code.INTERNAL_ERROR: Entry(500, "Stoker met an error of its own", retryable=True),
     Code.TOO_MANY_STREAMS: Entry(503, "Too many open streams", retryable=True),
+    Code.TOO_MANY_SESSIONS: Entry(503, "Too many open sessions", retryable=True),
     Code.UNAVAILABLE: Entry(503, "The store can't answer now", retryable=True),
     Code.LOGS_FULL: Entry(507, "The log can't be kept now", retryable=True),
     Code.CODE_FULL: Entry(507, "The code can't be kept now", retryable=True),

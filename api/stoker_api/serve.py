@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable
 import uvicorn
 from fastapi import FastAPI
 
+from .sessions.socket import MAX_MESSAGE, PING_EVERY_S, PONG_WITHIN_S, SessionSocket
+
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
@@ -82,7 +84,11 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http="httptools" if _there("httptools") else "h11",
-                ws="none",
+                ws=SessionSocket,
+                ws_max_size=MAX_MESSAGE,
+                ws_ping_interval=PING_EVERY_S,
+                ws_ping_timeout=PONG_WITHIN_S,
+                ws_per_message_deflate=False,
                 lifespan="on",
                 log_config=None,
                 access_log=False,
@@ -104,6 +110,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.state.services.hub.close()
+        await self._app.state.services.sessions.close()  # their own last words, before uvicorn's
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from fastapi import Request
+from fastapi.requests import HTTPConnection
 
 from .code.keeper import keep_tidy
 from .deps import Deps
@@ -20,6 +20,9 @@ from .jobs.render import JobRenderer
 from .jobs.submit import Submitter
 from .metrics import ApiMetrics, CodeHeld, QueueCounts
 from .scheduler_feed import SchedulerFeed
+from .sessions.records import SessionRecords
+from .sessions.registry import Sessions
+from .sessions.rendezvous import Rendezvous
 from .streams.job_events import JobEvents
 from .streams.log_stream import LogStreams
 from .streams.news import News
@@ -43,6 +46,9 @@ class Services:
     hub: StreamHub
     job_events: JobEvents
     logs: LogStreams
+    sessions: Sessions
+    records: SessionRecords
+    rendezvous: Rendezvous
 
     @classmethod
     def build(cls, deps: Deps) -> Services:
@@ -60,6 +66,8 @@ class Services:
         board = ProgressBoard()
         renderer = JobRenderer(board)
         news = News(deps.jobs, deps.events, deps.pods)
+        sessions = Sessions(deps.jobs, deps.pods, deps.clock, deps.sessions)
+        records = SessionRecords(deps.store, deps.clock)
         return cls(
             deps=deps,
             metrics=metrics,
@@ -79,6 +87,9 @@ class Services:
             hub=StreamHub(metrics, deps.streams),
             job_events=JobEvents(deps.jobs, deps.events, board, renderer, news, deps.clock, deps.streams),
             logs=LogStreams(deps.jobs, deps.pods, deps.logs, news, deps.clock, deps.streams),
+            sessions=sessions,
+            records=records,
+            rendezvous=Rendezvous(sessions, records, deps.calls, metrics, deps.clock),
         )
 
     @property
@@ -96,6 +107,8 @@ class Services:
             yield
         finally:
             self.hub.close()
+            await self.sessions.close()
+            await self.records.written()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -117,6 +130,6 @@ def _code_held(deps: Deps) -> list[CodeHeld]:
     return [] if code is None else [CodeHeld(lambda: (code.bundles, code.total_bytes))]
 
 
-def services(request: Request) -> Services:
-    found: Services = request.app.state.services
+def services(connection: HTTPConnection) -> Services:
+    found: Services = connection.app.state.services
     return found

@@ -82,6 +82,7 @@ SETUP: list[dict[str, Any]] = [
     _role(
         "user",
         _rule(STOKER, ["trainingjobs"], ["get", "list", "create", "update", "delete"]),
+        _rule(STOKER, ["trainingjobs/exec", "trainingjobs/portforward"], ["create"]),
         _rule(STOKER, ["queues"], ["use"]),
     ),
     _role(
@@ -95,6 +96,7 @@ SETUP: list[dict[str, Any]] = [
         _rule(STOKER, ["trainingjobs/status"], ["patch"]),
         _rule(STOKER, ["queues", "trainingruntimes"], ALL_VERBS),
         _rule("", ["nodes", "pods", "events"], ["get", "list", "watch"]),
+        _rule("", ["events"], ["create"]),
         _rule("", ["pods/log"], ["get"]),
         _rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
         _rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),

@@ -23,7 +23,7 @@ class Guard:
         self._hosts = frozenset(name.lower() for name in (*LOOPBACK_NAMES, *hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         problem = self._refuse(scope)

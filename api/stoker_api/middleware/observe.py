@@ -28,6 +28,9 @@ class Observe:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._handshake(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -39,12 +42,7 @@ class Observe:
             nonlocal started
             if message["type"] == "http.response.start" and not started:
                 started = True
-                message["headers"] = [
-                    *message.get("headers", ()),
-                    (b"x-trace-id", trace_id.encode()),
-                    (b"x-content-type-options", b"nosniff"),
-                    (b"cache-control", b"no-store"),
-                ]
+                message["headers"] = [*message.get("headers", ()), *_headers(trace_id)]
                 method = scope["method"] if scope["method"] in _METHODS else "other"
                 route = getattr(scope.get("route"), "path", "none")
                 self._metrics.observe(route, method, message["status"], time.perf_counter() - begun)
@@ -58,6 +56,47 @@ class Observe:
                 raise  # part of an answer is out: only cutting the connection tells the client that it is not whole
             problem = Problem(Code.INTERNAL_ERROR, f"The log of the server has the details under trace {trace_id}.")
             await problem.response(scope)(scope, receive, observed_send)
+
+    async def _handshake(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket, timed up to its handshake; one that nobody wants is refused like a path that is not there."""
+        begun = time.perf_counter()
+        trace_id = scope[TRACE_ID] = _trace_id(scope)
+        answered = False
+
+        async def observed_send(message: Message) -> None:
+            nonlocal answered
+            if answered:
+                await send(message)
+                return
+            if message["type"] == "websocket.close":
+                detail = f"There is nothing at {scope['path'][:200]}; docs/api.md lists the routes."
+                await Problem(Code.NOT_FOUND, detail).response(scope)(scope, receive, observed_send)
+                return
+            answered = True
+            status = 101
+            if message["type"] == "websocket.http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *_headers(trace_id)]
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.observe(route, "GET", status, time.perf_counter() - begun)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, observed_send)
+        except Exception:
+            log.exception("request %s: WebSocket %s failed", trace_id, scope["path"])
+            if answered:
+                raise
+            problem = Problem(Code.INTERNAL_ERROR, f"The log of the server has the details under trace {trace_id}.")
+            await problem.response(scope)(scope, receive, observed_send)
+
+
+def _headers(trace_id: str) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"x-trace-id", trace_id.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"cache-control", b"no-store"),
+    ]
 
 
 def _trace_id(scope: Scope) -> str:

@@ -18,7 +18,7 @@ from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.faults import invalid_fields
 from stoker_api.jobs.wanted import unwanted, why_stop
-from stoker_api.models import LogHeld, ProgressReport, StopWord, WorkerReport
+from stoker_api.models import AliveWord, LogHeld, ProgressReport, StopWord, WorkerReport
 from stoker_api.problems import MEDIA_TYPE as PROBLEM
 from stoker_api.problems import TRACE_ID, Code, Problem
 from stoker_api.services import Services, services
@@ -62,7 +62,7 @@ async def report_progress(request: Request) -> Response:
     return Response(status_code=204)
 
 
-@router.post("/v1/report/alive", response_model=StopWord, openapi_extra=body_of("WorkerReport"))
+@router.post("/v1/report/alive", response_model=AliveWord, openapi_extra=body_of("WorkerReport"))
 @access(Access.WORKER)
 async def report_alive(request: Request) -> Response:
     """Whether the worker is still wanted. One that is not (its pod, job or attempt is over) is to save and to end."""
@@ -71,11 +71,13 @@ async def report_alive(request: Request) -> Response:
     try:
         said = _parse(WorkerReport, await json_body(request, max_bytes=MAX_REPORT))
         _pod_of(found, request.state.pod_uid, said)
-        word = _word(await why_stop(found.deps, said))
-        outcome = "stop" if word.stop else "wanted"
+        why = await why_stop(found.deps, said)
+        outcome = "stop" if why else "wanted"
     finally:
         found.metrics.alive_posts.labels(outcome).inc()
-    return json_response(word.model_dump_json(by_alias=True).encode())
+    waiting = () if why else tuple(found.sessions.waiting(said.pod_uid))
+    word = AliveWord(stop=bool(why), why=why, sessions=waiting)
+    return json_response(word.model_dump_json(by_alias=True, exclude=None if waiting else {"sessions"}).encode())
 
 
 @router.post(

@@ -26,6 +26,7 @@ from stoker.controller.operator import Operator
 from stoker.local.agent.agent import NodeAgent
 from stoker.local.agent.inventory import NvmlGpus, Together, VirtualGpus
 from stoker.local.agent.logs import WorkerLogs
+from stoker.local.agent.sessions import WorkerCalls
 from stoker.local.datadir import DataDir, DataDirError, write_private
 from stoker.local.store import EmbeddedStore
 from stoker.sched.step import Settings
@@ -152,6 +153,7 @@ class _Up:
                     pods=pods,
                     events=events,
                     hosts=self._options.allow_hosts,
+                    calls=WorkerCalls(self._datadir),
                 )
             )
             caches = (jobs, queues, nodes, pods, events)

@@ -24,6 +24,7 @@ STARTED_FILE = "started.json"  # the supervisor's first act, before any process 
 EXIT_FILE = "exit.json"  # the exit record: the supervisor's last act
 PROGRESS_FILE = "progress.json"  # the newest progress, replaced by the trainer (or a user's script)
 CODE_FOLDER = "code"  # the user's code, fetched and unpacked by the supervisor before any process of the user's
+SESSIONS_FOLDER = "sessions"  # an empty file for each session the worker is to come for; it takes them away
 LOG_FILE = "log"  # what the worker printed, prefixed by rank where there are several
 
 

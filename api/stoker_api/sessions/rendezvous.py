@@ -1,0 +1,167 @@
+"""How a caller and a worker meet: the caller waits, its worker is told and comes, then their messages are carried.
+
+Owns the order of things in a session. The routes have checked who calls and that the worker runs; from the handshake
+on everything that goes wrong is told in the session's own words. Called by `routes/sessions.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from stoker.store.clock import Clock
+from stoker_api.metrics import ApiMetrics
+from stoker_api.ports import SessionCaller
+
+from .opening import Opening, read_opening
+from .records import SessionRecords
+from .registry import Session, Sessions
+from .relay import BROKE_OFF, GOING_AWAY, NORMAL, POLICY, End, Side, relay
+
+log = logging.getLogger(__name__)
+
+SUBPROTOCOL = "v1.session.stoker.dev"
+_LEFT = End(NORMAL, "the caller has left")
+
+
+class Rendezvous:
+    def __init__(
+        self,
+        sessions: Sessions,
+        records: SessionRecords,
+        caller: SessionCaller | None,
+        metrics: ApiMetrics,
+        clock: Clock,
+    ) -> None:
+        """`caller` None: workers ask (`POST /v1/report/alive`), and are told then."""
+        self._sessions, self._records, self._caller = sessions, records, caller
+        self._metrics, self._clock = metrics, clock
+
+    async def client(self, socket: WebSocket, session: Session, model: type[Opening]) -> None:
+        """The caller's side, from its handshake to the session's end. Owns `session`."""
+        gauge = self._metrics.sessions.labels(model.name)
+        gauge.inc()
+        try:
+            client = await _accepted(socket)
+            await client.close(await self._serve(client, session, model))
+        except WebSocketDisconnect:
+            pass
+        finally:
+            self._sessions.remove(session)
+            gauge.dec()
+
+    async def worker(self, socket: WebSocket, session: Session) -> None:
+        """The worker's side: hands it over and waits for the end."""
+        session.calling = False  # a second one is not let in
+        with contextlib.suppress(WebSocketDisconnect):
+            side = await _accepted(socket)
+            if not session.came.done():
+                session.came.set_result(side)
+            await session.over.wait()
+            await side.close(_LEFT)
+
+    async def _serve(self, client: Side, session: Session, model: type[Opening]) -> End:
+        outcomes = self._metrics.session_outcomes
+        try:
+            async with asyncio.timeout(self._sessions.settings.first_message_s):
+                first = await client.receive()
+            if not isinstance(first, str):
+                raise ValueError("the first message is to be text")
+            opening = read_opening(model, first)
+        except (ValueError, TimeoutError) as error:
+            outcomes.labels(model.name, "invalid").inc()
+            return await _refuse(client, str(error) or "the first message did not come", POLICY)
+        try:
+            worker = await self._meet(client, session)
+        except _NotMet as why:
+            outcomes.labels(model.name, "unanswered").inc()
+            return await _refuse(client, str(why), GOING_AWAY)
+        outcomes.labels(model.name, "opened").inc()
+        session.opened_at = self._clock.monotonic()
+        self._records.opened(session, opening)
+        end = BROKE_OFF
+        try:
+            await worker.send(opening.model_dump_json())
+            async with self._watched(session):
+                end = await relay(client, worker, session.told, lambda: self._moved(session))
+        except WebSocketDisconnect:
+            pass  # the worker has left already
+        finally:
+            self._records.closed(session, opening, end)
+            await worker.close(end)
+        return end
+
+    async def _meet(self, client: Side, session: Session) -> Side:
+        """The worker's side. Raises: _NotMet; WebSocketDisconnect when the caller leaves."""
+        session.calling = True
+        if self._caller is not None:
+            try:
+                await self._caller.call(session.pod_uid, session.id)
+            except OSError as error:
+                raise _NotMet(f"worker {session.worker} can't be told: {error.strerror}") from None
+        leaves = asyncio.create_task(client.receive())
+        try:
+            waited: set[asyncio.Future[Any]] = {session.came, session.told, leaves}
+            settings = self._sessions.settings
+            await asyncio.wait(waited, timeout=settings.come_s, return_when=asyncio.FIRST_COMPLETED)
+            if session.told.done():
+                raise _NotMet(session.told.result().reason)
+            if leaves.done():
+                leaves.result()
+                raise _NotMet("nothing may be sent before the worker has answered")
+            if not session.came.done():
+                raise _NotMet(
+                    f"worker {session.worker} did not come within {settings.come_s:g} s; if its job runs, its worker "
+                    "may be cut off from the server, or older than sessions"
+                )
+            return session.came.result()
+        finally:
+            session.calling = False
+            leaves.cancel()
+            if self._caller is not None:
+                with contextlib.suppress(OSError):
+                    await self._caller.withdraw(session.pod_uid, session.id)
+
+    def _moved(self, session: Session) -> None:
+        session.moved_at = self._clock.monotonic()
+
+    @contextlib.asynccontextmanager
+    async def _watched(self, session: Session) -> AsyncIterator[None]:
+        """Ends the session when nothing was said for too long."""
+        idle_s = self._sessions.settings.idle_s
+        session.moved_at = self._clock.monotonic()
+
+        async def watch() -> None:
+            while (left_s := session.moved_at + idle_s - self._clock.monotonic()) > 0:
+                await self._clock.sleep(left_s)
+            session.end(End(GOING_AWAY, f"nothing was sent for {idle_s:g} s"))
+
+        task = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
+class _NotMet(Exception):
+    """Why no worker came, in words for the caller."""
+
+
+async def _accepted(socket: WebSocket) -> Side:
+    """Raises: WebSocketDisconnect when the other side has left before."""
+    try:
+        await socket.accept(SUBPROTOCOL)
+    except OSError:
+        raise WebSocketDisconnect(code=BROKE_OFF.code) from None
+    return Side.of(socket)
+
+
+async def _refuse(client: Side, why: str, code: int) -> End:
+    await client.send(json.dumps({"ready": False, "message": why}))
+    return End(code, why)
