@@ -116,6 +116,9 @@ def script() -> Iterator[Script]:
         def _any(self) -> None:
             parts = urlsplit(self.path)
             data = self._data()
+            if data is None:  # the client broke off in the middle
+                self.close_connection = True
+                return
             is_json = (self.headers.get("Content-Type") or "").endswith("json")
             body = json.loads(data) if data and is_json else data or None
             headers = {name.lower(): value for name, value in self.headers.items()}
@@ -123,15 +126,17 @@ def script() -> Iterator[Script]:
             answer = found.take(request) or Script.problem(404, "NotFound", f"nothing at {parts.path}")
             answer(self)
 
-        def _data(self) -> bytes:
+        def _data(self) -> bytes | None:
             if self.headers.get("Transfer-Encoding") != "chunked":
                 return self.rfile.read(int(self.headers.get("Content-Length") or 0))
             found = b""
-            while size := int(self.rfile.readline() or b"0", 16):
+            while line := self.rfile.readline():
+                size = int(line, 16)
                 found += self.rfile.read(size)
                 self.rfile.readline()
-            self.rfile.readline()
-            return found
+                if size == 0:
+                    return found
+            return None
 
         do_GET = do_POST = do_PUT = do_DELETE = _any
 

@@ -198,6 +198,7 @@ def job_details(job: TrainingJob, now: datetime) -> str:
         ("queue", f"{spec.queue}, priority {spec.priority}"),
         ("workers", f"{spec.workers}, each {spec.gpus_per_worker} GPUs, {spec.cpu} cores, {spec.memory} memory"),
         ("runs", spec.trainer.recipe or " ".join(spec.trainer.command or ())),
+        ("code", spec.trainer.code or ""),
         ("created", age_text(job.metadata.creation_timestamp, now) + " ago"),
         ("attempt", str(status.attempt) if status.attempt else ""),
         ("nodes", ", ".join(sorted({placed.node for placed in status.placement}))),

@@ -40,7 +40,7 @@ class Found:
 def scan(folder: str) -> list[Found]:
     """The files to ship, sorted by path. Raises: BadInput saying what is in the way and what to do.
 
-    Cost: 20 µs a file with a .gitignore of 40 lines (10,000 files: 0.2 s).
+    Cost: 25 µs a file with a .gitignore of 50 lines (10,000 files: 0.25 s).
     """
     _refuse_home(folder)
     walk = _Walk(folder)
