@@ -34,7 +34,11 @@ def objects(
     values: Mapping[str, Any] | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE
 ) -> list[dict[str, Any]]:
     """The same as objects. Raises: Refused."""
-    text = rendered(values, release=release, namespace=namespace)
+    return parsed(rendered(values, release=release, namespace=namespace))
+
+
+def parsed(text: str) -> list[dict[str, Any]]:
+    """The objects of a rendering."""
     return [one for one in yaml.load_all(text, Loader=_Loader) if one]
 
 

@@ -1,0 +1,52 @@
+"""What the chart's tests share: real helm, a real API server with Prometheus' definitions, and a strict namespace."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed import build, downloads
+from testbed.cluster import Cluster
+from testbed.errors import Unavailable
+from testbed.fixtures import skip_loudly
+
+WANTED = ("podmonitors", "prometheusrules", "servicemonitors")
+_PREPARED: set[Path] = set()
+
+
+@pytest.fixture(autouse=True)
+def _with_helm(request: pytest.FixtureRequest) -> None:
+    try:
+        build.program("helm")
+    except Unavailable as error:
+        skip_loudly(request, str(error))
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, control_plane: Cluster) -> Cluster:
+    """The run's throw-away cluster, Prometheus' definitions installed and established."""
+    if control_plane.kubeconfig not in _PREPARED:
+        try:
+            folder = downloads.folder("prometheus-crds")
+        except Unavailable as error:
+            skip_loudly(request, str(error))
+        files = [f"--filename={folder / f'monitoring.coreos.com_{name}.yaml'}" for name in WANTED]
+        control_plane.kubectl("apply", "--server-side", *files)
+        control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", *files)
+        _PREPARED.add(control_plane.kubeconfig)
+    return control_plane
+
+
+@pytest.fixture
+def restricted(control_plane: Cluster) -> Iterator[str]:
+    """A namespace that takes restricted pods only, and warns of workloads that would make others."""
+    name = f"chart-{uuid.uuid4().hex[:8]}"
+    control_plane.kubectl("create", "namespace", name)
+    modes = [f"pod-security.kubernetes.io/{mode}=restricted" for mode in ("enforce", "warn")]
+    control_plane.kubectl("label", "namespace", name, *modes)
+    control_plane.kubectl("wait", "--for=create", "--timeout=30s", "-n", name, "serviceaccount/default")
+    yield name
+    control_plane.kubectl("delete", "namespace", name, "--wait=false")

@@ -1,0 +1,215 @@
+"""Every object of every kind of installation, shown to the real API server; and what all of them have in common."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from chart import rendering
+from testbed.cluster import Cluster
+from testbed.errors import BedError
+
+from .matrix import MATRIX
+from .once import objects, of_kind, text
+
+APPLY = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "--warnings-as-errors")
+every_installation = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
+
+
+@every_installation
+def test_the_api_server_takes_every_object(server: Cluster, restricted: str, values: dict[str, Any]) -> None:
+    """Strictly: no unknown field, no field twice, no warning, no pod that is not *restricted*."""
+    manifest = rendering.rendered(values, namespace=restricted)
+    answers = server.kubectl(*APPLY, "--filename=-", stdin=manifest).splitlines()
+    assert len(answers) == len(objects(values)) > 10
+    assert all("(server dry run)" in answer for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda d: d["spec"]["template"]["spec"].pop("securityContext"), "PodSecurity"),
+        (lambda d: d["spec"].update(replica=1), "not declared in schema"),
+    ],
+    ids=["not restricted", "unknown field"],
+)
+def test_that_check_sees_what_is_wrong(server: Cluster, restricted: str, spoil: Any, says: str) -> None:
+    [deployment] = [one for one in of_kind({}, "Deployment") if one["metadata"]["name"] == "stoker-operator"]
+    deployment = copy.deepcopy(deployment)
+    deployment["metadata"]["namespace"] = restricted
+    spoil(deployment)
+    with pytest.raises(BedError, match=says):
+        server.kubectl(*APPLY, "--filename=-", stdin=yaml.safe_dump(deployment))
+
+
+@every_installation
+def test_rendered_twice_it_is_the_same(values: dict[str, Any]) -> None:
+    assert text(values) == rendering.rendered(values)
+
+
+@every_installation
+def test_nobody_gets_more_than_is_needed(values: dict[str, Any]) -> None:
+    """Whatever else a role holds: no secrets, no way into other people's pods or nodes, nothing wholesale."""
+    never = {"secrets", "pods/exec", "pods/attach", "pods/portforward", "pods/ephemeralcontainers", "pods/proxy"}
+    never |= {"nodes/proxy", "services/proxy", "serviceaccounts", "serviceaccounts/token", "configmaps", "*"}
+    for role in (*of_kind(values, "ClusterRole"), *of_kind(values, "Role")):
+        for rule in role["rules"]:
+            said = (role["metadata"]["name"], rule)
+            assert not never & set(rule.get("resources", ())), said
+            assert not {"*", "escalate", "bind", "impersonate", "deletecollection"} & set(rule["verbs"]), said
+            assert "*" not in rule.get("apiGroups", ()) and "rbac.authorization.k8s.io" not in rule.get("apiGroups", ())
+            assert set(rule.get("nonResourceURLs", ())) <= {"/metrics"}, said
+
+
+@every_installation
+def test_all_of_it_is_labelled_and_in_its_place(values: dict[str, Any]) -> None:
+    names = set()
+    for one in objects(values):
+        meta = one["metadata"]
+        labels = meta["labels"]
+        assert labels["app.kubernetes.io/instance"] == "stoker" and labels["app.kubernetes.io/part-of"] == "stoker"
+        assert meta.get("namespace", rendering.NAMESPACE) == rendering.NAMESPACE
+        names.add((one["kind"], meta.get("namespace"), meta["name"]))
+        if one["kind"] == "Deployment":
+            pod = one["spec"]["template"]["metadata"]["labels"]
+            assert one["spec"]["selector"]["matchLabels"].items() <= pod.items()
+    assert len(names) == len(objects(values))
+
+
+@every_installation
+def test_selectors_find_the_pods_they_mean(values: dict[str, Any]) -> None:
+    pods = {
+        one["metadata"]["labels"]["app.kubernetes.io/component"]: one["spec"]["template"]
+        for one in of_kind(values, "Deployment")
+    }
+    for one in objects(values):
+        found = list(_selectors(one))
+        wanted = one["metadata"]["labels"].get("app.kubernetes.io/component")
+        for selector in found:
+            matched = {name for name, pod in pods.items() if selector.items() <= pod["metadata"]["labels"].items()}
+            assert matched == {wanted}, (one["kind"], one["metadata"]["name"], selector)
+        if one["kind"] in ("Service", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor"):
+            assert found
+        for port in _named_ports(one):
+            there = [p["name"] for c in pods[wanted]["spec"]["containers"] for p in c.get("ports", ())]
+            assert port in there, (one["kind"], port)
+
+
+@every_installation
+def test_who_is_bound_is_who_runs(values: dict[str, Any]) -> None:
+    """Every role that is bound exists, and every account a pod runs as is made here or named by the values."""
+    found = objects(values)
+    roles = {(one["kind"], one["metadata"]["name"]) for one in found if one["kind"] in ("ClusterRole", "Role")}
+    run = {one["spec"]["template"]["spec"]["serviceAccountName"] for one in found if one["kind"] == "Deployment"}
+    for one in found:
+        if one["kind"] in ("ClusterRoleBinding", "RoleBinding"):
+            assert (one["roleRef"]["kind"], one["roleRef"]["name"]) in roles
+            for subject in one["subjects"]:
+                if subject["kind"] == "ServiceAccount" and subject["namespace"] == rendering.NAMESPACE:
+                    assert subject["name"] in run
+    made = {one["metadata"]["name"] for one in found if one["kind"] == "ServiceAccount"}
+    assert run - made <= {"default", "their-operator"}
+
+
+@every_installation
+def test_what_pods_mount_is_there(values: dict[str, Any]) -> None:
+    found = objects(values)
+    there = {(one["kind"], one["metadata"]["name"]) for one in found}
+    named = set(_strings(values))
+    specs = [one["spec"]["template"]["spec"] for one in found if one["kind"] == "Deployment"]
+    specs += [one["spec"] for one in found if one["kind"] == "Pod"]
+    for spec in specs:
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        for container in spec["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
+            assert container["resources"]["requests"]
+        for volume in volumes.values():
+            if "configMap" in volume:
+                name = volume["configMap"]["name"]
+                assert ("ConfigMap", name) in there or name in named
+            if "secret" in volume:
+                assert volume["secret"]["secretName"] in named
+            if "persistentVolumeClaim" in volume:
+                name = volume["persistentVolumeClaim"]["claimName"]
+                assert ("PersistentVolumeClaim", name) in there or name in named
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_definitions_are_the_files_and_stay_when_told(keep: bool) -> None:
+    rendered = {one["metadata"]["name"]: one for one in of_kind({"crds": {"keep": keep}}, "CustomResourceDefinition")}
+    files = [yaml.safe_load(path.read_text()) for path in (rendering.CHART / "files" / "crds").glob("*.yaml")]
+    assert len(files) == len(rendered) > 2
+    for file in files:
+        found = rendered[file["metadata"]["name"]]
+        assert found["spec"] == file["spec"]
+        assert found["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == ("keep" if keep else None)
+    assert not of_kind({"crds": {"enabled": False}}, "CustomResourceDefinition")
+
+
+@every_installation
+def test_what_stays_after_an_uninstall_is_said(values: dict[str, Any]) -> None:
+    """Definitions and the api's volume, each only if the values say so."""
+    kept = {
+        one["kind"] for one in objects(values) if "helm.sh/resource-policy" in one["metadata"].get("annotations", {})
+    }
+    crds, volume = values.get("crds", {}), values.get("api", {}).get("persistence", {})
+    wanted = {"CustomResourceDefinition"} if crds.get("enabled", True) and crds.get("keep", True) else set()
+    if volume.get("enabled", True) and volume.get("keep", True) and not volume.get("existingClaim"):
+        wanted.add("PersistentVolumeClaim")
+    assert kept == wanted
+
+
+def test_only_pods_that_ask_the_cluster_get_a_token() -> None:
+    mounts = {}
+    for one in objects():
+        if one["kind"] == "ServiceAccount":
+            assert one["automountServiceAccountToken"] is False
+        elif one["kind"] == "Deployment":
+            mounts[one["metadata"]["name"]] = one["spec"]["template"]["spec"]["automountServiceAccountToken"]
+        elif one["kind"] == "Pod":
+            mounts[one["metadata"]["name"]] = one["spec"]["automountServiceAccountToken"]
+    assert mounts == {"stoker-operator": True, "stoker-api": True, "stoker-test-api": False}
+
+
+def test_no_custom_resource_is_in_it() -> None:
+    """Helm builds every object before it creates the definitions: there would be no kind for it yet."""
+    assert not [one for one in objects() if "stoker.dev" in one["apiVersion"]]
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 5])
+def test_a_budget_never_blocks_a_drain(replicas: int) -> None:
+    budgets = of_kind({"operator": {"replicas": replicas}}, "PodDisruptionBudget")
+    assert len(budgets) == (1 if replicas > 1 else 0)
+    assert all(one["spec"]["maxUnavailable"] < replicas for one in budgets)
+
+
+def _selectors(one: dict[str, Any]) -> Iterator[dict[str, str]]:
+    spec = one.get("spec", {})
+    if one["kind"] == "Service":
+        yield spec["selector"]
+    elif one["kind"] == "NetworkPolicy":
+        yield spec["podSelector"]["matchLabels"]
+    elif one["kind"] in ("PodDisruptionBudget", "PodMonitor"):
+        yield spec["selector"]["matchLabels"]
+
+
+def _named_ports(one: dict[str, Any]) -> Iterator[str]:
+    spec = one.get("spec", {})
+    if one["kind"] == "Service":
+        yield from (port["targetPort"] for port in spec["ports"])
+    elif one["kind"] == "NetworkPolicy":
+        yield from (port["port"] for rule in spec["ingress"] for port in rule["ports"])
+    elif one["kind"] == "PodMonitor":
+        yield from (endpoint["port"] for endpoint in spec["podMetricsEndpoints"])
+
+
+def _strings(node: Any) -> Iterator[str]:
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict):
+        for child in node.values():
+            yield from _strings(child)
