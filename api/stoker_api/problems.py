@@ -83,7 +83,7 @@ CATALOGUE: dict[Code, Entry] = {
     Code.FOREIGN_HOST: Entry(403, "The Host header names no name of this server"),
     Code.FOREIGN_ORIGIN: Entry(403, "Requests from other origins are refused"),
     Code.QUEUE_FORBIDDEN: Entry(403, "The queue is closed to this project or caller"),
-    Code.RUNTIME_FORBIDDEN: Entry(403, "The runtime is closed to this project"),
+    Code.RUNTIME_FORBIDDEN: Entry(403, "The runtime is closed to this project or caller"),
     Code.NOT_FOUND: Entry(404, "There is no such thing here"),
     Code.NO_LOG: Entry(404, "There is no such log"),
     Code.METHOD_NOT_ALLOWED: Entry(405, "The method does not work here"),

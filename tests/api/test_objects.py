@@ -84,6 +84,28 @@ async def test_runtimes(world, body):
     assert bad.status_code == 422 and bad.json()["errors"][0]["pointer"] == "/spec/tolerations/0/efect"
 
 
+async def test_who_names_no_runtime_gets_the_projects(world, body):
+    if world.deps.runtimes is None:
+        return  # one machine has none
+    put = {"spec": {"nodeSelector": {"disk": "none"}, "defaultFor": ["alpha"], "projects": ["beta"]}}
+    made = await world.call("PUT", "/v1/runtimes/strict", who="admin", json=put)
+    assert made.status_code == 201
+    closed = await world.submit(**body("one"))
+    assert (closed.status_code, closed.json()["code"]) == (403, "RuntimeForbidden")
+    assert "Jobs that name no runtime get 'strict'" in closed.json()["detail"]
+    assert (await world.submit(**body("two"), project="beta", who="bob")).status_code == 201, "theirs is built in"
+    put["spec"].pop("projects")
+    assert (await world.call("PUT", "/v1/runtimes/strict", who="admin", json=put)).status_code == 200
+    assert (await world.submit(**body("one"))).status_code == 201
+
+    async def summary() -> str:
+        return (await world.call("GET", "/v1/projects/alpha/jobs/one/explain")).json()["summary"]
+
+    assert "label disk=none" in await summary(), "the scheduler knows it too"
+    assert (await world.call("DELETE", "/v1/runtimes/strict", who="admin")).status_code == 204
+    assert "can start now" in await summary()
+
+
 CLUSTER_SPEC = {
     "trainer": {"command": ["x"], "image": "registry.example/x:1"},
     "data": [{"name": "sets", "claim": "sets"}],
