@@ -16,3 +16,4 @@ for workers in 1 2; do for how in suspend sigterm sigkill; do
   run "$python" tools/verify_suspend.py --stops 20 --workers "$workers" --how "$how"
 done; done
 run "$python" tools/verify_leader.py --rounds 3
+run "$python" tools/verify_permissions.py
