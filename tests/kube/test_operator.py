@@ -234,3 +234,36 @@ async def test_a_service_of_somebody_elses_is_left_alone_and_named(world: World)
     assert not world.pods_of("gang")
     await world.kubectl("delete", "service", "-n", world.project, "gang")
     await world.phase("gang", Phase.SUCCEEDED)
+
+
+async def test_a_project_gets_its_own_default_runtime_and_waits_where_that_is_closed(world: World) -> None:
+    node = await world.node("n")
+    await world.kubectl("label", "node", node, "disk=fast")
+
+    async def runtime(**spec: object) -> None:
+        name = f"for-{world.project}"
+        made = {"apiVersion": "stoker.dev/v1alpha1", "kind": "TrainingRuntime", "metadata": {"name": name}}
+        made["spec"] = {"defaultFor": [world.project], **spec}
+        await world.kubectl("apply", "-f", "-", stdin=json.dumps(made))
+
+    def told() -> dict[str, str]:
+        return {found.type: found.message for found in world.job("a").status.conditions}
+
+    await runtime(projects=["somebody-else"])
+    try:
+        await world.submit("a")
+        said = {"Accepted": f"runtime 'for-{world.project}' is not open to project '{world.project}'"}
+        await world.until(lambda: told() == said, told)
+        assert not world.pods_of("a")
+        world.kubelet.script = lambda _pod: Play()
+        await runtime(nodeSelector={"disk": "fast"}, env={"NCCL_DEBUG": "WARN"})
+        job = await world.phase("a", Phase.RUNNING)
+        assert "Accepted" not in told() and job.status.attempt == 1
+        pod = await world.kubectl("get", "pod", "-n", world.project, "a-1-0", "-o", "json")
+        assert json.loads(pod)["spec"]["nodeSelector"] == {"disk": "fast"} and "NCCL_DEBUG" in pod
+        await runtime(projects=["somebody-else"])
+        await world.submit("b")
+        await world.until(lambda: bool(world.job("b").status.conditions), "b told")
+        assert world.job("a").status.phase is Phase.RUNNING, "what runs goes on"
+    finally:
+        await world.kubectl("delete", "trainingruntime", f"for-{world.project}")

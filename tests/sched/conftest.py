@@ -274,7 +274,9 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
             dict(state.holders.pods),
             {job: set(pods) for job, pods in state.holders.of_job.items()},
         ),
-        "runtimes": {name: (known.runtime, known.needs, set(known.users)) for name, known in state.runtimes.items()},
+        "runtimes": {
+            name: (known.runtime, known.needs, set(known.users)) for name, known in state.runtimes.states.items()
+        },
         "timers": list(state.timers),
         "entries": {
             entry.key: (

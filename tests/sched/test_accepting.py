@@ -194,6 +194,6 @@ def test_jobs_follow_the_default_of_their_project_whatever_changes(sched, change
         expect = effective_runtime(job.spec.runtime, job.metadata.namespace, runtimes.values())
         assert world.state.entries[job.key].runtime.name == expect
         assert world.state.entries[job.key].request == fresh.state.entries[job.key].request
-    users = {name: set(known.users) for name, known in world.state.runtimes.items() if known.users}
-    assert users == {name: set(known.users) for name, known in fresh.state.runtimes.items() if known.users}
+    users = {name: set(known.users) for name, known in world.state.runtimes.states.items() if known.users}
+    assert users == {name: set(known.users) for name, known in fresh.state.runtimes.states.items() if known.users}
     assert world.starts() == fresh.starts()

@@ -218,7 +218,7 @@ def test_a_runtime_that_comes_or_goes_wakes_and_blocks_its_jobs(sched: SimpleNam
     world.state.forget_runtime("fast")
     assert world.state.node_usage("a").free_gpus == 0, "what runs is left alone"
     world.state.forget_job(sched.key("x"))
-    assert world.state.runtimes == {}
+    assert world.state.runtimes.states == {}
 
 
 def test_a_stray_is_counted_once_whatever_its_job_does(sched: SimpleNamespace) -> None:

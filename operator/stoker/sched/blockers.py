@@ -61,7 +61,9 @@ def _barring(state: SchedulerState, entry: Entry) -> Iterator[Blocker]:
             there = f"; there is: {', '.join(known)}" if known else "; there is none yet"
         elif found.code is Code.RUNTIME_MISSING:
             project = job.metadata.namespace
-            others = [one.name for one in state.runtimes.values() if one.runtime is not None and one.takes(project)]
+            others = [
+                one.name for one in state.runtimes.states.values() if one.runtime is not None and one.takes(project)
+            ]
             there = f"; open to it: {listed(sorted(others), 5)}" if others else "; none is open to it yet"
         yield found.model_copy(update={"message": found.message + there}) if there else found
 

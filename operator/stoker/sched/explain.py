@@ -55,7 +55,7 @@ def never_fits(state: SchedulerState, job: TrainingJob) -> tuple[Blocker, ...]:
     Nodes that are away and GPUs that can't be leased at the moment count: they may come back. With no nodes known, and
     for a queue that isn't, nothing is ruled out. The job need not have been observed.
     """
-    runtime = state.runtimes.get(state.runtime_name(job))
+    runtime = state.runtimes.states.get(state.runtimes.name_of(job))
     request = request_of(job.spec, runtime.needs if runtime is not None else BUILT_IN)
     queue = state.queues.get(job.spec.queue)
     limit = queue_limit(queue.queue if queue is not None else None)

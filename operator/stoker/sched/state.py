@@ -19,15 +19,13 @@ from stoker.spec.node import GPUNode
 from stoker.spec.others import OtherPod
 from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
-from stoker.spec.runtime import TrainingRuntime, effective_runtime
+from stoker.spec.runtime import TrainingRuntime
 
-from .eligible import needs_of
 from .entries import (
     EARLIEST,
     Entry,
     Lane,
     QueueState,
-    RuntimeState,
     Verdict,
     is_pending,
     new_entry,
@@ -39,6 +37,7 @@ from .journal import Journal
 from .nodes import NodeTable
 from .ordered import Ordered
 from .request import Totals, request_of
+from .runtime_table import RuntimeTable
 
 
 class QueueUsage(NamedTuple):
@@ -79,8 +78,7 @@ class SchedulerState:
             filled=lambda: self.journal.set(self, "shifted", True),  # reservations may move to other nodes
         )
         self.queues: dict[str, QueueState] = {}
-        self.runtimes: dict[str, RuntimeState] = {}
-        self._defaults: dict[str, str] = {}  # project -> runtime of its jobs that name none, where it was asked
+        self.runtimes = RuntimeTable(self.journal)
         self.entries: dict[Key, Entry] = {}
         self.timers: Ordered[tuple[datetime, Key]] = Ordered()
         # What changed since the last decide:
@@ -116,14 +114,10 @@ class SchedulerState:
         self._set_runtime(runtime.metadata.name, runtime)
 
     def forget_runtime(self, name: str) -> None:
-        known = self.runtimes.get(name)
+        known = self.runtimes.states.get(name)
         if known is not None:
             self._set_runtime(name, None)
-            self._sweep_runtime(known)
-
-    def runtime_name(self, job: TrainingJob) -> str:
-        """The runtime that the job runs or would run in, as things are now."""
-        return job.spec.runtime if job.spec.runtime is not None else self._default_of(job.metadata.namespace)
+            self.runtimes.sweep(known)
 
     # -- pods
 
@@ -148,7 +142,7 @@ class SchedulerState:
         old = self.entries.get(job.key)
         if old is not None and (old.job == job or (old.assumed and _is_stale(job, old.job))):
             return
-        queue, runtime = self._queue(job.spec.queue), self._runtime(self.runtime_name(job))
+        queue, runtime = self._queue(job.spec.queue), self.runtimes.of(job)
         entry = new_entry(job, queue, runtime)
         held = dict(Counter(placed.node for placed in job.status.placement))
         stays = old is not None and (entry.request, held) == (old.request, old.held)
@@ -170,7 +164,7 @@ class SchedulerState:
         self._recount(job.key)
         if old is not None:
             self._sweep(old.queue)
-            self._sweep_runtime(old.runtime)
+            self.runtimes.sweep(old.runtime)
         self._sweep(queue)
 
     def forget_job(self, key: Key) -> None:
@@ -180,7 +174,7 @@ class SchedulerState:
             self.journal.drop(self.entries, key)
             self._recount(key)
             self._sweep(entry.queue)
-            self._sweep_runtime(entry.runtime)
+            self.runtimes.sweep(entry.runtime)
 
     # -- assumptions
 
@@ -279,53 +273,22 @@ class SchedulerState:
                 self._unfile(entry)
                 self._file(entry)
 
-    def _runtime(self, name: str) -> RuntimeState:
-        runtime = self.runtimes.get(name)
-        if runtime is None:
-            runtime = RuntimeState(name, needs_of(name, None))
-            self.journal.put(self.runtimes, name, runtime)
-        return runtime
-
     def _set_runtime(self, name: str, runtime: TrainingRuntime | None) -> None:
-        known = self._runtime(name)
-        same = known.needs == (needs := needs_of(name, runtime)) and _audience(known.runtime) == _audience(runtime)
-        claimed = _claims(known.runtime) ^ _claims(runtime)
-        moved = self._unnamed_of(claimed)
-        self.journal.set(known, "runtime", runtime)
-        self.journal.set(known, "needs", needs)
-        if not same:
-            for key in list(known.users):
-                self._retarget(self.entries[key])
-        if claimed:
-            self.journal.set(self, "_defaults", {})
-        for entry in moved:
-            self._move(entry)
-
-    def _default_of(self, project: str) -> str:
-        """The runtime of the project's jobs that name none."""
-        found = self._defaults.get(project)
-        if found is None:
-            known = (state.runtime for state in self.runtimes.values() if state.runtime is not None)
-            # Not journalled: it holds while the claims do, and other claims come with another dict.
-            found = self._defaults[project] = effective_runtime(None, project, known)
-        return found
-
-    def _unnamed_of(self, projects: frozenset[str]) -> list[Entry]:
-        """The jobs of these projects that name no runtime. Cost: O(users of the runtimes they are in)."""
-        states = [self.runtimes.get(name) for name in {self._default_of(project) for project in projects}]
-        users = [key for state in states if state is not None for key in state.users if key.namespace in projects]
-        return [entry for entry in map(self.entries.__getitem__, users) if entry.job.spec.runtime is None]
+        changed, moved = self.runtimes.put(name, runtime)
+        for key in changed:
+            self._retarget(self.entries[key])
+        for key in moved:
+            self._move(self.entries[key])
 
     def _move(self, entry: Entry) -> None:
-        """The runtime of its project's jobs that name none is another one now."""
-        former, runtime = entry.runtime, self._runtime(self.runtime_name(entry.job))
-        if runtime is former:
-            return
-        self.journal.drop(former.users, entry.key)
-        self.journal.put(runtime.users, entry.key, None)
-        self.journal.set(entry, "runtime", runtime)
-        self._retarget(entry)
-        self._sweep_runtime(former)
+        """The runtime of its project's jobs that name none may be another one now."""
+        former, runtime = entry.runtime, self.runtimes.of(entry.job)
+        if runtime is not former:
+            self.journal.drop(former.users, entry.key)
+            self.journal.put(runtime.users, entry.key, None)
+            self.journal.set(entry, "runtime", runtime)
+            self._retarget(entry)
+            self.runtimes.sweep(former)
 
     def _retarget(self, entry: Entry) -> None:
         """Its runtime lets it on other nodes than before, asks for other things, or takes other projects."""
@@ -342,10 +305,6 @@ class SchedulerState:
             self.nodes.claim(name, entry.key, Claim(workers, request))
         if entry.pending:
             self._file(entry)
-
-    def _sweep_runtime(self, runtime: RuntimeState) -> None:
-        if runtime.runtime is None and not runtime.users:
-            self.journal.drop(self.runtimes, runtime.name)
 
     def _recount(self, key: Key) -> None:
         if key in self.holders.of_job:
@@ -445,14 +404,6 @@ class SchedulerState:
         used = (have + more for have, more in zip(queue.used, entry.request.times(workers), strict=True))
         self.journal.set(queue, "used", Totals(*used))
         self.journal.set(queue, "running", queue.running + sign)
-
-
-def _audience(runtime: TrainingRuntime | None) -> tuple[bool, tuple[str, ...] | None]:
-    return runtime is not None, None if runtime is None else runtime.spec.projects
-
-
-def _claims(runtime: TrainingRuntime | None) -> frozenset[str]:
-    return frozenset(() if runtime is None else runtime.spec.default_for)
 
 
 def _access(queue: Queue | None) -> tuple[bool, tuple[str, ...] | None, int | None]:
