@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import random
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 import stoker_worker
 from stoker.spec.worker import ExitRecord
 from stoker_api.worker_logs.stored import Gap, LogOwner, StoredLog
+
+from .peer import Peer
 
 VERSIONS = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
 
@@ -101,7 +104,8 @@ class LogApi:
 
     `plan(n)` says what becomes of the n-th log post: None (taken), a status (refused), "cut" (part of the body is kept,
     then the connection breaks), "deaf" (taken, but the answer never comes through). `word` goes into the answers to
-    logs, and is the answer to a worker that asks: a document, or a status.
+    logs, and is the answer to a worker that asks: a document, or a status. `code(handler, n)` answers the n-th request
+    for code. The peers of sessions come in through `peers`.
     """
 
     def __init__(self, folder, port=0):
@@ -111,6 +115,10 @@ class LogApi:
         self.word = {"stop": False, "why": ""}
         self.accepts = lambda token: True
         self.posts = 0
+        self.code = lambda handler, n: handler.answer(404, {})
+        self.fetches = 0
+        self.peers: queue.Queue[Peer] = queue.Queue()
+        self.joined: list[str] = []
         self.lock = threading.Lock()
         self.random = random.Random(1)
         self.server = None
@@ -142,6 +150,22 @@ class LogApi:
                         status, word = (api.word, {}) if isinstance(api.word, int) else (200, api.word)
                         return self.answer(status, word)
                     return self.take(url, body)
+
+            def do_GET(self):
+                path = urlsplit(self.path).path
+                with api.lock:
+                    api.tokens.append(self.headers["Authorization"].removeprefix("Bearer "))
+                    accepted, n = api.accepts(api.tokens[-1]), api.fetches
+                    api.fetches += path.endswith("/code")
+                if not accepted:
+                    return self.answer(401, {})
+                if path == "/v1/report/code":
+                    return api.code(self, n)
+                api.joined.append(path.removeprefix("/v1/report/sessions/"))
+                self.close_connection = True
+                peer = Peer(self)
+                api.peers.put(peer)
+                return peer.serve()
 
             def take(self, url, body):
                 query = parse_qs(url.query)
@@ -185,6 +209,10 @@ class LogApi:
         self.url = f"http://127.0.0.1:{self.port}"
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
         self.thread.start()
+
+    def peer(self, timeout_s=20):
+        """The next session's peer."""
+        return self.peers.get(timeout=timeout_s)
 
     def close(self):
         if self.server is not None:

@@ -2,6 +2,7 @@
 
 A node that is cut off from the cluster, or whose kubelet died, stops nobody; its worker would compute beside the job's
 next attempt. Owns how often is asked and which answer means stop: a 200 that says so in as many words, nothing else.
+The same answers name the sessions (`stoker exec`) that somebody has asked for.
 Never stops anything itself and knows no thread: `reporting` calls.
 """
 
@@ -26,15 +27,22 @@ ASK_SHARE = 50
 ASK_NOBODY_S = 300.0
 """Where the api knows no such question: an older one, which may be replaced while the worker runs."""
 _WHY_CHARS = 300
+_SESSIONS = 64
 
 
 class AliveLane:
     """Asks unless another answer has just told."""
 
-    def __init__(self, launch: Launch, on_stop: Callable[[str], None]) -> None:
-        """`on_stop` gets the reason, once."""
+    def __init__(
+        self,
+        launch: Launch,
+        on_stop: Callable[[str], None],
+        on_sessions: Callable[[list[str]], None] | None = None,
+    ) -> None:
+        """`on_stop` gets the reason, once; `on_sessions` the ids of sessions, as often as the api names them."""
         self._body = render_json(who(launch)).encode()
         self._on_stop = on_stop
+        self._on_sessions = on_sessions
         self._stopped = False
         self._ask_at = time.monotonic() + ASK_EVERY_S * os.urandom(1)[0] / 256
 
@@ -64,6 +72,11 @@ class AliveLane:
         if stop and not self._stopped:
             self._stopped = True
             self._on_stop(_sentence(told.get("why")))
+        asked = told.get("sessions")
+        if isinstance(asked, list) and self._on_sessions is not None:
+            ids = [one for one in asked[:_SESSIONS] if isinstance(one, str)]
+            if ids:
+                self._on_sessions(ids)
         return True
 
     def _wait(self, pause_s: float) -> None:

@@ -24,6 +24,9 @@ class Ending:
         self._launch = launch
         self.started_at = time.time()
         self.grace_exceeded = False
+        self.refused = False
+        """Nothing was started: the worker's own folders or its code were not to be had."""
+        self.held_s = 0.0
         self._stop_requested = False
         self._ranks: list[dict[str, Any]] = []
         self._first: dict[str, Any] | None = None
@@ -32,6 +35,24 @@ class Ending:
     @property
     def failed(self) -> bool:
         return self._first is not None
+
+    @property
+    def message(self) -> str:
+        """One line for people about the failure."""
+        return self._message
+
+    @property
+    def exit_code(self) -> int:
+        """The first failure's, 128 + n where signal n ended it; without one 0, or 75 if something was not started."""
+        if self._first is not None:
+            signum = self._first["signal"]
+            return int(self._first["exitCode"] if signum is None else 128 + signum)
+        return 0 if len(self._ranks) >= self._launch.ranks else STOPPED
+
+    def refuse(self, code: int, why: str) -> None:
+        """Nothing can be started here."""
+        self.refused = True
+        self.rank_ended(0, code, None, why)
 
     def stop_asked(self) -> None:
         """A stop counts as requested only before the first rank ended: later it explains nothing."""
@@ -51,14 +72,9 @@ class Ending:
 
     def record(self, progress: dict[str, Any] | None, log_bytes: int) -> dict[str, Any]:
         """The exit record with the names of the JSON."""
-        first = self._first or {}
-        code, signum, message = first.get("exitCode"), first.get("signal"), self._message
-        if signum is not None:
-            code = 128 + signum
-        elif self._first is None:
-            code = 0
-            if len(self._ranks) < self._launch.ranks:
-                code, message = STOPPED, "stopped before it was started"
+        first, code, message = self._first or {}, self.exit_code, self._message
+        if self._first is None and code == STOPPED:
+            message = "stopped before it was started"
         return {
             "version": 1,
             "podUid": self._launch.pod_uid,
@@ -66,11 +82,12 @@ class Ending:
             "finishedAt": time.time(),
             "stopRequested": self._stop_requested,
             "exitCode": code,
-            "signal": signum,
+            "signal": first.get("signal"),
             "failedRank": first.get("rank"),
             "failedAt": first.get("at"),
             "ranks": self._ranks,
             "graceExceeded": self.grace_exceeded,
+            "heldS": self.held_s,
             "message": message,
             "progress": progress,
             "logBytes": log_bytes,

@@ -1,7 +1,8 @@
 """The supervisor's start: its arguments, its order, the lock; then its life (`supervisor`), and the process's end.
 
 Called by `__main__`. Two ways in: `<launch.json> [--lock-fd N] [--ready-fd N]` (node agent: the order is a file), and
-`--pod [--stop] -- <argv…>` (a container's entry point: the order is the environment).
+`--pod [--stop] -- <argv…>` (a container's entry point: the order is the environment). A third, `--session`, is for
+processes that a supervisor starts beside its ranks.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ if MYPY:
 
 def main(argv: list[str], stop_requests: list[int]) -> None:
     """Run one worker to its end and leave with its exit code. Never returns."""
+    if argv[:1] == ["--session"]:
+        from .session import main as serve_session
+
+        os._exit(serve_session(argv[1:], stop_requests))
     pod: PodOrder | None = None
     if argv[:1] == ["--pod"]:
         _close_strays(set())

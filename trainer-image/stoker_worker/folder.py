@@ -1,7 +1,7 @@
 """A worker's folder: its files, each written under a temporary name and renamed into place.
 
 Owns the reading of launch.json and the writing of started.json and exit.json. The names and fields are those of
-`stoker.spec.worker`; `tests/worker/test_spec.py` holds both against each other.
+`stoker.spec.worker`, whose models the tests read every record and report with.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ EXIT_FILE = "exit.json"
 PROGRESS_FILE = "progress.json"
 LOCK_FILE = "lock"
 LOG_FILE = "log"
+CODE_FOLDER = "code"
+SESSIONS_FOLDER = "sessions"
 
 EXIT_RESERVE_BYTES = 8192
 """Kept free on the disk from the start, so that a worker on a full disk can still say how it ended."""
@@ -54,6 +56,10 @@ class Launch:
         self.master_addr: str = data.get("masterAddr") or "127.0.0.1"
         self.master_port: int = data["masterPort"]
         self.report: dict[str, str] | None = data.get("report")
+        self.code = self.env.get("STOKER_CODE") or ""
+        """The digest of the user's code; '': there is none to fetch."""
+        self.code_timeout_s = _number(self.env.get("STOKER_CODE_TIMEOUT_SECONDS"), 300.0)
+        self.hold_s = _number(self.env.get("STOKER_HOLD_SECONDS"), 0.0)
         if not self.argv or self.ranks < 1:
             raise ValueError("launch.json names no command or no rank")
 
@@ -204,6 +210,14 @@ def replace_file(folder: str, name: str, data: bytes, sync: bool = False) -> Non
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def _number(text: str | None, default: float) -> float:
+    try:
+        value = float(text or default)
+    except ValueError:
+        return default
+    return value if 0 <= value < 1e9 else default
 
 
 def _is_int(value: object) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from .folder import LAUNCH_FILE, PROGRESS_FILE, Launch, replace_file
+from .folder import CODE_FOLDER, LAUNCH_FILE, PROGRESS_FILE, Launch, replace_file
 from .lean import render_json
 
 MYPY = False
@@ -22,7 +22,20 @@ METRICS_PORT = "9464"
 MASTER_PORT = "29400"
 SPOOL_BYTES = 1 << 30
 
+CA_FILE = "api-ca.pem"
+
 _NO_DEVICES = ("", "all", "none", "void")
+_CACHES = (
+    "XDG_CACHE_HOME",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "NUMBA_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+    "MPLCONFIGDIR",
+)
+"""What an image made for root points at root's own folders. Without them each tool's place is below HOME or /tmp."""
+_STORES = ("HF_HOME", "TORCH_HOME")
+"""The same, but one that can be read is of use: an image may bring its models along."""
 
 
 class NotAPod(Exception):
@@ -64,10 +77,14 @@ def _launch(environ: Mapping[str, str], argv: list[str], folder: str) -> dict[st
     gpu_uuids = _gpu_uuids(environ)
     gpus = int(environ.get("STOKER_GPUS") or len(gpu_uuids) or (ranks if _per_gpu(environ) and ranks > 1 else 0))
     env = dict(environ)
+    env.pop("STOKER_API_CA_PEM", None)
     env.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     env.setdefault("PYTHONUNBUFFERED", "1")
     env.setdefault("OMP_NUM_THREADS", str(max(1, _cpu_milli(environ) // (1000 * ranks))))
     env["HOME"] = _home(environ)
+    for name in (*_CACHES, *_STORES):
+        if name in env and not _usable(env[name], read=name in _STORES):
+            del env[name]
     for name in ("USER", "LOGNAME"):  # the image need not know our number, and getpass.getuser() must not fail
         env.setdefault(name, "stoker")
     env.setdefault("STOKER_METRICS_PORT", METRICS_PORT)
@@ -93,26 +110,26 @@ def _launch(environ: Mapping[str, str], argv: list[str], folder: str) -> dict[st
         "mode": environ.get("STOKER_LAUNCH_MODE") or "once",
         "ranks": ranks,
         "argv": argv,
-        "workingDir": _working_dir(environ, env["STOKER_OUTPUT_DIR"]),
+        "workingDir": _working_dir(environ, folder, env["STOKER_OUTPUT_DIR"]),
         "env": env,
         "graceS": float(environ.get("STOKER_GRACE_SECONDS") or 30),
         "gpuUuids": gpu_uuids,
         "gpus": gpus,
         "masterAddr": environ.get("MASTER_ADDR") or "127.0.0.1",
         "masterPort": int(environ.get("MASTER_PORT") or MASTER_PORT),
-        "report": _report(environ),
+        "report": _report(environ, folder),
     }
 
 
-def _report(environ: Mapping[str, str]) -> dict[str, str] | None:
+def _report(environ: Mapping[str, str], folder: str) -> dict[str, str] | None:
     url = environ.get("STOKER_API_URL")
     if not url:
         return None
-    return {
-        "url": url,
-        "tokenFile": environ.get("STOKER_TOKEN_FILE") or TOKEN_FILE,
-        "caFile": environ.get("STOKER_API_CA") or "",
-    }
+    ca_file = environ.get("STOKER_API_CA") or ""
+    if environ.get("STOKER_API_CA_PEM"):
+        replace_file(folder, CA_FILE, environ["STOKER_API_CA_PEM"].encode())
+        ca_file = folder + "/" + CA_FILE
+    return {"url": url, "tokenFile": environ.get("STOKER_TOKEN_FILE") or TOKEN_FILE, "caFile": ca_file}
 
 
 def _per_gpu(environ: Mapping[str, str]) -> bool:
@@ -125,8 +142,10 @@ def _gpu_uuids(environ: Mapping[str, str]) -> list[str]:
     return [] if value in _NO_DEVICES else [part.strip() for part in value.split(",") if part.strip()]
 
 
-def _working_dir(environ: Mapping[str, str], output: str) -> str:
-    """What the job names; else the image's own WORKDIR; else the job's output folder."""
+def _working_dir(environ: Mapping[str, str], folder: str, output: str) -> str:
+    """With code: within it. Else what the job names; the image's own WORKDIR; the job's output folder."""
+    if environ.get("STOKER_CODE"):
+        return os.path.normpath(folder + "/" + CODE_FOLDER + "/" + environ.get("STOKER_WORKING_DIR", ""))
     here = os.getcwd()
     return environ.get("STOKER_WORKING_DIR") or (here if here != "/" else output)
 
@@ -137,6 +156,15 @@ def _home(environ: Mapping[str, str]) -> str:
         if home not in ("", "/") and os.path.isdir(home) and os.access(home, os.W_OK | os.X_OK):
             return home
     return environ.get("STOKER_RUN_DIR") or RUN_DIR
+
+
+def _usable(path: str, read: bool) -> bool:
+    """Whether files can be written there, the folder made if need be; or at least be read, where that will do."""
+    if read and os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK):
+        return True
+    while path not in ("", "/") and not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)
 
 
 def _cpu_milli(environ: Mapping[str, str]) -> int:
@@ -175,11 +203,36 @@ def _make_job_folders(env: Mapping[str, str]) -> str:
         except OSError as error:
             why = error.strerror or str(error)
         if why:
-            return (
-                "can't use %s (%s): %s. This worker runs as user %d, group %d: give the volume to them "
-                "(runAsUser and fsGroup of the job's TrainingRuntime)" % (path, name, why, os.getuid(), os.getgid())
-            )
+            return "can't use %s (%s): %s. %s" % (path, name, why, _whose(path))
     return ""
+
+
+def _whose(path: str) -> str:
+    """Who owns what is there of `path`, who we are, and what an administrator can set."""
+    while path not in ("", "/") and not os.path.lexists(path):
+        path = os.path.dirname(path)
+    us = "this worker runs as user %d, group %d" % (os.getuid(), os.getgid())
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return us.capitalize()
+    owner, group = stat.st_uid, stat.st_gid
+    fixes = []
+    if owner:
+        fixes.append("runAsUser: %d" % owner)
+    if group and stat.st_mode & 0o030 == 0o030:
+        fixes.append("fsGroup: %d" % group)
+    if not fixes:
+        fixes.append("fsGroup (volumes that heed it are given to that group), or change the folder's owner")
+    return "%s belongs to user %d, group %d, mode %04o; %s. In the security of the job's TrainingRuntime set %s%s" % (
+        path,
+        owner,
+        group,
+        stat.st_mode & 0o7777,
+        us,
+        " or ".join(fixes),
+        "" if any(fix.startswith("fsGroup") for fix in fixes) else "; or fsGroup, for volumes that heed it",
+    )
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

@@ -51,12 +51,16 @@ class Reporter:
         launch: Launch,
         log: Spool | None = None,
         on_stop: Callable[[str], None] | None = None,
+        on_sessions: Callable[[list[str]], None] | None = None,
     ) -> None:
-        """`log` None: progress only. `on_stop` gets the api's reason, once, on our thread; None: it is not asked."""
+        """`log` None: progress only. `on_stop` gets the api's reason, once, on our thread; None: it is not asked.
+
+        `on_sessions` gets the ids of sessions that wait for this worker, again and again.
+        """
         self._link = Link(folder, launch.report or {})
         self._progress = ProgressLane(launch)
         self._turns = [_Turn(self._progress)]
-        alive = None if on_stop is None else AliveLane(launch, on_stop)
+        alive = None if on_stop is None else AliveLane(launch, on_stop, on_sessions)
         if log is not None:
             self._turns.append(_Turn(LogLane(log, alive.hear if alive is not None else None)))
         self._asking = None if alive is None else _Turn(alive)

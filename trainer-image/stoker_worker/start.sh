@@ -50,6 +50,11 @@ if [ $# -eq 0 ]; then
     say "there is no command to run"
     exit 64
 fi
+if [ -n "${STOKER_CODE-}" ]; then
+    say "the job's code $STOKER_CODE can't be fetched without Python: use an image that has Python >= 3.8, or one that holds"
+    say "the code"
+    exit 126
+fi
 worker=${STOKER_WORKER:-0} workers=${STOKER_WORKERS:-1}
 RANK=$worker LOCAL_RANK=0 WORLD_SIZE=$workers LOCAL_WORLD_SIZE=1 GROUP_RANK=$worker GROUP_WORLD_SIZE=$workers
 MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29400}
@@ -76,7 +81,8 @@ fi
 for folder in "${STOKER_CHECKPOINT_DIR-}" "${STOKER_OUTPUT_DIR-}"; do
     [ -n "$folder" ] || continue
     if ! mkdir -p "$folder" || [ ! -w "$folder" ]; then
-        say "can't use $folder: it may not be written by this container's user; give the volume to it (fsGroup)"
+        say "can't use $folder: it may not be written by user $(id -u 2>/dev/null); give the volume to it (runAsUser or"
+        say "fsGroup in the security of the job's TrainingRuntime)"
         exit 126
     fi
 done

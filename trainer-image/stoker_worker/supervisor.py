@@ -1,4 +1,5 @@
-"""The supervisor's life: start the ranks, carry their output, stop them when told, reap everything, say how it ended.
+"""The supervisor's life: fetch the code, start the ranks, carry their output, stop them when told, hold a failed worker
+for a look inside, reap everything, say how it ended.
 
 Owns the one loop and its deadlines. Called by `entry` with the list that the signal handlers append to. Everything
 before the exit record is written happens on one thread; nothing here polls while nothing happens.
@@ -13,42 +14,27 @@ import time
 
 from .ending import STOPPED, Ending
 from .family import descendants, send, send_group
-from .folder import (
-    LOG_FILE,
-    PROGRESS_FILE,
-    Launch,
-    read_progress,
-    reserve_exit,
-    write_exit,
-    write_started,
-    write_termination,
-)
+from .folder import Launch, read_progress, reserve_exit, write_exit, write_started, write_termination
+from .hold import Hold
 from .lean import PR_SET_CHILD_SUBREAPER, prctl
-from .output import HOLD_S, Log, RankOutput
-from .ranks import NOT_STARTABLE, CannotStart, start_rank
+from .output import HOLD_S, RankOutput
+from .outward import KUBELET_MARGIN_S, Outward
+from .ranks import start_rank
+from .starting import NOT_STARTABLE, CannotStart
+from .waking import Wake
 
 MYPY = False
 if MYPY:
     from .pod import PodOrder
-    from .reporting import Reporter
-    from .spool import Spool
+    from .sessions import Sessions
+    from .usercode import CodeFetch
 
 FAILURE_GRACE_S = 5.0
 """What the other ranks get after the first failure: TERM, then KILL."""
 LEFTOVER_GRACE_S = 2.0
 """What is left when all ranks are done gets TERM, then KILL."""
 KILL_AGAIN_S = 0.05
-LAST_REPORT_S = 2.0
-LAST_SHIPPING_S = 30.0
-SHIPPING_PATIENCE_S = 5.0
-"""In a pod, after the end: how long the api may take log, and how long it may take none."""
-LAST_MIRROR_S = 2.0
-"""How long stdout may take for what it has not taken yet."""
-KUBELET_MARGIN_S = 5.0
-"""The ranks are killed this long before the kubelet kills us, so that the exit record is written."""
-REPORT_EVERY_S = 1.0
-ASK_AFTER_S = 5.0
-"""In a pod, from here on the api is asked whether to stop, also by a worker with nothing else to report."""
+LONGEST_WAIT_S = 3600.0
 
 BROKEN = 70  # EX_SOFTWARE: no order, no folder, or a fault of our own; there is no exit record beside it
 
@@ -65,13 +51,14 @@ class Supervisor:
         self._stop_requests = stop_requests
         self._ready_fd = ready_fd
         self._pod = pod
-        self._spool: Spool | None = None
-        if pod is None:
-            self._log = Log(folder + "/" + LOG_FILE)
-        else:
-            self._log = self._spool = _spool(folder, pod)
-        self._mirror_watched = False
+        self._poll = select.poll()
+        self._wake = Wake()
+        self._poll.register(self._wake.fd, select.POLLIN)
+        self._outward = Outward(folder, launch, pod, self._poll, self._wake)
+        self._log = self._outward.log
         self._ending = Ending(launch)
+        self._fetch: CodeFetch | None = None
+        """The user's code on its way; nothing is started before it is there."""
         self._outputs: list[RankOutput] = []
         self._by_fd: dict[int, RankOutput] = {}
         self._live: dict[int, int] = {}  # pid -> rank's number in this worker
@@ -81,17 +68,8 @@ class Supervisor:
         self._kill_at: float | None = None
         self._leftovers_kill_at: float | None = None
         self._termed: set[int] = set()
-        self._ask_from = time.monotonic() + ASK_AFTER_S
-        self._told_why = ""
-        """Why the api wants us to stop."""
-        self._reporter: Reporter | None = None
-        self._progress_seen: object = None
-        self._poll = select.poll()
-        self._wake_fd, wake_w = os.pipe()
-        os.set_blocking(self._wake_fd, False)
-        os.set_blocking(wake_w, False)
-        _signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-        self._poll.register(self._wake_fd, select.POLLIN)
+        self._hold = Hold(launch)
+        self._sessions: Sessions | None = None
 
     def run(self) -> int:
         """The worker's exit code, when all its processes are gone and the exit record stands. Raises: OSError."""
@@ -105,13 +83,15 @@ class Supervisor:
             os.close(self._ready_fd)
         if os.getpid() != 1:
             prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self._start_ranks()
+        self._begin()
         while True:
             self._reap()
             now = time.monotonic()
             if self._stop_requests and self._stop_at is None:
                 self._begin_stop(now)
-            if not self._live and self._childless:
+            if self._fetch is not None:
+                self._see_code(self._fetch)
+            if self._is_over(now):
                 break
             self._enforce(now)
             self._wait(now)
@@ -126,12 +106,36 @@ class Supervisor:
             time.sleep(KILL_AGAIN_S)
             self._reap()
 
+    def _begin(self) -> None:
+        if self._pod is not None and self._pod.refusal:
+            self._refuse(self._pod.refusal)
+        elif self._launch.code:
+            from .usercode import CodeFetch
+
+            self._fetch = CodeFetch(self._folder, self._launch, self._wake.poke)
+        else:
+            self._start_ranks()
+
+    def _see_code(self, fetch: CodeFetch) -> None:
+        """Go on once the code is there, or nobody wants it any more."""
+        for line in fetch.lines():
+            self._log.say(line)
+        if self._stop_at is not None:
+            fetch.cancel()
+            self._fetch = None
+        elif fetch.done:
+            self._fetch = None
+            if fetch.refusal:
+                self._refuse(fetch.refusal)
+            else:
+                self._start_ranks()
+
+    def _refuse(self, why: str) -> None:
+        self._log.say(why)
+        self._ending.refuse(NOT_STARTABLE, why)
+
     def _start_ranks(self) -> None:
         launch = self._launch
-        if self._pod is not None and self._pod.refusal:
-            self._log.say(self._pod.refusal)
-            self._ending.rank_ended(0, NOT_STARTABLE, None, self._pod.refusal)
-            return
         for local_rank in range(launch.ranks):
             if self._stop_requests or self._ending.failed:
                 break
@@ -165,6 +169,8 @@ class Supervisor:
             local_rank = self._live.pop(pid, None)
             if local_rank is not None:
                 self._rank_ended(local_rank, status)
+            elif self._sessions is not None:
+                self._sessions.pids.discard(pid)
 
     def _rank_ended(self, local_rank: int, status: int) -> None:
         signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
@@ -190,8 +196,8 @@ class Supervisor:
         """The first stop request counts; later ones change nothing."""
         self._stop_at = now
         self._ending.stop_asked()
-        if self._told_why:
-            self._log.say("asked to stop by the api: " + self._told_why)
+        if self._outward.why_stop:
+            self._log.say("asked to stop by the api: " + self._outward.why_stop)
         for pid in self._live:
             send_group(pid, _signal.SIGTERM)
             self._told.add(pid)
@@ -202,6 +208,23 @@ class Supervisor:
         stop_kill_at = now + grace_s
         self._kill_at = stop_kill_at if self._kill_at is None else min(self._kill_at, stop_kill_at)
 
+    def _is_over(self, now: float) -> bool:
+        """Whether nothing is left to wait for."""
+        if self._live or self._fetch is not None:
+            return False
+        held = self._hold.lasts
+        if self._hold.waits(self._ending, self._stop_at is not None) and not (held and now >= self._hold.until):
+            if not held and (self._childless or not descendants(self._session_pids())):
+                told, line = self._hold.begin(now, self._ending)
+                self._log.say(line)
+                self._outward.held(told)
+            return False
+        if held:
+            self._ending.held_s = self._hold.end(now)
+            self._leftovers_kill_at = None  # who was in a session has a moment of its own
+            self._termed.clear()
+        return self._childless
+
     def _enforce(self, now: float) -> None:
         """Kill whoever outlived a deadline."""
         if self._live:
@@ -209,20 +232,21 @@ class Supervisor:
                 if self._stop_at is not None:
                     self._ending.grace_exceeded = True
                 self._kill_family()
-        else:
+        elif self._fetch is None and not self._hold.lasts:
             self._clear_leftovers(now)
 
     def _clear_leftovers(self, now: float) -> None:
         """All ranks are done, something of theirs is not: a daemon, a data loader's child.
 
         Whoever shares a rank's process group got the stop signal with it and may be saving (`sh -c "python …"`): it
-        has the rest of the grace. All others get TERM and a short while.
+        has the rest of the grace. All others get TERM and a short while; sessions last while the worker is held.
         """
+        holding = self._hold.waits(self._ending, self._stop_at is not None)
         saving = self._kill_at is not None and now < self._kill_at
         if self._leftovers_kill_at is None:
             self._leftovers_kill_at = now + LEFTOVER_GRACE_S
         expired = now >= self._leftovers_kill_at
-        for member in descendants():
+        for member in descendants(self._session_pids() if holding else frozenset()):
             if saving and member.group in self._told:
                 continue
             if expired:
@@ -234,8 +258,11 @@ class Supervisor:
     def _kill_family(self) -> None:
         for pid in self._live:
             send_group(pid, _signal.SIGKILL)
-        for member in descendants():
+        for member in descendants(self._session_pids()):
             send(member.pid, _signal.SIGKILL)
+
+    def _session_pids(self) -> frozenset[int]:
+        return frozenset() if self._sessions is None else frozenset(self._sessions.pids)
 
     def _wait(self, now: float) -> None:
         """Sleep until something happens or is due, and carry what the ranks printed."""
@@ -243,18 +270,17 @@ class Supervisor:
         if self._live:
             if self._kill_at is not None:
                 due.append(max(self._kill_at, now + KILL_AGAIN_S))
-        else:
+        elif self._hold.lasts:
+            due.append(self._hold.until)
+        elif self._fetch is None:
             due.append(now + KILL_AGAIN_S)
-        if self._log.lossy:
-            due.append(now + 1.0)
-        if self._launch.report:
-            due.append(now + REPORT_EVERY_S)
-        timeout_ms = None if not due else max(0.0, (min(due) - now) * 1000 + 1)
+        due += self._outward.due(now)
+        timeout_ms = None if not due else max(0.0, min(min(due) - now, LONGEST_WAIT_S) * 1000 + 1)
         for fd, _event in self._poll.poll(timeout_ms):
-            if fd == self._wake_fd:
-                _drain_wakeups(fd)
+            if fd == self._wake.fd:
+                self._wake.drain()
             elif fd not in self._by_fd:
-                self._mirror(flush=True)
+                self._outward.stdout_ready()
             else:
                 output = self._by_fd[fd]
                 output.pump(time.monotonic())
@@ -265,53 +291,20 @@ class Supervisor:
         for output in self._outputs:
             if output.held_since is not None and now >= output.held_since + HOLD_S:
                 output.flush()
-        if self._log.lossy:
-            self._log.confess()
-        if self._spool is not None:
-            self._mirror()
-            if self._launch.report and self._log.size():
-                self._reporting().grown()
-        if self._launch.report:
-            self._report()
-            if self._pod is not None and now > self._ask_from:
-                self._reporting()
+        self._outward.turn(now)
+        if self._live or self._hold.lasts:
+            for session_id in self._outward.session_ids():
+                self._start_session(session_id)
 
-    def _mirror(self, flush: bool = False) -> None:
-        """Have stdout watched while something waits for it."""
-        assert self._spool is not None
-        mirror = self._spool.mirror
-        if flush:
-            mirror.flush()
-        if mirror.waiting and not self._mirror_watched:
-            self._poll.register(mirror.fd, select.POLLOUT)
-        elif not mirror.waiting and self._mirror_watched:
-            self._poll.unregister(mirror.fd)
-        self._mirror_watched = mirror.waiting
+    def _start_session(self, session_id: str) -> None:
+        if self._sessions is None:
+            from .sessions import Sessions
 
-    def _report(self) -> None:
-        """Hand the newest progress to the reporter, which may take its time."""
-        seen = _stamp(self._folder)
-        if seen is None or seen == self._progress_seen:
-            return
-        progress = read_progress(self._folder)
-        if progress is None:
-            return
-        self._progress_seen = seen
-        self._reporting().offer(progress)
-
-    def _reporting(self) -> Reporter:
-        if self._reporter is None:
-            from .reporting import Reporter  # http.client costs 40 ms: only for workers that have something to say
-
-            # The node agent is beside its workers and stops them itself.
-            on_stop = None if self._pod is None else self._told_to_stop
-            self._reporter = Reporter(self._folder, self._launch, self._spool, on_stop)
-        return self._reporter
-
-    def _told_to_stop(self, why: str) -> None:
-        """Called by the reporter's thread: from here on it is a stop signal like any other."""
-        self._told_why = why
-        os.kill(os.getpid(), _signal.SIGTERM)
+            self._sessions = Sessions(self._folder, self._launch)
+        trouble = self._sessions.start(session_id)
+        if trouble:
+            self._log.say(trouble)
+        self._childless = self._childless and not self._sessions.pids
 
     def _finish(self) -> int:
         for output in self._outputs:
@@ -327,53 +320,5 @@ class Supervisor:
             stands = write_termination(self._pod.termination_log, record) or stands
         if not stands:
             self._log.say("the exit record could not be written: the disk takes nothing")
-        if self._launch.report:
-            self._report()
-        if self._spool is not None:
-            self._ship_the_rest(self._spool)
-        elif self._reporter is not None:
-            self._reporter.finish(LAST_REPORT_S, LAST_REPORT_S)
+        self._outward.finish(self._stop_at)
         return int(record["exitCode"]) if stands else BROKEN
-
-    def _ship_the_rest(self, spool: Spool) -> None:
-        """What is left for stdout and for the api, for as long as each goes on taking it and the kubelet lets us."""
-        began = time.monotonic()
-        limit_s = LAST_SHIPPING_S
-        if self._stop_at is not None and self._pod is not None and self._pod.termination_grace_s:
-            kubelet_kills_at = self._stop_at + self._pod.termination_grace_s
-            limit_s = max(0.5, min(limit_s, kubelet_kills_at - KUBELET_MARGIN_S / 2 - began))
-        reporter = self._reporting() if self._launch.report and spool.size() else self._reporter
-        if reporter is not None:
-            reporter.grown()
-        self._mirror()
-        while spool.mirror.waiting and time.monotonic() < began + min(limit_s, LAST_MIRROR_S):
-            for fd, _event in self._poll.poll(100):
-                if fd == self._wake_fd:
-                    _drain_wakeups(fd)
-                elif fd == spool.mirror.fd:
-                    self._mirror(flush=True)
-        if reporter is not None:
-            reporter.finish(max(0.5, began + limit_s - time.monotonic()), SHIPPING_PATIENCE_S)
-
-
-def _spool(folder: str, pod: PodOrder) -> Spool:
-    from .mirror import Mirror
-    from .spool import Spool
-
-    return Spool(folder + "/" + LOG_FILE, Mirror(1), pod.spool_bytes, pod.launch.report is not None)
-
-
-def _stamp(folder: str) -> object:
-    try:
-        stat = os.stat(folder + "/" + PROGRESS_FILE)
-    except OSError:
-        return None
-    return (stat.st_mtime_ns, stat.st_ino, stat.st_size)
-
-
-def _drain_wakeups(fd: int) -> None:
-    try:
-        while os.read(fd, 512):
-            pass
-    except BlockingIOError:
-        pass

@@ -1,0 +1,478 @@
+"""Sessions in real workers: a command entered, a port reached, and training that never notices."""
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from stoker_worker import sessions
+
+from .conftest import family_of
+from .peer import END, OVER, RESIZE, STDIN, STDOUT, sha256
+
+OPEN, DATA, SHUT, RESET = range(4)
+WAITS = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('done')"
+FAILS = "import sys; open('trace', 'w').write('it broke here'); sys.exit(3)"
+
+
+class Entered:
+    """A worker on one machine and the api it reports to."""
+
+    def __init__(self, worker, api):
+        self.worker, self.api = worker, api
+        self.count = 0
+
+    def start(self, script=WAITS, **order):
+        order.setdefault("report", {"url": self.api.url, "token": "wkr.x"})
+        self.worker.python(script, **order)
+        return self
+
+    def call(self):
+        """What the api does when somebody wants a session; the worker's end of it."""
+        return self.calls(1)[0]
+
+    def calls(self, number):
+        folder = self.worker.folder / "sessions"
+        folder.mkdir(exist_ok=True)
+        for _ in range(number):
+            self.count += 1
+            (folder / f"{self.count:032x}").touch()
+        return [self.api.peer() for _ in range(number)]
+
+    def go(self):
+        (self.worker.folder / "go").touch()
+        return self.worker.finish()
+
+
+@pytest.fixture
+def entered(worker, log_api):
+    return Entered(worker, log_api)
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_command_has_its_output_exit_code_environment_and_folder(entered):
+    entered.start(env={"MINE": "1", "STOKER_CHECKPOINT_DIR": "/c"})
+    script = "echo out; echo err >&2; pwd; env; exit 7"
+    stdout, stderr, end = entered.call().exec("sh", "-c", script).rest()
+    assert (stderr, end) == (b"err\n", {"exitCode": 7, "message": ""})
+    out, folder, *env = stdout.decode().splitlines()
+    seen = dict(line.split("=", 1) for line in env)
+    assert (out, folder) == ("out", str(entered.worker.folder))
+    assert (seen["MINE"], seen["STOKER_CHECKPOINT_DIR"], seen["TERM"]) == ("1", "/c", "xterm")
+    assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE"} & seen.keys()
+    assert entered.api.tokens == ["wkr.x"] and entered.api.joined == [f"{1:032x}"]
+    record = entered.go()
+    assert record.exit_code == 0 and entered.worker.log == b"up\ndone\n"
+    assert os.listdir(entered.worker.folder / "sessions") == []
+
+
+def test_its_signals_and_files_are_clean_and_its_session_its_own(entered):
+    entered.start()
+    script = """
+import os
+print(os.getsid(0) == os.getpid() == os.getpgrp(), sorted(os.listdir('/proc/self/fd')))
+status = open('/proc/self/status').read()
+print([int(line.split()[1], 16) & 0xfff for line in status.splitlines() if line.startswith(('SigBlk', 'SigIgn'))])
+"""
+    stdout, _, end = entered.call().exec(sys.executable, "-S", "-E", "-c", script).rest()
+    assert end["exitCode"] == 0
+    assert stdout.decode().splitlines() == ["True ['0', '1', '2', '3']", "[0, 0]"]  # the fourth is the listing's own
+    entered.go()
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
+        (["no-such-command"], 127, "no such command in PATH"),
+        (["./launch.json"], 126, "may not be executed"),
+        (["sh", "-c", "kill -9 $$"], 137, "ended by signal 9"),
+    ],
+)
+def test_what_can_not_run_or_is_killed_ends_as_in_a_shell(entered, argv, code, says):
+    entered.start()
+    _, _, end = entered.call().exec(*argv).rest()
+    assert end["exitCode"] == code and says in end["message"]
+    assert entered.go().exit_code == 0
+
+
+def test_large_data_goes_both_ways_unchanged(entered):
+    entered.start()
+    peer = entered.call().exec("sh", "-c", "tee copy | sha256sum >&2; cat copy")
+    data = os.urandom(1 << 20) * 8
+
+    def feed():
+        for start in range(0, len(data), 65_535):
+            peer.send(STDIN, data[start : start + 65_535])
+        peer.send(END)
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    stdout, stderr, end = peer.rest()
+    feeder.join()
+    assert end["exitCode"] == 0 and stderr.decode().split()[0] == sha256(data) == sha256(stdout)
+    entered.go()
+
+
+def test_a_terminal_is_one(entered):
+    entered.start()
+    script = "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && stty size && echo ready && read line && stty size && echo got $line"
+    peer = entered.call().exec("sh", "-c", script, tty=True)
+    assert peer.until(STDOUT, b"ready\r\n") == b"24 80\r\nready\r\n"
+    peer.send(RESIZE, b'{"columns": 132, "rows": 50}')
+    peer.send(RESIZE, b"nonsense")
+    peer.send(RESIZE, b'{"columns": -1, "rows": 1e9}')
+    peer.send(STDIN, b"line\n")
+    stdout, stderr, end = peer.rest()
+    assert (stdout, stderr) == (b"line\r\n50 132\r\ngot line\r\n", b"") and end["exitCode"] == 0
+    entered.go()
+
+
+def test_a_terminal_takes_an_end_of_input(entered):
+    entered.start()
+    peer = entered.call().exec("cat", tty=True)
+    peer.send(STDIN, b"one\n")
+    peer.until(STDOUT, b"one\r\none\r\n")
+    peer.send(END)
+    assert peer.rest()[2]["exitCode"] == 0
+    entered.go()
+
+
+def test_an_empty_command_is_the_workers_shell(entered):
+    entered.start()
+    peer = entered.call()
+    assert peer.begin(kind="exec", argv=[], tty=True, columns=80, rows=24, term="dumb") == {"ready": True}
+    peer.send(STDIN, b"echo $((20 + 3)) $TERM\n")
+    peer.until(STDOUT, b"23 dumb\r\n")
+    peer.send(STDIN, b"exit 4\n")
+    assert peer.rest()[2]["exitCode"] == 4
+    assert entered.go().exit_code == 0
+
+
+def test_interrupt_reaches_the_command_and_nobody_else(entered):
+    entered.start()
+    script = """
+import sys, time
+try:
+    print('ready', flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print('interrupted', flush=True)
+sys.exit(int(input()))
+"""
+    peer = entered.call().exec(sys.executable, "-c", script, tty=True)
+    peer.until(STDOUT, b"ready\r\n")
+    peer.send(STDIN, b"\x03")
+    peer.until(STDOUT, b"interrupted\r\n")
+    peer.send(STDIN, b"4\n")
+    assert peer.rest()[2]["exitCode"] == 4
+    assert entered.go().exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        ({"kind": "exec", "argv": [1]}, "argv"),
+        ({"kind": "exec", "argv": [""]}, "names no program"),
+        ({"kind": "forward", "port": 0}, "no such kind"),
+        ({"kind": "dance"}, "no such kind"),
+        ([], "no request"),
+    ],
+)
+def test_what_is_no_request_is_answered(entered, request_, says):
+    entered.start()
+    peer = entered.call()
+    peer.text(request_)
+    answer = peer.document()
+    assert answer["ready"] is False and says in answer["message"]
+    assert peer.next() == OVER and peer.close_code == 1000
+    entered.go()
+
+
+def test_a_failed_worker_is_entered_while_it_is_held(entered):
+    entered.start(FAILS, env={"STOKER_HOLD_SECONDS": "600"})
+    entered.worker.says("held for 10m after exit code 3: `stoker exec job` enters")
+    stdout, _, end = entered.call().exec("sh", "-c", "cat trace; nohup sleep 100 >/dev/null 2>&1 & exit 7").rest()
+    assert (stdout, end["exitCode"]) == (b"it broke here", 7)
+    entered.worker.says("held for")
+    assert entered.worker.process.poll() is None
+    entered.worker.stop()
+    record = entered.worker.finish()
+    assert (record.exit_code, record.stop_requested) == (3, False)
+    assert entered.worker.family == [], "what was started in a session ends with the worker"
+
+
+def test_a_session_lives_on_from_the_training_into_the_hold(entered):
+    entered.start(WAITS + "\nraise SystemExit(3)", env={"STOKER_HOLD_SECONDS": "600"})
+    peer = entered.call().exec("sh", "-c", "echo in; read line; echo $line")
+    peer.until(STDOUT, b"in\n")
+    (entered.worker.folder / "go").touch()
+    entered.worker.says("held for 10m after exit code 3")
+    peer.send(STDIN, b"still here\n")
+    stdout, _, end = peer.rest()
+    assert (stdout, end["exitCode"]) == (b"still here\n", 0)
+    entered.worker.stop()
+    assert entered.worker.finish().exit_code == 3
+
+
+@pytest.mark.parametrize("manners", ["", "trap '' HUP TERM; "], ids=["polite", "deaf"])
+@pytest.mark.parametrize("tty", [False, True], ids=["pipes", "terminal"])
+def test_the_workers_end_ends_a_session_and_tells_it(entered, tty, manners):
+    entered.start()
+    peer = entered.call().exec("sh", "-c", manners + "echo in; sleep 100 & while :; do wait; done", tty=tty)
+    peer.until(STDOUT, b"in")
+    record = entered.go()
+    assert record.exit_code == 0 and record.finished_at - record.ranks[0].at < 4
+    _, _, end = peer.rest()
+    assert end["message"] == "the worker has ended" and end["exitCode"] > 128
+    assert peer.close_code == 1000 and entered.worker.family == []
+
+
+def test_a_shell_at_a_terminal_ends_with_the_worker(entered):
+    entered.start()
+    peer = entered.call()
+    assert peer.begin(kind="exec", argv=["bash", "-i"], tty=True, columns=80, rows=24)["ready"]
+    peer.send(STDIN, b"echo $((40 + 2))\n")
+    peer.until(STDOUT, b"42\r\n")
+    record = entered.go()
+    assert record.exit_code == 0 and record.finished_at - record.ranks[0].at < 3
+    assert peer.rest()[2]["message"] == "the worker has ended"
+
+
+@pytest.mark.parametrize("how", ["says so", "breaks off"])
+def test_a_caller_who_leaves_takes_the_command_along(entered, wait_until, how):
+    entered.start()
+    peer = entered.call().exec("sh", "-c", "echo $$; exec sleep 100")
+    pid = int(peer.until(STDOUT, b"\n"))
+    if how == "says so":
+        peer.close()
+    else:
+        peer.sock.shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), what="the command's end")
+    assert entered.go().exit_code == 0
+
+
+def test_a_killed_session_process_disturbs_nothing(entered, wait_until):
+    entered.start()
+    peer = entered.call().exec("sh", "-c", "echo $$; exec sleep 100")
+    pid = int(peer.until(STDOUT, b"\n"))
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    os.kill(int(stat[1]), signal.SIGKILL)
+    assert peer.next() == OVER
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), what="the command's end")
+    assert entered.call().exec("echo", "again").rest()[0] == b"again\n"
+    assert entered.go().exit_code == 0
+
+
+def test_what_a_command_leaves_running_outlives_its_session_but_not_the_worker(entered, wait_until):
+    entered.start()
+    script = "setsid sleep 100 >/dev/null 2>&1 & echo $!"
+    stdout, _, _ = entered.call().exec("sh", "-c", script).rest()
+    parent = Path(f"/proc/{int(stdout)}/stat")
+    wait_until(lambda: parent.read_text().rpartition(")")[2].split()[1] == str(entered.worker.process.pid))
+    assert entered.go().exit_code == 0
+    assert not parent.exists()
+
+
+def test_one_id_is_one_process_and_nine_are_too_many(entered, wait_until):
+    entered.start()
+    peers = [peer.exec("cat") for peer in entered.calls(sessions.AT_ONCE)]
+    folder = entered.worker.folder / "sessions"
+    (folder / f"{1:032x}").touch()
+    (folder / "not an id").touch()
+    answer = entered.call().begin(kind="exec", argv=["true"])
+    assert answer["ready"] is False and "8 sessions are open in this worker" in answer["message"]
+    wait_until(lambda: len(children(entered.worker.process.pid)) == 1 + sessions.AT_ONCE, what="the ninth's end")
+    assert entered.api.joined.count(f"{1:032x}") == 1
+    for peer in peers:
+        peer.send(END)
+        assert peer.rest()[2]["exitCode"] == 0
+    assert entered.call().exec("echo", "again").rest()[0] == b"again\n"
+    assert entered.go().exit_code == 0
+
+
+def test_a_session_that_nobody_waits_for_is_said_and_disturbs_nothing(entered, wait_until):
+    entered.api.accepts = lambda token: False
+    entered.start()
+    entered.worker.says("up")
+    folder = entered.worker.folder / "sessions"
+    folder.mkdir()
+    (folder / "abc").touch()
+    wait_until(lambda: entered.api.tokens, what="the session's try")
+    wait_until(lambda: len(children(entered.worker.process.pid)) == 1, what="its end")
+    assert entered.go().exit_code == 0
+
+
+# Ports.
+
+
+@pytest.fixture
+def listener():
+    """A server that answers what it was sent once the sender is done."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rb") as file:
+                data = file.read()
+                connection.sendall(b"%d " % len(data) + data[::-1])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield server.getsockname()[1]
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join()
+
+
+def frame(kind, number, data=b""):
+    return bytes([kind]) + number.to_bytes(4, "big") + data
+
+
+def answers(peer, count):
+    """What came for each of `count` connections, until each was ended or reset: number -> (last kind, data)."""
+    found, ended = {}, {}
+    while len(ended) < count:
+        _, data = peer.next()
+        kind, number = data[0], int.from_bytes(data[1:5], "big")
+        found[number] = found.get(number, b"") + data[5:]
+        if kind in (SHUT, RESET):
+            ended[number] = kind
+    return {number: (ended[number], found[number]) for number in ended}
+
+
+def test_connections_share_a_session_each_with_its_own_end(entered, listener):
+    entered.start()
+    peer = entered.call()
+    assert peer.begin(kind="forward", port=listener) == {"ready": True}
+    data = {7: os.urandom(100), 1 << 31: b"", 3: os.urandom(1 << 20) * 3}
+    for number in data:
+        peer.binary(frame(OPEN, number))
+    for start in range(0, 3 << 20, 60_000):
+        for number, sent in data.items():
+            if sent[start : start + 60_000]:
+                peer.binary(frame(DATA, number, sent[start : start + 60_000]))
+    for number in data:
+        peer.binary(frame(SHUT, number))
+    found = answers(peer, len(data))
+    assert found == {number: (SHUT, b"%d " % len(sent) + sent[::-1]) for number, sent in data.items()}
+    peer.close()
+    assert entered.go().exit_code == 0
+
+
+def test_a_port_that_nobody_serves_is_a_reset(entered):
+    entered.start()
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        peer = entered.call()
+        assert peer.begin(kind="forward", port=bound.getsockname()[1])["ready"]
+        peer.binary(frame(OPEN, 5))
+        peer.binary(frame(DATA, 5, b"x"))
+        ((kind, why),) = answers(peer, 1).values()
+    assert kind == RESET and b"can't be reached: Connection refused" in why
+    entered.go()
+
+
+def test_a_port_of_the_newer_loopback_is_reached(entered):
+    try:
+        server = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    entered.start()
+    peer = entered.call()
+    assert peer.begin(kind="forward", port=server.getsockname()[1])["ready"]
+    peer.binary(frame(OPEN, 5))
+    connection, _ = server.accept()
+    connection.sendall(b"hello")
+    connection.close()
+    assert answers(peer, 1) == {5: (SHUT, b"hello")}
+    server.close()
+    entered.go()
+
+
+def test_resets_go_both_ways(entered):
+    server = socket.create_server(("127.0.0.1", 0))
+    entered.start()
+    peer = entered.call()
+    assert peer.begin(kind="forward", port=server.getsockname()[1])["ready"]
+    peer.binary(frame(OPEN, 1))
+    connection, _ = server.accept()
+    peer.binary(frame(DATA, 1, b"x"))
+    assert connection.recv(10) == b"x"
+    peer.binary(frame(RESET, 1))
+    with pytest.raises(ConnectionResetError):
+        connection.recv(10)
+    connection.close()
+    peer.binary(frame(OPEN, 2))
+    connection, _ = server.accept()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    connection.close()
+    assert answers(peer, 1)[2][0] == RESET
+    server.close()
+    entered.go()
+
+
+def test_the_workers_end_resets_what_is_forwarded(entered):
+    server = socket.create_server(("127.0.0.1", 0))
+    entered.start()
+    peer = entered.call()
+    assert peer.begin(kind="forward", port=server.getsockname()[1])["ready"]
+    peer.binary(frame(OPEN, 1))
+    connection, _ = server.accept()
+    assert entered.go().exit_code == 0
+    assert answers(peer, 1) == {1: (RESET, b"the worker has ended")}
+    connection.close()
+    server.close()
+
+
+# In a pod.
+
+
+def test_in_a_pod_the_apis_answers_tell_of_it_over_tls(pod_worker, log_api, tmp_path):
+    """As PID 1's worker is: told by an answer, the authority from the environment, nothing of it for the command."""
+    make = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    make += ["-subj", "/CN=stoker", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run(make, cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    log_api.server.socket = context.wrap_socket(log_api.server.socket, server_side=True)
+    url = log_api.url.replace("http:", "https:")
+    log_api.word = {"stop": False, "why": "", "sessions": ["a1", "a1", 7, "-no", "a1"]}
+    pem = (tmp_path / "cert.pem").read_text()
+    pod_worker.python(WAITS, api=url, env={"STOKER_API_CA_PEM": pem, "STOKER_WORKING_DIR": str(tmp_path)})
+    peer = log_api.peer()
+    data = os.urandom(3 << 20)
+    peer.exec("sh", "-c", "env >&2; cat")
+    for start in range(0, len(data), 50_000):
+        peer.send(STDIN, data[start : start + 50_000])
+    peer.send(END)
+    stdout, stderr, end = peer.rest()
+    assert sha256(stdout) == sha256(data) and end["exitCode"] == 0
+    assert b"STOKER_API_CA_PEM" not in stderr and b"STOKER_POD_UID" in stderr
+    (tmp_path / "go").touch()
+    assert pod_worker.finish().exit_code == 0
+    assert log_api.joined == ["a1"] and log_api.peers.empty()
+    assert family_of(pod_worker.uid) == []
