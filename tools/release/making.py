@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,7 +34,9 @@ class Wish:
     parts: tuple[str, ...] = PARTS
     cuda: bool = False
     dirty: bool = False
-    out: Path = field(default=ROOT / "dist")
+    out: Path = ROOT / "dist"
+    root: Path = ROOT
+    """The checkout that is released."""
 
 
 def make(wish: Wish, say: Say = lambda line: None) -> Path:
@@ -48,7 +50,7 @@ def make(wish: Wish, say: Say = lambda line: None) -> Path:
         tree, folder = Path(aside) / "source", Path(aside) / "made"
         tree.mkdir()
         folder.mkdir()
-        source = take(tree, version=wish.version, allow_dirty=wish.dirty)
+        source = take(tree, version=wish.version, allow_dirty=wish.dirty, root=wish.root)
         say(f"stoker {source.version} of commit {source.commit}")
         made: list[record.Artefact] = []
         for part, build in (("wheel", _wheel), ("chart", _chart), ("images", _images)):

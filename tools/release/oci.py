@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 _EPOCH = 315532800
-_PYTHON = re.compile(r"\.(dist-info/METADATA|egg-info/PKG-INFO|egg-info)$")
+_PYTHON = re.compile(r"(\.dist-info/METADATA|\.egg-info/PKG-INFO|\.egg-info|/EGG-INFO/PKG-INFO)$")
 _DPKG = "var/lib/dpkg/status"
 _WHITEOUT = ".wh."
 
@@ -35,10 +35,11 @@ class Image:
 
 @dataclass
 class Installed:
-    """Packages, name → version: Debian's, and Python's with normalized names."""
+    """Packages as (name, version): Debian's, and Python's with normalized names."""
 
-    debian: dict[str, str] = field(default_factory=dict)
-    python: dict[str, str] = field(default_factory=dict)
+    debian: set[tuple[str, str]] = field(default_factory=set)
+    python: set[tuple[str, str]] = field(default_factory=set)
+    """One name may stand here twice: setuptools carries copies of others."""
 
 
 def pack(layout: Path, archive: Path, name: str) -> Image:
@@ -90,7 +91,7 @@ def installed(archive: Path) -> Installed:
             found.debian.update(_debian(content.decode()))
         else:
             about = email.parser.BytesHeaderParser().parsebytes(content)
-            found.python[normalized(str(about["Name"]))] = str(about["Version"])
+            found.python.add((normalized(str(about["Name"])), str(about["Version"])))
     return found
 
 

@@ -91,9 +91,9 @@ def listed(document: dict[str, Any]) -> Installed:
                 name, _, version = reference["referenceLocator"].partition("?")[0].partition("@")
                 version = unquote(version)
                 if name.startswith("pkg:deb/"):
-                    found.debian[unquote(name.rpartition("/")[2])] = version
+                    found.debian.add((unquote(name.rpartition("/")[2]), version))
                 elif name.startswith("pkg:pypi/"):
-                    found.python[normalized(unquote(name.rpartition("/")[2]))] = version
+                    found.python.add((normalized(unquote(name.rpartition("/")[2])), version))
     return found
 
 

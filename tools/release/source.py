@@ -53,7 +53,7 @@ def take(into: Path, *, version: str = "", allow_dirty: bool = False, root: Path
             "and the version says so"
         )
     if changed:
-        _copy_tree(root, into)
+        copy_tree(root, into)
     else:
         _copy_commit(root, into)
     own = own_version(into)
@@ -96,6 +96,17 @@ def commit_time(root: Path = ROOT) -> int:
     return int(os.environ.get("SOURCE_DATE_EPOCH") or _git(root, "log", "-1", "--format=%ct"))
 
 
+def copy_tree(root: Path, into: Path) -> None:
+    """Every file of the working tree that git does not ignore, committed or not."""
+    for name in _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
+        path = root / name
+        if name and path.is_file():  # what is deleted but not committed is listed too
+            copy = into / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+            copy.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
+
+
 def _write_version(root: Path, version: Version) -> None:
     file = root / VERSION_FILE
     file.write_text(_VERSION.sub(f'__version__ = "{version}"', file.read_text()))
@@ -110,16 +121,6 @@ def _copy_commit(root: Path, into: Path) -> None:
     packed = _git_bytes(root, "-c", "tar.umask=0022", "archive", "--format=tar", "HEAD")
     with tarfile.open(fileobj=BytesIO(packed)) as files:
         files.extractall(into, filter="tar")
-
-
-def _copy_tree(root: Path, into: Path) -> None:
-    for name in _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
-        path = root / name
-        if name and path.is_file():  # what is deleted but not committed is listed too
-            copy = into / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, copy)
-            copy.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
 
 
 def _git(root: Path, *args: str) -> str:

@@ -53,11 +53,11 @@ def _artefact_problems(artefact: record.Artefact, folder: Path) -> Iterator[str]
         yield from wheel.wheel_problems(folder / artefact.file)
 
 
-def _differences(what: str, there: dict[str, str], listed: dict[str, str]) -> Iterator[str]:
-    for name in sorted(there.keys() | listed.keys()):
-        if there.get(name) != listed.get(name):
-            has, says = there.get(name, "none"), listed.get(name, "none")
-            yield f"{what} {name}: {has} is in it, its SBOM lists {says}; is syft too old for it?"
+def _differences(what: str, there: set[tuple[str, str]], listed: set[tuple[str, str]]) -> Iterator[str]:
+    for name, version in sorted(there - listed):
+        yield f"{what} {name} {version} is in it, but not in its SBOM; is syft (tools/modules/syft) too old for it?"
+    for name, version in sorted(listed - there):
+        yield f"{what} {name} {version} is in its SBOM, but not in it; make the release anew"
 
 
 def _fit(release: record.Release, folder: Path, say: Say) -> Iterator[str]:

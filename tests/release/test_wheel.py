@@ -1,0 +1,119 @@
+"""The wheel: the same bytes from the same source, all rooms and nothing else in it, and a light install that works."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from release import source, wheel
+from release.errors import Refused
+
+SERVERS = ("torch", "fastapi", "uvicorn", "numpy", "kubernetes", "prometheus-client", "nvidia-ml-py")
+
+
+@pytest.fixture(scope="module")
+def built(taken: source.Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("built")
+    wheel.build(taken, folder)
+    return folder
+
+
+def uv(*args: str) -> str:
+    env = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    done = subprocess.run(["uv", *args], capture_output=True, text=True, timeout=110, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_built_twice_the_bytes_are_the_same(
+    built: Path, taken: source.Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = tmp_path / "elsewhere"
+    shutil.copytree(taken.root, again)
+    for path in again.rglob("*"):
+        os.utime(path, (1e9, 1e9))  # what a file's date is does not matter
+    wheel.build(source.Source(again, taken.version, taken.commit, taken.epoch), tmp_path)
+    for kind in (wheel.wheel_file, wheel.sdist_file):
+        assert kind(built).name == kind(tmp_path).name
+        assert kind(built).read_bytes() == kind(tmp_path).read_bytes()
+
+
+def test_all_rooms_are_in_the_wheel_and_nothing_else(built: Path, taken: source.Source) -> None:
+    file = wheel.wheel_file(built)
+    assert wheel.wheel_problems(file) == []
+    assert wheel.wheel_version(file) == str(taken.version)
+    with zipfile.ZipFile(file) as packed:
+        names = {name for name in packed.namelist() if ".dist-info/" not in name}
+    wanted = {
+        str(path.relative_to(taken.root / folder))
+        for folder in ("operator", "api", "trainer-image")
+        for room in wheel.ROOMS
+        for path in (taken.root / folder / room).rglob("*")
+        if path.is_file()
+    }
+    assert names == wanted
+    assert not [name for name in names if "test" in name]
+
+
+def test_the_sdist_has_what_a_build_and_its_tests_need(built: Path, tmp_path: Path) -> None:
+    wheel.unpack(wheel.sdist_file(built), tmp_path)
+    (root,) = tmp_path.iterdir()
+    for name in ("pyproject.toml", "LICENSE", "tests/release/test_wheel.py", "helm/stoker/Chart.yaml", "Dockerfile"):
+        assert (root / name).is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("stoker_worker/start.sh", "stoker_worker/start.sh is missing"),
+        ("stoker_api/py.typed", "stoker_api/py.typed is missing"),
+        ("+tests/__init__.py", "tests does not belong into it"),
+    ],
+)
+def test_a_wheel_that_lacks_or_adds_something_is_told(built: Path, tmp_path: Path, change: str, told: str) -> None:
+    copy = tmp_path / wheel.wheel_file(built).name
+    with zipfile.ZipFile(wheel.wheel_file(built)) as whole, zipfile.ZipFile(copy, "w") as other:
+        for name in whole.namelist():
+            if name != change:
+                other.writestr(name, whole.read(name))
+        if change.startswith("+"):
+            other.writestr(change[1:], "")
+    assert wheel.wheel_problems(copy) == [told]
+
+
+def test_without_uv_it_says_so(taken: source.Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Refused, match="pip install uv"):
+        wheel.build(taken, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_bare_install_is_the_client_and_light(built: Path, tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    uv("venv", "--quiet", "--python", sys.executable, str(venv))
+    uv("pip", "install", "--quiet", "--python", str(venv), str(wheel.wheel_file(built)))
+    has = {line.partition("==")[0] for line in uv("pip", "freeze", "--python", str(venv)).splitlines()}
+    assert {"stoker", "click", "httpx", "pydantic"} <= {name.partition(" @")[0] for name in has}
+    assert not has & set(SERVERS)
+    said = subprocess.run([venv / "bin/stoker", "--version"], capture_output=True, text=True, timeout=30, cwd=tmp_path)
+    assert said.returncode == 0 and wheel.wheel_version(wheel.wheel_file(built)) in said.stdout, said.stderr
+    worker = "import stoker_worker.bundle as b, tempfile; b.install(tempfile.mkdtemp())"
+    done = subprocess.run([venv / "bin/python", "-c", worker], capture_output=True, text=True, timeout=30, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_every_extra_resolves(built: Path, taken: source.Source) -> None:
+    extras = tomllib.loads((taken.root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = f"stoker[{','.join(extras)}] @ {wheel.wheel_file(built).as_uri()}"
+    said = uv("pip", "install", "--dry-run", "--reinstall", "--python", sys.executable, "--system", asked)
+    for name in ("torch", "fastapi", "numpy", "kubernetes"):
+        assert f" + {name}==" in said, said
