@@ -12,8 +12,10 @@ import yaml
 from click.testing import CliRunner, Result
 
 from stoker.cli.main import _COMMANDS, cli
+from stoker.spec.code import CodeManifest
 
 JOBS = "/v1/projects/default/jobs"
+EMPTY = CodeManifest(files=()).digest()  # of the folder tests start in
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ def test_a_command_line_becomes_a_job(stoker: Any, script: Any, make_job: Any, t
             "stop": {"maxDuration": "2h"},
             "trainer": {
                 "command": [sys.executable, "train.py", "--lr", "0.1", "-v"],
-                "workingDir": str(Path.cwd()),
+                "code": EMPTY,
             },
         },
     }
@@ -91,16 +93,17 @@ def test_on_another_machine_the_words_stay_as_they_are(
     monkeypatch.setattr(Endpoint, "loopback", property(lambda _: False))
     script.on("POST", JOBS, script.json(make_job(), 201))
     assert CliRunner().invoke(cli, ["--server", script.url, "submit", "--", "python", "x.py"]).exit_code == 0
-    assert script.posted[0].body == {"spec": {"trainer": {"command": ["python", "x.py"]}}}
+    assert script.posted[0].body == {"spec": {"trainer": {"command": ["python", "x.py"], "code": EMPTY}}}
 
 
 def test_a_cluster_behind_a_port_forward_is_not_this_machine(stoker: Any, script: Any, make_job: Any) -> None:
     script.on("POST", JOBS, script.json(make_job(), 201))
     script.on("GET", "/version", script.json({"version": "1", "apiVersion": "stoker.dev/v1alpha1", "mode": "Cluster"}))
     assert stoker("submit", "--", "no-such-program-here", "x.py").exit_code == 0
-    assert script.posted[-1].body == {"spec": {"trainer": {"command": ["no-such-program-here", "x.py"]}}}
+    trainer = {"command": ["no-such-program-here", "x.py"], "code": EMPTY}
+    assert script.posted[-1].body == {"spec": {"trainer": trainer}}
     assert stoker("submit", "--image", "registry.example/train:1", "--", "python", "x.py").exit_code == 0
-    trainer = {"command": ["python", "x.py"], "image": "registry.example/train:1"}
+    trainer = {"command": ["python", "x.py"], "image": "registry.example/train:1", "code": EMPTY}
     assert script.posted[-1].body == {"spec": {"trainer": trainer}}
 
 

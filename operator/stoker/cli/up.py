@@ -193,7 +193,7 @@ class _Up:
             f"stoker: ready at {self._url}\n"
             f"  token  {token_file}\n"
             f"  offers {' and '.join(offers)}, {cpus} CPUs, {memory} memory\n"
-            f"  try    stoker run --gpus {1 if gpus else 0} -- python -c 'print(42)'",
+            f"  try    stoker run --gpus {1 if gpus else 0} --no-code -- python -c 'print(42)'",
             err=True,
         )
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +12,7 @@ from stoker.cli.client import Client, named
 from stoker.cli.errors import ApiError, BadInput, StokerError
 from stoker.cli.manifest import Manifest, override, read_manifests
 
+from .code import place_commands
 from .common import connected, job_argument, output_option
 
 # Everything after the first word that is no option is the user's command, `--` or not.
@@ -42,6 +41,8 @@ def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "-e", "--env", "env", multiple=True, metavar="K=V", help="A variable; K alone passes yours on."
             ),
+            click.option("--code", metavar="FOLDER", help="The folder to ship with the command. [default: this one]"),
+            click.option("--no-code", is_flag=True, help="Ship nothing: run the command where it is."),
             click.option("--image", help="The container image to run the command in; on a cluster."),
             click.option("--runtime", help="The TrainingRuntime to run in; on a cluster."),
             click.option("--ttl", metavar="DURATION", help="Delete the job this long after its end, for example 7d."),
@@ -63,14 +64,18 @@ def run(client: Client, **given: Any) -> None:
     stoker run -f examples/digits.yaml --set spec.trainer.config.epochs=5
     stoker run --gpus 1 -- python train.py --lr 0.1
 
+    With a command the current folder is shipped, without what .gitignore and .stokerignore leave out; each worker
+    starts in a copy of its own (docs/code.md).
+
     Ctrl-C detaches: the job goes on. Leaves with the job's exit code: 0 if it succeeded, the command's own if that
     failed, 130 if it was cancelled (or you detached), else 1.
     """
     from stoker.cli.tracking import track
 
-    manifests = _manifests(client, given)
+    manifests = _manifests(given)
     if len(manifests) > 1:
         raise BadInput("run follows one job; `stoker submit` takes several")
+    _place(client, manifests, given)
     job = _send(client, manifests[0], given, 0)
     click.echo(f"submitted {job.metadata.name}", err=True)
     click.get_current_context().exit(track(client, job))
@@ -82,11 +87,16 @@ def run(client: Client, **given: Any) -> None:
 @output_option("name", "json", "yaml")
 @connected
 def submit(client: Client, dry_run: bool, form: str, **given: Any) -> None:
-    """Submit jobs, from files or as a command, and print their names."""
+    """Submit jobs, from files or as a command, and print their names.
+
+    With a command the current folder is shipped, as `run` does. A dry run checks the folder too, but sends nothing.
+    """
     from stoker.cli.output import echo_data
 
+    manifests = _manifests(given)
+    _place(client, manifests, given, dry_run=dry_run)
     jobs = []
-    for number, manifest in enumerate(_manifests(client, given)):
+    for number, manifest in enumerate(manifests):
         job = _send(client, manifest, given, number, dry_run=dry_run)
         jobs.append(job)
         if form == "name":
@@ -106,7 +116,7 @@ def follow(client: Client, job: str, tail: int | None) -> None:
     click.get_current_context().exit(track(client, client.get(job), tail=tail))
 
 
-def _manifests(client: Client, given: dict[str, Any]) -> list[Manifest]:
+def _manifests(given: dict[str, Any]) -> list[Manifest]:
     """What to submit, options and overrides carried out."""
     files, command = given["files"], given["command"]
     if bool(files) == bool(command):
@@ -119,42 +129,12 @@ def _manifests(client: Client, given: dict[str, Any]) -> list[Manifest]:
         manifests = [manifest for path in files for manifest in read_manifests(path)]
     for manifest in manifests:
         _apply(manifest.body, given)
-    if any(_is_command(manifest.body["spec"]) for manifest in manifests) and _on_this_machine(client):
-        for manifest in manifests:
-            _make_local(manifest.body["spec"])
     return manifests
 
 
-def _on_this_machine(client: Client) -> bool:
-    """The server is a `stoker up` of this machine; a cluster's may be here by a port-forward, its workers are not."""
-    if client.endpoint.local or not client.endpoint.loopback:
-        return client.endpoint.local
-    try:
-        return client.version().mode != "Cluster"
-    except ApiError:
-        return True
-
-
-def _is_command(spec: Any) -> bool:
-    """A command that means this machine's program, if the server is here."""
-    trainer = spec.get("trainer") if isinstance(spec, dict) else None
-    return isinstance(trainer, dict) and "command" in trainer and not {"workingDir", "image"} & trainer.keys()
-
-
-def _make_local(spec: Any) -> None:
-    """On this very machine, a command means the user's own program and folder; elsewhere the words as they stand."""
-    if not _is_command(spec):
-        return
-    trainer = spec["trainer"]
-    command = trainer["command"]
-    if not isinstance(command, list) or not command or not isinstance(command[0], str):
-        return  # a recipe, or something the server refuses in better words
-    found = shutil.which(command[0])
-    if found is None:
-        raise BadInput(f"there is no program {command[0]!r} here; give its path, or install it")
-    # abspath, not resolve(): a virtual environment's python is a link, and is only itself by that name.
-    trainer["command"] = [os.path.abspath(found), *command[1:]]  # noqa: PTH100
-    trainer["workingDir"] = str(Path.cwd())
+def _place(client: Client, manifests: list[Manifest], given: dict[str, Any], *, dry_run: bool = False) -> None:
+    specs = [manifest.body["spec"] for manifest in manifests]
+    place_commands(client, specs, folder=given["code"], no_code=given["no_code"], dry_run=dry_run)
 
 
 def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:

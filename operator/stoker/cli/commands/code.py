@@ -1,0 +1,155 @@
+"""What a command means where it will run: the code it is shipped with, and which program its first word is.
+
+Owns `--code` and `--no-code`. Called by `submit.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stoker.cli.errors import ApiError, BadInput
+
+if TYPE_CHECKING:
+    from stoker.cli.client import Client
+    from stoker.cli.code.bundle import Bundle
+
+_SHOW_PROGRESS_FROM_BYTES = 1 << 20
+
+
+def place_commands(
+    client: Client, specs: Sequence[Any], *, folder: str | None, no_code: bool, dry_run: bool = False
+) -> None:
+    """Ship the folder that goes with the commands among `specs`, and write into them where they start.
+
+    A job that names `workingDir` or `code` is left as it is, unless `folder` is named. A dry run sends no code, and so
+    leaves `code` out: the server would not know it.
+    """
+    if folder is not None and no_code:
+        raise BadInput("give either --code FOLDER or --no-code")
+    trainers = [trainer for spec in specs if (trainer := _command_of(spec)) is not None]
+    if folder is not None and not trainers:
+        raise BadInput("--code goes with a command; a recipe brings its own code")
+    if folder is not None and any("code" in trainer for trainer in trainers):
+        raise BadInput("the file names trainer.code already; leave out either that or --code")
+    shipped = [t for t in trainers if folder is not None or (not no_code and not {"workingDir", "code"} & t.keys())]
+    bundle = None
+    if shipped:
+        bundle = _read(folder or _here())
+        for trainer in shipped:
+            _check_program(trainer, bundle)
+    if any("image" not in trainer for trainer in trainers) and _on_this_machine(client):
+        for trainer in trainers:
+            _make_local(trainer, bundle if any(trainer is one for one in shipped) else None)
+    if bundle is None:
+        return
+    if dry_run:
+        click.echo(f"code: {_says(bundle)} (dry run: not sent, and not in the job shown)", err=True)
+        return
+    _send(client, bundle)
+    for trainer in shipped:
+        trainer["code"] = bundle.digest
+
+
+def _command_of(spec: Any) -> dict[str, Any] | None:
+    """The trainer of a job that runs a command; one that is no list of words the server refuses in better words."""
+    trainer = spec.get("trainer") if isinstance(spec, dict) else None
+    command = trainer.get("command") if isinstance(trainer, dict) else None
+    is_one = isinstance(command, list) and command and all(isinstance(word, str) for word in command) and command[0]
+    return trainer if is_one else None
+
+
+def _on_this_machine(client: Client) -> bool:
+    """The server is a `stoker up` of this machine; a cluster's may be here by a port-forward, its workers are not."""
+    if client.endpoint.local or not client.endpoint.loopback:
+        return client.endpoint.local
+    try:
+        return client.version().mode != "Cluster"
+    except ApiError:
+        return True
+
+
+def _make_local(trainer: dict[str, Any], bundle: Bundle | None) -> None:
+    """On this very machine, a command means the user's own program, and without code the user's own folder too."""
+    with_code = bundle is not None or "code" in trainer
+    if "image" in trainer or ("workingDir" in trainer and not with_code):
+        return
+    program = trainer["command"][0]
+    if with_code and "/" in program and (bundle is None or _in_bundle(trainer, bundle) is not None):
+        return
+    found = shutil.which(program)
+    if found is None:
+        raise BadInput(f"there is no program {program!r} here; give its path, or install it")
+    # abspath, not resolve(): a virtual environment's python is a link, and is only itself by that name.
+    trainer["command"] = [os.path.abspath(found), *trainer["command"][1:]]  # noqa: PTH100
+    if not with_code:
+        trainer["workingDir"] = _here()
+
+
+def _in_bundle(trainer: dict[str, Any], bundle: Bundle) -> str | None:
+    """The path of the program within the code, if that is where it is."""
+    program, start = trainer["command"][0], trainer.get("workingDir", "")
+    if "/" not in program or not isinstance(start, str):
+        return None
+    path = posixpath.normpath(posixpath.join(start, program))
+    return path if path in bundle.by_path else None
+
+
+def _check_program(trainer: dict[str, Any], bundle: Bundle) -> None:
+    """Say before anything is sent what would else be the end of every attempt."""
+    path = _in_bundle(trainer, bundle)
+    if path is None:
+        return
+    file = bundle.by_path[path]
+    if file.sha256 is not None and not file.executable:
+        raise BadInput(f"{path} can't be executed; run `chmod +x {path}`, or name its interpreter before it")
+
+
+def _here() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise BadInput("the current folder was removed; change into another") from None
+
+
+def _read(folder: str) -> Bundle:
+    from stoker.cli.code.bundle import read_folder
+
+    return read_folder(folder)
+
+
+def _send(client: Client, bundle: Bundle) -> None:
+    from stoker.cli.code.sizes import size_text
+
+    with _progress(bundle) as progress:
+        sent = client.send_code(bundle, progress=progress)
+    click.echo(f"code: {_says(bundle)} ({f'{size_text(sent)} sent' if sent else 'nothing sent'})", err=True)
+
+
+def _says(bundle: Bundle) -> str:
+    from stoker.cli.code.sizes import files_text, size_text
+
+    return f"{files_text(len(bundle.manifest.files))}, {size_text(bundle.manifest.total_bytes)}"
+
+
+@contextlib.contextmanager
+def _progress(bundle: Bundle) -> Iterator[Callable[[int, int], object] | None]:
+    """A bar on standard error, for a folder that takes a while and for people who watch."""
+    if bundle.manifest.total_bytes < _SHOW_PROGRESS_FROM_BYTES or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+
+    columns = ("sending code", BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
