@@ -1,6 +1,6 @@
 """The api's world on a real Kubernetes: projects `alpha` and `beta` are namespaces, people are service accounts.
 
-The api runs as an account of its own with just the permissions its ClusterRole below lists; the tests play operator and
+The api runs as an account of its own with just the permissions that the chart gives it; the tests play operator and
 kubelet as the cluster's administrator. Called by conftest.py.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from chart import rights
 from stoker.kube.client import MERGE_PATCH, Call, KubeClient
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
@@ -90,17 +91,7 @@ SETUP: list[dict[str, Any]] = [
         _rule(STOKER, ["queues", "trainingruntimes", "gpunodes"], ["list"]),
         {"nonResourceURLs": ["/metrics"], "verbs": ["get"]},
     ),
-    _role(
-        "api",
-        _rule(STOKER, ["trainingjobs"], ALL_VERBS),
-        _rule(STOKER, ["trainingjobs/status"], ["patch"]),
-        _rule(STOKER, ["queues", "trainingruntimes"], ALL_VERBS),
-        _rule("", ["nodes", "pods", "events"], ["get", "list", "watch"]),
-        _rule("", ["events"], ["create"]),
-        _rule("", ["pods/log"], ["get"]),
-        _rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
-        _rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
-    ),
+    _role("api", *rights.rules("api")),
     *(_binding("looks", who) for who in ("alice", "bob", "reader")),
     _binding("user", "alice", "alpha"),
     _binding("user", "bob", "beta"),

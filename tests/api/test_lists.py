@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_walking_pages_while_jobs_come_and_go(before, wanted, limit, meanwhile):
         if job.key not in cache.objects:
             cache.put(job)
     steady = dict(cache.objects)
-    after, met, changes = None, [], iter(meanwhile)
+    after, met, changes, numbers = None, [], iter(meanwhile), itertools.count()
     while True:
         page, after = index.page(wanted, after=after, limit=limit)
         assert len(page) <= limit and (after is None or len(page) == limit)
@@ -100,8 +101,9 @@ def test_walking_pages_while_jobs_come_and_go(before, wanted, limit, meanwhile):
                     key = sorted(cache.objects)[change % len(cache.objects)]
                     cache.drop(key)
                     steady.pop(key, None)
-            elif change.key not in cache.objects:  # a job comes, anywhere in the order
-                cache.put(change)
+            elif change.key not in cache.objects:  # a job comes, anywhere in the order; never one that has gone
+                metadata = change.metadata.model_copy(update={"uid": f"new-{next(numbers)}"})
+                cache.put(change.model_copy(update={"metadata": metadata}))
             else:  # a job changes its phase, but never its place
                 old = cache.objects[change.key]
                 cache.put(old.model_copy(update={"status": change.status}))

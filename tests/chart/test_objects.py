@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
 
-from chart import rendering
+from chart import rendering, rights
 from testbed.cluster import Cluster
 from testbed.errors import BedError
 
@@ -185,6 +185,14 @@ def test_a_budget_never_blocks_a_drain(replicas: int) -> None:
     budgets = of_kind({"operator": {"replicas": replicas}}, "PodDisruptionBudget")
     assert len(budgets) == (1 if replicas > 1 else 0)
     assert all(one["spec"]["maxUnavailable"] < replicas for one in budgets)
+
+
+@pytest.mark.parametrize("whose", ["operator", "leader", "api"])
+def test_rights_that_other_tests_run_with_are_the_charts(whose: Literal["operator", "leader", "api"]) -> None:
+    """tests/kube runs the operator, tests/api the api, with these and no others."""
+    kind = "Role" if whose == "leader" else "ClusterRole"
+    [role] = [one for one in of_kind({}, kind) if one["metadata"]["name"] == f"stoker-{whose}"]
+    assert role["rules"] == rights.rules(whose)
 
 
 def _selectors(one: dict[str, Any]) -> Iterator[dict[str, str]]:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from stoker.controller.jobs import PODS_BY_JOB, job_of
@@ -34,6 +35,8 @@ from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import SystemClock
 from stoker.store.port import NotFound, StoreError
 from testbed.cluster import Cluster
+
+from .operator_account import operators_kubeconfig
 
 SETTINGS = Settings(
     start_timeout_s=30,
@@ -144,16 +147,20 @@ class Kubelet:
 class World:
     """One namespace, its nodes, an operator that can be taken away and put back."""
 
-    def __init__(self, client: KubeClient, store: KubeStore, cluster: Cluster, project: str) -> None:
+    def __init__(
+        self, client: KubeClient, store: KubeStore, cluster: Cluster, project: str, operators: KubeStore, config: Path
+    ) -> None:
+        """`operators`, `config`: the operator's own store and kubeconfig, with the rights that the chart gives it."""
         self.client, self.store, self.cluster, self.project = client, store, cluster, project
+        self.operators, self.operators_config = operators, config
         self.settings, self.images = SETTINGS, IMAGES
         clock = SystemClock()
-        self.jobs = WatchCache(store, JOBS, clock=clock)
-        self.queues = WatchCache(store, QUEUES, clock=clock)
-        self.nodes = WatchCache(store, NODES, clock=clock)
-        self.runtimes = WatchCache(store, RUNTIMES, clock=clock)
-        self.pods = WatchCache(store, PODS, clock=clock, indexes={PODS_BY_JOB: job_of})
-        self.others = WatchCache(store, OTHER_PODS, clock=clock)
+        self.jobs = WatchCache(operators, JOBS, clock=clock)
+        self.queues = WatchCache(operators, QUEUES, clock=clock)
+        self.nodes = WatchCache(operators, NODES, clock=clock)
+        self.runtimes = WatchCache(operators, RUNTIMES, clock=clock)
+        self.pods = WatchCache(operators, PODS, clock=clock, indexes={PODS_BY_JOB: job_of})
+        self.others = WatchCache(operators, OTHER_PODS, clock=clock)
         self.kubelet = Kubelet(store, self.pods)
         self.pods.subscribe(self.kubelet.watch)
         self.operator: Operator
@@ -162,7 +169,7 @@ class World:
 
     def start(self) -> None:
         self.operator = Operator(
-            self.store,
+            self.operators,
             jobs=self.jobs,
             queues=self.queues,
             nodes=self.nodes,
@@ -272,8 +279,12 @@ class World:
 async def operator_world(cluster: Cluster, project: str, *, operate: bool = True) -> AsyncIterator[World]:
     """A running world, with or without an operator of its own. At its end nothing of it is left to disturb the next."""
     clock = SystemClock()
-    async with KubeClient.from_config(kubeconfig=cluster.kubeconfig, clock=clock) as client:
-        world = World(client, KubeStore(client, clock), cluster, project)
+    config = await asyncio.to_thread(operators_kubeconfig, cluster, project)
+    async with (
+        KubeClient.from_config(kubeconfig=cluster.kubeconfig, clock=clock) as client,
+        KubeClient.from_config(kubeconfig=config, clock=clock) as own,
+    ):
+        world = World(client, KubeStore(client, clock), cluster, project, KubeStore(own, clock), config)
         caches = (world.jobs, world.queues, world.nodes, world.pods, world.runtimes, world.others)
         tasks = [asyncio.create_task(cache.run()) for cache in caches]
         for cache in caches:

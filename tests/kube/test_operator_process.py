@@ -32,7 +32,7 @@ class Process:
         arguments = (
             *("--image", "stoker:test", "--trainer-image", "trainer:test", "--host", "127.0.0.1", "--port", "0"),
             *("--namespace", self._world.project, "--identity", self.identity, "--log-format", "json"),
-            *("--kubeconfig", str(self._world.cluster.kubeconfig)),
+            *("--kubeconfig", str(self._world.operators_config)),
         )
         with self._log.open("w") as out:
             self._process = await asyncio.create_subprocess_exec(

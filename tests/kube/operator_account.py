@@ -1,0 +1,47 @@
+"""The operator's own account on a test's cluster: with the rights that the chart gives it, and no others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from chart import rights
+from testbed.cluster import Cluster
+
+NAME = "operator-of-the-chart"
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def operators_kubeconfig(cluster: Cluster, project: str) -> Path:
+    """A kubeconfig of an account in `project`, which holds its lease too."""
+    subject = [{"kind": "ServiceAccount", "name": NAME, "namespace": project}]
+    objects = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME, "namespace": project}},
+        _role("ClusterRole", {"name": NAME}, rights.rules("operator")),
+        _binding("ClusterRole", {"name": f"{NAME}-{project}"}, subject),
+        _role("Role", {"name": NAME, "namespace": project}, rights.rules("leader")),
+        _binding("Role", {"name": NAME, "namespace": project}, subject),
+    ]
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    token = cluster.kubectl("create", "token", NAME, "-n", project, "--duration=2h").strip()
+    for one in config["users"]:
+        one["user"] = {"token": token}
+    path = cluster.kubeconfig.with_name(f"{NAME}-{project}.kubeconfig")
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def _role(kind: str, metadata: dict[str, str], rules: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": metadata, "rules": rules}
+
+
+def _binding(kind: str, metadata: dict[str, str], subjects: list[dict[str, str]]) -> dict[str, Any]:
+    role = {"apiGroup": _RBAC, "kind": kind, "name": NAME}
+    return {
+        "apiVersion": f"{_RBAC}/v1", "kind": f"{kind}Binding", "metadata": metadata, "roleRef": role,
+        "subjects": subjects,
+    }  # fmt: skip

@@ -1,0 +1,22 @@
+"""What operator and api may do, as the chart's templates say it: for tests that run them with just that, without helm.
+
+The rules stand in the templates as plain YAML. Held against what helm renders by tests/chart.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import yaml
+
+from .rendering import CHART
+
+FILES = {"operator": "operator/rbac.yaml", "leader": "operator/rbac-leader.yaml", "api": "api/rbac.yaml"}
+_NAME = '{{ include "stoker.fullname" . }}'
+
+
+def rules(whose: Literal["operator", "leader", "api"]) -> list[dict[str, Any]]:
+    """Of its role, in an installation called `stoker`."""
+    text = (CHART / "templates" / FILES[whose]).read_text().replace(_NAME, "stoker")
+    found: list[dict[str, Any]] = yaml.safe_load(text.partition("\nrules:\n")[2].partition("\n---\n")[0])
+    return found
