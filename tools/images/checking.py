@@ -59,6 +59,10 @@ _IDENTITY = (
     "try: open('/opt/stoker/x', 'w')\n"
     "except OSError as e: print('root:', e.strerror)"
 )
+_ROOTS = (
+    "import os; print(*[path for path in ('/root', '/app', '/app/private') if not os.access(path, os.R_OK)]);"
+    " assert os.environ['HOME'] == '/root' and not os.access('/app', os.W_OK)"
+)
 _BYTECODE = (
     "import os, sys; own = [getattr(m, '__cached__', None) for m in list(sys.modules.values())];"
     " missing = [p for p in own if isinstance(p, str) and not os.path.exists(p)];"
@@ -96,6 +100,10 @@ STARTS: dict[str, tuple[Start, ...]] = {
         Start("NCCL is there", ("python", "-c", "import torch.distributed as d; print(d.is_nccl_available())"), "True"),
     ),
     "foreign-python": (Start("Python alone", ("python3", "-c", "print('here')"), "here"),),
+    "foreign-root": (
+        Start("its program is read", ("python3", "train.py"), "the image has its own train.py"),
+        Start("its folders are root's", ("python3", "-c", _ROOTS), "/root /app/private"),
+    ),
     "foreign-busybox": (Start("no Python", ("sh", "-c", "command -v python3 || echo none"), "none"),),
 }
 _UNWANTED = {
