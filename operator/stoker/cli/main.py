@@ -36,6 +36,8 @@ _COMMANDS = {
     "why": _Entry("Jobs", "show", "Say why a job is where it is, and what would start it."),
     "logs": _Entry("Jobs", "streams", "Print what a job's worker printed."),
     "events": _Entry("Jobs", "streams", "Print what happened to a job."),
+    "exec": _Entry("Jobs", "sessions", "Run a command in one of a job's workers."),
+    "port-forward": _Entry("Jobs", "sessions", "Reach ports of one of a job's workers."),
     "cancel": _Entry("Jobs", "act", "Stop jobs for good."),
     "suspend": _Entry("Jobs", "act", "Save and stop jobs until they are resumed."),
     "resume": _Entry("Jobs", "act", "Let suspended jobs run on."),
@@ -45,6 +47,9 @@ _COMMANDS = {
     "token": _Entry("Other", "tokens", "Make, list and revoke tokens for the server of a data folder."),
     "completion": _Entry("Other", "completion", "Print a shell's completion script."),
 }
+
+_FUNCTIONS = {"exec": "exec_", "port-forward": "port_forward"}
+"""Commands whose names no function can have."""
 
 
 class StokerGroup(click.Group):
@@ -57,7 +62,7 @@ class StokerGroup(click.Group):
         entry = _COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        found = getattr(import_module(f"stoker.cli.commands.{entry.module}"), cmd_name)
+        found = getattr(import_module(f"stoker.cli.commands.{entry.module}"), _FUNCTIONS.get(cmd_name, cmd_name))
         assert isinstance(found, click.Command)
         return found
 

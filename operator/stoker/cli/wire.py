@@ -173,21 +173,7 @@ class Wire:
         raise problem
 
     def _problem(self, response: httpx.Response) -> ApiError:
-        """The refusal as RFC 9457 gives it, or what can be said of an answer that is no problem document."""
-        try:
-            found = response.json()
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            return ApiError(response.status_code, NOT_STOKER, self._not_stoker(response))
-        errors = found.get("errors")
-        faults = tuple(
-            Fault(str(error.get("pointer", "")), str(error.get("detail", "")))
-            for error in (errors if isinstance(errors, list) else [])
-            if isinstance(error, dict)
-        )
-        detail = str(found.get("detail") or found.get("title") or "")
-        return ApiError(response.status_code, str(found.get("code") or "Unknown"), detail, faults, found)
+        return refusal(response.status_code, response.content, self.endpoint.url)
 
     def _json(self, response: httpx.Response) -> Any:
         if response.status_code == 204 or not response.content:
@@ -195,12 +181,30 @@ class Wire:
         try:
             return response.json()
         except json.JSONDecodeError:
-            raise ApiError(response.status_code, NOT_STOKER, self._not_stoker(response)) from None
+            status = response.status_code
+            raise ApiError(status, NOT_STOKER, _not_stoker(status, self.endpoint.url)) from None
 
-    def _not_stoker(self, response: httpx.Response) -> str:
-        return (
-            f"{self.endpoint.url} answers HTTP {response.status_code}, but not as Stoker does; is it the right address?"
-        )
+
+def refusal(status: int, content: bytes, url: str) -> ApiError:
+    """A refusal as RFC 9457 gives it, or what can be said of an answer that is no problem document."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        return ApiError(status, NOT_STOKER, _not_stoker(status, url))
+    errors = found.get("errors")
+    faults = tuple(
+        Fault(str(error.get("pointer", "")), str(error.get("detail", "")))
+        for error in (errors if isinstance(errors, list) else [])
+        if isinstance(error, dict)
+    )
+    detail = str(found.get("detail") or found.get("title") or "")
+    return ApiError(status, str(found.get("code") or "Unknown"), detail, faults, found)
+
+
+def _not_stoker(status: int, url: str) -> str:
+    return f"{url} answers HTTP {status}, but not as Stoker does; is it the right address?"
 
 
 def pause_s(tries: int, retry_after_s: float | None = None) -> float:

@@ -1,0 +1,1 @@
+"""Sessions with workers: `stoker exec` and `stoker port-forward`. docs/api.md has the messages."""
