@@ -144,6 +144,21 @@ def test_only_the_very_word_stops(status, body):
         assert reason.isprintable() and 0 < len(reason) <= 300
 
 
+@given(
+    BODIES | st.fixed_dictionaries({"stop": st.booleans(), "sessions": VALUES}).map(lambda d: json.dumps(d).encode())
+)
+def test_sessions_are_words_in_a_list_or_nothing(body):
+    told = []
+    AliveLane(Launch(ORDER), lambda why: None, told.append).hear(Answer(200, body, 0.0), 0.1)
+    try:
+        document = json.loads(body) if len(body) < 10_000 else None
+    except ValueError:
+        document = None
+    asked = document.get("sessions") if isinstance(document, dict) and isinstance(document.get("stop"), bool) else None
+    words = [one for one in asked if isinstance(one, str)] if isinstance(asked, list) else []
+    assert told == ([words] if words else [])
+
+
 def test_a_busy_api_is_asked_less_often():
     lane = AliveLane(Launch(ORDER), lambda why: None)
     for took_s, least, most in [(0.001, 4, 6.1), (0.3, 12, 18.1), (4.0, 24, 36.1)]:

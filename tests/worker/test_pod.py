@@ -104,6 +104,9 @@ def test_the_working_folder_is_the_jobs_else_the_images_else_the_outputs(tmp_pat
 
     monkeypatch.chdir("/")
     assert working_dir() == str(tmp_path / "o")
+    code = {"STOKER_CODE": "sha256:" + "0" * 64}
+    assert working_dir(**code) == str(tmp_path / "run" / "code")
+    assert working_dir(**code, STOKER_WORKING_DIR="a/b") == str(tmp_path / "run" / "code" / "a" / "b")
     assert working_dir(STOKER_WORKING_DIR="/srv") == "/srv"
     monkeypatch.chdir(tmp_path)
     assert working_dir() == str(tmp_path)
@@ -140,8 +143,73 @@ def test_a_volume_that_may_not_be_written_is_a_clear_end(pod_worker):
         )
         record = ExitRecord.model_validate_json((home / "stoker" / "words").read_bytes())
     assert worker.returncode == record.exit_code == 126
-    for words in ("Permission denied", "user 23456", "fsGroup"):
+    for words in ("Permission denied", "user 23456", "fsGroup", "belongs to user 0, group 0, mode 0755"):
         assert words in record.message and words in worker.stdout
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="makes folders of others")
+@pytest.mark.parametrize(
+    ("owner", "mode", "says"),
+    [
+        (
+            (4321, 4321),
+            0o700,
+            "user 4321, group 4321, mode 0700; this worker runs as user 0, group 0. In the security of",
+        ),
+        ((4321, 4321), 0o700, "set runAsUser: 4321; or fsGroup, for volumes that heed it"),
+        ((4321, 99), 0o2775, "set runAsUser: 4321 or fsGroup: 99"),
+        ((0, 99), 0o770, "set fsGroup: 99"),
+        ((0, 0), 0o755, "set fsGroup (volumes that heed it are given to that group), or change the folder's owner"),
+    ],
+)
+def test_what_is_said_of_a_foreign_volume_is_the_fix(tmp_path, owner, mode, says):
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    os.chown(volume, *owner)
+    volume.chmod(mode)
+    said = pod._whose(str(volume / "uid" / "checkpoints"))
+    assert said.startswith(f"{volume} belongs to user {owner[0]}") and says in said
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not os.access(PYTHON, os.X_OK), reason="needs root and a Python for everybody")
+def test_in_an_image_made_for_root_home_and_caches_can_be_written(pod_worker):
+    """As the user of *restricted*: what the image says of root's home is of no use, what it brings along stays."""
+    with tempfile.TemporaryDirectory() as place:
+        home = Path(place)
+        home.chmod(0o755)
+        install(str(home / "stoker"))
+        for name, mode in [("stoker", 0o777), ("volume", 0o777), ("root", 0o700), ("models", 0o755), ("mine", 0o777)]:
+            (home / name).mkdir(exist_ok=True)
+            (home / name).chmod(mode)
+        pod_worker.run_dir = home / "stoker" / "run"
+        image = {
+            "HOME": home / "root",
+            "XDG_CACHE_HOME": home / "root" / ".cache",
+            "TORCHINDUCTOR_CACHE_DIR": home / "root" / "inductor",
+            "TRITON_CACHE_DIR": "/proc/triton",
+            "MPLCONFIGDIR": home / "models" / "mpl",
+            "TORCH_HOME": home / "root" / "torch",
+            "HF_HOME": home / "models",
+            "NUMBA_CACHE_DIR": home / "mine" / "numba",
+        }
+        env = pod_worker.env(
+            PATH="/usr/bin:/bin",
+            STOKER_CHECKPOINT_DIR=home / "volume" / "c",
+            STOKER_OUTPUT_DIR=home / "volume" / "o",
+            STOKER_TERMINATION_LOG=home / "stoker" / "words",
+            **image,
+        )
+        worker = subprocess.run(
+            ["/bin/sh", str(home / "stoker" / "start"), "env"],
+            env=env, cwd="/", user=23456, group=23456, extra_groups=[], capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    seen = dict(line.split("=", 1) for line in worker.stdout.splitlines())
+    assert {name: seen[name] for name in image if name in seen} == {
+        "HOME": "/tmp",
+        "HF_HOME": str(home / "models"),
+        "NUMBA_CACHE_DIR": str(home / "mine" / "numba"),
+    }
+    assert seen["USER"] == seen["LOGNAME"] == "stoker"
 
 
 def test_a_checkpoint_folder_that_can_not_be_made_ends_the_worker_with_a_record(pod_worker, tmp_path):

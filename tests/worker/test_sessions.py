@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from stoker_worker import sessions
+from stoker_worker.bundle import build_zipapp
 
 from .conftest import family_of
 from .peer import END, OVER, RESIZE, STDIN, STDOUT, sha256
+from .podding import PYTHONS
+from .test_code import bundle_of, sends
 
 OPEN, DATA, SHUT, RESET = range(4)
 WAITS = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('done')"
@@ -435,6 +438,32 @@ def test_the_workers_end_resets_what_is_forwarded(entered):
     assert answers(peer, 1) == {1: (RESET, b"the worker has ended")}
     connection.close()
     server.close()
+
+
+# As it is shipped.
+
+
+@pytest.mark.parametrize("python", PYTHONS[:1] + PYTHONS[-1:], ids=lambda path: Path(path).parts[-3])
+def test_the_zipapp_serves_sessions_and_fetches_code_on_the_oldest_and_the_newest_python(
+    worker, log_api, tmp_path, python
+):
+    build_zipapp(str(tmp_path / "worker.pyz"))
+    digest, body = bundle_of({"run.sh": (b"#!/bin/sh\necho up; exit 3", "x")})
+    log_api.code = sends(body)
+    env = {"STOKER_CODE": digest, "STOKER_HOLD_SECONDS": "600"}
+    worker.order(
+        ["./run.sh"], env=env, workingDir=str(worker.folder / "code"), report={"url": log_api.url, "token": "wkr.x"}
+    )
+    worker.start(python=python, program=tmp_path / "worker.pyz")
+    worker.says("held for")
+    entered = Entered(worker, log_api)
+    assert entered.call().exec("sh", "-c", "ls; exit 7").rest() == (b"run.sh\n", b"", {"exitCode": 7, "message": ""})
+    peer = entered.call().exec("cat", tty=True)
+    peer.send(STDIN, b"x\n")
+    peer.until(STDOUT, b"x\r\nx\r\n")
+    worker.stop()
+    assert peer.rest()[2]["message"] == "the worker has ended"
+    assert worker.finish().exit_code == 3 and worker.family == []
 
 
 # In a pod.

@@ -37,6 +37,7 @@ def test_a_start_imports_little(tmp_path):
     modules = imported(sys.executable, build_folder(str(tmp_path / "run")), tmp_path)
     heavy = {"re", "enum", "json", "ctypes", "typing", "collections", "signal", "subprocess", "pathlib", "logging"}
     heavy |= {"threading", "http.client", "asyncio", "dataclasses", "stoker_worker.reporting"}
+    heavy |= {"stoker_worker.usercode", "stoker_worker.sessions", "stoker_worker.session", "socket", "hashlib"}
     assert "stoker_worker.supervisor" in modules
     assert not heavy & modules
 

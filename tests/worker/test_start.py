@@ -105,6 +105,13 @@ def test_a_bare_commands_end_is_its_own(pod_worker, stoker, bin_dir, tmp_path, s
     assert said.returncode == {"sleep": 0, "no-such-command": 127}.get(*argv[:1] or ["-"], 64)
 
 
+def test_code_can_not_be_fetched_without_a_python(pod_worker, stoker, bin_dir, tmp_path):
+    env = pod_worker.env(PATH=bin_dir, STOKER_CODE="sha256:abc")
+    said = run(["sh"], bare_start(stoker, tmp_path), ["env"], env)
+    assert (said.returncode, said.stdout) == (126, "")
+    assert "[stoker] the job's code sha256:abc can't be fetched without Python" in said.stderr
+
+
 @every_shell
 def test_an_old_python_is_passed_over(pod_worker, stoker, bin_dir, shell):
     old = bin_dir / "python3"
