@@ -42,7 +42,20 @@ def test_a_command_line_becomes_a_job(stoker: Any, script: Any, make_job: Any, t
     result = stoker(
         *("submit", "--gpus", "2", "-w", "3", "--queue", "q", "--priority", "5", "--cpu", "4", "--memory", "8Gi"),
         *("--runtime", "rdma", "--ttl", "7d"),
-        *("-e", "A=1=2", "-e", "HOST", "--max-duration", "2h", "--name", "n", "--idempotency-key", "k"),
+        *(
+            "-e",
+            "A=1=2",
+            "-e",
+            "HOST",
+            "--max-duration",
+            "2h",
+            "--hold",
+            "30m",
+            "--name",
+            "n",
+            "--idempotency-key",
+            "k",
+        ),
         *("--", sys.executable, "train.py", "--lr", "0.1", "-v"),
         env={"HOST": "box"},
     )
@@ -60,6 +73,7 @@ def test_a_command_line_becomes_a_job(stoker: Any, script: Any, make_job: Any, t
             "memory": "8Gi",
             "runtime": "rdma",
             "ttlAfterFinished": "7d",
+            "onFailure": {"hold": "30m"},
             "env": {"A": "1=2", "HOST": "box"},
             "stop": {"maxDuration": "2h"},
             "trainer": {

@@ -47,6 +47,7 @@ def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--runtime", help="The TrainingRuntime to run in; on a cluster."),
             click.option("--ttl", metavar="DURATION", help="Delete the job this long after its end, for example 7d."),
             click.option("--max-duration", metavar="DURATION", help="Stop after running this long, for example 2h."),
+            click.option("--hold", metavar="DURATION", help="Keep a failed worker this long, for `stoker exec`."),
             click.option("--idempotency-key", metavar="KEY", help="Submitting twice with one key makes one job."),
         ]
     ):
@@ -152,6 +153,8 @@ def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:
     spec.update({name: value for name, value in fields.items() if value is not None})
     if given["image"] is not None and isinstance(trainer := spec.setdefault("trainer", {}), dict):
         trainer["image"] = given["image"]
+    if given["hold"]:
+        spec["onFailure"] = {**(spec.get("onFailure") or {}), "hold": given["hold"]}
     if given["max_duration"]:
         spec["stop"] = {**(spec.get("stop") or {}), "maxDuration": given["max_duration"]}
     if given["env"]:
