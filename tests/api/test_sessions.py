@@ -42,10 +42,11 @@ def test_every_websocket_declares_its_access():
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_handshake_without_a_known_token_is_refused(served, path):
+async def test_a_handshake_without_a_known_token_is_refused(served, path, caplog):
     for headers in ({}, served.auth("garbage"), {"Authorization": "Basic YTpi"}):
         status, body = await refused(open_socket(served, url(path), headers))
         assert (status, body["code"]) == (401, "Unauthorized")
+    assert not [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
 
 
 @pytest.mark.parametrize("kind", ["exec", "portforward"])

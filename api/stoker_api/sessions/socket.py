@@ -60,6 +60,8 @@ class SessionSocket(WebSocketsSansIOProtocol):
     async def send(self, message: ASGISendEvent) -> None:
         self._sent_since = self._sent_since or message["type"] == "websocket.send"
         await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True  # by a refusal; uvicorn would log it as one that was left undone
 
     def shutdown(self) -> None:
         super().shutdown()
