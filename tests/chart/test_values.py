@@ -17,6 +17,7 @@ from chart import rendering
 from chart.leaves import Value, walk
 from chart.leaves import values as leaves
 from chart.values import ChartValues
+from release import versions
 from stoker import __version__
 
 from . import once
@@ -68,7 +69,8 @@ def test_values_yaml_is_the_models_defaults() -> None:
 
 def test_the_chart_is_of_this_version() -> None:
     about = yaml.safe_load((rendering.CHART / "Chart.yaml").read_text())
-    assert about["version"] == about["appVersion"] == __version__
+    version = versions.parse(__version__)
+    assert (about["version"], about["appVersion"]) == (versions.semver(version), versions.image_tag(version))
     assert about["kubeVersion"] == ">=1.32.0-0"
 
 

@@ -94,7 +94,7 @@ class Ingress(Values):
     host: MaybeHost = ""
     """The name people call the api by; needed."""
     annotations: Strings = {}
-    """Streams and sessions stay open: raise the controller's read time-out (nginx: proxy-read-timeout: "3600")."""
+    """Streams stay open, code comes in packs: raise time-outs and sizes (nginx: proxy-read-timeout, proxy-body-size)."""
     tls: IngressTls = IngressTls()
 
 

@@ -18,6 +18,8 @@ from testbed import build
 
 CHART = Path(__file__).resolve().parents[2] / "helm" / "stoker"
 RELEASE, NAMESPACE = "stoker", "stoker-system"
+# What the newest Kubernetes serves and the oldest does not.
+SERVED = ("admissionregistration.k8s.io/v1/MutatingAdmissionPolicy",)
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -27,7 +29,8 @@ class Refused(Exception):
 
 def rendered(values: Mapping[str, Any] | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE) -> str:
     """Everything that would be installed, as text, hooks too. Raises: Refused."""
-    return _helm("template", release, str(CHART), f"--namespace={namespace}", "--values=-", values=values)
+    known = [f"--api-versions={kind}" for kind in SERVED]
+    return _helm("template", release, str(CHART), f"--namespace={namespace}", "--values=-", *known, values=values)
 
 
 def objects(
