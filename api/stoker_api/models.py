@@ -132,8 +132,8 @@ class AliveWord(StopWord):
     """Somebody waits for this worker in these sessions (`/v1/report/sessions/{id}`); absent: nobody."""
 
 
-class LogHeld(StopWord):
-    """The answer to `POST /v1/report/log`."""
+class LogHeld(AliveWord):
+    """The answer to `POST /v1/report/log`: a worker that ships its log asks nothing else."""
 
     offset: int
     """How much of the worker's log is held without a gap: where the next piece is to begin."""

@@ -18,7 +18,7 @@ from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.faults import invalid_fields
 from stoker_api.jobs.wanted import unwanted, why_stop
-from stoker_api.models import AliveWord, LogHeld, ProgressReport, StopWord, WorkerReport
+from stoker_api.models import AliveWord, LogHeld, ProgressReport, WorkerReport
 from stoker_api.problems import MEDIA_TYPE as PROBLEM
 from stoker_api.problems import TRACE_ID, Code, Problem
 from stoker_api.services import Services, services
@@ -75,9 +75,7 @@ async def report_alive(request: Request) -> Response:
         outcome = "stop" if why else "wanted"
     finally:
         found.metrics.alive_posts.labels(outcome).inc()
-    waiting = () if why else tuple(found.sessions.waiting(said.pod_uid))
-    word = AliveWord(stop=bool(why), why=why, sessions=waiting)
-    return json_response(word.model_dump_json(by_alias=True, exclude=None if waiting else {"sessions"}).encode())
+    return _answer(AliveWord(stop=bool(why), why=why, sessions=_waiting(found, said.pod_uid, why)))
 
 
 @router.post(
@@ -113,9 +111,9 @@ async def report_log(request: Request, query: Annotated[LogQuery, Query()]) -> R
         outcome = "taken"
         found.metrics.log_bytes.inc(len(data))
         deps = found.deps
-        word = _word(unwanted(deps.pods.by_uid(pod_uid), deps.jobs.by_uid(owner.job_uid), owner.attempt))
-        answer = LogHeld(offset=held, stop=word.stop, why=word.why)
-        return json_response(answer.model_dump_json(by_alias=True).encode())
+        why = unwanted(deps.pods.by_uid(pod_uid), deps.jobs.by_uid(owner.job_uid), owner.attempt)
+        waiting = _waiting(found, pod_uid, why)
+        return _answer(LogHeld(offset=held, stop=bool(why), why=why, sessions=waiting))
     finally:
         posts.labels(outcome).inc()
 
@@ -138,8 +136,13 @@ async def _octets(request: Request) -> bytes:
     return await request.body()
 
 
-def _word(why: str) -> StopWord:
-    return StopWord(stop=bool(why), why=why)
+def _waiting(found: Services, pod_uid: str, why_stop: str) -> tuple[str, ...]:
+    """The sessions that the worker is to come for."""
+    return () if why_stop else tuple(found.sessions.waiting(pod_uid))
+
+
+def _answer(word: AliveWord) -> Response:
+    return json_response(word.model_dump_json(by_alias=True, exclude=None if word.sessions else {"sessions"}).encode())
 
 
 def _parse(model: type[R], body: bytes) -> R:
