@@ -94,7 +94,7 @@ class Ingress(Values):
     host: MaybeHost = ""
     """The name people call the api by; needed."""
     annotations: Strings = {}
-    """Streams stay open, code comes in packs: raise time-outs and sizes (nginx: proxy-read-timeout, proxy-body-size)."""
+    """Streams last, code comes in packs: raise time-outs and sizes (nginx: proxy-read-timeout, proxy-body-size)."""
     tls: IngressTls = IngressTls()
 
 
