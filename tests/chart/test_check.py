@@ -23,7 +23,7 @@ def _api(name: str, *, late: int = 0) -> Iterator[str]:
     left = [late]
 
     class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             left[0] -= 1
             known = self.headers["Authorization"] == "Bearer t"
             pages = {"/readyz": "ok\n", "/version": {"version": "1"}, "/v1/whoami": {"name": name} if known else None}

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from release.chart import package
 
 from cluster_stack import CHART, SYSTEM, Project, Stack
 from harness import until
+from release.chart import package
 from stoker.spec.job import Phase
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
