@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stoker.local.store import EmbeddedStore
 from stoker.spec.job import JOBS, Trainer, TrainingJob, TrainingJobSpec
@@ -261,32 +264,33 @@ which = st.sampled_from(FOLDERS)
 
 
 class Life(RuleBasedStateMachine):
-    """Clients, jobs, the clock and a sweep in any order, each of the sweep's steps an order of its own."""
+    """Clients, jobs, the clock and sweeps in any order, others going on between a sweep's steps."""
 
     def __init__(self) -> None:
         super().__init__()
-        import tempfile
-
         self.folder = Path(tempfile.mkdtemp(prefix="stoker-code-"))
         self.clock = ManualClock()
         self.room = Room(self.folder, CodeLimits())
         self.code = ProjectCode(self.folder / "alpha", self.room, self.clock)
         self.threads = ThreadPoolExecutor(1)
         self.jobs: list[Folder] = []
-        self.sweep = None
         self.told: dict[str, float] = {}
         """What a client was told is here or sent: when."""
 
     def teardown(self) -> None:
-        import shutil
-
-        if self.sweep is not None:
-            self.sweep.close()
         self.threads.shutdown()
         shutil.rmtree(self.folder)
 
     def _now(self) -> float:
         return self.clock.monotonic()
+
+    @initialize(hours=st.sampled_from([0.5, 4]))
+    def begin_with_all_of_them(self, hours: float) -> None:
+        """After 4 hours a sweep has much to remove: most of what goes wrong does so in the middle of one."""
+        for folder in FOLDERS:
+            self.send_what_is_missing(folder)
+            self.put(folder)
+        self.clock.advance(hours * 3600)
 
     @rule(folder=which)
     def send_what_is_missing(self, folder: Folder) -> None:
@@ -318,24 +322,16 @@ class Life(RuleBasedStateMachine):
 
     @rule(hours=st.sampled_from([0.3, 0.9, 1.1, 4]))
     def wait(self, hours: float) -> None:
-        if self.sweep is None:  # a sweep takes seconds
-            self.clock.advance(hours * 3600)
+        self.clock.advance(hours * 3600)
 
-    @precondition(lambda self: self.sweep is None)
-    @rule()
-    def begin_sweep(self) -> None:
-        self.sweep = self.code.sweep({folder.digest for folder in self.jobs}, KEEP_S)
-        next(self.sweep)
+    @rule(between=st.lists(st.tuples(which, st.sampled_from(["submit", "send_what_is_missing", "put"])), max_size=8))
+    def sweep(self, between: list[tuple[Folder, str]]) -> None:
+        """`between`: what others do, one thing after each of the sweep's steps."""
+        todo = iter(between)
+        for _ in self.code.sweep({folder.digest for folder in self.jobs}, KEEP_S):
+            for folder, what in itertools.islice(todo, 1):
+                getattr(self, what)(folder)
 
-    @precondition(lambda self: self.sweep is not None)
-    @rule(steps=st.integers(1, 9))
-    def go_on_sweeping(self, steps: int) -> None:
-        for _ in range(steps):
-            if next(self.sweep, None) is None:
-                self.sweep = None
-                return
-
-    @precondition(lambda self: self.sweep is None)
     @rule()
     def restart(self) -> None:
         self.room = Room(self.folder, CodeLimits())
@@ -356,7 +352,55 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLife.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("use", ["submitted", "sent again"])
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_what_is_used_in_the_middle_of_a_sweep_stays(tmp_path, steps, use):
+    """Whatever the sweep has decided and not yet done."""
+    clock, room = ManualClock(), Room(tmp_path, CodeLimits())
+    code = ProjectCode(tmp_path / "alpha", room, clock)
+    folders = [Folder({"same": b"same", str(n): b"%d" % n}) for n in range(3)]
+
+    def sent(folder: Folder) -> None:
+        with ThreadPoolExecutor(1) as threads:
+            upload = Upload(Files(code, room, threads), gzip=False)
+            missing = code.put(folder.digest, folder.manifest)
+            upload.feed(folder.pack(missing.sha256s if isinstance(missing, Missing) else ()))
+            upload.finish()
+        assert isinstance(code.put(folder.digest, folder.manifest), Stored)
+
+    for folder in folders:
+        sent(folder)
+    clock.advance(2 * KEEP_S)
+    sweep = code.sweep(set(), KEEP_S)
+    for _ in range(steps):
+        next(sweep, None)
+    used = [folder for folder in folders if use == "sent again" or code.find(folder.digest) is not None]
+    if use == "sent again":
+        for folder in used:
+            sent(folder)
+    for _ in sweep:
+        pass
+    assert all(code.find(folder.digest) is not None for folder in used)
+    assert code.bundles == len(used)
+    assert set(whole(tmp_path)) == {name for folder in used for name in folder.missing}
+    assert ProjectCode(tmp_path / "alpha", again := Room(tmp_path, CodeLimits()), clock).bundles == len(used)
+    assert again.held == room.held
+
+
+def test_twins_are_held_and_counted_once(tmp_path):
+    room = Room(tmp_path, CodeLimits())
+    code = ProjectCode(tmp_path / "alpha", room, SystemClock())
+    with ThreadPoolExecutor(1) as threads:
+        twins = [Upload(Files(code, room, threads), gzip=False) for _ in range(2)]
+        for twin in twins:
+            twin.feed(pack([b"same"]))
+        assert room.held == 8, "room for both, until one of them is first"
+        taken = [twin.finish() for twin in twins]
+    assert [(one.stored, one.known) for one in taken] == [(1, 0), (0, 1)]
+    assert room.held == 4 and list((tmp_path / "alpha" / "partial").iterdir()) == []
 
 
 async def test_what_nobody_needs_goes_and_what_is_shared_stays(tmp_path):

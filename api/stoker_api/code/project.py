@@ -23,7 +23,7 @@ from stoker.spec.code import CodeManifest
 from stoker.store.clock import Clock
 from stoker_api.disk import FULL, sync
 
-from .bundle import Bundle, path_of, pieces
+from .bundle import Bundle, name_of, path_of, pieces
 from .garbage import stale_bundles, unnamed_files
 from .room import LEASE_S, CodeFull, Room
 
@@ -137,7 +137,8 @@ class ProjectCode:
         try:
             bundle = self._read.get(digest) or Bundle.read(digest, path.read_bytes())
             self._read[digest] = bundle
-            whole = all(path_of(self.files, one.sha256).stat().st_size == one.size for one in bundle.contents)
+            root = os.fspath(self.files)
+            whole = all(os.stat(name_of(root, one.sha256)).st_size == one.size for one in bundle.contents)  # noqa: PTH116
         except FileNotFoundError:  # a damaged disk: whoever sends it again heals it
             return None
         return bundle if whole else None
