@@ -16,7 +16,7 @@ from stoker_worker.bundle import build_zipapp
 
 from .conftest import family_of
 from .peer import END, OVER, RESIZE, STDIN, STDOUT, sha256
-from .podding import PYTHONS
+from .podding import PROGRAM, PYTHONS
 from .test_code import bundle_of, sends
 
 OPEN, DATA, SHUT, RESET = range(4)
@@ -504,4 +504,20 @@ def test_in_a_pod_the_apis_answers_tell_of_it_over_tls(pod_worker, log_api, tmp_
     (tmp_path / "go").touch()
     assert pod_worker.finish().exit_code == 0
     assert log_api.joined == ["a1"] and log_api.peers.empty()
+    assert family_of(pod_worker.uid) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a PID namespace needs root")
+def test_as_pid_1_a_held_worker_is_entered_and_leaves_nothing(pod_worker, log_api, wait_until):
+    log_api.word = {"stop": False, "why": "", "sessions": ["a1"]}
+    entry = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-I", "-S", str(PROGRAM), "--pod", "--"]
+    pod_worker.python(FAILS, api=log_api, env={"STOKER_HOLD_SECONDS": 600}, entry=entry)
+    peer = log_api.peer().exec("sh", "-c", "setsid sleep 100 >/dev/null 2>&1 & cat trace; cat")
+    peer.until(STDOUT, b"it broke here")
+    wait_until(lambda: b"held for 10m" in log_api.log, what="the hold")
+    with open(f"/proc/{pod_worker.process.pid}/task/{pod_worker.process.pid}/children") as file:
+        os.kill(int(file.read().split()[0]), signal.SIGTERM)
+    assert peer.rest()[2]["message"] == "the worker has ended"
+    record = pod_worker.finish()
+    assert (record.exit_code, record.stop_requested) == (3, False) and record.held_s > 0
     assert family_of(pod_worker.uid) == []
