@@ -8,7 +8,8 @@ ARG BASE=docker.io/library/debian:trixie-slim
 
 FROM ${BASE} AS python
 RUN command -v python3 >/dev/null || { apt-get update \
-      && apt-get install -y --no-install-recommends python3 && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*; }
+      && apt-get install -y --no-install-recommends python3 \
+      && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* /var/log/*; }
 RUN echo 'stoker:x:65532:65532:Stoker:/tmp:/usr/sbin/nologin' >>/etc/passwd \
     && echo 'stoker:x:65532:' >>/etc/group
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+import images
+from images import building
 from release import making, oci, record, sbom, source, verifying
 from testbed import build
 
@@ -28,6 +31,19 @@ def listed(made: Path, name: str) -> oci.Installed:
 
 def test_the_release_is_whole(made: Path) -> None:
     assert verifying.problems(made) == []
+
+
+@pytest.mark.parametrize("name", ["control-plane", "trainer-cpu"])
+def test_labels_follow_the_version_where_all_layers_are_kept(taken: source.Source, name: str) -> None:
+    for version in ("0.5.2", "0.5.3", "0.5.2"):
+        reference = f"stoker.labels/{name}:{version}"
+        images.build_tagged(name, reference, taken.root, version, f"commit of {version}", print)
+        try:
+            about = json.loads(building.run("buildah", "inspect", "--type", "image", reference))["OCIv1"]["config"]
+        finally:
+            building.forget(reference)
+        assert about["Labels"]["org.opencontainers.image.version"] == version
+        assert about["Labels"]["org.opencontainers.image.revision"] == f"commit of {version}"
 
 
 def test_the_control_planes_sbom(made: Path) -> None:

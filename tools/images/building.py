@@ -31,6 +31,7 @@ _NO_DOCS = (
 _COMPILE = 'sh -c "python3 -m compileall -q -f --invalidation-mode unchecked-hash /usr/lib/python3*"'
 _BUILD_S = 1800
 _QUICK_S = 120
+_BUD = ("buildah", "bud", "--layers", "--timestamp", str(EPOCH))
 
 
 class CommandFailed(Exception):
@@ -97,7 +98,8 @@ def build(
 ) -> None:
     """The image `reference`. `labels` come last and cost nothing: another commit's builds none of the layers again.
 
-    They are not build arguments: buildah's cache takes `LABEL x="${ARG}"` for unchanged whatever ARG is.
+    They are a build of their own, with their values written out. Buildah's cache takes `LABEL x="${ARG}"` for unchanged
+    whatever ARG is, and so it does with `--label` where the target is not the Dockerfile's last stage.
     """
     with tempfile.TemporaryDirectory(prefix="stoker-build-") as folder:
         pip = Path(folder) / "pip.conf"
@@ -111,18 +113,21 @@ def build(
             options += ["--volume", f"{folder}/sources.list:/etc/apt/sources.list:ro"]
         for name, value in args.items():
             options += ["--build-arg", f"{name}={value}"]
-        for name, value in labels.items():
-            options += ["--label", f"{name}={value}"]
         if target:
             options += ["--target", target]
         run(
-            *("buildah", "bud", "--layers", "--isolation", "chroot", "--ulimit", "nofile=1024:1024"),
-            *("--timestamp", str(EPOCH)),
+            *_BUD,
+            *("--isolation", "chroot", "--ulimit", "nofile=1024:1024"),
             "--pull" if args.get("BASE", REGISTRY).partition("/")[0] != REGISTRY else "--pull-never",
             *options,
             *("--tag", reference, "--file", str(dockerfile), str(context)),
             timeout_s=_BUILD_S,
         )
+        if labels:
+            lines = [f"FROM {reference}", *(f"LABEL {name}={json.dumps(value)}" for name, value in labels.items())]
+            labelled = Path(folder) / "labels.Dockerfile"
+            labelled.write_text("\n".join(lines) + "\n")
+            run(*_BUD, "--pull-never", "--tag", reference, "--file", str(labelled), folder, timeout_s=_BUILD_S)
 
 
 def export(reference: str, archive: Path) -> None:

@@ -53,7 +53,7 @@ def ensure(name: str, say: Say = lambda line: None, archive: bool = True) -> Ima
     folder = machine.cache_folder()
     machine.require("buildah")
     folder.mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(folder / f".{name}.lock"), tempfile.TemporaryDirectory(prefix="stoker-context-") as context:
+    with one_at_a_time(folder / f".{name}.lock"), tempfile.TemporaryDirectory(prefix="stoker-context-") as context:
         recipe.snapshot(Path(context))
         image = _named(recipe, Path(context))
         if _done(image, archive):
@@ -83,7 +83,7 @@ def ensure_base(say: Say) -> None:
     if not base_reference().startswith(f"{REGISTRY}/"):
         return
     machine.cache_folder().mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(machine.cache_folder() / ".base.lock"):
+    with one_at_a_time(machine.cache_folder() / ".base.lock"):
         if not building.present(base_reference()):
             started = time.monotonic()
             building.make_base(base_reference())
@@ -153,7 +153,8 @@ def _revision() -> str:
 
 
 @contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Holds the lock `path`; waits for whoever has it."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import building, machine
 from .catalogue import RECIPES, base_reference
-from .ensuring import BuildFailed, Say, ensure_base, labels
+from .ensuring import BuildFailed, Say, ensure_base, labels, one_at_a_time
 
 
 def build_tagged(name: str, reference: str, root: Path, version: str, revision: str, say: Say) -> None:
@@ -26,7 +26,8 @@ def build_tagged(name: str, reference: str, root: Path, version: str, revision: 
     assert recipe.dockerfile
     try:
         ensure_base(say)
-        with tempfile.TemporaryDirectory(prefix="stoker-context-") as context:
+        lock = machine.cache_folder() / f".{name}.lock"
+        with one_at_a_time(lock), tempfile.TemporaryDirectory(prefix="stoker-context-") as context:
             recipe.snapshot(Path(context), root)
             dockerfile, args = Path(context) / recipe.dockerfile, {"BASE": base_reference()}
             building.build(reference, dockerfile, recipe.target, args, Path(context), labels(version, revision))
