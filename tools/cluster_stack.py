@@ -31,7 +31,7 @@ MANIFESTS = ROOT / "tests" / "e2e" / "cluster" / "manifests"
 COUNTING = ROOT / "tests" / "e2e" / "cluster" / "counting.py"
 SYSTEM = "stoker-system"
 API_PORT = 30470
-IMAGES = ("control-plane", "trainer-cpu", "foreign-python", "foreign-busybox")
+IMAGES = ("control-plane", "trainer-cpu", "foreign-python", "foreign-busybox", "foreign-root")
 
 
 class Stack:

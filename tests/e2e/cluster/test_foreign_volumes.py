@@ -30,6 +30,7 @@ def strict(stack: Stack) -> Iterator[Project]:
     """A project whose checkpoint volume belongs to another user, and to nobody else."""
     project = stack.project(f"team-{uuid.uuid4().hex[:6]}", owner=OWNER)
     yield project
+    project.client.close()
     stack.bed.kubectl("delete", "namespace", project.name, "--wait=true", "--timeout=60s", timeout_s=70)
 
 
@@ -37,7 +38,7 @@ def _probe(project: Project, name: str, phase: Phase) -> str:
     project.client.submit(
         {
             "memory": "128Mi",
-            "trainer": {"image": project.stack.images["foreign-python"], "command": ["python3", "-c", PROBE]},
+            "trainer": {"image": project.stack.images["foreign-root"], "command": ["python3", "-c", PROBE]},
         },
         name=name,
     )

@@ -74,6 +74,7 @@ def test_removed_and_installed_again_the_jobs_are_found(
     try:
         said = stack.release.uninstall()
         assert "kept" in said.lower(), said
+        until(lambda: not any(name.startswith("pod/") for name in _left(stack)), "its pods are gone")
         kept = _left(stack)
         assert kept == {
             "customresourcedefinition/queues.stoker.dev",
@@ -107,6 +108,7 @@ def test_from_nothing_to_the_first_step(stack: Stack, figure: Figure) -> None:
         first_s = time.monotonic() - began
         project.until_phase("first", Phase.SUCCEEDED)
     finally:
+        project.client.close()
         stack.bed.kubectl("delete", "namespace", project.name, "--wait=false")
     figure("helm install --wait, images on the nodes", f"{installed_s:.1f} s")
     figure("helm install to the first step of the first job (project and token made between)", f"{first_s:.1f} s")

@@ -75,6 +75,7 @@ def test_another_project_does_not_get_at_it(project: Project, folder: Path) -> N
         refused = other.stoker("submit", "-f", "-", stdin=json.dumps({"spec": spec}), check=False)
         assert refused.returncode != 0 and "trainer.code" in refused.stderr
     finally:
+        other.client.close()
         project.stack.bed.kubectl("delete", "namespace", other.name, "--wait=false")
 
 
@@ -135,11 +136,11 @@ def serving(project: Project) -> str:
 @pytest.fixture
 def forwarded(project: Project, serving: str) -> Iterator[int]:
     with subprocess.Popen(
-        project.command("port-forward", serving, "0:8000"), env=project.environment(), stdout=subprocess.PIPE, text=True
+        project.command("port-forward", serving, "0:8000"), env=project.environment(), stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        yield int(re.findall(r":(\d+)", line)[0])
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if "forwarding" in line)
+        yield int(re.findall(r":(\d+) ->", line)[0])
         process.terminate()
 
 
