@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from images.machine import require_disk
 from release import __main__ as command
 from release import making, oci, record, sbom, verifying
 from release.errors import Refused
@@ -125,6 +126,17 @@ def test_an_image_of_another_release_is_told(made: Path) -> None:
     (made / record.FILE).write_text(json.dumps({**release, "commit": "0" * 40}))
     resum(made)
     assert len([problem for problem in verifying.problems(made) if "its revision label is" in problem]) == 2
+
+
+def test_too_little_disk_is_told_before_anything_is_built(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making.images.machine, "require_disk", require_disk)  # the real one
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(making.images.machine.shutil, "disk_usage", lambda path: usage._replace(free=29 * 10**9))
+    with pytest.raises(making.images.NotEnoughDisk, match=r"trainer-cuda needs 30\.0 GB"):
+        making.make(making.Wish(version="0.5.1", cuda=True, out=tmp_path, root=checkout))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_no_release_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

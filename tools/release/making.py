@@ -46,6 +46,8 @@ def make(wish: Wish, say: Say = lambda line: None) -> Path:
     Cost: see docs/release.md.
     """
     wish.out.mkdir(parents=True, exist_ok=True)
+    for name in _wanted_images(wish):  # said before minutes of work, not after
+        images.machine.require_disk(name, images.RECIPES[name].disk_bytes, wish.out, building.STORAGE)
     with tempfile.TemporaryDirectory(prefix=".release-", dir=wish.out) as aside:
         tree, folder = Path(aside) / "source", Path(aside) / "made"
         tree.mkdir()
@@ -84,14 +86,16 @@ def _chart(source: Source, folder: Path, aside: Path, wish: Wish, say: Say) -> I
 
 
 def _images(source: Source, folder: Path, aside: Path, wish: Wish, say: Say) -> Iterable[record.Artefact]:
-    for name in IMAGES:
-        if name != "trainer-cuda" or wish.cuda:
-            yield _image(name, source, folder, aside, say)
+    for name in _wanted_images(wish):
+        yield _image(name, source, folder, aside, say)
+
+
+def _wanted_images(wish: Wish) -> list[str]:
+    return [name for name in IMAGES if "images" in wish.parts and (name != "trainer-cuda" or wish.cuda)]
 
 
 def _image(name: str, source: Source, folder: Path, aside: Path, say: Say) -> record.Artefact:
     repository, tag = images.RECIPES[name].repository, versions.image_tag(source.version)
-    images.machine.require_disk(name, images.RECIPES[name].disk_bytes, folder)
     began = time.monotonic()
     local, layout = f"{_NO_REGISTRY}/{repository}:{tag}", aside / f"{repository}.layout"
     images.build_tagged(name, local, source.root, str(source.version), source.commit, say)
