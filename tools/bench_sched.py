@@ -30,7 +30,8 @@ import numpy as np
 from stoker.sched.decide import Start, decide
 from stoker.sched.explain import explain
 from stoker.sched.state import SchedulerState
-from stoker.spec.job import Phase, Trainer, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import Gpu, GPUNode, GPUNodeStatus
 from stoker.spec.queue import Queue

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from stoker.spec.job import Trainer
+from stoker.spec.job_parts import Trainer
 from stoker.spec.recipes import RECIPES
 
 from .problems import Code, Fault, Problem

@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 
 from stoker.local.store import EmbeddedStore
-from stoker.spec.job import JOBS, Trainer, TrainingJob, TrainingJobSpec
+from stoker.spec.job import JOBS, TrainingJob, TrainingJobSpec
+from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
 from stoker.spec.pod import PODS, Container, Pod, PodSpec

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from stoker.local.store import EmbeddedStore
-from stoker.spec.job import JOBS, PLACED, Phase, Trainer, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from stoker.spec.job import JOBS, PLACED, Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.pod import PODS, Container, Pod, PodPhase, PodSpec, PodStatus

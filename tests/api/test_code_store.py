@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stoker.local.store import EmbeddedStore
-from stoker.spec.job import JOBS, Trainer, TrainingJob, TrainingJobSpec
+from stoker.spec.job import JOBS, TrainingJob, TrainingJobSpec
+from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import ObjectMeta
 from stoker.store.cache import WatchCache
 from stoker.store.clock import ManualClock, SystemClock

@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.spec.job import Phase, Trainer, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.store.cache import Change
 from stoker_api.jobs.index import Filter, JobIndex, decode_cursor, encode_cursor, place_of

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.spec.job import JOBS, AttemptEnd, Phase, Trainer, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from stoker.spec.job import JOBS, AttemptEnd, Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.worker import Checkpoint, Held, Progress
 from stoker.store.cache import Change

@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from stoker.spec.job import Trainer, TrainingJob, TrainingJobSpec
+from stoker.spec.job import TrainingJob, TrainingJobSpec
+from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.names import ANNOTATION_IDEMPOTENCY_KEY, ANNOTATION_SUBMITTER
 from stoker.store.cache import Change, WatchCache

@@ -13,7 +13,8 @@ import pytest
 from stoker.sched.decide import Decisions, decide
 from stoker.sched.nodes import _COLUMNS
 from stoker.sched.state import SchedulerState
-from stoker.spec.job import Blame, GpuRequest, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from stoker.spec.job import Blame, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from stoker.spec.job_parts import GpuRequest
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
 from stoker.spec.node import CORDONED, Gpu, GPUNode, GPUNodeStatus, Taint

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from stoker.sched.explain import explain, never_fits
-from stoker.spec.job import GpuRequest, Phase, TrainingJob
+from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.job_parts import GpuRequest
 from stoker.spec.reasons import Explanation
 
 

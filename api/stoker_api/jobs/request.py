@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from stoker.spec.job import Trainer, TrainingJobSpec
+from stoker.spec.job import TrainingJobSpec
+from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import SpecModel
 from stoker.spec.names import API_VERSION, GROUP, JOB_NAME_MAX, JobName
 from stoker_api.faults import invalid_fields

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from stoker.spec.job import GpuRequest, TrainingJob
+from stoker.spec.job import TrainingJob
+from stoker.spec.job_parts import GpuRequest
 from stoker.spec.quantity import format_bytes, format_cpu
 
 from .decide import decide

@@ -84,6 +84,10 @@ class CodeManifest(SpecModel):
                 above = above.rpartition("/")[0]
                 if above in known:
                     raise ValueError(f"{above} is a file (or link) and cannot hold {path}")
+        sizes: dict[str, int] = {}
+        for file in self.files:
+            if file.sha256 is not None and sizes.setdefault(file.sha256, file.size) != file.size:
+                raise ValueError(f"{file.path} has the SHA-256 of a file of another size")
         if self.total_bytes > MAX_BYTES:
             raise ValueError(f"the files hold {self.total_bytes} bytes, over the limit of {MAX_BYTES}")
         return self

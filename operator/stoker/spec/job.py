@@ -5,202 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
-from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import Field, model_validator
 
-from .code import CodeDigest
 from .form import Keyed, repeated
+from .job_parts import CheckpointPolicy, DataVolume, GpuRequest, OnFailure, Precision, Retry, Stop, Trainer
 from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
-from .names import API_VERSION, DEFAULT_QUEUE, DnsLabel, EnvName, ImageName, ObjectName
-from .outcome import POLICIES, Category, Intent
+from .names import API_VERSION, DEFAULT_QUEUE, DnsLabel, EnvName
+from .outcome import Category, Intent
 from .quantity import Duration, Quantity, cpu_milli, memory_bytes
 from .reasons import Code
-from .recipes import RECIPES, resolve
 from .worker import Held, Progress
 
 MAX_WORKERS = 4096
 MAX_GPUS_PER_WORKER = 64
 MAX_PRIORITY = 1_000_000
-MAX_STEPS = 1_000_000_000_000
 MAX_RETRY_GENERATION = 1_000_000_000
-
-# Where a worker's container has something of its own: nothing of the user's may be mounted in it or over it.
-OWN_PATHS = ("/stoker", "/checkpoints", "/tmp", "/dev", "/proc", "/sys", "/var/run", "/run")
-
-
-class Precision(StrEnum):
-    AUTO = "auto"
-    FP32 = "fp32"
-    BF16 = "bf16"
-    FP16 = "fp16"
-
-
-class GpuRequest(SpecModel):
-    """Which GPUs will do. Empty: any."""
-
-    models: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = Field(default=(), max_length=16)
-    """Model names as `stoker get nodes` shows them; one of them must be part of the GPU's name, case ignored."""
-    min_memory: Quantity | None = None
-    """Memory of each GPU."""
-
-
-WITHIN_CODE_SAYS = "with code, workingDir must be a path within it, without '..'"
-
-
-def _within(path: str) -> bool:
-    return not path.startswith("/") and ".." not in path.split("/")
-
-
-class Trainer(SpecModel):
-    """What runs: a recipe of ours with its config, or a command of the user's."""
-
-    recipe: str | None = Field(default=None, max_length=63)
-    """The name of a recipe of ours: image-classification."""
-    config: dict[str, JsonValue] = {}
-    """The recipe's settings; docs/trainer.md has them. What is left out takes the recipe's default."""
-    image: ImageName | None = None
-    """The container image to run the command in; on a cluster only. Absent: the runtime's."""
-    command: tuple[Annotated[str, Field(max_length=131_072)], ...] | None = Field(default=None, max_length=1024)
-    """A program and its arguments, run once per worker with torchrun's environment; no shell in between."""
-    code: CodeDigest | None = None
-    """The folder of code that `stoker run` sent: each worker has a copy of its own, and the command starts there."""
-    working_dir: str | None = Field(default=None, max_length=4096)
-    """Where the command starts; with code, a folder within it. Absent: the code's folder, else the image's own (on one
-    machine a folder of the worker's)."""
-
-    @model_validator(mode="after")
-    def _one_of(self) -> Self:
-        if (self.recipe is None) == (self.command is None):
-            raise ValueError("give either recipe (with config) or command (with workingDir)")
-        if self.recipe is not None:
-            if self.working_dir is not None or self.image is not None or self.code is not None:
-                raise ValueError("workingDir, image and code belong to command; a recipe has its own")
-            if self.recipe not in RECIPES:
-                raise ValueError(f"there is no recipe {self.recipe!r}; there is: {', '.join(sorted(RECIPES))}")
-            _check_config(self.recipe, self.config)
-        elif self.config:
-            raise ValueError("config belongs to recipe; give a command its settings as arguments or env")
-        elif not self.command or not self.command[0]:
-            raise ValueError("command must name a program")
-        elif self.code is not None and self.working_dir is not None and not _within(self.working_dir):
-            raise ValueError(WITHIN_CODE_SAYS)
-        return self
-
-
-class Target(SpecModel):
-    """Stop as soon as an evaluation reaches this."""
-
-    metric: Literal["accuracy"] = "accuracy"
-    """What the evaluation measures."""
-    value: float = Field(gt=0, le=1)
-    """Reached when the metric is at least this."""
-
-
-class Stop(SpecModel):
-    """When the job is over; whatever comes first. Empty: when the program ends."""
-
-    max_duration: Duration | None = None
-    """Running time, all attempts added up; waiting does not count. Then the job is stopped, saved and Failed."""
-    max_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
-    """Optimizer steps; with a recipe only."""
-    target: Target | None = None
-    """Good enough: stop as soon as an evaluation says so; with a recipe only."""
-
-
-class CheckpointPolicy(SpecModel):
-    """How often the job saves, what is kept, and how long it may take to save when it is stopped."""
-
-    every: Duration = "60s"
-    """Time between checkpoints: the most work that a lost node can cost."""
-    keep: int = Field(default=2, ge=1, le=100)
-    """How many of the newest checkpoints stay."""
-    grace: Duration = "30s"
-    """Time a worker has from the request to stop until it is killed."""
-    claim: ObjectName | None = None
-    """The PersistentVolumeClaim that keeps checkpoints and output; on a cluster only. Absent: the runtime's way."""
-
-
-MOUNT_PATH_SAYS = "must be an absolute path without '.', '..', ':' or a '/' too many"
-OWN_PATHS_SAYS = f"is a worker's own place ({', '.join(OWN_PATHS)}); mount it elsewhere, for example under /data"
-SUB_PATH_SAYS = "must be a path within the volume, without '..'"
-
-
-class DataVolume(SpecModel):
-    """A PersistentVolumeClaim of the job's project that every worker sees; on a cluster only."""
-
-    name: DnsLabel
-    """Its name within the job."""
-    claim: ObjectName
-    """The PersistentVolumeClaim's name, in the job's project."""
-    sub_path: str = Field(default="", max_length=1024)
-    """The folder within the volume that is shown. Empty: all of it."""
-    mount_path: str | None = Field(default=None, max_length=1024)
-    """Where workers find it. Absent: /data/<name>."""
-    read_only: bool = True
-    """Workers can't write there."""
-
-    @property
-    def path(self) -> str:
-        """Where workers find it."""
-        return self.mount_path or f"/data/{self.name}"
-
-    @field_validator("mount_path")
-    @classmethod
-    def _absolute(cls, value: str | None) -> str | None:
-        if value is None:
-            return value
-        parts = value.split("/")
-        if parts[0] != "" or {"", ".", ".."} & set(parts[1:]) or ":" in value:
-            raise ValueError(MOUNT_PATH_SAYS)
-        if any(f"{value}/".startswith(f"{own}/") or own.startswith(f"{value}/") for own in OWN_PATHS):
-            raise ValueError(OWN_PATHS_SAYS)
-        return value
-
-    @field_validator("sub_path")
-    @classmethod
-    def _relative(cls, value: str) -> str:
-        if not _within(value):
-            raise ValueError(SUB_PATH_SAYS)
-        return value
-
-
-class RetryRule(SpecModel):
-    """At most `limit` retries for ends of these categories, the first after `backoff`.
-
-    The back-off doubles up to 10 minutes while attempts come to nothing: under a minute, and no further checkpoint.
-    """
-
-    categories: tuple[Category, ...] = Field(min_length=1, max_length=len(Category))
-    """The categories of failure the rule is for."""
-    limit: int = Field(ge=0, le=100)
-    """The most retries for each of them."""
-    backoff: Duration | None = None
-    """The wait before the first retry. Absent: 1 to 30 seconds, by category."""
-
-    @field_validator("categories")
-    @classmethod
-    def _raisable(cls, value: tuple[Category, ...]) -> tuple[Category, ...]:
-        for category in value:
-            if not POLICIES[category].raisable:
-                raise ValueError(f"{category} can't be given retries: {POLICIES[category].says}")
-        return value
-
-
-class Retry(SpecModel):
-    """How often a failed job is tried again, by category of failure."""
-
-    rules: tuple[RetryRule, ...] = Field(default=(), max_length=16)
-    """The first rule that names a category holds; categories no rule names keep their defaults."""
-
-
-class OnFailure(SpecModel):
-    """What happens to a worker whose command failed."""
-
-    hold: Duration | None = None
-    """Its container and GPUs are kept this long before the failure counts, for a look inside (`stoker exec`). A retry
-    waits until then; cancelling, suspending or deleting the job ends it at once."""
 
 
 class TrainingJobSpec(SpecModel):
@@ -424,21 +245,3 @@ def _update_errors(old: TrainingJob, new: TrainingJob) -> list[str]:
 
 
 JOBS = Kind(TrainingJob, API_VERSION, "TrainingJob", "trainingjobs", namespaced=True, update_errors=_update_errors)
-
-
-def _check_config(recipe: str, config: dict[str, JsonValue]) -> None:
-    """Raise `config`'s faults with their own pointers (trainer.config.…), not as one opaque sentence."""
-    try:
-        resolve(recipe, config)
-    except ValidationError as error:
-        raise ValidationError.from_exception_data(
-            "Trainer",
-            [
-                InitErrorDetails(
-                    type=PydanticCustomError("config", "{reason}", {"reason": fault["msg"]}),
-                    loc=("config", *fault["loc"]),
-                    input=fault["input"],
-                )
-                for fault in error.errors()
-            ],
-        ) from None

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from stoker.spec.job import JOBS, Precision, TrainingJob
+from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.job_parts import Precision
 from stoker.spec.names import ENV_NAME, RESERVED_ENV, EnvName, ImageName
 from stoker.spec.outcome import POLICIES, Category
 from stoker.spec.quantity import Duration, Quantity

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pydantic import BaseModel
 
 from stoker.spec.form import Form
-from stoker.spec.job import (
+from stoker.spec.job import MUTABLE, TrainingJobSpec
+from stoker.spec.job_parts import (
     MOUNT_PATH_SAYS,
-    MUTABLE,
     OWN_PATHS,
     OWN_PATHS_SAYS,
     SUB_PATH_SAYS,
@@ -21,13 +21,12 @@ from stoker.spec.job import (
     DataVolume,
     RetryRule,
     Trainer,
-    TrainingJobSpec,
 )
 from stoker.spec.names import ENV_NAME, RESERVED_ENV, RESERVED_ENV_PREFIXES, SETTABLE_ENV
 from stoker.spec.outcome import POLICIES, Category
 from stoker.spec.quantity import DURATION, NOT_ZERO, QUANTITY, TOO_LARGE
 from stoker.spec.recipes import RECIPES
-from stoker.spec.runtime import CheckpointStore, Toleration
+from stoker.spec.runtime import DEFAULT_FOR_SAYS, CheckpointStore, Toleration, TrainingRuntimeSpec
 
 from .cel import Rule, TextRule, listed, quoted, unchanged
 
@@ -143,6 +142,13 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
         )
         for category in Category
         if not POLICIES[category].raisable
+    ],
+    TrainingRuntimeSpec: [
+        Rule(
+            "!has(self.defaultFor) || !has(self.projects) || self.defaultFor.all(one, one in self.projects)",
+            DEFAULT_FOR_SAYS,
+            field="defaultFor",
+        )
     ],
     CheckpointStore: [Rule("has(self.claim) != has(self.template)", "give either claim or template")],
     Toleration: [
