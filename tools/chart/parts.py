@@ -118,3 +118,5 @@ class Api(Pod):
     """What people's tokens must be made for; empty: the API server itself."""
     log_bytes: Annotated[int, Field(ge=0)] = 0
     """The most that all logs of jobs may hold; 0: the disk."""
+    code_bytes: Annotated[int, Field(ge=1 << 20)] = 5 << 30
+    """The most that all code bundles may hold; logs need room beside them in the claim."""
