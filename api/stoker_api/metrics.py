@@ -16,16 +16,22 @@ _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 
 
 class QueueCounts(Collector):
-    """Jobs by queue and phase, counted when scraped."""
+    """Jobs by queue and phase, and GPUs held after failures, counted when scraped."""
 
-    def __init__(self, counts: Callable[[], Mapping[tuple[str, str], int]]) -> None:
-        self._counts = counts
+    def __init__(
+        self, counts: Callable[[], Mapping[tuple[str, str], int]], held_gpus: Callable[[], Mapping[str, int]]
+    ) -> None:
+        self._counts, self._held_gpus = counts, held_gpus
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily("stoker_queue_jobs", "Jobs by queue and phase.", labels=["queue", "phase"])
         for (queue, phase), count in sorted(self._counts().items()):
             family.add_metric([queue, phase], count)
         yield family
+        held = GaugeMetricFamily("stoker_queue_held_gpus", "GPUs of failed jobs kept by hold.", labels=["queue"])
+        for queue, gpus in sorted(self._held_gpus().items()):
+            held.add_metric([queue], gpus)
+        yield held
 
 
 class CodeHeld(Collector):

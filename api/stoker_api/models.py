@@ -43,6 +43,8 @@ class QueueUse(NodeUse):
 
     running: int = 0
     pending: int = 0
+    held_gpus: int = 0
+    """Of `gpus`: those of jobs that have failed and are kept for a look inside (onFailure.hold)."""
 
 
 class QueueWithUsage(Queue):

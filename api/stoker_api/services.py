@@ -53,7 +53,7 @@ class Services:
     @classmethod
     def build(cls, deps: Deps) -> Services:
         index = JobIndex(deps.jobs)
-        metrics = ApiMetrics([QueueCounts(index.counts), *_code_held(deps), *deps.collectors])
+        metrics = ApiMetrics([QueueCounts(index.counts, index.held_gpus), *_code_held(deps), *deps.collectors])
         shared = deps.other_pods is not None  # with others: a cluster, where our own pods may outlive their jobs too
         scheduler = SchedulerFeed(
             deps.jobs,

@@ -93,7 +93,7 @@ async def test_queues(world):
     put = {"spec": {"limit": {"gpus": 4, "cpu": 2}}}
     made = await world.call("PUT", "/v1/queues/gold", who="admin", json=put)
     assert made.status_code == 201 and made.json()["spec"]["limit"] == {"gpus": 4, "cpu": "2"}
-    assert made.json()["usage"] == {"gpus": 0, "cpuMilli": 0, "memoryBytes": 0, "running": 0, "pending": 0}
+    assert made.json()["usage"] == {"gpus": 0, "cpuMilli": 0, "memoryBytes": 0, "running": 0, "pending": 0, "heldGpus": 0}
     same = await world.call("PUT", "/v1/queues/gold", who="admin", json=put)
     assert same.status_code == 200 and same.headers["etag"] == made.headers["etag"]
     stale = {"If-Match": '"x.1"'}

@@ -30,7 +30,7 @@ def _labels() -> dict[str, set[str]]:
         events_dropped=0, unreadable_jobs=0, api_window=0, api_refusals=0, calls={"kube.get Pod": 1},
         objects={"Pod": 1},
     )  # fmt: skip
-    api = ApiMetrics([QueueCounts(lambda: {("default", "Queued"): 1})])
+    api = ApiMetrics([QueueCounts(lambda: {("default", "Queued"): 1}, dict)])
     api.observe("/readyz", "GET", 200, 0.1)
     for metric, label in ((api.streams, "k"), (api.reports, "o"), (api.log_posts, "o")):
         metric.labels(label)

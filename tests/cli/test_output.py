@@ -145,12 +145,12 @@ def test_queues_show_used_of_limit() -> None:
         {
             "metadata": {"name": "research"},
             "spec": {"limit": {"gpus": 8, "memory": "64Gi"}, "projects": ["vision", "speech"]},
-            "usage": {"gpus": 3, "cpuMilli": 1500, "memoryBytes": 2**31, "running": 2, "pending": 5},
+            "usage": {"gpus": 3, "heldGpus": 1, "cpuMilli": 1500, "memoryBytes": 2**31, "running": 2, "pending": 5},
         }
     )
     assert table(*queue_table([queue]), width=None, colour=False) == (
-        "NAME      GPUS  CORES    MEMORY  RUNNING  PENDING  PROJECTS\n"
-        "research   3/8    1.5  2Gi/64Gi        2        5  vision,speech\n"
+        "NAME      GPUS  HELD  CORES    MEMORY  RUNNING  PENDING  PROJECTS\n"
+        "research   3/8     1    1.5  2Gi/64Gi        2        5  vision,speech\n"
     )
 
 

@@ -58,6 +58,7 @@ def test_a_hold_outlives_the_server_and_ends_on_request(server: Server) -> None:
         assert hold is not None and (hold.exit_code, hold.message) == (3, "weights are on the floor")
         assert hold.until - hold.since == pytest.approx(600, abs=1)
         assert job.status.phase is Phase.RUNNING and client.queue("default").usage.gpus == 1
+        assert client.queue("default").usage.held_gpus == 1
         why = client.explain("looked")
         assert "failed (exit code 3) and is held until" in why.summary and "`stoker exec looked`" in why.hints[0]
         assert [event.reason for event in client.past_events("looked")].count("Held") == 1

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from stoker.spec.job import ENDED, Phase, TrainingJob
+from stoker.spec.job import ENDED, PLACED, Phase, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.names import ANNOTATION_IDEMPOTENCY_KEY, ANNOTATION_SUBMITTER
 from stoker.store.cache import Change, WatchCache
@@ -129,6 +129,18 @@ class JobIndex:
         found: Counter[tuple[str, str]] = Counter()
         for bucket, places in self._buckets.items():
             found[bucket.queue, bucket.phase.value] += len(places)
+        return found
+
+    def held_gpus(self) -> Counter[str]:
+        """GPUs kept after a failure (onFailure.hold), by queue. Cost: a look at each job that has a place."""
+        found: Counter[str] = Counter()
+        for bucket, places in self._buckets.items():
+            if bucket.phase not in PLACED:
+                continue
+            for place in places:
+                job = self._jobs.get(Key(place.project, place.name))
+                if job is not None and job.status.held is not None:
+                    found[bucket.queue] += job.spec.total_gpus
         return found
 
     def unended(self, queue: str) -> int:

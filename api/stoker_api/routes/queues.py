@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from fastapi import APIRouter, Request
@@ -31,7 +32,8 @@ router = APIRouter(tags=["queues"])
 async def list_queues(request: Request) -> Response:
     """All queues with what their jobs hold, by name."""
     found = services(request)
-    return json_response(joined(_with_usage(found, queue) for queue in _queues(found).listed()))
+    held = found.index.held_gpus()
+    return json_response(joined(_with_usage(found, queue, held) for queue in _queues(found).listed()))
 
 
 @router.get("/v1/queues/{name}", response_model=None, responses={200: {"model": QueueWithUsage}})
@@ -39,7 +41,7 @@ async def list_queues(request: Request) -> Response:
 async def get_queue(request: Request, name: Name) -> Response:
     found = services(request)
     queue = await _queues(found).find(name)
-    return json_response(_with_usage(found, queue), headers={"ETag": etag(queue)})
+    return json_response(_with_usage(found, queue, found.index.held_gpus()), headers={"ETag": etag(queue)})
 
 
 @router.put(
@@ -59,7 +61,8 @@ async def put_queue(request: Request, caller: Caller, name: Name, if_match: IfMa
         if_match,
         lambda: require(request, caller, CREATE_QUEUE),
     )
-    return json_response(_with_usage(found, queue), status=201 if created else 200, headers={"ETag": etag(queue)})
+    shown = _with_usage(found, queue, found.index.held_gpus())
+    return json_response(shown, status=201 if created else 200, headers={"ETag": etag(queue)})
 
 
 @router.delete("/v1/queues/{name}", status_code=204, response_model=None)
@@ -86,6 +89,8 @@ def _queues(found: Services) -> Objects[Queue]:
     return Objects(found.deps.store, found.deps.queues, QUEUES, "queue")
 
 
-def _with_usage(found: Services, queue: Queue) -> bytes:
-    usage = {to_camel(name): value for name, value in asdict(found.scheduler.queue_usage(queue.metadata.name)).items()}
+def _with_usage(found: Services, queue: Queue, held: Mapping[str, int]) -> bytes:
+    name = queue.metadata.name
+    usage = {to_camel(what): value for what, value in asdict(found.scheduler.queue_usage(name)).items()}
+    usage["heldGpus"] = held.get(name, 0)
     return dump(queue)[:-1] + b',"usage":' + json.dumps(usage).encode() + b"}"

@@ -242,6 +242,7 @@ def queue_table(queues: Iterable[QueueView]) -> tuple[list[Column], list[list[st
     columns = [
         Column("NAME"),
         Column("GPUS", right=True),
+        Column("HELD", right=True),
         Column("CORES", right=True),
         Column("MEMORY", right=True),
         Column("RUNNING", right=True),
@@ -255,6 +256,7 @@ def queue_table(queues: Iterable[QueueView]) -> tuple[list[Column], list[list[st
             [
                 queue.metadata.name,
                 _of(str(used.gpus), None if limit.gpus is None else str(limit.gpus)),
+                str(used.held_gpus) if used.held_gpus else DASH,
                 _of(format_cpu(used.cpu_milli), limit.cpu),
                 _of(format_bytes(used.memory_bytes), limit.memory),
                 str(used.running),

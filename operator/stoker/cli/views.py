@@ -22,6 +22,8 @@ class Usage(StatusModel):
 class QueueUsage(Usage):
     running: int = 0
     pending: int = 0
+    held_gpus: int = 0
+    """Of `gpus`: those of jobs that have failed and are kept for a look inside."""
 
 
 class QueueView(Queue):

@@ -91,7 +91,8 @@ def test_a_failed_worker_is_held_and_entered(project: Project, folder: Path, fig
     assert job.status.phase is Phase.RUNNING and job.status.progress and job.status.progress.held
     assert job.status.progress.held.exit_code == 3
     assert sum(project.stack.gpus_held().values()) == 1
-    assert "held" in project.stoker("get", "jobs").stdout.lower()
+    assert "held until" in project.stoker("ls").stdout
+    assert project.client.queue("default").usage.held_gpus == 1
     began = time.monotonic()
     seen = project.stoker("exec", "broken", "--", "sh", "-c", "cat trace; exit 7", check=False)
     assert (seen.stdout, seen.returncode) == ("it broke here", 7), seen
