@@ -93,7 +93,14 @@ async def test_queues(world):
     put = {"spec": {"limit": {"gpus": 4, "cpu": 2}}}
     made = await world.call("PUT", "/v1/queues/gold", who="admin", json=put)
     assert made.status_code == 201 and made.json()["spec"]["limit"] == {"gpus": 4, "cpu": "2"}
-    assert made.json()["usage"] == {"gpus": 0, "cpuMilli": 0, "memoryBytes": 0, "running": 0, "pending": 0, "heldGpus": 0}
+    assert made.json()["usage"] == {
+        "gpus": 0,
+        "cpuMilli": 0,
+        "memoryBytes": 0,
+        "running": 0,
+        "pending": 0,
+        "heldGpus": 0,
+    }
     same = await world.call("PUT", "/v1/queues/gold", who="admin", json=put)
     assert same.status_code == 200 and same.headers["etag"] == made.headers["etag"]
     stale = {"If-Match": '"x.1"'}
@@ -126,7 +133,7 @@ async def test_nodes_with_usage(world):
     (node,) = NodeList.model_validate(answer.json()).items
     assert (node.usage.gpus, node.usage.cpu_milli, node.usage.memory_bytes) == (1, 2000, 4 << 30)
     usage = (await world.call("GET", "/v1/queues/default")).json()["usage"]
-    assert usage == {"gpus": 1, "cpuMilli": 2000, "memoryBytes": 4 << 30, "running": 1, "pending": 0}
+    assert usage == {"gpus": 1, "cpuMilli": 2000, "memoryBytes": 4 << 30, "running": 1, "pending": 0, "heldGpus": 0}
 
 
 async def test_metrics_know_routes_and_queues_not_jobs(world):
