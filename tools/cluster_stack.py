@@ -129,9 +129,14 @@ class Stack:
 class Project:
     """A team's namespace, used as its user uses it."""
 
-    def __init__(self, stack: Stack, name: str, token: str) -> None:
-        self.stack, self.name, self._token = stack, name, token
-        self.client = Client(stack.url, token, project=name, timeout=10)
+    def __init__(self, stack: Stack, name: str, token: str, url: str = "") -> None:
+        """`url`: another way to the api than the stack's."""
+        self.stack, self.name, self._token, self._url = stack, name, token, url or stack.url
+        self.client = Client(self._url, token, project=name, timeout=10)
+
+    def over(self, url: str) -> Project:
+        """The same project and user by another way to the api."""
+        return Project(self.stack, self.name, self._token, url)
 
     def stoker(
         self, *args: str, cwd: Path | None = None, stdin: str = "", check: bool = True, timeout_s: float = 150
@@ -148,7 +153,7 @@ class Project:
         return [str(Path(sys.executable).with_name("stoker")), *args]
 
     def environment(self) -> dict[str, str]:
-        ours = {"STOKER_SERVER": self.stack.url, "STOKER_TOKEN": self._token, "STOKER_PROJECT": self.name}
+        ours = {"STOKER_SERVER": self._url, "STOKER_TOKEN": self._token, "STOKER_PROJECT": self.name}
         return {name: value for name, value in os.environ.items() if not name.startswith("STOKER_")} | ours
 
     def count(self, name: str, *, steps: int, step_s: float = 0.1, save_every: int = 20, **spec: Any) -> TrainingJob:
