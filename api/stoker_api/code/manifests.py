@@ -24,10 +24,6 @@ def parse_manifest(body: bytes, digest: str) -> CodeManifest:
     except ValidationError as error:
         listed = error.errors(include_url=False, include_context=False, include_input=False)
         raise invalid_fields(listed, root=CodeManifest, data=data) from None
-    sizes: dict[str, int] = {}
-    for index, file in enumerate(manifest.files):
-        if file.sha256 is not None and sizes.setdefault(file.sha256, file.size) != file.size:
-            raise wrong_size(index, f"another file with the same SHA-256 is said to have {sizes[file.sha256]} bytes")
     found = manifest.digest()
     if found != digest:
         raise invalid("/digest", f"this manifest's digest is {found}: PUT it there", place="path")

@@ -125,9 +125,6 @@ class Security(SpecModel):
     """The seccomp profile. Unconfined is for profilers, and breaks *restricted*."""
 
 
-DEFAULT_FOR_SAYS = "defaultFor names a project that projects leaves out; add it there, or leave projects out"
-
-
 class TrainingRuntimeSpec(SpecModel):
     """What the pods of the runtime's jobs get beyond the job itself."""
 
@@ -164,12 +161,6 @@ class TrainingRuntimeSpec(SpecModel):
     """Who may use it. Absent: every project."""
     default_for: Annotated[tuple[DnsLabel, ...], *DISTINCT] = Field(default=(), max_length=1024)
     """Projects whose jobs name no runtime get this one, not `default`; of several, that whose name comes first."""
-
-    @model_validator(mode="after")
-    def _defaults_may_use_it(self) -> Self:
-        if self.projects is not None and not set(self.default_for) <= set(self.projects):
-            raise ValueError(DEFAULT_FOR_SAYS)
-        return self
 
     @field_validator("volumes")
     @classmethod

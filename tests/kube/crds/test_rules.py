@@ -106,9 +106,6 @@ CASES = [
     queue({"limit": {"gpus": -1}}, {"limit": {"gpus": 0}}, "greater than or equal to 0"),
     queue({"highestPriority": 2_000_000}, {"highestPriority": 2}, "less than or equal to 1000000"),
     runtime(
-        {"projects": ["a"], "defaultFor": ["b"]}, {"projects": ["a"], "defaultFor": ["a"]}, "defaultFor names a project"
-    ),
-    runtime(
         {"extendedResources": {"rdma/hca": 0}}, {"extendedResources": {"rdma/hca": 1}}, "greater than or equal to 1"
     ),
     runtime({"security": {"runAsUser": 0}}, {"security": {"runAsUser": 1}}, "greater than or equal to 1"),

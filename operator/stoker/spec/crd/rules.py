@@ -26,7 +26,7 @@ from stoker.spec.names import ENV_NAME, RESERVED_ENV, RESERVED_ENV_PREFIXES, SET
 from stoker.spec.outcome import POLICIES, Category
 from stoker.spec.quantity import DURATION, NOT_ZERO, QUANTITY, TOO_LARGE
 from stoker.spec.recipes import RECIPES
-from stoker.spec.runtime import DEFAULT_FOR_SAYS, CheckpointStore, Toleration, TrainingRuntimeSpec
+from stoker.spec.runtime import CheckpointStore, Toleration
 
 from .cel import Rule, TextRule, listed, quoted, unchanged
 
@@ -142,13 +142,6 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
         )
         for category in Category
         if not POLICIES[category].raisable
-    ],
-    TrainingRuntimeSpec: [
-        Rule(
-            "!has(self.defaultFor) || !has(self.projects) || self.defaultFor.all(one, one in self.projects)",
-            DEFAULT_FOR_SAYS,
-            field="defaultFor",
-        )
     ],
     CheckpointStore: [Rule("has(self.claim) != has(self.template)", "give either claim or template")],
     Toleration: [
