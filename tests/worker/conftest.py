@@ -14,6 +14,7 @@ import pytest
 import stoker_worker
 from stoker.spec.worker import ExitRecord
 
+from .entering import Entered
 from .podding import LogApi, PodWorker
 
 PROGRAM = Path(stoker_worker.__file__).with_name("__main__.py")
@@ -173,3 +174,8 @@ def log_api(tmp_path):
     api = LogApi(folder)
     yield api
     api.close()
+
+
+@pytest.fixture
+def entered(worker, log_api):
+    return Entered(worker, log_api)

@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import random
+import ssl
 import subprocess
 import sys
 import threading
@@ -209,6 +210,17 @@ class LogApi:
         self.url = f"http://127.0.0.1:{self.port}"
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
         self.thread.start()
+
+    def over_tls(self, folder):
+        """Speak https from here on, with a certificate of its own (`folder`/cert.pem). Returns: the URL."""
+        curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+        names = ["-subj", "/CN=stoker", "-addext", "subjectAltName=IP:127.0.0.1"]
+        make = ["openssl", "req", "-x509", *curve, *names, "-keyout", "key.pem", "-out", "cert.pem"]
+        subprocess.run(make, cwd=folder, check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        return self.url.replace("http:", "https:")
 
     def peer(self, timeout_s=20):
         """The next session's peer."""

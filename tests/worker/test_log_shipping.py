@@ -3,8 +3,6 @@
 import hashlib
 import os
 import re
-import ssl
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -100,24 +98,7 @@ def test_the_token_is_read_again_when_it_was_changed(pod_worker, log_api, wait_u
 
 
 def test_over_tls_only_the_named_authority_is_believed(pod_worker, log_api, tmp_path):
-    make = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    make += ["-subj", "/CN=stoker", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
-    subprocess.run(make, cwd=tmp_path, check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
-    log_api.server.socket = context.wrap_socket(log_api.server.socket, server_side=True)
-    url = log_api.url.replace("http:", "https:")
+    url = log_api.over_tls(tmp_path)
     pod_worker.python("print('hello')", api=url)
     assert pod_worker.finish().exit_code == 0
     assert log_api.log == b"" and log_api.tokens == [], "not even the token was shown"

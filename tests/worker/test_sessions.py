@@ -3,8 +3,6 @@
 import os
 import signal
 import socket
-import ssl
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -15,47 +13,12 @@ from stoker_worker import sessions
 from stoker_worker.bundle import build_zipapp
 
 from .conftest import family_of
+from .entering import WAITS, Entered
 from .peer import END, OVER, RESIZE, STDIN, STDOUT, sha256
 from .podding import PROGRAM, PYTHONS
 from .test_code import bundle_of, sends
 
-OPEN, DATA, SHUT, RESET = range(4)
-WAITS = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('done')"
 FAILS = "import sys; open('trace', 'w').write('it broke here'); sys.exit(3)"
-
-
-class Entered:
-    """A worker on one machine and the api it reports to."""
-
-    def __init__(self, worker, api):
-        self.worker, self.api = worker, api
-        self.count = 0
-
-    def start(self, script=WAITS, **order):
-        order.setdefault("report", {"url": self.api.url, "token": "wkr.x"})
-        self.worker.python(script, **order)
-        return self
-
-    def call(self):
-        """What the api does when somebody wants a session; the worker's end of it."""
-        return self.calls(1)[0]
-
-    def calls(self, number):
-        folder = self.worker.folder / "sessions"
-        folder.mkdir(exist_ok=True)
-        for _ in range(number):
-            self.count += 1
-            (folder / f"{self.count:032x}").touch()
-        return [self.api.peer() for _ in range(number)]
-
-    def go(self):
-        (self.worker.folder / "go").touch()
-        return self.worker.finish()
-
-
-@pytest.fixture
-def entered(worker, log_api):
-    return Entered(worker, log_api)
 
 
 def children(pid):
@@ -314,132 +277,6 @@ def test_a_session_that_nobody_waits_for_is_said_and_disturbs_nothing(entered, w
     assert entered.go().exit_code == 0
 
 
-# Ports.
-
-
-@pytest.fixture
-def listener():
-    """A server that answers what it was sent once the sender is done."""
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def serve():
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:
-                return
-            with connection, connection.makefile("rb") as file:
-                data = file.read()
-                connection.sendall(b"%d " % len(data) + data[::-1])
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield server.getsockname()[1]
-    server.shutdown(socket.SHUT_RDWR)
-    server.close()
-    thread.join()
-
-
-def frame(kind, number, data=b""):
-    return bytes([kind]) + number.to_bytes(4, "big") + data
-
-
-def answers(peer, count):
-    """What came for each of `count` connections, until each was ended or reset: number -> (last kind, data)."""
-    found, ended = {}, {}
-    while len(ended) < count:
-        _, data = peer.next()
-        kind, number = data[0], int.from_bytes(data[1:5], "big")
-        found[number] = found.get(number, b"") + data[5:]
-        if kind in (SHUT, RESET):
-            ended[number] = kind
-    return {number: (ended[number], found[number]) for number in ended}
-
-
-def test_connections_share_a_session_each_with_its_own_end(entered, listener):
-    entered.start()
-    peer = entered.call()
-    assert peer.begin(kind="forward", port=listener) == {"ready": True}
-    data = {7: os.urandom(100), 1 << 31: b"", 3: os.urandom(1 << 20) * 3}
-    for number in data:
-        peer.binary(frame(OPEN, number))
-    for start in range(0, 3 << 20, 60_000):
-        for number, sent in data.items():
-            if sent[start : start + 60_000]:
-                peer.binary(frame(DATA, number, sent[start : start + 60_000]))
-    for number in data:
-        peer.binary(frame(SHUT, number))
-    found = answers(peer, len(data))
-    assert found == {number: (SHUT, b"%d " % len(sent) + sent[::-1]) for number, sent in data.items()}
-    peer.close()
-    assert entered.go().exit_code == 0
-
-
-def test_a_port_that_nobody_serves_is_a_reset(entered):
-    entered.start()
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        peer = entered.call()
-        assert peer.begin(kind="forward", port=bound.getsockname()[1])["ready"]
-        peer.binary(frame(OPEN, 5))
-        peer.binary(frame(DATA, 5, b"x"))
-        ((kind, why),) = answers(peer, 1).values()
-    assert kind == RESET and b"can't be reached: Connection refused" in why
-    entered.go()
-
-
-def test_a_port_of_the_newer_loopback_is_reached(entered):
-    try:
-        server = socket.create_server(("::1", 0), family=socket.AF_INET6)
-    except OSError:
-        pytest.skip("no IPv6 here")
-    entered.start()
-    peer = entered.call()
-    assert peer.begin(kind="forward", port=server.getsockname()[1])["ready"]
-    peer.binary(frame(OPEN, 5))
-    connection, _ = server.accept()
-    connection.sendall(b"hello")
-    connection.close()
-    assert answers(peer, 1) == {5: (SHUT, b"hello")}
-    server.close()
-    entered.go()
-
-
-def test_resets_go_both_ways(entered):
-    server = socket.create_server(("127.0.0.1", 0))
-    entered.start()
-    peer = entered.call()
-    assert peer.begin(kind="forward", port=server.getsockname()[1])["ready"]
-    peer.binary(frame(OPEN, 1))
-    connection, _ = server.accept()
-    peer.binary(frame(DATA, 1, b"x"))
-    assert connection.recv(10) == b"x"
-    peer.binary(frame(RESET, 1))
-    with pytest.raises(ConnectionResetError):
-        connection.recv(10)
-    connection.close()
-    peer.binary(frame(OPEN, 2))
-    connection, _ = server.accept()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    connection.close()
-    assert answers(peer, 1)[2][0] == RESET
-    server.close()
-    entered.go()
-
-
-def test_the_workers_end_resets_what_is_forwarded(entered):
-    server = socket.create_server(("127.0.0.1", 0))
-    entered.start()
-    peer = entered.call()
-    assert peer.begin(kind="forward", port=server.getsockname()[1])["ready"]
-    peer.binary(frame(OPEN, 1))
-    connection, _ = server.accept()
-    assert entered.go().exit_code == 0
-    assert answers(peer, 1) == {1: (RESET, b"the worker has ended")}
-    connection.close()
-    server.close()
-
-
 # As it is shipped.
 
 
@@ -471,24 +308,7 @@ def test_the_zipapp_serves_sessions_and_fetches_code_on_the_oldest_and_the_newes
 
 def test_in_a_pod_the_apis_answers_tell_of_it_over_tls(pod_worker, log_api, tmp_path):
     """As PID 1's worker is: told by an answer, the authority from the environment, nothing of it for the command."""
-    make = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    make += ["-subj", "/CN=stoker", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
-    subprocess.run(make, cwd=tmp_path, check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
-    log_api.server.socket = context.wrap_socket(log_api.server.socket, server_side=True)
-    url = log_api.url.replace("http:", "https:")
+    url = log_api.over_tls(tmp_path)
     log_api.word = {"stop": False, "why": "", "sessions": ["a1", "a1", 7, "-no", "a1"]}
     pem = (tmp_path / "cert.pem").read_text()
     pod_worker.python(WAITS, api=url, env={"STOKER_API_CA_PEM": pem, "STOKER_WORKING_DIR": str(tmp_path)})

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from stoker.spec.event import EVENTS, Event, ObjectRef
+from stoker.spec.event import EVENTS, Event, Subject, event_about
 from stoker.spec.job import JOBS
-from stoker.spec.meta import ObjectMeta, OwnerReference
 from stoker.spec.quantity import format_duration
 from stoker.store.clock import Clock
 from stoker.store.port import Store, StoreError
@@ -23,7 +22,6 @@ from .relay import End
 log = logging.getLogger(__name__)
 
 _WRITE_S = 5.0
-_MESSAGE_MAX = 1024  # Kubernetes takes no longer one
 
 
 class SessionRecords:
@@ -46,23 +44,13 @@ class SessionRecords:
 
     def _tell(self, session: Session, reason: str, message: str) -> None:
         log.info("job %s, session %s: %s: %s", session.job, session.id[:8], reason, message)
-        now = self._clock.now()
-        namespace, name = session.job
-        event = Event(
-            metadata=ObjectMeta(
-                name=f"{name}.{session.job_uid[:8]}.{reason.lower()}.{session.id[:12]}",
-                namespace=namespace,
-                owner_references=(
-                    OwnerReference(
-                        api_version=JOBS.api_version, kind=JOBS.kind, name=name, uid=session.job_uid, controller=True
-                    ),
-                ),
-            ),
-            involved_object=ObjectRef(kind=JOBS.kind, namespace=namespace, name=name, uid=session.job_uid),
-            reason=reason,
-            message=message[:_MESSAGE_MAX],
-            first_timestamp=now,
-            reporting_component="stoker-api",
+        event = event_about(
+            Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=session.job, uid=session.job_uid),
+            reason,
+            message,
+            at=self._clock.now(),
+            mark=session.id[:12],
+            component="stoker-api",
         )
         task = asyncio.create_task(self._write(event))
         self._writing.add(task)

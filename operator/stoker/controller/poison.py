@@ -13,13 +13,14 @@ from typing import Any, Protocol
 
 from stoker.sched.accepting import ACCEPTED_CONDITION
 from stoker.sched.step import Note
+from stoker.spec.event import Subject
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Key, Kind
 from stoker.store.clock import Clock
 from stoker.store.port import NotFound, StoreError
 
 from .jobs import MANAGER
-from .recorder import Recorder, Subject
+from .recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -101,5 +102,6 @@ class PoisonTeller:
         if self._waiting.get(poison.uid) is poison:
             del self._waiting[poison.uid]
         recorder.record_about(
-            Subject(JOBS.kind, JOBS.api_version, poison.key, poison.uid), Note("NotAccepted", message, warning=True)
+            Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=poison.key, uid=poison.uid),
+            Note("NotAccepted", message, warning=True),
         )

@@ -7,28 +7,15 @@ the truth is in the job's status.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from stoker.sched.step import Note
-from stoker.spec.event import EVENTS, Event, EventType, ObjectRef
+from stoker.spec.event import EVENTS, Event, EventType, Subject, event_about
 from stoker.spec.job import JOBS, TrainingJob
-from stoker.spec.meta import Key, ObjectMeta, OwnerReference
 from stoker.store.clock import Clock
 from stoker.store.port import Store, StoreError
 
 _LIMIT = 10_000
 _AT_ONCE = 64
-_MESSAGE_MAX = 1024  # Kubernetes takes no longer one
-
-
-@dataclass(frozen=True)
-class Subject:
-    """Whom an event is about."""
-
-    kind: str
-    api_version: str
-    key: Key
-    uid: str
 
 
 class Recorder:
@@ -42,32 +29,19 @@ class Recorder:
 
     def record(self, job: TrainingJob, note: Note) -> None:
         """Record one event about a job."""
-        self.record_about(Subject(job.kind or JOBS.kind, job.api_version or JOBS.api_version, job.key, job.uid), note)
+        self.record_about(_subject(job), note)
 
     def record_about(self, subject: Subject, note: Note) -> None:
         """Record one event. Its name is made from what it says, so saying it twice is one event."""
         now = self._clock.now()
-        namespace, about = subject.key
-        event = Event(
-            metadata=ObjectMeta(
-                name=f"{about}.{subject.uid[:8]}.{note.reason.lower()}.{now.timestamp() * 1e6:.0f}",
-                namespace=namespace,
-                owner_references=(
-                    OwnerReference(
-                        api_version=subject.api_version,
-                        kind=subject.kind,
-                        name=about,
-                        uid=subject.uid,
-                        controller=True,
-                    ),
-                ),
-            ),
-            involved_object=ObjectRef(kind=subject.kind, namespace=namespace, name=about, uid=subject.uid),
-            type=EventType.WARNING if note.warning else EventType.NORMAL,
-            reason=note.reason,
-            message=note.message[:_MESSAGE_MAX],
-            first_timestamp=now,
-            reporting_component="stoker-operator",
+        event = event_about(
+            subject,
+            note.reason,
+            note.message,
+            at=now,
+            mark=f"{now.timestamp() * 1e6:.0f}",
+            component="stoker-operator",
+            kind=EventType.WARNING if note.warning else EventType.NORMAL,
         )
         try:
             self._waiting.put_nowait(event)
@@ -88,3 +62,9 @@ class Recorder:
                     self.dropped += 1
                 elif isinstance(outcome, BaseException):
                     raise outcome
+
+
+def _subject(job: TrainingJob) -> Subject:
+    return Subject(
+        kind=job.kind or JOBS.kind, api_version=job.api_version or JOBS.api_version, key=job.key, uid=job.uid
+    )

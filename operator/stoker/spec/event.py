@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 
-from .meta import Kind, Resource, StatusModel
+from .meta import Key, Kind, ObjectMeta, OwnerReference, Resource, StatusModel
 from .names import API_VERSION
 
 
@@ -32,6 +32,50 @@ class Event(Resource):
     message: str = ""
     first_timestamp: datetime
     reporting_component: str = "stoker"
+
+
+MESSAGE_MAX = 1024
+"""Kubernetes takes no longer one. Units: characters."""
+
+
+class Subject(StatusModel):
+    """Whom an event is about."""
+
+    kind: str
+    api_version: str
+    key: Key
+    uid: str
+
+
+def event_about(
+    subject: Subject,
+    reason: str,
+    message: str,
+    *,
+    at: datetime,
+    mark: str,
+    component: str,
+    kind: EventType = EventType.NORMAL,
+) -> Event:
+    """An event that goes with its subject. What has the same `mark` (part of its name) is the same event."""
+    namespace, name = subject.key
+    return Event(
+        metadata=ObjectMeta(
+            name=f"{name}.{subject.uid[:8]}.{reason.lower()}.{mark}",
+            namespace=namespace,
+            owner_references=(
+                OwnerReference(
+                    api_version=subject.api_version, kind=subject.kind, name=name, uid=subject.uid, controller=True
+                ),
+            ),
+        ),
+        involved_object=ObjectRef(kind=subject.kind, namespace=namespace, name=name, uid=subject.uid),
+        type=kind,
+        reason=reason,
+        message=message[:MESSAGE_MAX],
+        first_timestamp=at,
+        reporting_component=component,
+    )
 
 
 EVENTS = Kind(
