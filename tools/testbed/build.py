@@ -55,6 +55,8 @@ PROGRAMS = {
         Program("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
         Program("pretend-gpus", "pretend-gpus", "."),
         Program("syft", "syft", "github.com/anchore/syft/cmd/syft"),
+        *_programs("prometheus", "github.com/prometheus/prometheus/cmd/", "prometheus", "promtool"),
+        *_programs("alertmanager", "github.com/prometheus/alertmanager/cmd/", "alertmanager", "amtool"),
     ]
 }
 GROUPS = {
@@ -64,6 +66,7 @@ GROUPS = {
         "pretend-gpus",
     ),
     "helm": ("helm",),
+    "monitoring": ("prometheus", "promtool", "alertmanager", "amtool"),
     "release": ("syft",),
 }
 

@@ -1,0 +1,97 @@
+"""What jobs have had of GPUs: the receipts of exporters, and a job's usage made of them.
+
+The exporter has its own plain writing of the same JSON (`stoker.exporter.receipts`), for it knows no pydantic;
+`tests/contract/test_receipts.py` holds both against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import Field
+
+from .meta import StatusModel
+from .worker import MAX_UNIX_S
+
+MAX_RECEIPTS = 2048
+"""In one report."""
+
+
+class GpuReceipt(StatusModel):
+    """What one worker has had of one GPU since the ledger began; of one key the highest seq counts."""
+
+    ledger: str = Field(min_length=1, max_length=64)
+    node: str = Field(max_length=253)
+    uuid: str = Field(min_length=1, max_length=128)
+    job_uid: str = Field(min_length=1, max_length=64)
+    attempt: int = Field(ge=0)
+    worker: int = Field(ge=0)
+    project: str = Field(max_length=63)
+    job_name: str = Field(max_length=63)
+    pod_uid: str = Field(default="", max_length=64)
+    model: str = Field(default="", max_length=128)
+    seq: int = Field(ge=0)
+    begin_at: float = Field(ge=0, le=MAX_UNIX_S)
+    """Unix time in seconds."""
+    at: float = Field(ge=0, le=MAX_UNIX_S)
+    """Unix time in seconds."""
+    final: bool = False
+    allocated_s: float = Field(ge=0)
+    unobserved_s: float = Field(default=0.0, ge=0)
+    busy_s: float | None = Field(default=None, ge=0)
+    sm_active_s: float | None = Field(default=None, ge=0)
+    tensor_active_s: float | None = Field(default=None, ge=0)
+    dram_active_s: float | None = Field(default=None, ge=0)
+    idle_s: Mapping[str, float] = {}
+    throttled_s: Mapping[str, float] = {}
+    energy_j: float | None = Field(default=None, ge=0)
+    unobserved_energy_j: float = Field(default=0.0, ge=0)
+    method: str = Field(default="exclusive", max_length=32)
+    memory_peak_bytes: int | None = Field(default=None, ge=0)
+    memory_total_bytes: int | None = Field(default=None, ge=0)
+    idle_since: float | None = Field(default=None, ge=0, le=MAX_UNIX_S)
+    simulated: bool = False
+
+
+class UsageState(StrEnum):
+    RUNNING = "running"
+    """An attempt is under way."""
+    FINAL = "final"
+    """Every GPU of every attempt has its last receipt."""
+    INCOMPLETE = "incomplete"
+    """The job has ended, and receipts are missing (a node was lost, an exporter did not run)."""
+
+
+class JobUsage(StatusModel):
+    """What the job has had of GPUs, over all its attempts. The api's."""
+
+    state: UsageState = UsageState.RUNNING
+    """running, final, or incomplete: the job has ended but receipts are missing."""
+    at: datetime | None = None
+    """The newest receipt's moment."""
+    gpu_seconds: float = 0.0
+    """Seconds that GPUs were the job's."""
+    busy_seconds: float | None = None
+    """In which a kernel ran. Absent: not known."""
+    sm_active_seconds: float | None = None
+    """SM activity, summed. Absent: the GPUs don't tell (before Hopper)."""
+    tensor_active_seconds: float | None = None
+    """Tensor cores' activity, summed. Absent: the GPUs don't tell."""
+    idle_seconds: Mapping[str, float] = {}
+    """By class: no_process, no_activity, low_activity."""
+    unobserved_seconds: float = 0.0
+    """About which nothing is known; never counted as idle."""
+    throttled_seconds: Mapping[str, float] = {}
+    """By reason: sw_power_cap, hw_power_brake, sw_thermal, hw_thermal, sync_boost."""
+    energy_joules: float | None = None
+    """Of the GPUs alone. Absent: not known."""
+    memory_peak_bytes: int | None = None
+    """The most that one GPU held."""
+    memory_total_bytes: int | None = None
+    """Of that GPU."""
+    idle_since: datetime | None = None
+    """Since when all of the running attempt's GPUs have been idle. Absent: they are not."""
+    simulated: bool = False
+    """The GPUs were slots of `--virtual-gpus`, not devices."""
