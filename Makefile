@@ -21,7 +21,7 @@ demo: setup ## train real models on this machine through the whole chain, and sh
 	@$(BIN)/python tools/demo.py
 
 test: lint setup ## every test, then those that need no torch on one newer Python
-	@$(TESTBED) build control-plane helm --or-skip
+	@$(TESTBED) build control-plane helm monitoring --or-skip
 	@$(PYTEST)
 	@VENV="$(VENV)" bash tools/test_newer.sh
 

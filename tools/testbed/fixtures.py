@@ -1,7 +1,8 @@
-"""pytest plugin: `control_plane` and `node_bed`, each started once, when the first test of a run asks for it.
+"""pytest plugin: `control_plane` and `node_bed`, each started once, when the first test of a run asks for it, and
+`monitoring`: whether Prometheus and Alertmanager are there.
 
-Never builds (a build outlasts every test's time-out): `make testbed` does. Where there is no cluster to be had, tests
-that want one are skipped and the run's last lines say so loudly; under CI (`$CI` set) they fail instead.
+Never builds (a build outlasts every test's time-out): `make testbed` does. Where there is no cluster (or Prometheus) to
+be had, tests that want one are skipped and the run's last lines say so loudly; under CI (`$CI` set) they fail instead.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from testbed.build import cache
+from testbed.build import built, cache
 from testbed.cluster import Cluster, existing
 from testbed.control_plane import ControlPlane
 from testbed.errors import Unavailable
@@ -33,7 +34,7 @@ def skip_loudly(request: pytest.FixtureRequest, reason: str) -> NoReturn:
     if _WITHOUT not in config.stash:
         config.stash[_WITHOUT] = {}
     config.stash[_WITHOUT].setdefault(reason, []).append(request.node.nodeid)
-    pytest.skip(f"no Kubernetes: {reason}")
+    pytest.skip(f"no test bed: {reason}")
 
 
 @pytest.fixture(scope="session")
@@ -81,6 +82,15 @@ def node_bed() -> Iterator[NodeBed]:
         pytest.fail(str(error), pytrace=False)
     with bed:
         yield bed
+
+
+@pytest.fixture
+def monitoring(request: pytest.FixtureRequest) -> None:
+    """That `testbed.monitoring` can start what it starts; tests make servers of their own."""
+    try:
+        built("monitoring")
+    except Unavailable as error:
+        skip_loudly(request, str(error))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
