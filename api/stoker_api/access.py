@@ -31,6 +31,8 @@ class Access(StrEnum):
     KNOWN = "known"
     """Any valid token."""
     WORKER = "worker"
+    EXPORTER = "exporter"
+    """The exporter of one node; what it may speak of is that node."""
 
 
 Needed = Access | Right
@@ -62,6 +64,12 @@ async def authorize(request: HTTPConnection) -> None:
         if pod_uid is None:
             raise _unauthorized("The worker's token is not valid.")
         request.state.pod_uid = pod_uid
+        return
+    if needed is Access.EXPORTER:
+        node = await identity.exporter(token)
+        if node is None:
+            raise _unauthorized("The exporter's token is not valid.")
+        request.state.node = node
         return
     principal = await identity.authenticate(token)
     if principal is None:

@@ -1,15 +1,15 @@
 """Identity on Kubernetes: the cluster's own tokens (TokenReview) and permissions (SubjectAccessReview).
 
-Owns how long an answer is kept and which pod a worker's token speaks for. Keeps no user and no token: answers are kept
-under the token's hash. What can't be asked is neither yes nor no (`IdentityUnavailable`, 503). Picked by `main.py`,
-which brings the reviews.
+Owns how long an answer is kept, which pod a worker's token speaks for and which node an exporter's. Keeps no user and no
+token: answers are kept under the token's hash. What can't be asked is neither yes nor no (`IdentityUnavailable`, 503).
+Picked by `main.py`, which brings the reviews.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 WORKER_AUDIENCE = "stoker"
 POD_UID = "authentication.kubernetes.io/pod-uid"
+NODE_NAME = "authentication.kubernetes.io/node-name"
 
 # A revoked token or permission is honoured this much longer, a new one refused this much longer.
 REVIEWED_S, UNKNOWN_S = 60.0, 5.0
@@ -69,15 +70,21 @@ class ClusterUser(Principal):
 
 
 class ClusterIdentity:
-    """Implements `identity.Identity`. `audiences`: what people's tokens must be made for; (): for the API server."""
+    """Implements `identity.Identity`. `audiences`: what people's tokens must be made for; (): for the API server.
+
+    `exporters`: the service accounts that exporters run as, each `<namespace>:<name>`.
+    """
 
     hint = (
         "`kubectl create token <service account>` makes one, and your cluster's login tokens do; a worker's token "
         "opens only /v1/report."
     )
 
-    def __init__(self, reviews: Reviews, clock: Clock, audiences: Sequence[str] = ()) -> None:
+    def __init__(
+        self, reviews: Reviews, clock: Clock, audiences: Sequence[str] = (), exporters: Collection[str] = ()
+    ) -> None:
         self._reviews, self._audiences = reviews, tuple(audiences)
+        self._exporters = frozenset(f"{_SERVICE_ACCOUNT}{account}" for account in exporters)
         self._users: Remembered[bytes, Reviewed | None] = Remembered(clock, _reviewed_s)
         # Apart, so that a flood of unknown tokens keeps no worker from reporting.
         self._workers: Remembered[bytes, Reviewed | None] = Remembered(clock, _reviewed_s)
@@ -111,11 +118,25 @@ class ClusterIdentity:
         return frozenset({principal.name.removeprefix(_SERVICE_ACCOUNT).partition(":")[0]})
 
     async def worker(self, token: str) -> str | None:
+        return _only(await self._reporter(token), POD_UID)
+
+    async def exporter(self, token: str) -> str | None:
+        """The node that the token's pod is bound to, if the pod is an exporter's."""
+        if not self._exporters:
+            return None
+        found = await self._reporter(token)
+        return None if found is None or found.username not in self._exporters else _only(found, NODE_NAME)
+
+    async def _reporter(self, token: str) -> Reviewed | None:
+        """Whose token for reports it is."""
         if not _plausible(token):
             return None
-        found = await self._workers.get(_digest(token), lambda: _asked(self._reviews.review(token, (WORKER_AUDIENCE,))))
-        pods = [] if found is None else list(found.extra.get(POD_UID, ()))
-        return pods[0] if len(pods) == 1 else None
+        return await self._workers.get(_digest(token), lambda: _asked(self._reviews.review(token, (WORKER_AUDIENCE,))))
+
+
+def _only(found: Reviewed | None, name: str) -> str | None:
+    values = [] if found is None else list(found.extra.get(name, ()))
+    return values[0] if len(values) == 1 else None
 
 
 async def _asked(answer: Awaitable[T]) -> T:

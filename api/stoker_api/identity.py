@@ -92,6 +92,10 @@ class Identity(Protocol):
         """The uid of the pod whose own token it is; None: no worker's."""
         ...
 
+    async def exporter(self, token: str) -> str | None:
+        """The node for which an exporter with this token speaks; None: no exporter's."""
+        ...
+
 
 async def seen_by(
     identity: Identity, principal: Principal, projects: Iterable[str], right: Right = LIST_JOBS

@@ -12,6 +12,7 @@ import fcntl
 import gc
 import logging
 import os
+import re
 import signal
 import socket
 import ssl
@@ -52,6 +53,7 @@ log = logging.getLogger("stoker.api")
 PORT = 8470
 # As in `stoker up`: full collections over the caches' objects pause the loop; objects are trees, freed by counting.
 GC_THRESHOLDS = (20_000, 50, 1000)
+_ACCOUNT = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _ANYWHERE = ("", "0.0.0.0", "::")
 
 
@@ -67,6 +69,7 @@ class Options:
     audiences: tuple[str, ...] = ()
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    exporter_accounts: tuple[str, ...] = ()
     log_bytes: int | None = None
     code_bytes: int = TOTAL_BYTES
     code_keep: float = KEEP_S
@@ -81,6 +84,13 @@ def _keep_s(_context: click.Context, _option: click.Parameter, text: str) -> flo
     if keep_s < LEASE_S:
         raise click.BadParameter(f"must be {format_duration(LEASE_S)} at least: a submit takes its time")
     return keep_s
+
+
+def _accounts(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    for account in given:
+        if not _ACCOUNT.fullmatch(account):
+            raise click.BadParameter(f"{account!r} is no service account; write NAMESPACE:NAME")
+    return given
 
 
 class _CannotStart(Exception):
@@ -108,6 +118,14 @@ class _CannotStart(Exception):
 @click.option("--allow-host", "allow_hosts", multiple=True, help="A name people and workers call this server by.")
 @click.option(
     "--audience", "audiences", multiple=True, help="What people's tokens must be for. Absent: the API server."
+)
+@click.option(
+    "--exporter-account",
+    "exporter_accounts",
+    multiple=True,
+    callback=_accounts,
+    metavar="NAMESPACE:NAME",
+    help="A service account that exporters run as. Repeatable; absent: nobody reports on GPUs.",
 )
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate chain (PEM); followed when it changes.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its key (PEM).")
@@ -147,7 +165,7 @@ async def _serve(options: Options, listening: socket.socket, certificate: Certif
             store,
             logs=logs,
             code=CodeStore(options.data / "code", clock, limits),
-            identity=ClusterIdentity(TokenReviewer(client), clock, options.audiences),
+            identity=ClusterIdentity(TokenReviewer(client), clock, options.audiences, options.exporter_accounts),
             clock=clock,
             jobs=jobs,
             pods=pods,

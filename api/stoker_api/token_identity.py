@@ -1,10 +1,11 @@
-"""Identity on one machine: the token file for people, the report key's HMAC for workers.
+"""Identity on one machine: the token file for people, the report key's HMAC for workers and the exporter.
 
 Owns what each role may do. Never asks anybody: both look-ups are a hash. Picked by `stoker up`.
 """
 
 from __future__ import annotations
 
+from .exporter_token import node_of
 from .identity import (
     EVERYWHERE,
     GET_JOB,
@@ -50,6 +51,9 @@ class TokenIdentity:
 
     async def worker(self, token: str) -> str | None:
         return pod_uid_of(self._report_key, token)
+
+    async def exporter(self, token: str) -> str | None:
+        return node_of(self._report_key, token)
 
 
 def _role(right: Right) -> Role:

@@ -6,6 +6,7 @@ import pytest
 
 from stoker_api.app import bare_app
 from stoker_api.routes.table import ROUTERS, api_routes
+from stoker_api.exporter_token import exporter_token, node_of
 from stoker_api.worker_token import pod_uid_of, worker_token
 
 CALLS = [(method, route.path) for route in api_routes() for method in sorted(route.methods)]
@@ -96,3 +97,13 @@ def test_worker_token_is_bound_to_its_pod():
     ):
         assert pod_uid_of(b"key", bad) is None
     assert pod_uid_of(b"other", token) is None
+
+
+def test_an_exporters_token_is_of_its_node_and_of_no_other_kind():
+    token = exporter_token(b"key", "node-1.example")
+    assert node_of(b"key", token) == "node-1.example"
+    assert node_of(b"other", token) is None and node_of(b"key", token.replace("node-1", "node-2")) is None
+    worker = worker_token(b"key", "node-1")
+    assert node_of(b"key", worker) is None and pod_uid_of(b"key", token) is None
+    assert node_of(b"key", "exp" + worker.removeprefix("wkr")) is None, "a worker's proof is of its pod alone"
+    assert pod_uid_of(b"key", "wkr" + token.removeprefix("exp")) is None

@@ -14,7 +14,15 @@ from stoker.spec.names import ANNOTATION_SUBMITTER
 from stoker.spec.pod import PODS
 from stoker.store.clock import ManualClock
 from stoker.store.port import Forbidden, Unavailable
-from stoker_api.cluster_identity import ALLOWED_S, DENIED_S, POD_UID, REVIEWED_S, UNKNOWN_S, ClusterIdentity
+from stoker_api.cluster_identity import (
+    ALLOWED_S,
+    DENIED_S,
+    NODE_NAME,
+    POD_UID,
+    REVIEWED_S,
+    UNKNOWN_S,
+    ClusterIdentity,
+)
 from stoker_api.identity import CREATE_JOB, GET_JOB, GET_METRICS, IdentityUnavailable, seen_by, use_queue
 
 only_cluster = pytest.mark.parametrize("new_world", ["kubernetes"], indirect=True)
@@ -192,6 +200,26 @@ async def test_what_can_not_be_asked_is_neither_yes_nor_no(error):
 async def test_a_token_bound_to_no_pod_is_no_workers(uids):
     reviews = Reviews(known={"t": Who(extra={POD_UID: uids})})
     assert await ClusterIdentity(reviews, ManualClock()).worker("t") is None
+
+
+ACCOUNT = "system:serviceaccount:stoker-exporter:exporter"
+
+
+@pytest.mark.parametrize(
+    ("who", "node"),
+    [
+        (Who(ACCOUNT, extra={NODE_NAME: ("node-a",)}), "node-a"),
+        (Who("system:serviceaccount:alpha:exporter", extra={NODE_NAME: ("node-a",)}), None),
+        (Who(ACCOUNT), None),
+        (Who(ACCOUNT, extra={NODE_NAME: ("node-a", "node-b")}), None),
+    ],
+    ids=["an exporter's", "another account's", "bound to no node", "bound to two"],
+)
+async def test_an_exporter_is_an_account_and_a_node(who, node):
+    reviews = Reviews(known={"t": who})
+    assert await ClusterIdentity(reviews, ManualClock(), exporters=["stoker-exporter:exporter"]).exporter("t") == node
+    assert reviews.asked == [("review", "t", ("stoker",))]
+    assert await ClusterIdentity(reviews, ManualClock()).exporter("t") is None, "none is configured"
 
 
 async def test_lists_ask_once_for_all_then_for_each():
