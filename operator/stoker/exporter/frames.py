@@ -52,8 +52,8 @@ class GpuReading:
     lost: str = ""
     """The NVML code's name (`GPU_IS_LOST`) if it can't be read; its values are then empty."""
     info: dict[str, str] = field(default_factory=dict)
-    """model, pci_bus_id, compute_capability, mig (on, off, none), power_source (counter, integral), minor (the number of
-    its device file, by which some device plugins name it) …"""
+    """model, pci_bus_id, compute_capability, mig (on, off, none), power_source (counter, integral), minor (its device
+    file's number, by which some device plugins name it) …"""
     values: dict[str, float] = field(default_factory=dict)
     processes: tuple[Process, ...] | None = None
     """None: not visible from here (another pid namespace), or not supported."""
