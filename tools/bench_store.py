@@ -10,7 +10,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -145,10 +145,26 @@ class Replay:
     async def snapshot(self, *_args: Any, **_how: Any) -> Page[Any]:
         return Page((), "0")
 
-    async def watch(self, *_args: Any, **_how: Any) -> AsyncIterator[WatchEvent[Any]]:
+    def watch(self, *_args: Any, **_how: Any) -> AddedAtOnce:
+        return AddedAtOnce(self._jobs)
+
+
+class AddedAtOnce:
+    """The watch of `Burst`."""
+
+    def __init__(self, jobs: list[TrainingJob]) -> None:
+        self._jobs = iter(jobs)
+
+    def __aiter__(self) -> AddedAtOnce:
+        return self
+
+    async def __anext__(self) -> WatchEvent[Any]:
         for obj in self._jobs:
-            yield WatchEvent(WatchType.ADDED, obj.metadata.resource_version, obj)
-        await asyncio.Event().wait()
+            return WatchEvent(WatchType.ADDED, obj.metadata.resource_version, obj)
+        return await asyncio.get_running_loop().create_future()
+
+    def silent_s(self) -> float:
+        return 0.0
 
 
 def main() -> None:

@@ -10,6 +10,8 @@ import pytest
 from stoker.spec.job import JOBS
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.queue import QUEUES
+from stoker.store.cache import WatchCache
+from stoker.store.clock import SystemClock
 from stoker.store.port import Gone, Invalid, WatchType
 
 ADDED, MODIFIED, DELETED = WatchType.ADDED, WatchType.MODIFIED, WatchType.DELETED
@@ -151,3 +153,18 @@ async def test_list_then_watch_misses_nothing_under_writes(store, project, make,
                 assert (event.type is ADDED) == (event.object.key not in state)
                 state[event.object.key] = event.object
         assert state == final
+
+
+async def test_a_cache_that_follows_is_not_stale(store, project, make, is_cluster):
+    """A server says something at least as it opens a watch; a store of this process need not say that nothing came."""
+    cache = WatchCache(store, JOBS, clock=SystemClock())
+    running = asyncio.create_task(cache.run())
+    try:
+        async with asyncio.timeout(30):
+            await cache.synced()
+            job = await store.create(JOBS, make.job(project, "a"))
+            await cache.at_least(job.metadata.resource_version)
+        assert cache.stale_s < 30 if is_cluster else cache.stale_s == 0
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

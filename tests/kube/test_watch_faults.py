@@ -260,3 +260,33 @@ async def test_the_seam_counts_each_connection(server, tmp_path):
         with pytest.raises(Unavailable, match="injected"):
             await take(watch, 1)
     assert seam.counts == {"kube.watch TrainingJob": 2}
+
+
+async def test_a_watch_knows_how_long_the_server_has_been_silent(server, tmp_path):
+    """Opening it is a word of the server's too: of some kinds it sends no bookmarks."""
+    clock = Hands()
+    server.answer(streams(event("ADDED", job("a", 5))), streams(then="hang"))
+    async with KubeClient.from_config(kubeconfig=kubeconfig(tmp_path, server.url, token="t"), clock=clock) as client:
+        watch = KubeStore(client, clock, patience=QUICK, streaming_lists=False).watch(JOBS, since="3")
+        assert watch.silent_s() == float("inf")
+        await take(watch, 1)
+        assert watch.silent_s() == 0
+        clock.ahead_s += 50
+        assert watch.silent_s() == 50
+        reading = asyncio.create_task(anext(watch))
+        try:
+            async with asyncio.timeout(10):
+                while len(server.asked) < 2 or watch.silent_s():
+                    await asyncio.sleep(0.001)
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+
+class Hands(SystemClock):
+    """Real sleep, time by hand."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.ahead_s

@@ -26,6 +26,8 @@ class Flaky:
         self.may_list.set()
         self.lists = 0
         self.watches = 0
+        self.silent_s = 0.0
+        """What its watches say of themselves."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -48,21 +50,35 @@ class Flaky:
             raise self._refusals.pop()
         return await self._store.snapshot(kind)
 
-    async def watch(self, kind: Any, *, since: str) -> AsyncIterator[Any]:
+    def watch(self, kind: Any, *, since: str) -> Any:
         self.watches += 1
-        inner, cut = self._store.watch(kind, since=since), self._cut
-        while True:
-            following = asyncio.ensure_future(anext(inner))
-            try:
-                await asyncio.wait({following, cut}, return_when=asyncio.FIRST_COMPLETED)
-                if cut.done():
-                    cut.result()
-                    return
-            finally:
-                if not following.done():
-                    following.cancel()
-                    await asyncio.gather(following, return_exceptions=True)
-            yield following.result()
+        return Cutting(self, self._store.watch(kind, since=since), self._cut)
+
+
+class Cutting:
+    """A watch that ends when it is told to."""
+
+    def __init__(self, store: Flaky, inner: Any, cut: asyncio.Future[None]) -> None:
+        self._store, self._inner, self._cut = store, inner, cut
+
+    def __aiter__(self) -> Any:
+        return self
+
+    def silent_s(self) -> float:
+        return self._store.silent_s
+
+    async def __anext__(self) -> Any:
+        following = asyncio.ensure_future(anext(self._inner))
+        try:
+            await asyncio.wait({following, self._cut}, return_when=asyncio.FIRST_COMPLETED)
+            if self._cut.done():
+                self._cut.result()
+                raise StopAsyncIteration
+        finally:
+            if not following.done():
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+        return following.result()
 
 
 @pytest.fixture

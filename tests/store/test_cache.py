@@ -10,7 +10,7 @@ import pytest
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Key
 from stoker.store.cache import WatchCache
-from stoker.store.clock import SystemClock
+from stoker.store.clock import ManualClock, SystemClock
 from stoker.store.port import Gone, Unavailable
 
 
@@ -221,3 +221,33 @@ async def test_under_random_writes_and_cuts_it_ends_like_the_store(store, cache,
         last = await store.create(JOBS, job("last"))
         await cache.at_least(last.metadata.resource_version)
         assert told == {job.key: job for job in (await store.list(JOBS)).items} == {j.key: j for j in cache.values()}
+
+
+async def test_it_tells_how_long_the_store_has_been_silent(store, job):
+    clock = ManualClock()
+    cache = WatchCache(store, JOBS, clock=clock, backoff_s=(5.0, 5.0), rng=random.Random(1))
+    clock.advance(7)
+    assert cache.stale_s == 7, "nothing has been heard since it was made"
+    task = asyncio.create_task(cache.run())
+    try:
+        await cache.synced()
+        assert cache.stale_s == 0
+        while store.watches < 1:
+            await asyncio.sleep(0)
+        clock.advance(1000)
+        assert cache.stale_s == 0, "the watch knows of no silence: what does not come did not happen"
+        store.silent_s = 40.0
+        assert cache.stale_s == 40
+        store.may_list.clear()
+        store.cut(Gone("too old"))  # a list hangs now: nobody says anything any more
+        while store.lists < 2:
+            await asyncio.sleep(0)
+        clock.advance(60)
+        assert cache.stale_s == 100
+        store.may_list.set()
+        while store.watches < 2:
+            await asyncio.sleep(0)
+        assert cache.stale_s == 0
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

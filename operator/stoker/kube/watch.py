@@ -81,6 +81,7 @@ class Watch(Generic[T]):
     _barren: int = 0
     _opened_at: float = 0.0
     _opened_version: str = ""
+    _heard_at: float = float("-inf")
 
     def __aiter__(self) -> Watch[T]:
         return self
@@ -97,6 +98,11 @@ class Watch(Generic[T]):
                 await self._read(self._stream)
         return self._ready.popleft()
 
+    def silent_s(self) -> float:
+        """Since the server last opened this watch or sent something on it. Grows to `Patience.silence_s` and beyond
+        only while the server can't be reached."""
+        return self.source.client.clock.monotonic() - self._heard_at
+
     def close(self) -> None:
         if self._stream is not None:
             self._stream.close()
@@ -110,6 +116,7 @@ class Watch(Generic[T]):
         self._opened_at, self._opened_version, self._lines = source.client.clock.monotonic(), self.version, Lines()
         try:
             self._stream = await source.open(call, query)
+            self._heard_at = source.client.clock.monotonic()
         except Throttled as error:
             await source.client.clock.sleep(error.retry_after_s * source.rng.uniform(1.0, 1.5))
             raise
@@ -120,6 +127,7 @@ class Watch(Generic[T]):
             self.close()
             await self._pause()
             return
+        self._heard_at = self.source.client.clock.monotonic()
         for raw in self._lines.of(chunk):
             try:
                 event = self.source.codec.line(raw)

@@ -95,6 +95,10 @@ class Watch(Generic[T]):
         self._position += 1
         return event
 
+    def silent_s(self) -> float:
+        """Never silent: what is written is read in the same process, so that no news means no change."""
+        return 0.0
+
     def _start(self) -> int:
         """Raises: Gone for a version this store has never given out: it is another store's."""
         if not self._since.isdecimal() or int(self._since) > self._newest:

@@ -20,7 +20,7 @@ from stoker.spec.meta import Key, Kind, Resource
 from .clock import Clock
 from .index import Index
 from .ordered import OrderedKeys
-from .port import Gone, Store, StoreError, WatchType
+from .port import Gone, Store, StoreError, Watching, WatchType
 
 T = TypeVar("T", bound=Resource)
 
@@ -76,6 +76,8 @@ class WatchCache(Generic[T]):
         self._indexes = {name: Index(values) for name, values in (indexes or {}).items()}
         self._handlers: dict[object, Handler[T]] = {}
         self._version: str | None = None
+        self._watch: Watching[T] | None = None
+        self._told_at = clock.monotonic()
         self._failures = 0
         self._synced = asyncio.Event()
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
@@ -131,6 +133,16 @@ class WatchCache(Generic[T]):
     @property
     def is_synced(self) -> bool:
         return self._synced.is_set()
+
+    @property
+    def stale_s(self) -> float:
+        """Seconds since the store last said where it stands: by a list, a change, a bookmark, a watch it opened.
+
+        Counted from the beginning before the first list. 0 while a store in this process is followed.
+        """
+        told_s = max(0.0, self._clock.monotonic() - self._told_at)
+        watch = self._watch
+        return told_s if watch is None else min(told_s, watch.silent_s())
 
     # Waiting and following.
 
@@ -204,20 +216,26 @@ class WatchCache(Generic[T]):
                 old = None
             if old is None or old.metadata.resource_version != new.metadata.resource_version:
                 self._apply(old, new)
+        self._told_at = self._clock.monotonic()
         self._advance(page.resource_version)
         self._synced.set()
 
     async def _follow(self) -> None:
         """Apply the watch's events from the version we have, until it ends."""
         assert self._version is not None
-        async for event in self._store.watch(self._kind, since=self._version):
-            if event.object is not None:
-                old = self._objects.get(event.object.key)
-                new = None if event.type is WatchType.DELETED else event.object
-                if old is not None or new is not None:
-                    self._apply(old, new)
-            self._failures = 0
-            self._advance(event.resource_version)
+        watch = self._watch = self._store.watch(self._kind, since=self._version)
+        try:
+            async for event in watch:
+                if event.object is not None:
+                    old = self._objects.get(event.object.key)
+                    new = None if event.type is WatchType.DELETED else event.object
+                    if old is not None or new is not None:
+                        self._apply(old, new)
+                self._failures = 0
+                self._advance(event.resource_version)
+        finally:
+            self._watch = None
+            self._told_at = max(self._told_at, self._clock.monotonic() - watch.silent_s())
 
     def _apply(self, old: T | None, new: T | None) -> None:
         if new is not None:

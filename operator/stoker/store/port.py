@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from stoker.spec.meta import Key, Kind, Resource
 
 T = TypeVar("T", bound=Resource)
+T_co = TypeVar("T_co", bound=Resource, covariant=True)
 
 
 class StoreError(Exception):
@@ -85,6 +86,21 @@ class Page(Generic[T]):
     continue_token: str | None = None
 
 
+class Watching(Protocol[T_co]):
+    """What `watch` returns: changes in order, without end. It holds nothing that must be closed."""
+
+    def __aiter__(self) -> AsyncIterator[WatchEvent[T_co]]: ...
+
+    async def __anext__(self) -> WatchEvent[T_co]: ...
+
+    def silent_s(self) -> float:
+        """Seconds since the store last said anything on this watch, bookmarks and its opening included.
+
+        0 where silence means that nothing changed (a store in this process); infinite before its first word.
+        """
+        ...
+
+
 class Store(Protocol):
     """Objects with optimistic concurrency.
 
@@ -116,7 +132,7 @@ class Store(Protocol):
         """All objects of the kind, as of one moment, the way that costs the store least. Raises: Gone, Unavailable."""
         ...
 
-    def watch(self, kind: Kind[T], *, since: str) -> AsyncIterator[WatchEvent[T]]:
+    def watch(self, kind: Kind[T], *, since: str) -> Watching[T]:
         """Changes of all objects of the kind after resourceVersion `since`, in order, without end.
 
         Raises: Gone when `since` is too old or the reader was too slow; Unavailable.
