@@ -52,7 +52,9 @@ def test_metrics_are_served_while_training(run, make_config, small):
         text = answer.read().decode()
     processes[0].send_signal(signal.SIGTERM)
     assert run.finish(processes)[0] == [75]
-    assert 'stoker_train_step_total{attempt="",job="j",project="",recipe="image-classification"}' in text
+    assert (
+        'stoker_train_step_total{attempt="",job_name="j",job_uid="",project="",recipe="image-classification"}' in text
+    )
 
 
 def test_a_taken_metrics_port_does_not_stop_the_training(run, make_config, small):

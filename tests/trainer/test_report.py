@@ -17,7 +17,7 @@ from stoker_trainer.errors import Superseded  # noqa: E402
 from stoker_trainer.export import export  # noqa: E402
 from stoker_trainer.fence import Fence  # noqa: E402
 from stoker_trainer.ledger import Ledger, Spent  # noqa: E402
-from stoker_trainer.metrics import Metrics  # noqa: E402
+from stoker_trainer.metrics import FAMILIES, LABELS, PREFIX, Metrics  # noqa: E402
 from stoker_trainer.report import Report  # noqa: E402
 from stoker_trainer.save import Keeper  # noqa: E402
 from stoker_trainer.step import train_step  # noqa: E402
@@ -96,13 +96,15 @@ def test_the_ledger_keeps_what_was_lost(make_training, small, tmp_path):
 def test_metrics_tell_the_training(make_training, small):
     training = trained(make_training, small)
     training.tally.accuracy, training.tally.test_loss, training.tally.time_to_target_s = 0.9, 0.4, 7.0
-    metrics = Metrics({"STOKER_JOB": "mnist", "STOKER_ATTEMPT": "2"}, "image-classification")
+    metrics = Metrics({"STOKER_JOB": "mnist", "STOKER_JOB_UID": "u1", "STOKER_ATTEMPT": "2"}, "image-classification")
     report = report_for(training, None, metrics=metrics)
+    report.waited(0.01)
     report.stepped(61, 0.02)
     report.evaluated(0.1)
+    report.saved(0.5)
     report.saved(0.3)
     report.halved()
-    at = {"job": "mnist", "project": "", "attempt": "2", "recipe": "image-classification"}
+    at = {"job_name": "mnist", "job_uid": "u1", "project": "", "attempt": "2", "recipe": "image-classification"}
 
     def value(name, /, **labels):
         return metrics.registry.get_sample_value(f"stoker_train_{name}", at | labels)
@@ -113,9 +115,15 @@ def test_metrics_tell_the_training(make_training, small):
     assert value("eval_metric", name="accuracy") == 0.9
     assert value("loss_scale") == 1 and value("time_to_target_seconds") == 7
     assert value("checkpoint_seconds") == 0.3 and value("checkpoint_last_step") == 3
+    assert value("checkpoints_total") == 2 and value("checkpointing_seconds_total") == pytest.approx(0.8)
+    assert value("data_wait_seconds_total") == pytest.approx(0.01)
     assert value("oom_total") == 1 and value("progress_ratio") == pytest.approx(3 / 48)
     assert value("phase_seconds_total", phase="eval") == pytest.approx(0.1)
     assert value("last_step_timestamp_seconds") > 1.7e9
+    shown = {metric.name: (metric.type, metric.documentation) for metric in metrics.registry.collect()}
+    listed = {PREFIX + f.name.removesuffix("_total"): (f.type, f.help) for f in FAMILIES}
+    assert shown == listed, "every family has its series, and no series is missing from the list"
+    assert "job" not in LABELS, "Prometheus sets that label itself"
 
 
 def test_weights_load_in_plain_torch(make_training, small, tmp_path):

@@ -1,8 +1,14 @@
-"""`python -m stoker_trainer [--config FILE]`. Installs the stop signal first; torch is imported only after it."""
+"""`python -m stoker_trainer [--config FILE]`. Installs the signals first; torch is imported only after it.
+
+SIGUSR1 writes every thread's Python stack to stderr and changes nothing else: the supervisor asks so before it ends
+ranks that make no progress. It works inside a collective too: no Python code has to run for it.
+"""
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import sys
 
 from .stop import StopSignal
@@ -11,6 +17,9 @@ from .stop import StopSignal
 def run() -> None:
     stop = StopSignal()
     stop.install()
+    if sys.__stderr__ is not None:
+        # Not chained: what comes behind is the default, which would end the process.
+        faulthandler.register(signal.SIGUSR1, file=sys.__stderr__, all_threads=True, chain=False)
     from .main import main
 
     code = main(sys.argv[1:], os.environ, stop)

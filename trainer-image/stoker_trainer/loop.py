@@ -64,7 +64,9 @@ class Loop:
 
     def _step(self) -> Vote:
         t, cursor = self._t, self._t.cursor
+        asked = time.monotonic()
         rows = self._epoch_order()[cursor.consumed : cursor.consumed + t.config.config.batch_size]
+        self._report.waited(time.monotonic() - asked)
         micro = t.micro_batch
         wish = Vote(stop=self._stop.requested, save=self._save_is_due())
         vote = train_step(t, rows, wish)

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 class Silent:
     """The report of a rank that does not report."""
 
+    def waited(self, seconds: float) -> None: ...
+
     def stepped(self, samples: int, seconds: float) -> None: ...
 
     def halved(self) -> None: ...
@@ -72,6 +74,11 @@ class Report(Silent):
         if time.monotonic() >= self._due:
             self.publish()
 
+    def waited(self, seconds: float) -> None:
+        """A step had to wait so long for its rows."""
+        if self._metrics is not None:
+            self._metrics.data_wait_seconds.inc(seconds)
+
     def halved(self) -> None:
         log.warning("out of memory: the micro-batch is %d samples from here on", self._t.micro_batch)
         if self._metrics is not None:
@@ -95,6 +102,8 @@ class Report(Silent):
     def saved(self, seconds: float) -> None:
         self._spent("checkpoint", seconds)
         if self._metrics is not None:
+            self._metrics.checkpoints.inc()
+            self._metrics.checkpointing_seconds.inc(seconds)
             self._metrics.checkpoint_seconds.set(seconds)
             self._metrics.checkpoint_step.set(self._t.cursor.step)
         self.publish()
