@@ -2,7 +2,8 @@
 
 `ProgressBoard` is plain state: reports and job changes in, what is due out, time as an argument. `ProgressWriter`
 carries the writes out (status.progress, manager `api`): at most one a minute and job, one per new checkpoint, one when
-a hold begins or goes (onFailure.hold), one when the attempt is over. After a restart the board is empty and what the
+a hold begins or goes (onFailure.hold), one when the attempt is over. A job's usage of GPUs (`usage/board.py`) goes with
+each of them, and by itself where it is due and progress is not. After a restart the board is empty and what the
 store holds is shown. Nothing here ever stops training: a report that is not taken is only counted.
 """
 
@@ -16,11 +17,12 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 from stoker.spec.job import JOBS, PLACED, TrainingJob
-from stoker.spec.meta import Key
+from stoker.spec.meta import Key, StatusModel
 from stoker.spec.worker import Held, Progress
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Conflict, Invalid, NotFound, Store, StoreError
+from stoker_api.usage.board import UsageBoard, UsageWrite
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +180,7 @@ class ProgressBoard:
 
 
 class ProgressWriter:
-    """Writes what is due on the board until cancelled."""
+    """Writes what is due on the boards until cancelled."""
 
     def __init__(
         self,
@@ -187,8 +189,10 @@ class ProgressWriter:
         store: Store,
         clock: Clock,
         on_write: Callable[[], None] = lambda: None,
+        usage: UsageBoard | None = None,
     ) -> None:
         self._board, self._store, self._clock, self._on_write = board, store, clock, on_write
+        self._usage = usage or UsageBoard(jobs.by_uid)
         self._woken = asyncio.Event()
         self._jobs = jobs
 
@@ -201,23 +205,34 @@ class ProgressWriter:
         try:
             while True:
                 self._woken.clear()
-                writes = self._board.take_due(self._clock.monotonic())
+                writes = self._due()
                 for begin in range(0, len(writes), _AT_ONCE):
-                    await asyncio.gather(*(self._write(write) for write in writes[begin : begin + _AT_ONCE]))
+                    await asyncio.gather(*(self._write(*write) for write in writes[begin : begin + _AT_ONCE]))
                 await self._wait()
         finally:
             unsubscribe()
 
+    def _due(self) -> list[tuple[Write | None, UsageWrite | None]]:
+        """What is to be written now, one patch each."""
+        now_s, now = self._clock.monotonic(), self._clock.now()
+        progress = self._board.take_due(now_s)
+        # Usage goes with the progress of its job; what is still due is written by itself.
+        both: list[tuple[Write | None, UsageWrite | None]] = [
+            (write, self._usage.ride(write.uid, now_s, now)) for write in progress
+        ]
+        return both + [(None, usage) for usage in self._usage.take_due(now_s, now)]
+
     def _on_job(self, change: Change[TrainingJob]) -> None:
-        if self._board.observe(change, self._clock.monotonic()):
+        now_s = self._clock.monotonic()
+        if self._board.observe(change, now_s) | self._usage.observe(change, now_s):
             self._woken.set()
 
     async def _wait(self) -> None:
-        next_due_s = self._board.next_due_s
-        if next_due_s is None:
+        due = [at_s for at_s in (self._board.next_due_s, self._usage.next_due_s) if at_s is not None]
+        if not due:
             await self._woken.wait()
             return
-        timer = asyncio.ensure_future(self._clock.sleep(max(0.0, next_due_s - self._clock.monotonic())))
+        timer = asyncio.ensure_future(self._clock.sleep(max(0.0, min(due) - self._clock.monotonic())))
         woken = asyncio.ensure_future(self._woken.wait())
         try:
             await asyncio.wait({timer, woken}, return_when=asyncio.FIRST_COMPLETED)
@@ -225,23 +240,47 @@ class ProgressWriter:
             timer.cancel()
             woken.cancel()
 
-    async def _write(self, write: Write) -> None:
+    async def _write(self, progress: Write | None, usage: UsageWrite | None) -> None:
+        write = progress or usage
+        assert write is not None
         job = self._jobs.get(write.key)
-        old = None if job is None else job.status.progress
-        patch = {"progress": replacing(_plain(old), _plain(write.progress))}
+        patch = {}
+        if progress is not None:
+            old = None if job is None else job.status.progress
+            patch["progress"] = replacing(_plain(old), _plain(progress.progress))
+        if usage is not None:
+            patch["usage"] = replacing(_plain(None if job is None else job.status.usage), _plain(usage.usage))
         try:
             await self._store.patch_status(JOBS, write.key, patch, manager=MANAGER, uid=write.uid)
         except (NotFound, Conflict):
-            self._board.forget(write.uid)  # the job is gone
+            self._forget(write.uid)  # the job is gone
         except Invalid as error:
-            log.error("progress of %s can't be stored: %s", write.key, error)
-            self._board.forget(write.uid)
+            log.error("%s of %s can't be stored: %s", " and ".join(patch), write.key, error)
+            self._forget(write.uid)
         except StoreError as error:
-            log.warning("progress of %s is written later: %s", write.key, error)
-            self._board.retry(write, self._clock.monotonic())
+            log.warning("%s of %s is written later: %s", " and ".join(patch), write.key, error)
+            self._told(progress, usage, self._board.retry, self._usage.retry)
         else:
-            self._on_write()
-            self._board.written(write, self._clock.monotonic())
+            if progress is not None:
+                self._on_write()
+            self._told(progress, usage, self._board.written, self._usage.written)
+
+    def _told(
+        self,
+        progress: Write | None,
+        usage: UsageWrite | None,
+        of_progress: Callable[[Write, float], None],
+        of_usage: Callable[[UsageWrite, float], None],
+    ) -> None:
+        now_s = self._clock.monotonic()
+        if progress is not None:
+            of_progress(progress, now_s)
+        if usage is not None:
+            of_usage(usage, now_s)
+
+    def _forget(self, uid: str) -> None:
+        self._board.forget(uid)
+        self._usage.forget(uid)
 
 
 def replacing(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,10 +320,10 @@ def _merged(newest: Progress | None, told: Progress, worker: int) -> Progress | 
     return (newest or Progress(at=at)).model_copy(update={"at": at, "held": held})
 
 
-def _plain(progress: Progress | None) -> dict[str, Any]:
-    if progress is None:
+def _plain(value: StatusModel | None) -> dict[str, Any]:
+    if value is None:
         return {}
-    return progress.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return value.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _runs(job: TrainingJob) -> bool:

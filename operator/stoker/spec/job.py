@@ -16,6 +16,7 @@ from .names import API_VERSION, DEFAULT_QUEUE, DnsLabel, EnvName
 from .outcome import Category, Intent
 from .quantity import Duration, Quantity, cpu_milli, memory_bytes
 from .reasons import Code
+from .usage import JobUsage
 from .worker import Held, Progress
 
 MAX_WORKERS = 4096
@@ -167,7 +168,7 @@ class AttemptEnd(StatusModel):
 
 
 class TrainingJobStatus(StatusModel):
-    """What became of the job. All of it the operator's, but `progress`: the api's."""
+    """What became of the job. All of it the operator's, but `progress` and `usage`: the api's."""
 
     phase: Phase = Phase.QUEUED
     """Where the job is in its life."""
@@ -208,6 +209,7 @@ class TrainingJobStatus(StatusModel):
     observed_retry_generation: int = 0
     """The spec.retryGeneration that this status answers to."""
     progress: Progress | None = None
+    usage: JobUsage | None = None
 
     @property
     def held(self) -> Held | None:

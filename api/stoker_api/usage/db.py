@@ -1,0 +1,226 @@
+"""The SQLite file of usage: receipts, what they sum to by hour, and the jobs they are of.
+
+Owns every statement that writes, the schema and what the file promises: a batch of receipts is in it whole or not at
+all, with the sums that belong to it, and what was committed survives kill -9 and a power cut (WAL, synchronous=FULL).
+Every method blocks; one thread at a time (`store.py`). `history.py` reads over a connection of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from stoker.spec.usage import GpuReceipt
+
+from .amounts import Amounts
+from .taking import HOUR_S, hours, news
+
+APPLICATION_ID = 0x53746F55  # "StoU"
+_SUMS = Amounts._fields
+
+MIGRATIONS: tuple[str, ...] = (
+    f"""
+    CREATE TABLE jobs (
+      id INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE, project TEXT NOT NULL, name TEXT NOT NULL, queue TEXT NOT NULL,
+      user TEXT NOT NULL, created REAL NOT NULL, last_at REAL NOT NULL
+    );
+    CREATE INDEX jobs_by_name ON jobs (project, name, created);
+    CREATE TABLE receipts (
+      job INTEGER NOT NULL REFERENCES jobs (id), attempt INTEGER NOT NULL, worker INTEGER NOT NULL, uuid TEXT NOT NULL,
+      ledger TEXT NOT NULL, seq INTEGER NOT NULL, json TEXT NOT NULL,
+      PRIMARY KEY (job, attempt, worker, uuid, ledger)
+    ) WITHOUT ROWID;
+    CREATE TABLE hours (
+      hour INTEGER NOT NULL, job INTEGER NOT NULL REFERENCES jobs (id), model TEXT NOT NULL, simulated INTEGER NOT NULL,
+      memory_peak_bytes INTEGER NOT NULL, memory_total_bytes INTEGER NOT NULL,
+      {", ".join(f"{name} REAL NOT NULL" for name in _SUMS)},
+      PRIMARY KEY (hour, job, model, simulated)
+    ) WITHOUT ROWID;
+    CREATE INDEX hours_by_job ON hours (job);
+    """,
+)
+"""The n-th script leads from schema n to n + 1. Append, never change: files of every age are out there."""
+
+_ADD = f"""
+INSERT INTO hours VALUES (?, ?, ?, ?, ?, ?, {", ".join("?" for _ in _SUMS)}) ON CONFLICT DO UPDATE SET
+  memory_peak_bytes = max(memory_peak_bytes, excluded.memory_peak_bytes),
+  memory_total_bytes = max(memory_total_bytes, excluded.memory_total_bytes),
+  {", ".join(f"{name} = {name} + excluded.{name}" for name in _SUMS)}
+"""
+
+
+class NewerFile(Exception):
+    """The file was written by a newer Stoker: nothing to repair, and nothing to write into."""
+
+
+class JobFacts(NamedTuple):
+    """What the history keeps of a job when the job itself is gone."""
+
+    uid: str
+    project: str
+    name: str
+    queue: str
+    user: str
+    created_at: float
+    """Unix seconds."""
+
+
+class Taken(NamedTuple):
+    """What became of a batch, by index into it."""
+
+    new: list[int]
+    stale: list[int]
+    """Known already, or older than what is known."""
+    refused: list[tuple[int, str]]
+
+
+class UsageFile:
+    """Raises everywhere: sqlite3.Error (OperationalError: not now; other DatabaseErrors: the file is damaged)."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises besides: NewerFile, OSError."""
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite alone would let others read it
+        self._run = connect(path)
+        try:
+            self._prepare(path)
+        except BaseException:
+            self._run.close()
+            raise
+
+    def close(self) -> None:
+        self._run.close()
+
+    def register(self, jobs: Iterable[JobFacts], now_s: float) -> None:
+        """Know these jobs from now on, whether or not anything comes of them."""
+        with self._run:
+            self._register(jobs, now_s)
+
+    def take(self, jobs: Iterable[JobFacts], receipts: Sequence[GpuReceipt], now_s: float) -> Taken:
+        """Commit what is new in the batch; jobs are those that are known now, others must be in the file already."""
+        found = Taken([], [], [])
+        sums: dict[tuple[int, int, str, bool], Amounts] = defaultdict(Amounts)
+        peaks: dict[tuple[int, int, str, bool], tuple[int, int]] = {}
+        with self._run:
+            self._register(jobs, now_s)
+            for index, receipt in enumerate(receipts):
+                job = self._job(receipt.job_uid)
+                if job is None:
+                    found.refused.append((index, "there is no such job, and nothing is known of one"))
+                    continue
+                before = self._before(job, receipt)
+                if before is not None and before.seq >= receipt.seq:
+                    found.stale.append(index)
+                    continue
+                if before is not None and receipt.allocated_s < before.allocated_s:
+                    found.refused.append((index, "allocatedS went back; a ledger that begins anew needs a new id"))
+                    continue
+                begin_s = receipt.begin_at if before is None else before.at
+                added = news(receipt, before)
+                for hour, share in hours(begin_s, receipt.at):
+                    key = (hour, job, receipt.model, receipt.simulated)
+                    sums[key] = sums[key].plus(added.times(share))
+                    peaks[key] = _higher(peaks.get(key), receipt)
+                self._keep(job, receipt)
+                found.new.append(index)
+            rows = [(*key, *peaks[key], *amounts) for key, amounts in sums.items()]
+            self._run.executemany(_ADD, rows)
+        return found
+
+    def job(self, project: str, name: str) -> JobFacts | None:
+        """The newest job of that name."""
+        row = self._run.execute(
+            "SELECT uid, project, name, queue, user, created FROM jobs WHERE project = ? AND name = ?"
+            " ORDER BY created DESC, id DESC LIMIT 1",
+            (project, name),
+        ).fetchone()
+        return None if row is None else JobFacts._make(row)
+
+    def known(self, uids: Iterable[str]) -> set[str]:
+        """Those of which something is known."""
+        return {uid for uid in uids if self._job(uid) is not None}
+
+    def receipts(self, uid: str) -> list[GpuReceipt]:
+        """The newest receipt of each key of a job."""
+        found = self._run.execute(
+            "SELECT json FROM receipts JOIN jobs ON jobs.id = receipts.job WHERE jobs.uid = ?", (uid,)
+        )
+        return [GpuReceipt.model_validate_json(text) for (text,) in found]
+
+    def all_receipts(self, since_s: float) -> Iterator[GpuReceipt]:
+        """Of all jobs that had one since then."""
+        found = self._run.execute(
+            "SELECT json FROM receipts JOIN jobs ON jobs.id = receipts.job WHERE jobs.last_at >= ?", (since_s,)
+        )
+        for (text,) in found:
+            yield GpuReceipt.model_validate_json(text)
+
+    def forget_before(self, at_s: float) -> int:
+        """Forget hours before then, and jobs that had nothing since; how many rows went."""
+        with self._run:
+            gone = self._run.execute("DELETE FROM hours WHERE hour < ?", (int(at_s // HOUR_S) * HOUR_S,)).rowcount
+            # Receipts of a job go together: the totals of one that goes on stay the whole of it.
+            old = "SELECT id FROM jobs WHERE last_at < ?"
+            gone += self._run.execute(f"DELETE FROM hours WHERE job IN ({old})", (at_s,)).rowcount
+            gone += self._run.execute(f"DELETE FROM receipts WHERE job IN ({old})", (at_s,)).rowcount
+            gone += self._run.execute("DELETE FROM jobs WHERE last_at < ?", (at_s,)).rowcount
+        return gone
+
+    def _register(self, jobs: Iterable[JobFacts], now_s: float) -> None:
+        self._run.executemany(
+            "INSERT INTO jobs (uid, project, name, queue, user, created, last_at) VALUES (?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (uid) DO NOTHING",
+            [(*job, now_s) for job in jobs],
+        )
+
+    def _job(self, uid: str) -> int | None:
+        row = self._run.execute("SELECT id FROM jobs WHERE uid = ?", (uid,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def _before(self, job: int, receipt: GpuReceipt) -> GpuReceipt | None:
+        row = self._run.execute(
+            "SELECT json FROM receipts WHERE job = ? AND attempt = ? AND worker = ? AND uuid = ? AND ledger = ?",
+            (job, receipt.attempt, receipt.worker, receipt.uuid, receipt.ledger),
+        ).fetchone()
+        return None if row is None else GpuReceipt.model_validate_json(row[0])
+
+    def _keep(self, job: int, receipt: GpuReceipt) -> None:
+        text = receipt.model_dump_json(by_alias=True, exclude_none=True)
+        self._run.execute(
+            "INSERT OR REPLACE INTO receipts VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (job, receipt.attempt, receipt.worker, receipt.uuid, receipt.ledger, receipt.seq, text),
+        )
+        self._run.execute("UPDATE jobs SET last_at = max(last_at, ?) WHERE id = ?", (receipt.at, job))
+
+    def _prepare(self, path: Path) -> None:
+        (version,) = self._run.execute("PRAGMA user_version").fetchone()
+        (application,) = self._run.execute("PRAGMA application_id").fetchone()
+        (tables,) = self._run.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if application != APPLICATION_ID and (tables or version):
+            raise sqlite3.DatabaseError("it is an SQLite file, but none of usage")
+        if version > len(MIGRATIONS):
+            raise NewerFile(
+                f"{path} was written by a newer Stoker (schema {version}; this one knows {len(MIGRATIONS)}): "
+                "upgrade Stoker, or move the file away"
+            )
+        self._run.execute("PRAGMA journal_mode = WAL")
+        self._run.execute("PRAGMA synchronous = FULL")
+        self._run.execute(f"PRAGMA journal_size_limit = {16 * 2**20}")
+        for number in range(version, len(MIGRATIONS)):
+            self._run.executescript(
+                f"BEGIN; {MIGRATIONS[number]}; PRAGMA user_version = {number + 1};"
+                f"PRAGMA application_id = {APPLICATION_ID}; COMMIT;"
+            )
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection that any one thread at a time may use, and that waits for the other's lock."""
+    return sqlite3.connect(path, check_same_thread=False, timeout=10, cached_statements=64)
+
+
+def _higher(known: tuple[int, int] | None, receipt: GpuReceipt) -> tuple[int, int]:
+    peak, total = known or (0, 0)
+    return max(peak, receipt.memory_peak_bytes or 0), max(total, receipt.memory_total_bytes or 0)
