@@ -1,0 +1,282 @@
+"""The first dashboard to open: what the GPUs of a cluster do, what is wasted, what is wrong. Pure data."""
+
+from __future__ import annotations
+
+from .ended import ended
+from .health import ALERTS, HEALTH
+from .model import (
+    BAD_ABOVE_ZERO,
+    NOT_TOLD,
+    WARN_ABOVE_ZERO,
+    Column,
+    Dashboard,
+    Query,
+    Row,
+    Variable,
+    bars,
+    series,
+    stat,
+    table,
+)
+from .queries import GPU, JOB, eq, increase, most, named, none_is_zero, priced, rate, total
+
+UP = most(GPU, "stoker_gpu_up")
+HELD = total(GPU, most((*GPU, "uuid", "pod_uid"), "stoker_gpu_allocation_share_ratio"))
+IDLE = most(GPU, "stoker_gpu_idle_seconds")
+SM = f"sum by (cluster, node, gpu) ({rate('stoker_gpu_sm_active_seconds_total')})"
+_TELL_SM = f"on (cluster, node, gpu) {increase('stoker_gpu_sm_active_seconds_total')}"
+GOODPUT = (
+    f"sum({increase('stoker_gpu_sm_active_seconds_total')})"
+    f" / sum({increase('stoker_gpu_account_seconds_total')} and {_TELL_SM})"
+)
+WASTED_H = f"{increase('stoker_job_gpu_idle_seconds_total')} / 3600"
+GPU_HOURS = f"{increase('stoker_job_gpu_allocated_seconds_total')} / 3600"
+
+CLUSTER = Variable("cluster", "Cluster", "stoker_exporter_build_info", "cluster")
+_NUMBERS = (
+    stat(
+        "GPUs",
+        "GPUs that the nodes have: those that answer and those that are missing.",
+        "short",
+        Query(f"sum({most(('cluster', 'node'), 'stoker_exporter_gpus_expected')})"),
+        base="text",
+    ),
+    stat(
+        "Allocated",
+        "GPUs that a pod holds, whole or in part.",
+        "short",
+        Query(none_is_zero(f"count({HELD} > 0)", f"count({UP})")),
+        base="blue",
+    ),
+    stat(
+        "Busy",
+        "GPU-equivalents in which kernels ran. A GPU may be busy without doing much: see goodput.",
+        "short",
+        Query(f"sum({rate('stoker_gpu_busy_seconds_total')})"),
+        decimals=1,
+        base="blue",
+    ),
+    stat(
+        "Idle but allocated",
+        "GPUs that a pod has held without using them for a minute or longer. The table below names the jobs.",
+        "short",
+        Query(none_is_zero(f"count({IDLE} >= 60)", f"count({UP})")),
+        steps=WARN_ABOVE_ZERO,
+    ),
+    stat(
+        "Lost",
+        "GPUs that were there and do not answer.",
+        "short",
+        Query(f"sum(1 - {UP})"),
+        steps=BAD_ABOVE_ZERO,
+    ),
+    stat(
+        "Goodput",
+        "Work done of all that could be: SM activity over the time shown, of all GPUs that tell it (Hopper and newer), "
+        "allocated or not. 10 to 30 % is usual.",
+        "percentunit",
+        Query(GOODPUT),
+        decimals=1,
+        base="red",
+        steps=((0.1, "orange"), (0.3, "green")),
+        none=NOT_TOLD,
+    ),
+    stat(
+        "Wasted GPU-hours",
+        "Time shown × GPUs that jobs held and did not use.",
+        "short",
+        Query(f"sum({WASTED_H})"),
+        decimals=1,
+        steps=((1, "orange"),),
+    ),
+    stat(
+        "Alerts firing",
+        "Of Stoker's rules, as this Prometheus has them. 0 also where the rules are not loaded.",
+        "short",
+        Query(f"count({ALERTS}) or vector(0)"),
+        steps=BAD_ABOVE_ZERO,
+    ),
+)
+
+_COSTS = (
+    stat("Power", "Drawn by all GPUs now.", "watt", Query(f"sum({most(GPU, 'stoker_gpu_power_watts')})"), base="blue"),
+    stat(
+        "Energy",
+        "Used by all GPUs in the time shown.",
+        "kwatth",
+        Query(f"sum({increase('stoker_gpu_energy_joules_total')}) / 3.6e6"),
+        decimals=2,
+        base="blue",
+    ),
+    stat(
+        "Cost",
+        "GPU-hours of jobs in the time shown × the price of the model, in the currency of your prices.",
+        "short",
+        Query(f"sum({priced(f'sum by (cluster, node, gpu) ({GPU_HOURS})')})"),
+        decimals=2,
+        base="blue",
+        none="no price",
+    ),
+    stat(
+        "Jobs running",
+        "Jobs whose workers run.",
+        "short",
+        Query(
+            none_is_zero(
+                f"sum({most(('cluster', 'queue'), 'stoker_queue_jobs', eq('phase', 'Running'))})",
+                f"sum({most(('cluster',), 'stoker_operator_leader')})",
+            )
+        ),
+        base="blue",
+    ),
+    stat(
+        "Jobs queued",
+        "Jobs that wait for GPUs.",
+        "short",
+        Query(
+            none_is_zero(
+                f"sum({most(('cluster', 'queue'), 'stoker_queue_jobs', eq('phase', 'Queued'))})",
+                f"sum({most(('cluster',), 'stoker_operator_leader')})",
+            )
+        ),
+        base="blue",
+    ),
+    stat(
+        "Wait, median",
+        "From queued to all workers running, of jobs that started in the time shown.",
+        "s",
+        Query(f"histogram_quantile(0.5, sum by (le) ({increase('stoker_queue_wait_seconds_bucket')}))"),
+        none="none started",
+        base="blue",
+    ),
+    stat(
+        "Wait, 95 of 100",
+        "95 of 100 jobs that started in the time shown waited no longer.",
+        "s",
+        Query(f"histogram_quantile(0.95, sum by (le) ({increase('stoker_queue_wait_seconds_bucket')}))"),
+        none="none started",
+        base="blue",
+    ),
+    stat(
+        "Blind exporters",
+        "Nodes whose exporter could not read every GPU at its newest poll.",
+        "short",
+        Query(f"sum(1 - {most(('cluster', 'node'), 'stoker_exporter_collect_success')})"),
+        steps=BAD_ABOVE_ZERO,
+    ),
+)
+
+_COURSE = (
+    series(
+        "GPUs",
+        "How many there are, are held, are busy (duty cycle), and do work (SM activity; Hopper and newer).",
+        "short",
+        Query(f"sum({most(('cluster', 'node'), 'stoker_exporter_gpus_expected')})", "there", dashed=True),
+        Query(none_is_zero(f"count({HELD} > 0)", f"count({UP})"), "allocated"),
+        Query(f"sum({rate('stoker_gpu_busy_seconds_total')})", "busy"),
+        Query(f"sum({rate('stoker_gpu_sm_active_seconds_total')})", "SMs active"),
+    ),
+    series(
+        "Allocated GPUs by what they do",
+        "Used, or idle: no process, a process but no kernel, or SM activity under a tenth. Not observed is never idle.",
+        "short",
+        Query(
+            f"clamp_min(sum({rate('stoker_job_gpu_allocated_seconds_total')})"
+            f" - sum({rate('stoker_job_gpu_unobserved_seconds_total')})"
+            f" - sum({rate('stoker_job_gpu_idle_seconds_total')}), 0)",
+            "used",
+        ),
+        Query(f"sum by (class) ({rate('stoker_job_gpu_idle_seconds_total')})", "{{class}}"),
+        Query(f"sum({rate('stoker_job_gpu_unobserved_seconds_total')})", "not observed"),
+        stack=True,
+    ),
+    series(
+        "Power",
+        "Of all GPUs, and what their limits allow.",
+        "watt",
+        Query(f"sum({most(GPU, 'stoker_gpu_power_watts')})", "drawn"),
+        Query(f"sum({most(GPU, 'stoker_gpu_power_limit_watts', eq('kind', 'enforced'))})", "limit", dashed=True),
+    ),
+    bars(
+        "Hottest GPUs",
+        "Core temperature. What matters is the margin to the slowdown: on the dashboard of the GPU.",
+        "celsius",
+        Query(f"topk(10, {most(GPU, 'stoker_gpu_temperature_celsius', eq('sensor', 'core'))})", "{{node}}/{{gpu}}"),
+        steps=((75, "orange"), (85, "red")),
+        high=100,
+    ),
+    bars(
+        "Most throttled GPUs",
+        "Share of time in which the clocks were held down, whatever the reason.",
+        "percentunit",
+        Query(
+            f"topk(10, sum by (cluster, node, gpu) ({rate('stoker_gpu_throttle_seconds_total')}))", "{{node}}/{{gpu}}"
+        ),
+        steps=((0.05, "orange"), (0.25, "red")),
+        high=1,
+    ),
+    bars(
+        "Least free memory",
+        "Device memory in use.",
+        "percentunit",
+        Query(
+            f"topk(10, {most(GPU, 'stoker_gpu_memory_used_bytes')} / {most(GPU, 'stoker_gpu_memory_total_bytes')})",
+            "{{node}}/{{gpu}}",
+        ),
+        steps=((0.95, "orange"),),
+        high=1,
+        base="blue",
+    ),
+)
+
+_JOB_LABELS = {"project": "Project", "job_name": "Job", "queue": "Queue", "user": "User"}
+_JOBS = (
+    table(
+        "Jobs that waste most",
+        "GPU-hours that jobs held and did not use in the time shown. Follow the job's name to see why.",
+        _JOB_LABELS,
+        Column(
+            "Wasted GPU-hours",
+            named(total(JOB, WASTED_H)),
+            steps=((1, "orange"), (24, "red")),
+            decimals=2,
+            look="color-background",
+        ),
+        Column("GPU-hours", named(total(JOB, GPU_HOURS)), decimals=2),
+        Column(
+            "SM activity",
+            named(
+                f"{total(JOB, increase('stoker_job_gpu_sm_active_seconds_total'))}"
+                f" / {total(JOB, increase('stoker_job_gpu_allocated_seconds_total'))}"
+            ),
+            "percentunit",
+            base="red",
+            steps=((0.1, "orange"), (0.3, "green")),
+            look="gauge",
+        ),
+        sort="Wasted GPU-hours",
+        most=15,
+        width=16,
+    ),
+    series(
+        "Jobs that wait, by queue",
+        "Depth of the queues.",
+        "short",
+        Query(most(("cluster", "queue"), "stoker_queue_jobs", eq("phase", "Queued")), "{{queue}}"),
+        stack=True,
+    ),
+)
+
+DASHBOARD = Dashboard(
+    "stoker-cluster",
+    "Stoker / Cluster",
+    "What the GPUs do, what is wasted, what is wrong; and Stoker itself.",
+    (CLUSTER,),
+    (
+        Row("Now", (*_NUMBERS, *_COSTS)),
+        Row("GPUs", _COURSE),
+        Row("Jobs", _JOBS),
+        *HEALTH,
+    ),
+    ended(),
+)

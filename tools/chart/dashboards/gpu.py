@@ -1,0 +1,346 @@
+"""Nodes and their GPUs: are they well, what do they do, what holds them back, whose are they. Pure data."""
+
+from __future__ import annotations
+
+from .cluster import CLUSTER
+from .model import (
+    BAD_ABOVE_ZERO,
+    NOT_TOLD,
+    Annotation,
+    Column,
+    Dashboard,
+    Panel,
+    Query,
+    Row,
+    Variable,
+    series,
+    stat,
+    table,
+)
+from .queries import GPU, eq, increase, most, most_over, rate, total
+
+HERE = 'node=~"$node"', 'gpu=~"$gpu"'
+NAME = "{{node}}/{{gpu}}"
+RECOVERY = {
+    0: ("well", "green"),
+    1: ("RESET", "red"),
+    2: ("REBOOT NODE", "red"),
+    3: ("DRAIN P2P", "orange"),
+    4: ("DRAIN, RESET", "orange"),
+}
+_UP = most(GPU, "stoker_gpu_up", *HERE)
+_UNCORRECTED = eq("type", "uncorrected"), eq("scope", "volatile")
+_XID = "stoker_gpu_xid_last_timestamp_seconds"
+_SEEN = most_over((*GPU, "xid"), _XID, *HERE)
+_LINE = 4
+
+
+def _gauge(metric: str, *matchers: str, of_its: tuple[str, ...] = ()) -> str:
+    return most((*GPU, *of_its), metric, *HERE, *matchers)
+
+
+def _mean(metric: str, legend: str, *matchers: str) -> Query:
+    return Query(f"avg({_gauge(metric, *matchers)})", legend)
+
+
+def _each(metric: str, *matchers: str) -> Query:
+    return Query(_gauge(metric, *matchers), NAME)
+
+
+_BANNER: tuple[Panel, ...] = (
+    stat(
+        "Answers",
+        "Whether the GPU answers the driver. A lost one needs a reset or a reboot.",
+        "none",
+        Query(_UP, NAME),
+        states={1: ("up", "green"), 0: ("LOST", "red")},
+        width=6,
+        height=_LINE,
+    ),
+    stat(
+        "The driver asks for",
+        "NVML's recovery action: the best single word about a GPU's health (driver 570 and newer).",
+        "none",
+        Query(_gauge("stoker_gpu_recovery_action"), NAME),
+        states=RECOVERY,
+        none=NOT_TOLD,
+        width=6,
+        height=_LINE,
+    ),
+    stat(
+        "XIDs seen",
+        "Different XID errors in the time shown; the table below has their numbers. Those caused by a user's program "
+        "(13, 31, 43) are no fault of the GPU.",
+        "none",
+        Query(
+            f"count by (cluster, node, gpu) ({_SEEN} > time() - $__range_s) or 0 * {_UP}",
+            NAME,
+        ),
+        steps=BAD_ABOVE_ZERO,
+        width=6,
+        height=_LINE,
+    ),
+    stat(
+        "Uncorrected memory errors",
+        "ECC errors that could not be corrected, in the time shown.",
+        "none",
+        Query(
+            total(GPU, increase("stoker_gpu_ecc_errors_total", *HERE, *_UNCORRECTED)),
+            NAME,
+        ),
+        steps=((0.5, "red"),),
+        decimals=0,
+        none=NOT_TOLD,
+        width=6,
+        height=_LINE,
+    ),
+)
+
+_WORK = (
+    series(
+        "What works, mean of the GPUs chosen",
+        "Busy is the duty cycle: any kernel at all. SM, tensor cores and memory bandwidth say how much of the GPU that "
+        "kernel used (Hopper and newer). Busy near 100 % and SMs near 0 % is a kernel that waits, in a collective say.",
+        "percentunit",
+        _mean("stoker_gpu_busy_ratio", "busy (duty cycle)"),
+        _mean("stoker_gpu_sm_active_ratio", "SM active"),
+        _mean("stoker_gpu_sm_occupancy_ratio", "SM occupancy"),
+        _mean("stoker_gpu_tensor_active_ratio", "tensor cores"),
+        _mean("stoker_gpu_dram_active_ratio", "memory bandwidth"),
+        width=12,
+        high=1,
+    ),
+    series(
+        "SM activity by GPU",
+        "Share of time and SMs with work (Hopper and newer). One below the others is a straggler.",
+        "percentunit",
+        _each("stoker_gpu_sm_active_ratio"),
+        width=12,
+        high=1,
+        none=NOT_TOLD,
+    ),
+    series(
+        "Busy by GPU",
+        "Duty cycle over the whole interval, from the counter: nothing between two scrapes is missed.",
+        "percentunit",
+        Query(total(GPU, rate("stoker_gpu_busy_seconds_total", *HERE)), NAME),
+        high=1,
+    ),
+    series(
+        "Memory",
+        "In use, and what there is.",
+        "bytes",
+        _each("stoker_gpu_memory_used_bytes"),
+        Query(f"max({_gauge('stoker_gpu_memory_total_bytes')})", "total", dashed=True),
+    ),
+    series(
+        "Time by account",
+        "All GPU time: attributed to a pod, unallocated, or unobserved. The three add up to all there is.",
+        "percentunit",
+        Query(
+            f"sum by (account) ({rate('stoker_gpu_account_seconds_total', *HERE)})"
+            f" / on () group_left () sum({rate('stoker_gpu_account_seconds_total', *HERE)})",
+            "{{account}}",
+        ),
+        stack=True,
+        high=1,
+    ),
+)
+
+_HEAT = (
+    series(
+        "Power",
+        "Drawn, and the limit in force.",
+        "watt",
+        _each("stoker_gpu_power_watts"),
+        Query(f"max({_gauge('stoker_gpu_power_limit_watts', eq('kind', 'enforced'))})", "limit", dashed=True),
+    ),
+    series(
+        "Temperature",
+        "Core and memory.",
+        "celsius",
+        Query(_gauge("stoker_gpu_temperature_celsius", of_its=("sensor",)), f"{NAME} {{{{sensor}}}}"),
+    ),
+    series(
+        "Margin to the slowdown",
+        "Degrees left until the GPU slows itself down. At 0 it does.",
+        "celsius",
+        _each("stoker_gpu_temperature_margin_celsius"),
+        low=None,
+        base="red",
+        steps=((5, "orange"), (15, "green")),
+        none=NOT_TOLD,
+    ),
+    series(
+        "Held down, by reason",
+        "Share of time in which the clocks were held down, mean of the GPUs chosen. sw_power_cap is the power limit at "
+        "work; hw_thermal and hw_power_brake are cooling and supply.",
+        "percentunit",
+        Query(
+            f"avg by (reason) ({total((*GPU, 'reason'), rate('stoker_gpu_throttle_seconds_total', *HERE))})",
+            "{{reason}}",
+        ),
+        stack=True,
+        high=1,
+    ),
+    series("SM clock", "By GPU.", "hertz", _each("stoker_gpu_clock_hertz", eq("domain", "sm"))),
+    series("Memory clock", "By GPU.", "hertz", _each("stoker_gpu_clock_hertz", eq("domain", "memory"))),
+)
+
+_LINKS = (
+    series(
+        "PCIe",
+        "Bytes per second, all GPUs chosen.",
+        "Bps",
+        Query(f"sum by (direction) ({rate('stoker_gpu_pcie_bytes_total', *HERE)})", "{{direction}}"),
+        none=NOT_TOLD,
+    ),
+    series(
+        "NVLink",
+        "Bytes per second, all links of all GPUs chosen.",
+        "Bps",
+        Query(f"sum by (direction) ({rate('stoker_gpu_nvlink_bytes_total', *HERE)})", "{{direction}}"),
+        none=NOT_TOLD,
+    ),
+    series(
+        "Errors of links",
+        "PCIe packets sent again; NVLink errors by kind. Per second.",
+        "ops",
+        Query(f"sum({rate('stoker_gpu_pcie_replays_total', *HERE)})", "PCIe replays"),
+        Query(f"sum by (kind) ({rate('stoker_gpu_nvlink_errors_total', *HERE)})", "NVLink {{kind}}"),
+    ),
+)
+
+_SHARE = ("pod_namespace", "pod_name", "pod_uid", "method")
+_OWNER = ("project", "job_name", "attempt", "worker", "queue", "user")
+_HELD = most((*GPU, *_SHARE), "stoker_gpu_allocation_share_ratio", *HERE)
+_PODS = most(("cluster", "pod_uid", *_OWNER), "stoker_job_pod_info")
+_NAMED = f"{_HELD} * on (cluster, pod_uid) group_left ({', '.join(_OWNER)}) {_PODS}"
+_MIG = ("mig_uuid", "profile")
+_KIND = ("model", "driver", "mig", "simulated")
+_INFO = most((*GPU, *_KIND), "stoker_gpu_info", *HERE)
+_WHERE = {"node": "Node", "gpu": "GPU"}
+_OWNERS = (
+    table(
+        "Who holds it",
+        "The share of each pod. Pods that are no workers of Stoker's have no job.",
+        {
+            **_WHERE,
+            "project": "Project",
+            "job_name": "Job",
+            "attempt": "Attempt",
+            "worker": "Worker",
+            "queue": "Queue",
+            "user": "User",
+            "pod_name": "Pod",
+            "method": "Method",
+        },
+        Column(
+            "Share",
+            f"sum by (cluster, node, gpu, pod_name, method, {', '.join(_OWNER)})"
+            f" (({_NAMED}) or on (cluster, node, gpu, pod_uid) {_HELD})",
+            "percentunit",
+            look="gauge",
+            base="blue",
+        ),
+        none="nobody",
+        width=16,
+    ),
+    series(
+        "Held but idle",
+        "How long a GPU that somebody holds has been idle without a break.",
+        "s",
+        _each("stoker_gpu_idle_seconds"),
+    ),
+    table(
+        "Processes",
+        "Compute processes where they can be seen, those that belong to no allocation, and use of GPUs nobody holds.",
+        _WHERE,
+        Column("Processes", _gauge("stoker_gpu_processes"), "none"),
+        Column("Without owner", _gauge("stoker_gpu_unowned_processes"), "none", steps=((1, "orange"),)),
+        Column(
+            "Used, not held",
+            _gauge("stoker_gpu_unallocated_use"),
+            "none",
+            states={0: ("no", "green"), 1: ("yes", "orange")},
+        ),
+        width=8,
+    ),
+    table(
+        "XIDs",
+        "Numbers and how long ago the newest of each was.",
+        {**_WHERE, "xid": "XID"},
+        Column("Ago", f"time() - {most((*GPU, 'xid'), _XID, *HERE)}", "s", decimals=0),
+        none="none seen",
+        width=8,
+    ),
+    table(
+        "MIG devices",
+        "Memory and SM activity of each. Power can't be told of a single one.",
+        {**_WHERE, "profile": "Profile"},
+        Column(
+            "Devices",
+            f"count by (cluster, node, gpu, profile) ({_gauge('stoker_mig_info', of_its=_MIG)})",
+            "none",
+        ),
+        Column(
+            "Memory used",
+            total((*GPU, "profile"), _gauge("stoker_mig_memory_used_bytes", of_its=_MIG)),
+            "bytes",
+        ),
+        Column(
+            "SM activity, mean",
+            f"avg by (cluster, node, gpu, profile) ({_gauge('stoker_mig_sm_active_ratio', of_its=_MIG)})",
+            "percentunit",
+            look="gauge",
+            base="blue",
+        ),
+        none="no MIG",
+        width=8,
+    ),
+    table(
+        "What they are",
+        "Model, driver, and what waits for a reset.",
+        {**_WHERE, "model": "Model", "driver": "Driver", "mig": "MIG", "simulated": "Simulated"},
+        Column(
+            "Memory",
+            f"{_INFO} * on (cluster, node, gpu) group_left () {_gauge('stoker_gpu_memory_total_bytes')}",
+            "bytes",
+        ),
+        Column(
+            "Rows to remap",
+            f"{_gauge('stoker_gpu_row_remap_pending')}"
+            f" * on (cluster, node, gpu) group_left ({', '.join(_KIND)}) {_INFO}",
+            "none",
+            states={0: ("none", "green"), 1: ("reset needed", "orange")},
+        ),
+        width=24,
+        height=7,
+    ),
+)
+
+_LOST = f"sum by (node, gpu) (1 - {_UP}) > 0"
+_XIDS = f"time() - {most((*GPU, 'xid'), _XID, *HERE)} < 60"
+
+DASHBOARD = Dashboard(
+    "stoker-gpu",
+    "Stoker / Node and GPU",
+    "Are the GPUs well, what do they do, what holds them back, whose are they.",
+    (
+        CLUSTER,
+        Variable("node", "Node", 'stoker_gpu_up{cluster=~"$cluster"}', "node"),
+        Variable("gpu", "GPU", 'stoker_gpu_up{cluster=~"$cluster", node=~"$node"}', "gpu"),
+    ),
+    (
+        Row("Health", _BANNER),
+        Row("Work", _WORK),
+        Row("Power, heat and clocks", _HEAT),
+        Row("Links", _LINKS),
+        Row("Owners", _OWNERS),
+    ),
+    (
+        Annotation("GPU lost", _LOST, NAME, "red"),
+        Annotation("XID", _XIDS, f"{NAME}: XID {{{{xid}}}}", "orange"),
+    ),
+    since="now-3h",
+)

@@ -1,0 +1,362 @@
+"""One job: does it get on, how fast, what does it cost, which of its GPUs holds it up. Pure data.
+
+The job is chosen by project and name; series of nodes know it by its uid alone, so that `run` lists the uids that had
+that name in the time shown. Totals are a job's counters as they stood last: they are those of its whole life, whatever
+the time shown, as long as it was there for a part of it.
+"""
+
+from __future__ import annotations
+
+from .cluster import CLUSTER
+from .model import NOT_TOLD, Annotation, Column, Dashboard, Query, Row, Variable, bars, series, stat, table
+from .queries import GPU, RANGE, increase, lasting, most_over, of, priced, rate, total
+
+THIS = 'job_uid=~"$run"'
+WORKER = ("cluster", "node", "gpu", "attempt", "worker")
+NAME = "worker {{worker}} on {{node}}/{{gpu}}"
+
+
+def _sum(metric: str, *own: str) -> str:
+    return f"sum({lasting(metric, THIS, own=own)})"
+
+
+_ALLOCATED = _sum("stoker_job_gpu_allocated_seconds_total")
+_GPU_HOURS_EACH = f"{total(GPU, lasting('stoker_job_gpu_allocated_seconds_total', THIS))} / 3600"
+_JOULES = _sum("stoker_job_gpu_energy_joules_total", "method")
+_ENERGY_W = f"sum({rate('stoker_job_gpu_energy_joules_total', THIS)})"
+_SAMPLES = f"sum({rate('stoker_train_samples_total', THIS)})"
+_HELD_S = total(WORKER, increase("stoker_job_gpu_allocated_seconds_total", THIS))
+_USED_J = total(WORKER, increase("stoker_job_gpu_energy_joules_total", THIS))
+_JOBS = 'stoker_job_info{cluster=~"$cluster"'
+_CHECKPOINT = f"time() - max({of('stoker_job_checkpoint_timestamp_seconds', THIS)})"
+
+_NOW = (
+    stat(
+        "Phase",
+        "As the operator has it; after the job's end for 15 minutes.",
+        "none",
+        Query(f"max by (phase) ({of('stoker_job_info', THIS)})", "{{phase}}"),
+        by_name=True,
+        base="blue",
+        none="ended",
+    ),
+    stat(
+        "Attempts",
+        "That had workers in the time shown. More than one: it was preempted, failed, or its node was lost.",
+        "none",
+        Query(f"count(max by (job_uid, attempt) (max_over_time({of('stoker_job_pod_info', THIS)}[{RANGE}])))"),
+        steps=((2, "orange"), (4, "red")),
+    ),
+    stat(
+        "Progress",
+        "Steps done of all, where the job says how many there are.",
+        "percentunit",
+        Query(f"max({of('stoker_train_progress_ratio', THIS)})"),
+        base="blue",
+        none=NOT_TOLD,
+    ),
+    stat(
+        "Time left",
+        "At the present speed.",
+        "s",
+        Query(f"max({of('stoker_train_eta_seconds', THIS)})"),
+        base="blue",
+        none=NOT_TOLD,
+    ),
+    stat(
+        "Since the last step",
+        "A job whose step does not change is stalled, whatever its GPUs' utilization says.",
+        "s",
+        Query(f"time() - max({of('stoker_job_progress_timestamp_seconds', THIS)})"),
+        steps=((300, "orange"), (900, "red")),
+        none=NOT_TOLD,
+    ),
+    stat(
+        "Stalled",
+        "Found without progress for longer than its limit.",
+        "none",
+        Query(f"max({of('stoker_job_stalled', THIS)})"),
+        states={0: ("no", "green"), 1: ("STALLED", "red")},
+        none=NOT_TOLD,
+    ),
+    stat(
+        "Since the checkpoint",
+        "What would be lost if it ended now.",
+        "s",
+        Query(_CHECKPOINT),
+        steps=((3600, "orange"), (4 * 3600, "red")),
+        none="no checkpoint",
+    ),
+    stat(
+        "GPUs",
+        "That it holds now.",
+        "short",
+        Query(f"count(count by (cluster, node, gpu) ({of('stoker_gpu_allocation_share_ratio', THIS)}))"),
+        base="blue",
+        none="0",
+    ),
+    stat(
+        "GPU-hours",
+        "That GPUs were the job's, over all attempts.",
+        "short",
+        Query(f"{_ALLOCATED} / 3600"),
+        decimals=2,
+        base="blue",
+    ),
+    stat(
+        "Idle",
+        "Share of those in which the GPUs did nothing, or less than a tenth.",
+        "percentunit",
+        Query(f"{_sum('stoker_job_gpu_idle_seconds_total', 'class')} / {_ALLOCATED}"),
+        decimals=1,
+        steps=((0.1, "orange"), (0.3, "red")),
+    ),
+    stat(
+        "SM activity",
+        "Mean over all its GPU-hours (Hopper and newer).",
+        "percentunit",
+        Query(f"{_sum('stoker_job_gpu_sm_active_seconds_total')} / {_ALLOCATED}"),
+        decimals=1,
+        base="red",
+        steps=((0.1, "orange"), (0.3, "green")),
+        none=NOT_TOLD,
+    ),
+    stat(
+        "Energy",
+        "Of its GPUs, over all attempts.",
+        "joule",
+        Query(_JOULES),
+        decimals=2,
+        base="blue",
+        none=NOT_TOLD,
+    ),
+    stat(
+        "Energy in kWh",
+        "The same.",
+        "kwatth",
+        Query(f"{_JOULES} / 3.6e6"),
+        decimals=3,
+        base="blue",
+        none=NOT_TOLD,
+    ),
+    stat(
+        "Cost",
+        "GPU-hours × the price of the model, in the currency of your prices.",
+        "short",
+        Query(f"sum({priced(_GPU_HOURS_EACH)})"),
+        decimals=2,
+        base="blue",
+        none="no price",
+    ),
+    stat(
+        "Samples per joule",
+        "Now: samples a second over watts of its GPUs.",
+        "short",
+        Query(f"{_SAMPLES} / {_ENERGY_W}"),
+        decimals=3,
+        base="blue",
+        none=NOT_TOLD,
+    ),
+    stat(
+        "Memory peak",
+        "Of the fullest of its GPUs, of all there is.",
+        "percentunit",
+        Query(
+            f"max({most_over(GPU, 'stoker_job_gpu_memory_peak_bytes', THIS)}"
+            f" / on (cluster, node, gpu) {most_over(GPU, 'stoker_gpu_memory_total_bytes')})"
+        ),
+        decimals=0,
+        base="orange",
+        steps=((0.25, "green"), (0.97, "orange")),
+        none=NOT_TOLD,
+    ),
+)
+
+_TRAINING = (
+    series("Samples per second", "Of all ranks.", "short", Query(_SAMPLES, "samples/s"), none=NOT_TOLD),
+    series(
+        "Loss",
+        "Of the newest step that was read, by attempt.",
+        "short",
+        Query(f"max by (attempt) ({of('stoker_train_loss', THIS)})", "attempt {{attempt}}"),
+        low=None,
+        none=NOT_TOLD,
+    ),
+    series(
+        "Samples per joule",
+        "Falls when the GPUs wait, or are clocked past their best.",
+        "short",
+        Query(f"{_SAMPLES} / {_ENERGY_W}", "samples/J"),
+        none=NOT_TOLD,
+    ),
+    series(
+        "Time of a step",
+        "Half, 90 and 99 of 100 steps take no longer.",
+        "s",
+        *(
+            Query(
+                f"histogram_quantile({q}, sum by (le) ({rate('stoker_train_step_seconds_bucket', THIS)}))",
+                f"p{q * 100:.0f}",
+            )
+            for q in (0.5, 0.9, 0.99)
+        ),
+        none=NOT_TOLD,
+    ),
+    series(
+        "Where its time goes",
+        "Rank 0's wall time by phase: training, waiting for data, evaluation, checkpoints.",
+        "percentunit",
+        Query(f"sum by (phase) ({rate('stoker_train_phase_seconds_total', THIS)})", "{{phase}}"),
+        stack=True,
+        none=NOT_TOLD,
+    ),
+    series(
+        "Step, and the newest checkpoint's",
+        "A step that falls back was lost with an attempt.",
+        "short",
+        Query(f"max({of('stoker_job_step', THIS)})", "step"),
+        Query(f"max({of('stoker_train_checkpoint_last_step', THIS)})", "in the checkpoint"),
+        none=NOT_TOLD,
+    ),
+    series(
+        "Age of the checkpoint",
+        "And how often one is asked for.",
+        "s",
+        Query(_CHECKPOINT, "age"),
+        Query(f"max({of('stoker_job_checkpoint_every_seconds', THIS)})", "asked for every", dashed=True),
+        none="no checkpoint",
+    ),
+    series(
+        "Trouble",
+        "Steps skipped for a gradient that was not finite, halvings of the micro-batch for want of memory; per minute.",
+        "short",
+        Query(f"60 * sum by (reason) ({rate('stoker_train_steps_skipped_total', THIS)})", "skipped: {{reason}}"),
+        Query(f"60 * sum({rate('stoker_train_oom_total', THIS)})", "out of memory"),
+        none=NOT_TOLD,
+    ),
+    series(
+        "Workers and attempts",
+        "Workers that there are. A gap is time without GPUs.",
+        "short",
+        Query(
+            f"count by (attempt) (max by (attempt, worker) ({of('stoker_job_pod_info', THIS)}))", "attempt {{attempt}}"
+        ),
+        stack=True,
+    ),
+)
+
+_GPUS = (
+    series(
+        "SM activity by worker",
+        "Hopper and newer. One below the others is a straggler, and the others wait for it.",
+        "percentunit",
+        Query(total(WORKER, rate("stoker_job_gpu_sm_active_seconds_total", THIS)), NAME),
+        high=1,
+        width=12,
+        none=NOT_TOLD,
+    ),
+    series(
+        "Busy by worker",
+        "Duty cycle: also of a kernel that only waits.",
+        "percentunit",
+        Query(total(WORKER, rate("stoker_job_gpu_busy_seconds_total", THIS)), NAME),
+        high=1,
+        width=12,
+    ),
+    series(
+        "Idle, by class",
+        "GPUs that it holds and does not use: no process, a process but no kernel, SM activity under a tenth; "
+        "and those of which nothing is known.",
+        "short",
+        Query(f"sum by (class) ({rate('stoker_job_gpu_idle_seconds_total', THIS)})", "{{class}}"),
+        Query(f"sum({rate('stoker_job_gpu_unobserved_seconds_total', THIS)})", "not observed"),
+        stack=True,
+    ),
+    series(
+        "Held down, by reason",
+        "GPUs whose clocks were held down while they were this job's.",
+        "short",
+        Query(f"sum by (reason) ({rate('stoker_job_gpu_throttled_seconds_total', THIS)})", "{{reason}}"),
+        stack=True,
+    ),
+    series(
+        "Power",
+        "Of its GPUs, or its shares of them.",
+        "watt",
+        Query(_ENERGY_W, "power"),
+        none=NOT_TOLD,
+    ),
+    bars(
+        "Memory peak by GPU",
+        "The most that was in use, of all there is. Below a quarter: the batch could be larger, or the GPU smaller.",
+        "percentunit",
+        Query(
+            f"{most_over((*GPU, 'worker'), 'stoker_job_gpu_memory_peak_bytes', THIS)}"
+            f" / on (cluster, node, gpu) group_left () {most_over(GPU, 'stoker_gpu_memory_total_bytes')}",
+            NAME,
+        ),
+        high=1,
+        base="orange",
+        steps=((0.25, "green"), (0.97, "orange")),
+        width=12,
+        none=NOT_TOLD,
+    ),
+    table(
+        "GPUs that it had",
+        "By worker and attempt, in the time shown.",
+        {"node": "Node", "gpu": "GPU", "attempt": "Attempt", "worker": "Worker"},
+        Column("GPU-hours", f"{_HELD_S} / 3600", decimals=3),
+        Column(
+            "SM activity",
+            f"{total(WORKER, increase('stoker_job_gpu_sm_active_seconds_total', THIS))} / {_HELD_S}",
+            "percentunit",
+            base="red",
+            steps=((0.1, "orange"), (0.3, "green")),
+            look="gauge",
+        ),
+        Column(
+            "Energy",
+            f"{_USED_J} / 3.6e6",
+            "kwatth",
+            decimals=3,
+        ),
+        sort="GPU-hours",
+        width=12,
+    ),
+)
+
+DASHBOARD = Dashboard(
+    "stoker-job",
+    "Stoker / Job",
+    "Does the job get on, how fast, what does it cost, which of its GPUs holds it up.",
+    (
+        CLUSTER,
+        Variable("project", "Project", _JOBS + "}", "project", every=False, multi=False),
+        Variable(
+            "job",
+            "Job",
+            _JOBS + ', project="$project"}',
+            "job_name",
+            every=False,
+            multi=False,
+        ),
+        Variable(
+            "run",
+            "Run",
+            _JOBS + ', project="$project", job_name="$job"}',
+            "job_uid",
+            listed=True,
+        ),
+    ),
+    (Row("This job", _NOW), Row("Training", _TRAINING), Row("Its GPUs", _GPUS)),
+    (
+        Annotation(
+            "New attempt",
+            f"count by (attempt) ({of('stoker_job_pod_info', THIS)})"
+            f" unless count by (attempt) ({of('stoker_job_pod_info', THIS)} offset 1m)",
+            "attempt {{attempt}}",
+            "orange",
+        ),
+        Annotation("Stalled", f"max({of('stoker_job_stalled', THIS)}) > 0", "no progress", "red"),
+    ),
+)

@@ -1,0 +1,90 @@
+"""The PromQL that panels are made of. Pure strings; `tests/chart/test_dashboards.py` parses what comes of it.
+
+Every selector has the variable `cluster`; its value for All is `.*`, which also takes series without such a label.
+Gauges are brought to one series a thing by `max by` first: a pod that was restarted and its successor, or two replicas
+of the operator, are then not counted twice, and joins find one partner. Rates of counters are summed: each of two such
+series has its own part.
+"""
+
+from __future__ import annotations
+
+CLUSTER = 'cluster=~"$cluster"'
+GPU = ("cluster", "node", "gpu")
+JOB = ("cluster", "job_uid")
+NAMES = ("project", "job_name", "queue", "user")
+RATE = "$__rate_interval"
+RANGE = "$__range"
+
+
+def of(metric: str, *matchers: str) -> str:
+    """The selector."""
+    return metric + "{" + ", ".join((CLUSTER, *matchers)) + "}"
+
+
+def eq(label: str, value: str) -> str:
+    """A matcher."""
+    return f'{label}="{value}"'
+
+
+def most(by: tuple[str, ...], metric: str, *matchers: str) -> str:
+    """A gauge, one series per `by`."""
+    return f"max by ({', '.join(by)}) ({of(metric, *matchers)})"
+
+
+def most_over(by: tuple[str, ...], metric: str, *matchers: str) -> str:
+    """The highest that it was in the time shown, one series per `by`. Of a job's counter: its total."""
+    return f"max by ({', '.join(by)}) (max_over_time({of(metric, *matchers)}[{RANGE}]))"
+
+
+def total(by: tuple[str, ...], expr: str) -> str:
+    return f"sum by ({', '.join(by)}) ({expr})" if by else f"sum({expr})"
+
+
+def rate(metric: str, *matchers: str) -> str:
+    return f"rate({of(metric, *matchers)}[{RATE}])"
+
+
+def increase(metric: str, *matchers: str) -> str:
+    """Over the time shown."""
+    return f"increase({of(metric, *matchers)}[{RANGE}])"
+
+
+def lasting(metric: str, *matchers: str, own: tuple[str, ...] = ()) -> str:
+    """A job's counter as it stood last, one series per GPU, attempt, worker and `own` label of the counter. Counters of
+    jobs begin at 0 and go on over restarts of the exporter, so that this is all that the job had."""
+    return most_over((*GPU, "uuid", "job_uid", "attempt", "worker", *own), metric, *matchers)
+
+
+def named(expr: str, *matchers: str) -> str:
+    """Series by (cluster, job_uid), with the job's names beside: of every job that there was in the time shown."""
+    return f"{expr} * on (cluster, job_uid) group_left ({', '.join(NAMES)}) {jobs(*matchers)}"
+
+
+def jobs(*matchers: str) -> str:
+    """1 for each job that there was in the time shown."""
+    return most_over((*JOB, *NAMES), "stoker_job_info", *matchers)
+
+
+def named_now(expr: str, *matchers: str) -> str:
+    """The same of jobs that there are, for queries of many moments."""
+    info = most((*JOB, *NAMES), "stoker_job_info", *matchers)
+    return f"{expr} * on (cluster, job_uid) group_left ({', '.join(NAMES)}) {info}"
+
+
+def priced(gpu_hours: str) -> str:
+    """GPU-hours by (cluster, node, gpu, …) → their cost, where a price is set for the GPU's model."""
+    price = most(("cluster", "model"), "stoker_gpu_hour_price")
+    model = most((*GPU, "model"), "stoker_gpu_info")
+    each = f"max by (cluster, node, gpu) ({model} * on (cluster, model) group_left () {price})"
+    return f"{gpu_hours} * on (cluster, node, gpu) group_left () {each}"
+
+
+def none_is_zero(expr: str, where: str) -> str:
+    """0 instead of nothing, but only where `where` tells at all."""
+    return f"({expr}) or 0 * ({where})"
+
+
+def counted(by: tuple[str, ...], metric: str, *matchers: str) -> str:
+    """Above 0 in the minutes in which a counter of rare things rose: its first rise too, which makes the series."""
+    one = of(metric, *matchers)
+    return f"{total(by, f'increase({one}[1m])')} > 0 or {total(by, f'{one} unless {one} offset 1m')} > 0"

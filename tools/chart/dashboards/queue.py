@@ -1,0 +1,249 @@
+"""Queues: how long jobs wait, what quota is used, how well GPU-hours were spent, by queue and user. Pure data."""
+
+from __future__ import annotations
+
+from .cluster import CLUSTER
+from .ended import ENDED, ended
+from .model import Column, Dashboard, Query, Row, Variable, bars, series, stat, table
+from .queries import (
+    GPU,
+    JOB,
+    RATE,
+    eq,
+    increase,
+    most,
+    most_over,
+    named,
+    named_now,
+    none_is_zero,
+    of,
+    priced,
+    rate,
+    total,
+)
+
+HERE = 'queue=~"$queue"'
+_HELD_S = increase("stoker_job_gpu_allocated_seconds_total")
+_HELD = named(total(JOB, _HELD_S), HERE)
+_IDLE = named(total(JOB, increase("stoker_job_gpu_idle_seconds_total")), HERE)
+_BUSY = named(total(JOB, increase("stoker_job_gpu_busy_seconds_total")), HERE)
+_SM_S = increase("stoker_job_gpu_sm_active_seconds_total")
+_SM = named(total(JOB, _SM_S), HERE)
+_HELD_TOLD = named(f"({total(JOB, _HELD_S)} and on (cluster, job_uid) {_SM_S})", HERE)
+_JOULES = named(total(JOB, increase("stoker_job_gpu_energy_joules_total")), HERE)
+_COST = named(total(JOB, priced(f"{total((*GPU, 'job_uid'), _HELD_S)} / 3600")), HERE)
+# The share of a GPU's time; where GPUs do not tell SM activity there is none, and it is no reason.
+_SM_SHARE = f"{total(JOB, _SM_S)} / {total(JOB, _HELD_S)}"
+_MEMORY = (
+    f"max by (cluster, job_uid) ({most_over((*GPU, 'job_uid'), 'stoker_job_gpu_memory_peak_bytes')}"
+    f" / on (cluster, node, gpu) group_left () {most_over(GPU, 'stoker_gpu_memory_total_bytes')})"
+)
+_TOO_LARGE = f"(({_MEMORY}) < 0.25 or ({_SM_SHARE}) < 0.3)"
+
+
+def _right_size(expr: str) -> str:
+    """Of jobs whose GPUs are too large for them, and that had an hour of one at least."""
+    return f"({named(f'({expr})', HERE)}) and on (cluster, job_uid) {_TOO_LARGE} and on (cluster, job_uid) {_AN_HOUR}"
+
+
+_QUEUED = most(("cluster", "queue"), "stoker_queue_jobs", HERE, eq("phase", "Queued"))
+_AN_HOUR = f"{total(JOB, _HELD_S)} >= 3600"
+_WAITS = f"sum by (le) ({increase('stoker_queue_wait_seconds_bucket', HERE)})"
+_WAITING = rate("stoker_queue_wait_seconds_bucket", HERE)
+_LEADS = f"sum({most(('cluster',), 'stoker_operator_leader')})"
+_SM_STEPS = ((0.1, "orange"), (0.3, "green"))
+
+
+def _gpus(state: str) -> str:
+    return most(("cluster", "queue"), "stoker_queue_gpus", HERE, eq("state", state))
+
+
+def _columns(by: tuple[str, ...]) -> tuple[Column, ...]:
+    held = total(by, _HELD)
+    return (
+        Column("GPU-hours", f"{held} / 3600", decimals=2),
+        Column("Busy", f"{total(by, _BUSY)} / 3600", decimals=2),
+        Column(
+            "Wasted",
+            f"{total(by, _IDLE)} / 3600",
+            decimals=2,
+            steps=((1, "orange"), (24, "red")),
+            look="color-background",
+        ),
+        Column(
+            "SM activity",
+            f"{total(by, _SM)} / {total(by, _HELD_TOLD)}",
+            "percentunit",
+            base="red",
+            steps=_SM_STEPS,
+            look="gauge",
+        ),
+        Column("Energy", f"{total(by, _JOULES)} / 3.6e6", "kwatth", decimals=2),
+        Column("Cost", total(by, _COST), decimals=2),
+    )
+
+
+_NOW = (
+    stat(
+        "Jobs queued",
+        "That wait now.",
+        "short",
+        Query(none_is_zero(f"sum({_QUEUED})", _LEADS)),
+        base="blue",
+    ),
+    *(
+        stat(
+            title,
+            f"{share} of 100 jobs that started in the time shown waited no longer, from queued to all workers running.",
+            "s",
+            Query(f"histogram_quantile({share / 100}, {_WAITS})"),
+            base="blue",
+            none="none started",
+        )
+        for title, share in (("Wait, median", 50), ("Wait, 90 of 100", 90), ("Wait, 99 of 100", 99))
+    ),
+    stat(
+        "GPU-hours",
+        "That jobs held in the time shown.",
+        "short",
+        Query(f"sum({_HELD}) / 3600"),
+        base="blue",
+        decimals=1,
+    ),
+    stat(
+        "Wasted",
+        "Of these, not used.",
+        "percentunit",
+        Query(f"sum({_IDLE}) / sum({_HELD})"),
+        decimals=1,
+        steps=((0.1, "orange"), (0.3, "red")),
+    ),
+    stat(
+        "Energy",
+        "Of jobs' GPUs in the time shown.",
+        "kwatth",
+        Query(f"sum({_JOULES}) / 3.6e6"),
+        base="blue",
+        decimals=2,
+    ),
+    stat(
+        "Cost",
+        "GPU-hours × the price of the model, in the currency of your prices.",
+        "short",
+        Query(f"sum({_COST})"),
+        base="blue",
+        decimals=2,
+        none="no price",
+    ),
+)
+
+_QUEUES = (
+    series(
+        "Wait by queue",
+        "90 of 100 jobs that started waited no longer.",
+        "s",
+        Query(
+            f"histogram_quantile(0.9, sum by (queue, le) ({_WAITING}))",
+            "{{queue}}",
+        ),
+        none="none started",
+    ),
+    series(
+        "GPUs that are held and wanted, by queue",
+        "Allocated, and dashed what jobs that wait ask for besides.",
+        "short",
+        Query(_gpus("allocated"), "{{queue}}"),
+        Query(_gpus("requested"), "{{queue}} waits for", dashed=True),
+    ),
+    bars(
+        "Quota in use",
+        "GPUs allocated of the queue's limit. Queues without a limit are not shown.",
+        "percentunit",
+        Query(f"{_gpus('allocated')} / on (cluster, queue) ({_gpus('limit')} > 0)", "{{queue}}"),
+        high=1,
+        base="blue",
+        steps=((0.9, "orange"), (1, "red")),
+        none="no limits",
+    ),
+    series(
+        "Jobs, by phase",
+        "Of the queues chosen.",
+        "short",
+        Query(total(("phase",), most(("cluster", "queue", "phase"), "stoker_queue_jobs", HERE)), "{{phase}}"),
+        stack=True,
+    ),
+    series(
+        "Attempts ended, by category",
+        "Why attempts ended, per step of the graph.",
+        "short",
+        Query(f"sum by (category, intent) (increase({of(ENDED, HERE)}[{RATE}]))", "{{category}} {{intent}}"),
+        Query(f"sum(increase({of('stoker_gangs_withdrawn_total', HERE)}[{RATE}]))", "gangs withdrawn"),
+        bars=True,
+        stack=True,
+        none="none ended",
+    ),
+    series(
+        "Wasted GPUs, by queue",
+        "GPUs that jobs hold and do not use.",
+        "short",
+        Query(
+            total(("queue",), named_now(total(JOB, rate("stoker_job_gpu_idle_seconds_total")), HERE)),
+            "{{queue}}",
+        ),
+        stack=True,
+    ),
+)
+
+_SPENT = (
+    table(
+        "GPU-hours by queue",
+        "What was held, busy (duty cycle), wasted; what it took. SM activity only of GPUs that tell it.",
+        {"queue": "Queue"},
+        *_columns(("queue",)),
+        sort="GPU-hours",
+        width=12,
+    ),
+    table(
+        "GPU-hours by user",
+        "The same by who submitted.",
+        {"user": "User", "queue": "Queue"},
+        *_columns(("user", "queue")),
+        sort="GPU-hours",
+        width=12,
+    ),
+    table(
+        "Efficiency of jobs",
+        "Every job of the time shown, those that wasted most first.",
+        {"project": "Project", "job_name": "Job", "queue": "Queue", "user": "User"},
+        *_columns(("project", "job_name", "queue", "user")),
+        sort="Wasted",
+        most=50,
+        height=10,
+    ),
+    table(
+        "Jobs with GPUs larger than they need",
+        "Memory peak under 25 %, or SM activity under 30 %, of jobs that had at least one GPU-hour in the time shown. "
+        "Fewer or smaller GPUs, a MIG device, or a larger batch would do.",
+        {"project": "Project", "job_name": "Job", "queue": "Queue", "user": "User"},
+        Column(
+            "Memory peak", _right_size(_MEMORY), "percentunit", look="gauge", base="orange", steps=((0.25, "green"),)
+        ),
+        Column(
+            "SM activity", _right_size(_SM_SHARE), "percentunit", look="gauge", base="orange", steps=((0.3, "green"),)
+        ),
+        Column("GPU-hours", _right_size(f"{total(JOB, _HELD_S)} / 3600"), decimals=1),
+        sort="GPU-hours",
+        most=25,
+        none="none",
+    ),
+)
+
+DASHBOARD = Dashboard(
+    "stoker-queue",
+    "Stoker / Queues and efficiency",
+    "How long jobs wait, what quota is used, and how well the GPU-hours were spent.",
+    (CLUSTER, Variable("queue", "Queue", 'stoker_queue_jobs{cluster=~"$cluster"}', "queue")),
+    (Row("Now", _NOW), Row("Queues", _QUEUES), Row("What GPU-hours were spent on", _SPENT)),
+    ended(HERE),
+    since="now-24h",
+)
