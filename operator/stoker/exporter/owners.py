@@ -50,8 +50,8 @@ class Allocation:
     unattributed: dict[str, int] = field(default_factory=dict)
     """Why devices could not be attributed → how many: `dra_device_unknown`, `device_id_unknown`, `owner_unknown`, …"""
     doubtful: tuple[str, ...] = ()
-    """Uuids of GPUs of which can't be told whether somebody holds them, for a device that is held can't be resolved to
-    a uuid: their time is unobserved, as with `known=False`, never unallocated."""
+    """Uuids of GPUs and MIG devices of which can't be told whether somebody holds them, for a device that is held can't
+    be resolved to a uuid: their time is unobserved, as with `known=False`, never unallocated."""
     simulated: tuple[str, ...] = ()
     """Uuids that are slots, not devices (`stoker up --virtual-gpus`)."""
 

@@ -1,0 +1,10 @@
+"""What the exporter tells the api: receipts of jobs' GPU time, and GPU events. Failing to report never stops a meter.
+
+Receipts are cumulative and events have ids, so every post may be repeated. What the api has not taken lies in a spool
+on disk and survives restarts. One thread, its own connection.
+
+    link.py      a kept-alive connection to the api: address, token, CA, time-outs
+    outbox.py    what waits to be sent, bounded; spool.py keeps it on disk
+    delivery.py  one batch: what the api's answer means for each item
+    reporter.py  when: the thread, pauses, stop
+"""

@@ -1,0 +1,82 @@
+"""One batch to the api, and what its answer means for each item of it.
+
+Only what the api itself refuses as wrong is given up, item by item: a proxy's 400 or a missing right must not cost a
+month of receipts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .link import Answer
+from .outbox import Item
+
+_WRONG = (400, 422)
+_TOO_LARGE = 413
+_WHY_CHARS = 300
+
+
+class Posts(Protocol):
+    def post(self, path: str, data: bytes) -> Answer:
+        """Raises: Unreachable."""
+        ...
+
+
+class NotNow(Exception):
+    """The api took nothing of the batch, and may take it later; the text says why."""
+
+    def __init__(self, why: str, retry_after_s: float) -> None:
+        super().__init__(why)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(slots=True)
+class Delivered:
+    taken: list[Item] = field(default_factory=list)
+    refused: list[tuple[Item, str]] = field(default_factory=list)
+    """And why."""
+
+
+def deliver(posts: Posts, path: str, head: str, name: str, items: Sequence[Item], done: Delivered) -> None:
+    """Posts `{head, "name": [items]}` and notes in `done` what became of each, in parts where it must be.
+
+    Raises: NotNow, Unreachable; what `done` does not name was not taken then.
+    """
+    body = f'{{{head},"{name}":[{",".join(item.text for item in items)}]}}'
+    answer = posts.post(path, body.encode())
+    if answer.status == 200:
+        _note(answer, items, done)
+    elif answer.is_the_apis and (answer.status in _WRONG or answer.status == _TOO_LARGE):
+        if len(items) > 1:
+            middle = len(items) // 2
+            deliver(posts, path, head, name, items[:middle], done)
+            deliver(posts, path, head, name, items[middle:], done)
+        else:
+            done.refused += [(item, _said(answer)) for item in items]
+    else:
+        raise NotNow(f"{answer.status} {_said(answer)}".strip(), answer.retry_after_s)
+
+
+def _note(answer: Answer, items: Sequence[Item], done: Delivered) -> None:
+    try:
+        data = answer.document()
+        int(data["taken"])
+        refused = {int(one["index"]): str(one["why"])[:_WHY_CHARS] for one in data.get("refused") or ()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise NotNow("an answer that is not the api's", 0.0) from None
+    for index, item in enumerate(items):
+        if index in refused:
+            done.refused.append((item, refused[index]))
+        else:
+            done.taken.append(item)
+
+
+def _said(answer: Answer) -> str:
+    try:
+        data = answer.document()
+    except ValueError:
+        return ""
+    text = data.get("detail") or data.get("title") or ""
+    return "".join(c if c.isprintable() else " " for c in str(text)[:_WHY_CHARS])

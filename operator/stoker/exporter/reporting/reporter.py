@@ -1,0 +1,230 @@
+"""Receipts and GPU events on their way to the api: when to post, when to wait.
+
+Owns the thread and the pauses. Receipts go every 30 s, those that are final and events at once. After a failure it
+waits 1 s … 60 s, or as long as the api asks for. Called by main; `offer` and `event` never block on network or disk.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stoker.exporter.frames import GpuEvent
+from stoker.exporter.owners import Owner
+from stoker.exporter.receipts import Receipt
+
+from .delivery import Delivered, NotNow, Posts, deliver
+from .link import Unreachable
+from .outbox import Events, Receipts, event_item
+from .spool import Spool
+
+USAGE_PATH = "/v1/report/usage"
+EVENTS_PATH = "/v1/report/gpu-events"
+EVERY_S = 30.0
+GATHER_S = 0.5
+"""The GPUs of a worker end together."""
+PAUSE_FIRST_S, PAUSE_MAX_S = 1.0, 60.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Since the start. Outcomes: sent, refused (the api never takes it), failed (tried again), dropped (no room, or 30
+    days old)."""
+
+    receipts: dict[str, int] = field(default_factory=dict)
+    events: dict[str, int] = field(default_factory=dict)
+    waiting_receipts: int = 0
+    waiting_events: int = 0
+
+
+class Reporter:
+    """`posts`: a link of its own. `state`: the folder whose `spool/` is used; None: memory only."""
+
+    def __init__(
+        self, posts: Posts, node: str, state: Path | None, *, every_s: float = EVERY_S, gather_s: float = GATHER_S
+    ) -> None:
+        self._posts = posts
+        self._head = f'"node":{json.dumps(node)}'
+        self._every_s, self._gather_s = every_s, gather_s
+        self._spool = Spool(None if state is None else state / "spool")
+        self._receipts, self._events = Receipts(), Events()
+        for item in self._spool.read_receipts():
+            self._receipts.put(item)
+        for item in self._spool.read_events():
+            self._events.put(item)
+        self._counts: dict[str, Counter[str]] = {"receipts": Counter(), "events": Counter()}
+        self._changed = threading.Condition()
+        """Guards everything above; told when there is news or an end."""
+        self._keeping = threading.Lock()
+        self._urgent = bool(len(self._receipts) or len(self._events))
+        self._stopping = False
+        self._pause_s = 0.0
+        self._refusals: set[str] = set()
+        """Why, as the log has it already."""
+        self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def offer(self, receipts: Iterable[Receipt]) -> None:
+        """The newest of each key; ones that were offered before cost nothing."""
+        with self._changed:
+            for receipt in receipts:
+                try:
+                    final = self._receipts.offer(receipt)
+                except ValueError as error:
+                    self._counts["receipts"]["refused"] += 1
+                    log.error("a receipt that can't be written: %s: %r", error, receipt)
+                    continue
+                if final and not self._urgent:
+                    self._urgent = True
+                    self._changed.notify()
+
+    def event(self, event: GpuEvent, owners: Iterable[Owner]) -> None:
+        """`owners`: of the GPU, as it happened."""
+        jobs = {
+            owner.job_uid: {"jobUid": owner.job_uid, "project": owner.project, "jobName": owner.job_name}
+            for owner in owners
+            if owner.job_uid
+        }
+        item = event_item(
+            {
+                "id": uuid.uuid4().hex,
+                "at": event.at,
+                "uuid": event.uuid,
+                "index": event.index,
+                "kind": event.kind,
+                "code": event.code,
+                "text": event.text,
+                "owners": list(jobs.values()),
+            }
+        )
+        with self._changed:
+            self._events.put(item)
+            self._urgent = True
+            self._changed.notify()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Tries once more to send what waits, keeps the rest on disk. Takes `timeout_s` and a write at most."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        self._keep()
+
+    @property
+    def stats(self) -> Stats:
+        with self._changed:
+            counts = {name: dict(counter) for name, counter in self._counts.items()}
+            for name, box in (("receipts", self._receipts), ("events", self._events)):
+                if box.dropped:
+                    counts[name]["dropped"] = box.dropped
+            return Stats(counts["receipts"], counts["events"], len(self._receipts), len(self._events))
+
+    # --- on the thread
+
+    def _run(self) -> None:
+        due_s = time.monotonic() + self._every_s * random.random()  # nodes that start together don't post together
+        while True:
+            stopping = self._wait_until(due_s)
+            try:
+                if self._has_last_words():
+                    self._keep()  # before the network is tried
+                done = self._send()
+            except Exception:  # (the edge: a defect here must not end the reporting)
+                log.exception("reporting failed")
+                done = False
+            self._keep()
+            if stopping:
+                return
+            if done:
+                self._pause_s = 0.0
+                due_s = time.monotonic() + self._every_s
+            else:
+                due_s = time.monotonic() + self._pause_s
+
+    def _wait_until(self, due_s: float) -> bool:
+        """Until it is time to post; whether it is for the last time."""
+        with self._changed:
+            while not self._stopping and (left_s := due_s - time.monotonic()) > 0:
+                if self._urgent and not self._pause_s:
+                    self._changed.wait_for(lambda: self._stopping, min(left_s, self._gather_s))
+                    break
+                self._changed.wait(left_s)
+            self._urgent = False
+            return self._stopping
+
+    def _send(self) -> bool:
+        """Everything that waits; whether it went."""
+        with self._changed:
+            self._receipts.expire(time.time())
+        try:
+            self._send_all("events", EVENTS_PATH, self._events)
+            self._send_all("receipts", USAGE_PATH, self._receipts)
+        except (NotNow, Unreachable) as error:
+            asked_s = error.retry_after_s if isinstance(error, NotNow) else 0.0
+            if not self._pause_s:
+                log.warning("the api does not take receipts and GPU events now; they are kept: %s", error)
+            self._pause_s = _longer(self._pause_s, asked_s)
+            return False
+        if self._pause_s:
+            log.info("the api takes receipts and GPU events again")
+        return True
+
+    def _send_all(self, name: str, path: str, box: Receipts | Events) -> None:
+        """Raises: NotNow, Unreachable."""
+        while True:
+            with self._changed:
+                batch = box.batch()
+            if not batch:
+                return
+            done = Delivered()
+            try:
+                deliver(self._posts, path, self._head, name, batch, done)
+            except (NotNow, Unreachable):
+                self._counts[name]["failed"] += len(batch) - len(done.taken) - len(done.refused)
+                raise
+            finally:
+                self._settle(name, box, done)
+
+    def _settle(self, name: str, box: Receipts | Events, done: Delivered) -> None:
+        with self._changed:
+            for item in done.taken:
+                box.settle(item)
+            for item, why in done.refused:
+                box.settle(item)
+                level = logging.DEBUG if why in self._refusals else logging.ERROR
+                self._refusals.add(why)
+                log.log(level, "the api refuses one of the %s, it is given up: %s: %s", name, why, item.text)
+            self._counts[name]["sent"] += len(done.taken)
+            self._counts[name]["refused"] += len(done.refused)
+
+    def _has_last_words(self) -> bool:
+        """Whether something waits that nobody will say again."""
+        with self._changed:
+            return bool(len(self._events)) or any(item.final for item in self._receipts.items())
+
+    def _keep(self) -> None:
+        """Brings the spool up to date."""
+        with self._keeping:  # or `stop` and the thread could write theirs in the wrong order
+            with self._changed:
+                receipts, events = self._receipts.items(), self._events.items()
+            self._spool.write("events", events)
+            self._spool.write("receipts", receipts)
+
+
+def _longer(pause_s: float, asked_s: float, rand: Callable[[], float] = random.random) -> float:
+    """The next pause: doubled, and spread over ± 20 %, so that nodes don't come back together."""
+    base_s = min(PAUSE_MAX_S, max(PAUSE_FIRST_S, 2 * pause_s))
+    return max(asked_s, base_s) * (0.8 + 0.4 * rand())
