@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from stoker.controller.job_rows import JobRows
 from stoker.controller.jobs import PODS_BY_JOB, job_of
+from stoker.controller.metrics import OperatorMetrics, Reading, reading
 from stoker.controller.operator import Operator
+from stoker.controller.tally import Tally
 from stoker.local.store import KINDS, EmbeddedStore
 from stoker.sched.step import Settings
 from stoker.spec.job import JOBS, TrainingJob
@@ -113,6 +116,10 @@ class World:
         self.runtimes = WatchCache(store, RUNTIMES, clock=clock)
         self.kubelet = Kubelet(store, self.pods)
         self.pods.subscribe(self.kubelet.watch)
+        self.tally = Tally()
+        self.rows = JobRows(self.jobs, self.pods, self.queues, clock)
+        self.metrics = OperatorMetrics(self._read, self.tally, self.rows)
+        self.leads = True
         self.operator: Operator
         self._running: asyncio.Task[None] | None = None
 
@@ -127,8 +134,13 @@ class World:
             clock=SystemClock(),
             settings=self.settings,
             runtimes=self.runtimes,
+            tally=self.tally,
         )
         self._running = asyncio.create_task(self.operator.run())
+
+    def _read(self) -> Reading:
+        caches = {"TrainingJob": self.jobs, "Queue": self.queues, "Pod": self.pods}
+        return reading(self.operator, caches, leader=self.leads)
 
     async def stop(self) -> None:
         """Take the operator away wherever it is."""

@@ -28,6 +28,7 @@ from .judging import Judge
 from .patch import status_patch
 from .recorder import Recorder
 from .renderers import CannotRender, LocalRenderer, Renderer
+from .tally import Tally
 
 MANAGER = "operator"
 PODS_BY_JOB = "job"
@@ -62,6 +63,7 @@ class JobReconciler:
         settings: Settings,
         judge: Judge,
         renderer: Renderer | None = None,
+        tally: Tally | None = None,
     ) -> None:
         """`renderer`: how attempts become pods; absent: for the node agent."""
         self._store = store
@@ -73,6 +75,7 @@ class JobReconciler:
         self._settings = settings
         self._judge = judge
         self._renderer = renderer or LocalRenderer()
+        self._tally = tally or Tally()
 
     async def reconcile(self, key: Key) -> datetime | None:
         """Bring one job as far as it goes now. Returns when to look again though nothing changed.
@@ -134,6 +137,7 @@ class JobReconciler:
             uid=job.uid,
             resource_version=job.metadata.resource_version,
         )
+        self._tally.written(job, step.status, self._clock.now())
         if step.note is not None:
             self._recorder.record(job, step.note)
         await self._jobs.at_least(written.metadata.resource_version, timeout_s=_SIGHT_S)

@@ -1,16 +1,28 @@
-"""The operator's own metrics, read from its parts when they are asked for. Called by `main`.
+"""The operator's own metrics, read from its parts when they are asked for. Called by `main` and `stoker up`.
 
-Names are Prometheus' and in base units; nothing here is kept beside what the parts count anyway.
+Names are Prometheus' and in base units. Of several operators only the one that leads tells about jobs and queues; each
+tells about itself (leader, watches, caches, requests) and keeps the counters of what it did while it led. A family that
+can't be read is left out and counted: it never costs the page.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from stoker.store.cache import WatchCache
+
+from .job_rows import JobRows
+from .operator import Operator
+from .tally import Tally
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -25,44 +37,99 @@ class Reading:
     starts: int
     events_dropped: int
     unreadable_jobs: int
-    api_window: int
-    api_refusals: int
-    calls: Mapping[str, int]
-    """By the seam's name: `kube.create Pod`."""
     objects: Mapping[str, int]
     """Kind → objects in the cache."""
+    watch_stale_s: Mapping[str, float]
+    """Kind → seconds since the store last said where it stands."""
+    calls: Mapping[str, int] | None = None
+    """By the seam's name: `kube.create Pod`. None: there is no API server."""
+    api_window: int = 0
+    api_refusals: int = 0
+
+
+def reading(
+    operator: Operator | None,
+    caches: Mapping[str, WatchCache[Any]],
+    *,
+    leader: bool,
+    past_errors: int = 0,
+    unreadable_jobs: int = 0,
+) -> Reading:
+    """What operator and caches count now. `operator`: this term's, None: there was none yet; `past_errors`: of earlier
+    terms. What is known of an API server comes on top (`dataclasses.replace`)."""
+    return Reading(
+        leader=leader,
+        reconcile_errors=past_errors + (operator.reconcile_errors if operator else 0),
+        queue_depth=operator.queue_depth if operator else 0,
+        queue_delayed=operator.queue_delayed if operator else 0,
+        scheduling_passes=operator.scheduling.passes if operator else 0,
+        starts=operator.scheduling.starts if operator else 0,
+        events_dropped=operator.recorder.dropped if operator else 0,
+        unreadable_jobs=unreadable_jobs,
+        objects={name: len(cache) for name, cache in caches.items()},
+        watch_stale_s={name: cache.stale_s for name, cache in caches.items()},
+    )
 
 
 class OperatorMetrics(Collector):
-    def __init__(self, read: Callable[[], Reading]) -> None:
-        self._read = read
+    """`rows`: what the leader tells about jobs."""
+
+    def __init__(self, read: Callable[[], Reading], tally: Tally, rows: JobRows) -> None:
+        self._read, self._tally, self._rows = read, tally, rows
+        self._errors: Counter[str] = Counter({"self": 0, "tally": 0, "jobs": 0})
 
     def collect(self) -> Iterable[Metric]:
         now = self._read()
-        yield _gauge("stoker_operator_leader", "1 while this process leads.", float(now.leader))
-        yield _counter("stoker_operator_reconcile_errors", "Reconciles that failed unexpectedly.", now.reconcile_errors)
-        yield _gauge("stoker_operator_queue_depth", "Jobs that wait to be reconciled.", now.queue_depth)
-        yield _gauge("stoker_operator_queue_delayed", "Jobs to be looked at again later.", now.queue_delayed)
-        yield _counter("stoker_operator_scheduling_passes", "Passes of the scheduler.", now.scheduling_passes)
-        yield _counter("stoker_operator_starts", "Attempts started.", now.starts)
-        yield _counter("stoker_operator_events_dropped", "Events that could not be written.", now.events_dropped)
-        yield _gauge("stoker_operator_unreadable_jobs", "Jobs told that they can't be read.", now.unreadable_jobs)
-        yield _gauge("stoker_operator_api_window", "Requests that may be under way at once.", now.api_window)
-        yield _counter("stoker_operator_api_refusals", "Answers of too many requests, or none.", now.api_refusals)
-        calls = CounterMetricFamily(
-            "stoker_operator_api_requests", "Requests to the API server.", labels=("verb", "kind")
+        yield from self._safely("self", lambda: _of_itself(now))
+        if now.leader:
+            for name in self._rows.queue_names():
+                self._tally.queue_seen(name)
+            yield from self._safely("jobs", self._rows.collect)
+        yield from self._safely("tally", self._tally.collect)
+        errors = CounterMetricFamily(
+            "stoker_operator_metrics_errors", "Scrapes in which a part of this page could not be read.", labels=["part"]
         )
-        by_verb: Counter[tuple[str, str]] = Counter()
-        for name, count in now.calls.items():
-            verb, _, kind = name.removeprefix("kube.").partition(" ")
-            by_verb[verb, kind] += count
-        for (verb, kind), count in sorted(by_verb.items()):
-            calls.add_metric((verb, kind), count)
-        yield calls
-        objects = GaugeMetricFamily("stoker_operator_cached_objects", "Objects in the caches.", labels=("kind",))
-        for kind, count in sorted(now.objects.items()):
-            objects.add_metric((kind,), count)
-        yield objects
+        for part, count in self._errors.items():
+            errors.add_metric([part], count)
+        yield errors
+
+    def _safely(self, part: str, read: Callable[[], Iterable[Metric]]) -> list[Metric]:
+        try:
+            return list(read())
+        except Exception:
+            self._errors[part] += 1
+            log.exception("metrics of %s can't be read; the others are told", part)
+            return []
+
+
+def _of_itself(now: Reading) -> Iterable[Metric]:
+    yield _gauge("stoker_operator_leader", "1 while this process leads.", float(now.leader))
+    yield _counter("stoker_operator_reconcile_errors", "Reconciles that failed unexpectedly.", now.reconcile_errors)
+    yield _gauge("stoker_operator_queue_depth", "Jobs that wait to be reconciled.", now.queue_depth)
+    yield _gauge("stoker_operator_queue_delayed", "Jobs to be looked at again later.", now.queue_delayed)
+    yield _counter("stoker_operator_scheduling_passes", "Passes of the scheduler.", now.scheduling_passes)
+    yield _counter("stoker_operator_starts", "Attempts started.", now.starts)
+    yield _counter("stoker_operator_events_dropped", "Events that could not be written.", now.events_dropped)
+    yield _gauge("stoker_operator_unreadable_jobs", "Jobs told that they can't be read.", now.unreadable_jobs)
+    yield _by_kind("stoker_operator_cached_objects", "Objects in the caches.", now.objects)
+    yield _by_kind(
+        "stoker_operator_watch_stale_seconds",
+        "Since the API server last said where it stands; it does so about once a minute. 0 where the store is in the "
+        "same process.",
+        now.watch_stale_s,
+    )
+    if now.calls is None:
+        return
+    yield _gauge("stoker_operator_api_window", "Requests that may be under way at once.", now.api_window)
+    yield _counter("stoker_operator_api_refusals", "Answers of too many requests, or none.", now.api_refusals)
+    calls = CounterMetricFamily("stoker_operator_api_requests", "Requests to the API server.", labels=("verb", "kind"))
+    by_verb: Counter[tuple[str, str]] = Counter()
+    for name, count in now.calls.items():
+        verb, _, kind = name.removeprefix("kube.").partition(" ")
+        by_verb[verb, kind] += count
+    for (verb, kind), count in sorted(by_verb.items()):
+        calls.add_metric((verb, kind), count)
+    yield calls
 
 
 def _gauge(name: str, says: str, value: float) -> Metric:
@@ -71,3 +138,10 @@ def _gauge(name: str, says: str, value: float) -> Metric:
 
 def _counter(name: str, says: str, value: float) -> Metric:
     return CounterMetricFamily(name, says, value=value)
+
+
+def _by_kind(name: str, says: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, says, labels=("kind",))
+    for kind, value in sorted(values.items()):
+        family.add_metric((kind,), value)
+    return family

@@ -29,6 +29,7 @@ from .judging import Judge
 from .recorder import Recorder
 from .renderers import Renderer
 from .scheduling import Scheduling
+from .tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +51,11 @@ class Operator:
         runtimes: WatchCache[TrainingRuntime] | None = None,
         renderer: Renderer | None = None,
         workers: int = 16,
+        tally: Tally | None = None,
     ) -> None:
-        """`workers`: jobs reconciled at once; what a store far away needs, and too many beside an api on one loop.
+        """`tally`: where what is done is counted; the process', for an operator is one term.
+
+        `workers`: jobs reconciled at once; what a store far away needs, and too many beside an api on one loop.
 
         `others`, `runtimes`, `renderer`: on a cluster, where nodes are shared, pods are rendered in full after the
         administrator's runtimes, and may outlive their jobs. Absent: one machine, whose node agent sees to all that.
@@ -63,11 +67,12 @@ class Operator:
         self._pods = pods
         self._on_node_now: Index[Pod] = Index(lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ())
         self._clock = clock
+        self._tally = tally or Tally()
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self.recorder = Recorder(store, clock)
         self._judge = Judge(jobs, queues, runtimes)
         self._reconciler = JobReconciler(
-            store, jobs, pods, nodes, self.recorder, clock, settings, self._judge, renderer
+            store, jobs, pods, nodes, self.recorder, clock, settings, self._judge, renderer, self._tally
         )
         self.scheduling = Scheduling(
             store,
@@ -79,6 +84,7 @@ class Operator:
             others=others,
             runtimes=runtimes,
             pods=pods if others is not None else None,
+            tally=self._tally,
         )
         self.reconcile_errors = 0
 
@@ -137,6 +143,7 @@ class Operator:
     async def _work(self) -> None:
         while True:
             key = await self._queue.get()
+            began = self._clock.monotonic()
             try:
                 wake_at = await self._reconciler.reconcile(key)
             except (Conflict, NotLeader):
@@ -151,6 +158,7 @@ class Operator:
                     self._queue.add_after(key, max(0.0, (wake_at - self._clock.now()).total_seconds()))
             finally:
                 self._queue.done(key)
+                self._tally.reconcile_seconds.observe(self._clock.monotonic() - began)
 
     async def _scheduling(self) -> None:
         """Keep the scheduling loop going: after a failure it starts over from the caches."""

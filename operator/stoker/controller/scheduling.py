@@ -31,6 +31,7 @@ from stoker.store.port import Conflict, NotFound, Store, StoreError
 from .jobs import MANAGER
 from .patch import status_patch
 from .recorder import Recorder
+from .tally import Tally
 from .telling import Telling
 
 T = TypeVar("T", bound=Resource)
@@ -53,6 +54,7 @@ class Scheduling:
         others: WatchCache[OtherPod] | None = None,
         runtimes: WatchCache[TrainingRuntime] | None = None,
         pods: WatchCache[Pod] | None = None,
+        tally: Tally | None = None,
     ) -> None:
         """`others`, `runtimes`, `pods`: on a cluster, where nodes are shared and pods may outlive their jobs. On one
         machine the node agent's leases see to that."""
@@ -65,6 +67,7 @@ class Scheduling:
         self._pods = pods
         self._recorder = recorder
         self._clock = clock
+        self._tally = tally or Tally()
         self._state = SchedulerState()
         self._telling = Telling()
         self._changes: list[Callable[[], None]] = []
@@ -132,6 +135,7 @@ class Scheduling:
 
     async def _pass(self) -> datetime | None:
         self._woken.clear()
+        began = self._clock.monotonic()
         changes, self._changes = self._changes, []
         for apply in changes:
             apply()
@@ -142,6 +146,7 @@ class Scheduling:
             batch = decisions.starts[begin : begin + _WRITES_AT_ONCE]
             await asyncio.gather(*(self._start(start) for start in batch))
         await self._tell_reasons(decisions, now)
+        self._tally.pass_seconds.observe(self._clock.monotonic() - began)
         return min((at for at in (decisions.wake_at, self._telling.next_at()) if at is not None), default=None)
 
     async def _wait(self, wake_at: datetime | None) -> None:
@@ -197,6 +202,7 @@ class Scheduling:
             raise
         else:
             self.starts += 1
+            self._tally.placed()
             self._recorder.record(job, Note("Placed", f"attempt {new.attempt}: placed on {where}"))
 
     def _drop(self, start: Start) -> None:
@@ -230,4 +236,5 @@ class Scheduling:
                 resource_version=job.metadata.resource_version,
             )
         except (Conflict, NotFound):
-            pass  # it changed meanwhile; the next pass knows better
+            return  # it changed meanwhile; the next pass knows better
+        self._tally.told(blocker.code)

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from urllib.parse import urlencode
 
 import aiohttp
@@ -57,6 +57,18 @@ class Call:
         return f"{self.verb} {self.kind} {self.about}".rstrip()
 
 
+class Meter(Protocol):
+    """Who hears how requests went."""
+
+    def took(self, verb: str, kind: str, seconds: float) -> None:
+        """One try, from its first byte to its last, whatever came of it."""
+        ...
+
+    def again(self, verb: str, kind: str, why: str) -> None:
+        """It is to be tried once more: throttled, lost, rejected."""
+        ...
+
+
 class KubeClient:
     """`async with KubeClient.from_config(…) as client`: connections are opened as they are needed, closed at the end.
 
@@ -71,7 +83,9 @@ class KubeClient:
         seam: Seam | None = None,
         limit: AdaptiveLimit | None = None,
         rng: random.Random | None = None,
+        meter: Meter | None = None,
     ) -> None:
+        self._meter = meter
         self._endpoint, self._clock, self._seam = endpoint, clock, seam or Seam()
         self._rng = rng or random.Random()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
@@ -87,10 +101,11 @@ class KubeClient:
         clock: Clock,
         seam: Seam | None = None,
         limit: AdaptiveLimit | None = None,
+        meter: Meter | None = None,
     ) -> KubeClient:
         """`kubeconfig` None: `$KUBECONFIG`, else the pod's service account, else `~/.kube/config`."""
         path = None if kubeconfig is None else str(kubeconfig)
-        return cls(Endpoint(clock, path, context), clock, seam=seam, limit=limit)
+        return cls(Endpoint(clock, path, context), clock, seam=seam, limit=limit, meter=meter)
 
     async def __aenter__(self) -> Self:
         """Raises: Unavailable when there is no usable configuration. Does not ask the server anything."""
@@ -128,16 +143,23 @@ class KubeClient:
                 throttled += 1
                 if throttled >= _THROTTLED_TRIES:
                     raise
+                self._tell_again(call, "throttled")
                 await self._clock.sleep(error.retry_after_s * self._rng.uniform(1.0, 1.5))
             except _Rejected as error:
                 if renewed or not await self._endpoint.renew():
                     raise error.forbidden from None
+                self._tell_again(call, "rejected")
                 renewed = True
             except _Lost as error:
                 tries += 1
                 if tries >= call.tries:
                     raise Unavailable(str(error)) from error
+                self._tell_again(call, "lost")
                 await self._clock.sleep(max(error.wait_s, self.backoff_s(tries)))
+
+    def _tell_again(self, call: Call, why: str) -> None:
+        if self._meter is not None:
+            self._meter.again(call.verb, call.kind, why)
 
     def backoff_s(self, failures: int) -> float:
         """Units: seconds; grows with each failure, never the same for two clients."""
@@ -181,7 +203,7 @@ class KubeClient:
         fence: Fence | None,
     ) -> bytes:
         slot = await self.limit.enter(call.lane)
-        refused, wait_s = False, 0.0
+        refused, wait_s, began = False, 0.0, self._clock.monotonic()
         try:
             with self._faults(call, lost=True), self._seam.crossing(f"kube.{call.verb} {call.kind}", call.about):
                 payload = None if body is None else Fenced(body, content_type, fence)
@@ -203,6 +225,8 @@ class KubeClient:
             raise
         finally:
             self.limit.leave(slot, refused=refused, retry_after_s=wait_s)
+            if self._meter is not None:
+                self._meter.took(call.verb, call.kind, self._clock.monotonic() - began)
 
     async def _send(
         self, method: str, path: str, query: Mapping[str, str] | None, **how: Any
