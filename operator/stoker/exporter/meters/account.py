@@ -1,0 +1,88 @@
+"""One GPU's time and energy since the ledger began, divided among its holders and three accounts. Pure.
+
+Invariants: the accounts' times sum to the time since the first reading and their energies to the energy told since, to
+the nanosecond and the microjoule; nothing ever falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .energy import EnergyMeter, Used
+from .hold import Hold
+from .moment import Moment
+
+ATTRIBUTED, UNALLOCATED, UNOBSERVED = ACCOUNTS = ("attributed", "unallocated", "unobserved")
+
+
+class Seen(NamedTuple):
+    """A device over the interval that ends now."""
+
+    values: Mapping[str, float]
+    doing: str | None
+    throttled_s: Mapping[str, float]
+    """The rise of the GPU's throttle counters."""
+    memory_is_owners: bool = True
+    """False: several share the device, and its memory tells nothing of one of them."""
+
+
+def _zeros() -> dict[str, int]:
+    return dict.fromkeys(ACCOUNTS, 0)
+
+
+@dataclass(slots=True)
+class Account:
+    uuid: str
+    index: int
+    begin_at: float
+    accounted_ns: int
+    """CLOCK_BOOTTIME up to which every nanosecond is in one of the accounts."""
+    model: str = ""
+    simulated: bool = False
+    seen: bool = True
+    """In this boot."""
+    time_ns: dict[str, int] = field(default_factory=_zeros)
+    energy_uj: dict[str, int] = field(default_factory=_zeros)
+    energy: EnergyMeter = field(default_factory=EnergyMeter)
+
+    def advance(self, now: Moment, holds: Sequence[Hold], seen: Mapping[str, Seen] | None, doubtful: bool) -> None:
+        """Account all time up to now.
+
+        seen: Device uuid → what was seen of it since `accounted_ns`; None: nothing, the time is unobserved.
+        doubtful: It can't be told whether somebody else holds a part of it: what is left is then unobserved.
+        """
+        dt_ns = now.mono_ns - self.accounted_ns
+        if dt_ns <= 0:
+            return
+        self.accounted_ns = now.mono_ns
+        left_ns = dt_ns
+        for hold in holds:
+            part_ns = min(left_ns, int(dt_ns * hold.share))
+            left_ns -= part_ns
+            one = seen.get(hold.uuid) if seen is not None else None
+            if hold.told and one is not None:
+                hold.add_observed(part_ns, now, dt_ns, one.values, one.doing)
+                hold.add_throttled(one.throttled_s, hold.share, dt_ns)
+                if one.memory_is_owners:
+                    hold.see_memory(one.values)
+                self.time_ns[ATTRIBUTED] += part_ns
+            else:
+                hold.add_unobserved(part_ns, now.at)
+                self.time_ns[ATTRIBUTED if self.simulated and hold.told else UNOBSERVED] += part_ns
+        self.time_ns[self._rest(seen is not None or self.simulated, doubtful)] += left_ns
+
+    def spend(self, used: Used, holds: Sequence[Hold], observed: bool, doubtful: bool) -> None:
+        """Divide energy by the time that each hold had in its span."""
+        left_uj = used.energy_uj
+        for hold in holds:
+            part_uj = min(left_uj, used.energy_uj * hold.untold_energy_ns // max(used.span_ns, 1))
+            left_uj -= part_uj
+            hold.add_energy(part_uj, observed)
+            self.energy_uj[ATTRIBUTED if observed and hold.told else UNOBSERVED] += part_uj
+        self.energy_uj[self._rest(observed, doubtful)] += left_uj
+
+    @staticmethod
+    def _rest(observed: bool, doubtful: bool) -> str:
+        return UNALLOCATED if observed and not doubtful else UNOBSERVED

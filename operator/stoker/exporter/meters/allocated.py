@@ -1,0 +1,129 @@
+"""Which holds there are on each GPU, by what the newest allocation tells. Pure.
+
+A hold that nobody tells of any more has ended, unless it can't be told: then it waits, and what would be its is kept
+for it. MIG devices have their slices of the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from stoker.exporter.owners import Allocation, Holding
+
+from .hold import Hold
+from .ledger import Ledger
+from .moment import NS, Moment
+from .snapshot import Share
+
+MIG_SLICES = 7
+MAX_AGE_S = 90.0
+"""An allocation older than that is none: its reader hangs. (A good map is kept for 60 s by `allocation/` itself.)"""
+KEEP_ENDED_S = 360.0
+"""A hold's counters stay for so long, that the last values are scraped."""
+
+
+class View(NamedTuple):
+    """One GPU's holders as they are shown."""
+
+    known: bool
+    shares: tuple[Share, ...]
+    holds: tuple[Hold, ...]
+
+
+class Allocated:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._allocation: Allocation | None = None
+        self._mig: dict[str, dict[str, int]] = {}
+        """GPU's uuid → MIG device's uuid → slices."""
+        self._places: dict[str, tuple[str, float]] = {}
+        """Device's uuid → its GPU's, and its part of that."""
+        self._active: dict[str, list[Hold]] = {}
+        """GPU's uuid → holds."""
+        self._doubtful: frozenset[str] = frozenset()
+        self._known = False
+        self._sort()
+
+    def devices_are(self, mig: Mapping[str, Mapping[str, int]], now: Moment) -> None:
+        """GPU's uuid → its MIG devices' uuids → slices, of every GPU that answers."""
+        self._mig |= {uuid: dict(devices) for uuid, devices in mig.items()}
+        places = {uuid: (uuid, 1.0) for uuid in self._ledger.accounts}
+        for gpu, devices in self._mig.items():
+            places |= {uuid: (gpu, min(1.0, slices / MIG_SLICES)) for uuid, slices in devices.items()}
+        if places != self._places:
+            self._places = places
+            self._apply(now)
+
+    def told(self, allocation: Allocation, now: Moment) -> None:
+        self._allocation = allocation
+        self._places |= {uuid: (uuid, 1.0) for uuid in self._ledger.accounts}
+        self._apply(now)
+
+    def age(self, now: Moment) -> None:
+        """Forget what is too old: an allocation that nobody renews, holds that ended long ago."""
+        if self._known and self._allocation is not None and now.mono_s - self._allocation.mono_s > MAX_AGE_S:
+            self._allocation = None
+            self._apply(now)
+        before_ns = now.mono_ns - round(KEEP_ENDED_S * NS)
+        holds = self._ledger.holds
+        if any(hold.ended_ns is not None and hold.ended_ns < before_ns for hold in holds):
+            holds[:] = [hold for hold in holds if hold.ended_ns is None or hold.ended_ns >= before_ns]
+
+    def on(self, gpu: str) -> list[Hold]:
+        """Holds on the GPU and its MIG devices, those in doubt too."""
+        return self._active.get(gpu, [])
+
+    def doubtful(self, gpu: str) -> bool:
+        """Whether somebody may hold it of whom nobody can tell."""
+        return not self._known or gpu in self._doubtful
+
+    def view(self, gpu: str) -> View:
+        told = tuple(hold for hold in self.on(gpu) if hold.told)
+        shares = tuple(Share(hold.uuid, hold.owner, self._of_device(hold), hold.method) for hold in told)
+        return View(not self.doubtful(gpu), shares, told)
+
+    def _apply(self, now: Moment) -> None:
+        allocation = self._allocation
+        self._known = allocation is not None and allocation.known
+        holdings = allocation.holdings if allocation is not None and self._known else ()
+        in_doubt = allocation.doubtful if allocation is not None else ()
+        self._doubtful = frozenset(self._places.get(uuid, (uuid, 0.0))[0] for uuid in in_doubt)
+        holding_on = {id(hold) for hold in (self._hold(holding, now) for holding in holdings) if hold is not None}
+        for hold in self._ledger.holds:
+            if hold.ended_ns is None and id(hold) not in holding_on:
+                if self.doubtful(hold.gpu):
+                    hold.told = False
+                else:
+                    hold.end(now.mono_ns)
+        self._sort()
+
+    def _hold(self, holding: Holding, now: Moment) -> Hold | None:
+        """The hold that this holding goes on with or begins. None: on a device that was never seen."""
+        simulated = self._allocation is not None and holding.uuid in self._allocation.simulated
+        of_uuid = (hold for hold in self._ledger.holds if hold.uuid == holding.uuid)
+        hold = next((hold for hold in of_uuid if hold.same_pod(holding.owner)), None)
+        place = self._places.get(holding.uuid)
+        if place is None and hold is None:
+            return None
+        gpu, part = place or (hold.gpu if hold else "", 1.0)
+        method = "mig_slices" if gpu != holding.uuid else holding.method
+        if hold is None:
+            account = self._ledger.accounts[gpu]
+            # Its first interval is the one under way.
+            begin_at = now.at - max(0, now.mono_ns - account.accounted_ns) / NS
+            hold = Hold(holding.owner, holding.uuid, gpu, begin_at, begin_at, simulated=simulated)
+            self._ledger.holds.append(hold)
+        share = hold.share if place is None else part * max(0.0, min(1.0, holding.share))
+        hold.hold_on(holding.owner, share, method)
+        return hold
+
+    def _of_device(self, hold: Hold) -> float:
+        part = self._places.get(hold.uuid, (hold.gpu, 1.0))[1]
+        return min(1.0, hold.share / part)
+
+    def _sort(self) -> None:
+        self._active = {}
+        for hold in self._ledger.holds:
+            if hold.ended_ns is None:
+                self._active.setdefault(hold.gpu, []).append(hold)

@@ -1,0 +1,71 @@
+"""One device's values as they are exported: gauges as read, counters made monotone, ratios integrated. Pure.
+
+Lives in memory alone: after a restart of the exporter the integrals begin at 0, which Prometheus knows as a reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stoker.exporter.catalogue import COUNTER, HARDWARE, MIG, Family
+
+WRAP = 1 << 32
+"""Where counters of 32 bits begin anew (PCIe bytes by field value)."""
+_WRAPS = "pcie_bytes_total"
+_INTEGRALS = {
+    "busy_ratio": "busy_seconds_total",
+    "memory_controller_busy_ratio": "memory_controller_busy_seconds_total",
+    "sm_active_ratio": "sm_active_seconds_total",
+    "tensor_active_ratio": "tensor_active_seconds_total",
+    "dram_active_ratio": "dram_active_seconds_total",
+}
+
+
+def _counters(families: tuple[Family, ...]) -> frozenset[str]:
+    return frozenset(family.name for family in families if family.type == COUNTER)
+
+
+GPU_COUNTERS, MIG_COUNTERS = _counters(HARDWARE), _counters(MIG)
+
+
+class DeviceValues:
+    """Of one GPU or MIG device."""
+
+    def __init__(self, counters: frozenset[str] = GPU_COUNTERS) -> None:
+        self._counters = counters
+        self._raw: dict[str, float] = {}
+        self._offset: dict[str, float] = {}
+        self._integrals: dict[str, float] = {}
+        self.deltas: dict[str, float] = {}
+        """What each counter rose by since the reading before; a counter that began anew rose by what it shows."""
+
+    def read(self, values: Mapping[str, float], observed_s: float | None) -> dict[str, float]:
+        """The values to export.
+
+        observed_s: Seconds since the reading before if the time between counts as observed, else None.
+        """
+        shown = dict(values)
+        self.deltas = {}
+        counters = {key: value for key, value in values.items() if key.partition("|")[0] in self._counters}
+        fell = {key for key, value in counters.items() if value < self._raw.get(key, value)}
+        # A driver that starts anew resets all of them at once, and not between two polls.
+        wrapped = observed_s is not None and all(key.startswith(_WRAPS) and self._raw[key] < WRAP for key in fell)
+        for key, value in counters.items():
+            if key in fell:
+                self._offset[key] = self._offset.get(key, 0.0) + WRAP if wrapped else 0.0
+            if (before := self._raw.get(key)) is not None:
+                begun = WRAP - before if wrapped else 0.0
+                self.deltas[key] = value + begun if key in fell else value - before
+            self._raw[key] = value
+            shown[key] = value + self._offset.get(key, 0.0)
+        for ratio, integral in _INTEGRALS.items():
+            if integral not in self._counters:
+                continue
+            if (active := values.get(ratio)) is not None:
+                self._integrals[integral] = self._integrals.get(integral, 0.0) + unit(active) * (observed_s or 0.0)
+        return shown | self._integrals
+
+
+def unit(ratio: float) -> float:
+    """Within 0..1: drivers have told more."""
+    return min(1.0, max(0.0, ratio))

@@ -1,0 +1,44 @@
+"""What a device was doing over one interval. Pure.
+
+Activity comes first: a process list that is empty says nothing where a kernel ran (processes of another pid namespace
+are not always told), and no activity known is not idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stoker.exporter.frames import Process
+
+ACTIVE = "active"
+LITTLE_MEMORY_BYTES = 64 << 20
+"""Less than this in use: no process, where processes can't be seen. A CUDA context alone takes more."""
+QUIET_SM_RATIO = 0.01
+LOW_RATIO = 0.1
+
+
+def doing(values: Mapping[str, float], processes: tuple[Process, ...] | None) -> str | None:
+    """`active`, one of `receipts.IDLE_CLASSES`, or None if nothing tells."""
+    busy, sm = values.get("busy_ratio"), values.get("sm_active_ratio")
+    activity = busy if sm is None else sm
+    if activity is None:
+        return "no_process" if _nobody_there(values, processes) else None
+    if (busy or 0.0) == 0.0 and (sm or 0.0) < QUIET_SM_RATIO:
+        return "no_process" if _nobody_there(values, processes) else "no_activity"
+    return "low_activity" if activity < LOW_RATIO else ACTIVE
+
+
+def in_use(values: Mapping[str, float], processes: tuple[Process, ...] | None) -> bool | None:
+    """Whether memory or load is seen; None if neither is known."""
+    used, busy = values.get("memory_used_bytes"), values.get("busy_ratio", values.get("sm_active_ratio"))
+    if processes or (busy or 0.0) >= QUIET_SM_RATIO:
+        return True
+    if used is not None and processes is None:
+        return used >= LITTLE_MEMORY_BYTES
+    return None if used is None and busy is None and processes is None else False
+
+
+def _nobody_there(values: Mapping[str, float], processes: tuple[Process, ...] | None) -> bool:
+    if processes is not None:
+        return not processes
+    return values.get("memory_used_bytes", LITTLE_MEMORY_BYTES) < LITTLE_MEMORY_BYTES

@@ -1,0 +1,68 @@
+"""One GPU as its newest reading shows it, and what became of its values since the one before. Pure; in memory alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from stoker.exporter.frames import GpuReading, Process
+
+from .account import Seen
+from .hardware import MIG_COUNTERS, DeviceValues
+from .hold import Hold
+from .idle import doing, in_use
+from .moment import NS
+from .snapshot import MigState
+
+
+class LiveGpu:
+    """Between `read`s nothing changes but by `lose`."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.read_ns: int | None = None
+        """CLOCK_BOOTTIME of the newest reading that told something."""
+        self.lost = ""
+        self.reading: GpuReading | None = None
+        """None while it is lost."""
+        self.values: Mapping[str, float] = {}
+        self.mig: tuple[MigState, ...] = ()
+        self._device = DeviceValues()
+        self._mig_devices: dict[str, DeviceValues] = {}
+
+    def lose(self, code: str) -> None:
+        self.lost, self.reading, self.values, self.mig = code, None, {}, ()
+
+    def read(self, reading: GpuReading, now_ns: int, gap_ns: int) -> int | None:
+        """Take the reading in. Returns the time since the one before in nanoseconds, None where that is a gap."""
+        since_ns = None if self.read_ns is None else now_ns - self.read_ns
+        observed_ns = since_ns if since_ns is not None and 0 <= since_ns <= gap_ns else None
+        observed_s = None if observed_ns is None else observed_ns / NS
+        self.index, self.lost, self.reading, self.read_ns = reading.index, "", reading, now_ns
+        self.values = self._device.read(reading.values, observed_s)
+        self._mig_devices = {
+            one.uuid: self._mig_devices.get(one.uuid) or DeviceValues(MIG_COUNTERS) for one in reading.mig
+        }
+        self.mig = tuple(
+            MigState(one.uuid, one.profile, one.slices, self._mig_devices[one.uuid].read(one.values, observed_s))
+            for one in reading.mig
+        )
+        return observed_ns
+
+    def seen(self, holds: Iterable[Hold]) -> dict[str, Seen]:
+        """Device uuid → what its holders account by."""
+        if self.reading is None:
+            return {}
+        throttled_s, holders = self._device.deltas, [hold.uuid for hold in holds]
+        devices: list[tuple[str, Mapping[str, float], tuple[Process, ...] | None]] = [
+            (self.reading.uuid, self.reading.values, self.reading.processes),
+            *((one.uuid, one.values, one.processes) for one in self.reading.mig),
+        ]
+        return {
+            uuid: Seen(values, doing(values, processes), throttled_s, holders.count(uuid) == 1)
+            for uuid, values, processes in devices
+            if uuid in holders
+        }
+
+    def in_use(self) -> bool | None:
+        """Whether somebody uses it, as far as that shows."""
+        return None if self.reading is None else in_use(self.reading.values, self.reading.processes)

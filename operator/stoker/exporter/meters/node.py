@@ -1,0 +1,216 @@
+"""All meters of a node. The poll loop tells it frames, events and allocations, and asks what to show, write and send.
+
+Not thread-safe: one thread owns it. Reads no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from stoker.exporter.frames import Frame, GpuEvent, GpuReading
+from stoker.exporter.owners import Allocation, Owner
+from stoker.exporter.receipts import Receipt
+
+from .account import Account
+from .allocated import Allocated
+from .ledger import Ledger
+from .live import LiveGpu
+from .moment import NS, Moment
+from .showing import account_values, gpu_state, job_state
+from .snapshot import Books, GpuState
+
+GAP_INTERVALS = 2.5
+"""Readings further apart say nothing of the time between them."""
+SILENT_INTERVALS = 5
+"""Without a reading for so long a GPU's time is accounted as unobserved at once, and its values are not shown."""
+
+
+class NodeMeters:
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        interval_s: float,
+        now: Moment,
+        expected_gpus: int = 0,
+        simulated_gpus: int = 0,
+        tracks_allocation: bool = True,
+    ) -> None:
+        """tracks_allocation: False where nobody tells who holds what: then there are no accounts to show."""
+        self.ledger = ledger
+        self._gap_ns = round(GAP_INTERVALS * interval_s * NS)
+        self._silent_ns = round(SILENT_INTERVALS * interval_s * NS)
+        self._expected = expected_gpus
+        self._tracks = tracks_allocation
+        self._live: dict[str, LiveGpu] = {}
+        self._allocated = Allocated(ledger)
+        self._frame: Frame | None = None
+        self._xids: dict[str, dict[str, float]] = {}
+        self._refused: dict[str, int] = {}
+        self._refused_before: dict[str, int] = {}
+        self._polls = 0
+        self._success_at: float | None = None
+        self._simulate([f"SIM-{number}" for number in range(simulated_gpus)], now)
+
+    def frame(self, frame: Frame) -> None:
+        """One poll's readings."""
+        now = Moment(frame.at, frame.mono_s)
+        self._frame, self._polls = frame, self._polls + 1
+        self._count_refused(frame)
+        told = {reading.uuid for reading in frame.gpus}
+        for uuid, live in self._live.items():
+            if uuid not in told:
+                live.lose("MISSING")
+        for reading in frame.gpus:
+            live = self._live.setdefault(reading.uuid, LiveGpu(reading.index))
+            account = self._account(reading.uuid, reading.index, now)
+            account.index, account.seen = reading.index, True
+            if reading.lost:
+                live.lose(reading.lost)
+        self._allocated.devices_are(
+            {r.uuid: {mig.uuid: mig.slices for mig in r.mig} for r in frame.gpus if not r.lost}, now
+        )
+        for reading in frame.gpus:
+            if not reading.lost:
+                self._read(reading, now)
+        if self._whole(frame):
+            self._success_at = frame.at
+        self.tick(now)
+
+    def failed(self) -> None:
+        """NVML can't be asked now: nothing of the newest frame is shown any more."""
+        self._frame = None
+        for live in self._live.values():
+            live.lose("")
+
+    def event(self, event: GpuEvent) -> None:
+        """Something between two polls."""
+        if event.kind == "xid":
+            mine = self._xids.setdefault(event.uuid, {})
+            mine[f"xid_errors_total|{event.code}"] = mine.get(f"xid_errors_total|{event.code}", 0.0) + 1
+            mine[f"xid_last_timestamp_seconds|{event.code}"] = event.at
+
+    def allocation(self, allocation: Allocation, now: Moment) -> None:
+        """Who holds what from now on; time up to now is its former holders'."""
+        self.tick(now)
+        self._simulate(allocation.simulated, now)
+        self._allocated.told(allocation, now)
+
+    def tick(self, now: Moment) -> None:
+        """Account what can't be observed: silent, lost and simulated GPUs. At least once an interval."""
+        for uuid, account in self.ledger.accounts.items():
+            live = self._live.get(uuid)
+            silent = live is None or live.read_ns is None or live.lost or now.mono_ns - live.read_ns > self._silent_ns
+            if account.seen and (silent or account.simulated):
+                account.advance(now, self._allocated.on(uuid), None, self._allocated.doubtful(uuid))
+        self._allocated.age(now)
+
+    def owners(self, uuid: str) -> tuple[Owner, ...]:
+        """Who holds the GPU, or a part of it, now."""
+        return tuple(hold.owner for hold in self._allocated.on(uuid))
+
+    def gpus(self, now: Moment) -> tuple[GpuState, ...]:
+        """What is known of the hardware at this moment; values of a poll that is too old or failed are not there."""
+        fresh = self._fresh(now)
+        states = [
+            gpu_state(
+                account,
+                fresh,
+                self._live.get(uuid),
+                self._xids.get(uuid, {}),
+                self._allocated.view(uuid) if self._tracks or account.simulated else None,
+                now,
+            )
+            for uuid, account in self.ledger.accounts.items()
+            if account.seen
+        ]
+        return tuple(sorted(states, key=lambda state: (state.index, state.uuid)))
+
+    def books(self) -> Books:
+        """The accounts and every job's totals."""
+        accounts = self.ledger.accounts
+        shown = {uuid: account_values(one) for uuid, one in accounts.items() if self._tracks and one.seen}
+        jobs = (job_state(hold, accounts[hold.gpu].index) for hold in self.ledger.holds if hold.owner.job_uid)
+        return Books(shown, tuple(jobs))
+
+    def receipts(self) -> tuple[Receipt, ...]:
+        """The newest of every job's hold; the caller sends them once the ledger that holds them is on disk."""
+        node, accounts = self.ledger.node, self.ledger.accounts
+        return tuple(
+            hold.receipt(self.ledger.id, node, accounts[hold.gpu].model)
+            for hold in self.ledger.holds
+            if hold.owner.job_uid
+        )
+
+    def told(self, now: Moment) -> dict[str, float]:
+        """Values of `catalogue.EXPORTER` that the meters know."""
+        frame = self._fresh(now)
+        values = {
+            "collect_success": float(frame is not None and self._whole(frame)),
+            "polls_total": float(self._polls),
+            "gpus_visible": float(0 if frame is None else self._visible(frame)),
+            "gpus_expected": float(self._expects()),
+        }
+        if self._success_at is not None:
+            values["last_success_timestamp_seconds"] = self._success_at
+        if frame is not None:
+            values["collect_seconds"] = frame.took_s
+        for call_code, times in self._refused.items():
+            values["collect_errors_total|" + call_code.replace(":", "|", 1)] = float(times)
+        return values
+
+    def _read(self, reading: GpuReading, now: Moment) -> None:
+        live, account = self._live[reading.uuid], self.ledger.accounts[reading.uuid]
+        account.model = reading.info.get("model", account.model)
+        observed_ns = live.read(reading, now.mono_ns, self._gap_ns)
+        holds, doubtful = self._allocated.on(reading.uuid), self._allocated.doubtful(reading.uuid)
+        seen = None if observed_ns is None else live.seen(holds)
+        account.advance(now, holds, seen, doubtful)
+        energy_at_ns = account.energy.at_ns
+        used = account.energy.read(reading.values, now.mono_ns, observed_ns)
+        if used is not None:
+            observed = observed_ns is not None and used.span_ns <= self._gap_ns
+            account.spend(used, holds, observed, doubtful)
+        if account.energy.at_ns != energy_at_ns:
+            for hold in holds:
+                hold.untold_energy_ns = 0
+
+    def _account(self, uuid: str, index: int, now: Moment) -> Account:
+        accounts = self.ledger.accounts
+        if uuid not in accounts:
+            accounts[uuid] = Account(uuid, index, begin_at=now.at, accounted_ns=now.mono_ns)
+        return accounts[uuid]
+
+    def _simulate(self, uuids: Iterable[str], now: Moment) -> None:
+        for uuid in uuids:
+            index = int("".join(filter(str.isdigit, uuid)) or 0)
+            account = self._account(uuid, index, now)
+            account.simulated = account.seen = True
+            account.model = "simulated"
+
+    def _fresh(self, now: Moment) -> Frame | None:
+        """The newest frame unless it is too old to show."""
+        frame = self._frame
+        return frame if frame is not None and now.mono_ns - round(frame.mono_s * NS) <= self._silent_ns else None
+
+    def _whole(self, frame: Frame) -> bool:
+        return self._visible(frame) >= self._expects()
+
+    def _visible(self, frame: Frame) -> int:
+        return sum(not reading.lost for reading in frame.gpus) + self._simulated()
+
+    def _expects(self) -> int:
+        return max(self._expected + self._simulated(), sum(one.seen for one in self.ledger.accounts.values()))
+
+    def _simulated(self) -> int:
+        return sum(one.simulated and one.seen for one in self.ledger.accounts.values())
+
+    def _count_refused(self, frame: Frame) -> None:
+        """A child counts from its own beginning."""
+        if frame.number == 0:
+            self._refused_before = dict(self._refused)
+        self._refused = _sum(self._refused_before, frame.refused)
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {*one, *other}}
