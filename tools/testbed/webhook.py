@@ -49,6 +49,7 @@ class Webhook:
 
         class Handler(BaseHTTPRequestHandler):
             timeout = 30
+            protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -1,0 +1,166 @@
+"""Push into a real Prometheus: values, labels and times as offered; across two hours in which it was down; refused."""
+
+from __future__ import annotations
+
+import http.client
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from stoker.exporter.push.client import Target
+from stoker.exporter.push.sender import Push, PushOptions, PushStats
+from stoker.exporter.samples import Sample
+from testbed.monitoring import Prometheus
+from testbed.parts import until
+from testbed.webhook import Answer, Posted, Webhook
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("monitoring")]
+
+HOUR_S = 3600
+EVERY_S = 15.0
+
+
+def energy(joules: float, gpu: int = 0) -> Sample:
+    labels = (("node", "n0"), ("gpu", str(gpu)), ("uuid", f"GPU-{gpu}"))
+    return Sample("stoker_gpu_energy_joules_total", labels, joules)
+
+
+def offer_hours(push: Push, begin: float, end: float) -> list[tuple[float, float]]:
+    """A poll every 15 s of simulated time, of two GPUs; what GPU 0 told."""
+    told = []
+    for number in range(round((end - begin) / EVERY_S)):
+        at = begin + number * EVERY_S
+        told.append((at, at - begin + 0.25))
+        assert push.offer(at, [energy(told[-1][1]), energy(1.0, gpu=1)])
+    return told
+
+
+@pytest.fixture
+def pushing() -> Iterator[Callable[..., Push]]:
+    made: list[Push] = []
+
+    def start(url: str, **more: object) -> Push:
+        given = {"target": Target(url), "node": "n0", "first_pause_s": 0.05, "longest_pause_s": 0.5, **more}
+        made.append(Push(PushOptions(**given)))  # type: ignore[arg-type]
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for push in made:
+        push.stop(timeout_s=0)
+
+
+def settled(push: Push) -> PushStats:
+    until(lambda: push.stats.buffered == 0, "everything to be sent", 60)
+    return push.stats
+
+
+def stored(prometheus: Prometheus, begin: float, end: float) -> list[tuple[float, float]]:
+    """GPU 0's samples."""
+    found = prometheus.samples('stoker_gpu_energy_joules_total{job="stoker-exporter",gpu="0"}', begin, end)
+    return list(found[0].points) if found else []
+
+
+def test_what_was_offered_is_what_is_stored(pushing: Callable[..., Push]) -> None:
+    with Prometheus() as prometheus:
+        push = pushing(prometheus.write_url, labels={"cluster": "edge"})
+        begin = float(int(time.time()) - 300)
+        told = offer_hours(push, begin, begin + 300)
+        assert settled(push) == PushStats(sent=60, refused=0, dropped=0, retries={}, buffered=0)
+        assert stored(prometheus, begin, begin + 300) == told
+        labels = prometheus.query('stoker_gpu_energy_joules_total{uuid="GPU-1"}', begin + 290)[0].labels
+        assert labels == {
+            "__name__": "stoker_gpu_energy_joules_total",
+            "job": "stoker-exporter",
+            "instance": "n0",
+            "cluster": "edge",
+            "node": "n0",
+            "gpu": "1",
+            "uuid": "GPU-1",
+        }
+        rate = prometheus.value('sum(rate(stoker_gpu_energy_joules_total{gpu="0"}[2m]))', begin + 290)
+        assert rate == pytest.approx(1.0)
+
+
+def test_a_series_that_ends_is_gone_at_once(pushing: Callable[..., Push]) -> None:
+    with Prometheus() as prometheus:
+        push = pushing(prometheus.write_url)
+        begin = float(int(time.time()) - 60)
+        push.offer(begin, [energy(1), energy(2, gpu=1)])
+        push.offer(begin + 15, [energy(3)])
+        settled(push)
+        here = 'count(stoker_gpu_energy_joules_total{instance="n0"})'
+        assert prometheus.value(here, begin + 14) == 2
+        assert prometheus.value(here, begin + 16) == 1  # and not for five minutes more
+        push.stop(timeout_s=10)
+        assert prometheus.value("up", begin + 16) == 1
+        assert prometheus.query('{instance="n0"}', time.time() + 1) == []
+
+
+def test_two_hours_without_prometheus_leave_no_gap(pushing: Callable[..., Push]) -> None:
+    with Prometheus() as prometheus:
+        push = pushing(prometheus.write_url)
+        end = float(int(time.time()) - 60)
+        begin, down, up = end - 3 * HOUR_S, end - 2.5 * HOUR_S, end - 0.5 * HOUR_S
+        told = offer_hours(push, begin, down)
+        settled(push)
+        prometheus.stop()
+        told += offer_hours(push, down, up)
+        until(lambda: push.stats.retries.get("transport", 0) >= 2, "two tries in vain", 30)
+        assert push.stats.buffered == 480 * 3  # two GPUs and `up`, each 15 s
+        prometheus.start()
+        settled(push)
+        told += offer_hours(push, up, end)
+        stats = settled(push)
+        assert (stats.sent, stats.refused, stats.dropped) == (720 * 3, 0, 0)
+        assert stored(prometheus, begin, end) == told
+
+
+def test_one_that_has_newer_samples_needs_a_window_for_late_ones(pushing: Callable[..., Push]) -> None:
+    now = float(int(time.time()))
+    scrape = [{"job_name": "others", "static_configs": [{"targets": ["127.0.0.1:1"]}]}]
+    for window, expect_all in (("3h", True), ("", False)):
+        with Prometheus(scrape=scrape, out_of_order=window) as prometheus:
+            prometheus.until('up{job="others"}')  # its head is at now: without a window, an hour is what it takes back
+            push = pushing(prometheus.write_url)
+            told = offer_hours(push, now - 2 * HOUR_S, now)
+            stats = settled(push)
+            found = stored(prometheus, now - 2 * HOUR_S, now)
+            assert stats.sent + stats.refused == 480 * 3 and stats.retries == {}
+            assert (found == told) is expect_all
+            assert (stats.refused == 0) is expect_all
+            push.stop(timeout_s=5)
+
+
+def test_what_a_proxy_in_front_refuses_is_lost_and_only_that(pushing: Callable[..., Push]) -> None:
+    with Prometheus() as prometheus:
+        answers = iter([Answer(500), Answer(400, b"bad"), Answer(429, headers={"Retry-After": "1"}), Answer(502)])
+
+        def answer(request: Posted) -> Answer:
+            """Every request is answered by us until the answers are used up, then by Prometheus."""
+            return next(answers, None) or _forward(prometheus, request)
+
+        with Webhook(answer) as proxy:
+            push = pushing(f"{proxy.url}api/v1/write")
+            begin = float(int(time.time()) - 300)
+            push.offer(begin, [energy(1)])  # 500, then 400: dropped
+            assert settled(push).refused == 2
+            told = offer_hours(push, begin + 15, begin + 150)  # 429, then 502, then taken
+            stats = settled(push)
+            assert stats.retries == {"500": 1, "429": 1, "502": 1}
+            assert (stats.sent, stats.refused) == (len(told) * 3, 2)
+            assert stored(prometheus, begin, begin + 150) == told
+
+
+def _forward(prometheus: Prometheus, request: Posted) -> Answer:
+    parts = urllib.parse.urlsplit(prometheus.url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
+    try:
+        kept = ("content-type", "content-encoding", "x-prometheus-remote-write-version")
+        connection.request("POST", request.path, request.body, {name: request.headers[name] for name in kept})
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.read())
+    finally:
+        connection.close()
