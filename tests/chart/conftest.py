@@ -42,11 +42,15 @@ def server(request: pytest.FixtureRequest, control_plane: Cluster) -> Cluster:
 
 @pytest.fixture
 def restricted(control_plane: Cluster) -> Iterator[str]:
-    """A namespace that takes restricted pods only, and warns of workloads that would make others."""
+    """A namespace that takes restricted pods only, and warns of workloads that would make others.
+
+    Beside it the exporter's: a dry run of an installation does not make it, and would find it missing.
+    """
     name = f"chart-{uuid.uuid4().hex[:8]}"
     control_plane.kubectl("create", "namespace", name)
     modes = [f"pod-security.kubernetes.io/{mode}=restricted" for mode in ("enforce", "warn")]
     control_plane.kubectl("label", "namespace", name, *modes)
     control_plane.kubectl("wait", "--for=create", "--timeout=30s", "-n", name, "serviceaccount/default")
+    control_plane.kubectl("create", "namespace", f"{name}-exporter")
     yield name
-    control_plane.kubectl("delete", "namespace", name, "--wait=false")
+    control_plane.kubectl("delete", "namespace", name, f"{name}-exporter", "--wait=false")

@@ -59,7 +59,11 @@ MATRIX: dict[str, dict[str, Any]] = {
     "no definitions": {"crds": {"enabled": False}},
     "definitions go with it": {"crds": {"keep": False}},
     "tls of the api's own": {"api": {"tls": {"secretName": "api-tls"}}, "caBundle": {"pem": PEM}},
-    "tls by cert-manager": {"api": {"tls": {"secretName": "api-tls"}}, "caBundle": {"secret": {"name": "api-tls"}}},
+    "tls by cert-manager": {
+        "api": {"tls": {"secretName": "api-tls"}},
+        "caBundle": {"secret": {"name": "api-tls"}},
+        "exporter": {"ca": {"secret": "api-ca"}},
+    },
     "ingress": {
         "api": {
             "ingress": {
@@ -98,6 +102,38 @@ MATRIX: dict[str, dict[str, Any]] = {
         "monitoring": MONITORING | {"serviceMonitor": {"enabled": True, "credentials": {"secretName": "scraper"}}},
         "api": {"tls": {"secretName": "api-tls"}},
         "caBundle": {"configMap": {"name": "corporate"}},
+        "exporter": {
+            "ca": {"configMap": "corporate"},
+            "tls": {"secretName": "exporter-tls"},
+            "auth": {"secretName": "exporter-auth", "key": "bearer"},
+            "push": {
+                "url": "https://prometheus.example/api/v1/write",
+                "tokenSecret": "push",
+                "labels": {"cluster": "a"},
+            },
+        },
+    },
+    "without exporters": {"exporter": {"enabled": False}, "monitoring": MONITORING},
+    "exporters in a namespace that is there": {
+        "exporter": {
+            "namespace": "kube-system",
+            "createNamespace": False,
+            "serviceAccount": {"create": False},
+            "nodeSelector": {},
+            "runtimeClassName": "nvidia",
+            "priorityClassName": "system-node-critical",
+            "withoutCollectors": ["nvlink", "pcie"],
+            "maxUnavailable": "1",
+        }
+    },
+    "a driver of the host's, prices, idle jobs suspended": {
+        "exporter": {"driverRoot": "/home/kubernetes/bin/nvidia", "privileged": True, "kubeletRoot": "/data/kubelet"},
+        "api": {
+            "gpuPrices": {"H100": 2.5, "*": 1},
+            "currency": "EUR",
+            "usageKeep": "1000d",
+            "idle": {"after": "1h", "action": "Suspend"},
+        },
     },
     "nothing kept": {"api": {"persistence": {"enabled": False}, "logBytes": 107374182400}},
     "storage of its own": {

@@ -23,11 +23,16 @@ def of_kind(values: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
     return [one for one in objects(values) if one["kind"] == kind]
 
 
+def workloads(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What makes pods that stay."""
+    return [one for one in objects(values) if one["kind"] in ("Deployment", "DaemonSet")]
+
+
 def container(values: Mapping[str, Any], component: str) -> dict[str, Any]:
-    """The one container of a Deployment."""
+    """The one container of a Deployment or DaemonSet."""
     [found] = [
         container
-        for one in of_kind(values, "Deployment")
+        for one in workloads(values)
         for container in one["spec"]["template"]["spec"]["containers"]
         if container["name"] == component
     ]

@@ -14,7 +14,7 @@ from testbed.cluster import Cluster
 from testbed.errors import BedError
 
 from .matrix import MATRIX
-from .once import objects, of_kind, text
+from .once import objects, of_kind, text, workloads
 
 APPLY = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "--warnings-as-errors")
 every_installation = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
@@ -22,7 +22,7 @@ every_installation = pytest.mark.parametrize("values", MATRIX.values(), ids=MATR
 
 @every_installation
 def test_the_api_server_takes_every_object(server: Cluster, restricted: str, values: dict[str, Any]) -> None:
-    """Strictly: no unknown field, no field twice, no warning, no pod that is not *restricted*."""
+    """Strictly: no unknown field, no field twice, no warning, no pod but the exporter that is not *restricted*."""
     manifest = rendering.rendered(values, namespace=restricted)
     answers = server.kubectl(*APPLY, "--filename=-", stdin=manifest).splitlines()
     assert len(answers) == len(objects(values)) > 10
@@ -72,9 +72,11 @@ def test_all_of_it_is_labelled_and_in_its_place(values: dict[str, Any]) -> None:
         meta = one["metadata"]
         labels = meta["labels"]
         assert labels["app.kubernetes.io/instance"] == "stoker" and labels["app.kubernetes.io/part-of"] == "stoker"
-        assert meta.get("namespace", rendering.NAMESPACE) == rendering.NAMESPACE
+        exporters = labels.get("app.kubernetes.io/component") == "exporter"
+        place = exporter_namespace(values) if exporters else rendering.NAMESPACE
+        assert meta.get("namespace", place) == place
         names.add((one["kind"], meta.get("namespace"), meta["name"]))
-        if one["kind"] == "Deployment":
+        if one["kind"] in ("Deployment", "DaemonSet"):
             pod = one["spec"]["template"]["metadata"]["labels"]
             assert one["spec"]["selector"]["matchLabels"].items() <= pod.items()
     assert len(names) == len(objects(values))
@@ -83,8 +85,7 @@ def test_all_of_it_is_labelled_and_in_its_place(values: dict[str, Any]) -> None:
 @every_installation
 def test_selectors_find_the_pods_they_mean(values: dict[str, Any]) -> None:
     pods = {
-        one["metadata"]["labels"]["app.kubernetes.io/component"]: one["spec"]["template"]
-        for one in of_kind(values, "Deployment")
+        one["metadata"]["labels"]["app.kubernetes.io/component"]: one["spec"]["template"] for one in workloads(values)
     }
     for one in objects(values):
         found = list(_selectors(one))
@@ -92,6 +93,8 @@ def test_selectors_find_the_pods_they_mean(values: dict[str, Any]) -> None:
         for selector in found:
             matched = {name for name, pod in pods.items() if selector.items() <= pod["metadata"]["labels"].items()}
             assert matched == {wanted}, (one["kind"], one["metadata"]["name"], selector)
+        if wanted is None:
+            continue  # the workers' monitor: their pods are none of the chart's
         if one["kind"] in ("Service", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor"):
             assert found
         for port in _named_ports(one):
@@ -104,7 +107,7 @@ def test_who_is_bound_is_who_runs(values: dict[str, Any]) -> None:
     """Every role that is bound exists, and every account a pod runs as is made here or named by the values."""
     found = objects(values)
     roles = {(one["kind"], one["metadata"]["name"]) for one in found if one["kind"] in ("ClusterRole", "Role")}
-    run = {one["spec"]["template"]["spec"]["serviceAccountName"] for one in found if one["kind"] == "Deployment"}
+    run = {one["spec"]["template"]["spec"]["serviceAccountName"] for one in workloads(values)}
     for one in found:
         if one["kind"] in ("ClusterRoleBinding", "RoleBinding"):
             assert (one["roleRef"]["kind"], one["roleRef"]["name"]) in roles
@@ -120,7 +123,7 @@ def test_what_pods_mount_is_there(values: dict[str, Any]) -> None:
     found = objects(values)
     there = {(one["kind"], one["metadata"]["name"]) for one in found}
     named = set(_strings(values))
-    specs = [one["spec"]["template"]["spec"] for one in found if one["kind"] == "Deployment"]
+    specs = [one["spec"]["template"]["spec"] for one in workloads(values)]
     specs += [one["spec"] for one in found if one["kind"] == "Pod"]
     for spec in specs:
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
@@ -168,11 +171,11 @@ def test_only_pods_that_ask_the_cluster_get_a_token() -> None:
     for one in objects():
         if one["kind"] == "ServiceAccount":
             assert one["automountServiceAccountToken"] is False
-        elif one["kind"] == "Deployment":
+        elif one["kind"] in ("Deployment", "DaemonSet"):
             mounts[one["metadata"]["name"]] = one["spec"]["template"]["spec"]["automountServiceAccountToken"]
         elif one["kind"] == "Pod":
             mounts[one["metadata"]["name"]] = one["spec"]["automountServiceAccountToken"]
-    assert mounts == {"stoker-operator": True, "stoker-api": True, "stoker-test-api": False}
+    assert mounts == {"stoker-operator": True, "stoker-api": True, "stoker-exporter": False, "stoker-test-api": False}
 
 
 def test_no_custom_resource_is_in_it() -> None:
@@ -195,13 +198,18 @@ def test_rights_that_other_tests_run_with_are_the_charts(whose: Literal["operato
     assert role["rules"] == rights.rules(whose)
 
 
+def exporter_namespace(values: dict[str, Any]) -> str:
+    named: str = values.get("exporter", {}).get("namespace", "")
+    return named or f"{rendering.NAMESPACE}-exporter"
+
+
 def _selectors(one: dict[str, Any]) -> Iterator[dict[str, str]]:
     spec = one.get("spec", {})
     if one["kind"] == "Service":
         yield spec["selector"]
     elif one["kind"] == "NetworkPolicy":
         yield spec["podSelector"]["matchLabels"]
-    elif one["kind"] in ("PodDisruptionBudget", "PodMonitor"):
+    elif one["kind"] in ("PodDisruptionBudget", "PodMonitor") and "matchLabels" in spec["selector"]:
         yield spec["selector"]["matchLabels"]
 
 

@@ -34,11 +34,16 @@ FULL: dict[str, Any] = {
         "service": {"type": "LoadBalancer"},
     },
 }
+PUSH = {"push": {"url": "https://prometheus.example/api/v1/write"}}
 # Values that count only beside these others, and other values than a type's own to change them to.
 BESIDE: dict[str, dict[str, Any]] = {
     "caBundle.configMap.key": {"caBundle": {"configMap": {"name": "ca"}}},
     "caBundle.secret.key": {"caBundle": {"secret": {"name": "ca"}}},
     "api.tls.secretName": {"caBundle": {"pem": PEM}},
+    "exporter.auth.key": {"exporter": {"auth": {"secretName": "a"}}},
+    "exporter.push.every": {"exporter": PUSH},
+    "exporter.push.tokenSecret": {"exporter": PUSH},
+    "exporter.push.labels": {"exporter": PUSH},
     "monitoring.serviceMonitor.credentials.key": {
         "monitoring": {"serviceMonitor": {"credentials": {"secretName": "scraper"}}}
     },
@@ -51,6 +56,13 @@ OTHER: dict[str, Any] = {
     "api.persistence.size": "1Gi",
     "api.persistence.storageClass": "-",
     "api.service.loadBalancerSourceRanges": ["10.0.0.0/8"],
+    "api.currency": "EUR",
+    "api.gpuPrices": {"H100": 2.5},
+    "exporter.driverRoot": "/home/kubernetes/bin/nvidia",
+    "exporter.kubeletRoot": "/data/kubelet",
+    "exporter.maxUnavailable": "1",
+    "exporter.push.url": "https://prometheus.example/api/v1/write",
+    "exporter.withoutCollectors": ["pcie"],
     "networkPolicy.egress.apiServer.ports": [8443],
     "networkPolicy.egress.dns.ports": [5353],
 }
@@ -121,6 +133,13 @@ def test_the_models_take_what_the_schema_takes(values: dict[str, Any]) -> None:
         ({"api": {"ingress": {"enabled": True}}}, "api.ingress.host: the name people call the api by"),
         ({"api": {"tls": {"secretName": "x"}}}, "api.tls.secretName: workers have to believe"),
         ({"caBundle": {"pem": PEM, "secret": {"name": "x"}}}, "caBundle: give one of pem, configMap.name and secret"),
+        ({"exporter": {"ca": {"configMap": "x", "secret": "y"}}}, "exporter.ca: give one of configMap and secret"),
+        (
+            {"api": {"tls": {"secretName": "x"}}, "caBundle": {"secret": {"name": "x"}}},
+            "api.tls.secretName: the exporter, in a namespace of its own, has to believe",
+        ),
+        ({"exporter": {"withoutCollectors": ["GPM"]}}, "at '/exporter/withoutCollectors/0': 'GPM' does not match"),
+        ({"api": {"gpuPrices": {"H100": "2.5"}}}, "at '/api/gpuPrices/H100': got string, want number"),
     ],
     ids=lambda given: json.dumps(given)[:60] if isinstance(given, dict) else "",
 )
@@ -135,7 +154,7 @@ def test_only_maps_are_open() -> None:
     open_objects = [path for path, node in _nodes(schema, "") if _is_open(node)]
     named = {path.rsplit("/", 1)[-1] for path in open_objects}
     assert named <= {
-        "affinity", "annotations", "commonLabels", "from", "items", "labels", "limits", "nodeSelector",
+        "affinity", "annotations", "commonLabels", "from", "gpuPrices", "items", "labels", "limits", "nodeSelector",
         "podAnnotations", "requests", "tolerations", "topologySpreadConstraints", "valueFrom", "anyOf", "global", "to",
     }, open_objects  # fmt: skip
 
@@ -182,7 +201,7 @@ def _changed(value: Value, before: dict[str, Any]) -> Any:
     if value.type.startswith("`"):
         return next(word for word in value.type.replace("`", "").split(" or ") if word != now)
     if value.type == "string":
-        return "7m" if re.fullmatch(r"[0-9]+[smh]", str(now)) else "other"
+        return "7m" if re.fullmatch(r"[0-9]+[smhd]", str(now)) else "other"
     if value.type == "map":
         return {"affinity": {"podAffinity": {}}}.get(value.path[-1], {"other": "1"})
     if value.type == "object":

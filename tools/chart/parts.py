@@ -103,6 +103,13 @@ class ApiTls(Values):
     """A Secret of type kubernetes.io/tls: the api speaks https, to workers too. They need `caBundle` to believe it."""
 
 
+class Idle(Values):
+    after: Duration = "30m"
+    """A job whose GPUs have all been idle for so long is told of, where its spec says nothing of that itself."""
+    action: Literal["Notify", "Suspend", "None"] = "Notify"
+    """What is done about it."""
+
+
 class Api(Pod):
     resources: Resources = Resources(requests={"cpu": "100m", "memory": "256Mi"})
     """Of the container."""
@@ -120,3 +127,10 @@ class Api(Pod):
     """The most that all logs of jobs may hold; 0: the disk."""
     code_bytes: Annotated[int, Field(ge=1 << 20)] = 5 << 30
     """The most that all code bundles may hold; logs need room beside them in the claim."""
+    usage_keep: Duration = "400d"
+    """How long the history of usage stays, longer than the jobs themselves."""
+    gpu_prices: dict[str, Annotated[float, Field(ge=0)]] = {}
+    """Part of a GPU model's name → price of an hour; `*`: of any other. Usage is then priced."""
+    currency: Annotated[str, Field(pattern=r"^([A-Z]{3})?$")] = ""
+    """Of the prices."""
+    idle: Idle = Idle()

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from .base import Host, Interval, MaybeLabel, MaybeName, Name, Object, Port, Strings, Values
+from .exporter import Exporter
 from .parts import Api, Operator
 
 
@@ -97,6 +98,11 @@ class OperatorPolicy(Values):
     """Who may reach the operator's probes and metrics, as NetworkPolicy peers; empty: anybody."""
 
 
+class ExporterPolicy(Values):
+    from_: list[Object] = Field([], alias="from")
+    """Who may read the exporters' metrics, as NetworkPolicy peers; empty: anybody."""
+
+
 class ApiServerEgress(Values):
     ports: list[Port] = [443, 6443]
     """Of the API server, as its Service and as its endpoints have it."""
@@ -121,6 +127,7 @@ class NetworkPolicies(Values):
     """Operator and api are reached on their ports only, and reach DNS and the API server only."""
     api: ApiPolicy = ApiPolicy()
     operator: OperatorPolicy = OperatorPolicy()
+    exporter: ExporterPolicy = ExporterPolicy()
     egress: Egress = Egress()
 
 
@@ -150,11 +157,13 @@ class ServiceMonitor(Values):
 
 class PodMonitor(Values):
     enabled: bool = False
-    """A PodMonitor for the operators."""
+    """PodMonitors for the operators, the exporters and workers."""
     labels: Strings = {}
     """By which your Prometheus finds it."""
     interval: Interval = "30s"
     """How often they are scraped."""
+    workers: bool = True
+    """One for the trainers' metrics in the workers of all projects, too."""
 
 
 class Rules(Values):
@@ -199,5 +208,6 @@ class ChartValues(Values):
     ca_bundle: CaBundle = CaBundle()
     operator: Operator = Operator()
     api: Api = Api()
+    exporter: Exporter = Exporter()
     network_policy: NetworkPolicies = NetworkPolicies()
     monitoring: Monitoring = Monitoring()

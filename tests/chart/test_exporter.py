@@ -1,0 +1,90 @@
+"""The exporter's DaemonSet: what it may, what it mounts, how it reports, and who may read it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chart import rendering
+
+from .matrix import MATRIX, PEM
+from .once import container, objects, of_kind, workloads
+
+
+def _pod(values: dict[str, Any]) -> dict[str, Any]:
+    [found] = [one for one in workloads(values) if one["kind"] == "DaemonSet"]
+    spec: dict[str, Any] = found["spec"]["template"]["spec"]
+    return spec
+
+
+def test_it_may_no_more_than_read_the_kubelets_socket() -> None:
+    """Root, for the socket is root's; but without a capability, a way to get one, or a host folder to write to."""
+    pod, process = _pod({}), container({}, "exporter")
+    assert pod["securityContext"]["runAsUser"] == 0
+    assert process["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert not {"hostPID", "hostNetwork", "hostIPC"} & set(pod)
+    host = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    assert host == {"pod-resources": "/var/lib/kubelet/pod-resources"}
+    [mount] = [mount for mount in process["volumeMounts"] if mount["name"] in host]
+    assert mount["readOnly"] is True
+
+
+def test_it_has_no_right_in_the_cluster_and_a_token_for_the_api_alone() -> None:
+    account = _pod({})["serviceAccountName"]
+    bound = [
+        subject["name"]
+        for one in objects()
+        if one["kind"] in ("RoleBinding", "ClusterRoleBinding")
+        for subject in one["subjects"]
+    ]
+    assert account not in bound
+    [token] = [volume for volume in _pod({})["volumes"] if volume["name"] == "token"]
+    [source] = token["projected"]["sources"]
+    assert source["serviceAccountToken"]["audience"] == "stoker"
+
+
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
+def test_the_api_knows_the_account_that_reports(values: dict[str, Any]) -> None:
+    found = [one for one in workloads(values) if one["kind"] == "DaemonSet"]
+    told = [arg for arg in container(values, "api")["args"] if arg.startswith("--exporter-account=")]
+    assert told == [
+        f"--exporter-account={one['metadata']['namespace']}:{one['spec']['template']['spec']['serviceAccountName']}"
+        for one in found
+    ]
+
+
+def test_a_gpu_is_looked_at_and_never_asked_for() -> None:
+    process = container({}, "exporter")
+    assert {name for kind in process["resources"].values() for name in kind} == {"cpu", "memory"}
+    told = {one["name"]: one.get("value") for one in process["env"]}
+    assert told["NVIDIA_VISIBLE_DEVICES"] == "all" and told["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+
+
+def test_it_believes_the_api_by_the_bundle_of_the_chart() -> None:
+    values = {"api": {"tls": {"secretName": "api-tls"}}, "caBundle": {"pem": PEM}}
+    [bundle] = [one for one in of_kind(values, "ConfigMap") if one["metadata"]["name"] == "stoker-exporter-ca"]
+    assert bundle["metadata"]["namespace"] == f"{rendering.NAMESPACE}-exporter" and bundle["data"] == {"ca.crt": PEM}
+    args = container(values, "exporter")["args"]
+    assert "--api-url=https://stoker-api.stoker-system.svc:8470" in args
+    assert "--api-ca=/etc/stoker/ca/ca.crt" in args
+
+
+def test_prometheus_keeps_a_node_the_same_and_shows_the_token_that_is_asked_for() -> None:
+    monitors = {one["metadata"]["name"]: one for one in of_kind(MATRIX["monitored over tls"], "PodMonitor")}
+    [endpoint] = monitors["stoker-exporter"]["spec"]["podMetricsEndpoints"]
+    assert endpoint["relabelings"] == [{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "instance"}]
+    assert endpoint["authorization"]["credentials"] == {"name": "exporter-auth", "key": "bearer"}
+    assert endpoint["scheme"] == "https"
+    workers = monitors["stoker-workers"]["spec"]
+    assert workers["namespaceSelector"] == {"any": True}
+
+
+def test_without_exporters_nothing_of_them_is_left() -> None:
+    found = objects(MATRIX["without exporters"])
+    assert not [one for one in found if "exporter" in one["metadata"]["name"]]
+    assert not [one for one in found if one["kind"] == "Namespace"]

@@ -1,0 +1,80 @@
+"""Values of the exporter, a DaemonSet in a namespace of its own. Owns no rendering. Put together in `values`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from .base import Duration, MaybeName, Name, Object, Pod, Port, Resources, Strings, Values
+
+Collector = Annotated[str, Field(pattern=r"^[a-z]+$")]
+
+
+class ExporterTls(Values):
+    secret_name: MaybeName = ""
+    """A Secret of type kubernetes.io/tls in the exporter's namespace: its metrics are served by https."""
+
+
+class ExporterAuth(Values):
+    secret_name: MaybeName = ""
+    """A Secret in the exporter's namespace with a token that who reads its metrics must send; empty: anybody may."""
+    key: str = "token"
+    """Its key with the token."""
+
+
+class ExporterCa(Values):
+    """How the exporter believes an api that speaks https; `caBundle.pem` holds for it too."""
+
+    config_map: MaybeName = ""
+    """A ConfigMap in the exporter's namespace with key ca.crt."""
+    secret: MaybeName = ""
+    """A Secret in the exporter's namespace with key ca.crt."""
+
+
+class Push(Values):
+    url: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
+    """Where to send everything by Prometheus remote-write besides being scraped; empty: nowhere."""
+    every: Duration = "15s"
+    """How often."""
+    token_secret: MaybeName = ""
+    """A Secret in the exporter's namespace whose key `token` is sent as bearer token."""
+    labels: Strings = {}
+    """On every series that is sent: `cluster`, say."""
+
+
+class Exporter(Pod):
+    enabled: bool = True
+    """Whether nodes are watched: without it nothing is known of GPUs, and usage is not counted."""
+    namespace: MaybeName = ""
+    """Its own, for it runs as uid 0 with a folder of the host (docs/allocation.md); empty: `<Stoker's>-exporter`."""
+    create_namespace: bool = True
+    """Whether the chart makes it, labelled for Pod Security's *privileged* profile."""
+    node_selector: Strings = {"nvidia.com/gpu.present": "true"}
+    """Labels its nodes must have; this one is GPU Feature Discovery's."""
+    tolerations: list[Object] = [{"operator": "Exists"}]
+    """Taints it may live with: all, for a node that is tainted has GPUs too."""
+    resources: Resources = Resources(requests={"cpu": "20m", "memory": "64Mi"}, limits={"memory": "128Mi"})
+    """Of the container (docs/benchmarks.md)."""
+    port: Port = 8475
+    """Of its metrics, in the pod."""
+    interval: Duration = "1s"
+    """How often NVML is read."""
+    max_unavailable: Annotated[str, Field(pattern=r"^[1-9][0-9]*%?$")] = "10%"
+    """How many nodes may be without it during an upgrade."""
+    kubelet_root: Annotated[str, Field(pattern=r"^/\S+$")] = "/var/lib/kubelet"
+    """The kubelet's folder on nodes; its `pod-resources` is mounted, for reading."""
+    runtime_class_name: MaybeName = ""
+    """`nvidia`, say: the one that brings the driver's library into containers, where it is not the nodes' default."""
+    driver_root: Annotated[str, Field(pattern=r"^(/\S+)?$")] = ""
+    """A folder on nodes with libnvidia-ml.so.1, instead of a runtime class; empty: the container runtime brings it."""
+    privileged: bool = False
+    """For nodes whose runtime gives GPU devices to privileged containers only."""
+    without_collectors: list[Collector] = []
+    """What is not read: clocks, temperatures, limits, throttling, pcie, nvlink, ecc, processes, gpm, xid, mig."""
+    pull_secrets: list[Name] = []
+    """Secrets for the image in the exporter's namespace; those of `image.pullSecrets` are in Stoker's."""
+    tls: ExporterTls = ExporterTls()
+    auth: ExporterAuth = ExporterAuth()
+    ca: ExporterCa = ExporterCa()
+    push: Push = Push()
