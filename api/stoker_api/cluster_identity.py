@@ -118,7 +118,8 @@ class ClusterIdentity:
         return frozenset({principal.name.removeprefix(_SERVICE_ACCOUNT).partition(":")[0]})
 
     async def worker(self, token: str) -> str | None:
-        return _only(await self._reporter(token), POD_UID)
+        found = await self._reporter(token)
+        return None if found is None or found.username in self._exporters else _only(found, POD_UID)
 
     async def exporter(self, token: str) -> str | None:
         """The node that the token's pod is bound to, if the pod is an exporter's."""
@@ -134,8 +135,8 @@ class ClusterIdentity:
         return await self._workers.get(_digest(token), lambda: _asked(self._reviews.review(token, (WORKER_AUDIENCE,))))
 
 
-def _only(found: Reviewed | None, name: str) -> str | None:
-    values = [] if found is None else list(found.extra.get(name, ()))
+def _only(found: Reviewed, name: str) -> str | None:
+    values = list(found.extra.get(name, ()))
     return values[0] if len(values) == 1 else None
 
 

@@ -30,6 +30,8 @@ from .ports import LogSource, SessionCaller
 from .sessions.registry import SessionSettings
 from .streams.job_events import EVENTS_BY_OBJECT
 from .streams.sse import StreamSettings
+from .usage.prices import Prices
+from .usage.store import UsageStore
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,9 @@ class Deps:
     calls: SessionCaller | None = None
     """How a worker is told of a session; None: it asks."""
     sessions: SessionSettings = field(default_factory=SessionSettings)
+    usage: UsageStore | None = None
+    """What jobs have had of GPUs; None: this server keeps none."""
+    prices: Prices = field(default_factory=Prices)
 
     @property
     def caches(self) -> tuple[WatchCache[Any], ...]:
@@ -92,6 +97,8 @@ def make_deps(
     streams: StreamSettings | None = None,
     calls: SessionCaller | None = None,
     sessions: SessionSettings | None = None,
+    usage: UsageStore | None = None,
+    prices: Prices | None = None,
 ) -> Deps:
     """Deps over any store; the caches that are not given are made."""
     return Deps(
@@ -112,6 +119,8 @@ def make_deps(
         streams=streams or StreamSettings(),
         calls=calls,
         sessions=sessions or SessionSettings(),
+        usage=usage,
+        prices=prices or Prices(),
     )
 
 

@@ -45,6 +45,9 @@ from .code.store import CodeStore
 from .deps import Deps, make_deps
 from .serve import BindError, bind, serve
 from .tls import Certificate
+from .usage.prices import CURRENCY, Prices
+from .usage.store import KEEP_S as USAGE_KEEP_S
+from .usage.store import NewerFile, UsageStore, UsageUnavailable
 from .worker_logs.source import WorkerLogSource
 from .worker_logs.storage import LogLimits, ShippedLogs
 
@@ -73,17 +76,25 @@ class Options:
     log_bytes: int | None = None
     code_bytes: int = TOTAL_BYTES
     code_keep: float = KEEP_S
+    usage_keep: float = USAGE_KEEP_S
+    gpu_prices: tuple[str, ...] = ()
+    currency: str = CURRENCY
 
 
 def _keep_s(_context: click.Context, _option: click.Parameter, text: str) -> float:
     """Units: seconds."""
-    try:
-        keep_s = parse_duration(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+    keep_s = _duration_s(_context, _option, text)
     if keep_s < LEASE_S:
         raise click.BadParameter(f"must be {format_duration(LEASE_S)} at least: a submit takes its time")
     return keep_s
+
+
+def _duration_s(_context: click.Context, _option: click.Parameter, text: str) -> float:
+    """Units: seconds."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _accounts(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -105,7 +116,7 @@ class _CannotStart(Exception):
     "--data",
     type=click.Path(path_type=Path),
     default="/var/lib/stoker",
-    help="The folder for workers' logs and users' code.",
+    help="The folder for workers' logs, users' code and usage.",
 )
 @click.option("--log-bytes", type=click.IntRange(1), help="The most that all logs may hold. Absent: the disk.")
 @click.option("--code-bytes", type=click.IntRange(1), default=TOTAL_BYTES, help="The most that all code may hold.")
@@ -115,6 +126,20 @@ class _CannotStart(Exception):
     callback=_keep_s,
     help="How long code stays that no job names, from its last use on.",
 )
+@click.option(
+    "--usage-keep",
+    default=format_duration(USAGE_KEEP_S),
+    callback=_duration_s,
+    help="How long the history of usage stays.",
+)
+@click.option(
+    "--gpu-price",
+    "gpu_prices",
+    multiple=True,
+    metavar="MODEL=PRICE",
+    help="What an hour of a GPU costs whose model has MODEL in its name (`*`: any). Repeatable.",
+)
+@click.option("--currency", default=CURRENCY, help="Of the prices: three letters.")
 @click.option("--allow-host", "allow_hosts", multiple=True, help="A name people and workers call this server by.")
 @click.option(
     "--audience", "audiences", multiple=True, help="What people's tokens must be for. Absent: the API server."
@@ -141,9 +166,10 @@ def main(**given: object) -> None:
 def run(options: Options) -> int:
     """Run until SIGTERM or Ctrl-C. Returns the exit code: 0, or 1 when it could not start or broke down."""
     try:
-        with _locked(options.data), _listening(options) as listening:
-            uvloop.run(_serve(options, listening, _certificate(options)))
-    except (_CannotStart, BindError, StoreError) as error:
+        prices = _prices(options)
+        with _locked(options.data), _usage(options) as usage, _listening(options) as listening:
+            uvloop.run(_serve(options, listening, _certificate(options), usage, prices))
+    except (_CannotStart, BindError, StoreError, NewerFile, UsageUnavailable) as error:
         log.error("%s", error)
         return 1
     except Exception:
@@ -152,7 +178,9 @@ def run(options: Options) -> int:
     return 0
 
 
-async def _serve(options: Options, listening: socket.socket, certificate: Certificate | None) -> None:
+async def _serve(
+    options: Options, listening: socket.socket, certificate: Certificate | None, usage: UsageStore, prices: Prices
+) -> None:
     clock = SystemClock()
     seam = Seam.parse(os.environ.get("STOKER_SEAM", ""))
     async with KubeClient.from_config(kubeconfig=options.kubeconfig, clock=clock, seam=seam) as client:
@@ -172,6 +200,8 @@ async def _serve(options: Options, listening: socket.socket, certificate: Certif
             runtimes=WatchCache(store, RUNTIMES, clock=clock),
             other_pods=WatchCache(store, OTHER_PODS, clock=clock),
             hosts=_names(options),
+            usage=usage,
+            prices=prices,
         )
         async with asyncio.TaskGroup() as tasks:
             parts = [tasks.create_task(cache.run()) for cache in deps.caches]
@@ -227,6 +257,17 @@ def _stop_on_signals(parts: list[asyncio.Task[None]]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
+
+
+def _usage(options: Options) -> UsageStore:
+    return UsageStore(options.data / "usage.db", SystemClock(), keep_s=options.usage_keep)
+
+
+def _prices(options: Options) -> Prices:
+    try:
+        return Prices.parse(options.gpu_prices, options.currency)
+    except ValueError as error:
+        raise _CannotStart(f"--gpu-price or --currency: {error}") from None
 
 
 def _certificate(options: Options) -> Certificate | None:

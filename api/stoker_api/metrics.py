@@ -47,6 +47,21 @@ class CodeHeld(Collector):
         yield GaugeMetricFamily("stoker_api_code_held_bytes", "Bytes that users' code takes.", value=held)
 
 
+class GpuPrices(Collector):
+    """What a GPU-hour costs, of each model there is that has a price."""
+
+    def __init__(self, price_of: Callable[[str], float | None], models: Callable[[], Iterable[str]]) -> None:
+        self._price_of, self._models = price_of, models
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily("stoker_gpu_hour_price", "Price of an hour of a GPU of the model.", labels=["model"])
+        for model in sorted(set(self._models())):
+            price = self._price_of(model)
+            if price is not None:
+                family.add_metric([model], price)
+        yield family
+
+
 class ApiMetrics:
     def __init__(self, collectors: Iterable[Collector] = ()) -> None:
         self.registry = CollectorRegistry()
@@ -103,6 +118,18 @@ class ApiMetrics:
             "stoker_api_sessions_asked_total",
             "Sessions by what became of them (opened, invalid, unanswered).",
             ["kind", "outcome"],
+            registry=self.registry,
+        )
+        self.receipts = Counter(
+            "stoker_api_receipts_total",
+            "Exporters' receipts by what became of them (taken, stale, refused, unavailable).",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.gpu_events = Counter(
+            "stoker_api_gpu_events_total",
+            "What exporters told of GPUs (xid, lost, recovered, recovery_action, mig_changed).",
+            ["kind"],
             registry=self.registry,
         )
         for collector in collectors:

@@ -5,7 +5,7 @@ Routes write bytes; tests hold these models against what they write.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -15,7 +15,8 @@ from stoker.spec.meta import SpecModel, StatusModel
 from stoker.spec.node import GPUNode
 from stoker.spec.queue import Queue, QueueSpec
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
-from stoker.spec.worker import Progress
+from stoker.spec.usage import MAX_RECEIPTS
+from stoker.spec.worker import MAX_UNIX_S, Progress
 
 _NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
@@ -139,6 +140,96 @@ class LogHeld(AliveWord):
 
     offset: int
     """How much of the worker's log is held without a gap: where the next piece is to begin."""
+
+
+class ReceiptsReport(StatusModel):
+    """The body of `POST /v1/report/usage`: what the node's exporter counted."""
+
+    node: Annotated[str, Field(max_length=253)]
+    receipts: Annotated[tuple[dict[str, Any], ...], Field(max_length=MAX_RECEIPTS)]
+    """As `GpuReceipt`; each is read by itself, so that a wrong one costs no other."""
+
+
+class ReceiptRefused(StatusModel):
+    index: int
+    """Into the report's receipts."""
+    why: str
+    """For the exporter's log; the same receipt will be refused again."""
+
+
+class ReceiptsTaken(StatusModel):
+    """The answer to `POST /v1/report/usage`."""
+
+    taken: int
+    """On the disk now, those that were there already among them."""
+    refused: tuple[ReceiptRefused, ...]
+
+
+class PodName(StatusModel):
+    namespace: Annotated[str, Field(max_length=63)]
+    name: Annotated[str, Field(max_length=253)]
+
+
+class OwnersAsked(StatusModel):
+    """The body of `POST /v1/report/owners`: pods that hold GPUs of the exporter's node."""
+
+    pods: Annotated[tuple[PodName, ...], Field(max_length=1024)]
+
+
+class PodOwner(StatusModel):
+    """A pod, and the worker it is; jobUid is empty where it is none of Stoker's."""
+
+    namespace: str
+    name: str
+    pod_uid: str
+    job_uid: str = ""
+    project: str = ""
+    job_name: str = ""
+    attempt: int = 0
+    worker: int = 0
+
+
+class OwnersFound(StatusModel):
+    """The answer to `POST /v1/report/owners`; pods that are not known (yet) are left out."""
+
+    owners: tuple[PodOwner, ...]
+
+
+class JobHolder(StatusModel):
+    """A job that held the GPU."""
+
+    job_uid: Annotated[str, Field(max_length=64)]
+    project: Annotated[str, Field(max_length=63)]
+    job_name: Annotated[str, Field(max_length=63)]
+
+
+class GpuEventTold(StatusModel):
+    """Something that befell a GPU."""
+
+    id: Annotated[str, Field(min_length=1, max_length=128)]
+    """The exporter's; of one id one event is written."""
+    at: Annotated[float, Field(ge=0, le=MAX_UNIX_S)]
+    """Unix time in seconds."""
+    uuid: Annotated[str, Field(max_length=128)]
+    index: int
+    kind: Literal["xid", "lost", "recovered", "recovery_action", "mig_changed"]
+    code: int = 0
+    """The XID, or the recovery action."""
+    text: Annotated[str, Field(max_length=1024)] = ""
+    owners: Annotated[tuple[JobHolder, ...], Field(max_length=64)] = ()
+
+
+class GpuEventsReport(StatusModel):
+    """The body of `POST /v1/report/gpu-events`."""
+
+    node: Annotated[str, Field(max_length=253)]
+    events: Annotated[tuple[GpuEventTold, ...], Field(max_length=256)]
+
+
+class GpuEventsTaken(StatusModel):
+    """The answer to `POST /v1/report/gpu-events`."""
+
+    taken: int
 
 
 class WhoAmI(StatusModel):

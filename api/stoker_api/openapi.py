@@ -15,10 +15,20 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from stoker.spec.code import CodeManifest
+from stoker.spec.usage import GpuReceipt
 
 from .access import Access, declared
 from .jobs.request import Submission
-from .models import ProblemDocument, ProgressReport, QueuePut, RuntimePut, WorkerReport
+from .models import (
+    GpuEventsReport,
+    OwnersAsked,
+    ProblemDocument,
+    ProgressReport,
+    QueuePut,
+    ReceiptsReport,
+    RuntimePut,
+    WorkerReport,
+)
 from .problems import MEDIA_TYPE
 from .routes.table import api_routes
 
@@ -42,7 +52,10 @@ def document(app: FastAPI) -> dict[str, Any]:
     schemas = found.setdefault("components", {}).setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    bodies = (Submission, CodeManifest, QueuePut, RuntimePut, WorkerReport, ProgressReport, ProblemDocument)
+    bodies = (
+        Submission, CodeManifest, QueuePut, RuntimePut, WorkerReport, ProgressReport, ReceiptsReport, GpuReceipt,
+        OwnersAsked, GpuEventsReport, ProblemDocument,
+    )  # fmt: skip
     _, own = models_json_schema(
         [(model, "validation") for model in bodies],
         by_alias=True,

@@ -12,13 +12,14 @@ from fastapi.requests import HTTPConnection
 
 from .code.keeper import keep_tidy
 from .deps import Deps
+from .gpu_events import GpuEvents
 from .jobs.change import Changer
 from .jobs.checks import Checks
 from .jobs.index import JobIndex
 from .jobs.progress import ProgressBoard, ProgressWriter
 from .jobs.render import JobRenderer
 from .jobs.submit import Submitter
-from .metrics import ApiMetrics, CodeHeld, QueueCounts
+from .metrics import ApiMetrics, CodeHeld, GpuPrices, QueueCounts
 from .scheduler_feed import SchedulerFeed
 from .sessions.records import SessionRecords
 from .sessions.registry import Sessions
@@ -27,6 +28,8 @@ from .streams.job_events import JobEvents
 from .streams.log_stream import LogStreams
 from .streams.news import News
 from .streams.sse import StreamHub
+from .usage.board import UsageBoard
+from .usage.intake import UsageIntake
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +52,17 @@ class Services:
     sessions: Sessions
     records: SessionRecords
     rendezvous: Rendezvous
+    usage_board: UsageBoard
+    usage: UsageIntake | None
+    """None: this server keeps no usage."""
+    gpu_events: GpuEvents
 
     @classmethod
     def build(cls, deps: Deps) -> Services:
         index = JobIndex(deps.jobs)
-        metrics = ApiMetrics([QueueCounts(index.counts, index.held_gpus), *_code_held(deps), *deps.collectors])
+        usage_board = UsageBoard(deps.jobs.by_uid)
+        prices = GpuPrices(deps.prices.of, lambda: _models(deps, usage_board))
+        metrics = ApiMetrics([QueueCounts(index.counts, index.held_gpus), prices, *_code_held(deps), *deps.collectors])
         shared = deps.other_pods is not None  # with others: a cluster, where our own pods may outlive their jobs too
         scheduler = SchedulerFeed(
             deps.jobs,
@@ -64,7 +73,7 @@ class Services:
             pods=deps.pods if shared else None,
         )
         board = ProgressBoard()
-        renderer = JobRenderer(board)
+        renderer = JobRenderer(board, usage_board, deps.clock)
         news = News(deps.jobs, deps.events, deps.pods)
         sessions = Sessions(deps.jobs, deps.pods, deps.clock, deps.sessions)
         records = SessionRecords(deps.store, deps.clock)
@@ -74,7 +83,9 @@ class Services:
             index=index,
             scheduler=scheduler,
             board=board,
-            writer=ProgressWriter(board, deps.jobs, deps.store, deps.clock, metrics.progress_writes.inc),
+            writer=ProgressWriter(
+                board, deps.jobs, deps.store, deps.clock, metrics.progress_writes.inc, usage=usage_board
+            ),
             renderer=renderer,
             submitter=Submitter(
                 deps.store,
@@ -90,6 +101,9 @@ class Services:
             sessions=sessions,
             records=records,
             rendezvous=Rendezvous(sessions, records, deps.calls, metrics, deps.clock),
+            usage_board=usage_board,
+            usage=None if deps.usage is None else UsageIntake(deps.usage, usage_board, deps.jobs, deps.clock),
+            gpu_events=GpuEvents(deps.store),
         )
 
     @property
@@ -103,6 +117,9 @@ class Services:
         tasks = [asyncio.create_task(self._keep_writing())]
         if self.deps.code is not None:
             tasks.append(asyncio.create_task(keep_tidy(self.deps.code, self.deps.jobs, self.deps.clock)))
+        if self.usage is not None:
+            tasks.append(asyncio.create_task(self.usage.run(self.writer.wake)))
+            tasks.append(asyncio.create_task(self.usage.store.keep_tidy()))
         try:
             yield
         finally:
@@ -128,6 +145,11 @@ class Services:
 def _code_held(deps: Deps) -> list[CodeHeld]:
     code = deps.code
     return [] if code is None else [CodeHeld(lambda: (code.bundles, code.total_bytes))]
+
+
+def _models(deps: Deps, board: UsageBoard) -> set[str]:
+    """Models of GPUs, as nodes and exporters call them."""
+    return {gpu.model for node in deps.nodes.values() for gpu in node.status.gpus if not gpu.simulated} | board.models()
 
 
 def services(connection: HTTPConnection) -> Services:

@@ -32,9 +32,12 @@ from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, make_deps
 from stoker_api.ports import LogSource
 from stoker_api.streams.sse import StreamSettings
+from stoker_api.usage.prices import Prices
+from stoker_api.usage.store import UsageStore
 from testbed.cluster import Cluster
 
 CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "files" / "crds"
+EXPORTER = "exporter"
 PEOPLE = {"alice": "alpha", "bob": "beta", "reader": "alpha", "admin": "alpha", "nobody": "alpha"}
 API = "stoker-api"
 NODE = "node-a"
@@ -77,7 +80,7 @@ SETUP: list[dict[str, Any]] = [
     *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("alpha", "beta")),
     *(
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
-        for name, namespace in {**PEOPLE, API: "alpha"}.items()
+        for name, namespace in {**PEOPLE, API: "alpha", EXPORTER: "alpha"}.items()
     ),
     _role("reader", _rule(STOKER, ["trainingjobs"], ["get", "list"])),
     _role(
@@ -151,18 +154,26 @@ class Hands:
         )  # fmt: skip
         return json.loads(raw)
 
-    async def pod(self, name: str, namespace: str, labels: dict[str, str]) -> Any:
+    async def pod(self, name: str, namespace: str, labels: dict[str, str], **more: Any) -> Any:
         """A pod that nothing schedules."""
-        spec = {"schedulerName": "nobody", "containers": [{"name": "worker", "image": "none", "command": ["true"]}]}
+        containers = [{"name": "worker", "image": "none", "command": ["true"]}]
+        spec = {"schedulerName": "nobody", "containers": containers, **more}
         meta = {"name": name, "namespace": namespace, "labels": labels}
         return await self.send("POST", f"/api/v1/namespaces/{namespace}/pods", {"metadata": meta, "spec": spec})
 
-    async def pod_token(self, name: str, namespace: str, uid: str, audience: str = "stoker") -> str:
+    async def pod_token(
+        self, name: str, namespace: str, uid: str, audience: str = "stoker", account: str = "default"
+    ) -> str:
         """What the kubelet would project into the pod."""
         bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid}
         body = {"spec": {"audiences": [audience], "expirationSeconds": 3600, "boundObjectRef": bound}}
-        made = await self.send("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token", body)
+        made = await self.send("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", body)
         return str(made["status"]["token"])
+
+    async def exporter_token(self, node: str) -> str:
+        """That of the DaemonSet's pod on the node."""
+        pod = await self.pod(f"exporter-{node}", "alpha", {}, nodeName=node, serviceAccountName=EXPORTER)
+        return await self.pod_token(pod["metadata"]["name"], "alpha", pod["metadata"]["uid"], account=EXPORTER)
 
     async def node(self, bed: Bed) -> None:
         """A node with two GPUs, and a heartbeat of it."""
@@ -202,7 +213,7 @@ class Hands:
 
 @contextlib.asynccontextmanager
 async def cluster_parts(
-    bed: Bed, folder: Path, logs: LogSource, streams: StreamSettings
+    bed: Bed, folder: Path, logs: LogSource, streams: StreamSettings, prices: Prices | None = None
 ) -> AsyncIterator[tuple[Deps, Hands]]:
     """The api's dependencies, its caches not yet running, and the administrator's hands."""
     clock = SystemClock()
@@ -210,18 +221,21 @@ async def cluster_parts(
     async with (
         KubeClient.from_config(kubeconfig=bed.cluster.kubeconfig, clock=clock) as admin,
         KubeClient.from_config(kubeconfig=config, clock=clock) as client,
+        contextlib.AsyncExitStack() as stack,
     ):
         hands, store = Hands(admin, KubeStore(admin, clock)), KubeStore(client, clock)
         await hands.node(bed)
         deps = make_deps(
             store,
             logs=logs,
-            identity=ClusterIdentity(TokenReviewer(client), clock),
+            identity=ClusterIdentity(TokenReviewer(client), clock, exporters=[f"alpha:{EXPORTER}"]),
             clock=clock,
             code=CodeStore(folder / "code", clock),
             runtimes=WatchCache(store, RUNTIMES, clock=clock),
             other_pods=WatchCache(store, OTHER_PODS, clock=clock),
             streams=streams,
+            usage=stack.enter_context(UsageStore(folder / "usage.db", clock)),
+            prices=prices,
         )
         try:
             yield deps, hands

@@ -29,12 +29,15 @@ from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, make_deps, running_caches
+from stoker_api.exporter_token import exporter_token
 from stoker_api.ports import LogChunk
 from stoker_api.serve import serving
 from stoker_api.services import Services
 from stoker_api.streams.sse import StreamSettings
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenFile
+from stoker_api.usage.prices import Prices
+from stoker_api.usage.store import UsageStore
 from stoker_api.worker_token import worker_token
 from testbed.cluster import Cluster
 
@@ -42,6 +45,7 @@ from .cluster import PEOPLE, Bed, Hands, cluster_parts, node_is_free
 
 REPORT_KEY = b"k" * 32
 BASE = "http://127.0.0.1"
+PRICES = Prices.parse(["tiny=2.00"])
 
 
 @dataclass
@@ -105,6 +109,9 @@ class World:
 
     async def worker_token(self, pod: Pod) -> str:
         return worker_token(REPORT_KEY, pod.uid)
+
+    async def exporter_token(self, node: str = "node-a") -> str:
+        return exporter_token(REPORT_KEY, node)
 
     def auth(self, who: str = "alice") -> dict[str, str]:
         return {"Authorization": f"Bearer {self.keys[who]}"}
@@ -200,6 +207,9 @@ class ClusterWorld(World):
     async def strange_pod(self) -> Pod:
         return await self._pod("x", "alpha", {})
 
+    async def exporter_token(self, node: str = "node-a") -> str:
+        return await self.hands.exporter_token(node)
+
     async def _pod(self, name: str, namespace: str, labels: dict[str, str]) -> Pod:
         return Pod.model_validate(await self.hands.pod(name, namespace, labels))
 
@@ -229,10 +239,15 @@ async def _embedded(path: Path, streams: StreamSettings) -> AsyncIterator[World]
         "garbage": "stk_garbage",
     }
     logs = FileLogs(path / "logs")
-    async with EmbeddedStore(path / "store.db", clock) as store:
+    usage = UsageStore(path / "usage.db", clock)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(usage)
+        store = await stack.enter_async_context(EmbeddedStore(path / "store.db", clock))
         identity = TokenIdentity(tokens, REPORT_KEY)
         code = CodeStore(path / "code", clock)
-        deps = make_deps(store, logs=logs, identity=identity, clock=clock, code=code, streams=streams)
+        deps = make_deps(
+            store, logs=logs, identity=identity, clock=clock, code=code, streams=streams, usage=usage, prices=PRICES
+        )
         gpus = tuple(Gpu(uuid=f"GPU-{n}", index=n, model="Tiny", memory_bytes=8 << 30) for n in range(2))
         node = GPUNode(metadata=ObjectMeta(name="node-a"))
         await store.create(NODES, node)
@@ -248,7 +263,7 @@ _beds: dict[Path, Bed] = {}
 @contextlib.asynccontextmanager
 async def _cluster(bed: Bed, path: Path, streams: StreamSettings) -> AsyncIterator[World]:
     logs = FileLogs(path / "logs")
-    async with cluster_parts(bed, path, logs, streams) as (deps, hands):
+    async with cluster_parts(bed, path, logs, streams, PRICES) as (deps, hands):
         keys = {**bed.tokens, "garbage": "stk_garbage"}
         yield ClusterWorld(deps, create_app(deps), logs, keys, hands=hands)
 

@@ -31,7 +31,8 @@ USES |= {("create", "trainingjobs/exec"), ("create", "trainingjobs/portforward")
 # Caller → (the project its rights on jobs are for, its rights). The administrator has all, everywhere.
 KNOWN = {"other tenant": ("beta", USES), "reader": ("alpha", READS), "user": ("alpha", USES)}
 NOBODY = ("no token", "garbage", "expired", "revoked")
-CALLERS = (*NOBODY, *KNOWN, "admin", "worker")
+REPORTERS = {"worker": Access.WORKER, "exporter": Access.EXPORTER}
+CALLERS = (*NOBODY, *KNOWN, "admin", *REPORTERS)
 
 # Names of the same length, so that answers are as long. The queue named `small` is there, too.
 THERE, MISSING, NOWHERE = ("alpha", "first"), ("alpha", "other"), ("gamma", "first")
@@ -76,8 +77,8 @@ def expected(row: Row, caller: str) -> int:
     """The status by which the caller is turned away; 0: it is let in."""
     if row.needed is Access.OPEN:
         return 0
-    if row.needed is Access.WORKER or caller == "worker":
-        return 0 if row.needed is Access.WORKER and caller == "worker" else 401
+    if row.needed in REPORTERS.values() or caller in REPORTERS:
+        return 0 if row.needed is REPORTERS.get(caller) else 401
     if caller in NOBODY:
         return 401
     if row.needed is Access.KNOWN or caller == "admin":

@@ -24,6 +24,7 @@ from .permissions import (
     MISSING,
     NOBODY,
     NOWHERE,
+    REPORTERS,
     THERE,
     USES,
     Row,
@@ -44,10 +45,11 @@ def test_every_route_declares_what_it_needs():
     assert [str(row) for row in ROWS if row.needed is None] == []
     assert {row.path for row in ROWS if row.needed is Access.OPEN} == {"/livez", "/readyz", "/version"}
     for row in ROWS:
-        assert row.path.startswith("/v1/report/") == (row.needed is Access.WORKER), row
+        reports = row.needed in REPORTERS.values()
+        assert row.path.startswith("/v1/report/") == reports, row
         assert not row.of_project or isinstance(row.needed, Right), row
         reads = isinstance(row.needed, Right) and row.needed.verb in ("get", "list")
-        assert row.method == "GET" or row.needed is Access.WORKER or not reads, f"{row} changes what readers may read"
+        assert row.method == "GET" or reports or not reads, f"{row} changes what readers may read"
 
 
 async def callers(world: Any, tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, dict[str, str]]:
@@ -61,7 +63,10 @@ async def callers(world: Any, tmp_path: Path, request: pytest.FixtureRequest) ->
         spent = spent_tokens(tmp_path / "tokens")
     worker = await world.worker_token(await world.pod(await world.job("worked")))
     names = {"other tenant": "bob", "reader": "reader", "user": "alice", "admin": "admin", "garbage": "garbage"}
-    found = {"no token": {}, "worker": bearer(worker)} | {caller: bearer(token) for caller, token in spent.items()}
+    exporter = await world.exporter_token()
+    found = {"no token": {}, "worker": bearer(worker), "exporter": bearer(exporter)} | {
+        caller: bearer(token) for caller, token in spent.items()
+    }
     return found | {caller: bearer(world.keys[who]) for caller, who in names.items()}
 
 
@@ -133,7 +138,7 @@ async def test_what_is_no_bearer_token_is_none(world):
 def test_the_rule_itself():
     """The columns differ as they are meant to: else an empty rule would pass."""
     by = {caller: [expected(row, caller) for row in ROWS] for caller in CALLERS}
-    assert all(set(by[caller]) == {0, 401} for caller in (*NOBODY, "worker"))
+    assert all(set(by[caller]) == {0, 401} for caller in (*NOBODY, *REPORTERS))
     assert set(by["other tenant"]) == {0, 401, 403, 404} and set(by["reader"]) == set(by["user"]) == {0, 401, 403}
     assert set(by["admin"]) == {0, 401}
     needs = {(r.needed.verb, r.needed.resource or r.needed.name) for r in ROWS if isinstance(r.needed, Right)}

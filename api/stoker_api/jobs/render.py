@@ -11,7 +11,10 @@ from collections.abc import Iterable
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Resource
+from stoker.spec.usage import JobUsage
 from stoker.spec.worker import Progress
+from stoker.store.clock import Clock
+from stoker_api.usage.board import UsageBoard
 
 from .progress import ProgressBoard
 
@@ -33,29 +36,38 @@ def joined(items: Iterable[bytes], tail: bytes = b"") -> bytes:
 
 
 class JobRenderer:
-    """Renders jobs with the newest progress there is."""
+    """Renders jobs with the newest progress and usage there are."""
 
-    def __init__(self, board: ProgressBoard) -> None:
-        self._board = board
-        self._kept: OrderedDict[str, tuple[str, float | None, bytes]] = OrderedDict()
+    def __init__(self, board: ProgressBoard, usage: UsageBoard, clock: Clock) -> None:
+        self._board, self._usage, self._clock = board, usage, clock
+        self._kept: OrderedDict[str, tuple[str, float | None, JobUsage | None, bytes]] = OrderedDict()
 
     def job(self, job: TrainingJob) -> bytes:
-        progress = self._board.newest(job)
+        progress, usage = self._board.newest(job), self._usage.usage_of(job, self._clock.now())
         version, at = job.metadata.resource_version, None if progress is None else progress.at
         kept = self._kept.get(job.uid)
-        if kept is not None and kept[0] == version and kept[1] == at:
+        if kept is not None and kept[0] == version and kept[1] == at and kept[2] is usage:
             self._kept.move_to_end(job.uid)
-            return kept[2]
-        data = dump(with_progress(job, progress))
+            return kept[3]
+        data = dump(live(job, progress, usage))
         if job.uid:
-            self._kept[job.uid] = (version, at, data)
+            self._kept[job.uid] = (version, at, usage, data)
             self._kept.move_to_end(job.uid)
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         return data
 
+    def is_stored(self, job: TrainingJob) -> bool:
+        """The job's progress and usage are what status holds: nothing live goes beyond it."""
+        usage = self._usage.usage_of(job, self._clock.now())
+        return self._board.newest(job) == job.status.progress and usage == job.status.usage
 
-def with_progress(job: TrainingJob, progress: Progress | None) -> TrainingJob:
-    if progress is None or progress is job.status.progress:
-        return job
-    return job.model_copy(update={"status": job.status.model_copy(update={"progress": progress})})
+
+def live(job: TrainingJob, progress: Progress | None, usage: JobUsage | None) -> TrainingJob:
+    status = job.status
+    newer = {
+        name: value
+        for name, value, stored in (("progress", progress, status.progress), ("usage", usage, status.usage))
+        if value is not None and value is not stored
+    }
+    return job.model_copy(update={"status": status.model_copy(update=newer)}) if newer else job

@@ -96,12 +96,12 @@ async def list_jobs(
 @router.get("/v1/projects/{project}/jobs/{name}", response_model=None, responses={200: {"model": TrainingJob}})
 @access(GET_JOB)
 async def get_job(request: Request, project: Project, name: Name, if_none_match: IfNoneMatch = None) -> Response:
-    """One job with its newest live progress."""
+    """One job with its newest live progress and usage."""
     found = services(request)
     job = await find_job(found, project, name)
     tag = {"ETag": etag(job)}
-    # Live progress moves on while the stored object, and so its ETag, stays: then the answer is new.
-    if unchanged(if_none_match, etag(job)) and found.board.newest(job) == job.status.progress:
+    # Live progress and usage move on while the stored object, and so its ETag, stays: then the answer is new.
+    if unchanged(if_none_match, etag(job)) and found.renderer.is_stored(job):
         return Response(status_code=304, headers=tag)
     return json_response(found.renderer.job(job), headers=tag)
 

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from fastapi.routing import APIRoute, APIWebSocketRoute
 
-from . import actions, code, events, explain, health, jobs, logs, nodes, queues, report, report_code, runtimes, sessions
+from . import (
+    actions,
+    code,
+    events,
+    explain,
+    health,
+    jobs,
+    logs,
+    nodes,
+    queues,
+    report,
+    report_code,
+    report_usage,
+    runtimes,
+    sessions,
+)
 
 ROUTERS = tuple(
     module.router
     for module in (
-        health, jobs, actions, events, logs, explain, code, queues, runtimes, nodes, report, report_code, sessions,
+        health, jobs, actions, events, logs, explain, code, queues, runtimes, nodes, report, report_code, report_usage,
+        sessions,
     )
 )  # fmt: skip
 

@@ -89,6 +89,11 @@ class UsageBoard:
         known = self._known.get(uid)
         return [] if known is None else list(known.receipts.values())
 
+    def models(self) -> set[str]:
+        """Of the GPUs that the jobs here have had, simulated ones left out."""
+        known = list(self._known.values())
+        return {r.model for one in known for r in list(one.receipts.values()) if r.model and not r.simulated}
+
     def idle_since(self, uid: str, at: datetime) -> datetime | None:
         """Since when all GPUs of the job's running attempt have been idle; None: they are not, or it can't be told."""
         job, known = self._job_of(uid), self._known.get(uid)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stoker.spec.job import PLACED, TrainingJob
 from stoker.spec.names import ANNOTATION_SUBMITTER
@@ -41,11 +41,12 @@ class UsageIntake:
         self._board.take(new, self._clock.monotonic())
         return taken
 
-    async def run(self) -> None:
+    async def run(self, loaded: Callable[[], None] = lambda: None) -> None:
         """Load the board, then make every job that gets GPUs known in the file, until cancelled."""
         unsubscribe = self._jobs.subscribe(self._on_job)
         try:
             self._board.fill(await self._recent(), self._clock.monotonic())
+            loaded()
             for job in list(self._jobs.values()):
                 self._begin(job)
             while True:

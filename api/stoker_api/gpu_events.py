@@ -1,0 +1,54 @@
+"""Events on jobs about what befell their GPUs. Named by the exporter's id, so that telling twice is one event.
+
+Owns their reasons and words. Called by `routes/report_usage.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+
+from stoker.spec.event import EVENTS, Event, EventType, Subject, event_about
+from stoker.spec.job import JOBS, TrainingJob
+from stoker.store.port import AlreadyExists, NotFound, Store
+
+from .models import GpuEventTold
+
+_KINDS = {
+    "xid": ("GpuXid", "reports XID {code}", EventType.WARNING),
+    "lost": ("GpuLost", "can't be read any more", EventType.WARNING),
+    "recovered": ("GpuRecovered", "can be read again", EventType.NORMAL),
+    "recovery_action": ("GpuRecoveryAction", "needs recovery action {code}", EventType.WARNING),
+    "mig_changed": ("GpuMigChanged", "is divided anew (MIG)", EventType.NORMAL),
+}
+
+
+class GpuEvents:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def write(self, job: TrainingJob, node: str, told: GpuEventTold) -> None:
+        """Raises: StoreError."""
+        try:
+            await self._store.create(EVENTS, event_of(job, node, told))
+        except (AlreadyExists, NotFound):
+            pass  # told before; or the job's namespace is gone
+
+
+def event_of(job: TrainingJob, node: str, told: GpuEventTold) -> Event:
+    reason, what, kind = _KINDS[told.kind]
+    more = f": {_line(told.text)}" if told.text else ""
+    return event_about(
+        Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=job.key, uid=job.uid),
+        reason,
+        f"GPU {told.index} of node {node} ({_line(told.uuid)}) {what.format(code=told.code)}{more}",
+        at=datetime.fromtimestamp(told.at, UTC),
+        mark=hashlib.sha256(f"{node} {told.id}".encode("utf-8", "surrogateescape")).hexdigest()[:16],
+        component="stoker-exporter",
+        kind=kind,
+    )
+
+
+def _line(text: str) -> str:
+    """One line that any terminal may show."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()

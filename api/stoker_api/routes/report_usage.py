@@ -1,0 +1,212 @@
+"""What exporters report: receipts, and GPU events; and whose pods they ask about. Their token is bound to their node.
+
+Strict: an exporter speaks of its own node only, and of jobs that there are, or that were and are known to usage.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TypeVar
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
+
+from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.usage import GpuReceipt
+from stoker.store.port import NotFound
+from stoker_api.access import Access, access
+from stoker_api.bodies import body_of, json_body, json_response
+from stoker_api.faults import invalid_fields
+from stoker_api.middleware.limits import Bounds, bounded
+from stoker_api.models import (
+    GpuEventsReport,
+    GpuEventsTaken,
+    OwnersAsked,
+    OwnersFound,
+    PodOwner,
+    ReceiptRefused,
+    ReceiptsReport,
+    ReceiptsTaken,
+)
+from stoker_api.problems import Code, Problem
+from stoker_api.services import Services, services
+from stoker_api.usage.intake import UsageIntake
+from stoker_api.usage.store import UsageUnavailable
+from stoker_api.usage.taking import impossible
+from stoker_api.worker_logs.pods import owner_of
+
+router = APIRouter(tags=["report"])
+MAX_REPORT = 4 << 20
+_RETRY_S = 30
+_BOUNDS = Bounds(max_body=MAX_REPORT, too_large="send fewer receipts at once")
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@router.post("/v1/report/usage", response_model=ReceiptsTaken, openapi_extra=body_of("ReceiptsReport"))
+@bounded(_BOUNDS)
+@access(Access.EXPORTER)
+async def report_usage(request: Request) -> Response:
+    """Receipts of one node. Those taken are on the disk; what was known already counts as taken. A refused one will be
+    refused again, and why is told."""
+    found = services(request)
+    usage = _usage(found)
+    report = _parse(ReceiptsReport, await json_body(request, max_bytes=MAX_REPORT))
+    node = request.state.node
+    _speaks_of(node, report.node)
+    now_s = found.deps.clock.now().timestamp()
+    refused: dict[int, str] = {}
+    receipts: dict[int, GpuReceipt] = {}
+    jobs: dict[tuple[str, str, str], TrainingJob | None] = {}
+    for index, data in enumerate(report.receipts):
+        try:
+            receipt = GpuReceipt.model_validate(data)
+        except ValidationError as error:
+            refused[index] = _why(error)
+            continue
+        said = (receipt.project, receipt.job_name, receipt.job_uid)
+        if said not in jobs:
+            jobs[said] = await _job(found, *said)
+        job = jobs[said]
+        why = impossible(receipt, now_s) or _foreign(receipt, node, job)
+        if why:
+            refused[index] = why
+            continue
+        receipts[index] = receipt
+    at = list(receipts)
+    try:
+        taken = await usage.take([job for job in jobs.values() if job is not None], list(receipts.values()))
+    except UsageUnavailable as error:
+        found.metrics.receipts.labels("unavailable").inc(len(report.receipts))
+        raise _not_now(error) from None
+    refused |= {at[index]: why for index, why in taken.refused}
+    found.writer.wake()
+    for outcome, count in (("taken", taken.new), ("stale", taken.stale), ("refused", refused)):
+        found.metrics.receipts.labels(outcome).inc(len(count))
+    answer = ReceiptsTaken(
+        taken=len(taken.new) + len(taken.stale),
+        refused=tuple(ReceiptRefused(index=index, why=why) for index, why in sorted(refused.items())),
+    )
+    return json_response(answer.model_dump_json(by_alias=True).encode())
+
+
+@router.post("/v1/report/owners", response_model=OwnersFound, openapi_extra=body_of("OwnersAsked"))
+@access(Access.EXPORTER)
+async def report_owners(request: Request) -> Response:
+    """Whose the pods are, of those on the exporter's node. What is not (yet) known is left out; what is no worker of
+    Stoker's has an empty jobUid."""
+    found = services(request)
+    asked = _parse(OwnersAsked, await json_body(request))
+    node, deps = request.state.node, found.deps
+    owners: list[PodOwner] = []
+    for pod_name in asked.pods:
+        key = Key(pod_name.namespace, pod_name.name)
+        pod = deps.pods.get(key)
+        if pod is not None and pod.spec.node_name == node:
+            owner = PodOwner(namespace=key.namespace, name=key.name, pod_uid=pod.uid)
+            said = owner_of(pod)
+            job = None if said is None else deps.jobs.by_uid(said.job_uid)
+            # A pod may say what it likes of itself: it is a worker of a job of its own project, or of none.
+            if said is not None and job is not None and job.key == Key(said.project, said.job_name):
+                owner = owner.model_copy(update=asdict(said))
+            owners.append(owner)
+        elif deps.other_pods is not None:
+            other = deps.other_pods.get(key)
+            if other is not None and other.spec.node_name == node:
+                owners.append(PodOwner(namespace=key.namespace, name=key.name, pod_uid=other.uid))
+    return json_response(OwnersFound(owners=tuple(owners)).model_dump_json(by_alias=True).encode())
+
+
+@router.post("/v1/report/gpu-events", response_model=GpuEventsTaken, openapi_extra=body_of("GpuEventsReport"))
+@access(Access.EXPORTER)
+async def report_gpu_events(request: Request) -> Response:
+    """What befell GPUs: an event on each job that held one. Telling twice makes no second event."""
+    found = services(request)
+    report = _parse(GpuEventsReport, await json_body(request))
+    node = request.state.node
+    _speaks_of(node, report.node)
+    for event in report.events:
+        found.metrics.gpu_events.labels(event.kind).inc()
+        for owner in event.owners:
+            job = await _job(found, owner.project, owner.job_name, owner.job_uid)
+            if job is not None and _ran_on(job, node):
+                await found.gpu_events.write(job, node, event)
+    return json_response(GpuEventsTaken(taken=len(report.events)).model_dump_json(by_alias=True).encode())
+
+
+def _usage(found: Services) -> UsageIntake:
+    if found.usage is None:
+        raise Problem(Code.NOT_FOUND, "This server keeps no usage; nothing to post.")
+    return found.usage
+
+
+def _not_now(error: UsageUnavailable) -> Problem:
+    detail = f"Usage can't be kept now ({error}); keep the receipts and post them later."
+    return Problem(Code.UNAVAILABLE, detail, retry_after_s=_RETRY_S)
+
+
+def _parse(model: type[M], body: bytes) -> M:
+    try:
+        data = json.loads(body, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        raise Problem(Code.INVALID_JSON, "The report is no valid JSON.") from None
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        listed = error.errors(include_url=False, include_context=False, include_input=False)
+        raise invalid_fields(listed, root=model, data=data) from None
+
+
+def _why(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+def _speaks_of(node: str, said: str) -> None:
+    if said != node:
+        raise Problem(Code.FORBIDDEN, f"The token is node {node!r}'s; an exporter speaks of its own node only.")
+
+
+async def _job(found: Services, project: str, name: str, uid: str) -> TrainingJob | None:
+    """The very job, if it is there. Raises: StoreError."""
+    job = found.deps.jobs.by_uid(uid)
+    if job is None and project and name:
+        try:
+            job = await found.deps.store.get(JOBS, Key(project, name))  # created by another process a moment ago
+        except NotFound:
+            return None
+    return job if job is not None and job.uid == uid else None
+
+
+def _foreign(receipt: GpuReceipt, node: str, job: TrainingJob | None) -> str:
+    """Why the receipt is none of this node's, or of another job than it says; "": it is in order."""
+    if receipt.node != node:
+        return f"it is of node {receipt.node!r}; the token is {node!r}'s"
+    if job is None:
+        return ""  # gone: the file knows whether it was there
+    if job.key != Key(receipt.project, receipt.job_name):
+        return "jobUid is another job's than project and jobName say"
+    if receipt.worker >= job.spec.workers:
+        return f"the job has {job.spec.workers} worker(s)"
+    ran_on = _node_of(job, receipt.attempt, receipt.worker)
+    if ran_on not in (None, node):
+        return f"worker {receipt.worker} of attempt {receipt.attempt} runs on another node"
+    return ""
+
+
+def _node_of(job: TrainingJob, attempt: int, worker: int) -> str | None:
+    """Where the worker runs or ran; None: it is not told (any more)."""
+    for end in job.status.attempts:
+        if end.number == attempt:
+            return next((one.node for one in end.workers if one.worker == worker), None)
+    if attempt != job.status.attempt:
+        return None
+    return next((placed.node for placed in job.status.placement if placed.worker == worker), None)
+
+
+def _ran_on(job: TrainingJob, node: str) -> bool:
+    ended = {worker.node for end in job.status.attempts for worker in end.workers}
+    return node in ended | {placed.node for placed in job.status.placement}
