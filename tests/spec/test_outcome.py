@@ -26,6 +26,17 @@ def test_our_trainers_75_counts_only_if_a_stop_was_requested() -> None:
     assert worker_category(asked, rejected=False, own_trainer=True) is Category.INTERRUPTED
 
 
+@pytest.mark.parametrize("own_trainer", [True, False])
+@pytest.mark.parametrize(
+    ("code", "signal", "stop_requested"),
+    [(0, None, False), (75, None, True), (134, 6, False), (137, 9, True), (78, None, False)],
+)
+def test_a_stall_is_the_supervisors_word_whatever_the_command_left(code, signal, stop_requested, own_trainer) -> None:
+    said = record(code, signal=signal, stop_requested=stop_requested).model_copy(update={"stalled": True})
+    assert worker_category(said, rejected=False, own_trainer=own_trainer) is Category.STALLED
+    assert worker_category(said, rejected=True, own_trainer=own_trainer) is Category.REJECTED
+
+
 def test_no_record_is_a_lost_worker_whatever_the_container_said() -> None:
     assert worker_category(None, rejected=False, own_trainer=True) is Category.NODE_LOST
 

@@ -2,7 +2,7 @@
 
 A node that is cut off from the cluster, or whose kubelet died, stops nobody; its worker would compute beside the job's
 next attempt. Owns how often is asked and which answer means stop: a 200 that says so in as many words, nothing else.
-The same answers name the sessions (`stoker exec`) that somebody has asked for.
+The same answers name the sessions (`stoker exec`) that somebody has asked for, and tell that the gang is stalled.
 Never stops anything itself and knows no thread: `reporting` calls.
 """
 
@@ -26,6 +26,7 @@ ASK_SHARE = 50
 """An answer takes a fiftieth of the pause at most, up to `ASK_MAX_S`: a busy api is asked less often."""
 ASK_NOBODY_S = 300.0
 """Where the api knows no such question: an older one, which may be replaced while the worker runs."""
+MOST_STALL_S = 60.0
 _WHY_CHARS = 300
 _SESSIONS = 64
 
@@ -36,13 +37,19 @@ class AliveLane:
     def __init__(
         self,
         launch: Launch,
-        on_stop: Callable[[str], None],
+        on_stop: Callable[[str], None] | None,
         on_sessions: Callable[[list[str]], None] | None = None,
+        on_stall: Callable[[float, str], None] | None = None,
     ) -> None:
-        """`on_stop` gets the reason, once; `on_sessions` the ids of sessions, as often as the api names them."""
+        """`on_stop` gets the reason, once; `on_sessions` the ids of sessions, as often as the api names them.
+
+        `on_stall` gets in how many seconds the gang's ranks are to be ended, for they make no progress, and the words
+        for it, as often as the api says so.
+        """
         self._body = render_json(who(launch)).encode()
         self._on_stop = on_stop
         self._on_sessions = on_sessions
+        self._on_stall = on_stall
         self._stopped = False
         self._ask_at = time.monotonic() + ASK_EVERY_S * os.urandom(1)[0] / 256
 
@@ -69,7 +76,12 @@ class AliveLane:
         if not isinstance(stop, bool):
             return False
         self._wait(min(ASK_MAX_S, max(ASK_EVERY_S, ASK_SHARE * took_s)))
-        if stop and not self._stopped:
+        stalled = told.get("stalled")
+        if isinstance(stalled, dict) and self._on_stall is not None:
+            in_s = stalled.get("inS")
+            if isinstance(in_s, (int, float)):
+                self._on_stall(min(MOST_STALL_S, max(0.0, float(in_s))), _sentence(stalled.get("why")))
+        if stop and not self._stopped and self._on_stop is not None:
             self._stopped = True
             self._on_stop(_sentence(told.get("why")))
         asked = told.get("sessions")

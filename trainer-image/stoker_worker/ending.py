@@ -15,6 +15,7 @@ if MYPY:
     from typing import Any
 
 STOPPED = 75
+STALLED = 78
 
 
 class Ending:
@@ -28,13 +29,19 @@ class Ending:
         """Nothing was started: the worker's own folders or its code were not to be had."""
         self.held_s = 0.0
         self._stop_requested = False
+        self._stalled_at: float | None = None
         self._ranks: list[dict[str, Any]] = []
         self._first: dict[str, Any] | None = None
         self._message = ""
 
     @property
     def failed(self) -> bool:
-        return self._first is not None
+        return self._first is not None or self.stalled
+
+    @property
+    def stalled(self) -> bool:
+        """The ranks made no progress, and were ended for it."""
+        return self._stalled_at is not None
 
     @property
     def message(self) -> str:
@@ -43,10 +50,16 @@ class Ending:
 
     @property
     def exit_code(self) -> int:
-        """The first failure's, 128 + n where signal n ended it; without one 0, or 75 if something was not started."""
+        """The first failure's, 128 + n where signal n ended it; without one 0, or 75 if something was not started.
+
+        After a stall never one that looks like a good end.
+        """
         if self._first is not None:
             signum = self._first["signal"]
-            return int(self._first["exitCode"] if signum is None else 128 + signum)
+            code = int(self._first["exitCode"] if signum is None else 128 + signum)
+            return STALLED if self.stalled and code == STOPPED else code
+        if self.stalled:
+            return STALLED
         return 0 if len(self._ranks) >= self._launch.ranks else STOPPED
 
     def refuse(self, code: int, why: str) -> None:
@@ -58,12 +71,19 @@ class Ending:
         """A stop counts as requested only before the first rank ended: later it explains nothing."""
         self._stop_requested = self._stop_requested or not self._ranks
 
+    def stall(self, why: str) -> None:
+        """The ranks are ended for making no progress: whatever they end with, that is the cause."""
+        self._stalled_at = time.time()
+        self._message = why
+
     def rank_ended(self, local_rank: int, code: int | None, signum: int | None, last_line: str) -> None:
         rank = self._launch.worker * self._launch.ranks + local_rank
         end = {"rank": rank, "exitCode": code, "signal": signum, "at": time.time()}
         self._ranks.append(end)
         if self._first is None and code != 0:
             self._first = end
+            if self.stalled:
+                return
             self._message = last_line
             if signum is not None:
                 self._message = "ended by %s" % _signal_name(signum)
@@ -84,9 +104,10 @@ class Ending:
             "exitCode": code,
             "signal": first.get("signal"),
             "failedRank": first.get("rank"),
-            "failedAt": first.get("at"),
+            "failedAt": first.get("at") if self._stalled_at is None else self._stalled_at,
             "ranks": self._ranks,
             "graceExceeded": self.grace_exceeded,
+            "stalled": self.stalled,
             "heldS": self.held_s,
             "message": message,
             "progress": progress,

@@ -21,6 +21,7 @@ EXIT_FILE = "exit.json"
 PROGRESS_FILE = "progress.json"
 LOCK_FILE = "lock"
 LOG_FILE = "log"
+STACKS_FILE = "stacks.txt"
 CODE_FOLDER = "code"
 SESSIONS_FOLDER = "sessions"
 
@@ -46,6 +47,8 @@ class Launch:
         self.attempt: int = data["attempt"]
         self.worker: int = data["worker"]
         self.workers: int = data["workers"]
+        self.own_trainer: bool = data.get("mode") == "perGpu"
+        """One process per GPU is how our trainer runs; a user's command is run once."""
         self.ranks: int = data["ranks"]
         self.argv: list[str] = data["argv"]
         self.working_dir: str = data["workingDir"]
@@ -60,6 +63,8 @@ class Launch:
         """The digest of the user's code; '': there is none to fetch."""
         self.code_timeout_s = _number(self.env.get("STOKER_CODE_TIMEOUT_SECONDS"), 300.0)
         self.hold_s = _number(self.env.get("STOKER_HOLD_SECONDS"), 0.0)
+        self.stall_s = _number(self.env.get("STOKER_STALL_AFTER_SECONDS"), 0.0)
+        """Ranks whose step does not change for so long are ended; 0: never."""
         if not self.argv or self.ranks < 1:
             raise ValueError("launch.json names no command or no rank")
 

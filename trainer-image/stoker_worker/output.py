@@ -93,13 +93,15 @@ class RankOutput:
             fcntl.fcntl(self.read_fd, _F_SETPIPE_SZ, READ_BYTES)
         except OSError:
             pass  # over the user's limit for pipes: the usual size does too
-        self._rank = rank
+        self.rank = rank
         self._log = log
         self._prefix = b"[rank %d] " % rank if prefixed else b""
         self._buffer = bytearray(READ_BYTES)
         self._view = memoryview(self._buffer)
         self._held = b""
         self._tail = b""
+        self._kept: bytearray | None = None
+        self._keep_bytes = 0
         self.held_since: float | None = None
         """When the piece of a line that waits for its end came in."""
         self.open = True
@@ -140,6 +142,17 @@ class RankOutput:
         if held:
             self._write_lines(held)
 
+    def keep(self, limit_bytes: int) -> None:
+        """From here on also keep what is printed, for `kept`."""
+        self._kept, self._keep_bytes = bytearray(), limit_bytes
+
+    def kept(self) -> bytes:
+        """What was printed since `keep` or the last call, from its beginning."""
+        found = b"" if self._kept is None else bytes(self._kept)
+        if self._kept is not None:
+            self._kept, self._keep_bytes = bytearray(), self._keep_bytes - len(found)
+        return found
+
     def last_line(self) -> str:
         """The last line with something in it, cut to a readable length."""
         for line in reversed(self._tail.splitlines()):
@@ -154,6 +167,8 @@ class RankOutput:
             self._tail = bytes(data[count - TAIL_BYTES :])
         else:
             self._tail = (self._tail + bytes(data))[-TAIL_BYTES:]
+        if self._kept is not None:
+            self._kept += data[: max(0, self._keep_bytes - len(self._kept))]
         if not self._prefix:
             self._log.write(data)
             return
@@ -178,9 +193,9 @@ class RankOutput:
             return
         ends = text.endswith(b"\n")
         body = (text[:-1] if ends else text).replace(b"\n", b"\n" + self._prefix) + (b"\n" if ends else b"")
-        if log.speaker != self._rank:
+        if log.speaker != self.rank:
             body = self._prefix + body
             if log.speaker >= 0 and not log.at_line_start:
                 body = b"\n" + body  # another rank's line is unfinished: end it
-        log.speaker = -1 if ends else self._rank
+        log.speaker = -1 if ends else self.rank
         log.write(body)

@@ -2,7 +2,7 @@
 
 Owns the log, the copy's turn in the loop's poll and the reporter, which is started only when there is something to say.
 Never decides anything: the loop (`supervisor`) asks what the api wants. Used by the loop's thread alone, but for
-`_told_to_stop` and `_told_of_sessions`, which the reporter's calls.
+`_told_to_stop`, `_told_of_sessions` and `_told_of_stall`, which the reporter's calls.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import os
 import select
 import time
 
-from .folder import LOG_FILE, PROGRESS_FILE, SESSIONS_FOLDER, Launch, read_progress
+from .folder import LOG_FILE, SESSIONS_FOLDER, Launch
 from .output import Log
+from .steps import Steps
 
 MYPY = False
 if MYPY:
@@ -53,8 +54,12 @@ class Outward:
         self._mirror_watched = False
         self._reporter: Reporter | None = None
         self._ask_from = time.monotonic() + ASK_AFTER_S
-        self._progress_seen: object = None
-        self._held = False
+        self.steps = Steps(folder)
+        self._told: dict[str, Any] = {}
+        """What is reported beside the newest progress, again and again: `held`, `stalled`."""
+        self._hears_stall = launch.stall_s > 0 and launch.worker > 0
+        self.stalled: tuple[float, str] | None = None
+        """When the gang's ranks are to be ended for making no progress, by the monotonic clock, and why."""
         self._session_ids: list[str] = []
         self.why_stop = ""
         """Why the api wants us to stop."""
@@ -77,8 +82,10 @@ class Outward:
                 self._reporting().grown()
         if self._launch.report:
             self._report()
-            if self._pod is not None and now > self._ask_from:
+            if (self._pod is not None or self._hears_stall) and now > self._ask_from:
                 self._reporting()
+        elif self._launch.stall_s > 0:
+            self.steps.look()
 
     def session_ids(self) -> list[str]:
         """The sessions that somebody has asked for since the last call; some perhaps again."""
@@ -91,16 +98,17 @@ class Outward:
             ids.append(self._session_ids.pop())
         return ids
 
-    def held(self, held: dict[str, Any]) -> None:
-        """Report that the worker is held, beside its newest progress, until `finish`."""
-        self._held = True
+    def tell(self, **told: dict[str, Any]) -> None:
+        """Report that the worker is held or stalled, beside its newest progress, until `finish`."""
+        self._told.update(told)
         if self._launch.report:
-            self._reporting().offer(dict(self._newest(), held=held))
+            self._reporting().offer(self._newest())
 
     def finish(self, stop_at: float | None) -> None:
         """Bring out what is not out yet. `stop_at`: since when the kubelet waits for us, if it does."""
         if self._launch.report:
-            if self._held:
+            if self._told:
+                self._told = {}
                 self._reporting().offer(self._newest())
             self._report()
         if self._spool is not None:
@@ -110,10 +118,10 @@ class Outward:
 
     def _newest(self) -> dict[str, Any]:
         """The newest progress as of now: one with an older time would be taken for a stale one."""
-        self._progress_seen = _stamp(self._folder)
-        progress = read_progress(self._folder) or {}
+        self.steps.look()
+        progress = self.steps.progress or {}
         now = time.time()
-        return dict(progress, at=max(now, progress.get("at", now) + 0.001))
+        return dict(progress, at=max(now, progress.get("at", now) + 0.001), **self._told)
 
     def _mirror(self, flush: bool = False) -> None:
         """Have stdout watched while something waits for it."""
@@ -129,14 +137,10 @@ class Outward:
 
     def _report(self) -> None:
         """Hand the newest progress to the reporter, which may take its time."""
-        seen = _stamp(self._folder)
-        if self._held or seen is None or seen == self._progress_seen:
+        if self._told or not self.steps.look():
             return
-        progress = read_progress(self._folder)
-        if progress is None:
-            return
-        self._progress_seen = seen
-        self._reporting().offer(progress)
+        assert self.steps.progress is not None
+        self._reporting().offer(self.steps.progress)
 
     def _reporting(self) -> Reporter:
         if self._reporter is None:
@@ -144,7 +148,10 @@ class Outward:
 
             # The node agent is beside its workers and stops them itself; the api of one machine leaves files.
             on_stop = None if self._pod is None else self._told_to_stop
-            self._reporter = Reporter(self._folder, self._launch, self._spool, on_stop, self._told_of_sessions)
+            on_stall = self._told_of_stall if self._hears_stall else None
+            self._reporter = Reporter(
+                self._folder, self._launch, self._spool, on_stop, self._told_of_sessions, on_stall
+            )
         return self._reporter
 
     def _told_to_stop(self, why: str) -> None:
@@ -155,6 +162,11 @@ class Outward:
     def _told_of_sessions(self, ids: list[str]) -> None:
         self._session_ids.extend(ids)
         self._wake.poke()
+
+    def _told_of_stall(self, in_s: float, why: str) -> None:
+        if self.stalled is None:
+            self.stalled = (time.monotonic() + in_s, why)
+            self._wake.poke()
 
     def _ship_the_rest(self, spool: Spool, stop_at: float | None) -> None:
         """What is left for stdout and for the api, for as long as each goes on taking it and the kubelet lets us."""
@@ -182,14 +194,6 @@ def _spool(folder: str, pod: PodOrder) -> Spool:
     from .spool import Spool
 
     return Spool(folder + "/" + LOG_FILE, Mirror(1), pod.spool_bytes, pod.launch.report is not None)
-
-
-def _stamp(folder: str) -> object:
-    try:
-        stat = os.stat(folder + "/" + PROGRESS_FILE)
-    except OSError:
-        return None
-    return (stat.st_mtime_ns, stat.st_ino, stat.st_size)
 
 
 def _take_names(folder: str) -> list[str]:

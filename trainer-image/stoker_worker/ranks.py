@@ -32,6 +32,8 @@ def rank_env(launch: Launch, local_rank: int) -> dict[str, str]:
         PET_MASTER_ADDR=launch.master_addr,
         PET_MASTER_PORT=str(launch.master_port),
     )
+    if launch.stall_s > 0:
+        env.setdefault("PYTHONFAULTHANDLER", "1")  # Python then answers SIGABRT with the stacks of all its threads
     return env
 
 

@@ -52,15 +52,18 @@ class Reporter:
         log: Spool | None = None,
         on_stop: Callable[[str], None] | None = None,
         on_sessions: Callable[[list[str]], None] | None = None,
+        on_stall: Callable[[float, str], None] | None = None,
     ) -> None:
-        """`log` None: progress only. `on_stop` gets the api's reason, once, on our thread; None: it is not asked.
+        """`log` None: progress only. `on_stop` gets the api's reason, once, on our thread.
 
-        `on_sessions` gets the ids of sessions that wait for this worker, again and again.
+        `on_sessions` gets the ids of sessions that wait for this worker, `on_stall` that its gang is stalled, again and
+        again. With neither `on_stop` nor `on_stall` the api is not asked.
         """
         self._link = Link(folder, launch.report or {})
         self._progress = ProgressLane(launch)
         self._turns = [_Turn(self._progress)]
-        alive = None if on_stop is None else AliveLane(launch, on_stop, on_sessions)
+        asks = on_stop is not None or on_stall is not None
+        alive = AliveLane(launch, on_stop, on_sessions, on_stall) if asks else None
         if log is not None:
             self._turns.append(_Turn(LogLane(log, alive.hear if alive is not None else None)))
         self._asking = None if alive is None else _Turn(alive)

@@ -12,7 +12,7 @@ import os
 import select
 import time
 
-from .ending import STOPPED, Ending
+from .ending import STALLED, STOPPED, Ending
 from .family import descendants, send, send_group
 from .folder import Launch, read_progress, reserve_exit, write_exit, write_started, write_termination
 from .hold import Hold
@@ -27,6 +27,7 @@ MYPY = False
 if MYPY:
     from .pod import PodOrder
     from .sessions import Sessions
+    from .stall import Stall
     from .usercode import CodeFetch
 
 FAILURE_GRACE_S = 5.0
@@ -70,6 +71,11 @@ class Supervisor:
         self._termed: set[int] = set()
         self._hold = Hold(launch)
         self._sessions: Sessions | None = None
+        self._stall: Stall | None = None
+        if launch.stall_s > 0:
+            from .stall import Stall
+
+            self._stall = Stall(folder, launch, self._outward.steps, self._log)
 
     def run(self) -> int:
         """The worker's exit code, when all its processes are gone and the exit record stands. Raises: OSError."""
@@ -91,6 +97,8 @@ class Supervisor:
                 self._begin_stop(now)
             if self._fetch is not None:
                 self._see_code(self._fetch)
+            if self._stall is not None:
+                self._see_stall(self._stall, now)
             if self._is_over(now):
                 break
             self._enforce(now)
@@ -182,7 +190,10 @@ class Supervisor:
         first = not self._ending.failed
         self._ending.rank_ended(local_rank, code, signum, output.last_line() if code != 0 else "")
         if first and self._ending.failed and self._live and self._stop_at is None:
-            if code == STOPPED:  # told by its gang, not by us: its neighbours are saving, leave them be
+            if code == STALLED and self._launch.own_trainer and self._stall is not None:
+                # Its own watchdog was faster: where its neighbours stand is wanted nevertheless.
+                self._begin_stall(self._stall, self._ending.message)
+            elif code == STOPPED:  # told by its gang, not by us: its neighbours are saving, leave them be
                 self._kill_at = time.monotonic() + self._launch.grace_s
             else:
                 self._end_others(time.monotonic(), FAILURE_GRACE_S)
@@ -198,15 +209,43 @@ class Supervisor:
         self._ending.stop_asked()
         if self._outward.why_stop:
             self._log.say("asked to stop by the api: " + self._outward.why_stop)
-        for pid in self._live:
-            send_group(pid, _signal.SIGTERM)
-            self._told.add(pid)
+        if self._stall is not None and self._stall.began:
+            self._end_stalled(self._stall, now)
+        else:
+            for pid in self._live:
+                send_group(pid, _signal.SIGTERM)
+                self._told.add(pid)
         grace_s = self._launch.grace_s
         if self._pod is not None and self._pod.termination_grace_s:
             kubelets_s = self._pod.termination_grace_s
             grace_s = min(grace_s, max(kubelets_s - KUBELET_MARGIN_S, kubelets_s / 2))
         stop_kill_at = now + grace_s
         self._kill_at = stop_kill_at if self._kill_at is None else min(self._kill_at, stop_kill_at)
+
+    def _see_stall(self, stall: Stall, now: float) -> None:
+        """End ranks that make no progress, once it is saved where they stand."""
+        if stall.began:
+            if not self._live:
+                stall.collect(self._outputs)
+            elif stall.is_time(now):
+                self._end_stalled(stall, now)
+        elif self._live and self._stop_at is None and not self._ending.failed:
+            told = self._outward.stalled
+            why = stall.overdue(now) if told is None else told[1]
+            if why:
+                self._begin_stall(stall, why)
+
+    def _begin_stall(self, stall: Stall, why: str) -> None:
+        told, family = self._outward.stalled, descendants(self._session_pids())
+        report = stall.begin(why, None if told is None else told[0], family, self._live, self._outputs)
+        self._ending.stall(why)
+        if not self._launch.worker:
+            self._outward.tell(stalled=report)
+
+    def _end_stalled(self, stall: Stall, now: float) -> None:
+        stall.end(now, descendants(self._session_pids()), self._live, self._outputs)
+        if self._kill_at is None:
+            self._kill_at = now + self._launch.grace_s
 
     def _is_over(self, now: float) -> bool:
         """Whether nothing is left to wait for."""
@@ -217,7 +256,7 @@ class Supervisor:
             if not held and (self._childless or not descendants(self._session_pids())):
                 told, line = self._hold.begin(now, self._ending)
                 self._log.say(line)
-                self._outward.held(told)
+                self._outward.tell(held=told)
             return False
         if held:
             self._ending.held_s = self._hold.end(now)
@@ -275,6 +314,8 @@ class Supervisor:
         elif self._fetch is None:
             due.append(now + KILL_AGAIN_S)
         due += self._outward.due(now)
+        if self._stall is not None:
+            due += self._stall.due(now, bool(self._live))
         timeout_ms = None if not due else max(0.0, min(min(due) - now, LONGEST_WAIT_S) * 1000 + 1)
         for fd, _event in self._poll.poll(timeout_ms):
             if fd == self._wake.fd:

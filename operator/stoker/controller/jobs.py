@@ -138,8 +138,9 @@ class JobReconciler:
             resource_version=job.metadata.resource_version,
         )
         self._tally.written(job, step.status, self._clock.now())
-        if step.note is not None:
-            self._recorder.record(job, step.note)
+        for note in (step.before, step.note):
+            if note is not None:
+                self._recorder.record(job, note)
         await self._jobs.at_least(written.metadata.resource_version, timeout_s=_SIGHT_S)
 
     async def _create(self, job: TrainingJob, step: Step) -> str:

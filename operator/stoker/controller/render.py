@@ -18,6 +18,7 @@ from stoker.spec.names import (
 from stoker.spec.pod import GPU_RESOURCE, Container, EnvVar, Pod, PodSpec, Resources
 from stoker.spec.quantity import memory_bytes, parse_duration
 from stoker.spec.recipes import resolve
+from stoker.spec.stall import stall_s, trainer_stall_s
 from stoker.spec.worker import LaunchMode
 
 RECIPE_COMMAND = ("python", "-m", "stoker_trainer")
@@ -98,6 +99,12 @@ def worker_env(job: TrainingJob, worker: int) -> dict[str, str]:
         env["STOKER_CODE"] = spec.trainer.code
     if spec.on_failure.hold is not None:
         env["STOKER_HOLD_SECONDS"] = str(math.ceil(parse_duration(spec.on_failure.hold)))
+    limit_s = stall_s(spec)
+    if limit_s is not None:
+        env["STOKER_STALL_AFTER_SECONDS"] = f"{limit_s:g}"
+    own_s = trainer_stall_s(spec) if recipe else None
+    if own_s is not None:
+        env["STOKER_STALL_SECONDS"] = f"{own_s:g}"
     if spec.gpu.models:
         env["STOKER_GPU_MODELS"] = ",".join(spec.gpu.models)
     if spec.gpu.min_memory is not None:

@@ -18,6 +18,7 @@ from .ending import with_condition
 from .ground import Ground, first
 from .holding import told_held
 from .pod_end import EARLIEST
+from .stalling import told_stalled
 from .starting import IMAGE_CONDITION, TOLD, HoldUp
 from .step import Note, Step
 
@@ -79,10 +80,10 @@ def deadline_of(job: TrainingJob, held: HoldUp | None) -> datetime | None:
 def told(job: TrainingJob, held: HoldUp | None, ground: Ground) -> Step | None:
     """The write that says what a starting gang waits for: once it is due, and only when it is a new thing.
 
-    Of a running one, that it has failed and is held.
+    Of a running one, that it has failed and is held, or is stalled.
     """
     if held is None:
-        return told_held(job)
+        return told_held(job) or told_stalled(job)
     if not _is_news(job, held) or ground.now < _tell_at(job, ground):
         return None
     new = job.status.model_copy(update={"reason": held.code, "message": held.message})

@@ -28,6 +28,7 @@ from stoker.spec.worker import ExitRecord
 
 from .holding import held_s, intent_behind
 from .pod_end import WorkerOutcome, exit_record, read_worker
+from .stalling import stall_note
 from .starting import IMAGE_CONDITION
 from .step import NOTHING_SPECIAL, Note, Step, Surroundings
 
@@ -120,7 +121,8 @@ def end_attempt(
     if phase is not Phase.QUEUED:
         new = with_condition(new, phase.value, True, new.reason, now, job.metadata.generation)
     text = f"attempt {status.attempt}: {new.message}"
-    return Step(new, Note(_EVENT[phase], text, warning=phase in (Phase.FAILED, Phase.QUEUED)))
+    stalled = stall_note(job, new.message) if category is Category.STALLED else None
+    return Step(new, Note(_EVENT[phase], text, warning=phase in (Phase.FAILED, Phase.QUEUED)), before=stalled)
 
 
 _EVENT = {

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.meta import Key
+from stoker.spec.outcome import Category
 from stoker.spec.quantity import format_duration
 from stoker.spec.reasons import Blocker, Explanation
 
@@ -22,6 +23,7 @@ from .holding import held_words, ways_on
 from .request import request_of
 from .reservations import RESERVE_AFTER_S
 from .shortage import never_on_nodes
+from .stalling import stalled_words, where
 from .state import SchedulerState
 from .words import listed
 
@@ -81,6 +83,8 @@ def _summary(entry: Entry) -> str:
             return f"placed on {_nodes(entry)}; its workers are starting{said}"
         case Phase.RUNNING if status.held is not None:
             return f"not training any more on {_nodes(entry)}: {held_words(job, status.held)}"
+        case Phase.RUNNING if status.stalled is not None:
+            return f"stalled on {_nodes(entry)}: {stalled_words(job, status.stalled)}"
         case Phase.RUNNING:
             return f"running on {_nodes(entry)} in attempt {status.attempt}{said}"
         case Phase.STOPPING:
@@ -96,7 +100,12 @@ def _ways_on(entry: Entry) -> tuple[str, ...]:
     job = entry.job
     if entry.assumed or job.metadata.deletion_timestamp is not None:
         return ()
-    return ways_on(job, job.status.held) if job.status.phase is Phase.RUNNING and job.status.held is not None else ()
+    if job.status.phase is Phase.RUNNING and job.status.held is not None:
+        return ways_on(job, job.status.held)
+    last = job.status.attempts[-1] if job.status.attempts else None
+    if last is not None and last.category is Category.STALLED:
+        return (f"{where(job, last.number)} shows where its processes stood when that attempt stalled",)
+    return ()
 
 
 def _nodes(entry: Entry) -> str:

@@ -68,6 +68,8 @@ class Step:
 
     status: TrainingJobStatus | None = None
     note: Note | None = None
+    before: Note | None = None
+    """Told before `note`."""
     create: tuple[int, ...] = ()
     """Workers whose pods of the current attempt are missing."""
     stop: tuple[Pod, ...] = ()

@@ -10,14 +10,25 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from .form import Keyed, repeated
-from .job_parts import CheckpointPolicy, DataVolume, GpuRequest, OnFailure, Precision, Retry, Stop, Trainer
+from .job_parts import (
+    CheckpointPolicy,
+    DataVolume,
+    GpuRequest,
+    IdlePolicy,
+    OnFailure,
+    Precision,
+    Retry,
+    StallPolicy,
+    Stop,
+    Trainer,
+)
 from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
 from .names import API_VERSION, DEFAULT_QUEUE, DnsLabel, EnvName
 from .outcome import Category, Intent
 from .quantity import Duration, Quantity, cpu_milli, memory_bytes
 from .reasons import Code
 from .usage import JobUsage
-from .worker import Held, Progress
+from .worker import Held, Progress, Stalled
 
 MAX_WORKERS = 4096
 MAX_GPUS_PER_WORKER = 64
@@ -54,6 +65,8 @@ class TrainingJobSpec(SpecModel):
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     retry: Retry = Retry()
     on_failure: OnFailure = OnFailure()
+    stall: StallPolicy = StallPolicy()
+    idle: IdlePolicy = IdlePolicy()
     ttl_after_finished: Duration | None = None
     """The job is deleted, with its logs, this long after it has ended. Absent: it is kept."""
     suspend: bool = False
@@ -215,6 +228,12 @@ class TrainingJobStatus(StatusModel):
     def held(self) -> Held | None:
         """The hold that lasts: the attempt under way has failed, but its workers are kept."""
         return self.progress.held if self.progress is not None and self.phase in PLACED else None
+
+    @property
+    def stalled(self) -> Stalled | None:
+        """The stall of the attempt under way: its stacks are being saved, its end is near."""
+        stalled = None if self.progress is None else self.progress.stalled
+        return stalled if stalled is not None and stalled.attempt == self.attempt and self.phase in PLACED else None
 
 
 MAX_ATTEMPTS = 10

@@ -15,7 +15,7 @@ from .code import CodeDigest
 from .meta import SpecModel
 from .names import DnsLabel, ImageName, ObjectName
 from .outcome import POLICIES, Category
-from .quantity import Duration, Quantity
+from .quantity import Duration, LongDuration, Quantity
 from .recipes import RECIPES, resolve
 
 MAX_STEPS = 1_000_000_000_000
@@ -195,6 +195,31 @@ class OnFailure(SpecModel):
     hold: Duration | None = None
     """Its container and GPUs are kept this long before the failure counts, for a look inside (`stoker exec`). A retry
     waits until then; cancelling, suspending or deleting the job ends it at once."""
+
+
+class StallPolicy(SpecModel):
+    """When a running job counts as stalled."""
+
+    after: Duration | None = None
+    """No change of `step` in the progress for so long: the stacks of all workers are saved, then the attempt ends as
+    Stalled. It counts from the first progress with a step on. Absent: a recipe's own watchdog (10m); for a command no
+    limit."""
+
+
+class IdleAction(StrEnum):
+    NOTIFY = "Notify"
+    SUSPEND = "Suspend"
+    NONE = "None"
+
+
+class IdlePolicy(SpecModel):
+    """What follows if all GPUs of the running job are idle."""
+
+    after: LongDuration | None = None
+    """Idle without a break for so long. Absent: the server's (30m)."""
+    action: IdleAction | None = None
+    """Notify: an event on the job. Suspend: that, and the job is suspended. None: nothing. Absent: the server's
+    (Notify)."""
 
 
 def _check_config(recipe: str, config: dict[str, JsonValue]) -> None:

@@ -112,6 +112,8 @@ def worker_category(
         return Category.REJECTED
     if record is None:
         return Category.NODE_LOST
+    if record.stalled:  # the supervisor's own word, whatever code the command left
+        return Category.STALLED
     if record.exit_code == ExitCode.DONE and record.signal is None:
         return None
     if record.stop_requested or (gang_stopped and own_trainer and record.exit_code == ExitCode.STOPPED):

@@ -39,6 +39,13 @@ _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 DURATION = Form(
     re.compile(rf"({_DURATION_PART.pattern})+"), "is no duration; write for example '90s', '10m', '1h30m' or '2d'"
 )
+AT_LEAST_A_MINUTE = Form(
+    re.compile(
+        r"([6-9][0-9](\.[0-9]+)?s|[1-9][0-9]{2,6}(\.[0-9]+)?s|[1-9][0-9]{0,5}m([0-9]{1,2}s)?"
+        r"|[1-9][0-9]{0,4}h([0-9]{1,2}m)?|[1-9][0-9]{0,3}d([0-9]{1,2}h)?)"
+    ),
+    "must be a minute at least, written for example '90s', '30m', '1h30m' or '2d'",
+)
 TOO_LARGE = "is larger than any machine"
 NOT_ZERO = "a duration must be longer than zero"
 _DURATION_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -134,6 +141,12 @@ def _quantity(text: str) -> str:
     return text
 
 
+def _minute(text: str) -> str:
+    if not AT_LEAST_A_MINUTE.fits(text):
+        raise ValueError(AT_LEAST_A_MINUTE.says)
+    return text
+
+
 def _duration(text: str) -> str:
     if parse_duration(text) <= 0:
         raise ValueError(NOT_ZERO)
@@ -141,4 +154,6 @@ def _duration(text: str) -> str:
 
 
 Quantity = Annotated[str, Field(max_length=32), QUANTITY, BeforeValidator(_as_text), AfterValidator(_quantity)]
+LongDuration = Annotated[str, Field(max_length=32), AT_LEAST_A_MINUTE, AfterValidator(_minute)]
+"""A Duration of a minute at least."""
 Duration = Annotated[str, Field(max_length=32), DURATION, AfterValidator(_duration)]

@@ -32,6 +32,7 @@ class Code(StrEnum):
     POD_REJECTED = "PodRejected"
     WORKERS_RUNNING = "WorkersRunning"
     HELD = "Held"
+    STALLED = "Stalled"
     STOPPING = "Stopping"
     # ended
     COMPLETED = "Completed"

@@ -25,6 +25,7 @@ EXIT_FILE = "exit.json"  # the exit record: the supervisor's last act
 PROGRESS_FILE = "progress.json"  # the newest progress, replaced by the trainer (or a user's script)
 CODE_FOLDER = "code"  # the user's code, fetched and unpacked by the supervisor before any process of the user's
 SESSIONS_FOLDER = "sessions"  # an empty file for each session the worker is to come for; it takes them away
+STACKS_FILE = "stacks.txt"  # where the ranks stood when they were ended for making no progress
 LOG_FILE = "log"  # what the worker printed, prefixed by rank where there are several
 
 
@@ -74,6 +75,8 @@ class Checkpoint(StatusModel):
     """The steps it holds."""
     path: str = ""
     """Its folder, as the worker sees it."""
+    at: float | None = None
+    """Unix time in seconds when it was new. Absent: not known."""
 
 
 class Held(StatusModel):
@@ -91,6 +94,21 @@ class Held(StatusModel):
     """One line for people, as in the exit record."""
 
 
+class Stalled(StatusModel):
+    """Worker 0 makes no progress (stall.after): stacks are being saved, then the gang's ranks are ended."""
+
+    attempt: int
+    """The attempt it is about."""
+    since: float = Field(ge=0, le=MAX_UNIX_S)
+    """Unix time in seconds of the last change of the step."""
+    until: float = Field(ge=0, le=MAX_UNIX_S)
+    """Unix time in seconds at which the ranks are ended."""
+    step: int = 0
+    """Where it stands."""
+    message: str = ""
+    """One line for people, as in the exit record."""
+
+
 class Progress(StatusModel):
     """How far the training is. A user's script may write the same file (`$STOKER_PROGRESS_FILE`)."""
 
@@ -98,6 +116,8 @@ class Progress(StatusModel):
     """Unix time in seconds."""
     step: int = 0
     """Optimizer steps done."""
+    step_at: float | None = None
+    """Unix time in seconds of the last change of `step`. Absent: not known."""
     total_steps: int | None = None
     """Absent: not known."""
     epoch: int | None = None
@@ -110,6 +130,8 @@ class Progress(StatusModel):
     """The newest."""
     summary: Mapping[str, JsonValue] = {}
     """What the end table shows: accuracy, timeToTarget_s, splitDigest, weights, …; filled at the end."""
+    stalled: Stalled | None = None
+    """The supervisor's: no change of `step` for too long."""
     held: Held | None = None
     """The supervisor's: the command has failed and its worker is kept for a while."""
 
@@ -140,6 +162,8 @@ class ExitRecord(StatusModel):
     ranks: tuple[RankExit, ...] = ()
     grace_exceeded: bool = False
     """The ranks outlived the grace and were killed."""
+    stalled: bool = False
+    """The ranks were ended for making no progress: whatever they ended with, that is the cause."""
     held_s: float = 0.0
     """How long the worker was kept after the failure, before this end."""
     message: str = ""
