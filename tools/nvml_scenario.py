@@ -1,4 +1,4 @@
-"""Scenarios of our fake NVML (tests/nvml): GPUs, what they do when, faults; and the environment of a process that uses it.
+"""Scenarios of our fake NVML (tests/nvml): GPUs, what they do when, faults; the environment of a process with it.
 
 Owns the scenario file and the library's build (gcc, once per source digest, in the cache folder). Used by tests and
 tools; never by the product. The library's answers are a function of the file and unix time alone, so a test can
@@ -8,6 +8,7 @@ compute from the same `Scenario` what must come out (`Gpu.integral`). How to use
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -85,7 +86,7 @@ class Steps:
     def integral(self, key: str, begin: float, end: float, otherwise: float = 0.0) -> float:
         """Of a value over [begin, end): joules of `watts`, percent-seconds of `busy`."""
         moments = [begin, *(at for at, _, _ in self.later if begin < at < end), end]
-        return sum((self.value(key, a, otherwise) or 0.0) * (b - a) for a, b in zip(moments, moments[1:], strict=False))
+        return sum((self.value(key, a, otherwise) or 0.0) * (b - a) for a, b in itertools.pairwise(moments))
 
     def _lines(self, where: str) -> list[str]:
         return [
@@ -191,7 +192,7 @@ class Scenario:
     ) -> None:
         """A call (`*`: each) on a GPU (None: on each, and calls on none) fails with `code`, or does hang, segv, exit.
 
-        field: only this field id of nvmlDeviceGetFieldValues, metric of nvmlGpmMetricsGet, kind of nvmlDeviceGetSamples.
+        field: only this field id (nvmlDeviceGetFieldValues), metric (nvmlGpmMetricsGet) or kind (nvmlDeviceGetSamples).
         """
         where = "" if gpu is None else f"\tgpu={gpu}"
         which = "" if field is None else f"\tfield={field}"
@@ -230,17 +231,35 @@ class Scenario:
         return self
 
     def env(self) -> dict[str, str]:
-        """What a process needs in its environment to find the library and this scenario. Raises: NoCompiler."""
-        return {"LD_LIBRARY_PATH": str(library(self.missing).parent), "STOKER_FAKE_NVML": str(self.path)}
+        """What a process needs in its environment to load the library with this scenario. Raises: NoCompiler.
+
+        The library finds the scenario beside itself: this variable is all that must reach a grandchild.
+        """
+        link = self.path.parent / "libnvidia-ml.so.1"
+        link.unlink(missing_ok=True)
+        link.symlink_to(library(self.missing))
+        return {"LD_LIBRARY_PATH": str(self.path.parent)}
 
 
 def _gpu_line(gpu: Gpu) -> str:
     fields = {
-        **{"uuid": gpu.uuid, "name": gpu.name, "bus": gpu.bus, "cc": gpu.cc, "memory": gpu.memory},
-        **{"reserved": gpu.reserved, "gpm": int(gpu.gpm), "energy": int(gpu.energy), "memory_v2": int(gpu.memory_v2)},
-        **{"nvlink5": int(gpu.nvlink5), "mig": -1 if gpu.mig is None else int(gpu.mig), "from": repr(gpu.begin)},
-        **{"until": repr(gpu.end), "energy_since": repr(gpu.energy_since), "energy_offset_mj": gpu.energy_offset_mj},
-        **{"energy_tick_s": gpu.energy_tick_s, "counter_offset": gpu.counter_offset},
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "bus": gpu.bus,
+        "cc": gpu.cc,
+        "memory": gpu.memory,
+        "reserved": gpu.reserved,
+        "gpm": int(gpu.gpm),
+        "energy": int(gpu.energy),
+        "memory_v2": int(gpu.memory_v2),
+        "nvlink5": int(gpu.nvlink5),
+        "mig": -1 if gpu.mig is None else int(gpu.mig),
+        "from": repr(gpu.begin),
+        "until": repr(gpu.end),
+        "energy_since": repr(gpu.energy_since),
+        "energy_offset_mj": gpu.energy_offset_mj,
+        "energy_tick_s": gpu.energy_tick_s,
+        "counter_offset": gpu.counter_offset,
     }
     named = "".join(f"\t{name}={value}" for name, value in fields.items())
     return f"gpu{named}{_values(gpu.first)}{_processes(gpu.processes)}"

@@ -92,6 +92,12 @@ int nvmlDeviceGetName(device_t device, char *name, unsigned room) {
   return give_text(name, room, d.mig ? d.mig->name : d.gpu->name);
 }
 
+int nvmlDeviceGetMinorNumber(device_t device, unsigned *number) {
+  ENTER(device);
+  *number = d.slot;
+  return SUCCESS;
+}
+
 struct pci {
   char legacy[16];
   unsigned domain, bus, device, id, subsystem;

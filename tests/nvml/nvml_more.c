@@ -53,8 +53,8 @@ static double field_number(struct device d, unsigned id, unsigned scope, unsigne
   case 196: *type = 5; return VALUE(tl_gpu_max);
   case 197: *type = 1; return fmod(counted(d, K_pcie_tx) + d.gpu->counter_offset, 4294967296.0);
   case 198: *type = 1; return fmod(counted(d, K_pcie_rx) + d.gpu->counter_offset, 4294967296.0);
-  case 202: return d.gpu->nvlink5 ? floor(counted(d, K_nvlink_tx)) : NAN;
-  case 204: return d.gpu->nvlink5 ? floor(counted(d, K_nvlink_rx)) : NAN;
+  case 202: return d.gpu->nvlink5 && !all_links ? floor(counted(d, K_nvlink_tx) / VALUE(nvlinks)) : NAN;
+  case 204: return d.gpu->nvlink5 && !all_links ? floor(counted(d, K_nvlink_rx) / VALUE(nvlinks)) : NAN;
   case 230: *type = 1; return VALUE(recovery);
   case 269: return throttled_ns(d, 0x20);
   case 270: return throttled_ns(d, 0x40);
@@ -70,7 +70,7 @@ int nvmlDeviceGetFieldValues(device_t device, int count, struct field_value *val
   for (int i = 0; i < count; i++) {
     struct field_value *one = &values[i];
     double number = field_number(d, one->id, one->scope, &one->type);
-    nvlink |= one->id == 138 || one->id == 139;
+    nvlink |= one->id == 138 || one->id == 139 || one->id == 202 || one->id == 204;
     one->at_us = (long long)(d.now * 1e6);
     one->latency_us = 1;
     one->code = field_fault(__func__, d.slot, one->id);

@@ -1,6 +1,7 @@
-/* Reads the scenario file ($STOKER_FAKE_NVML): a record a line, its fields tab-separated `name=value`. */
+/* Reads the scenario file ($STOKER_FAKE_NVML, else scenario.txt beside the library as it was loaded): a record a line, its fields tab-separated `name=value`. */
 #define _GNU_SOURCE
 #include "scenario.h"
+#include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -181,12 +182,25 @@ static struct scenario *read_file(const char *path) {
   return s;
 }
 
+static const char *scenario_path(void) {
+  static char beside[4096];
+  const char *given = getenv("STOKER_FAKE_NVML");
+  Dl_info info;
+  if (given) return given;
+  if (!*beside && dladdr((void *)scenario_path, &info) && info.dli_fname && strlen(info.dli_fname) < sizeof beside - 16) {
+    strcpy(beside, info.dli_fname);
+    char *slash = strrchr(beside, '/');
+    strcpy(slash ? slash + 1 : beside, "scenario.txt");
+  }
+  return beside;
+}
+
 /* An old scenario is never freed: another thread may still answer from it. */
 const struct scenario *scenario_now(void) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static struct scenario *newest;
   static struct stat seen;
-  const char *path = getenv("STOKER_FAKE_NVML");
+  const char *path = scenario_path();
   struct stat stat_now;
   memset(&stat_now, 0, sizeof stat_now);
   if (path) stat(path, &stat_now);

@@ -75,6 +75,12 @@ HARDWARE = (
     _g("temperature_celsius", "Temperature: core, memory.", "sensor", of="temperatures"),
     _g("temperature_margin_celsius", "Degrees left to the slowdown.", of="temperatures"),
     _g("temperature_limit_celsius", "Thresholds: shutdown, slowdown, memory_max, gpu_max.", "kind", of="temperatures"),
+    _g(
+        "temperature_margin_limit_celsius",
+        "Margins at which: shutdown, slowdown, memory_max, gpu_max (Ada and newer tell these, not temperatures).",
+        "kind",
+        of="temperatures",
+    ),
     _g("fan_ratio", "Fan speed of its maximum.", of="temperatures"),
     _g("clock_hertz", "Clock: sm, memory, graphics, video.", "domain", of="clocks"),
     _g("clock_max_hertz", "Highest clock: sm, memory, graphics, video.", "domain", of="clocks"),

@@ -1,0 +1,193 @@
+"""Temperatures, clocks, throttling, PCIe, NVLink, memory errors of one GPU. Called by `device`.
+
+Two lanes: what moves is read at each poll, what rarely does (limits, thresholds, remapped rows, links) once in a while;
+its newest values are said again with each reading between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .calls import Calls
+from .fields import ALL_LINKS, Field, Fields
+
+SW_POWER_CAP, SYNC_BOOST, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x4, 0x10, 0x20, 0x40, 0x80
+REASONS = {
+    "sw_power_cap": SW_POWER_CAP,
+    "hw_power_brake": HW_POWER_BRAKE,
+    "sw_thermal": SW_THERMAL,
+    "hw_thermal": HW_THERMAL,
+    "sync_boost": SYNC_BOOST,
+}
+_CLOCKS = (("graphics", 0), ("sm", 1), ("memory", 2), ("video", 3))
+_NS, _MHZ, _KIB = 1e-9, 1e6, 1024.0
+_FAST = {
+    "temperatures": (Field("temperature_celsius|memory", 82),),
+    "throttling": (
+        Field("throttle_seconds_total|sw_power_cap", 74, _NS),
+        Field("throttle_seconds_total|sync_boost", 76, _NS),
+        Field("throttle_seconds_total|sw_thermal", 269, _NS),
+        Field("throttle_seconds_total|hw_thermal", 270, _NS),
+        Field("throttle_seconds_total|hw_power_brake", 271, _NS),
+    ),
+    "pcie": (Field("pcie_bytes_total|tx", 197), Field("pcie_bytes_total|rx", 198)),
+    "nvlink": (
+        Field("nvlink_bytes_total|tx", 138, _KIB, ALL_LINKS),
+        Field("nvlink_bytes_total|rx", 139, _KIB, ALL_LINKS),
+    ),
+    "ecc": (Field("recovery_action", 230),),
+}
+_SLOW = {
+    "temperatures": (
+        Field("temperature_margin_limit_celsius|shutdown", 193),
+        Field("temperature_margin_limit_celsius|slowdown", 194),
+        Field("temperature_margin_limit_celsius|memory_max", 195),
+        Field("temperature_margin_limit_celsius|gpu_max", 196),
+    ),
+    "nvlink": (
+        Field("nvlink_errors_total|crc_flit", 38),
+        Field("nvlink_errors_total|crc_data", 45),
+        Field("nvlink_errors_total|replay", 52),
+        Field("nvlink_errors_total|recovery", 59),
+        Field("nvlink_errors_total|ecc_data", 160),
+    ),
+}
+_NVLINK5_BYTES = (("nvlink_bytes_total|tx", 202), ("nvlink_bytes_total|rx", 204))
+_NVLINK5_ERRORS = (
+    ("nvlink_errors_total|malformed_packet", 206),
+    ("nvlink_errors_total|buffer_overrun", 207),
+    ("nvlink_errors_total|receive", 208),
+    ("nvlink_errors_total|link_integrity", 211),
+    ("nvlink_errors_total|recovery", 215),
+    ("nvlink_errors_total|effective", 219),
+)
+_LINKS_FIELD = 91
+_MAX_LINKS = 36
+
+
+def _per_link(fields: Iterable[tuple[str, int]], links: int) -> list[Field]:
+    return [Field(key, number, 1.0, link) for key, number in fields for link in range(links)]
+
+
+class Board:
+    """Of one GPU within one session."""
+
+    def __init__(self, calls: Calls, collectors: frozenset[str], more_fields: Iterable[Field] = ()) -> None:
+        self._calls, self._collectors = calls, collectors
+        self._fast = Fields(calls, [*more_fields, *self._chosen(_FAST)])
+        self._slow = Fields(calls, self._chosen(_SLOW))
+        self._links: int | None = None
+        self._fifth: Fields | None = None
+        self._fifth_errors: Fields | None = None
+        self._rare: dict[str, float] = {}
+
+    def _chosen(self, table: dict[str, tuple[Field, ...]]) -> list[Field]:
+        return [field for name, fields in table.items() if name in self._collectors for field in fields]
+
+    def read(self, values: dict[str, float], slowly: bool) -> None:
+        """Adds to the values. slowly: the slow lane's turn too. Raises: Lost, DriverLost."""
+        values |= self._fast.read()
+        if "temperatures" in self._collectors:
+            self._read_temperatures(values)
+        if "clocks" in self._collectors:
+            self._read_clocks(values)
+        if "throttling" in self._collectors:
+            self._read_reasons(values)
+        if slowly:
+            self._rare = {}
+            self._read_rare(self._rare, values)
+        if self._fifth:
+            values |= self._fifth.read()
+        values |= self._rare
+
+    def _read_temperatures(self, values: dict[str, float]) -> None:
+        core = self._calls.ask("nvmlDeviceGetTemperatureV", 0)
+        if core is None:
+            core = self._calls.ask("nvmlDeviceGetTemperature", 0)
+        if core is not None:
+            values["temperature_celsius|core"] = float(core)
+        if (margin := self._calls.ask("nvmlDeviceGetMarginTemperature")) is not None:
+            values["temperature_margin_celsius"] = float(margin)
+        if (fan := self._calls.ask("nvmlDeviceGetFanSpeed")) is not None:
+            values["fan_ratio"] = fan / 100
+
+    def _read_clocks(self, values: dict[str, float]) -> None:
+        for name, kind in _CLOCKS:
+            if (clock := self._calls.ask("nvmlDeviceGetClockInfo", kind)) is not None:
+                values[f"clock_hertz|{name}"] = clock * _MHZ
+        state = self._calls.ask("nvmlDeviceGetPerformanceState")
+        if state is not None and 0 <= state <= 15:
+            values["pstate"] = float(state)
+
+    def _read_reasons(self, values: dict[str, float]) -> None:
+        reasons = self._calls.ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if reasons is None:
+            reasons = self._calls.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        if reasons is not None:
+            values |= {f"throttle_active|{name}": float(bool(reasons & bit)) for name, bit in REASONS.items()}
+
+    def _read_rare(self, rare: dict[str, float], fast: dict[str, float]) -> None:
+        rare |= self._slow.read()
+        if "clocks" in self._collectors:
+            for name, kind in _CLOCKS:
+                if (clock := self._calls.ask("nvmlDeviceGetMaxClockInfo", kind)) is not None:
+                    rare[f"clock_max_hertz|{name}"] = clock * _MHZ
+        if "limits" in self._collectors:
+            self._read_limits(rare)
+        if "temperatures" in self._collectors:
+            for kind, name in enumerate(("shutdown", "slowdown", "memory_max", "gpu_max")):
+                if (celsius := self._calls.ask("nvmlDeviceGetTemperatureThreshold", kind)) is not None:
+                    rare[f"temperature_limit_celsius|{name}"] = float(celsius)
+        if "pcie" in self._collectors:
+            self._read_pcie(rare)
+        if "nvlink" in self._collectors:
+            self._read_nvlink(rare, fast)
+        if "ecc" in self._collectors:
+            self._read_memory_errors(rare)
+
+    def _read_limits(self, rare: dict[str, float]) -> None:
+        told = {
+            "enforced": self._calls.ask("nvmlDeviceGetEnforcedPowerLimit"),
+            "default": self._calls.ask("nvmlDeviceGetPowerManagementDefaultLimit"),
+        }
+        if (bounds := self._calls.ask("nvmlDeviceGetPowerManagementLimitConstraints")) is not None:
+            told["min"], told["max"] = bounds
+        rare |= {f"power_limit_watts|{kind}": value / 1000 for kind, value in told.items() if value is not None}
+
+    def _read_pcie(self, rare: dict[str, float]) -> None:
+        told = {
+            "pcie_replays_total": "nvmlDeviceGetPcieReplayCounter",
+            "pcie_link_generation|current": "nvmlDeviceGetCurrPcieLinkGeneration",
+            "pcie_link_generation|max": "nvmlDeviceGetMaxPcieLinkGeneration",
+            "pcie_link_width|current": "nvmlDeviceGetCurrPcieLinkWidth",
+            "pcie_link_width|max": "nvmlDeviceGetMaxPcieLinkWidth",
+        }
+        for key, call in told.items():
+            if (value := self._calls.ask(call)) is not None:
+                rare[key] = float(value)
+
+    def _read_nvlink(self, rare: dict[str, float], fast: dict[str, float]) -> None:
+        if self._links is None:
+            count = Fields(self._calls, [Field("links", _LINKS_FIELD)]).read().get("links")
+            self._links = 0 if count is None else min(int(count), _MAX_LINKS)
+            if self._links and "nvlink_bytes_total|tx" not in fast:  # NVLink 5 counts link by link
+                self._fifth = Fields(self._calls, _per_link(_NVLINK5_BYTES, self._links))
+                self._fifth_errors = Fields(self._calls, _per_link(_NVLINK5_ERRORS, self._links))
+        if not self._links:
+            return
+        states = [self._calls.ask("nvmlDeviceGetNvLinkState", link) for link in range(self._links)]
+        if any(state is not None for state in states):
+            rare["nvlink_links_active"] = float(sum(state == 1 for state in states))
+        if self._fifth_errors:
+            rare |= self._fifth_errors.read()
+
+    def _read_memory_errors(self, rare: dict[str, float]) -> None:
+        for type_number, type_name in enumerate(("corrected", "uncorrected")):
+            for scope_number, scope in enumerate(("volatile", "aggregate")):
+                if (errors := self._calls.ask("nvmlDeviceGetTotalEccErrors", type_number, scope_number)) is not None:
+                    rare[f"ecc_errors_total|{type_name}|{scope}"] = float(errors)
+        if (rows := self._calls.ask("nvmlDeviceGetRemappedRows")) is not None:
+            rare["remapped_rows|correctable"], rare["remapped_rows|uncorrectable"] = float(rows[0]), float(rows[1])
+            rare["row_remap_pending"], rare["row_remap_failed"] = float(bool(rows[2])), float(bool(rows[3]))
+        if (pending := self._calls.ask("nvmlDeviceGetRetiredPagesPendingStatus")) is not None:
+            rare["retired_pages_pending"] = float(bool(pending))

@@ -1,0 +1,86 @@
+"""One GPU within one session: its identity, and a reading at each poll. Called by `poller`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..frames import GpuReading
+from .board import Board
+from .calls import Calls, Lost, Refused, code_name
+from .gpm import Gpm
+from .load import POWER_FIELDS, Load
+from .mig import MigDevices
+from .processes import Processes
+
+SLOW_EVERY = 15
+"""Polls between two turns of the slow lane; the GPUs take theirs one after another."""
+_VITAL = ("busy_ratio", "memory_used_bytes", "power_watts", "energy_joules_total", "temperature_celsius|core")
+
+
+class Device:
+    """Raises: Lost, DriverLost (of all methods and the constructor)."""
+
+    def __init__(
+        self,
+        index: int,
+        handle: Any,
+        refused: Refused,
+        collectors: frozenset[str],
+        *,
+        seen_us: int,
+        all_pids: bool,
+    ) -> None:
+        self.index, self.handle = index, handle
+        self._calls = Calls(handle, refused)
+        uuid = self._calls.ask("nvmlDeviceGetUUID")
+        if not uuid:
+            raise Lost(code_name(self._calls.take_failure()))
+        self.uuid: str = uuid
+        self._board = Board(self._calls, collectors, POWER_FIELDS)
+        self._load = Load(self._calls, seen_us)
+        self._processes = Processes(self._calls, seen_us, all_pids) if "processes" in collectors else None
+        self._gpm = Gpm(self._calls) if "gpm" in collectors else None
+        self._mig = MigDevices(self._calls, self._gpm)
+        self._mig_told = "mig" in collectors
+        self._info = self._read_info()
+        self._polls = 0
+
+    def read(self, now_s: float) -> GpuReading:
+        """now_s: of a monotonic clock."""
+        values: dict[str, float] = {}
+        self._calls.take_failure()
+        self._board.read(values, slowly=self._polls == 0 or (self._polls + self.index) % SLOW_EVERY == 0)
+        self._polls += 1
+        self._load.read(values)
+        failure = self._calls.take_failure()
+        if failure and not any(key in values for key in _VITAL):
+            raise Lost(code_name(failure))
+        running = self._processes.read() if self._processes else None
+        if running is not None:
+            values["processes"] = float(len(running))
+        if self._gpm:
+            values |= self._gpm.read(now_s)
+        self._mig.read_mode()
+        devices = self._mig.read(now_s, running) if self._mig_told else ()
+        info = {
+            **self._info,
+            "mig": self._mig.mode,
+            "power_source": "counter" if "energy_joules_total" in values else "integral",
+        }
+        processes = None if running is None else tuple(one.process for one in running)
+        return GpuReading(self.index, self.uuid, "", info, values, processes, devices)
+
+    def close(self) -> None:
+        """Give back what the library lent, before the session ends."""
+        if self._gpm:
+            self._gpm.close()
+
+    def _read_info(self) -> dict[str, str]:
+        info = {"model": self._calls.ask("nvmlDeviceGetName") or ""}
+        if (pci := self._calls.ask("nvmlDeviceGetPciInfo_v3")) is not None:
+            info["pci_bus_id"] = pci.busId
+        if (capability := self._calls.ask("nvmlDeviceGetCudaComputeCapability")) is not None:
+            info["compute_capability"] = f"{capability[0]}.{capability[1]}"
+        if (minor := self._calls.ask("nvmlDeviceGetMinorNumber")) is not None:
+            info["minor"] = str(minor)
+        return info

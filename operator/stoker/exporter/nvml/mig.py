@@ -1,0 +1,106 @@
+"""A GPU's MIG devices: which there are, their memory, activity and processes. Called by `device`.
+
+NVML tells neither power nor throttling nor duty cycle of a MIG device. Activity is that of its GPU instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pynvml
+
+from ..frames import MigReading
+from .calls import Calls
+from .gpm import Gpm
+from .load import read_memory
+from .processes import Running
+
+LIST_EVERY = 5
+"""Polls. One that vanishes is noticed at once."""
+_VALUES = frozenset({"sm_active_ratio", "tensor_active_ratio", "dram_active_ratio"})
+"""Of what GPM tells, the families of `catalogue.MIG`."""
+
+
+@dataclass(slots=True)
+class _Device:
+    calls: Calls
+    uuid: str
+    profile: str
+    slices: int
+    gpu_instance: int
+    compute_instance: int
+
+
+class MigDevices:
+    """Of one GPU within one session."""
+
+    def __init__(self, calls: Calls, gpm: Gpm | None) -> None:
+        self._calls, self._gpm = calls, gpm
+        self._devices: tuple[_Device, ...] = ()
+        self._list_in = 0
+        self.mode = "none"
+        """none (it can't), off, on."""
+
+    def read_mode(self) -> None:
+        """Raises: Lost, DriverLost."""
+        told = self._calls.ask("nvmlDeviceGetMigMode")
+        mode = "none" if told is None else "on" if told[0] else "off"
+        if mode != self.mode:
+            self.mode, self._list_in = mode, 0
+
+    def read(self, now_s: float, running: tuple[Running, ...] | None) -> tuple[MigReading, ...]:
+        """Raises: Lost, DriverLost."""
+        if self.mode != "on":
+            self._devices = ()
+            return ()
+        if self._list_in <= 0:
+            known = {device.uuid for device in self._devices}
+            self._devices = tuple(self._list())
+            self._list_in = LIST_EVERY
+            if self._gpm and known != {device.uuid for device in self._devices}:
+                self._gpm.forget(but=[device.gpu_instance for device in self._devices if device.uuid in known])
+        self._list_in -= 1
+        active: dict[int, dict[str, float]] = {}
+        for instance in {device.gpu_instance for device in self._devices} if self._gpm else ():
+            active[instance] = self._gpm.read(now_s, instance) if self._gpm else {}
+        readings = [self._read_one(device, active.get(device.gpu_instance, {}), running) for device in self._devices]
+        return tuple(reading for reading in readings if reading is not None)
+
+    def _read_one(
+        self, device: _Device, active: dict[str, float], running: tuple[Running, ...] | None
+    ) -> MigReading | None:
+        values = read_memory(device.calls)
+        values.pop("memory_reserved_bytes", None)
+        if not values:
+            self._list_in = 0  # it may be gone
+        values |= {key: value for key, value in active.items() if key in _VALUES}
+        if not values:
+            return None
+        mine = None if running is None else tuple(one.process for one in running if _runs_on(one, device))
+        return MigReading(device.uuid, device.profile, device.slices, values, mine, device.gpu_instance)
+
+    def _list(self) -> Iterable[_Device]:
+        known = {device.uuid: device for device in self._devices}
+        for index in range(self._calls.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
+            try:
+                handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(self._calls.handle, index)
+            except pynvml.NVMLError as error:  # NOT_FOUND: there are fewer
+                self._calls.judge("nvmlDeviceGetMigDeviceHandleByIndex", error.value)
+                continue
+            calls = Calls(handle, self._calls.refused)
+            uuid, name = calls.ask("nvmlDeviceGetUUID"), calls.ask("nvmlDeviceGetName") or ""
+            size = calls.ask("nvmlDeviceGetAttributes_v2")
+            gpu_instance = calls.ask("nvmlDeviceGetGpuInstanceId")
+            if not uuid or size is None or gpu_instance is None:
+                continue
+            if uuid in known:
+                calls = known[uuid].calls
+                calls.handle = handle
+            slices = size.computeInstanceSliceCount or size.gpuInstanceSliceCount
+            compute_instance = calls.ask("nvmlDeviceGetComputeInstanceId") or 0
+            yield _Device(calls, uuid, name.partition(" MIG ")[2], slices, gpu_instance, compute_instance)
+
+
+def _runs_on(running: Running, device: _Device) -> bool:
+    return (running.gpu_instance, running.compute_instance) == (device.gpu_instance, device.compute_instance)

@@ -1,0 +1,76 @@
+"""Compute processes of one GPU, with their share of SM time. Called by `device`.
+
+In a container with a pid namespace of its own NVML leaves other namespaces' processes out: an empty list then says
+nothing, and is told as None (not visible), never as "no process".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..frames import Process
+from .calls import Calls
+
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""Source: include/linux/proc_ns.h (PROC_PID_INIT_INO)."""
+NO_INSTANCE = 0xFFFFFFFF
+
+
+def sees_all_pids() -> bool:
+    """Whether this process is in the machine's first pid namespace."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+class Running(NamedTuple):
+    process: Process
+    gpu_instance: int
+    compute_instance: int
+    """NO_INSTANCE on a GPU that is not split."""
+
+
+class Processes:
+    """Of one GPU within one session."""
+
+    def __init__(self, calls: Calls, seen_us: int, all_visible: bool) -> None:
+        self._calls, self._seen_us, self._all_visible = calls, seen_us, all_visible
+
+    def read(self) -> tuple[Running, ...] | None:
+        """None: can't be seen. Raises: Lost, DriverLost."""
+        told = self._calls.ask("nvmlDeviceGetComputeRunningProcesses_v3")
+        if told is None or (not told and not self._all_visible):
+            return None
+        shares = self._shares() if told else {}
+        return tuple(
+            Running(Process(one.pid, one.usedGpuMemory, shares.get(one.pid)), one.gpuInstanceId, one.computeInstanceId)
+            for one in told
+        )
+
+    def _shares(self) -> _Shares:
+        """Pid → share of SM time since the poll before."""
+        samples: Iterable[Any] = self._calls.ask("nvmlDeviceGetProcessUtilization", self._seen_us, about="") or ()
+        # A sample may come twice, and tell more than 100 %.
+        percents = {(one.timeStamp, one.pid): min(one.smUtil, 100) for one in samples if one.timeStamp > self._seen_us}
+        moments = {moment for moment, _ in percents}
+        if not moments:
+            return _Shares()
+        self._seen_us = max(moments)
+        shares = _Shares(told=True)
+        for (_, pid), percent in percents.items():
+            shares[pid] = shares.get(pid, 0.0) + percent / 100 / len(moments)
+        return shares
+
+
+class _Shares(dict[int, float]):
+    """A sample names only processes that did something: of the others it tells 0, where it tells anything."""
+
+    def __init__(self, told: bool = False) -> None:
+        super().__init__()
+        self._told = told
+
+    def get(self, pid: int, otherwise: Any = None) -> Any:
+        return super().get(pid, 0.0 if self._told else otherwise)
