@@ -118,6 +118,9 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    """The number at `at`, and where it ends."""
+    if at < len(data) and (first := data[at]) < 0x80:
+        return first, at + 1  # nearly all of them
     value = 0
     for place, byte in enumerate(data[at : at + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * place)
