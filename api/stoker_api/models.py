@@ -187,6 +187,8 @@ class PodOwner(StatusModel):
     job_name: str = ""
     attempt: int = 0
     worker: int = 0
+    ended: bool = False
+    """It holds nothing any more; kubelets before 1.34 list its devices nevertheless."""
 
 
 class OwnersFound(StatusModel):

@@ -106,7 +106,7 @@ async def report_owners(request: Request) -> Response:
         key = Key(pod_name.namespace, pod_name.name)
         pod = deps.pods.get(key)
         if pod is not None and pod.spec.node_name == node:
-            owner = PodOwner(namespace=key.namespace, name=key.name, pod_uid=pod.uid)
+            owner = PodOwner(namespace=key.namespace, name=key.name, pod_uid=pod.uid, ended=pod.ended)
             said = owner_of(pod)
             job = None if said is None else deps.jobs.by_uid(said.job_uid)
             # A pod may say what it likes of itself: it is a worker of a job of its own project, or of none.
