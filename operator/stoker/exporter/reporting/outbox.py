@@ -17,9 +17,11 @@ MAX_WAITING_RECEIPTS = 8192
 """About 6 MB: the api may be away for 17 h of one-minute jobs on 8 GPUs."""
 MAX_WAITING_EVENTS = 1000
 KEEP_FINAL_S = 30 * 86_400.0
-MAX_BATCH = 2048
+MAX_RECEIPTS = 2048
+MAX_EVENTS = 256
+"""In one post, as the api takes them."""
 MAX_BATCH_BYTES = 900_000
-"""The api takes bodies of 1 MiB."""
+"""Of them too, to leave room on slow lines."""
 
 Key = tuple[str, ...]
 
@@ -84,7 +86,7 @@ class Receipts:
 
     def batch(self) -> list[Item]:
         """What to send next: final ones first."""
-        return within_bounds(sorted(self._waiting.values(), key=lambda item: not item.final))
+        return within_bounds(sorted(self._waiting.values(), key=lambda item: not item.final), MAX_RECEIPTS)
 
     def settle(self, item: Item) -> None:
         """The api has it, or will never take it. A newer one may wait by now."""
@@ -120,7 +122,7 @@ class Events:
             self.dropped += 1
 
     def batch(self) -> list[Item]:
-        return within_bounds(self._waiting.values())
+        return within_bounds(self._waiting.values(), MAX_EVENTS)
 
     def settle(self, item: Item) -> None:
         """The api has it, or will never take it."""
@@ -130,13 +132,13 @@ class Events:
         return list(self._waiting.values())
 
 
-def within_bounds(items: Iterable[Item]) -> list[Item]:
+def within_bounds(items: Iterable[Item], count: int) -> list[Item]:
     """The first that fit one post; at least one."""
     batch: list[Item] = []
     size = 0
     for item in items:
         size += len(item.text) + 1
-        if batch and (size > MAX_BATCH_BYTES or len(batch) >= MAX_BATCH):
+        if batch and (size > MAX_BATCH_BYTES or len(batch) >= count):
             break
         batch.append(item)
     return batch

@@ -31,6 +31,8 @@ EVENTS_PATH = "/v1/report/gpu-events"
 EVERY_S = 30.0
 GATHER_S = 0.5
 """The GPUs of a worker end together."""
+MAX_TEXT_CHARS, MAX_OWNERS = 1024, 64
+"""Of an event, as the api takes them."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 1.0, 60.0
 
 log = logging.getLogger(__name__)
@@ -105,8 +107,8 @@ class Reporter:
                 "index": event.index,
                 "kind": event.kind,
                 "code": event.code,
-                "text": event.text,
-                "owners": list(jobs.values()),
+                "text": event.text[:MAX_TEXT_CHARS],
+                "owners": list(jobs.values())[:MAX_OWNERS],
             }
         )
         with self._changed:
@@ -226,5 +228,7 @@ class Reporter:
 
 def _longer(pause_s: float, asked_s: float, rand: Callable[[], float] = random.random) -> float:
     """The next pause: doubled, and spread over ± 20 %, so that nodes don't come back together."""
-    base_s = min(PAUSE_MAX_S, max(PAUSE_FIRST_S, 2 * pause_s))
+    base_s = min(PAUSE_MAX_S, max(MAX_TEXT_CHARS, MAX_OWNERS = 1024, 64
+"""Of an event, as the api takes them."""
+PAUSE_FIRST_S, 2 * pause_s))
     return max(asked_s, base_s) * (0.8 + 0.4 * rand())
