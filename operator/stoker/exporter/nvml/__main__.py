@@ -15,8 +15,9 @@ import sys
 import threading
 import time
 
-from ..catalogue import COLLECTORS
-from ..frames import Said, Trouble
+from stoker.exporter.catalogue import COLLECTORS
+from stoker.exporter.frames import Said, Trouble
+
 from .poller import BeginAnew, Choice, Poller
 from .processes import sees_all_pids
 
@@ -26,7 +27,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """SIGKILL when the thread of the parent that spawned us ends (prctl(2)). Where that can't be had the pipe must do."""
+    """SIGKILL when the thread of the parent that spawned us ends (prctl(2)); else the pipe must do."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 

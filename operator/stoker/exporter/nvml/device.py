@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..frames import GpuReading
+from stoker.exporter.frames import GpuReading
+
 from .board import Board
 from .calls import Calls, Lost, Refused, code_name
 from .gpm import Gpm

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import pynvml
 
-from ..frames import MigReading
+from stoker.exporter.frames import MigReading
+
 from .calls import Calls
 from .gpm import Gpm
 from .load import read_memory

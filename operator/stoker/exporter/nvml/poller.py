@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..frames import Frame, GpuEvent, GpuReading, Trouble
+from stoker.exporter.frames import Frame, GpuEvent, GpuReading, Trouble
+
 from .calls import DriverLost, Lost, Refused
 from .session import Session
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..frames import Process
+from stoker.exporter.frames import Process
+
 from .calls import Calls
 
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC

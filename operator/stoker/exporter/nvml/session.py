@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pynvml
 
-from ..frames import GpuEvent
+from stoker.exporter.frames import GpuEvent
+
 from .calls import DriverLost, Lost, Refused, code_name
 from .device import Device
 from .xids import Xids

@@ -13,7 +13,8 @@ from typing import Any
 
 import pynvml
 
-from ..frames import GpuEvent
+from stoker.exporter.frames import GpuEvent
+
 from .calls import ABSENT, NOTHING_NEW, Refused
 from .device import Device
 
