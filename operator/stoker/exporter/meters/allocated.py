@@ -55,10 +55,11 @@ class Allocated:
             self._places = places
             self._apply(now)
 
-    def told(self, allocation: Allocation, now: Moment) -> None:
+    def told(self, allocation: Allocation, now: Moment) -> bool:
+        """Whether a hold ended by that."""
         self._allocation = allocation
         self._places |= {uuid: (uuid, 1.0) for uuid in self._ledger.accounts}
-        self._apply(now)
+        return self._apply(now)
 
     def age(self, now: Moment) -> None:
         """Forget what is too old: an allocation that nobody renews, holds that ended long ago."""
@@ -83,20 +84,21 @@ class Allocated:
         shares = tuple(Share(hold.uuid, hold.owner, self._of_device(hold), hold.method) for hold in told)
         return View(not self.doubtful(gpu), shares, told)
 
-    def _apply(self, now: Moment) -> None:
+    def _apply(self, now: Moment) -> bool:
         allocation = self._allocation
         self._known = allocation is not None and allocation.known
         holdings = allocation.holdings if allocation is not None and self._known else ()
         in_doubt = allocation.doubtful if allocation is not None else ()
         self._doubtful = frozenset(self._places.get(uuid, (uuid, 0.0))[0] for uuid in in_doubt)
         holding_on = {id(hold) for hold in (self._hold(holding, now) for holding in holdings) if hold is not None}
-        for hold in self._ledger.holds:
-            if hold.ended_ns is None and id(hold) not in holding_on:
-                if self.doubtful(hold.gpu):
-                    hold.told = False
-                else:
-                    hold.end(now.mono_ns)
+        gone = [hold for hold in self._ledger.holds if hold.ended_ns is None and id(hold) not in holding_on]
+        ended = [hold for hold in gone if not self.doubtful(hold.gpu)]
+        for hold in gone:
+            hold.told = False
+        for hold in ended:
+            hold.end(now.mono_ns)
         self._sort()
+        return bool(ended)
 
     def _hold(self, holding: Holding, now: Moment) -> Hold | None:
         """The hold that this holding goes on with or begins. None: on a device that was never seen."""

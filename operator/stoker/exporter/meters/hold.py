@@ -133,9 +133,13 @@ class Hold:
         if (total := values.get("memory_total_bytes")) is not None:
             self.memory_total_bytes = int(total)
 
-    def receipt(self, ledger: str, node: str, model: str) -> Receipt:
-        """The next one; its number is the time, so that it rises even where the newest state was lost in a crash."""
+    def count_on(self) -> int:
+        """The next receipt's number: the time in ms, so that it rises even over state that a crash has lost."""
         self.seq = max(self.seq + 1, int(self.at * 1000))
+        return self.seq
+
+    def receipt(self, ledger: str, node: str, model: str) -> Receipt:
+        """As it is now, with the number of the one before."""
         ratios = {name: self.ratio_ns[name] / NS if name in self.ratio_ns else None for name in _RATIOS}
         return Receipt(
             ledger=ledger,

@@ -6,6 +6,7 @@ Not thread-safe: one thread owns it. Reads no clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from stoker.exporter.frames import Frame, GpuEvent, GpuReading
 from stoker.exporter.owners import Allocation, Owner
@@ -50,6 +51,7 @@ class NodeMeters:
         self._refused_before: dict[str, int] = {}
         self._polls = 0
         self._success_at: float | None = None
+        self._receipts: dict[tuple[str, str, int, int], Receipt] = {}
         self._simulate([f"SIM-{number}" for number in range(simulated_gpus)], now)
 
     def frame(self, frame: Frame) -> None:
@@ -90,11 +92,11 @@ class NodeMeters:
             mine[f"xid_errors_total|{event.code}"] = mine.get(f"xid_errors_total|{event.code}", 0.0) + 1
             mine[f"xid_last_timestamp_seconds|{event.code}"] = event.at
 
-    def allocation(self, allocation: Allocation, now: Moment) -> None:
-        """Who holds what from now on; time up to now is its former holders'."""
+    def allocation(self, allocation: Allocation, now: Moment) -> bool:
+        """Who holds what from now on; time up to now is its former holders'. Returns whether somebody's hold ended."""
         self.tick(now)
         self._simulate(allocation.simulated, now)
-        self._allocated.told(allocation, now)
+        return self._allocated.told(allocation, now)
 
     def tick(self, now: Moment) -> None:
         """Account what can't be observed: silent, lost and simulated GPUs. At least once an interval."""
@@ -134,13 +136,21 @@ class NodeMeters:
         return Books(shown, tuple(jobs))
 
     def receipts(self) -> tuple[Receipt, ...]:
-        """The newest of every job's hold; the caller sends them once the ledger that holds them is on disk."""
-        node, accounts = self.ledger.node, self.ledger.accounts
-        return tuple(
-            hold.receipt(self.ledger.id, node, accounts[hold.gpu].model)
-            for hold in self.ledger.holds
-            if hold.owner.job_uid
-        )
+        """The newest of every job's hold; the caller sends them once the ledger that holds them is on disk.
+
+        One that has not changed keeps its number.
+        """
+        accounts, before = self.ledger.accounts, self._receipts
+        self._receipts = {}
+        for hold in self.ledger.holds:
+            if not hold.owner.job_uid:
+                continue
+            receipt = hold.receipt(self.ledger.id, self.ledger.node, accounts[hold.gpu].model)
+            key = (hold.uuid, receipt.job_uid, receipt.attempt, receipt.worker)
+            if receipt != before.get(key):
+                receipt = replace(receipt, seq=hold.count_on())
+            self._receipts[key] = receipt
+        return tuple(self._receipts.values())
 
     def told(self, now: Moment) -> dict[str, float]:
         """Values of `catalogue.EXPORTER` that the meters know."""
