@@ -228,7 +228,5 @@ class Reporter:
 
 def _longer(pause_s: float, asked_s: float, rand: Callable[[], float] = random.random) -> float:
     """The next pause: doubled, and spread over ± 20 %, so that nodes don't come back together."""
-    base_s = min(PAUSE_MAX_S, max(MAX_TEXT_CHARS, MAX_OWNERS = 1024, 64
-"""Of an event, as the api takes them."""
-PAUSE_FIRST_S, 2 * pause_s))
+    base_s = min(PAUSE_MAX_S, max(PAUSE_FIRST_S, 2 * pause_s))
     return max(asked_s, base_s) * (0.8 + 0.4 * rand())
