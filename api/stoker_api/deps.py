@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.registry import Collector
@@ -26,10 +27,11 @@ from stoker.store.port import Store
 
 from .code.store import CodeStore
 from .identity import Identity
-from .ports import LogSource, SessionCaller
+from .ports import LogSource, Scraping, SessionCaller
 from .sessions.registry import SessionSettings
 from .streams.job_events import EVENTS_BY_OBJECT
 from .streams.sse import StreamSettings
+from .usage.idle import IdleRule
 from .usage.prices import Prices
 from .usage.store import UsageStore
 
@@ -62,9 +64,15 @@ class Deps:
     calls: SessionCaller | None = None
     """How a worker is told of a session; None: it asks."""
     sessions: SessionSettings = field(default_factory=SessionSettings)
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    """What this server writes to, by the name under which metrics tell how full it is."""
     usage: UsageStore | None = None
     """What jobs have had of GPUs; None: this server keeps none."""
     prices: Prices = field(default_factory=Prices)
+    idle: IdleRule = field(default_factory=IdleRule)
+    """For jobs that say nothing themselves."""
+    scraping: Scraping | None = None
+    """Where metrics are served; None: where pods say so."""
 
     @property
     def caches(self) -> tuple[WatchCache[Any], ...]:
@@ -97,8 +105,11 @@ def make_deps(
     streams: StreamSettings | None = None,
     calls: SessionCaller | None = None,
     sessions: SessionSettings | None = None,
+    folders: Mapping[str, Path] | None = None,
     usage: UsageStore | None = None,
     prices: Prices | None = None,
+    idle: IdleRule | None = None,
+    scraping: Scraping | None = None,
 ) -> Deps:
     """Deps over any store; the caches that are not given are made."""
     return Deps(
@@ -119,8 +130,11 @@ def make_deps(
         streams=streams or StreamSettings(),
         calls=calls,
         sessions=sessions or SessionSettings(),
+        folders=folders or {},
         usage=usage,
         prices=prices or Prices(),
+        idle=idle or IdleRule(),
+        scraping=scraping,
     )
 
 

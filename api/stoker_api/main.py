@@ -29,6 +29,7 @@ from stoker.kube.pod_logs import PodLogs
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
 from stoker.spec.job import JOBS
+from stoker.spec.job_parts import IdleAction
 from stoker.spec.others import OTHER_PODS
 from stoker.spec.pod import PODS, Pod
 from stoker.spec.quantity import format_duration, parse_duration
@@ -45,6 +46,7 @@ from .code.store import CodeStore
 from .deps import Deps, make_deps
 from .serve import BindError, bind, serve
 from .tls import Certificate
+from .usage.idle import IdleRule
 from .usage.prices import CURRENCY, Prices
 from .usage.store import KEEP_S as USAGE_KEEP_S
 from .usage.store import NewerFile, UsageStore, UsageUnavailable
@@ -79,6 +81,8 @@ class Options:
     usage_keep: float = USAGE_KEEP_S
     gpu_prices: tuple[str, ...] = ()
     currency: str = CURRENCY
+    idle_after: float = 1800.0
+    idle_action: str = IdleAction.NOTIFY.value
 
 
 def _keep_s(_context: click.Context, _option: click.Parameter, text: str) -> float:
@@ -95,6 +99,14 @@ def _duration_s(_context: click.Context, _option: click.Parameter, text: str) ->
         return parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def _minute_s(_context: click.Context, _option: click.Parameter, text: str) -> float:
+    """Units: seconds."""
+    after_s = _duration_s(_context, _option, text)
+    if after_s < 60:
+        raise click.BadParameter("must be a minute at least: exporters report every few seconds")
+    return after_s
 
 
 def _accounts(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -140,6 +152,18 @@ class _CannotStart(Exception):
     help="What an hour of a GPU costs whose model has MODEL in its name (`*`: any). Repeatable.",
 )
 @click.option("--currency", default=CURRENCY, help="Of the prices: three letters.")
+@click.option(
+    "--idle-after",
+    default="30m",
+    callback=_minute_s,
+    help="A running job whose GPUs are all idle for so long is idle, unless it says otherwise (spec.idle).",
+)
+@click.option(
+    "--idle-action",
+    type=click.Choice([action.value for action in IdleAction]),
+    default=IdleAction.NOTIFY.value,
+    help="What follows: an event on the job, that and suspend, or nothing.",
+)
 @click.option("--allow-host", "allow_hosts", multiple=True, help="A name people and workers call this server by.")
 @click.option(
     "--audience", "audiences", multiple=True, help="What people's tokens must be for. Absent: the API server."
@@ -200,8 +224,10 @@ async def _serve(
             runtimes=WatchCache(store, RUNTIMES, clock=clock),
             other_pods=WatchCache(store, OTHER_PODS, clock=clock),
             hosts=_names(options),
+            folders={"data": options.data},
             usage=usage,
             prices=prices,
+            idle=IdleRule(options.idle_after, IdleAction(options.idle_action)),
         )
         async with asyncio.TaskGroup() as tasks:
             parts = [tasks.create_task(cache.run()) for cache in deps.caches]

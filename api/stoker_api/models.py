@@ -5,6 +5,7 @@ Routes write bytes; tests hold these models against what they write.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -15,7 +16,7 @@ from stoker.spec.meta import SpecModel, StatusModel
 from stoker.spec.node import GPUNode
 from stoker.spec.queue import Queue, QueueSpec
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
-from stoker.spec.usage import MAX_RECEIPTS
+from stoker.spec.usage import MAX_RECEIPTS, JobUsage
 from stoker.spec.worker import MAX_UNIX_S, Progress
 
 _NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -128,8 +129,20 @@ class StopWord(StatusModel):
     """For the worker's log."""
 
 
+class StallWord(StatusModel):
+    """The worker's gang makes no progress: it is to save its stacks now, and to end its ranks then."""
+
+    in_s: float
+    """Seconds from now until the whole gang's ranks are ended."""
+    why: str
+    """For the worker's log and exit record."""
+
+
 class AliveWord(StopWord):
     """The answer to `POST /v1/report/alive`."""
+
+    stalled: StallWord | None = None
+    """Absent: it is not."""
 
     sessions: tuple[str, ...] = ()
     """Somebody waits for this worker in these sessions (`/v1/report/sessions/{id}`); absent: nobody."""
@@ -234,10 +247,123 @@ class GpuEventsTaken(StatusModel):
     taken: int
 
 
+class HintShown(StatusModel):
+    """What to ask for instead."""
+
+    code: str
+    """UnusedGpus, Idle, Compute, Memory."""
+    text: str
+    """For people."""
+
+
+class UsageRow(StatusModel):
+    """GPU time summed. What it is the sum of stands in the fields that `by` named. Absent: not known, never 0."""
+
+    user: str | None = None
+    queue: str | None = None
+    project: str | None = None
+    job: str | None = None
+    job_uid: str | None = None
+    model: str | None = None
+    day: str | None = None
+    hour: str | None = None
+    """Its begin, UTC."""
+    simulated: bool
+    """Of slots of `--virtual-gpus`; never summed with devices."""
+    jobs: int
+    gpu_hours: float
+    busy_hours: float | None = None
+    """A kernel ran."""
+    sm_active_hours: float | None = None
+    tensor_active_hours: float | None = None
+    idle_hours: dict[str, float]
+    """By class."""
+    unobserved_hours: float
+    """About which nothing is known; never counted as idle."""
+    energy_kwh: float | None = None
+    """Of the GPUs alone."""
+    cost: float | None = None
+    """Absent: no price is set for these GPUs."""
+    unpriced_hours: float
+    """Of gpuHours: of devices without a price."""
+    efficiency: float | None = None
+    """SM activity per observed GPU-hour, of GPUs that tell it."""
+
+
+class UsageAnswer(StatusModel):
+    since: datetime
+    until: datetime
+    """Whole hours from `since` to before `until`."""
+    by: tuple[str, ...]
+    currency: str | None = None
+    """Absent: no prices are set."""
+    rows: tuple[UsageRow, ...]
+    totals: tuple[UsageRow, ...]
+    """Over all, those rows that were left out among them; devices and simulated GPUs apart."""
+    truncated: bool
+    """There are more rows than `limit`."""
+    hints: tuple[HintShown, ...] = ()
+    """Of the queue, if one was asked for."""
+
+
+class AttemptUsage(StatusModel):
+    attempt: int
+    usage: JobUsage
+
+
+class GpuUsage(StatusModel):
+    """One GPU of one worker in one attempt."""
+
+    attempt: int
+    worker: int
+    node: str
+    uuid: str
+    model: str
+    method: str
+    """How the worker's share came about: exclusive, even, sm_share, mig_slices."""
+    begin_at: datetime
+    usage: JobUsage
+
+
+class JobUsageShown(StatusModel):
+    """What one job has had of GPUs."""
+
+    project: str
+    job: str
+    job_uid: str
+    queue: str
+    user: str
+    deleted: bool
+    """The job itself is gone."""
+    usage: JobUsage
+    efficiency: float | None = None
+    """SM activity per observed GPU-second. Absent: the GPUs don't tell."""
+    cost: float | None = None
+    """Absent: no price is set for these GPUs."""
+    unpriced_hours: float = 0.0
+    currency: str | None = None
+    attempts: tuple[AttemptUsage, ...] = ()
+    gpus: tuple[GpuUsage, ...] = ()
+    truncated: bool = False
+    """There are more GPUs; `?attempt=` shows those of one attempt."""
+    hints: tuple[HintShown, ...] = ()
+    note: str = ""
+    """Why there is nothing, if there is nothing."""
+
+
 class WhoAmI(StatusModel):
     name: str
     role: str
     projects: tuple[str, ...]
+
+
+class ScrapeTargetGroup(StatusModel):
+    """One target, as Prometheus' HTTP service discovery has it."""
+
+    targets: tuple[str, ...]
+    """host:port"""
+    labels: dict[str, str]
+    """Of workers: job (stoker-workers), project, job_name, job_uid, attempt, worker, queue."""
 
 
 class Version(StatusModel):

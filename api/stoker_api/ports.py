@@ -5,13 +5,16 @@ Never names an implementation: `deps.py` picks them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
+from stoker.spec.pod import Pod
 from stoker.spec.reasons import Blocker, Explanation
+from stoker.spec.usage import GpuReceipt
 
 
 class LogPart(Protocol):
@@ -75,6 +78,38 @@ class SessionCaller(Protocol):
 
     async def withdraw(self, pod_uid: str, session_id: str) -> None:
         """It has come, or is not to come any more. Raises: OSError."""
+        ...
+
+
+class IdleView(Protocol):
+    """What exporters' receipts say of a job's GPUs (`usage/board.py`)."""
+
+    def idle_since(self, uid: str, at: datetime) -> datetime | None:
+        """Since when all GPUs of the running attempt are idle; None: they are not, or it can't be told."""
+        ...
+
+    def receipts(self, uid: str) -> list[GpuReceipt]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapeTarget:
+    """Something that serves /metrics."""
+
+    address: str
+    """host:port"""
+    labels: Mapping[str, str]
+    """As Prometheus is to have them; `job` and `instance` replace its own."""
+
+
+class Scraping(Protocol):
+    """Where metrics are served, as far as this api can tell."""
+
+    def servers(self) -> Sequence[ScrapeTarget]:
+        """Of Stoker's own processes."""
+        ...
+
+    def worker(self, pod: Pod) -> str | None:
+        """host:port of a worker that runs; None: it serves none now."""
         ...
 
 

@@ -7,8 +7,11 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi.requests import HTTPConnection
+
+from stoker.store.cache import WatchCache
 
 from .code.keeper import keep_tidy
 from .deps import Deps
@@ -17,19 +20,23 @@ from .jobs.change import Changer
 from .jobs.checks import Checks
 from .jobs.index import JobIndex
 from .jobs.progress import ProgressBoard, ProgressWriter
-from .jobs.render import JobRenderer
+from .jobs.progress_metrics import JobProgress
+from .jobs.render import JobRenderer, live
 from .jobs.submit import Submitter
 from .metrics import ApiMetrics, CodeHeld, GpuPrices, QueueCounts
 from .scheduler_feed import SchedulerFeed
 from .sessions.records import SessionRecords
 from .sessions.registry import Sessions
 from .sessions.rendezvous import Rendezvous
+from .startable import Startable
 from .streams.job_events import JobEvents
 from .streams.log_stream import LogStreams
 from .streams.news import News
 from .streams.sse import StreamHub
 from .usage.board import UsageBoard
+from .usage.idle import IdleWatch
 from .usage.intake import UsageIntake
+from .vitals import Vitals
 
 log = logging.getLogger(__name__)
 
@@ -52,17 +59,28 @@ class Services:
     sessions: Sessions
     records: SessionRecords
     rendezvous: Rendezvous
+    startable: Startable
+    vitals: Vitals
     usage_board: UsageBoard
     usage: UsageIntake | None
     """None: this server keeps no usage."""
     gpu_events: GpuEvents
+    idle: IdleWatch
 
     @classmethod
     def build(cls, deps: Deps) -> Services:
         index = JobIndex(deps.jobs)
         usage_board = UsageBoard(deps.jobs.by_uid)
         prices = GpuPrices(deps.prices.of, lambda: _models(deps, usage_board))
-        metrics = ApiMetrics([QueueCounts(index.counts, index.held_gpus), prices, *_code_held(deps), *deps.collectors])
+        startable = Startable(scheduler, deps.queues, deps.clock)
+        vitals = Vitals(_named(deps), deps.folders, startable, deps.clock)
+        metrics.registry.register(vitals)
+        board = ProgressBoard()
+        progress = JobProgress(
+            index.placed, board.newest, usage_board.idle_since, usage_board.__contains__, deps.clock.now
+        )
+        counts = QueueCounts(index.counts, index.held_gpus)
+        metrics = ApiMetrics([counts, prices, progress, *_code_held(deps), *deps.collectors])
         shared = deps.other_pods is not None  # with others: a cluster, where our own pods may outlive their jobs too
         scheduler = SchedulerFeed(
             deps.jobs,
@@ -72,7 +90,6 @@ class Services:
             runtimes=deps.runtimes,
             pods=deps.pods if shared else None,
         )
-        board = ProgressBoard()
         renderer = JobRenderer(board, usage_board, deps.clock)
         news = News(deps.jobs, deps.events, deps.pods)
         sessions = Sessions(deps.jobs, deps.pods, deps.clock, deps.sessions)
@@ -80,6 +97,8 @@ class Services:
         return cls(
             deps=deps,
             metrics=metrics,
+            startable=startable,
+            vitals=vitals,
             index=index,
             scheduler=scheduler,
             board=board,
@@ -104,6 +123,14 @@ class Services:
             usage_board=usage_board,
             usage=None if deps.usage is None else UsageIntake(deps.usage, usage_board, deps.jobs, deps.clock),
             gpu_events=GpuEvents(deps.store),
+            idle=IdleWatch(
+                deps.store,
+                index.placed,
+                lambda job: live(job, board.newest(job), None),
+                usage_board,
+                deps.clock,
+                deps.idle,
+            ),
         )
 
     @property
@@ -114,12 +141,17 @@ class Services:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Background work while the app lives: writing progress, removing old code. Then nothing of it is left."""
-        tasks = [asyncio.create_task(self._keep_writing())]
+        tasks = [
+            asyncio.create_task(self._keep_writing()),
+            asyncio.create_task(self.startable.run()),
+            asyncio.create_task(self.vitals.run()),
+        ]
         if self.deps.code is not None:
             tasks.append(asyncio.create_task(keep_tidy(self.deps.code, self.deps.jobs, self.deps.clock)))
         if self.usage is not None:
             tasks.append(asyncio.create_task(self.usage.run(self.writer.wake)))
             tasks.append(asyncio.create_task(self.usage.store.keep_tidy()))
+            tasks.append(asyncio.create_task(self.idle.run()))
         try:
             yield
         finally:
@@ -140,6 +172,20 @@ class Services:
             except Exception:
                 log.exception("writing progress failed; starting over")
             await self.deps.clock.sleep(1.0)
+
+
+def _named(deps: Deps) -> dict[str, WatchCache[Any]]:
+    """The caches as the operator's metrics name them."""
+    caches = {
+        "TrainingJob": deps.jobs,
+        "Queue": deps.queues,
+        "Node": deps.nodes,
+        "Pod": deps.pods,
+        "Event": deps.events,
+        "TrainingRuntime": deps.runtimes,
+        "OtherPod": deps.other_pods,
+    }
+    return {kind: cache for kind, cache in caches.items() if cache is not None}
 
 
 def _code_held(deps: Deps) -> list[CodeHeld]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from stoker.spec.job import ENDED, JOBS, Phase, TrainingJob
 from stoker.spec.meta import Key
+from stoker.spec.names import ANNOTATION_IDLE_SUSPENDED
 from stoker.store.cache import WatchCache
 from stoker.store.port import Conflict, NotFound, Store
 from stoker_api.etags import matches
@@ -68,7 +69,11 @@ class Changer:
                 if not changes:
                     return job
                 spec = job.spec.model_copy(update=changes)
-                job = await self._store.update(JOBS, job.model_copy(update={"spec": spec}))
+                metadata = job.metadata
+                if changes.get("suspend") is False:
+                    kept = {k: v for k, v in metadata.annotations.items() if k != ANNOTATION_IDLE_SUSPENDED}
+                    metadata = metadata.model_copy(update={"annotations": kept})
+                job = await self._store.update(JOBS, job.model_copy(update={"metadata": metadata, "spec": spec}))
             except Conflict:
                 job = None
                 continue

@@ -134,14 +134,19 @@ class JobIndex:
     def held_gpus(self) -> Counter[str]:
         """GPUs kept after a failure (onFailure.hold), by queue. Cost: a look at each job that has a place."""
         found: Counter[str] = Counter()
-        for bucket, places in self._buckets.items():
-            if bucket.phase not in PLACED:
-                continue
-            for place in places:
-                job = self._jobs.get(Key(place.project, place.name))
-                if job is not None and job.status.held is not None:
-                    found[bucket.queue] += job.spec.total_gpus
+        for job in self.placed():
+            if job.status.held is not None:
+                found[job.spec.queue] += job.spec.total_gpus
         return found
+
+    def placed(self) -> Iterator[TrainingJob]:
+        """The jobs that hold a place. Cost: a look at each."""
+        for bucket, places in self._buckets.items():
+            if bucket.phase in PLACED:
+                for place in places:
+                    job = self._jobs.get(Key(place.project, place.name))
+                    if job is not None:
+                        yield job
 
     def unended(self, queue: str) -> int:
         """How many jobs of a queue have not ended."""

@@ -18,7 +18,7 @@ from typing import Any, overload
 
 from stoker.spec.job import JOBS, PLACED, TrainingJob
 from stoker.spec.meta import Key, StatusModel
-from stoker.spec.worker import Held, Progress
+from stoker.spec.worker import Held, Progress, Stalled
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Conflict, Invalid, NotFound, Store, StoreError
@@ -107,7 +107,7 @@ class ProgressBoard:
         if new is None:
             return self._live.pop(old.uid, None) is not None if old is not None else False
         live = self._live.get(new.uid)
-        if live is None and not _runs(new) and _held(new.status.progress) is not None:
+        if live is None and not _runs(new) and _state(new.status.progress) != (None, None):
             # An api process before this one wrote that it was held, and nobody that it is over.
             live = _Live(new.key, new.status.attempt, Progress(at=0), new.status.progress, now_s)
             self._live[new.uid] = live
@@ -162,7 +162,7 @@ class ProgressBoard:
         if live.over:
             at_s = now_s
         elif _checkpoint(live.progress) not in (None, _checkpoint(live.written)) or (
-            _held(live.progress) != _held(live.written)
+            _state(live.progress) != _state(live.written)
         ):
             at_s = live.written_at_s + CHECKPOINT_EVERY_S
         else:
@@ -299,8 +299,10 @@ def _freed(progress: None) -> None: ...
 @overload
 def _freed(progress: Progress | None) -> Progress | None: ...
 def _freed(progress: Progress | None) -> Progress | None:
-    """The same of an attempt that is over: whatever was held is held no more."""
-    return progress if progress is None or progress.held is None else progress.model_copy(update={"held": None})
+    """The same of an attempt that is over: whatever was held or stalled is so no more."""
+    if progress is None or (progress.held is None and progress.stalled is None):
+        return progress
+    return progress.model_copy(update={"held": None, "stalled": None})
 
 
 def _merged(newest: Progress | None, told: Progress, worker: int) -> Progress | None:
@@ -332,6 +334,11 @@ def _runs(job: TrainingJob) -> bool:
 
 def _checkpoint(progress: Progress | None) -> int | None:
     return None if progress is None or progress.checkpoint is None else progress.checkpoint.step
+
+
+def _state(progress: Progress | None) -> tuple[Held | None, Stalled | None]:
+    """What is shown at once when it begins and when it ends."""
+    return (None, None) if progress is None else (progress.held, progress.stalled)
 
 
 def _held(progress: Progress | None) -> Held | None:

@@ -18,7 +18,7 @@ from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.faults import invalid_fields
 from stoker_api.jobs.wanted import unwanted, why_stop
-from stoker_api.models import AliveWord, LogHeld, ProgressReport, WorkerReport
+from stoker_api.models import AliveWord, LogHeld, ProgressReport, StallWord, WorkerReport
 from stoker_api.problems import MEDIA_TYPE as PROBLEM
 from stoker_api.problems import TRACE_ID, Code, Problem
 from stoker_api.services import Services, services
@@ -33,6 +33,8 @@ MAX_REPORT = 64 * 1024
 OCTETS = "application/octet-stream"
 _BYTES = {"type": "string", "format": "binary"}
 _FULL_RETRY_S = 30
+MOST_STALL_S = 60.0
+"""Longer than a gang waits, whatever the clocks of two machines say."""
 
 R = TypeVar("R", bound=WorkerReport)
 
@@ -75,7 +77,8 @@ async def report_alive(request: Request) -> Response:
         outcome = "stop" if why else "wanted"
     finally:
         found.metrics.alive_posts.labels(outcome).inc()
-    return _answer(AliveWord(stop=bool(why), why=why, sessions=_waiting(found, said.pod_uid, why)))
+    stalled = _stall(found, said.job_uid, said.attempt, said.worker)
+    return _answer(AliveWord(stop=bool(why), why=why, sessions=_waiting(found, said.pod_uid, why), stalled=stalled))
 
 
 @router.post(
@@ -113,7 +116,8 @@ async def report_log(request: Request, query: Annotated[LogQuery, Query()]) -> R
         deps = found.deps
         why = unwanted(deps.pods.by_uid(pod_uid), deps.jobs.by_uid(owner.job_uid), owner.attempt)
         waiting = _waiting(found, pod_uid, why)
-        return _answer(LogHeld(offset=held, stop=bool(why), why=why, sessions=waiting))
+        stalled = _stall(found, owner.job_uid, owner.attempt, owner.worker)
+        return _answer(LogHeld(offset=held, stop=bool(why), why=why, sessions=waiting, stalled=stalled))
     finally:
         posts.labels(outcome).inc()
 
@@ -141,8 +145,20 @@ def _waiting(found: Services, pod_uid: str, why_stop: str) -> tuple[str, ...]:
     return () if why_stop else tuple(found.sessions.waiting(pod_uid))
 
 
+def _stall(found: Services, job_uid: str, attempt: int, worker: int) -> StallWord | None:
+    """What the other workers of a gang are told once worker 0 makes no progress; None: nothing."""
+    job = found.deps.jobs.by_uid(job_uid)
+    progress = None if job is None or worker == 0 else found.board.newest(job)
+    stalled = None if progress is None else progress.stalled
+    if stalled is None or stalled.attempt != attempt:
+        return None
+    in_s = stalled.until - found.deps.clock.now().timestamp()
+    return StallWord(in_s=round(min(MOST_STALL_S, max(0.0, in_s)), 3), why=f"worker 0: {stalled.message}"[:300])
+
+
 def _answer(word: AliveWord) -> Response:
-    return json_response(word.model_dump_json(by_alias=True, exclude=None if word.sessions else {"sessions"}).encode())
+    absent = {name for name in ("sessions", "stalled") if not getattr(word, name)}
+    return json_response(word.model_dump_json(by_alias=True, exclude=absent).encode())
 
 
 def _parse(model: type[R], body: bytes) -> R:

@@ -25,6 +25,10 @@ LABEL_QUEUE = f"{GROUP}/queue"
 ANNOTATION_SUBMITTER = f"{GROUP}/submitter"
 ANNOTATION_IDEMPOTENCY_KEY = f"{GROUP}/idempotency-key"
 ANNOTATION_REQUEST_DIGEST = f"{GROUP}/request-digest"
+ANNOTATION_IDLE_TOLD = f"{GROUP}/idle-told"
+"""When the owner was last told that the job's GPUs are idle."""
+ANNOTATION_IDLE_SUSPENDED = f"{GROUP}/idle-suspended"
+"""When Stoker suspended the job for that; removed by a resume."""
 
 # Held on every worker pod until the operator has taken its exit record into the job's status (as batch/v1 Job
 # does with batch.kubernetes.io/job-tracking), so that a deleted pod can't take its outcome with it.
