@@ -119,6 +119,7 @@ def test_a_worker_knows_who_it_is_and_where_to_report() -> None:
         "STOKER_POD_UID": "metadata.uid",
         "STOKER_POD_NAME": "metadata.name",
         "STOKER_NODE_NAME": "spec.nodeName",
+        "STOKER_POD_IP": "status.podIP",
         "STOKER_API_URL": "http://stoker-api.stoker.svc",
         "STOKER_CHECKPOINT_DIR": "/checkpoints/u-1/checkpoints",
         "STOKER_OUTPUT_DIR": "/checkpoints/u-1/output",
@@ -129,6 +130,28 @@ def test_a_worker_knows_who_it_is_and_where_to_report() -> None:
     assert "NVIDIA_VISIBLE_DEVICES" not in told, "the device plugin's to say"
     assert env(pod(job()))["NVIDIA_VISIBLE_DEVICES"] == "void", "an image's own `all` must not show it any GPU"
     assert pod(job(checkpoint={"grace": "30s"}))["spec"]["terminationGracePeriodSeconds"] == 75
+
+
+RECIPE = {"recipe": "image-classification"}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "worker", "host_network", "port"),
+    [
+        (RECIPE, 0, False, True),
+        (RECIPE, 1, False, False),
+        (RECIPE, 0, True, False),
+        ({"command": ["python", "train.py"]}, 0, False, False),
+    ],
+    ids=["rank 0 is there", "rank 0 is elsewhere", "the port would be the node's", "nobody knows what it serves"],
+)
+def test_a_port_for_metrics_is_told_where_a_trainer_serves_them(
+    trainer: dict[str, Any], worker: int, host_network: bool, port: bool
+) -> None:
+    rendered = pod(job(2, trainer=trainer), worker, hostNetwork=host_network)
+    expected = [{"name": "metrics", "containerPort": 9464}] if port else None
+    assert rendered["spec"]["containers"][0].get("ports") == expected
+    assert ("STOKER_POD_IP" in env(rendered)) is not host_network
 
 
 def test_a_jobs_own_variables_come_over_the_runtimes() -> None:

@@ -42,14 +42,18 @@ def test_mnist_reaches_97_percent(run, make_config):
     assert run.progress()["summary"]["accuracy"] >= 0.97
 
 
-def test_metrics_are_served_while_training(run, make_config, small):
+@pytest.mark.parametrize("host", ["", "0.0.0.0"], ids=["loopback", "a pod's"])
+def test_metrics_are_served_while_training(host, run, make_config, small):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes = run.start(make_config(small | {"epochs": 5000}), STOKER_METRICS_PORT=str(port), STOKER_JOB="j")
+    told = {"STOKER_METRICS_PORT": str(port), "STOKER_METRICS_HOST": host, "STOKER_JOB": "j"}
+    processes = run.start(make_config(small | {"epochs": 5000}), **told)
     run.wait_for_steps(50)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         text = answer.read().decode()
+    everywhere = f"{'00000000' if host else '0100007F'}:{port:04X}"
+    assert everywhere in Path("/proc/net/tcp").read_text()
     processes[0].send_signal(signal.SIGTERM)
     assert run.finish(processes)[0] == [75]
     assert (

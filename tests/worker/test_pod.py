@@ -75,6 +75,16 @@ def test_the_gpus_are_the_device_plugins(tmp_path, given, uuids, cuda):
     assert order.launch.gpus == int(given.get("STOKER_GPUS", 0))
 
 
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [("", "127.0.0.1"), ("10.0.0.7", "0.0.0.0"), ("fd00::7", "::")],
+    ids=["on the node's network", "IPv4", "IPv6"],
+)
+def test_metrics_are_served_on_the_pods_own_addresses(tmp_path, address, host):
+    given = {"STOKER_POD_IP": address} if address else {}
+    assert pod.compose(environment(tmp_path, **given), ["true"]).launch.env["STOKER_METRICS_HOST"] == host
+
+
 def environment(tmp_path, **more):
     env = {f"STOKER_{name}": "1" for name in ("ATTEMPT", "WORKERS", "RANKS")} | {
         "STOKER_WORKER": "0",

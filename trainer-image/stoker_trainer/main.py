@@ -171,7 +171,7 @@ def _metrics(env: Mapping[str, str], config: configs.TrainerConfig) -> Metrics |
 
     metrics = Metrics(env, config.recipe)
     try:
-        metrics.serve(int(port))
+        metrics.serve(int(port), env.get("STOKER_METRICS_HOST") or "127.0.0.1")
     except (OSError, ValueError, OverflowError) as error:
         log.warning("no /metrics on port %s, training goes on: %s", port, error)
     return metrics

@@ -1,4 +1,4 @@
-"""Owns `/metrics` of a training: rank 0, 127.0.0.1, a daemon thread. Called by the report.
+"""Owns `/metrics` of a training: rank 0, loopback or where a pod is told, a daemon thread. Called by the report.
 
 `FAMILIES` is the whole list, also for docs and dashboards; only what this recipe really measures gets a value. Imported
 only where a port was given.
@@ -94,9 +94,9 @@ class Metrics:
         self.progress = gauge("progress_ratio")
         self.eta = gauge("eta_seconds")
 
-    def serve(self, port: int) -> None:
+    def serve(self, port: int, host: str = "127.0.0.1") -> None:
         """Raises: OSError where the port is taken."""
-        start_http_server(port, addr="127.0.0.1", registry=self.registry)
+        start_http_server(port, addr=host, registry=self.registry)
 
     def with_labels(self, metric: Series, **labels: str) -> Series:
         """The series of a metric that has labels of its own."""

@@ -88,6 +88,7 @@ def _launch(environ: Mapping[str, str], argv: list[str], folder: str) -> dict[st
     for name in ("USER", "LOGNAME"):  # the image need not know our number, and getpass.getuser() must not fail
         env.setdefault(name, "stoker")
     env.setdefault("STOKER_METRICS_PORT", METRICS_PORT)
+    env.setdefault("STOKER_METRICS_HOST", _metrics_host(environ))
     env.setdefault("STOKER_CHECKPOINT_DIR", folder + "/checkpoints")
     env.setdefault("STOKER_OUTPUT_DIR", folder + "/output")
     env["STOKER_PROGRESS_FILE"] = folder + "/" + PROGRESS_FILE
@@ -130,6 +131,14 @@ def _report(environ: Mapping[str, str], folder: str) -> dict[str, str] | None:
         replace_file(folder, CA_FILE, environ["STOKER_API_CA_PEM"].encode())
         ca_file = folder + "/" + CA_FILE
     return {"url": url, "tokenFile": environ.get("STOKER_TOKEN_FILE") or TOKEN_FILE, "caFile": ca_file}
+
+
+def _metrics_host(environ: Mapping[str, str]) -> str:
+    """Every address of a pod that has some of its own, so that Prometheus comes in and `port-forward` too."""
+    address = environ.get("STOKER_POD_IP") or ""
+    if not address:
+        return "127.0.0.1"
+    return "::" if ":" in address else "0.0.0.0"
 
 
 def _per_gpu(environ: Mapping[str, str]) -> bool:

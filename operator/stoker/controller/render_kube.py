@@ -34,7 +34,7 @@ from stoker.spec.kube_pod import (
 )
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import LABEL_JOB, LABEL_JOB_UID
-from stoker.spec.pod import GPU_RESOURCE, Resources
+from stoker.spec.pod import GPU_RESOURCE, METRICS_PORT_NAME, ContainerPort, Resources
 from stoker.spec.runtime import TrainingRuntimeSpec
 
 from .render import RECIPE_COMMAND, grace_s, node_of, owned_by, pod_metadata, pod_name, worker_env
@@ -44,6 +44,8 @@ START = ("/bin/sh", f"{STOKER_DIR}/start")
 INSTALL = ("python", "-m", "stoker_worker.bundle", "install", STOKER_DIR)
 """Puts the supervisor (`worker.pyz`, `start`) where every worker finds it."""
 MASTER_PORT = 29400
+METRICS_PORT = 9464
+"""Where the supervisor lets a trainer serve /metrics (`stoker_worker.pod`)."""
 GRACE_MARGIN_S = 45
 """From the end of the job's grace until the kubelet kills: time to kill, write the exit record, ship the log (30 s)."""
 _UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -101,6 +103,7 @@ def render_pod(job: TrainingJob, worker: int, runtime: TrainingRuntimeSpec, sett
                     command=(*START, *(spec.trainer.command or RECIPE_COMMAND)),
                     env=_env(job, worker, runtime, settings),
                     resources=_resources(job, runtime),
+                    ports=_ports(job, worker, runtime),
                     volume_mounts=mounts(job, runtime),
                     security_context=security,
                 ),
@@ -169,10 +172,22 @@ def _env(
         "STOKER_POD_NAME": "metadata.name",
         "STOKER_NODE_NAME": "spec.nodeName",
     }
+    if not runtime.host_network:  # there the trainer's /metrics stay on loopback: other jobs share the addresses
+        told["STOKER_POD_IP"] = "status.podIP"
     return (
         *(KubeEnvVar(name=key, value=value) for key, value in env.items()),
         *(KubeEnvVar(name=key, value_from=EnvSource(field_ref=FieldRef(field_path=at))) for key, at in told.items()),
     )
+
+
+def _ports(job: TrainingJob, worker: int, runtime: TrainingRuntimeSpec) -> tuple[ContainerPort, ...] | None:
+    """Where a trainer's rank 0 serves /metrics. A user's own command promises none, so nobody looks for them there.
+
+    On the node's network a port told of would be the node's own, and one worker a node all that has room.
+    """
+    if worker or job.spec.trainer.recipe is None or runtime.host_network:
+        return None
+    return (ContainerPort(name=METRICS_PORT_NAME, container_port=METRICS_PORT),)
 
 
 def _master_port(job: TrainingJob, runtime: TrainingRuntimeSpec) -> int:

@@ -13,6 +13,8 @@ from .names import LABEL_JOB_UID
 
 GPU_RESOURCE = "nvidia.com/gpu"
 CONTAINER = "worker"
+METRICS_PORT_NAME = "metrics"
+"""Of the container's port where a trainer serves /metrics: what Prometheus' own discovery looks for."""
 
 
 class EnvVar(StatusModel):
@@ -25,6 +27,11 @@ class Resources(StatusModel):
     limits: Mapping[str, str] = {}
 
 
+class ContainerPort(StatusModel):
+    name: str = ""
+    container_port: int
+
+
 class Container(StatusModel):
     name: str = CONTAINER
     image: str = ""
@@ -32,6 +39,7 @@ class Container(StatusModel):
     working_dir: str | None = None
     env: tuple[EnvVar, ...] = ()
     resources: Resources = Resources()
+    ports: tuple[ContainerPort, ...] | None = None
 
 
 class PodSpec(StatusModel):
@@ -96,6 +104,7 @@ class PodStatus(StatusModel):
     """`Rejected` and kubelet's own words (Evicted, UnexpectedAdmissionError, …) when no container was started."""
     message: str = ""
     start_time: datetime | None = None
+    pod_ip: str | None = Field(default=None, alias="podIP")
     conditions: tuple[PodCondition, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()

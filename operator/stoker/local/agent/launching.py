@@ -112,6 +112,7 @@ def compose_launch(
         "STOKER_POD_NAME": order.pod_name,
         "STOKER_GPU_UUIDS": ",".join(lease.gpu_uuids),
         "STOKER_METRICS_PORT": str(lease.metrics_port),
+        "STOKER_METRICS_HOST": "127.0.0.1",
         "STOKER_CHECKPOINT_DIR": str(job_folder / "checkpoints"),
         "STOKER_OUTPUT_DIR": str(output),
         "STOKER_PROGRESS_FILE": str(folder / PROGRESS_FILE),
