@@ -7,6 +7,7 @@ from fastapi.routing import APIRoute, APIWebSocketRoute
 from . import (
     actions,
     code,
+    discovery,
     events,
     explain,
     health,
@@ -19,13 +20,14 @@ from . import (
     report_usage,
     runtimes,
     sessions,
+    usage,
 )
 
 ROUTERS = tuple(
     module.router
     for module in (
         health, jobs, actions, events, logs, explain, code, queues, runtimes, nodes, report, report_code, report_usage,
-        sessions,
+        sessions, discovery, usage,
     )
 )  # fmt: skip
 
