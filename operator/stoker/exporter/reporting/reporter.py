@@ -12,9 +12,8 @@ import random
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.exporter.frames import GpuEvent
@@ -40,13 +39,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Since the start. Outcomes: sent, refused (the api never takes it), failed (tried again), dropped (no room, or 30
+    """By outcome since the start: sent, refused (the api never takes it), failed (tried again), dropped (no room, or 30
     days old)."""
 
-    receipts: dict[str, int] = field(default_factory=dict)
-    events: dict[str, int] = field(default_factory=dict)
-    waiting_receipts: int = 0
-    waiting_events: int = 0
+    receipts: dict[str, int]
+    events: dict[str, int]
+    waiting_receipts: int
+    waiting_events: int
 
 
 class Reporter:
@@ -64,7 +63,7 @@ class Reporter:
             self._receipts.put(item)
         for item in self._spool.read_events():
             self._events.put(item)
-        self._counts: dict[str, Counter[str]] = {"receipts": Counter(), "events": Counter()}
+        self._counts = {name: {"sent": 0, "refused": 0, "failed": 0} for name in ("receipts", "events")}
         self._changed = threading.Condition()
         """Guards everything above; told when there is news or an end."""
         self._keeping = threading.Lock()
@@ -128,11 +127,9 @@ class Reporter:
     @property
     def stats(self) -> Stats:
         with self._changed:
-            counts = {name: dict(counter) for name, counter in self._counts.items()}
-            for name, box in (("receipts", self._receipts), ("events", self._events)):
-                if box.dropped:
-                    counts[name]["dropped"] = box.dropped
-            return Stats(counts["receipts"], counts["events"], len(self._receipts), len(self._events))
+            receipts = {**self._counts["receipts"], "dropped": self._receipts.dropped}
+            events = {**self._counts["events"], "dropped": self._events.dropped}
+            return Stats(receipts, events, len(self._receipts), len(self._events))
 
     # --- on the thread
 
