@@ -72,9 +72,6 @@ class Services:
         index = JobIndex(deps.jobs)
         usage_board = UsageBoard(deps.jobs.by_uid)
         prices = GpuPrices(deps.prices.of, lambda: _models(deps, usage_board))
-        startable = Startable(scheduler, deps.queues, deps.clock)
-        vitals = Vitals(_named(deps), deps.folders, startable, deps.clock)
-        metrics.registry.register(vitals)
         board = ProgressBoard()
         progress = JobProgress(
             index.placed, board.newest, usage_board.idle_since, usage_board.__contains__, deps.clock.now
@@ -90,6 +87,9 @@ class Services:
             runtimes=deps.runtimes,
             pods=deps.pods if shared else None,
         )
+        startable = Startable(scheduler, deps.queues, deps.clock)
+        vitals = Vitals(_named(deps), deps.folders, startable, deps.clock)
+        metrics.registry.register(vitals)
         renderer = JobRenderer(board, usage_board, deps.clock)
         news = News(deps.jobs, deps.events, deps.pods)
         sessions = Sessions(deps.jobs, deps.pods, deps.clock, deps.sessions)
@@ -176,7 +176,7 @@ class Services:
 
 def _named(deps: Deps) -> dict[str, WatchCache[Any]]:
     """The caches as the operator's metrics name them."""
-    caches = {
+    caches: dict[str, WatchCache[Any] | None] = {
         "TrainingJob": deps.jobs,
         "Queue": deps.queues,
         "Node": deps.nodes,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from stoker.spec.job import Placed
 from stoker.spec.meta import Key
@@ -79,14 +80,16 @@ class Decisions:
     resizes: tuple[Key, ...] = ()
 
 
-def decide(state: SchedulerState, now: datetime, *, reserve_after_s: float = RESERVE_AFTER_S) -> Decisions:
-    """Start every job that can start, in order, until no more can. `now` never goes back.
+def decide(
+    state: SchedulerState, now: datetime, *, reserve_after_s: float = RESERVE_AFTER_S, most: int | None = None
+) -> Decisions:
+    """Start every job that can start, in order, until no more can, or `most` of them. `now` never goes back.
 
     The starts are counted in `state` as assumed. Invariant: a second call with nothing observed in between starts
     nothing. Cost: O(1) where nothing changed; else O(lanes) cheap checks plus O(nodes) per lane tried and per start.
     """
     state.file_due(now)
-    starts = tuple(_drain(state, now, reserve_after_s)) if _has_work(state, now) else ()
+    starts = tuple(islice(_drain(state, now, reserve_after_s), most)) if _has_work(state, now) else ()
     wake_at = state.timers.first()[0] if state.timers else None
     return Decisions(starts, Reasons(state, now, reserve_after_s), wake_at)
 
