@@ -240,8 +240,12 @@ int nvmlGpmSampleGet(device_t device, struct gpm_sample *sample) {
 int nvmlGpmMigSampleGet(device_t device, unsigned gi, struct gpm_sample *sample) {
   ENTER(device);
   if (!d.gpu->gpm) return NOT_SUPPORTED;
-  *sample = (struct gpm_sample){d.now, d.slot, (int)gi};
-  return SUCCESS;
+  for (int i = 0; i < d.gpu->mig_count; i++)
+    if (MIG_ON && d.gpu->mig[i].gi == gi && d.now >= d.gpu->mig[i].from && d.now < d.gpu->mig[i].until) {
+      *sample = (struct gpm_sample){d.now, d.slot, (int)gi};
+      return SUCCESS;
+    }
+  return INVALID_ARGUMENT;
 }
 
 static const struct steps *gpm_steps(const struct scenario *s, const struct gpm_sample *sample) {

@@ -78,7 +78,7 @@ class Frame:
     """`<call>:<code>` → how often, since the child began; calls that a device does not support are not errors."""
 
     def line(self) -> str:
-        return json.dumps({"v": VERSION, "kind": "frame", **asdict(self)}, separators=(",", ":"))
+        return json.dumps({"v": VERSION, "says": "frame", **asdict(self)}, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class GpuEvent:
     text: str = ""
 
     def line(self) -> str:
-        return json.dumps({"v": VERSION, "kind": "event", **asdict(self)}, separators=(",", ":"))
+        return json.dumps({"v": VERSION, "says": "event", **asdict(self)}, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Trouble:
     text: str = ""
 
     def line(self) -> str:
-        return json.dumps({"v": VERSION, "kind": "trouble", **asdict(self)}, separators=(",", ":"))
+        return json.dumps({"v": VERSION, "says": "trouble", **asdict(self)}, separators=(",", ":"))
 
 
 Said = Frame | GpuEvent | Trouble
@@ -119,7 +119,7 @@ def parse(line: bytes | str) -> Said:
     """Raises: ValueError if the line is not one of ours."""
     try:
         data: dict[str, Any] = json.loads(line)
-        kind, version = data.pop("kind"), data.pop("v")
+        kind, version = data.pop("says"), data.pop("v")
         if version != VERSION:
             raise ValueError(f"version {version}, not {VERSION}")
         if kind == "frame":

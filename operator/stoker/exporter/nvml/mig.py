@@ -31,6 +31,11 @@ class _Device:
     slices: int
     gpu_instance: int
     compute_instance: int
+    told_memory: bool = False
+
+
+class _Gone(Exception):
+    """A device does not answer any more."""
 
 
 class MigDevices:
@@ -56,12 +61,19 @@ class MigDevices:
             self._devices = ()
             return ()
         if self._list_in <= 0:
-            known = {device.uuid for device in self._devices}
-            self._devices = tuple(self._list())
-            self._list_in = LIST_EVERY
-            if self._gpm and known != {device.uuid for device in self._devices}:
-                self._gpm.forget(but=[device.gpu_instance for device in self._devices if device.uuid in known])
+            self._list_anew()
         self._list_in -= 1
+        try:
+            return self._read_listed(now_s, running)
+        except _Gone:
+            self._list_anew()
+        try:
+            return self._read_listed(now_s, running)
+        except _Gone:  # they change this very moment
+            self._list_in = 0
+            return ()
+
+    def _read_listed(self, now_s: float, running: tuple[Running, ...] | None) -> tuple[MigReading, ...]:
         active: dict[int, dict[str, float]] = {}
         for instance in {device.gpu_instance for device in self._devices} if self._gpm else ():
             active[instance] = self._gpm.read(now_s, instance) if self._gpm else {}
@@ -73,16 +85,23 @@ class MigDevices:
     ) -> MigReading | None:
         values = read_memory(device.calls)
         values.pop("memory_reserved_bytes", None)
-        if not values:
-            self._list_in = 0  # it may be gone
+        if device.told_memory and not values:
+            raise _Gone(device.uuid)
+        device.told_memory = bool(values)
         values |= {key: value for key, value in active.items() if key in _VALUES}
         if not values:
             return None
         mine = None if running is None else tuple(one.process for one in running if _runs_on(one, device))
         return MigReading(device.uuid, device.profile, device.slices, values, mine, device.gpu_instance)
 
+    def _list_anew(self) -> None:
+        known = {device.uuid for device in self._devices}
+        self._devices = tuple(self._list())
+        self._list_in = LIST_EVERY
+        if self._gpm and known != {device.uuid for device in self._devices}:
+            self._gpm.forget(but=[device.gpu_instance for device in self._devices if device.uuid in known])
+
     def _list(self) -> Iterable[_Device]:
-        known = {device.uuid: device for device in self._devices}
         for index in range(self._calls.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
             try:
                 handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(self._calls.handle, index)
@@ -95,9 +114,6 @@ class MigDevices:
             gpu_instance = calls.ask("nvmlDeviceGetGpuInstanceId")
             if not uuid or size is None or gpu_instance is None:
                 continue
-            if uuid in known:
-                calls = known[uuid].calls
-                calls.handle = handle
             slices = size.computeInstanceSliceCount or size.gpuInstanceSliceCount
             compute_instance = calls.ask("nvmlDeviceGetComputeInstanceId") or 0
             yield _Device(calls, uuid, name.partition(" MIG ")[2], slices, gpu_instance, compute_instance)
