@@ -131,11 +131,11 @@ class World:
         self.saved = self.node.ledger.as_json(self.now)
         self.boot_at_save = self.boot
         self.at_save = dict(self.told_uj), dict(self.shown), dict(self.first)
-        for receipt in self.node.receipts():
-            key = (receipt.uuid, receipt.job_uid)
-            if before := self.last.get(key):
-                self.check_grown(before, receipt)
-            self.last[key] = receipt
+        receipts = {(receipt.uuid, receipt.job_uid): receipt for receipt in self.node.receipts()}
+        for key in receipts.keys() & self.last.keys():
+            if receipts[key].begin_at == self.last[key].begin_at:  # else forgotten, minutes after its end, and begun anew
+                self.check_grown(self.last[key], receipts[key])
+        self.last = receipts
 
     @staticmethod
     def check_grown(before: Receipt, now: Receipt) -> None:

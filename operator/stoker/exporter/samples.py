@@ -1,6 +1,6 @@
-"""One value of one series: what `meters/` and the parts' own counters become, what `serving/` renders and `push/` sends.
+"""One value of one series: what `meters/` and the parts' counters become, what `serving/` renders and `push/` sends.
 
-Pure. `serving.series.samples` makes them of a snapshot once per poll; families stand together, in the catalogue's order.
+Pure. `serving.series.samples` makes them of a snapshot, once a poll; families stand together, in the catalogue's order.
 """
 
 from __future__ import annotations

@@ -37,17 +37,21 @@ class NodeMeters:
         simulated_gpus: int = 0,
         tracks_allocation: bool = True,
     ) -> None:
-        """tracks_allocation: False where nobody tells who holds what: then there are no accounts to show."""
+        """simulated_gpus: Slots instead of hardware: no frames are told then.
+
+        tracks_allocation: False where nobody tells who holds what: then there are no accounts to show.
+        """
         self.ledger = ledger
         self._gap_ns = round(GAP_INTERVALS * interval_s * NS)
         self._silent_ns = round(SILENT_INTERVALS * interval_s * NS)
         self._expected = expected_gpus
+        self._without_hardware = simulated_gpus > 0
         self._tracks = tracks_allocation
         self._live: dict[str, LiveGpu] = {}
         self._allocated = Allocated(ledger)
         self._frame: Frame | None = None
         self._xids: dict[str, dict[str, float]] = {}
-        self._refused: dict[str, int] = {}
+        self._refused_by_child: Mapping[str, int] = {}
         self._refused_before: dict[str, int] = {}
         self._polls = 0
         self._success_at: float | None = None
@@ -156,17 +160,18 @@ class NodeMeters:
         """Values of `catalogue.EXPORTER` that the meters know."""
         frame = self._fresh(now)
         values = {
-            "collect_success": float(frame is not None and self._whole(frame)),
+            "collect_success": float(self._without_hardware or (frame is not None and self._whole(frame))),
             "polls_total": float(self._polls),
-            "gpus_visible": float(0 if frame is None else self._visible(frame)),
+            "gpus_visible": float(self._simulated() + (0 if frame is None else self._visible(frame))),
             "gpus_expected": float(self._expects()),
         }
         if self._success_at is not None:
             values["last_success_timestamp_seconds"] = self._success_at
         if frame is not None:
             values["collect_seconds"] = frame.took_s
-        for call_code, times in self._refused.items():
-            values["collect_errors_total|" + call_code.replace(":", "|", 1)] = float(times)
+        for call in {*self._refused_before, *self._refused_by_child}:
+            times = self._refused_before.get(call, 0) + self._refused_by_child.get(call, 0)
+            values["collect_errors_total|" + "|".join(call.rsplit(":", 1))] = float(times)
         return values
 
     def _read(self, reading: GpuReading, now: Moment) -> None:
@@ -204,10 +209,10 @@ class NodeMeters:
         return frame if frame is not None and now.mono_ns - round(frame.mono_s * NS) <= self._silent_ns else None
 
     def _whole(self, frame: Frame) -> bool:
-        return self._visible(frame) >= self._expects()
+        return self._visible(frame) + self._simulated() >= self._expects()
 
     def _visible(self, frame: Frame) -> int:
-        return sum(not reading.lost for reading in frame.gpus) + self._simulated()
+        return sum(not reading.lost for reading in frame.gpus)
 
     def _expects(self) -> int:
         return max(self._expected + self._simulated(), sum(one.seen for one in self.ledger.accounts.values()))
@@ -217,10 +222,7 @@ class NodeMeters:
 
     def _count_refused(self, frame: Frame) -> None:
         """A child counts from its own beginning."""
-        if frame.number == 0:
-            self._refused_before = dict(self._refused)
-        self._refused = _sum(self._refused_before, frame.refused)
-
-
-def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {key: one.get(key, 0) + other.get(key, 0) for key in {*one, *other}}
+        for call, times in self._refused_by_child.items():
+            if frame.refused.get(call, 0) < times:
+                self._refused_before[call] = self._refused_before.get(call, 0) + times
+        self._refused_by_child = frame.refused

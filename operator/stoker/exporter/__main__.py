@@ -1,0 +1,5 @@
+"""`python -m stoker.exporter`."""
+
+from .main import main
+
+main()

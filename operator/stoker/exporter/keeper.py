@@ -1,0 +1,105 @@
+"""Keeps the ledger on disk, on a thread of its own, and says what may be shown and sent: only what is kept.
+
+A crash then never makes a counter fall: what was scraped or posted is in the file. A disk that fails or hangs delays
+nothing but this: after a while the newest figures are shown all the same. Called by `loop`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from .meters import ledger_file
+from .meters.snapshot import Books
+from .receipts import Receipt
+
+EVERY_S = 5.0
+HANGS_AFTER_S = 30.0
+
+log = logging.getLogger("stoker.exporter")
+
+
+class Page(NamedTuple):
+    """The ledger at one moment, in its three forms."""
+
+    data: bytes
+    books: Books
+    receipts: tuple[Receipt, ...]
+
+
+class Keeper:
+    def __init__(self, state: Path | None, kept: Books, send: Callable[[tuple[Receipt, ...]], None]) -> None:
+        """kept: What the file says as we begin. send: Gets receipts that are kept; must not block."""
+        self._state, self._send = state, send
+        self._books = kept
+        self._waiting: Page | None = None
+        self._since_s: float | None = None
+        """Monotonic seconds since when something waits to be written."""
+        self._told = False
+        self._ending = False
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+
+    def start(self) -> None:
+        if self._state is not None:
+            self._thread.start()
+
+    def offer(self, page: Page) -> None:
+        """Never blocks on the disk; the newest page is what counts."""
+        if self._state is None:
+            self._publish(page)
+            return
+        with self._news:
+            self._waiting = page
+            self._since_s = self._since_s or time.monotonic()
+            self._news.notify()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Whether all that was offered is kept."""
+        with self._news:
+            self._ending = True
+            self._news.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def books(self) -> Books:
+        """What may be shown."""
+        with self._news:
+            page = self._waiting
+            if page is not None and self._since_s is not None and time.monotonic() - self._since_s > HANGS_AFTER_S:
+                return page.books
+            return self._books
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._waiting is not None or self._ending)
+                page, self._waiting = self._waiting, None
+            if page is None:
+                return
+            self._write(page)
+            self._publish(page)
+
+    def _write(self, page: Page) -> None:
+        assert self._state is not None
+        try:
+            ledger_file.write(self._state, page.data)
+        except OSError as error:
+            if not self._told:
+                log.warning("the ledger can't be written to %s: %s; tried again every 5 s", self._state, error)
+            self._told = True
+            return
+        if self._told:
+            log.warning("the ledger is written to %s again", self._state)
+        self._told = False
+
+    def _publish(self, page: Page) -> None:
+        with self._news:
+            self._books, self._since_s = page.books, None if self._waiting is None else time.monotonic()
+        self._send(page.receipts)

@@ -1,0 +1,175 @@
+"""The poll loop: what NVML's child and the allocation tell goes into the meters, what comes out onto the page.
+
+Owns the order of things and nothing else; one thread, the only one that touches the meters. Never waits for a GPU, the
+disk or the network. Called by `main`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from stoker import __version__
+
+from .frames import Frame, GpuEvent, GpuReading, Said, Trouble
+from .keeper import EVERY_S, Keeper
+from .keeper import Page as Kept
+from .meters.moment import Moment
+from .meters.node import NodeMeters
+from .meters.snapshot import Snapshot
+from .owners import Allocation, Owner
+from .samples import Sample
+from .serving.page import Page
+from .serving.series import samples
+from .serving.text import render
+
+LATE_INTERVALS = 1.5
+"""Without a poll for so long the page is made anew all the same: what has become too old goes."""
+
+log = logging.getLogger("stoker.exporter")
+
+
+class Pushes(Protocol):
+    def offer(self, at: float, samples: Iterable[Sample]) -> bool: ...
+
+
+class Events(Protocol):
+    def event(self, event: GpuEvent, owners: Iterable[Owner]) -> None: ...
+
+
+class Loop:
+    def __init__(
+        self,
+        meters: NodeMeters,
+        page: Page,
+        keeper: Keeper,
+        *,
+        clock: Callable[[], Moment],
+        interval_s: float,
+        tracks_allocation: bool = True,
+        polls: bool = True,
+        push: Pushes | None = None,
+        events: Events | None = None,
+        parts: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        """parts: What the other parts count of themselves, as `catalogue.EXPORTER`. polls: False without hardware."""
+        self._meters, self._page, self._keeper = meters, page, keeper
+        self._clock, self._interval_s = clock, interval_s
+        self._tracks, self._polls = tracks_allocation, polls
+        self._push, self._events, self._parts = push, events, parts
+        self._inbox: queue.SimpleQueue[Said | Allocation | None] = queue.SimpleQueue()
+        self._allocation: Allocation | None = None
+        self._trouble = ""
+        self._shown_s = self._kept_s = float("-inf")
+        """CLOCK_BOOTTIME."""
+        self.gpus: Sequence[GpuReading] = ()
+        """Of the newest frame; for other threads."""
+        self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
+
+    def start(self) -> None:
+        self._page.ready = not self._polls
+        self._thread.start()
+
+    def tell(self, said: Said | Allocation) -> None:
+        """From any thread."""
+        self._inbox.put(said)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Takes in what was told, offers the last of it to be kept and pushed. Whether that was done in time."""
+        self._inbox.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        going_on = True
+        while going_on:
+            try:
+                going_on = self._turn()
+            except Exception:  # the loop's edge: one bad frame must not end the endpoint
+                log.exception("a turn of the poll loop failed")
+
+    def _turn(self) -> bool:
+        """One thing that was told, or a look at the clock. False: that was the end."""
+        try:
+            said = self._inbox.get(timeout=LATE_INTERVALS * self._interval_s if self._polls else self._interval_s)
+        except queue.Empty:
+            now = self._clock()
+            self._meters.tick(now)
+            self._show(now)
+            return True
+        now = self._clock()
+        if said is None:
+            self._meters.tick(now)
+            self._keep(now)
+            return False
+        if isinstance(said, Frame):
+            self._take_frame(said)
+            self._show(now)
+        elif isinstance(said, GpuEvent):
+            self._take_event(said)
+        elif isinstance(said, Trouble):
+            self._take_trouble(said)
+            self._show(now)
+        else:
+            self._allocation = said
+            if self._meters.allocation(said, now):
+                self._keep(now)
+        if now.mono_s - self._shown_s >= LATE_INTERVALS * self._interval_s:
+            self._show(now)
+        return True
+
+    def _take_frame(self, frame: Frame) -> None:
+        if self._trouble:
+            log.info("NVML answers again")
+            self._trouble = ""
+        self._meters.frame(frame)
+        self.gpus = frame.gpus
+        self._page.ready = True
+
+    def _take_event(self, event: GpuEvent) -> None:
+        self._meters.event(event)
+        owners = self._meters.owners(event.uuid)
+        whose = ", ".join(f"{owner.pod_namespace}/{owner.pod_name}" for owner in owners) or "nobody"
+        log.warning("GPU %d (%s), held by %s: %s %s %s", *_event_words(event, whose))
+        if self._events is not None:
+            self._events.event(event, owners)
+
+    def _take_trouble(self, trouble: Trouble) -> None:
+        if trouble.code != self._trouble:
+            log.error("NVML can't be used: %s %s; tried again", trouble.code, trouble.text)
+        self._trouble = trouble.code
+        self._meters.failed()
+        self._page.ready = True  # it is told that there is nothing to tell
+
+    def _show(self, now: Moment) -> None:
+        self._shown_s = now.mono_s
+        if now.mono_s - self._kept_s >= EVERY_S:
+            self._keep(now)
+        snapshot = Snapshot(
+            now.at, self._meters.ledger.node, self._meters.gpus(now), self._keeper.books, self._told(now), __version__
+        )
+        found = samples(snapshot)
+        self._page.show(render(found))
+        if self._push is not None:
+            self._push.offer(now.at, found)
+
+    def _keep(self, now: Moment) -> None:
+        self._kept_s = now.mono_s
+        receipts = self._meters.receipts()  # before the ledger: it holds their numbers
+        self._keeper.offer(Kept(self._meters.ledger.as_json(now), self._meters.books(), receipts))
+
+    def _told(self, now: Moment) -> dict[str, float]:
+        values = {**self._meters.told(now), **self._parts()}
+        if self._tracks and self._allocation is not None:
+            values["allocation_known"] = float(self._allocation.known)
+            values["allocation_age_seconds"] = max(0.0, now.mono_s - self._allocation.mono_s)
+            for reason, count in self._allocation.unattributed.items():
+                values[f"unattributed_devices|{reason}"] = float(count)
+        return values
+
+
+def _event_words(event: GpuEvent, whose: str) -> tuple[int, str, str, str, str, str]:
+    return event.index, event.uuid, whose, event.kind, str(event.code or ""), event.text
