@@ -63,7 +63,9 @@ class GpuPrices(Collector):
 
 
 class ApiMetrics:
-    def __init__(self, collectors: Iterable[Collector] = ()) -> None:
+    def __init__(self, collectors: Iterable[Collector] = (), written: Callable[[], bytes] = lambda: b"") -> None:
+        """`written`: further families in Prometheus' text format, too many for the registry."""
+        self._written = written
         self.registry = CollectorRegistry()
         self._requests = Histogram(
             "stoker_api_request_seconds",
@@ -140,4 +142,4 @@ class ApiMetrics:
 
     def text(self) -> bytes:
         """All series in Prometheus' text format."""
-        return generate_latest(self.registry)
+        return generate_latest(self.registry) + self._written()

@@ -77,7 +77,7 @@ class Services:
             index.placed, board.newest, usage_board.idle_since, usage_board.__contains__, deps.clock.now
         )
         counts = QueueCounts(index.counts, index.held_gpus)
-        metrics = ApiMetrics([counts, prices, progress, *_code_held(deps), *deps.collectors])
+        metrics = ApiMetrics([counts, prices, *_code_held(deps), *deps.collectors], progress.text)
         shared = deps.other_pods is not None  # with others: a cluster, where our own pods may outlive their jobs too
         scheduler = SchedulerFeed(
             deps.jobs,

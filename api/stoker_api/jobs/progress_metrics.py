@@ -1,8 +1,7 @@
 """How far running jobs are, as series for Prometheus: last step, last checkpoint, stalled, idle.
 
 Only jobs that hold a place have series, and only of what is known: a job that never told a step has no progress. That a
-report came is no progress; that `step` changed is. Counted when scraped, from memory alone. Cost: see docs/metrics.md
-(`tests/api/test_progress_metrics.py` holds a limit at 10,000 running jobs).
+report came is no progress; that `step` changed is. Counted when scraped, from memory alone. Called by `metrics`.
 """
 
 from __future__ import annotations
@@ -10,26 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
-
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.quantity import parse_duration
 from stoker.spec.stall import stall_s
 from stoker.spec.worker import Progress
 
 LABELS = ("project", "job_name", "job_uid", "queue")
+PROGRESS_AT = "stoker_job_progress_timestamp_seconds"
+STEP = "stoker_job_step"
+CHECKPOINT_AT = "stoker_job_checkpoint_timestamp_seconds"
+CHECKPOINT_EVERY = "stoker_job_checkpoint_every_seconds"
+STALLED = "stoker_job_stalled"
+IDLE = "stoker_job_idle_seconds"
 FAMILIES = {
-    "stoker_job_progress_timestamp_seconds": "Unix time of the last change of the job's step.",
-    "stoker_job_step": "Steps done, as the program tells.",
-    "stoker_job_checkpoint_timestamp_seconds": "Unix time of the newest checkpoint.",
-    "stoker_job_checkpoint_every_seconds": "checkpoint.every: a job that saves should do so this often.",
-    "stoker_job_stalled": "1 if the step has not changed for longer than the job's limit (stall.after), else 0.",
-    "stoker_job_idle_seconds": "How long all GPUs of the job have been idle without a break; 0: they are not.",
+    PROGRESS_AT: "Unix time of the last change of the job's step.",
+    STEP: "Steps done, as the program tells.",
+    CHECKPOINT_AT: "Unix time of the newest checkpoint.",
+    CHECKPOINT_EVERY: "checkpoint.every: a job that saves should do so this often.",
+    STALLED: "1 if the step has not changed for longer than the job's limit (stall.after), else 0.",
+    IDLE: "How long all GPUs of the job have been idle without a break; 0: they are not.",
 }
+"""All gauges, with LABELS."""
 
 
-class JobProgress(Collector):
+class JobProgress:
     """`newest`: a job's newest progress; `idle_since`: since when its GPUs are idle; `seen`: it has receipts."""
 
     def __init__(
@@ -43,32 +46,36 @@ class JobProgress(Collector):
         self._placed, self._newest, self._now = placed, newest, now
         self._idle_since, self._seen = idle_since, seen
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        for name, text in FAMILIES.items():
-            yield GaugeMetricFamily(name, text, labels=LABELS)
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        families = list(self.describe())
-        progressed, steps, saved, every, stalled, idle = families
+    def text(self) -> bytes:
+        """All series in Prometheus' text format, written here: the client's own samples take five times as long."""
+        lines: dict[str, list[str]] = {name: [] for name in FAMILIES}
         now = self._now()
         for job in self._placed():
-            if job.status.phase is not Phase.RUNNING:
-                continue
-            labels = (job.metadata.namespace, job.metadata.name, job.uid, job.spec.queue)
-            progress = self._newest(job)
-            if progress is not None and progress.step_at is not None:
-                progressed.add_metric(labels, progress.step_at)
-                steps.add_metric(labels, progress.step)
-                stalled.add_metric(labels, is_stalled(job, progress, now))
-            if progress is not None and progress.checkpoint is not None and progress.checkpoint.at is not None:
-                saved.add_metric(labels, progress.checkpoint.at)
-                every.add_metric(labels, parse_duration(job.spec.checkpoint.every))
-            elif job.spec.trainer.recipe is not None:
-                every.add_metric(labels, parse_duration(job.spec.checkpoint.every))
-            if job.spec.total_gpus and self._seen(job.uid):
-                since = self._idle_since(job.uid, now)
-                idle.add_metric(labels, 0.0 if since is None else max(0.0, (now - since).total_seconds()))
-        return iter(families)
+            if job.status.phase is Phase.RUNNING:
+                # Names and uids of Kubernetes: none has a character that would need a backslash.
+                name, project = job.metadata.name, job.metadata.namespace
+                labels = f'{{project="{project}",job_name="{name}",job_uid="{job.uid}",queue="{job.spec.queue}"}}'
+                for family, value in self._values(job, now):
+                    lines[family].append(f"{family}{labels} {float(value)!r}\n")
+        parts = []
+        for family, text in FAMILIES.items():
+            parts += [f"# HELP {family} {text}\n# TYPE {family} gauge\n", *lines[family]]
+        return "".join(parts).encode()
+
+    def _values(self, job: TrainingJob, now: datetime) -> Iterator[tuple[str, float]]:
+        progress = self._newest(job)
+        if progress is not None and progress.step_at is not None:
+            yield PROGRESS_AT, progress.step_at
+            yield STEP, progress.step
+            yield STALLED, is_stalled(job, progress, now)
+        saved_at = None if progress is None or progress.checkpoint is None else progress.checkpoint.at
+        if saved_at is not None:
+            yield CHECKPOINT_AT, saved_at
+        if saved_at is not None or job.spec.trainer.recipe is not None:
+            yield CHECKPOINT_EVERY, parse_duration(job.spec.checkpoint.every)
+        if job.spec.total_gpus and self._seen(job.uid):
+            since = self._idle_since(job.uid, now)
+            yield IDLE, 0.0 if since is None else max(0.0, (now - since).total_seconds())
 
 
 def is_stalled(job: TrainingJob, progress: Progress, now: datetime) -> bool:

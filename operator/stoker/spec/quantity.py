@@ -5,6 +5,7 @@ Source: Kubernetes `apimachinery/pkg/api/resource` (suffixes) and Go `time.Parse
 
 from __future__ import annotations
 
+import functools
 import re
 from decimal import Decimal, InvalidOperation
 from typing import Annotated
@@ -103,6 +104,7 @@ def format_cpu(milli: int) -> str:
     return f"{milli / 1000:g}"
 
 
+@functools.lru_cache(1024)
 def parse_duration(text: str) -> float:
     """Units: seconds. Accepts 90s, 10m, 1h30m, 2d, 250ms.
 
