@@ -1,8 +1,9 @@
 """Bearer tokens at rest: `tokens.json` (names, hashes, roles, projects, expiry) and `token` (the administrator's own).
 
-Owns both files, mode 0600, and the look-up of a presented token. Writers take turns (`tokens.lock`), whatever process
+Owns the files, mode 0600, and the look-up of a presented token. Writers take turns (`tokens.lock`), whatever process
 they are in; readers follow. Never keeps a plain token but the administrator's, which `stoker up` and the CLI on the
-same machine read. Called by `token_identity.py`, `stoker up` and `stoker token`.
+same machine read, and a reader's for Prometheus (`scrape.token`). Called by `token_identity.py`, `stoker up` and
+`stoker token`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ TOKENS_FILE = "tokens.json"
 LOCK_FILE = "tokens.lock"
 ADMIN_FILE = "token"
 ADMIN_NAME = "admin"
+SCRAPER_FILE = "scrape.token"
+SCRAPER_NAME = "stoker-scrape"
 ALL_PROJECTS = "*"
 _PREFIX = "stk_"
 
@@ -70,17 +73,11 @@ class TokenFile:
 
     def ensure_admin(self) -> Path:
         """Where the administrator's token stands in plain; made if there is none that works. It does not expire."""
-        path = self.folder / ADMIN_FILE
-        with self._writing():
-            if path.exists():
-                _refuse_open_mode(path)
-                if self._find(path.read_text().strip()) is not None:
-                    return path
-            kept = tuple(record for record in self._records if record.name != ADMIN_NAME)
-            token, record = self._new(ADMIN_NAME, Role.ADMIN, [ALL_PROJECTS], None)
-            self._save((*kept, record))
-            _write_private(path, token + "\n")
-        return path
+        return self._ensure(ADMIN_FILE, ADMIN_NAME, Role.ADMIN)
+
+    def ensure_scraper(self) -> Path:
+        """The same for a reader's, by which Prometheus asks for targets and metrics."""
+        return self._ensure(SCRAPER_FILE, SCRAPER_NAME, Role.READER)
 
     def add(self, name: str, role: Role | str, projects: Sequence[str], lifetime: timedelta | None = None) -> str:
         """A new token, in plain, for the only time. `lifetime` None: it does not expire.
@@ -129,6 +126,19 @@ class TokenFile:
         except TokenError as error:
             self._seen = self._stamp()
             log.error("tokens are not read again: %s", error)
+
+    def _ensure(self, file: str, name: str, role: Role) -> Path:
+        path = self.folder / file
+        with self._writing():
+            if path.exists():
+                _refuse_open_mode(path)
+                if self._find(path.read_text().strip()) is not None:
+                    return path
+            kept = tuple(record for record in self._records if record.name != name)
+            token, record = self._new(name, role, [ALL_PROJECTS], None)
+            self._save((*kept, record))
+            _write_private(path, token + "\n")
+        return path
 
     def _find(self, token: str) -> TokenHolder | None:
         hashed = digest(token)

@@ -17,12 +17,17 @@ import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import uvloop
 
+from stoker.controller.job_rows import JobRows
 from stoker.controller.jobs import PODS_BY_JOB, job_of
+from stoker.controller.metrics import OperatorMetrics, reading
 from stoker.controller.operator import Operator
+from stoker.controller.tally import Tally
+from stoker.local.agent import driver
 from stoker.local.agent.agent import NodeAgent
 from stoker.local.agent.inventory import NvmlGpus, Together, VirtualGpus
 from stoker.local.agent.logs import WorkerLogs
@@ -31,9 +36,10 @@ from stoker.local.datadir import DataDir, DataDirError, write_private
 from stoker.local.store import EmbeddedStore
 from stoker.sched.step import Settings
 from stoker.spec.job import JOBS
+from stoker.spec.job_parts import IdleAction
 from stoker.spec.node import NODES, Gpu
 from stoker.spec.pod import PODS
-from stoker.spec.quantity import cpu_milli, format_bytes, format_cpu, memory_bytes
+from stoker.spec.quantity import cpu_milli, format_bytes, format_cpu, memory_bytes, parse_duration
 from stoker.spec.queue import QUEUES
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
@@ -42,11 +48,18 @@ from stoker.store.seam import Seam
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import event_cache, make_deps
+from stoker_api.exporter_token import exporter_token
 from stoker_api.serve import BindError, bind, serve
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenError, TokenFile
+from stoker_api.usage.db import NewerFile
+from stoker_api.usage.idle import IdleRule
+from stoker_api.usage.prices import CURRENCY, Prices
+from stoker_api.usage.store import UsageStore, UsageUnavailable
 
 from .config import data_folder
+from .exporting import ExporterSettings, LocalExporter
+from .scraping import LocalScraping
 
 log = logging.getLogger("stoker.up")
 
@@ -75,22 +88,32 @@ class UpOptions:
     virtual_gpus: int = 0
     cpus: str | None = None
     memory: str | None = None
+    idle_after: str = "30m"
+    idle_action: str = IdleAction.NOTIFY.value
     allow_hosts: tuple[str, ...] = ()
+    exporter: bool = True
+    """Run one, where there is a driver or GPUs are simulated."""
+    gpu_prices: tuple[str, ...] = ()
+    currency: str = CURRENCY
+    idle_after_s: float = 1800.0
+    idle_action: str = IdleAction.NOTIFY.value
 
 
 def run_up(options: UpOptions) -> int:
     """Run until SIGTERM or Ctrl-C. Returns the exit code: 0, or 1 when it could not start or broke down."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
+        _idle_rule(options)
         datadir = DataDir(options.data or data_folder())
         datadir.lock()
+        prices = Prices.parse(options.gpu_prices, options.currency)
         listening = bind(options.host, _port(options, datadir))
     except (DataDirError, TokenError, BindError, ValueError) as error:
         return _refuse(str(error))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        uvloop.run(_Up(options, datadir, listening).run())
-    except (StoreError, TokenError) as error:
+        uvloop.run(_Up(options, datadir, listening, prices).run())
+    except (StoreError, TokenError, NewerFile, UsageUnavailable) as error:
         return _refuse(str(error))
     except Exception:
         log.exception("stoker up broke down; its jobs go on, start it again")
@@ -104,10 +127,12 @@ def run_up(options: UpOptions) -> int:
 class _Up:
     """One run of the server."""
 
-    def __init__(self, options: UpOptions, datadir: DataDir, listening: socket.socket) -> None:
+    def __init__(self, options: UpOptions, datadir: DataDir, listening: socket.socket, prices: Prices) -> None:
         self._options = options
         self._datadir = datadir
         self._listening = listening
+        self._prices = prices
+        self._ready = asyncio.Event()
         host, port = options.host, listening.getsockname()[1]
         self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -116,6 +141,7 @@ class _Up:
         async with AsyncExitStack() as stack:
             clock, seam = SystemClock(), _seam()
             stack.callback(seam.close)
+            usage = stack.enter_context(UsageStore(self._datadir.path / "usage.db", clock))
             store = await stack.enter_async_context(EmbeddedStore(self._datadir.db, clock, seam, history=WATCH_HISTORY))
             tokens = TokenFile.open(self._datadir.path)
             token_file = tokens.ensure_admin()
@@ -125,7 +151,14 @@ class _Up:
             nodes = WatchCache(store, NODES, clock=clock)
             pods = WatchCache(store, PODS, clock=clock, indexes={PODS_BY_JOB: job_of})
             events = event_cache(store, clock)
-            operator = Operator(store, jobs=jobs, queues=queues, nodes=nodes, pods=pods, clock=clock, settings=SETTINGS)
+            tally = Tally()
+            operator = Operator(
+                store, jobs=jobs, queues=queues, nodes=nodes, pods=pods, clock=clock, settings=SETTINGS, tally=tally
+            )
+            rows = JobRows(jobs, pods, queues, clock)
+            stack.callback(rows.close)
+            watched: dict[str, WatchCache[Any]] = {"TrainingJob": jobs, "Queue": queues, "GPUNode": nodes, "Pod": pods}
+            exporter = self._exporter(clock, report_key, tokens.ensure_scraper())
             agent = NodeAgent(
                 store,
                 pods,
@@ -154,6 +187,19 @@ class _Up:
                     events=events,
                     hosts=self._options.allow_hosts,
                     calls=WorkerCalls(self._datadir),
+                    collectors=(OperatorMetrics(lambda: reading(operator, watched, leader=True), tally, rows),),
+                    folders={"data": self._datadir.path},
+                    usage=usage,
+                    idle=_idle_rule(self._options),
+                    prices=self._prices,
+                    idle=IdleRule(self._options.idle_after_s, IdleAction(self._options.idle_action)),
+                    scraping=LocalScraping(
+                        self._datadir,
+                        host=self._options.host,
+                        port=self._listening.getsockname()[1],
+                        node=NODE_NAME,
+                        exporter_port=lambda: exporter.port if exporter else None,
+                    ),
                 )
             )
             caches = (jobs, queues, nodes, pods, events)
@@ -166,6 +212,8 @@ class _Up:
                     await agent.ready.wait()
                     parts.append(tasks.create_task(operator.run()))
                     parts.append(tasks.create_task(serve(app, sock=self._listening, on_ready=self._announce)))
+                    if exporter is not None:
+                        parts.append(tasks.create_task(self._export(exporter)))
                     _stop_on_signals(parts)
                     gpus = [gpu for node in nodes.values() for gpu in node.status.gpus]
                     self._greet(token_file, gpus)
@@ -179,7 +227,27 @@ class _Up:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
+        self._ready.set()
         write_private(self._datadir.endpoint, json.dumps({"url": self._url, "pid": os.getpid()}).encode() + b"\n")
+
+    def _exporter(self, clock: SystemClock, report_key: bytes, scrape_token: Path) -> LocalExporter | None:
+        """None where there is nothing to tell about, or none is wanted."""
+        real = driver.is_here(os.environ)
+        if not self._options.exporter or not (real or self._options.virtual_gpus):
+            return None
+        settings = ExporterSettings(
+            node=NODE_NAME,
+            host=self._options.host,
+            api_url=lambda: self._url,
+            api_token=exporter_token(report_key, NODE_NAME),
+            scrape_token=scrape_token,
+            simulated_gpus=0 if real else self._options.virtual_gpus,
+        )
+        return LocalExporter(self._datadir, settings, clock)
+
+    async def _export(self, exporter: LocalExporter) -> None:
+        await self._ready.wait()  # nobody waits for it: who starts the server wants the server
+        await exporter.run()
 
     def _greet(self, token_file: Path, gpus: list[Gpu]) -> None:
         real = [gpu for gpu in gpus if not gpu.simulated]
@@ -227,6 +295,14 @@ def _seam() -> Seam:
 
 def _cpu_milli(options: UpOptions) -> int:
     return cpu_milli(options.cpus) if options.cpus else 1000 * len(os.sched_getaffinity(0))
+
+
+def _idle_rule(options: UpOptions) -> IdleRule:
+    """Raises: ValueError."""
+    after_s = parse_duration(options.idle_after)
+    if after_s < 60:
+        raise ValueError(f"--idle-after {options.idle_after}: must be a minute at least")
+    return IdleRule(after_s, IdleAction(options.idle_action))
 
 
 def _memory_bytes(options: UpOptions) -> int:

@@ -21,8 +21,49 @@ from stoker.cli.errors import BadInput
 @click.option("--cpus", metavar="CORES", help="Cores that jobs may share. [default: all]")
 @click.option("--memory", metavar="QUANTITY", help="Memory that jobs may share, for example 16Gi. [default: most]")
 @click.option(
+    "--idle-after",
+    metavar="DURATION",
+    default="30m",
+    show_default=True,
+    help="A running job whose GPUs are all idle for so long is idle, unless it says otherwise (spec.idle).",
+)
+@click.option(
+    "--idle-action",
+    type=click.Choice(["Notify", "Suspend", "None"]),
+    default="Notify",
+    show_default=True,
+    help="What follows: an event on the job, that and suspend, or nothing.",
+)
+@click.option(
+    "--idle-after",
+    default="30m",
+    show_default=True,
+    metavar="DURATION",
+    help="A running job whose GPUs are all idle for so long is idle, unless it says otherwise (spec.idle).",
+)
+@click.option(
+    "--idle-action",
+    type=click.Choice(["Notify", "Suspend", "None"]),
+    default="Notify",
+    show_default=True,
+    help="What follows: an event on the job, that and suspend, or nothing.",
+)
+@click.option(
     "--allow-host", "allow_hosts", multiple=True, metavar="NAME", help="A Host name to answer to. Repeatable."
 )
+@click.option(
+    "--exporter/--no-exporter",
+    default=True,
+    help="Tell what GPUs do, and for whom (docs/monitoring.md). [default: where there are any]",
+)
+@click.option(
+    "--gpu-price",
+    "gpu_prices",
+    multiple=True,
+    metavar="MODEL=PRICE",
+    help="What an hour of a GPU costs whose model has MODEL in its name ('*': any). Repeatable.",
+)
+@click.option("--currency", default="EUR", show_default=True, help="Of the prices: three letters.")
 @click.pass_context
 def up(
     ctx: click.Context,
@@ -32,7 +73,12 @@ def up(
     virtual_gpus: int,
     cpus: str | None,
     memory: str | None,
+    idle_after: str,
+    idle_action: str,
     allow_hosts: tuple[str, ...],
+    exporter: bool,
+    gpu_prices: tuple[str, ...],
+    currency: str,
 ) -> None:
     """Run Stoker on this machine until Ctrl-C: API, operator and node agent in one process.
 
@@ -52,6 +98,26 @@ def up(
         virtual_gpus=virtual_gpus,
         cpus=cpus,
         memory=memory,
+        idle_after=idle_after,
+        idle_action=idle_action,
         allow_hosts=allow_hosts,
+        exporter=exporter,
+        gpu_prices=gpu_prices,
+        currency=currency,
+        idle_after_s=_idle_after_s(idle_after),
+        idle_action=idle_action,
     )
     ctx.exit(run_up(options))
+
+
+def _idle_after_s(text: str) -> float:
+    """Units: seconds. Raises: click.BadParameter."""
+    from stoker.spec.quantity import parse_duration
+
+    try:
+        after_s = parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(f"--idle-after: {error}") from None
+    if after_s < 60:
+        raise click.BadParameter("--idle-after must be a minute at least: exporters report every few seconds")
+    return after_s

@@ -18,9 +18,9 @@ from pydantic import ValidationError
 from stoker.spec.meta import StatusModel
 from stoker.spec.node import Gpu
 
+from . import driver as nvidia
 from . import nvml_child
 
-_DRIVER = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
 SIMULATED_MODEL = "Simulated GPU"
 
 
@@ -60,10 +60,10 @@ class NvmlGpus:
         self,
         *,
         timeout_s: float = 20.0,
-        driver: Collection[Path] = _DRIVER,
+        driver: Collection[Path] = nvidia.PATHS,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """`driver`: one of these exists where a driver is installed. `env`: the child's, if not ours."""
+        """`driver`: paths as `driver.PATHS`. `env`: the child's, if not ours."""
         self._timeout_s = timeout_s
         self._driver = tuple(driver)
         self._env = dict(os.environ if env is None else env)
@@ -71,7 +71,7 @@ class NvmlGpus:
         self._last: tuple[Gpu, ...] = ()
 
     async def read(self, held: Callable[[], Collection[str]], is_ours: Callable[[int], bool]) -> tuple[Gpu, ...]:
-        if not any(path.exists() for path in self._driver):
+        if not nvidia.is_here(self._env, self._driver):
             return ()
         held_before = set(held())
         report = await self._ask_child()

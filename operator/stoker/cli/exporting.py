@@ -1,0 +1,167 @@
+"""The exporter that `stoker up` runs: a process of its own beside the server's.
+
+Owns its command line, its folder (`<data>/exporter/`: ledger and spool, its token, its log) and its life: started when
+the server is ready, started again when it ends, ended with the server, also with one that was killed. Never reads a
+GPU. Called by `up`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.local.datadir import DataDir, write_private
+from stoker.store.clock import Clock
+
+log = logging.getLogger("stoker.up")
+
+_PAUSES_S = (1.0, 2.0, 5.0, 15.0, 30.0)
+"""Before it is started again, the first to the fifth time and from then on."""
+_HEALTHY_S = 60.0
+"""Once it has lived so long, what came before is forgotten."""
+_END_S = 10.0
+"""For its graceful end: the ledger is written, receipts are sent."""
+_LOG_BYTES = 4 << 20
+"""When it starts with a longer log than that, the log is put aside as `log.1`."""
+# The kernel ends it when this process dies, however it dies. Asked for by the child itself (a preexec function would
+# copy this whole process first), which then becomes the exporter.
+_LAUNCH = """
+import ctypes, os, sys
+ctypes.CDLL(None, use_errno=True).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "stoker.exporter", *sys.argv[2:]])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterSettings:
+    node: str
+    host: str
+    """Where it listens."""
+    api_url: Callable[[], str]
+    api_token: str
+    scrape_token: Path
+    """The token that a scraper must show."""
+    simulated_gpus: int = 0
+    """More than 0: slots, no hardware."""
+
+
+class LocalExporter:
+    def __init__(
+        self, datadir: DataDir, settings: ExporterSettings, clock: Clock, env: Mapping[str, str] = os.environ
+    ) -> None:
+        self._datadir, self._settings, self._clock, self._env = datadir, settings, clock, dict(env)
+        self._folder = datadir.path / "exporter"
+        self._port = 0
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def port(self) -> int | None:
+        """Where it serves /metrics; None: it does not run now."""
+        return self._port if self._process is not None and self._process.returncode is None else None
+
+    async def run(self) -> None:
+        """Keeps it running until cancelled; then it is gone. Raises: OSError where its folder can't be made."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        write_private(self._folder / "api.token", self._settings.api_token.encode() + b"\n")
+        ends = 0
+        while True:
+            began_s = self._clock.monotonic()
+            try:
+                self._process = await self._start()
+                code = await self._process.wait()
+                why = f"ended with {code}" if code >= 0 else f"was ended by signal {-code}"
+            except asyncio.CancelledError:
+                await self._end()
+                raise
+            except OSError as error:
+                why = f"can't be started: {error}"
+            if self._clock.monotonic() - began_s >= _HEALTHY_S:
+                ends = 0
+            pause_s = _PAUSES_S[min(ends, len(_PAUSES_S) - 1)]
+            ends += 1
+            log.warning("the exporter %s; started again in %g s (%s)", why, pause_s, self._folder / "log")
+            await self._clock.sleep(pause_s)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        self._port = _free_port(self._settings.host, self._port)
+        with _opened(self._folder / "log") as output:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                "-c",
+                _LAUNCH,
+                str(os.getpid()),
+                *self._arguments(),
+                cwd=self._folder,
+                env=self._env,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is the server's, which ends it in its own way
+            )
+
+    def _arguments(self) -> list[str]:
+        settings = self._settings
+        given = {
+            "--node": settings.node,
+            "--host": settings.host,
+            "--port": str(self._port),
+            "--state": str(self._folder),
+            "--allocation": "workers",
+            "--workers": str(self._datadir.workers),
+            "--api-url": settings.api_url(),
+            "--api-token-file": str(self._folder / "api.token"),
+            "--auth-token-file": str(settings.scrape_token),
+        }
+        if settings.simulated_gpus:
+            given["--simulated-gpus"] = str(settings.simulated_gpus)
+        return [word for pair in given.items() for word in pair]
+
+    async def _end(self) -> None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(_END_S):
+                await process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """For appending."""
+    if path.exists() and path.stat().st_size > _LOG_BYTES:
+        path.replace(path.with_name("log.1"))
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _free_port(host: str, before: int) -> int:
+    """The port it had, so that its target stays the same; else any free one. Raises: OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in (before, 0):
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                if not port:
+                    raise
+                continue
+            return int(probe.getsockname()[1])
+    raise AssertionError("port 0 is bound or raises")
