@@ -95,8 +95,6 @@ class UpOptions:
     """Run one, where there is a driver or GPUs are simulated."""
     gpu_prices: tuple[str, ...] = ()
     currency: str = CURRENCY
-    idle_after_s: float = 1800.0
-    idle_action: str = IdleAction.NOTIFY.value
 
 
 def run_up(options: UpOptions) -> int:
@@ -192,7 +190,6 @@ class _Up:
                     usage=usage,
                     idle=_idle_rule(self._options),
                     prices=self._prices,
-                    idle=IdleRule(self._options.idle_after_s, IdleAction(self._options.idle_action)),
                     scraping=LocalScraping(
                         self._datadir,
                         host=self._options.host,

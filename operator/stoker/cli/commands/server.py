@@ -35,20 +35,6 @@ from stoker.cli.errors import BadInput
     help="What follows: an event on the job, that and suspend, or nothing.",
 )
 @click.option(
-    "--idle-after",
-    default="30m",
-    show_default=True,
-    metavar="DURATION",
-    help="A running job whose GPUs are all idle for so long is idle, unless it says otherwise (spec.idle).",
-)
-@click.option(
-    "--idle-action",
-    type=click.Choice(["Notify", "Suspend", "None"]),
-    default="Notify",
-    show_default=True,
-    help="What follows: an event on the job, that and suspend, or nothing.",
-)
-@click.option(
     "--allow-host", "allow_hosts", multiple=True, metavar="NAME", help="A Host name to answer to. Repeatable."
 )
 @click.option(
@@ -104,20 +90,5 @@ def up(
         exporter=exporter,
         gpu_prices=gpu_prices,
         currency=currency,
-        idle_after_s=_idle_after_s(idle_after),
-        idle_action=idle_action,
     )
     ctx.exit(run_up(options))
-
-
-def _idle_after_s(text: str) -> float:
-    """Units: seconds. Raises: click.BadParameter."""
-    from stoker.spec.quantity import parse_duration
-
-    try:
-        after_s = parse_duration(text)
-    except ValueError as error:
-        raise click.BadParameter(f"--idle-after: {error}") from None
-    if after_s < 60:
-        raise click.BadParameter("--idle-after must be a minute at least: exporters report every few seconds")
-    return after_s
