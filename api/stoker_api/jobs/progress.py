@@ -192,7 +192,7 @@ class ProgressWriter:
         usage: UsageBoard | None = None,
     ) -> None:
         self._board, self._store, self._clock, self._on_write = board, store, clock, on_write
-        self._usage = usage or UsageBoard(jobs.by_uid)
+        self._usage = UsageBoard(jobs.by_uid) if usage is None else usage
         self._woken = asyncio.Event()
         self._jobs = jobs
 
