@@ -58,7 +58,7 @@ class Node:
         self.kubelet = FakeKubelet(folder / "kubelet.sock")
         self.api = KnowingApi()
         self.gpus = [gpu(0), gpu(1)]
-        self.client = Kubelet(self.kubelet.socket, timeout_s=5.0)
+        self.client = Kubelet(self.kubelet.socket, timeout_s=5.0, settle_s=0.0)
         self.allocation = KubeletAllocation(
             self.client, lambda: self.gpus, PodJobs(self.api, self.clock), clock=self.clock
         )

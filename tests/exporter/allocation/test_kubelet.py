@@ -184,6 +184,24 @@ def test_the_last_answer_is_kept_for_a_minute_and_ages(node):
     assert node.read().known
 
 
+def test_a_kubelet_that_has_just_started_is_not_believed_yet(node):
+    """It lists nobody for a second or so; the last answer counts, and ages."""
+    node.api.knows("a")
+    node.has(gpu_pod("a", "GPU-0000"))
+    then = node.read()
+    node.kubelet.stop()
+    node.has()
+    node.kubelet.start()
+    node.client._settle_s = 3600.0
+    node.clock.now += 5
+    assert node.read() == then
+    node.clock.now += 60
+    assert node.read().unattributed == {"kubelet_starting": 2}
+    node.client._settle_s = 0.0
+    answer = node.read()
+    assert answer.known and answer.holdings == ()
+
+
 def test_a_kubelet_that_was_never_there(node):
     node.kubelet.stop()
     first = node.read()
@@ -211,14 +229,14 @@ def test_a_kubelet_that_answers_wrongly(node, trouble, reason):
 
 def test_a_kubelet_that_hangs_is_given_up_after_the_deadline(node):
     node.kubelet.hang = threading.Event()
-    client = Kubelet(node.kubelet.socket, timeout_s=0.3)
+    client = Kubelet(node.kubelet.socket, timeout_s=0.3, settle_s=0.0)
     with pytest.raises(KubeletError) as met:
         client.list_pods()
     assert met.value.reason == "kubelet_timeout"
     node.kubelet.hang.set()
     node.kubelet.hang = None
     node.has(gpu_pod("a", "GPU-0000"))
-    patient = Kubelet(node.kubelet.socket)
+    patient = Kubelet(node.kubelet.socket, settle_s=0.0)
     assert b"GPU-0000" in patient.list_pods()
     client.close()
     patient.close()

@@ -1,19 +1,22 @@
 """One question to the kubelet: PodResources v1 `List` over its unix socket. grpcio is imported when first asked.
 
 Owns the connection. The socket is made anew at every start of the kubelet, so a call that finds its connection dead is
-made once more on a new one. Used by one thread.
+made once more on a new one. A kubelet that has just started answers before it knows its pods (1.36.3: an empty list for
+a second), so a young socket is not asked. Used by one thread.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
 from .reasons import Reason
 
 LIST = "/v1.PodResourcesLister/List"
+SETTLE_S = 10.0
 MAX_ANSWER_BYTES = 256 << 20
 """gRPC's own limit of 4 MiB is passed by a node with many devices and their topology."""
 
@@ -27,11 +30,14 @@ class KubeletError(Exception):
 
 
 class Kubelet:
-    """The kubelet behind the socket at `path`; an answer takes `timeout_s` at most."""
+    """The kubelet behind the socket at `path`; an answer takes `timeout_s` at most.
 
-    def __init__(self, path: Path, timeout_s: float = 5.0) -> None:
+    settle_s: how old the socket must be to be asked.
+    """
+
+    def __init__(self, path: Path, timeout_s: float = 5.0, settle_s: float = SETTLE_S) -> None:
         self._path = path
-        self._timeout_s = timeout_s
+        self._timeout_s, self._settle_s = timeout_s, settle_s
         self._channel: Any = None
 
     def list_pods(self) -> bytes:
@@ -75,15 +81,18 @@ class Kubelet:
     def _check_socket(self) -> None:
         """What gRPC would call UNAVAILABLE, told apart. Raises: KubeletError."""
         try:
-            mode = os.stat(self._path).st_mode  # noqa: PTH116 (no second Path is made of it)
+            found = self._path.stat()
         except PermissionError as error:
             raise KubeletError(Reason.KUBELET_DENIED, str(error)) from None
         except OSError as error:
             raise KubeletError(Reason.KUBELET_SOCKET_MISSING, str(error)) from None
-        if not stat.S_ISSOCK(mode):
+        if not stat.S_ISSOCK(found.st_mode):
             raise KubeletError(Reason.KUBELET_SOCKET_MISSING, f"{self._path} is no socket")
         if not os.access(self._path, os.R_OK | os.W_OK, effective_ids=True):
             raise KubeletError(Reason.KUBELET_DENIED, f"user {os.geteuid()} may not connect to {self._path}")
+        age_s = time.time() - found.st_ctime
+        if 0 <= age_s < self._settle_s:
+            raise KubeletError(Reason.KUBELET_STARTING, f"the kubelet has started {age_s:.0f} s ago")
 
 
 def _reason(code: str) -> Reason:

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 class Reason(StrEnum):
     KUBELET_SOCKET_MISSING = "kubelet_socket_missing"
+    KUBELET_STARTING = "kubelet_starting"
     KUBELET_DENIED = "kubelet_denied"
     KUBELET_TIMEOUT = "kubelet_timeout"
     KUBELET_UNSUPPORTED = "kubelet_unsupported"
@@ -45,6 +46,9 @@ REASONS: dict[Reason, Entry] = {
         _ALL,
         "Mount the kubelet's `pod-resources` folder (not the socket), and check `--kubelet-socket`: a kubelet with "
         "another `--root-dir` has it there. Gone by itself if the kubelet was only restarted.",
+    ),
+    Reason.KUBELET_STARTING: Entry(
+        "The kubelet has started less than 10 s ago and may not know its pods yet.", _ALL, "Nothing: it passes."
     ),
     Reason.KUBELET_DENIED: Entry(
         "The socket may not be opened.",
