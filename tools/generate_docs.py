@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stoker.cli import reference as cli_reference
+from stoker.exporter.allocation import reasons as allocation_reasons
 from stoker.spec.crd.reference import reference as crd_reference
 from stoker.spec.outcome import FREE, POLICIES, Category, Intent, Verdict, verdict
 from stoker.spec.quantity import format_duration
@@ -43,7 +44,12 @@ def _by_itself(category: Category) -> str:
     return Verdict.FAILED
 
 
-PARTS: dict[str, Callable[[], str]] = {"outcome": outcome, "cli": cli_reference.reference, "crds": crd_reference}
+PARTS: dict[str, Callable[[], str]] = {
+    "outcome": outcome,
+    "cli": cli_reference.reference,
+    "crds": crd_reference,
+    "unattributed": allocation_reasons.table,
+}
 
 
 def stale(write: bool) -> list[str]:

@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from stoker.exporter.allocation.asking import Kubelet, KubeletError
+from stoker.exporter.allocation.reasons import REASONS, Reason
 
 from .conftest import gpu, mig
 from .kubelet_world import devices, dynamic, gpu_pod, pod
@@ -271,6 +272,10 @@ def test_who_may_not_open_the_socket_is_told_so(node, tmp_path, mode):
         [sys.executable, "-c", script, str(node.kubelet.socket)], capture_output=True, text=True, timeout=60
     )
     assert done.stdout.strip() == "kubelet_denied", done.stderr
+
+
+def test_every_reason_is_explained():
+    assert list(REASONS) == list(Reason)
 
 
 def test_a_defect_costs_attribution_only(node, monkeypatch, caplog):

@@ -38,37 +38,38 @@ class Entry:
 
 
 _ALL = "all GPUs: unobserved"
+_LATER = "as last told for a minute, then all GPUs: unobserved"
 _DOUBT = "GPUs that nobody else holds: unobserved"
 
 REASONS: dict[Reason, Entry] = {
     Reason.KUBELET_SOCKET_MISSING: Entry(
         "No socket, or nobody listens there.",
-        _ALL,
+        _LATER,
         "Mount the kubelet's `pod-resources` folder (not the socket), and check `--kubelet-socket`: a kubelet with "
         "another `--root-dir` has it there. Gone by itself if the kubelet was only restarted.",
     ),
     Reason.KUBELET_STARTING: Entry(
-        "The kubelet has started less than 10 s ago and may not know its pods yet.", _ALL, "Nothing: it passes."
+        "The kubelet has started less than 10 s ago and may not know its pods yet.", _LATER, "Nothing: it passes."
     ),
     Reason.KUBELET_DENIED: Entry(
         "The socket may not be opened.",
-        _ALL,
+        _LATER,
         "Run as uid 0: the socket is root's. On SELinux nodes give the pod a type that may connect to it.",
     ),
     Reason.KUBELET_TIMEOUT: Entry(
         "The kubelet did not answer in 5 s.",
-        _ALL,
+        _LATER,
         "Look at the node's kubelet: it answers from memory, so it is stuck or starved.",
     ),
     Reason.KUBELET_UNSUPPORTED: Entry(
         "The kubelet knows no PodResources v1.",
-        _ALL,
-        "Use Kubernetes 1.20 or newer; before 1.28 the feature gate `KubeletPodResources` must not be off.",
+        _LATER,
+        "Use a newer Kubernetes: PodResources v1 is stable since 1.28.",
     ),
-    Reason.KUBELET_FAILED: Entry("The kubelet answered with an error.", _ALL, "The exporter's log has its words."),
+    Reason.KUBELET_FAILED: Entry("The kubelet answered with an error.", _LATER, "The exporter's log has its words."),
     Reason.KUBELET_ANSWER_UNREADABLE: Entry(
         "What came back is no PodResources answer.",
-        _ALL,
+        _LATER,
         "Check that `--kubelet-socket` is the kubelet's; else report it.",
     ),
     Reason.GRPCIO_MISSING: Entry(
@@ -88,7 +89,7 @@ REASONS: dict[Reason, Entry] = {
     Reason.DEVICE_ID_UNKNOWN: Entry(
         "A pod holds a device whose name can't be told to be one GPU.",
         _DOUBT,
-        "See the names below; use a device plugin whose device ids are uuids.",
+        "See the names above; use a device plugin whose device ids are uuids.",
     ),
     Reason.DRA_DEVICE_UNKNOWN: Entry(
         "Likewise, a device of Dynamic Resource Allocation (MIG devices made on demand, say).",
