@@ -133,7 +133,7 @@ class World:
         self.at_save = dict(self.told_uj), dict(self.shown), dict(self.first)
         receipts = {(receipt.uuid, receipt.job_uid): receipt for receipt in self.node.receipts()}
         for key in receipts.keys() & self.last.keys():
-            if receipts[key].begin_at == self.last[key].begin_at:  # else forgotten, minutes after its end, and begun anew
+            if receipts[key].begin_at == self.last[key].begin_at:  # else it was forgotten, and began anew
                 self.check_grown(self.last[key], receipts[key])
         self.last = receipts
 

@@ -120,6 +120,8 @@ class _Deadline(io.RawIOBase):
 
 class _Request(BaseHTTPRequestHandler):
     server: Server
+    wbufsize = -1  # head and body in one piece: two would wait for each other (Nagle, delayed acknowledgement)
+    disable_nagle_algorithm = True
     protocol_version = "HTTP/1.1"
     server_version = "stoker-exporter"
     sys_version = ""

@@ -1,0 +1,321 @@
+"""What counts as what: one rule a test, on a small node."""
+
+import pytest
+
+from stoker.exporter.frames import GpuEvent, MigReading, Process
+from stoker.exporter.meters.idle import ACTIVE, doing, in_use
+from stoker.exporter.meters.ledger import parse, resume
+from stoker.exporter.owners import Allocation, Holding
+
+from .metering import BEGIN_S, WORKING, frame, held, meters, moment, owner, reading, run
+
+SEVEN = [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def job(node, name="a"):
+    (found,) = [job for job in node.books().jobs if job.owner.job_name == name]
+    return found.values
+
+
+def accounts(node, uuid="GPU-0"):
+    return node.books().accounts[uuid]
+
+
+def gpu(node, s):
+    (found,) = node.gpus(moment(s))
+    return found.values
+
+
+def test_a_gpu_that_is_held_and_works():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    run(node, SEVEN, {**WORKING, "tensor_active_ratio": 0.25})
+    values = job(node)
+    assert values["allocated_seconds_total"] == 7 and values["unobserved_seconds_total"] == 0
+    assert values["busy_seconds_total"] == 7 and values["sm_active_seconds_total"] == 3.5
+    assert values["tensor_active_seconds_total"] == 1.75 and "dram_active_seconds_total" not in values
+    assert values["energy_joules_total|exclusive"] == 700 and values["unobserved_energy_joules_total"] == 0
+    assert values["memory_peak_bytes"] == 8e9
+    assert all(values[f"idle_seconds_total|{name}"] == 0 for name in ("no_process", "no_activity", "low_activity"))
+    assert accounts(node)["account_seconds_total|attributed"] == 7
+    assert accounts(node)["account_joules_total|attributed"] == 700
+    assert gpu(node, 7)["idle_seconds"] == 0 and gpu(node, 7)["busy_seconds_total"] == 7
+
+
+def test_a_gpu_that_nobody_holds():
+    node = meters()
+    node.allocation(held(), moment(0))
+    run(node, SEVEN, WORKING)
+    assert accounts(node)["account_seconds_total|unallocated"] == 7
+    assert accounts(node)["account_joules_total|unallocated"] == 700
+    assert gpu(node, 7)["unallocated_use"] == 1 and gpu(node, 7)["unowned_processes"] == 1
+    assert "idle_seconds" not in gpu(node, 7)
+
+
+def test_who_holds_it_is_not_known():
+    node = meters()
+    node.allocation(Allocation(BEGIN_S, known=False), moment(0))
+    run(node, SEVEN, WORKING)
+    assert accounts(node)["account_seconds_total|unobserved"] == 7
+    assert accounts(node)["account_seconds_total|unallocated"] == 0
+    assert not {"unallocated_use", "unowned_processes", "idle_seconds"} & gpu(node, 7).keys()
+
+
+def test_nobody_tells_who_holds_what():
+    node = meters(tracks_allocation=False)
+    run(node, SEVEN, WORKING)
+    assert node.books().accounts == {} and "unallocated_use" not in gpu(node, 7)
+    assert gpu(node, 7)["busy_seconds_total"] == 7
+
+
+def test_a_gap_is_unobserved_as_a_whole_and_so_is_its_energy():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    run(node, [0, 1, 2, 5, 6], WORKING)  # 2 → 5 is further apart than 2.5 intervals
+    values = job(node)
+    assert (values["allocated_seconds_total"], values["unobserved_seconds_total"]) == (6, 3)
+    assert (values["energy_joules_total|exclusive"], values["unobserved_energy_joules_total"]) == (300, 300)
+    assert accounts(node)["account_seconds_total|unobserved"] == 3
+    assert accounts(node)["account_joules_total|unobserved"] == 300
+    assert values["busy_seconds_total"] == 3 and gpu(node, 6)["busy_seconds_total"] == 3
+
+
+def test_a_silent_gpu_is_accounted_while_it_is_silent_and_not_shown():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    run(node, [0, 1], WORKING)
+    node.tick(moment(3))
+    assert job(node)["unobserved_seconds_total"] == 0 and "power_watts" not in gpu(node, 3)
+    assert gpu(node, 3)["up"] == 1  # a poll may take long
+    node.tick(moment(8))
+    assert job(node)["unobserved_seconds_total"] == 7
+    assert gpu(node, 8) == {} and node.told(moment(8))["collect_success"] == 0
+
+
+def test_a_lost_gpu_is_down_and_its_neighbour_is_not():
+    node = meters()
+    values = {**WORKING, "power_watts": 300.0}
+    for s in (0, 1, 2):
+        node.frame(frame(s, reading(values), reading(values, index=1)))
+    node.frame(frame(3, reading(values), reading(values, index=1, lost="GPU_IS_LOST")))
+    first, second = node.gpus(moment(3))
+    assert first.values["power_watts"] == 300 and first.values["up"] == 1
+    assert second.values == {"up": 0.0} and second.info == {}
+    told = node.told(moment(3))
+    assert (told["gpus_visible"], told["gpus_expected"], told["collect_success"]) == (1, 2, 0)
+    node.frame(frame(4, reading(values)))  # not even told of any more
+    assert node.gpus(moment(4))[1].values == {"up": 0.0}
+
+
+def test_a_poll_that_failed_as_a_whole_shows_nothing_of_the_hardware_but_keeps_the_books():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    run(node, SEVEN, WORKING)
+    node.event(GpuEvent(1.5, "GPU-0", 0, "xid", 79))
+    node.failed()
+    assert gpu(node, 7) == {"xid_errors_total|79": 1.0, "xid_last_timestamp_seconds|79": 1.5}
+    assert job(node)["allocated_seconds_total"] == 7 and accounts(node)["account_seconds_total|attributed"] == 7
+    assert node.gpus(moment(7))[0].shares[0].owner == owner("a")
+
+
+@pytest.mark.parametrize(
+    ("values", "processes", "what"),
+    [
+        pytest.param({"busy_ratio": 1.0, "sm_active_ratio": 0.6}, (Process(1),), ACTIVE, id="works"),
+        pytest.param({"busy_ratio": 1.0, "sm_active_ratio": 0.05}, (Process(1),), "low_activity", id="SMs tell better"),
+        pytest.param({"busy_ratio": 0.05}, (Process(1),), "low_activity", id="duty cycle before Hopper"),
+        pytest.param({"busy_ratio": 0.0, "sm_active_ratio": 0.004}, (Process(1),), "no_activity", id="no kernel"),
+        pytest.param({"busy_ratio": 0.0, "memory_used_bytes": 8e9}, (), "no_process", id="nobody there"),
+        pytest.param({"busy_ratio": 0.0, "memory_used_bytes": 1e6}, None, "no_process", id="unseen, no memory"),
+        pytest.param({"busy_ratio": 0.0, "memory_used_bytes": 8e9}, None, "no_activity", id="unseen, with memory"),
+        pytest.param({"busy_ratio": 0.9}, (), ACTIVE, id="a kernel without a process that we see"),
+        pytest.param({"memory_used_bytes": 8e9}, None, None, id="nothing tells"),
+        pytest.param({}, None, None, id="nothing is known"),
+        pytest.param({}, (), "no_process", id="only that nobody is there"),
+    ],
+)
+def test_what_a_gpu_does(values, processes, what):
+    assert doing(values, processes) == what
+
+
+@pytest.mark.parametrize(
+    ("values", "processes", "use"),
+    [
+        ({"memory_used_bytes": 1e6, "busy_ratio": 0.0}, None, False),
+        ({"memory_used_bytes": 8e9, "busy_ratio": 0.0}, None, True),
+        ({"memory_used_bytes": 8e9, "busy_ratio": 0.0}, (), False),
+        ({"memory_used_bytes": 1e6, "busy_ratio": 0.5}, (), True),
+        ({}, (Process(1),), True),
+        ({}, None, None),
+    ],
+)
+def test_whether_it_is_used(values, processes, use):
+    assert in_use(values, processes) is use
+
+
+def test_idle_by_class_and_since_when():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    run(node, [0, 1, 2], WORKING)
+    run(node, [3, 4], {"busy_ratio": 0.0})
+    run(node, [5], {"busy_ratio": 0.04})
+    values = job(node)
+    assert values["idle_seconds_total|no_activity"] == 2 and values["idle_seconds_total|low_activity"] == 1
+    assert gpu(node, 5)["idle_seconds"] == 3
+    assert node.receipts()[0].idle_since == moment(2).at
+    run(node, [6], WORKING)
+    assert gpu(node, 6)["idle_seconds"] == 0 and node.receipts()[0].idle_since is None
+
+
+def test_activity_that_is_not_known_is_unobserved_never_idle():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    run(node, SEVEN, {"memory_used_bytes": 8e9})
+    values = job(node)
+    assert values["unobserved_seconds_total"] == values["allocated_seconds_total"] == 7
+    assert accounts(node)["account_seconds_total|attributed"] == 7  # whose it was is known
+
+
+def test_a_shared_gpu_is_split_and_its_memory_is_nobodys():
+    node = meters()
+    parts = [Holding("GPU-0", owner(name), 1 / 3, "even") for name in "abc"]
+    node.allocation(held(*parts), moment(0))
+    run(node, SEVEN, WORKING)
+    for name in "abc":
+        values = job(node, name)
+        assert values["allocated_seconds_total"] == pytest.approx(7 / 3, abs=1e-6)
+        assert values["energy_joules_total|even"] == pytest.approx(700 / 3, abs=1e-4)
+        assert "memory_peak_bytes" not in values
+
+
+def test_a_mig_device_has_its_slices_of_time_and_energy():
+    node = meters()
+    holding = Holding("MIG-1", owner("a"))
+    node.allocation(held(holding), moment(0))
+    for s in SEVEN:
+        mig = MigReading("MIG-1", "3g.40gb", 3, {"sm_active_ratio": 0.5, "memory_used_bytes": 1e9}, (Process(1),))
+        node.frame(frame(s, reading({"energy_joules_total": 700.0 * s}, mig=[mig], processes=None)))
+    values = job(node)
+    assert values["allocated_seconds_total"] == pytest.approx(3) and values["memory_peak_bytes"] == 1e9
+    assert values["sm_active_seconds_total"] == pytest.approx(1.5)
+    assert values["energy_joules_total|mig_slices"] == pytest.approx(7 * 300)
+    assert accounts(node)["account_seconds_total|unallocated"] == pytest.approx(4)
+    (shown,) = node.gpus(moment(7))
+    assert shown.shares[0].share == 1.0 and shown.shares[0].uuid == "MIG-1"
+    assert shown.mig[0].values["sm_active_seconds_total"] == 3.5
+
+
+def test_two_jobs_back_to_back_and_the_firsts_final_receipt():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    run(node, [0, 1, 2, 3], WORKING)
+    assert node.allocation(held(Holding("GPU-0", owner("b")), s=3), moment(3)) is True
+    run(node, [4, 5], WORKING)
+    first, second = sorted(node.receipts(), key=lambda receipt: receipt.job_name)
+    assert (first.final, first.allocated_s, first.at) == (True, 3, moment(3).at)
+    assert (second.final, second.allocated_s, second.begin_at) == (False, 2, moment(3).at)
+    assert node.receipts()[0] == first  # told once: the number stays
+    node.tick(moment(300))
+    assert job(node)["allocated_seconds_total"] == 3
+    node.tick(moment(3 + 361))
+    assert [one.owner.job_name for one in node.books().jobs] == ["b"]
+
+
+def test_a_holder_in_doubt_gets_what_is_its_once_that_is_told():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    run(node, [0, 1, 2], WORKING)
+    node.allocation(Allocation(BEGIN_S + 2, known=False), moment(2))
+    run(node, [3, 4, 5], WORKING)
+    assert job(node)["allocated_seconds_total"] == 2
+    node.allocation(held(Holding("GPU-0", owner("a")), s=5), moment(5))
+    values = job(node)
+    assert (values["allocated_seconds_total"], values["unobserved_seconds_total"]) == (5, 3)
+    assert values["unobserved_energy_joules_total"] == 300
+    assert accounts(node)["account_seconds_total|unobserved"] == 3
+
+
+def test_a_holder_in_doubt_that_is_gone_gets_nothing():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    run(node, [0, 1, 2], WORKING)
+    node.allocation(held(doubtful=("GPU-0",), s=2), moment(2))
+    run(node, [3, 4, 5], WORKING)
+    node.allocation(held(s=5), moment(5))
+    assert job(node)["allocated_seconds_total"] == 2 and node.receipts()[0].final
+
+
+def test_an_allocation_that_nobody_renews_is_none():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    run(node, range(120), WORKING)
+    assert 85 < job(node)["allocated_seconds_total"] < 95
+    assert accounts(node)["account_seconds_total|unobserved"] > 25
+
+
+def test_a_pod_whose_job_is_told_later_had_it_from_the_begin():
+    node = meters()
+    named = owner("a")
+    node.allocation(held(Holding("GPU-0", type(named)("vision", "a-1-0"))), moment(0))
+    run(node, [0, 1, 2], WORKING)
+    assert node.books().jobs == ()
+    node.allocation(held(Holding("GPU-0", named), s=2), moment(2))
+    assert job(node)["allocated_seconds_total"] == 2
+
+
+def test_over_a_restart_nothing_is_lost_but_what_was_not_seen():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    run(node, [0, 1, 2], WORKING)
+    ledger = resume(parse(node.ledger.as_json(moment(2))), moment(10), "boot-1")
+    node = meters(ledger, 10)
+    assert job(node)["allocated_seconds_total"] == 2
+    run(node, [10], WORKING)
+    node.allocation(held(Holding("GPU-0", owner("a")), s=10), moment(10))
+    run(node, [11], WORKING)
+    values = job(node)
+    assert (values["allocated_seconds_total"], values["unobserved_seconds_total"]) == (11, 8)
+    assert (values["energy_joules_total|exclusive"], values["unobserved_energy_joules_total"]) == (300, 800)
+    assert node.receipts()[0].ledger == "ledger-1"
+
+
+def test_energy_by_power_where_there_is_no_counter():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    for s, watts in ((0, 100.0), (1, 300.0), (2, 300.0), (10, 300.0)):
+        node.frame(frame(s, reading({**WORKING, "power_watts": watts})))
+    values = gpu(node, 10)
+    assert values["energy_joules_total"] == 500 and values["energy_source_info|power_integral"] == 1
+    assert job(node)["energy_joules_total|exclusive"] == 500
+    assert "account_joules_total|unobserved" in accounts(node)
+
+
+def test_a_counter_that_jumps_beyond_all_power_is_no_energy():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    for s, joules in ((0, 1e6), (1, 1e6 + 100), (2, 9e12), (3, 1e6 + 300), (4, 1e6 + 400)):
+        node.frame(frame(s, reading({**WORKING, "energy_joules_total": joules})))
+    assert job(node)["energy_joules_total|exclusive"] == 200
+
+
+def test_simulated_slots():
+    node = meters(simulated_gpus=2)
+    node.allocation(held(Holding("SIM-1", owner("a")), simulated=("SIM-1",)), moment(1))
+    node.tick(moment(5))
+    first, second = node.gpus(moment(5))
+    assert first.info == {"model": "simulated", "simulated": "true"} and second.values == {"up": 1.0}
+    assert job(node)["allocated_seconds_total"] == job(node)["unobserved_seconds_total"] == 4
+    assert "energy_joules_total|exclusive" not in job(node) and "idle_seconds_total|no_process" not in job(node)
+    assert accounts(node, "SIM-1")["account_seconds_total|attributed"] == 4
+    assert accounts(node, "SIM-0")["account_seconds_total|unallocated"] == 4  # before, nobody had told
+    (receipt,) = node.receipts()
+    assert receipt.simulated and receipt.energy_j is None and receipt.busy_s is None
+    assert node.told(moment(5))["collect_success"] == 1
+
+
+def test_refused_calls_add_up_over_children():
+    node = meters()
+    for s, number, refused in ((0, 0, {"a:X": 1}), (1, 1, {"a:X": 4}), (2, 0, {"a:X": 1, "f(74):Y": 2}), (3, 5, {})):
+        node.frame(frame(s, reading(WORKING), number=number, refused=refused))
+    told = node.told(moment(3))
+    assert told["collect_errors_total|a|X"] == 5 and told["collect_errors_total|f(74)|Y"] == 2

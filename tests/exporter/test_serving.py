@@ -1,0 +1,318 @@
+"""The endpoint over real sockets: text that Prometheus reads, doors, and clients that behave badly."""
+
+import gzip
+import http.client
+import socket
+import ssl
+import subprocess
+import threading
+import time
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stoker.exporter.catalogue import COUNTER, EXPORTER, HARDWARE, JOB, JOB_LABELS, MIG, TABLES
+from stoker.exporter.meters.snapshot import Books, GpuState, JobState, MigState, Share, Snapshot
+from stoker.exporter.owners import Owner
+from stoker.exporter.samples import Sample
+from stoker.exporter.serving.door import Certificate, DoorError, Tokens
+from stoker.exporter.serving.page import ALIVE_S, Page
+from stoker.exporter.serving.series import samples
+from stoker.exporter.serving.server import MAX_HEAD_BYTES, Server
+from stoker.exporter.serving.text import render
+from testbed.build import Unavailable, program
+
+FORBIDDEN = {"job", "pod", "namespace", "instance", "container", "endpoint", "service"}
+
+
+def every_value(families, special):
+    """A flat value of each family, as the meters would tell it."""
+    return {"|".join((family.name, *family.labels)): 0.5 for family in families if family.name not in special}
+
+
+def whole_snapshot():
+    """Every family there is."""
+    owner = Owner("vision", 'odd "name"\\with\nlines', "uid-1", "job-1", "vision", "resnet", 2, 1)
+    values = every_value(HARDWARE, {"info", "allocation_share_ratio"})
+    accounts = {key: values.pop(key) for key in list(values) if key.startswith("account_")}
+    mig = MigState("MIG-1", "1g.10gb", 1, every_value(MIG, {"info"}))
+    gpu = GpuState(
+        0, "GPU-1", {"model": "H200", "simulated": "false"}, values, (Share("GPU-1", owner, 1, "x"),), (mig,)
+    )
+    jobs = (JobState(0, "GPU-1", owner, every_value(JOB, ())),)
+    exporter = every_value(EXPORTER, {"build_info"})
+    return Snapshot(1.0, "node-a", (gpu,), Books({"GPU-1": accounts}, jobs), exporter, "1.2.3")
+
+
+def test_every_family_of_the_catalogue_is_rendered_as_prometheus_reads_it():
+    text = render(samples(whole_snapshot())).decode()
+    found = {family.name: family for family in text_string_to_metric_families(text)}
+    wanted = {
+        prefix + family.name: (family, labels) for prefix, (families, labels) in TABLES.items() for family in families
+    }
+    assert set(found) == {name.removesuffix("_total") for name in wanted}
+    for name, (family, labels) in wanted.items():
+        told = found[name.removesuffix("_total")]
+        assert told.type == family.type and told.documentation == family.help
+        for sample in told.samples:
+            assert sample.name == name and (name.endswith("_total") == (family.type == COUNTER))
+            assert set(sample.labels) <= {*labels, *family.labels}
+            if name != "stoker_gpu_info":
+                assert set(sample.labels) == {*labels, *family.labels}
+            assert not FORBIDDEN & set(sample.labels)
+
+
+def test_what_promtool_says_of_it():
+    try:
+        promtool = program("promtool")
+    except Unavailable as error:
+        pytest.skip(str(error))
+    done = subprocess.run(
+        [promtool, "check", "metrics"],
+        input=render(samples(whole_snapshot())),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.decode()) == (0, "")
+
+
+def test_odd_labels_come_through():
+    (family,) = text_string_to_metric_families(
+        render([Sample("stoker_gpu_up", (("node", 'a"b\\c\nd{},='), ("uuid", "é")), 1.0)]).decode()
+    )
+    assert family.samples[0].labels == {"node": 'a"b\\c\nd{},=', "uuid": "é"}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *[(0.0, "0"), (1.0, "1"), (0.1, "0.1"), (1e15, "1000000000000000.0"), (1e22, "1e+22")],
+        *[(150754820096.0, "150754820096"), (float("inf"), "+Inf"), (float("-inf"), "-Inf"), (float("nan"), "NaN")],
+        (1795305491.0706143, "1795305491.0706143"),
+    ],
+)
+def test_numbers(value, text):
+    line = render([Sample("stoker_gpu_up", (), value)]).decode().splitlines()[-1]
+    assert line == f"stoker_gpu_up {text}"
+
+
+@pytest.fixture
+def page():
+    page = Page()
+    page.show(b"stoker_gpu_up 1\n" * 1000)
+    return page
+
+
+@pytest.fixture
+def serve(page):
+    servers = []
+
+    def start(**options):
+        server = Server(("127.0.0.1", 0), page, **options)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        return server.server_address[1]
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def ask(port, path="/metrics", method="GET", tls=None, **headers):
+    make = http.client.HTTPConnection if tls is None else http.client.HTTPSConnection
+    more = {} if tls is None else {"context": tls}
+    connection = make("127.0.0.1", port, timeout=20, **more)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    finally:
+        connection.close()
+
+
+def test_paths_and_methods(serve, page):
+    port = serve()
+    status, headers, body = ask(port)
+    assert (status, body) == (200, page.plain)
+    assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8" and "Server" in headers
+    assert ask(port, "/metrics?x=1")[0] == 200 and b"/metrics" in ask(port, "/")[2]
+    status, headers, body = ask(port, method="HEAD")
+    assert (status, headers["Content-Length"], body) == (200, str(len(page.plain)), b"")
+    assert ask(port, "/nothing")[0] == 404
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        status, headers, _ = ask(port, method=method)
+        assert (status, headers["Allow"]) == (405, "GET, HEAD")
+    assert ask(port, **{"Content-Length": "5"})[0] == 400
+
+
+def test_gzip_when_asked(serve, page):
+    port = serve()
+    _, headers, body = ask(port, **{"Accept-Encoding": "gzip, deflate"})
+    assert headers["Content-Encoding"] == "gzip" and gzip.decompress(body) == page.plain and len(body) < 500
+    page.show(b"new\n")
+    assert gzip.decompress(ask(port, **{"Accept-Encoding": "gzip"})[2]) == b"new\n"
+
+
+def test_one_connection_for_many_scrapes(serve, page):
+    connection = http.client.HTTPConnection("127.0.0.1", serve(), timeout=20)
+    connection.request("GET", "/metrics")
+    assert connection.getresponse().read() == page.plain
+    first = connection.sock
+    connection.request("GET", "/metrics")
+    assert connection.getresponse().read() == page.plain and connection.sock is first
+    connection.close()
+
+
+def test_probes(serve):
+    now = [0.0]
+    page = Page(lambda: now[0])
+    server = Server(("127.0.0.1", 0), page)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    port = server.server_address[1]
+    try:
+        assert ask(port, "/healthz")[0] == 200 and ask(port, "/readyz")[0] == 503
+        page.ready = True
+        assert ask(port, "/readyz")[0] == 200
+        now[0] = ALIVE_S + 1
+        assert ask(port, "/healthz")[0] == 503
+        page.show(b"")
+        assert ask(port, "/healthz")[0] == 200
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_tokens(serve, tmp_path, caplog):
+    file = tmp_path / "tokens"
+    file.write_text("old\nnew\n")
+    port = serve(tokens=Tokens(file))
+    assert ask(port)[0] == 401 and ask(port)[1]["WWW-Authenticate"] == "Bearer"
+    for wrong in ("Bearer", "Bearer ", "Bearer x", "Basic old", "old", "Bearer old\xff"):
+        assert ask(port, Authorization=wrong)[0] == 401
+    assert ask(port, Authorization="Bearer old")[0] == ask(port, Authorization="bearer new")[0] == 200
+    assert ask(port, "/healthz")[0] == 200 and ask(port, "/")[0] == 401
+    replace(file, "newer\n")
+    assert ask(port, Authorization="Bearer newer")[0] == 200 and ask(port, Authorization="Bearer old")[0] == 401
+    replace(file, "\n")
+    assert ask(port, Authorization="Bearer newer")[0] == 200 and "is empty" in caplog.text
+    file.unlink()
+    assert ask(port, Authorization="Bearer newer")[0] == 200
+
+
+def test_token_files_that_can_not_be_used(tmp_path):
+    (tmp_path / "empty").write_text(" \n")
+    for name in ("none", "empty"):
+        with pytest.raises(DoorError, match=name):
+            Tokens(tmp_path / name)
+
+
+def replace(file, text):
+    """As Kubernetes replaces a Secret's files."""
+    new = file.with_name("new")
+    new.write_text(text)
+    new.replace(file)
+
+
+def certificate(folder, name):
+    subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt"]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run([*command, "-days", "2", *subject, *files], check=True, capture_output=True, timeout=60)
+    return folder / f"{name}.crt", folder / f"{name}.key"
+
+
+def test_tls_and_a_certificate_that_changes(serve, tmp_path, page):
+    first, second = certificate(tmp_path, "first"), certificate(tmp_path, "second")
+    cert, key = tmp_path / "cert", tmp_path / "key"
+    replace(cert, first[0].read_text())
+    replace(key, first[1].read_text())
+    port = serve(certificate=Certificate(cert, key))
+    trusting_first = ssl.create_default_context(cafile=first[0])
+    trusting_second = ssl.create_default_context(cafile=second[0])
+    assert ask(port, tls=trusting_first)[2] == page.plain
+    with socket.create_connection(("127.0.0.1", port)) as silent:  # a handshake that never comes holds up nobody
+        assert ask(port, tls=trusting_first)[0] == 200
+        silent.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert silent.recv(100)[:1] != b"H"
+    replace(cert, second[0].read_text())
+    assert ask(port, tls=trusting_first)[0] == 200  # it does not fit the key yet: the one before goes on
+    replace(key, second[1].read_text())
+    assert ask(port, tls=trusting_second)[0] == 200
+    with pytest.raises(ssl.SSLError):
+        ask(port, tls=trusting_first)
+    with pytest.raises(DoorError, match="cert"):
+        Certificate(cert, first[1])
+
+
+def closed_after(sock, data=b""):
+    """What comes until the server closes."""
+    sock.settimeout(20)
+    got = b""
+    try:
+        sock.sendall(data)
+        while piece := sock.recv(65536):
+            got += piece
+    except ConnectionError:
+        pass
+    return got
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(b"GET /" + b"a" * (2 * MAX_HEAD_BYTES), id="a long line"),
+        pytest.param(b"GET / HTTP/1.1\r\n" + b"".join(b"X%d: 1\r\n" % n for n in range(5000)), id="many headers"),
+        pytest.param(b"\r\n", id="nothing"),
+        pytest.param(b"\x16\x03\x01\x02\x00" * 50 + b"\n", id="TLS to a plain port"),
+        pytest.param(b"GET /metrics", id="half a request"),
+    ],
+)
+def test_heads_that_are_none(serve, head):
+    port = serve(request_s=0.3)
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        assert b"stoker_gpu_up" not in closed_after(sock, head)
+    assert ask(port)[0] == 200
+
+
+def test_a_drip_of_bytes_has_a_deadline(serve):
+    port = serve(request_s=0.3)
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.settimeout(0.05)
+        until = time.monotonic() + 30
+        closed = False
+        while not closed and time.monotonic() < until:
+            try:
+                sock.sendall(b"G")
+                closed = sock.recv(1) == b""
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                closed = True
+    assert closed
+
+
+def test_connections_have_a_bound(serve):
+    port = serve(max_connections=2, request_s=5)
+    first, second = (socket.create_connection(("127.0.0.1", port)) for _ in range(2))
+    with first, second:
+        assert ask_until(port, lambda status: status is None)  # both places are taken: closed at once
+    assert ask_until(port, lambda status: status == 200)  # they left
+
+
+def ask_until(port, wanted):
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        try:
+            status = ask(port)[0]
+        except (ConnectionError, http.client.HTTPException):
+            status = None
+        if wanted(status):
+            return True
+    return False
+
+
+def test_job_labels_of_a_node_are_not_prometheus_own():
+    assert not FORBIDDEN & {*JOB_LABELS, *(name for _, labels in TABLES.values() for name in labels)}
+    assert not FORBIDDEN & {name for families, _ in TABLES.values() for family in families for name in family.labels}
