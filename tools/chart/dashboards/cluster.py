@@ -7,6 +7,7 @@ from .health import ALERTS, HEALTH
 from .model import (
     BAD_ABOVE_ZERO,
     NOT_TOLD,
+    NOTHING,
     WARN_ABOVE_ZERO,
     Column,
     Dashboard,
@@ -146,7 +147,7 @@ _COSTS = (
         "From queued to all workers running, of jobs that started in the time shown.",
         "s",
         Query(f"histogram_quantile(0.5, sum by (le) ({increase('stoker_queue_wait_seconds_bucket')}))"),
-        none="none started",
+        none=NOTHING,
         base="blue",
     ),
     stat(
@@ -154,7 +155,7 @@ _COSTS = (
         "95 of 100 jobs that started in the time shown waited no longer.",
         "s",
         Query(f"histogram_quantile(0.95, sum by (le) ({increase('stoker_queue_wait_seconds_bucket')}))"),
-        none="none started",
+        none=NOTHING,
         base="blue",
     ),
     stat(

@@ -6,8 +6,8 @@ from .model import Annotation
 from .queries import counted, eq
 
 ENDED = "stoker_attempts_ended_total"
-FAILED = (eq("intent", "None"), 'category!~"|None"')
-"""Nobody asked for the end, and it has a category."""
+FAILED = (eq("intent", "None"), 'category!="Done"')
+"""Nobody asked for the end, and not every worker was done."""
 
 
 def ended(*matchers: str) -> tuple[Annotation, ...]:

@@ -32,7 +32,7 @@ _UP = most(GPU, "stoker_gpu_up", *HERE)
 _UNCORRECTED = eq("type", "uncorrected"), eq("scope", "volatile")
 _XID = "stoker_gpu_xid_last_timestamp_seconds"
 _SEEN = most_over((*GPU, "xid"), _XID, *HERE)
-_LINE = 4
+_LINE = 5
 
 
 def _gauge(metric: str, *matchers: str, of_its: tuple[str, ...] = ()) -> str:
@@ -54,7 +54,7 @@ _BANNER: tuple[Panel, ...] = (
         "none",
         Query(_UP, NAME),
         states={1: ("up", "green"), 0: ("LOST", "red")},
-        width=6,
+        width=12,
         height=_LINE,
     ),
     stat(
@@ -64,7 +64,7 @@ _BANNER: tuple[Panel, ...] = (
         Query(_gauge("stoker_gpu_recovery_action"), NAME),
         states=RECOVERY,
         none=NOT_TOLD,
-        width=6,
+        width=12,
         height=_LINE,
     ),
     stat(
@@ -77,7 +77,7 @@ _BANNER: tuple[Panel, ...] = (
             NAME,
         ),
         steps=BAD_ABOVE_ZERO,
-        width=6,
+        width=12,
         height=_LINE,
     ),
     stat(
@@ -91,7 +91,7 @@ _BANNER: tuple[Panel, ...] = (
         steps=((0.5, "red"),),
         decimals=0,
         none=NOT_TOLD,
-        width=6,
+        width=12,
         height=_LINE,
     ),
 )
@@ -243,7 +243,6 @@ _OWNERS = (
             look="gauge",
             base="blue",
         ),
-        none="nobody",
         width=16,
     ),
     series(
@@ -271,7 +270,6 @@ _OWNERS = (
         "Numbers and how long ago the newest of each was.",
         {**_WHERE, "xid": "XID"},
         Column("Ago", f"time() - {most((*GPU, 'xid'), _XID, *HERE)}", "s", decimals=0),
-        none="none seen",
         width=8,
     ),
     table(
@@ -295,7 +293,6 @@ _OWNERS = (
             look="gauge",
             base="blue",
         ),
-        none="no MIG",
         width=8,
     ),
     table(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .model import NOT_TOLD, Annotation, Column, Dashboard, Panel, Query, Steps, Variable
+from .model import NOTHING, Annotation, Column, Dashboard, Panel, Query, Steps, Variable
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 SCHEMA_VERSION = 39
@@ -113,7 +113,7 @@ def _defaults(one: Panel) -> dict[str, Any]:
 
 def _timeseries(one: Panel) -> dict[str, Any]:
     custom = {
-        "drawStyle": "bars" if one.bars else "line", "lineWidth": 1, "fillOpacity": 40 if one.stack else 5,
+        "drawStyle": "bars" if one.bars else "line", "lineWidth": 1, "fillOpacity": 40 if one.stack else 0,
         "showPoints": "never", "spanNulls": False,
         "stacking": {"mode": "normal" if one.stack else "none", "group": "A"},
         "thresholdsStyle": {"mode": "dashed" if one.steps else "off"},
@@ -156,10 +156,17 @@ def _stat(one: Panel) -> dict[str, Any]:
         "options": {
             "colorMode": "background" if one.states or one.by_name else "value", "graphMode": "none",
             "justifyMode": "auto", "orientation": "auto", "textMode": "name" if one.by_name else "auto",
-            "reduceOptions": _REDUCE, "wideLayout": True,
+            "reduceOptions": _REDUCE, "wideLayout": True, **_text(one),
         },
         "targets": [_target(ref, query, instant=True) for ref, query in _refs(one.queries)],
     }  # fmt: skip
+
+
+def _text(one: Panel) -> dict[str, Any]:
+    """Sizes that fit where one panel shows many GPUs, or a word."""
+    if one.by_name:
+        return {"text": {"titleSize": 22}}
+    return {"text": {"titleSize": 12, "valueSize": 20}} if any(query.legend for query in one.queries) else {}
 
 
 def _bargauge(one: Panel) -> dict[str, Any]:
@@ -180,7 +187,7 @@ def _table(one: Panel) -> dict[str, Any]:
     value = "Value" if len(refs) == 1 else "Value #{}"
     names = {**one.labels, **{value.format(ref): column.title for ref, column in refs}}
     organize = {
-        "excludeByName": {"Time": True, "cluster": True},
+        "excludeByName": {"Time": True, "cluster": True, "job_uid": True},
         "renameByName": names,
         "indexByName": {name: number for number, name in enumerate(names)},
     }
@@ -192,7 +199,7 @@ def _table(one: Panel) -> dict[str, Any]:
     cells = [_cells(column) for column in one.columns]
     linked = [_linked(heading) for heading in one.labels.values() if heading in LINKS]
     defaults: dict[str, Any] = {"custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": False}}
-    defaults |= {"thresholds": _thresholds((), "green"), "noValue": one.none or NOT_TOLD}
+    defaults |= {"thresholds": _thresholds((), "green"), "noValue": NOTHING}
     return {
         "fieldConfig": {"defaults": defaults, "overrides": [*cells, *linked]},
         "options": {"showHeader": True, "cellHeight": "sm", "footer": {"show": False}},

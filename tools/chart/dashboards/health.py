@@ -18,7 +18,6 @@ _ALERTS = (
         "What fires of Stoker's rules. Each has a runbook page.",
         {"alertname": "Alert", "severity": "Severity", "node": "Node", "project": "Project", "job_name": "Job"},
         Column("Series", f"count by (alertname, severity, node, project, job_name) ({ALERTS})", "none"),
-        none="none fires",
         sort="Series",
     ),
 )
@@ -82,9 +81,9 @@ _OPERATOR = (
     ),
     series(
         "Attempts started",
-        "Per second.",
-        "ops",
-        Query(f"sum({rate('stoker_operator_starts_total')})", "starts"),
+        "Per minute.",
+        "short",
+        Query(f"60 * sum({rate('stoker_operator_starts_total')})", "starts"),
     ),
     series(
         "Jobs to be reconciled",
@@ -94,9 +93,9 @@ _OPERATOR = (
     ),
     series(
         "Reconciles that failed",
-        "Per second, for unexpected reasons; the operator's log names the jobs.",
-        "ops",
-        Query(f"sum({rate('stoker_operator_reconcile_errors_total')})", "errors"),
+        "Per minute, for unexpected reasons; the operator's log names the jobs.",
+        "short",
+        Query(f"60 * sum({rate('stoker_operator_reconcile_errors_total')})", "errors"),
     ),
     series(
         "Requests to the API server",
@@ -120,9 +119,9 @@ _OPERATOR = (
     ),
     series(
         "Decisions",
-        "Of the scheduler, per second, by code.",
-        "ops",
-        Query(f"sum by (code) ({rate('stoker_operator_decisions_total')})", "{{code}}"),
+        "Of the scheduler, per minute, by code.",
+        "short",
+        Query(f"60 * sum by (code) ({rate('stoker_operator_decisions_total')})", "{{code}}"),
     ),
     series(
         "Objects in the caches",

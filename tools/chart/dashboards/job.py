@@ -8,8 +8,8 @@ the time shown, as long as it was there for a part of it.
 from __future__ import annotations
 
 from .cluster import CLUSTER
-from .model import NOT_TOLD, Annotation, Column, Dashboard, Query, Row, Variable, bars, series, stat, table
-from .queries import GPU, RANGE, increase, lasting, most_over, of, priced, rate, total
+from .model import NOT_TOLD, NOTHING, Annotation, Column, Dashboard, Query, Row, Variable, bars, series, stat, table
+from .queries import GPU, RANGE, eq, increase, lasting, most_over, of, priced, rate, total
 
 THIS = 'job_uid=~"$run"'
 WORKER = ("cluster", "node", "gpu", "attempt", "worker")
@@ -25,6 +25,10 @@ _GPU_HOURS_EACH = f"{total(GPU, lasting('stoker_job_gpu_allocated_seconds_total'
 _JOULES = _sum("stoker_job_gpu_energy_joules_total", "method")
 _ENERGY_W = f"sum({rate('stoker_job_gpu_energy_joules_total', THIS)})"
 _SAMPLES = f"sum({rate('stoker_train_samples_total', THIS)})"
+_PHASES = "stoker_train_phase_seconds_total"
+_TRAINING_S = f"sum({rate(_PHASES, THIS, eq('phase', 'train'))})"
+_WAITING_S = f"sum({rate('stoker_train_data_wait_seconds_total', THIS)})"
+_OTHER = 'phase!="train"'
 _HELD_S = total(WORKER, increase("stoker_job_gpu_allocated_seconds_total", THIS))
 _USED_J = total(WORKER, increase("stoker_job_gpu_energy_joules_total", THIS))
 _JOBS = 'stoker_job_info{cluster=~"$cluster"'
@@ -33,12 +37,12 @@ _CHECKPOINT = f"time() - max({of('stoker_job_checkpoint_timestamp_seconds', THIS
 _NOW = (
     stat(
         "Phase",
-        "As the operator has it; after the job's end for 15 minutes.",
+        "Of a job that has a place, or left it up to 15 minutes ago.",
         "none",
         Query(f"max by (phase) ({of('stoker_job_info', THIS)})", "{{phase}}"),
         by_name=True,
         base="blue",
-        none="ended",
+        none=NOTHING,
     ),
     stat(
         "Attempts",
@@ -88,12 +92,12 @@ _NOW = (
         none="no checkpoint",
     ),
     stat(
-        "GPUs",
-        "That it holds now.",
-        "short",
-        Query(f"count(count by (cluster, node, gpu) ({of('stoker_gpu_allocation_share_ratio', THIS)}))"),
-        base="blue",
-        none="0",
+        "Failures",
+        "Attempts that failed by themselves since it was submitted or last run again. Preemptions do not count.",
+        "none",
+        Query(f"max({of('stoker_job_failures', THIS)})"),
+        steps=((1, "orange"), (3, "red")),
+        none=NOT_TOLD,
     ),
     stat(
         "GPU-hours",
@@ -152,7 +156,7 @@ _NOW = (
         "Samples per joule",
         "Now: samples a second over watts of its GPUs.",
         "short",
-        Query(f"{_SAMPLES} / {_ENERGY_W}"),
+        Query(f"{_SAMPLES} / ({_ENERGY_W} > 0)"),
         decimals=3,
         base="blue",
         none=NOT_TOLD,
@@ -186,7 +190,7 @@ _TRAINING = (
         "Samples per joule",
         "Falls when the GPUs wait, or are clocked past their best.",
         "short",
-        Query(f"{_SAMPLES} / {_ENERGY_W}", "samples/J"),
+        Query(f"{_SAMPLES} / ({_ENERGY_W} > 0)", "samples/J"),
         none=NOT_TOLD,
     ),
     series(
@@ -206,7 +210,9 @@ _TRAINING = (
         "Where its time goes",
         "Rank 0's wall time by phase: training, waiting for data, evaluation, checkpoints.",
         "percentunit",
-        Query(f"sum by (phase) ({rate('stoker_train_phase_seconds_total', THIS)})", "{{phase}}"),
+        Query(f"{_TRAINING_S} - ({_WAITING_S} or vector(0))", "train"),
+        Query(_WAITING_S, "waiting for data"),
+        Query(f"sum by (phase) ({rate(_PHASES, THIS, _OTHER)})", "{{phase}}"),
         stack=True,
         none=NOT_TOLD,
     ),
@@ -353,7 +359,7 @@ DASHBOARD = Dashboard(
         Annotation(
             "New attempt",
             f"count by (attempt) ({of('stoker_job_pod_info', THIS)})"
-            f" unless count by (attempt) ({of('stoker_job_pod_info', THIS)} offset 1m)",
+            f" unless count by (attempt) ({of('stoker_job_pod_info', THIS)} offset 2m)",
             "attempt {{attempt}}",
             "orange",
         ),

@@ -13,6 +13,9 @@ Kind = Literal["timeseries", "stat", "bargauge", "table"]
 Steps = tuple[tuple[float, str], ...]
 """From this value on, this colour. Below the first: green, or what `base` says."""
 
+NOTHING = "–"
+"""For what there may be none of, where it can't be told whether there is none or nothing is collected."""
+
 BAD_ABOVE_ZERO: Steps = ((1, "red"),)
 WARN_ABOVE_ZERO: Steps = ((1, "orange"),)
 NOT_TOLD = "N/A"

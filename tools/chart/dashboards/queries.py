@@ -87,4 +87,4 @@ def none_is_zero(expr: str, where: str) -> str:
 def counted(by: tuple[str, ...], metric: str, *matchers: str) -> str:
     """Above 0 in the minutes in which a counter of rare things rose: its first rise too, which makes the series."""
     one = of(metric, *matchers)
-    return f"{total(by, f'increase({one}[1m])')} > 0 or {total(by, f'{one} unless {one} offset 1m')} > 0"
+    return f"{total(by, f'increase({one}[2m])')} > 0 or {total(by, f'{one} unless {one} offset 2m')} > 0"

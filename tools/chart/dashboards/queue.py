@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .cluster import CLUSTER
 from .ended import ENDED, ended
-from .model import Column, Dashboard, Query, Row, Variable, bars, series, stat, table
+from .model import NOTHING, Column, Dashboard, Query, Row, Variable, bars, series, stat, table
 from .queries import (
     GPU,
     JOB,
@@ -98,7 +98,7 @@ _NOW = (
             "s",
             Query(f"histogram_quantile({share / 100}, {_WAITS})"),
             base="blue",
-            none="none started",
+            none=NOTHING,
         )
         for title, share in (("Wait, median", 50), ("Wait, 90 of 100", 90), ("Wait, 99 of 100", 99))
     ),
@@ -146,7 +146,7 @@ _QUEUES = (
             f"histogram_quantile(0.9, sum by (queue, le) ({_WAITING}))",
             "{{queue}}",
         ),
-        none="none started",
+        none=NOTHING,
     ),
     series(
         "GPUs that are held and wanted, by queue",
@@ -163,13 +163,16 @@ _QUEUES = (
         high=1,
         base="blue",
         steps=((0.9, "orange"), (1, "red")),
-        none="no limits",
+        none=NOTHING,
     ),
     series(
-        "Jobs, by phase",
-        "Of the queues chosen.",
+        "Why jobs wait",
+        "Jobs of the queues chosen, by the reason that their status tells.",
         "short",
-        Query(total(("phase",), most(("cluster", "queue", "phase"), "stoker_queue_jobs", HERE)), "{{phase}}"),
+        Query(
+            total(("reason",), most(("cluster", "queue", "reason"), "stoker_queue_waiting_jobs", HERE)), "{{reason}}"
+        ),
+        none=NOTHING,
         stack=True,
     ),
     series(
@@ -180,7 +183,7 @@ _QUEUES = (
         Query(f"sum(increase({of('stoker_gangs_withdrawn_total', HERE)}[{RATE}]))", "gangs withdrawn"),
         bars=True,
         stack=True,
-        none="none ended",
+        none=NOTHING,
     ),
     series(
         "Wasted GPUs, by queue",
@@ -234,7 +237,6 @@ _SPENT = (
         Column("GPU-hours", _right_size(f"{total(JOB, _HELD_S)} / 3600"), decimals=1),
         sort="GPU-hours",
         most=25,
-        none="none",
     ),
 )
 
