@@ -18,6 +18,9 @@ from stoker.store.port import Unavailable
 from stoker_api.deps import make_deps
 from stoker_api.jobs.wanted import unwanted, why_stop
 from stoker_api.models import WorkerReport
+from stoker_worker.alive import AliveLane
+from stoker_worker.folder import Launch
+from stoker_worker.link import Answer
 
 
 async def ask(world: Any, job: TrainingJob, pod: Pod, token: str, **change: Any) -> Any:
@@ -50,6 +53,37 @@ async def test_a_later_attempt_stops_it(world):
     told = (await ask(world, job, pod, token)).json()
     assert told == {"stop": True, "why": "attempt 2 of job one has begun; this is attempt 1"}
     assert b'stoker_api_alive_posts_total{outcome="stop"} 1.0' in world.services.metrics.text()
+
+
+async def test_a_gang_hears_that_worker_0_makes_no_progress(world):
+    job = await world.status(await world.job("one", workers=2), phase="Running", attempt=1)
+    pods = [await world.pod(job, worker=worker) for worker in (0, 1)]
+    tokens = [await world.worker_token(pod) for pod in pods]
+    now = world.deps.clock.now().timestamp()
+    stalled = {"attempt": 1, "since": now - 600, "until": now + 15, "step": 7, "message": "step 7 since 600 s"}
+    who = {"podUid": pods[0].uid, "jobUid": job.uid, "project": "alpha", "jobName": "one", "attempt": 1, "worker": 0}
+    said = {**who, "progress": {"at": now, "step": 7, "stepAt": now - 600, "stalled": stalled}}
+    headers = {"Authorization": f"Bearer {tokens[0]}", "Content-Type": "application/json"}
+    answer = await world.client.post("/v1/report/progress", headers=headers, content=json.dumps(said))
+    assert answer.status_code == 204, answer.text
+
+    told = (await ask(world, job, pods[1], tokens[1], worker=1)).json()
+    assert told["stop"] is False and told["stalled"]["why"] == "worker 0: step 7 since 600 s"
+    assert 0 < told["stalled"]["inS"] <= 15.5
+    heard = []
+    lane = AliveLane(_launch(), None, None, lambda in_s, why: heard.append((in_s, why)))
+    assert lane.hear(Answer(200, json.dumps(told).encode(), 0.0), 0.0), "in the supervisor's own reading"
+    assert heard == [(told["stalled"]["inS"], "worker 0: step 7 since 600 s")]
+    assert "stalled" not in (await ask(world, job, pods[0], tokens[0])).json(), "it knows"
+    assert job.status.attempt == 1 and world.services.board.newest(job).stalled.step == 7
+
+    await world.status(job, phase="Starting", attempt=2)
+    assert "stalled" not in (await ask(world, job, pods[1], tokens[1], worker=1)).json(), "that attempt is over"
+
+
+def _launch() -> Launch:
+    data = {"podUid": "x", "project": "p", "jobName": "j", "jobUid": "u", "attempt": 1, "worker": 1, "workers": 2}
+    return Launch({**data, "ranks": 1, "argv": ["x"], "workingDir": "/", "graceS": 1, "masterPort": 1})
 
 
 @pytest.mark.parametrize("phase", ["Queued", "Failed"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stoker.spec.job import JOBS, AttemptEnd, Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Key, ObjectMeta
-from stoker.spec.worker import Checkpoint, Held, Progress
+from stoker.spec.worker import Checkpoint, Held, Progress, Stalled
 from stoker.store.cache import Change
 from stoker_api.jobs.progress import WRITE_EVERY_S, ProgressBoard, replacing
 
@@ -97,6 +97,25 @@ def test_a_hold_is_written_at_once_and_so_is_its_end():
     board.written(last, 41)
     assert not board.report(over, 1, at(30).model_copy(update={"held": held(30)}), now_s=42), "a late report"
     assert len(board) == 0
+
+
+def test_a_stall_is_written_at_once_and_ends_with_its_attempt():
+    board, job = ProgressBoard(), running()
+    board.report(job, 1, at(1, 5), 0.0)
+    board.written(board.take_due(0.0)[0], 0.0)
+    stalled = Stalled(attempt=1, since=1, until=20, step=5)
+    board.report(job, 1, at(3, 5).model_copy(update={"stalled": stalled}), 5.0)
+    (write,) = board.take_due(5.0)
+    assert write.progress.stalled == stalled, "though a minute is not over"
+    board.written(write, 5.0)
+    over = running(phase=Phase.QUEUED, progress=write.progress)
+    assert board.observe(Change(job, over), 6.0)
+    assert board.newest(over).stalled is None
+    (last,) = board.take_due(6.0)
+    assert last.progress == at(3, 5)
+    fresh = ProgressBoard()
+    assert fresh.observe(Change(None, over), 0.0), "an api process before this one wrote that it was stalled"
+    assert fresh.take_due(2.0)[0].progress == at(3, 5)
 
 
 def test_a_hold_that_an_api_process_before_this_one_wrote_is_cleared():

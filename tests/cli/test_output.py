@@ -121,6 +121,29 @@ def test_a_held_job_does_not_look_as_if_it_trained(make_job: Any) -> None:
     assert state_text(ended) == "it failed"
 
 
+def test_a_stalled_or_idle_job_does_not_look_as_if_it_trained(make_job: Any) -> None:
+    stalled = {"attempt": 2, "since": 0, "until": 15, "step": 120, "message": "step 120 since 600 s"}
+    job = TrainingJob.model_validate(make_job("a", "Running", attempt=2, progress={**PROGRESS, "stalled": stalled}))
+    assert state_text(job) == "stalled: step 120 since 600 s; its workers save their stacks and are ended"
+    assert "stalled     step 120 since 600 s\n" in job_details(job, NOW)
+    before = TrainingJob.model_validate(make_job("a", "Running", attempt=3, progress={**PROGRESS, "stalled": stalled}))
+    assert state_text(before).startswith("step 120/460")
+
+    usage = {"idleSince": (NOW - timedelta(minutes=31)).isoformat(), "gpuSeconds": 1}
+    idle = TrainingJob.model_validate(make_job("a", "Running", progress=PROGRESS, usage=usage))
+    assert "idle        GPUs idle for 31m\n" in job_details(idle, NOW)
+    assert state_text(idle).startswith("GPUs idle for ") and "step 120/460" in state_text(idle)
+    pause = {"idleSince": (NOW - timedelta(seconds=20)).isoformat(), "gpuSeconds": 1}
+    working = TrainingJob.model_validate(make_job("a", "Running", progress=PROGRESS, usage=pause))
+    assert "idle" not in job_details(working, NOW)
+
+    made = make_job("a", "Suspended", message="suspend requested")
+    assert state_text(TrainingJob.model_validate(made)) == "suspend requested"
+    made["metadata"]["annotations"] = {"stoker.dev/idle-suspended": "2026-01-01T00:00:00Z"}
+    told = state_text(TrainingJob.model_validate(made))
+    assert told == "suspended by Stoker, its GPUs were idle · `stoker resume a` goes on"
+
+
 def test_why() -> None:
     why = Explanation.model_validate(
         {

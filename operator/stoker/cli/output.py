@@ -19,6 +19,7 @@ import click
 
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.meta import Resource, StatusModel
+from stoker.spec.names import ANNOTATION_IDLE_SUSPENDED
 from stoker.spec.quantity import format_bytes, format_cpu, format_duration
 from stoker.spec.reasons import Explanation
 from stoker.spec.runtime import CheckpointStore, TrainingRuntime
@@ -37,6 +38,8 @@ _COLOURS: dict[str, str] = {
 DASH = "-"
 GAP = "  "
 CUT_TO = 8
+IDLE_SHOWN_S = 60.0
+"""Every training pauses now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +170,26 @@ def state_text(job: TrainingJob) -> str:
     status = job.status
     if status.phase is Phase.RUNNING and status.held is not None:
         return f"{hold_text(status.held)} · `{exec_text(job, status.held)}` enters"
+    if status.phase is Phase.RUNNING and status.stalled is not None:
+        return f"stalled: {one_line(status.stalled.message)}; its workers save their stacks and are ended"
+    if status.phase is Phase.SUSPENDED and ANNOTATION_IDLE_SUSPENDED in job.metadata.annotations:
+        return f"suspended by Stoker, its GPUs were idle · `stoker resume {job.metadata.name}` goes on"
     if status.phase is Phase.RUNNING or status.phase in ENDED:
         text = progress_text(status.progress)
-        if status.phase is Phase.RUNNING or (text and status.phase is Phase.SUCCEEDED):
+        if status.phase is Phase.RUNNING:
+            idle = idle_text(job, datetime.now(UTC))
+            return " · ".join(part for part in (idle, text) if part)
+        if text and status.phase is Phase.SUCCEEDED:
             return text
     return one_line(status.message or status.reason)
+
+
+def idle_text(job: TrainingJob, now: datetime) -> str:
+    """'GPUs idle for 31m': since when all of a running job's GPUs do nothing. Empty: they work, or it is not known."""
+    since = job.status.usage.idle_since if job.status.usage is not None else None
+    if since is None or job.status.phase is not Phase.RUNNING or (now - since).total_seconds() < IDLE_SHOWN_S:
+        return ""
+    return f"GPUs idle for {age_text(since, now)}"
 
 
 def hold_text(hold: Held) -> str:
@@ -203,6 +221,8 @@ def job_details(job: TrainingJob, now: datetime) -> str:
         ("attempt", str(status.attempt) if status.attempt else ""),
         ("nodes", ", ".join(sorted({placed.node for placed in status.placement}))),
         ("progress", progress_text(status.progress)),
+        ("stalled", one_line(status.stalled.message) if status.stalled else ""),
+        ("idle", idle_text(job, now)),
         ("hold", f"{hold_text(status.held)}; enter: {exec_text(job, status.held)}" if status.held else ""),
         ("held", f"{format_duration(status.held_s)} after failures" if status.held_s else ""),
     ]
