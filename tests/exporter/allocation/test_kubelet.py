@@ -96,6 +96,15 @@ def test_an_id_that_tells_no_gpu_puts_the_free_ones_in_doubt(node):
     assert {one.uuid for one in answer.holdings} == {"GPU-0000", "MIG-a"}
 
 
+def test_indices_before_the_first_frame_leave_all_in_doubt(node):
+    gpus, node.gpus = node.gpus, []
+    node.has(gpu_pod("a", "0"))
+    answer = node.read()
+    assert not answer.known and answer.unattributed == {"device_id_unknown": 1}
+    node.gpus = gpus
+    assert node.held() == {"GPU-0000": [("a", 1.0, "exclusive")]}
+
+
 def test_a_gpu_that_nvml_does_not_show_is_told(node):
     node.api.knows("a")
     node.has(gpu_pod("a", "GPU-hidden"))

@@ -94,6 +94,9 @@ class KubeletAllocation:
         self._jobs.ask_about({_name(pod) for pod in self._pods})
         devices = Devices(self._gpus())
         claims, unresolved = _claims([pod for pod in self._pods if not self._jobs.has_ended(_name(pod))], devices)
+        if unresolved and not devices.gpus:
+            # No frame yet: which GPUs are in doubt can't be said, so all are.
+            return self._unknown(next(iter(unresolved)))
         living, ambiguous = without_phantoms(claims, self._first_seen)
         living = [claim for claim in living if claim.uuid not in ambiguous]
         held = {claim.uuid for claim in living}
