@@ -45,10 +45,11 @@ _COMMANDS = {
     "delete": _Entry("Jobs", "act", "Delete jobs, with their events and logs."),
     "queue": _Entry("Queues", "queues", "List, set and remove queues."),
     "token": _Entry("Other", "tokens", "Make, list and revoke tokens for the server of a data folder."),
+    "prometheus-config": _Entry("Other", "prometheus", "Print the scrape configuration for Prometheus."),
     "completion": _Entry("Other", "completion", "Print a shell's completion script."),
 }
 
-_FUNCTIONS = {"exec": "exec_", "port-forward": "port_forward"}
+_FUNCTIONS = {"exec": "exec_", "port-forward": "port_forward", "prometheus-config": "prometheus_config"}
 """Commands whose names no function can have."""
 
 

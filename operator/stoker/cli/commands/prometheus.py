@@ -1,0 +1,104 @@
+"""`stoker prometheus-config`: the part of Prometheus' configuration that finds Stoker. Asks no server."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from stoker.cli.config import data_folder, find_server
+from stoker.cli.errors import BadInput
+
+SCRAPER_FILE = "scrape.token"
+
+_CONFIG = """\
+# Stoker at {url}. Merge these jobs into prometheus.yml; what they find: docs/monitoring.md.
+scrape_configs:
+  - job_name: stoker # the api (on one machine with the operator's metrics) and the exporter
+    scrape_interval: {interval}
+{scheme}    authorization:
+      credentials_file: {token}
+{tls}    http_sd_configs:
+      - url: {url}/v1/sd/prometheus?role=servers
+        refresh_interval: 15s
+        authorization:
+          credentials_file: {token}
+{sd_tls}
+  - job_name: stoker-workers # trainers; no token is sent there, for users' code runs in workers
+    scrape_interval: {interval}
+    honor_labels: true # project, job_name, job_uid and attempt are the trainer's as well as the target's
+    http_sd_configs:
+      - url: {url}/v1/sd/prometheus?role=workers
+        refresh_interval: 15s
+        authorization:
+          credentials_file: {token}
+{sd_tls}"""
+
+
+@click.command("prometheus-config", short_help="Print the scrape configuration for Prometheus.")
+@click.option("--server", metavar="URL", help="The server, if not the one of STOKER_SERVER or `stoker up`.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help="Where Prometheus reads its token. [default: scrape.token in the data folder of `stoker up`]",
+)
+@click.option(
+    "--ca-file",
+    type=click.Path(path_type=Path),
+    help="Where Prometheus reads the certificates to trust. [default: the system's]",
+)
+@click.option("--interval", default="15s", show_default=True, metavar="DURATION", help="How often it scrapes.")
+@click.option(
+    "--data", type=click.Path(path_type=Path, file_okay=False), help="The data folder. [STOKER_HOME, else ~/.stoker]"
+)
+@click.pass_context
+def prometheus_config(
+    ctx: click.Context,
+    server: str | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+    interval: str,
+    data: Path | None,
+) -> None:
+    """Print what Prometheus needs to find the api, the exporter and running trainers by HTTP service discovery.
+
+    On a cluster Prometheus' own Kubernetes discovery is the way: the chart brings monitors for it (docs/monitoring.md).
+    """
+    click.echo(_config(ctx, server, token_file, ca_file, interval, data), nl=False)
+
+
+def _config(
+    ctx: click.Context,
+    server: str | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+    interval: str,
+    data: Path | None,
+) -> str:
+    above = ctx.find_root().obj or {}
+    folder = (data or data_folder()).expanduser().absolute()
+    endpoint = find_server(server or above.get("server"), env={**os.environ, "STOKER_HOME": str(folder)})
+    if token_file is None:
+        token_file = folder / SCRAPER_FILE
+        if not endpoint.local:
+            raise BadInput(f"name the file with Prometheus' token for {endpoint.url} by --token-file")
+        if not token_file.exists():
+            raise BadInput(f"there is no {token_file}: start `stoker up` there, which makes it")
+    secure = urlsplit(endpoint.url).scheme == "https"
+    tls = f"tls_config:\n%s  ca_file: {_quoted(ca_file)}\n" if secure and ca_file else ""
+    return _CONFIG.format(
+        url=endpoint.url,
+        interval=interval,
+        token=_quoted(token_file),
+        scheme="    scheme: https\n" if secure else "",
+        tls=tls and "    " + tls % "    ",
+        sd_tls=tls and "        " + tls % "        ",
+    )
+
+
+def _quoted(path: Path) -> str:
+    """As YAML has it."""
+    return json.dumps(str(path.absolute()))
