@@ -146,6 +146,8 @@ class Hands:
 
     client: KubeClient
     store: KubeStore
+    exporters: dict[str, str] = field(default_factory=dict)
+    """Node → the token of the exporter there."""
 
     async def send(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         raw = await self.client.request(
@@ -172,8 +174,11 @@ class Hands:
 
     async def exporter_token(self, node: str) -> str:
         """That of the DaemonSet's pod on the node."""
-        pod = await self.pod(f"exporter-{node}", "alpha", {}, nodeName=node, serviceAccountName=EXPORTER)
-        return await self.pod_token(pod["metadata"]["name"], "alpha", pod["metadata"]["uid"], account=EXPORTER)
+        if node not in self.exporters:
+            pod = await self.pod(f"exporter-{node}", "alpha", {}, nodeName=node, serviceAccountName=EXPORTER)
+            name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+            self.exporters[node] = await self.pod_token(name, "alpha", uid, account=EXPORTER)
+        return self.exporters[node]
 
     async def node(self, bed: Bed) -> None:
         """A node with two GPUs, and a heartbeat of it."""
