@@ -179,7 +179,7 @@ EXPORTER = (
     _g("allocation_known", "1 if it is known who holds which GPU."),
     _g("allocation_age_seconds", "How old that knowledge is."),
     _g("unattributed_devices", "Devices whose holder can't be told, by reason.", "reason"),
-    _c("receipts_total", "Receipts by what became of them: sent, refused, failed.", "outcome"),
+    _c("receipts_total", "Receipts by what became of them: sent, refused, failed, dropped.", "outcome"),
     _g("receipts_spooled", "Receipts that wait to be sent."),
     _c("events_total", "GPU events by what became of them: sent, refused, failed, dropped.", "outcome"),
     _c("push_samples_total", "Samples by what became of them: sent, refused, dropped.", "outcome"),
