@@ -143,6 +143,14 @@ SHARED = [
     either("data", st.lists(VOLUMES, max_size=2)),
     either("checkpoint", some(either("keep", mostly([1, 100], [0])), either("claim", LABELS))),
     either("retry", some(either("rules", st.lists(RETRIES, max_size=2)))),
+    either("stall", some(either("after", mostly(["1s", "1h30m"], ["0s", "x"])))),
+    either(
+        "idle",
+        some(
+            either("after", mostly(["1m", "90s", "1h30m", "2d"], ["59s", "0m", "1d2m"])),
+            either("action", mostly(["None", "Suspend"], ["x"])),
+        ),
+    ),
     either("suspend", st.booleans()),
     either("retryGeneration", mostly([0, 10**9], [-1, 10**9 + 1])),
     either("ttlAfterFinished", mostly(["7d"], ["x"])),

@@ -120,6 +120,13 @@ CASES = [
     job({"checkpoint": {"grace": "0s"}}, {"checkpoint": {"grace": "0.5s"}}, "a duration must be longer than zero"),
     job({"ttlAfterFinished": "1w"}, {"ttlAfterFinished": "7d"}, NO_DURATION),
     job({"stop": {"maxDuration": "5"}}, {"stop": {"maxDuration": "250ms"}}, NO_DURATION),
+    job({"stall": {"after": "0s"}}, {"stall": {"after": "90s"}}, "a duration must be longer than zero"),
+    job({"stall": {"for": "1h"}}, {"stall": {}}, "unknown field", model_says="Extra inputs are not permitted"),
+    *(
+        job({"idle": {"after": short}}, {"idle": {"after": long}}, "must be a minute at least")
+        for short, long in {"59s": "60s", "0m": "1m", "30": "1h30m", "0.5h": "2d", "1m1h": "90.5s"}.items()
+    ),
+    job({"idle": {"action": "Kill"}}, {"idle": {"action": "Suspend"}}, "Unsupported value", model_says="Notify"),
     # what runs
     trainer({}, RUN, "give either recipe (with config) or command (with workingDir)"),
     trainer(RUN | IC, IC, "give either recipe (with config) or command (with workingDir)"),
@@ -238,6 +245,8 @@ UPDATES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
             "checkpoint": {"claim": "c"},
             "retry": {"rules": [{"categories": ["Killed"], "limit": 1}]},
             "onFailure": {"hold": "10m"},
+            "stall": {"after": "1h"},
+            "idle": {"action": "None"},
             "ttlAfterFinished": "1d",
         }.items()
     ),
@@ -347,6 +356,8 @@ def test_a_whole_job_as_people_write_it_is_taken_by_both(door: Door) -> None:
         stop: {maxDuration: 2d}
         checkpoint: {every: 10m, keep: 3, grace: 2m, claim: research}
         retry: {rules: [{categories: [NodeLost], limit: 20, backoff: 30s}]}
+        stall: {after: 30m}
+        idle: {after: 1h, action: Suspend}
         ttlAfterFinished: 7d
         """
     )
