@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import threading
 import time
+from dataclasses import replace as replace_dataclass
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,12 +18,20 @@ from stoker.exporter.owners import Owner
 from stoker.exporter.samples import Sample
 from stoker.exporter.serving.door import Certificate, DoorError, Tokens
 from stoker.exporter.serving.page import ALIVE_S, Page
-from stoker.exporter.serving.series import samples
+from stoker.exporter.serving.series import SampleMaker
 from stoker.exporter.serving.server import MAX_HEAD_BYTES, Server
-from stoker.exporter.serving.text import render
+from stoker.exporter.serving.text import TextMaker
 from testbed.build import Unavailable, program
 
 FORBIDDEN = {"job", "pod", "namespace", "instance", "container", "endpoint", "service"}
+
+
+def samples(snapshot):
+    return SampleMaker().samples(snapshot)
+
+
+def render(samples):
+    return TextMaker().render(samples)
 
 
 def every_value(families, special):
@@ -75,6 +84,16 @@ def test_what_promtool_says_of_it():
         check=False,
     )
     assert (done.returncode, done.stderr.decode()) == (0, "")
+
+
+def test_what_is_kept_from_poll_to_poll_shows_nothing_old():
+    maker, text = SampleMaker(), TextMaker()
+    first = whole_snapshot()
+    other = replace_dataclass(first, node="node-b", gpus=(), books=Books(), exporter={"polls_total": 2.0})
+    once = text.render(maker.samples(first))
+    assert text.render(maker.samples(first)) == once == render(samples(first))
+    assert text.render(maker.samples(other)) == render(samples(other))
+    assert b"node-a" not in text.render(maker.samples(other)) and b"job-1" not in text.render(maker.samples(other))
 
 
 def test_odd_labels_come_through():

@@ -23,8 +23,8 @@ from .meters.snapshot import Snapshot
 from .owners import Allocation, Owner
 from .samples import Sample
 from .serving.page import Page
-from .serving.series import samples
-from .serving.text import render
+from .serving.series import SampleMaker
+from .serving.text import TextMaker
 
 LATE_INTERVALS = 1.5
 """Without a poll for so long the page is made anew all the same: what has become too old goes."""
@@ -63,6 +63,7 @@ class Loop:
         self._inbox: queue.SimpleQueue[Said | Allocation | None] = queue.SimpleQueue()
         self._allocation: Allocation | None = None
         self._trouble = ""
+        self._samples, self._text = SampleMaker(), TextMaker()
         self._shown_s = self._kept_s = float("-inf")
         """CLOCK_BOOTTIME."""
         self.gpus: Sequence[GpuReading] = ()
@@ -151,8 +152,8 @@ class Loop:
         snapshot = Snapshot(
             now.at, self._meters.ledger.node, self._meters.gpus(now), self._keeper.books, self._told(now), __version__
         )
-        found = samples(snapshot)
-        self._page.show(render(found))
+        found = self._samples.samples(snapshot)
+        self._page.show(self._text.render(found))
         if self._push is not None:
             self._push.offer(now.at, found)
 

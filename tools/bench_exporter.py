@@ -1,0 +1,198 @@
+"""Prints what the exporter costs on this machine: memory of both processes, CPU, scrapes. Nothing is asserted.
+
+python tools/bench_exporter.py [seconds of CPU, default 60] [minutes of memory slope, default 0]: the real program over
+the fake NVML (tests/nvml) with 8 GPUs and 50 workers' folders that hold them, receipts to nobody. Budget (DESIGN §8):
+both processes < 60 MB PSS, < 2 % of a core, scrape p99 < 20 ms.
+
+CALL_US: each NVML call sleeps so long. An assumption, not a measurement: published traces of NVML getters on data-centre
+boards lie between a few and a few hundred microseconds; what counts for us is that the child waits and burns nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import http.client
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from nvml_scenario import Scenario
+
+GPUS, PODS = 8, 50
+CALL_US = 100
+SCRAPES = 500
+STATE_S = 12.0
+"""Before anything is measured: imports, first polls, the first ledger."""
+
+
+def main(cpu_s: float, slope_min: float) -> None:
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; {GPUS} GPUs, {PODS} pods")
+    with tempfile.TemporaryDirectory(prefix="stoker-bench-exporter-") as scratch, contextlib.ExitStack() as stack:
+        folder = Path(scratch)
+        scenario = _scenario(folder)
+        _hold(folder / "workers", [gpu.uuid for gpu in scenario.gpus], stack)
+        exporter, port = _start(folder, scenario)
+        try:
+            time.sleep(STATE_S)
+            child = _child_of(exporter.pid)
+            size = len(_scrape(_open(port), gzip=False)[1])
+            print(f"{size:,} bytes, {_scrape(_open(port), gzip=False)[1].count(b'}'):,} series, {CALL_US} µs a call\n")
+            _memory("at the begin", exporter.pid, child)
+            before = _cpu_s(exporter.pid), _cpu_s(child)
+            began = time.monotonic()
+            _wait(cpu_s, port)
+            took_s = time.monotonic() - began
+            used = [_cpu_s(pid) - was for pid, was in zip((exporter.pid, child), before, strict=True)]
+            print(
+                f"CPU over {took_s:.0f} s, a scrape every 15 s: parent {used[0] / took_s:.2%}, child "
+                f"{used[1] / took_s:.2%}, both {sum(used) / took_s:.2%} of a core"
+            )
+            for gzip in (False, True):
+                _scrapes(port, gzip)
+            if slope_min:
+                _slope(slope_min, port, exporter.pid, child)
+            _memory("at the end", exporter.pid, child)
+        finally:
+            exporter.terminate()
+            began = time.monotonic()
+            exporter.wait(10)
+            print(f"end after SIGTERM: {time.monotonic() - began:.3f} s")
+
+
+def _scenario(folder: Path) -> Scenario:
+    scenario = Scenario(folder)
+    for index in range(GPUS):
+        scenario.add_gpu(
+            watts=300.0 + 50 * index,
+            busy=90.0,
+            sm=45.0,
+            tensor=20.0,
+            dram=30.0,
+            used=float(40 << 30),
+            pcie_tx=1e9,
+            nvlink_tx=5e9,
+            processes=[(4000 + index, 40 << 30, 45.0)],
+        )
+    scenario.latency(CALL_US)
+    scenario.write()
+    return scenario
+
+
+def _hold(workers: Path, uuids: list[str], stack: contextlib.ExitStack) -> None:
+    """Folders as the node agent and a living supervisor leave them; several pods to a GPU."""
+    for number in range(PODS):
+        folder = workers / f"pod-{number:04}"
+        folder.mkdir(parents=True)
+        order = {
+            "project": "vision",
+            "podName": f"resnet-{number}-1-0",
+            "podUid": folder.name,
+            "jobUid": f"00000000-0000-4000-8000-{number:012}",
+            "jobName": f"resnet-{number}",
+            "attempt": 1,
+            "worker": 0,
+            "gpuUuids": [uuids[number % len(uuids)]],
+        }
+        (folder / "launch.json").write_text(json.dumps(order))
+        (folder / "started.json").write_text("{}")
+        lock = stack.enter_context((folder / "lock").open("w"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def _start(folder: Path, scenario: Scenario) -> tuple[subprocess.Popen[str], int]:
+    command = [sys.executable, "-m", "stoker.exporter", "--host", "127.0.0.1", "--port", "0", "--node", "bench"]
+    command += ["--state", str(folder / "state"), "--allocation", "workers", "--workers", str(folder / "workers")]
+    process = subprocess.Popen(command, env={**os.environ, **scenario.env()}, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(r"on port (\d+)", line):
+            return process, int(found[1])
+    raise SystemExit("the exporter did not start")
+
+
+def _child_of(pid: int) -> int:
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if entry.name.isdecimal() and int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                return int(entry.name)
+    raise SystemExit("the exporter has no child")
+
+
+def _pss_mb(pid: int) -> float:
+    found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def _memory(when: str, parent: int, child: int) -> None:
+    one, other = _pss_mb(parent), _pss_mb(child)
+    print(f"PSS {when}: parent {one:.1f} MiB, child {other:.1f} MiB, both {one + other:.1f} MiB")
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _wait(seconds: float, port: int) -> None:
+    until = time.monotonic() + seconds
+    connection = _open(port)
+    while (left := until - time.monotonic()) > 0:
+        _scrape(connection, gzip=True)
+        time.sleep(min(15.0, left))
+
+
+def _open(port: int) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+
+
+def _scrape(connection: http.client.HTTPConnection, gzip: bool) -> tuple[float, bytes]:
+    began = time.perf_counter()
+    connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"} if gzip else {})
+    body = connection.getresponse().read()
+    return time.perf_counter() - began, body
+
+
+def _scrapes(port: int, gzip: bool) -> None:
+    """Spread over polls, so that pages are packed anew and rendering gets in the way as it does."""
+    connection = _open(port)
+    took_ms = []
+    for _ in range(SCRAPES):
+        took_ms.append(_scrape(connection, gzip)[0] * 1000)
+        time.sleep(0.03)
+    cuts = statistics.quantiles(took_ms, n=100)
+    how = "gzip" if gzip else "plain"
+    print(f"{SCRAPES} scrapes, {how}: p50 {cuts[49]:.2f} ms, p99 {cuts[98]:.2f} ms, most {max(took_ms):.2f} ms")
+
+
+def _slope(minutes: float, port: int, parent: int, child: int) -> None:
+    """Least squares over one reading a 10 s."""
+    points: list[tuple[float, float]] = []
+    began = time.monotonic()
+    for turn in _every(10.0, minutes * 60):
+        if turn % 2 == 0:
+            _scrape(_open(port), gzip=True)
+        points.append(((time.monotonic() - began) / 60, _pss_mb(parent) + _pss_mb(child)))
+    slope = statistics.linear_regression(*zip(*points, strict=True)).slope
+    print(
+        f"memory over {minutes:g} min: {slope * 1024:+.1f} KiB a minute, {points[0][1]:.1f} → {points[-1][1]:.1f} MiB"
+    )
+
+
+def _every(seconds: float, whole_s: float) -> Iterator[int]:
+    for turn in range(int(whole_s / seconds)):
+        yield turn
+        time.sleep(seconds)
+
+
+if __name__ == "__main__":
+    numbers = [float(word) for word in sys.argv[1:]]
+    main(*[*numbers, *(60.0, 0.0)[len(numbers) :]])
