@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stoker.cli import reference as cli_reference
+from stoker.exporter import reference as exporter_reference
 from stoker.exporter.allocation import reasons as allocation_reasons
 from stoker.spec.crd.reference import reference as crd_reference
 from stoker.spec.outcome import FREE, POLICIES, Category, Intent, Verdict, verdict
@@ -49,6 +50,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "cli": cli_reference.reference,
     "crds": crd_reference,
     "unattributed": allocation_reasons.table,
+    # Other processes' metrics come beside these: a function that returns a table, and its part in docs/metrics.md.
+    "metrics_exporter": exporter_reference.reference,
 }
 
 
