@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Coroutine
@@ -17,6 +18,7 @@ from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WOR
 from stoker.spec.node import NODES, GPUNode
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue
+from stoker.spec.usage import GpuReceipt
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
@@ -26,6 +28,8 @@ from stoker_api.serve import serving
 from stoker_api.streams.sse import StreamSettings
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenFile
+from stoker_api.usage.prices import Prices
+from stoker_api.usage.store import JobFacts, UsageStore
 
 T = TypeVar("T")
 
@@ -73,7 +77,9 @@ class Live:
         tokens.ensure_admin()
         self.stop, self.again = asyncio.Event(), asyncio.Event()
         settings = StreamSettings(heartbeat_s=0.2, linger_s=0.02, send_timeout_s=5)
-        async with EmbeddedStore(self.home / "store.db", clock) as store:
+        async with contextlib.AsyncExitStack() as stack:
+            self.usage = stack.enter_context(UsageStore(self.home / "usage.db", clock))
+            store = await stack.enter_async_context(EmbeddedStore(self.home / "store.db", clock))
             await store.create(QUEUES, Queue(metadata=ObjectMeta(name="default")))
             self.deps = make_deps(
                 store,
@@ -82,6 +88,8 @@ class Live:
                 identity=TokenIdentity(tokens, b"k" * 32),
                 clock=clock,
                 streams=settings,
+                usage=self.usage,
+                prices=Prices.parse(["tiny=2.00"]),
             )
             async with running_caches(self.deps):
                 port = 0
@@ -122,6 +130,13 @@ class Live:
             first_timestamp=SystemClock().now(),
         )
         self.do(self.deps.store.create(EVENTS, event))
+
+    def receipts(self, *receipts: GpuReceipt) -> None:
+        """What exporters have sent of jobs, be they there or gone."""
+        facts = {
+            one.job_uid: JobFacts(one.job_uid, one.project, one.job_name, "default", "admin", 0.0) for one in receipts
+        }
+        assert len(self.do(self.usage.take(facts.values(), receipts)).new) == len(receipts)
 
     def gpus(self) -> None:
         """A node with two GPUs."""

@@ -35,6 +35,7 @@ from .errors import ApiError, StokerError, TimedOut, Unreachable
 from .following import Following
 from .log_text import LogReader
 from .sse import Frame
+from .usage_calls import UsageCalls
 from .views import (
     EventSeen,
     JobChanged,
@@ -57,7 +58,7 @@ _M = TypeVar("_M", bound=BaseModel)
 __all__ = ["ALL_PROJECTS", "ApiError", "Client", "StokerError", "TimedOut", "Unreachable"]
 
 
-class Client(CodeCalls):
+class Client(CodeCalls, UsageCalls):
     """A connection to one server. May be shared between threads.
 
     Without arguments: the server and token of STOKER_SERVER and STOKER_TOKEN, else what `stoker up` runs here.

@@ -34,6 +34,7 @@ _COMMANDS = {
     "ls": _Entry("Jobs", "show", "List jobs, newest first."),
     "get": _Entry("Jobs", "show", "Show a job, or jobs, queues, nodes or runtimes."),
     "why": _Entry("Jobs", "show", "Say why a job is where it is, and what would start it."),
+    "usage": _Entry("Jobs", "usage", "Show what jobs have had of GPUs: one job, or summed by user, queue, project, …"),
     "logs": _Entry("Jobs", "streams", "Print what a job's worker printed."),
     "events": _Entry("Jobs", "streams", "Print what happened to a job."),
     "exec": _Entry("Jobs", "sessions", "Run a command in one of a job's workers."),

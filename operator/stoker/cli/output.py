@@ -207,6 +207,8 @@ def exec_text(job: TrainingJob, hold: Held) -> str:
 
 def job_details(job: TrainingJob, now: datetime) -> str:
     """The whole of a job for people, one fact a line."""
+    from .usage_text import usage_line
+
     spec, status = job.spec, job.status
     facts = [
         ("name", job.metadata.name),
@@ -221,6 +223,7 @@ def job_details(job: TrainingJob, now: datetime) -> str:
         ("attempt", str(status.attempt) if status.attempt else ""),
         ("nodes", ", ".join(sorted({placed.node for placed in status.placement}))),
         ("progress", progress_text(status.progress)),
+        ("usage", usage_line(status.usage) if status.usage else ""),
         ("stalled", one_line(status.stalled.message) if status.stalled else ""),
         ("idle", idle_text(job, now)),
         ("hold", f"{hold_text(status.held)}; enter: {exec_text(job, status.held)}" if status.held else ""),

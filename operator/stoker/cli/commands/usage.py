@@ -1,0 +1,103 @@
+"""`stoker usage`: what jobs have had of GPUs."""
+
+from __future__ import annotations
+
+import click
+
+from stoker.cli.client import ALL_PROJECTS, Client
+from stoker.cli.errors import BadInput
+
+from .common import complete_jobs, connected_cluster_wide, output_option
+
+GROUPS = ("user", "queue", "project", "job", "model", "day", "hour")
+
+
+@click.command(short_help="Show what jobs have had of GPUs: one job, or summed by user, queue, project, …")
+@click.argument("job", metavar="[JOB]", required=False, shell_complete=complete_jobs)
+@click.option("--by", metavar="WHAT[,...]", help=f"Sum by {', '.join(GROUPS)}. [default: project,queue,user]")
+@click.option("--since", metavar="WHEN", help="A duration before now, a date or a time (UTC). [default: 30d]")
+@click.option("--until", metavar="WHEN", help="As --since. [default: now]")
+@click.option("-q", "--queue", help="Only jobs of this queue; hints tell what to change in it.")
+@click.option("--user", help="Only jobs that this user submitted.")
+@click.option("--limit", type=click.IntRange(1, 10_000), help="The most rows. [default: 1000]")
+@click.option("-p", "--project", metavar="PROJECT", help="Only this project. [default: all that the token sees]")
+@output_option("table", "csv", "json")
+@connected_cluster_wide
+def usage(
+    client: Client,
+    job: str | None,
+    by: str | None,
+    since: str | None,
+    until: str | None,
+    queue: str | None,
+    user: str | None,
+    limit: int | None,
+    project: str | None,
+    form: str,
+) -> None:
+    """Show what JOB has had of GPUs, also when it is deleted; without JOB, GPU time summed over many.
+
+    Counted are GPUs only: a job that asked for none has no usage. Unobserved time is time that GPUs were allocated and
+    nobody saw; it is never counted as idle. SM ACTIVE is of the observed time of GPUs that tell it (Hopper and later).
+    docs/usage.md has the rest.
+    """
+    above = (click.get_current_context().find_root().obj or {}).get("project")
+    project = project or above
+    if job is not None:
+        filters = {"--by": by, "--since": since, "--until": until, "--queue": queue, "--user": user, "--limit": limit}
+        if given := [name for name, value in filters.items() if value is not None]:
+            raise BadInput(f"{', '.join(given)}: works without JOB; the usage of one job is all it has had")
+        _job(client, job, project, form)
+        return
+    groups = [part.strip() for part in (by or "project,queue,user").split(",")]
+    for group in groups:
+        if group not in GROUPS:
+            raise BadInput(f"--by {group!r}: there is: {', '.join(GROUPS)}")
+    _sums(client, groups, since or "30d", until, None if project == ALL_PROJECTS else project, queue, user, limit, form)
+
+
+def _job(client: Client, job: str, project: str | None, form: str) -> None:
+    from stoker.cli.output import echo_data, echo_table
+    from stoker.cli.usage_text import gpu_table, hint_lines, job_usage_text
+
+    report = client.job_usage(job, project=project)
+    if form == "json":
+        echo_data(report, form)
+    elif form == "csv":
+        raise BadInput("-o csv: of sums only; write `stoker usage --by job -o csv`")
+    else:
+        click.echo(job_usage_text(report), nl=False)
+        if report.gpus:
+            click.echo()
+            echo_table(*gpu_table(report))
+        if report.truncated:
+            click.echo(f"the first {len(report.gpus)} GPUs; -o json has as many", err=True)
+        click.echo(hint_lines(report.hints), nl=False)
+
+
+def _sums(
+    client: Client,
+    by: list[str],
+    since: str,
+    until: str | None,
+    project: str | None,
+    queue: str | None,
+    user: str | None,
+    limit: int | None,
+    form: str,
+) -> None:
+    from stoker.cli.output import echo_data, echo_table
+    from stoker.cli.usage_text import hint_lines, usage_csv, usage_table
+
+    report = client.usage(by, since=since, until=until, project=project, queue=queue, user=user, limit=limit)
+    if form == "json":
+        echo_data(report, form)
+    elif form == "csv":
+        click.echo(usage_csv(report), nl=False)
+    elif not report.rows:
+        click.echo(f"no GPU was used from {report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC", err=True)
+    else:
+        echo_table(*usage_table(report))
+        click.echo(hint_lines(report.hints), nl=False)
+    if report.truncated:
+        click.echo(f"the first {len(report.rows)} rows; --limit shows more, up to 10000", err=True)
