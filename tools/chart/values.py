@@ -13,6 +13,9 @@ from .exporter import Exporter
 from .parts import Api, Operator
 
 
+RUNBOOKS = "https://github.com/stoker-dev/stoker/blob/main/docs/runbooks"
+
+
 class ControlPlaneImage(Values):
     repository: str = "stoker"
     """Operator, api and the supervisor of every worker."""
@@ -168,9 +171,19 @@ class PodMonitor(Values):
 
 class Rules(Values):
     enabled: bool = False
-    """A PrometheusRule with alerts."""
+    """PrometheusRules: recording rules, and the alerts below."""
     labels: Strings = {}
-    """By which your Prometheus finds it."""
+    """By which your Prometheus finds them."""
+    stoker: bool = True
+    """Alerts about Stoker itself."""
+    gpus: bool = True
+    """Alerts about GPUs and their exporters."""
+    jobs: bool = True
+    """Alerts about jobs, with project, job_name, queue and user to route them by."""
+    dcgm: bool = False
+    """Series under the names of dcgm-exporter, for dashboards that are written for it."""
+    runbooks: Annotated[str, Field(pattern=r"^https?://[^\s]+[^/\s]$")] = RUNBOOKS
+    """Where the alerts' pages are: your copy of docs/runbooks, say."""
 
 
 class Dashboards(Values):
