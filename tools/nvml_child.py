@@ -36,11 +36,19 @@ class Heard:
         with self._news:
             self._news.notify_all()
 
+    def finish(self) -> None:
+        """Kill the child and take in what it said last."""
+        self.process.kill()
+        self._thread.join()
+
     def wait(
-        self, kind: type[S], check: Callable[[S], object] = lambda _: True, *, after: int = 0, within_s: float = 30.0
+        self, kind: type[S], check: Callable[[S], object] = lambda _: True, *, new: bool = False, within_s: float = 30.0
     ) -> S:
-        """The first such line from `after` on that `check` takes. Raises: TimeoutError with what was said last."""
-        deadline, seen = time.monotonic() + within_s, after
+        """The first such line that `check` takes; new: of those that come after this was asked.
+
+        Raises: TimeoutError with what was said last.
+        """
+        deadline, seen = time.monotonic() + within_s, len(self.all) if new else 0
         with self._news:
             while True:
                 for said in self.all[seen:]:
@@ -66,7 +74,8 @@ def listening(environment: Mapping[str, str], *options: str, interval_s: float =
     """The real child, ended with the block."""
     child = command(*options, interval_s=interval_s)
     with subprocess.Popen(child, stdout=subprocess.PIPE, env={**os.environ, **environment}) as process:
+        heard = Heard(process)
         try:
-            yield Heard(process)
+            yield heard
         finally:
-            process.kill()
+            heard.finish()

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -22,11 +23,12 @@ static void sleep_us(int us) {
   while (us > 0 && nanosleep(&left, &left)) {}
 }
 
-/* As a call that waits in the driver: nothing but SIGKILL ends it (or the fault's end). */
+/* As a call that waits in the driver: nothing but SIGKILL ends it (or the fault's end). The thread is named by it. */
 static void hang(double until) {
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, NULL);
+  prctl(PR_SET_NAME, "nvml-hangs");
   while (unix_now() < until) sleep_us(10000);
   for (; until > 1e17;) pause();
   sigemptyset(&all);

@@ -1,4 +1,4 @@
-"""What the child says of GPUs that answer: each value, its unit, where it comes from when the first choice is missing."""
+"""What the child says of GPUs that answer: each value, its unit, what is asked when the first choice is missing."""
 
 import os
 import time
@@ -6,24 +6,11 @@ import time
 import pytest
 
 from nvml_child import listening
-from nvml_scenario import NO_PERMISSION, NOT_SUPPORTED, NoCompiler, Scenario, library
+from nvml_scenario import FOREVER, NO_PERMISSION, NOT_SUPPORTED
 from stoker.exporter.catalogue import COUNTER, HARDWARE, MIG
 from stoker.exporter.frames import Frame, GpuEvent
 
 GIB = 1 << 30
-
-
-def scenario_in(folder):
-    try:
-        library()
-    except NoCompiler as error:
-        pytest.skip(str(error))
-    return Scenario(folder)
-
-
-@pytest.fixture
-def scenario(tmp_path):
-    return scenario_in(tmp_path)
 
 
 def read(scenario, *options, enough=lambda gpu: True):
@@ -78,10 +65,10 @@ VALUES = [
 
 
 @pytest.fixture(scope="module")
-def reading(tmp_path_factory):
+def reading(fake_nvml, tmp_path_factory):
     """Of one GPU that has all of VALUES."""
     told = {name: value for values, _, _ in VALUES for name, value in values.items()}
-    scenario = scenario_in(tmp_path_factory.mktemp("values"))
+    scenario = fake_nvml(tmp_path_factory.mktemp("values"))
     scenario.add_gpu(**told)
     return read(scenario, enough=has("sm_active_ratio"))
 
@@ -145,8 +132,10 @@ def test_busy_is_the_mean_since_the_poll_before(scenario):
     """By the driver's samples: a change between two polls shows in the mean, not only in the newest window."""
     scenario.missing = ("nvmlDeviceGetUtilizationRates",)
     gpu = scenario.add_gpu(busy=0)
-    gpu.step(round(time.time(), 1) + 1.05, busy=100)  # in the middle of a sample of 0.1 s
     with listening(scenario.write().env()) as heard:
+        heard.wait(Frame)
+        gpu.step(round(time.time(), 1) + 0.55, busy=100)  # in the middle of a sample of 0.1 s
+        scenario.write()
         mixed = heard.wait(Frame, lambda frame: 0 < frame.gpus[0].values["busy_ratio"] < 1)
         after = heard.wait(Frame, lambda frame: frame.gpus[0].values["busy_ratio"] == 1)
     assert mixed.number < after.number
@@ -191,12 +180,14 @@ def test_nvlink_bytes_of_all_links(scenario, fifth):
 
 
 def test_pcie_counters_are_told_as_they_are_and_wrap(scenario):
-    gpu = scenario.add_gpu(pcie_tx=1e9, pcie_rx=0, energy_since=time.time(), counter_offset=2**32 - 10**9)
-    assert gpu.counter_offset
+    gpu = scenario.add_gpu(energy_since=time.time(), counter_offset=2**32 - 10**8)
     with listening(scenario.write().env()) as heard:
-        heard.wait(Frame, lambda frame: frame.gpus[0].values["pcie_bytes_total|tx"] > 3e9)
-        heard.wait(Frame, lambda frame: frame.gpus[0].values["pcie_bytes_total|tx"] < 3e9)
-        assert all(f.gpus[0].values["pcie_bytes_total|rx"] == gpu.counter_offset for f in heard.frames(2))
+        first = heard.wait(Frame)
+        gpu.step(time.time(), pcie_tx=1e9)
+        scenario.write()
+        last = heard.wait(Frame, lambda frame: frame.gpus[0].values["pcie_bytes_total|tx"] < 3e9)
+    assert first.gpus[0].values["pcie_bytes_total|tx"] == gpu.counter_offset
+    assert last.gpus[0].values["pcie_bytes_total|rx"] == gpu.counter_offset
 
 
 def test_processes_with_their_share_of_sm_time(scenario):
@@ -215,13 +206,14 @@ def test_no_process_is_known_only_where_all_can_be_seen(scenario):
 
 def test_what_moves_rarely_is_read_rarely_and_said_always(scenario):
     scenario.add_gpu(pcie_replay=3)
-    scenario.fault("nvmlDeviceGetPcieReplayCounter", code=999, begin=time.time() + 0.01)
     with listening(scenario.write().env()) as heard:
-        heard.frames(1)
-    scenario.clear_faults()
-    with listening(scenario.write().env()) as heard:
+        heard.wait(Frame)
+        scenario.fault("nvmlDeviceGetPcieReplayCounter", code=999)
+        scenario.write()
         frames = heard.frames(8)
-    assert all(frame.gpus[0].values["pcie_replays_total"] == 3 for frame in frames)
+        failed = heard.wait(Frame, lambda frame: frame.refused)
+    assert all(frame.gpus[0].values["pcie_replays_total"] == 3 and not frame.refused for frame in frames)
+    assert "pcie_replays_total" not in failed.gpus[0].values  # its turn came, and it is not known any more
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, 13, 26])
@@ -237,11 +229,15 @@ def test_what_a_gpu_does_not_have_is_absent_and_no_error(scenario, code):
 
 def test_what_fails_now_is_absent_now_and_counted(scenario):
     scenario.add_gpu(temp=50)
-    scenario.fault("nvmlDeviceGetTemperatureV", code=999, end=time.time() + 1.5)
-    scenario.fault("nvmlDeviceGetTemperature", code=999, end=time.time() + 1.5)
     with listening(scenario.write().env()) as heard:
+        heard.wait(Frame)
+        scenario.fault("nvmlDeviceGetTemperatureV", code=999)
+        scenario.fault("nvmlDeviceGetTemperature", code=999)
+        scenario.write()
         without = heard.wait(Frame, lambda frame: "temperature_celsius|core" not in frame.gpus[0].values)
-        back = heard.wait(Frame, lambda frame: "temperature_celsius|core" in frame.gpus[0].values)
+        scenario.clear_faults()
+        scenario.write()
+        back = heard.wait(Frame, lambda frame: "temperature_celsius|core" in frame.gpus[0].values, new=True)
     assert without.refused["nvmlDeviceGetTemperatureV:UNKNOWN"] >= 1 and without.gpus[0].values["power_watts"] == 75
     assert back.gpus[0].values["temperature_celsius|core"] == 50
 
@@ -271,15 +267,16 @@ def test_collectors_that_are_off_ask_nothing(scenario):
 
 
 def test_xids_are_told_as_they_happen(scenario):
-    begin = time.time()
     scenario.add_gpu()
     scenario.add_gpu()
-    scenario.xid(1, begin - 5, 13)  # before anybody listened
-    scenario.xid(1, begin + 2, 79)
-    scenario.xid(0, begin + 2.1, 94)
-    scenario.xid(1, begin + 2.2, 79)
+    scenario.xid(1, time.time() - 5, 13)  # before anybody listened
     with listening(scenario.write().env()) as heard:
-        heard.wait(GpuEvent, lambda event: event.code == 79 and event.at > begin + 2.2)
+        begin = heard.frames(2)[-1].at + 0.5
+        scenario.xid(1, begin, 79)
+        scenario.xid(0, begin + 0.1, 94)
+        scenario.xid(1, begin + 0.2, 79)
+        scenario.write()
+        heard.wait(GpuEvent, lambda event: event.code == 79 and event.at > begin + 0.2)
         told = [(said.uuid, said.index, said.code) for said in heard.all if isinstance(said, GpuEvent)]
     one, other = scenario.gpus[1].uuid, scenario.gpus[0].uuid
     assert told == [(one, 1, 79), (other, 0, 94), (one, 1, 79)]
@@ -301,13 +298,15 @@ def test_mig_devices(scenario):
 
 
 def test_mig_reconfigured(scenario):
-    begin = time.time()
     gpu = scenario.add_gpu()
-    gpu.add_mig(end=begin + 2)
-    gpu.add_mig(begin=begin + 2, slices=7, memory=140 * GIB)
+    old, new = gpu.add_mig(), gpu.add_mig(begin=FOREVER, slices=7, memory=140 * GIB)
     with listening(scenario.write().env()) as heard:
+        first = heard.wait(Frame)
+        old.end = new.begin = time.time()
+        scenario.write()
         event = heard.wait(GpuEvent, lambda event: event.kind == "mig_changed")
         frame = heard.wait(Frame, lambda frame: [one.slices for one in frame.gpus[0].mig] == [7])
+    assert [one.uuid for one in first.gpus[0].mig] == [old.uuid]
     assert event.uuid == gpu.uuid and frame.gpus[0].mig[0].uuid == gpu.devices[1].uuid
 
 

@@ -58,9 +58,9 @@ def parse_options(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--expected", type=int, help="GPUs that should be here; none found is then trouble")
     parser.add_argument(
         "--pids",
-        choices=("auto", "all"),
+        choices=("auto", "all", "own"),
         default="auto",
-        help="all: every process on the GPUs is in this pid namespace (default: only if it is the machine's first)",
+        help="all: this pid namespace sees every process on the GPUs; own: it does not (default: whether it is the first)",
     )
     options = parser.parse_args(words)
     options.collectors = frozenset(filter(None, options.collectors.split(",")))
@@ -76,7 +76,7 @@ def main(words: list[str]) -> int:
     die_with_parent()
     lines = Lines(os.dup(sys.stdout.fileno()))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no line of ours
-    choice = Choice(options.collectors, options.expected, options.pids == "all" or sees_all_pids())
+    choice = Choice(options.collectors, options.expected, options.pids == "all" or (options.pids == "auto" and sees_all_pids()))
     poller = Poller(choice, lines.say, time.monotonic)
     gc.collect()
     gc.freeze()
