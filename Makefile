@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 TESTBED := PYTHONPATH=tools $(BIN)/python -m testbed
 
-.PHONY: help setup demo test quick newer lint format bench verify clean testbed cluster nodes cluster-down e2e images image-check release chart
+.PHONY: help setup demo test quick newer lint format bench verify clean testbed cluster nodes cluster-down e2e images image-check release chart screenshots
 help: ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
@@ -64,6 +64,10 @@ image-check: setup ## build all images, CUDA's too (30 GB free disk), and start 
 
 chart: setup ## write what of helm/stoker is generated, and lint it
 	@PYTHONPATH=tools $(BIN)/python -m chart --lint
+
+screenshots: setup ## draw the dashboards with Grafana's own components (node, chromium; PROMETHEUS=url, else made-up data)
+	@$(TESTBED) build monitoring
+	@PYTHONPATH=tools $(BIN)/python -m screenshots $(PROMETHEUS:%=--prometheus %) $(ARGS)
 
 release: setup ## wheel, images, chart, SBOMs, checksums into dist/ (root, buildah; VERSION=, CUDA=1, DIRTY=1)
 	@PYTHONPATH=tools $(BIN)/python -m release $(VERSION:%=--version %) $(CUDA:%=--cuda) $(DIRTY:%=--dirty)

@@ -1,4 +1,4 @@
-"""Pictures of our dashboards without a Grafana: its own panel components, in a headless Chromium, over a real Prometheus.
+"""Pictures of our dashboards without a Grafana: its own panel components in a headless Chromium, a real Prometheus.
 
     questions  a dashboard's queries with the variables filled in; Prometheus' answers
     drawing    the components bundled once into the cache folder (npm, esbuild), the page, the picture

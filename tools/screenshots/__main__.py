@@ -70,8 +70,8 @@ def main() -> int:
             draw(asked, asked.prometheus, asked.end or time.time(), asked.note)
         else:
             asked.scrape = sample.STEP_S
-            with sample.prometheus(asked.hours) as (url, end):
-                draw(asked, url, end, asked.note or "sample data: this cluster never was")
+            with sample.prometheus(asked.hours) as told:
+                draw(asked, told.url, told.end, asked.note or "sample data: this cluster never was")
     except (Unavailable, BedError, Refused) as error:
         print(f"screenshots: {error}", file=sys.stderr)
         return 1

@@ -1,6 +1,6 @@
-"""From a dashboard and its answers to a PNG: Grafana's components, bundled once, in a headless Chromium.
+"""From a dashboard and its answers to a PNG: Grafana's components in a headless Chromium.
 
-Owns the folder `screenshots` in the cache: node_modules after package.json, and the bundle. Needs node, npm and Chromium.
+Owns the folder `screenshots` in the cache: node_modules by package.json, and the bundle. Needs node, npm and Chromium.
 """
 
 from __future__ import annotations
@@ -24,22 +24,33 @@ SETTLE_MS = 8000
 """Of the page's own time, in which it draws."""
 
 
+INSTALL = ("npm", "install", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--legacy-peer-deps")
+"""Without a lock file: it would hold a registry's address. react-table does not say that it works with React 19."""
+BUNDLE = (
+    *("app/index.jsx", "--bundle", "--minify", "--format=esm", "--outfile=app.js", "--log-level=error"),
+    *("--loader:.js=jsx", "--loader:.woff2=dataurl", "--loader:.woff=empty", "--loader:.ttf=empty"),
+    *('--define:process.env.NODE_ENV="production"', "--define:global=window"),
+    "--alias:react-custom-scrollbars-2=./app/scrollbars.cjs",
+)
+HEADLESS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files"),
+    "--enable-logging=stderr",
+)
+
+
 def bundle() -> Path:
-    """The folder with app.js and app.css, made anew where the sources are newer. Raises: Unavailable."""
+    """The folder with app.js and app.css, made anew; packages only where package.json changed. Raises: Unavailable."""
     folder = build.cache() / "screenshots"
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = (HERE / "package.json").read_text()
-    installed = folder / "package.json"
+    wanted, installed = (HERE / "package.json").read_text(), folder / "package.json"
     if not (folder / "node_modules").exists() or not installed.exists() or installed.read_text() != wanted:
-        _run(["npm", "install", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--legacy-peer-deps",
-              "--prefix", str(folder), *_packages(wanted)], folder, INSTALL_TIMEOUT_S)  # fmt: skip
+        packages = [f"{name}@{version}" for name, version in json.loads(wanted)["dependencies"].items()]
+        _run([*INSTALL, f"--prefix={folder}", *packages], folder, INSTALL_TIMEOUT_S)
         installed.write_text(wanted)
     app = folder / "app"
     shutil.rmtree(app, ignore_errors=True)
     shutil.copytree(HERE / "app", app)
-    _run([str(folder / "node_modules" / ".bin" / "esbuild"), "app/index.jsx", "--bundle", "--minify", "--outfile=app.js",
-          "--loader:.js=jsx", "--loader:.ttf=empty", "--loader:.woff2=dataurl", "--loader:.woff=empty", "--define:process.env.NODE_ENV=\"production\"", "--define:global=window", "--format=esm", "--alias:react-custom-scrollbars-2=./app/scrollbars.cjs",
-          "--log-level=error"], folder, BUNDLE_TIMEOUT_S)  # fmt: skip
+    _run([str(folder / "node_modules" / ".bin" / "esbuild"), *BUNDLE], folder, BUNDLE_TIMEOUT_S)
     return folder
 
 
@@ -58,17 +69,14 @@ def shoot(folder: Path, shot: Mapping[str, Any], target: Path) -> None:
             f'<script>window.SHOT = {data};</script><script type="module" src="file://{folder}/app.js"></script>'
         )
         target.unlink(missing_ok=True)
-        said = _run([chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--allow-file-access-from-files",
-              f"--user-data-dir={scratch}/profile", f"--window-size={WIDTH},{height}", f"--screenshot={target}",
-              f"--virtual-time-budget={SETTLE_MS}", "--enable-logging=stderr", f"file://{page}"],
-                    Path(scratch), SHOT_TIMEOUT_S)  # fmt: skip
+        command = [
+            *(chromium, *HEADLESS, f"--user-data-dir={scratch}/profile", f"--window-size={WIDTH},{height}"),
+            *(f"--screenshot={target}", f"--virtual-time-budget={SETTLE_MS}", f"file://{page}"),
+        ]
+        said = _run(command, Path(scratch), SHOT_TIMEOUT_S)
     broken = [line for line in said.splitlines() if "CONSOLE" in line and ("BROKEN" in line or "Uncaught" in line)]
     if broken or not target.exists():
         raise Unavailable(f"no true picture of {shot['dashboard']['title']}: {' '.join(broken)[:3000]}")
-
-
-def _packages(text: str) -> list[str]:
-    return [f"{name}@{version}" for name, version in json.loads(text)["dependencies"].items()]
 
 
 def _run(command: list[str], folder: Path, timeout_s: float) -> str:

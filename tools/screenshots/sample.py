@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from testbed import monitoring
 
@@ -64,12 +64,12 @@ class Job:
 
     @property
     def uid(self) -> str:
-        return f"{abs(hash_of(self.name)):08x}-5a3e-4b61-9d0c-{abs(hash_of(self.user)):012x}"
+        return f"{hash_of(self.name):08x}-5a3e-4b61-9d0c-{hash_of(self.user):012x}"
 
 
 def hash_of(text: str) -> int:
     """The same in every process."""
-    return sum(ord(letter) * 31**place for place, letter in enumerate(text)) % 2**32
+    return zlib.crc32(text.encode())
 
 
 def _gpus(node: str, *numbers: int) -> tuple[tuple[str, int], ...]:
@@ -77,13 +77,15 @@ def _gpus(node: str, *numbers: int) -> tuple[tuple[str, int], ...]:
 
 
 JOBS = (
-    Job("vision", "resnet-sweep", "ada", "research", (Run(0, 1.1, _gpus("gpu-h-01", 0, 1, 2, 3)),), 0.62, 0.7, straggler=2),
+    Job("vision", "resnet-sweep", "ada", "research", (Run(0, 1.1, _gpus("gpu-h-01", 0, 1, 2, 3)),), 0.62, 0.7,
+        straggler=2),
     Job(
         "language", "pretrain-7b", "grace", "production",
         (Run(0.1, 0.45, _gpus("gpu-h-02", 0, 1, 2, 3)), Run(0.5, 1.1, _gpus("gpu-h-02", 4, 5, 6, 7))), 0.81, 0.93,
         ending=("Interrupted", "Preempt"),
     ),
-    Job("vision", "notebook", "edsger", "research", (Run(0.05, 1.1, _gpus("gpu-h-01", 4, 5)),), 0.0, 0.02, idle="no_process"),
+    Job("vision", "notebook", "edsger", "research", (Run(0.05, 1.1, _gpus("gpu-h-01", 4, 5)),), 0.0, 0.02,
+        idle="no_process"),
     Job("speech", "asr-finetune", "barbara", "default", (Run(0.2, 0.7, _gpus("gpu-h-01", 6)),), 0.24, 0.18,
         ending=("OutOfMemory", "None")),
     Job("speech", "tiny-eval", "barbara", "default", (Run(0.3, 1.1, _gpus("gpu-a-01", 0, 1)),), 0.4, 0.3),
@@ -91,20 +93,26 @@ JOBS = (
 
 
 class Book:
-    """Samples by series, in order of time; counters are added up."""
+    """Samples by series, in order of time; counters are added up. `shared`: labels of every series."""
 
-    def __init__(self) -> None:
+    def __init__(self, **shared: str) -> None:
+        self._shared = shared
         self.series: dict[tuple[str, Labels], list[tuple[float, float]]] = {}
         self._sums: dict[tuple[str, Labels], float] = {}
 
     def gauge(self, at: float, name: str, value: float, **labels: object) -> None:
-        self._note((name, _labels(labels)), at, value)
+        self._note((name, _labels({**labels, **self._shared})), at, value)
 
-    def add(self, at: float, name: str, more: float, *, pod: str = "", **labels: object) -> None:
-        """`pod`: of the process that tells it; the sum goes on from one to the next."""
-        whose = (name, _labels(labels))
+    def add(self, at: float, name: str, more: float, **labels: object) -> None:
+        """The label `pod` is of the process that tells it; the sum goes on from one to the next."""
+        whose = (name, _labels({label: value for label, value in labels.items() if label != "pod"}))
         self._sums[whose] = self._sums.get(whose, 0.0) + more
-        self._note((name, _labels({**labels, **({"pod": pod} if pod else {})})), at, self._sums[whose])
+        self._note((name, _labels({**labels, **self._shared})), at, self._sums[whose])
+
+    def total(self, name: str, **labels: object) -> float:
+        """Of all counters of this name that have these labels."""
+        wanted = set(_labels(labels))
+        return sum(value for (one, has), value in self._sums.items() if one == name and wanted <= set(has))
 
     def text(self) -> Iterator[str]:
         for (name, labels), points in sorted(self.series.items()):
@@ -126,10 +134,10 @@ def wave(at: float, seed: int, size: float = 1.0) -> float:
     return size * (0.6 * math.sin(at / 470 + seed) + 0.4 * math.sin(at / 97 + 2.3 * seed))
 
 
-def story(start: float, end: float) -> Book:
+def story(start: float, end: float, **shared: str) -> Book:
     from .sample_parts import control_plane, hardware, workers  # they need this module's words
 
-    book = Book()
+    book = Book(**shared)
     steps = int((end - start) / STEP_S)
     for number in range(steps + 1):
         at, share = start + number * STEP_S, number / steps
@@ -139,18 +147,27 @@ def story(start: float, end: float) -> Book:
     return book
 
 
+@dataclass(frozen=True)
+class Told:
+    """A Prometheus that knows the story, which ended at `end` (unix seconds)."""
+
+    url: str
+    book: Book
+    start: float
+    end: float
+
+
 @contextmanager
-def prometheus(hours: float) -> Iterator[tuple[str, float]]:
-    """A Prometheus that has the story: its URL, and the unix time at which the story ends. Raises: Unavailable."""
+def prometheus(hours: float, **shared: str) -> Iterator[Told]:
+    """Raises: Unavailable where no Prometheus is built."""
     end = math.floor(time.time() / STEP_S) * STEP_S - STEP_S
+    start = end - hours * 3600
     with monitoring.Prometheus(args=["--query.lookback-delta=90s"]) as server:
         server.stop()
-        text = Path(server.folder) / "story.txt"
+        book, text, data = story(start, end, **shared), server.folder / "story.txt", server.folder / "data"
         with text.open("w") as file:
-            file.writelines(story(end - hours * 3600, end).text())
-        monitoring.check_config(
-            "promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), str(server.folder / "data")
-        )
+            file.writelines(book.text())
+        monitoring.check_config("promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), str(data))
         text.unlink()
         server.start()
-        yield server.url, end
+        yield Told(server.url, book, start, end)

@@ -53,10 +53,10 @@ def _job_counters(
 ) -> None:
     for worker, (node, gpu) in enumerate(run.gpus):
         model = NODES[node][1]
-        labels = dict(
-            node=node, gpu=gpu, uuid=_uuid(node, gpu), project=job.project, job_uid=job.uid, attempt=attempt,
-            worker=worker, pod=_pod(node, share),
-        )  # fmt: skip
+        labels = {
+            "node": node, "gpu": gpu, "uuid": _uuid(node, gpu), "project": job.project, "job_uid": job.uid,
+            "attempt": attempt, "worker": worker, "pod": _pod(node, share),
+        }  # fmt: skip
         hold = (now or {}).get((node, gpu))
         step = STEP_S if held and hold else 0.0
         sm, busy = (hold.sm, hold.busy) if hold else (0.0, 0.0)
@@ -80,7 +80,7 @@ def _job_counters(
 
 
 def _trainer(book: Book, at: float, share: float, start: float, end: float, job: Job, run: Run, attempt: int) -> None:
-    labels = dict(project=job.project, job_name=job.name, job_uid=job.uid, attempt=attempt, recipe="image")
+    labels = {"project": job.project, "job_name": job.name, "job_uid": job.uid, "attempt": attempt, "recipe": "image"}
     name, done = "stoker_train_", share * 0.9 / 1.0
     rate = 220.0 * len(run.gpus) * (1 + wave(at, 3, 0.05))
     book.add(at, f"{name}samples_total", rate * STEP_S, **labels)
@@ -110,7 +110,7 @@ def hardware(book: Book, at: float, share: float, held: Held) -> None:
     """What the nodes' exporters tell of GPUs and of themselves."""
     for node, (count, model) in NODES.items():
         pod, lost = _pod(node, share), 1 if node == LOST[0] and share > 0.75 else 0
-        own = dict(node=node, pod=pod)
+        own = {"node": node, "pod": pod}
         book.gauge(at, "stoker_exporter_build_info", 1, version="0.1", **own)
         book.gauge(at, "stoker_exporter_gpus_expected", count, **own)
         book.gauge(at, "stoker_exporter_gpus_visible", count - lost, **own)
@@ -122,7 +122,7 @@ def hardware(book: Book, at: float, share: float, held: Held) -> None:
 
 
 def _gpu(book: Book, at: float, share: float, node: str, gpu: int, model: Model, hold: Hold | None) -> None:
-    labels = dict(node=node, gpu=gpu, uuid=_uuid(node, gpu), pod=_pod(node, share))
+    labels = {"node": node, "gpu": gpu, "uuid": _uuid(node, gpu), "pod": _pod(node, share)}
     sm, busy = (hold.sm, hold.busy) if hold else (0.0, 0.0)
     lost, mig = (node, gpu) == LOST and share > 0.75, (node, gpu) == ("gpu-a-01", 2)
     name = "stoker_gpu_"
@@ -132,16 +132,18 @@ def _gpu(book: Book, at: float, share: float, node: str, gpu: int, model: Model,
     book.gauge(at, f"{name}up", 0 if lost else 1, **labels)
     if lost:
         return
-    book.gauge(at, f"{name}info", 1, model=model.name, driver="580.82.07", cuda="13.0", pci_bus_id=f"0000:{gpu:02x}:00.0",
-               compute_capability="9.0" if model.tells_sm else "8.0", mig="on" if mig else "off", simulated="false",
-               **labels)  # fmt: skip
+    what = {
+        "model": model.name, "driver": "580.82.07", "cuda": "13.0", "pci_bus_id": f"0000:{gpu:02x}:00.0",
+        "compute_capability": "9.0" if model.tells_sm else "8.0", "mig": "on" if mig else "off", "simulated": "false",
+    }  # fmt: skip
+    book.gauge(at, f"{name}info", 1, **what, **labels)
     watts = power(model, sm, at, gpu)
     book.gauge(at, f"{name}busy_ratio", busy, **labels)
     book.add(at, f"{name}busy_seconds_total", STEP_S * busy, **labels)
     if model.tells_sm:
-        for what, part in (("sm_active", 1.0), ("tensor_active", 0.5), ("dram_active", 0.4)):
-            book.gauge(at, f"{name}{what}_ratio", sm * part, **labels)
-            book.add(at, f"{name}{what}_seconds_total", STEP_S * sm * part, **labels)
+        for one, part in (("sm_active", 1.0), ("tensor_active", 0.5), ("dram_active", 0.4)):
+            book.gauge(at, f"{name}{one}_ratio", sm * part, **labels)
+            book.add(at, f"{name}{one}_seconds_total", STEP_S * sm * part, **labels)
         book.gauge(at, f"{name}sm_occupancy_ratio", sm * 0.45, **labels)
         book.gauge(at, f"{name}recovery_action", 1 if (node, gpu) == ("gpu-h-02", 1) and share > 0.6 else 0, **labels)
         book.gauge(at, f"{name}row_remap_pending", 0, **labels)
@@ -201,7 +203,7 @@ def control_plane(book: Book, at: float, share: float, start: float, end: float)
     """What operators and api tell. The second operator leads from the middle on."""
     leader = "operator-0" if share < 0.5 else "operator-1"
     for operator in ("operator-0", "operator-1"):
-        own = dict(instance=operator)
+        own = {"instance": operator}
         book.gauge(at, "stoker_operator_leader", float(operator == leader), **own)
         book.gauge(at, "stoker_operator_queue_depth", max(0.0, wave(at, 2, 3)) * (operator == leader), **own)
         book.gauge(at, "stoker_operator_unreadable_jobs", 0, **own)
@@ -227,8 +229,8 @@ def control_plane(book: Book, at: float, share: float, start: float, end: float)
 
 def _jobs(book: Book, at: float, share: float, start: float, end: float, leader: str) -> None:
     for job in JOBS:
-        labels = dict(project=job.project, job_name=job.name, job_uid=job.uid)
-        more = dict(queue=job.queue, user=job.user)
+        labels = {"project": job.project, "job_name": job.name, "job_uid": job.uid}
+        more = {"queue": job.queue, "user": job.user}
         if not job.runs[0].begin <= share <= job.runs[-1].end + 900 / (end - start):
             continue
         running = [(number, run) for number, run in enumerate(job.runs, 1) if run.begin <= share <= run.end]
@@ -252,7 +254,7 @@ def _jobs(book: Book, at: float, share: float, start: float, end: float, leader:
 
 
 def _queues(book: Book, at: float, share: float, start: float, end: float, leader: str) -> None:
-    own = dict(instance=leader)
+    own = {"instance": leader}
     for queue, limit in (("research", 8), ("production", 8), ("default", 4)):
         now = [job for job in JOBS if job.queue == queue for run in job.runs if run.begin <= share <= run.end]
         gpus = sum(
@@ -271,12 +273,11 @@ def _queues(book: Book, at: float, share: float, start: float, end: float, leade
         book.add(at, "stoker_gangs_withdrawn_total", 0, queue=queue)
     for job in JOBS:
         over = sum(1 for run in job.runs if run.end < share)
-        before = sum(1 for run in job.runs if run.end < share - STEP_S / (end - start))
         if over:
             category, intent = job.ending
-            book.add(
-                at, "stoker_attempts_ended_total", over - before, queue=job.queue, category=category, intent=intent
-            )
+            ended = {"queue": job.queue, "category": category, "intent": intent}
+            before = book.total("stoker_attempts_ended_total", **ended)
+            book.add(at, "stoker_attempts_ended_total", over - before, **ended)
 
 
 def _api(book: Book, at: float, share: float) -> None:
@@ -287,7 +288,7 @@ def _api(book: Book, at: float, share: float) -> None:
     book.add(at, "stoker_api_log_bytes_total", STEP_S * 21_000)
     book.add(at, "stoker_api_progress_reports_total", STEP_S * 1.4, outcome="taken")
     for code, rate in (("200", 9.0), ("404", 0.1)):
-        labels = dict(route="/v1/jobs", method="GET", code=code)
+        labels = {"route": "/v1/jobs", "method": "GET", "code": code}
         book.add(at, "stoker_api_request_seconds_count", STEP_S * rate, **labels)
         for le, part in ((0.005, 0.4), (0.01, 0.8), (0.05, 0.985), (0.1, 0.995), ("+Inf", 1)):
             book.add(at, "stoker_api_request_seconds_bucket", STEP_S * rate * part, le=le, **labels)

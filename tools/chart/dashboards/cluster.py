@@ -169,7 +169,7 @@ _COSTS = (
 
 _COURSE = (
     series(
-        "GPUs",
+        "GPUs in use",
         "How many there are, are held, are busy (duty cycle), and do work (SM activity; Hopper and newer).",
         "short",
         Query(f"sum({most(('cluster', 'node'), 'stoker_exporter_gpus_expected')})", "there", dashed=True),
@@ -192,7 +192,7 @@ _COURSE = (
         stack=True,
     ),
     series(
-        "Power",
+        "Power and limit",
         "Of all GPUs, and what their limits allow.",
         "watt",
         Query(f"sum({most(GPU, 'stoker_gpu_power_watts')})", "drawn"),

@@ -153,8 +153,8 @@ _NOW = (
         none="no price",
     ),
     stat(
-        "Samples per joule",
-        "Now: samples a second over watts of its GPUs.",
+        "Samples per joule, now",
+        "Samples a second over watts of its GPUs.",
         "short",
         Query(f"{_SAMPLES} / ({_ENERGY_W} > 0)"),
         decimals=3,

@@ -1,0 +1,143 @@
+"""Every query of every dashboard, asked of a real Prometheus that was told a story (tools/screenshots/sample.py): two
+operators that take turns, exporters that are restarted, a job of two attempts, GPUs that tell no SM activity, one lost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chart import rendering
+from screenshots import sample
+from screenshots.questions import Prometheus, Questions, Window
+from testbed.errors import Unavailable
+
+pytestmark = pytest.mark.slow
+FOLDER = rendering.CHART / "files" / "dashboards"
+CHOSEN = {"project": "language", "job": "pretrain-7b"}
+HOURS = 1.0
+WITHOUT_CLUSTER, WITH_CLUSTER = {}, {"cluster": "east"}
+# Title of a stat → its one value, at the end of the story.
+NUMBERS = [
+    ("stoker-cluster", "GPUs", 20),
+    ("stoker-cluster", "Allocated", 12),
+    ("stoker-cluster", "Idle but allocated", 2),
+    ("stoker-cluster", "Lost", 1),
+    ("stoker-cluster", "Blind exporters", 1),
+    ("stoker-cluster", "Alerts firing", 2),
+    ("stoker-cluster", "Jobs running", 4),
+    ("stoker-cluster", "Operators that lead", 1),
+    ("stoker-job", "Attempts", 2),
+    ("stoker-job", "Stalled", 0),
+    ("stoker-job", "Memory peak", 0.93),
+]
+# Title of a table → how many rows it has.
+ROWS = [
+    ("stoker-cluster", "Jobs that waste most", 5),
+    ("stoker-cluster", "Alerts", 2),
+    ("stoker-gpu", "Who holds it", 12),
+    ("stoker-gpu", "What they are", 19),
+    ("stoker-gpu", "XIDs", 1),
+    ("stoker-job", "GPUs that it had", 8),
+    ("stoker-queue", "GPU-hours by queue", 3),
+    ("stoker-queue", "GPU-hours by user", 4),
+    ("stoker-queue", "Efficiency of jobs", 5),
+    ("stoker-queue", "Jobs with GPUs larger than they need", 1),
+]
+
+
+class Shown:
+    """The answers that all dashboards got."""
+
+    def __init__(self, told: sample.Told, cluster: str) -> None:
+        self.book = told.book
+        window = Window(told.start, told.end, sample.STEP_S)
+        wanted = {**CHOSEN, **({"cluster": cluster} if cluster else {})}
+        self.answers: dict[tuple[str, str], dict[str, Any]] = {}
+        for path in sorted(FOLDER.glob("*.json")):
+            questions = Questions(json.loads(path.read_text()), Prometheus(told.url), window, wanted)
+            answers = questions.answers()
+            for panel in questions.dashboard["panels"]:
+                if panel["type"] != "row":
+                    self.answers[path.stem, panel["title"]] = answers[panel["id"]]
+            self.answers[path.stem, "annotations"] = {"A": questions.annotations()}
+
+    def number(self, uid: str, title: str) -> float:
+        [one] = self.answers[uid, title]["A"]
+        return float(one["value"][1])
+
+    def rows(self, uid: str, title: str) -> list[dict[str, str]]:
+        return [one["metric"] for one in self.answers[uid, title]["A"]]
+
+
+@pytest.fixture(scope="module", params=[WITHOUT_CLUSTER, WITH_CLUSTER], ids=["no cluster label", "cluster label"])
+def told(request: pytest.FixtureRequest) -> Iterator[Shown | Unavailable]:
+    try:
+        with sample.prometheus(HOURS, **request.param) as found:
+            yield Shown(found, request.param.get("cluster", ""))
+    except Unavailable as error:
+        yield error
+
+
+@pytest.fixture
+def shown(monitoring: None, told: Shown | Unavailable) -> Shown:
+    assert isinstance(told, Shown)
+    return told
+
+
+def test_every_panel_shows_something(shown: Shown) -> None:
+    assert not [where for where, answers in shown.answers.items() if not any(answers.values())]
+
+
+def test_numbers_are_those_of_the_story(shown: Shown) -> None:
+    """Nothing twice, though exporters and operators have successors that told the same."""
+    assert {(uid, title): shown.number(uid, title) for uid, title, _ in NUMBERS} == {
+        (uid, title): pytest.approx(value) for uid, title, value in NUMBERS
+    }
+
+
+def test_a_jobs_totals_are_its_counters_over_all_attempts(shown: Shown) -> None:
+    [uid] = {job.uid for job in sample.JOBS if job.name == "pretrain-7b"}
+    allocated = shown.book.total("stoker_job_gpu_allocated_seconds_total", job_uid=uid)
+    idle = shown.book.total("stoker_job_gpu_idle_seconds_total", job_uid=uid)
+    joules = shown.book.total("stoker_job_gpu_energy_joules_total", job_uid=uid)
+    sm = shown.book.total("stoker_job_gpu_sm_active_seconds_total", job_uid=uid)
+    assert shown.number("stoker-job", "GPU-hours") == pytest.approx(allocated / 3600)
+    assert shown.number("stoker-job", "Cost") == pytest.approx(allocated / 3600 * sample.H200.price)
+    assert shown.number("stoker-job", "Energy") == pytest.approx(joules)
+    assert shown.number("stoker-job", "SM activity") == pytest.approx(sm / allocated)
+    assert shown.number("stoker-job", "Idle") == pytest.approx(idle / allocated)
+
+
+def test_what_was_spent_by_queue_is_what_jobs_had(shown: Shown) -> None:
+    """`increase` is an estimate: within 3 % over an hour, restarts of exporters included."""
+    held = {
+        one["metric"]["queue"]: float(one["value"][1])
+        for one in shown.answers["stoker-queue", "GPU-hours by queue"]["A"]
+    }
+    for queue in ("research", "production", "default"):
+        uids = [job.uid for job in sample.JOBS if job.queue == queue]
+        story = sum(shown.book.total("stoker_job_gpu_allocated_seconds_total", job_uid=uid) for uid in uids) / 3600
+        assert held[queue] == pytest.approx(story, rel=0.03)
+
+
+def test_tables_have_a_row_for_each(shown: Shown) -> None:
+    assert {(uid, title): len(shown.rows(uid, title)) for uid, title, _ in ROWS} == {
+        (uid, title): rows for uid, title, rows in ROWS
+    }
+
+
+def test_owners_have_names(shown: Shown) -> None:
+    rows = shown.rows("stoker-gpu", "Who holds it")
+    assert {(row["job_name"], row["user"], row["queue"]) for row in rows} == {
+        (job.name, job.user, job.queue) for job in sample.JOBS if job.runs[-1].end > 1
+    }
+
+
+def test_failures_and_preemptions_are_marked(shown: Shown) -> None:
+    """Though each was the first of its kind, and so made its series."""
+    assert sorted(one["color"] for one in shown.answers["stoker-cluster", "annotations"]["A"]) == ["orange", "red"]
+    assert len(shown.answers["stoker-job", "annotations"]["A"]) == 2  # two attempts began
