@@ -42,6 +42,17 @@ def test_mnist_reaches_97_percent(run, make_config):
     assert run.progress()["summary"]["accuracy"] >= 0.97
 
 
+def test_asked_by_a_signal_it_shows_its_stacks_and_trains_on(run, make_config, small):
+    processes = run.start(make_config(small | {"epochs": 5000}))
+    run.wait_for_steps(20)
+    processes[0].send_signal(signal.SIGUSR1)
+    run.wait_for_steps(len(run.trace()) + 50)
+    processes[0].send_signal(signal.SIGTERM)
+    codes, outputs = run.finish(processes)
+    assert codes == [75]
+    assert "most recent call first" in outputs[0] and "stoker_trainer/main.py" in outputs[0], outputs
+
+
 @pytest.mark.parametrize("host", ["", "0.0.0.0"], ids=["loopback", "a pod's"])
 def test_metrics_are_served_while_training(host, run, make_config, small):
     with socket.socket() as free:
