@@ -128,6 +128,8 @@ class Loop:
             self._trouble = ""
         self._meters.frame(frame)
         self.gpus = frame.gpus
+        if not self._page.ready:
+            self._kept_s = float("-inf")  # the books begin now
         self._page.ready = True
 
     def _take_event(self, event: GpuEvent) -> None:

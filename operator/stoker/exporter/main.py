@@ -28,6 +28,7 @@ from .meters.node import NodeMeters
 from .options import Options, parse
 from .owners import Allocations
 from .receipts import Receipt
+from .serving.door import Certificate, DoorError, Tokens
 from .serving.page import Page
 from .serving.server import Server
 from .watch import Watch
@@ -164,8 +165,6 @@ def _end(watch: Watch | None, loop: Loop, keeper: Keeper, reporter: Reporter | N
 def _server(options: Options, page: Page) -> Server:
     tokens = certificate = None
     if options.auth_token_file or options.tls_cert:
-        from .serving.door import Certificate, DoorError, Tokens  # ssl is 4 MB
-
         try:
             if options.auth_token_file:
                 tokens = Tokens(options.auth_token_file)

@@ -56,7 +56,7 @@ class Allocated:
             self._apply(now)
 
     def told(self, allocation: Allocation, now: Moment) -> bool:
-        """Whether a hold ended by that."""
+        """Whether a hold began or ended by that."""
         self._allocation = allocation
         self._places |= {uuid: (uuid, 1.0) for uuid in self._ledger.accounts}
         return self._apply(now)
@@ -90,6 +90,7 @@ class Allocated:
         holdings = allocation.holdings if allocation is not None and self._known else ()
         in_doubt = allocation.doubtful if allocation is not None else ()
         self._doubtful = frozenset(self._places.get(uuid, (uuid, 0.0))[0] for uuid in in_doubt)
+        before = len(self._ledger.holds)
         holding_on = {id(hold) for hold in (self._hold(holding, now) for holding in holdings) if hold is not None}
         gone = [hold for hold in self._ledger.holds if hold.ended_ns is None and id(hold) not in holding_on]
         ended = [hold for hold in gone if not self.doubtful(hold.gpu)]
@@ -98,7 +99,7 @@ class Allocated:
         for hold in ended:
             hold.end(now.mono_ns)
         self._sort()
-        return bool(ended)
+        return bool(ended) or len(self._ledger.holds) > before
 
     def _hold(self, holding: Holding, now: Moment) -> Hold | None:
         """The hold that this holding goes on with or begins. None: on a device that was never seen."""

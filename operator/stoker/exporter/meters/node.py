@@ -97,7 +97,7 @@ class NodeMeters:
             mine[f"xid_last_timestamp_seconds|{event.code}"] = event.at
 
     def allocation(self, allocation: Allocation, now: Moment) -> bool:
-        """Who holds what from now on; time up to now is its former holders'. Returns whether somebody's hold ended."""
+        """Who holds what from now on; time up to now is its former holders'. Returns whether a hold began or ended."""
         self.tick(now)
         self._simulate(allocation.simulated, now)
         return self._allocated.told(allocation, now)

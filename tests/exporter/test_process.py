@@ -1,0 +1,212 @@
+"""The exporter as people run it: real processes over the fake NVML."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stoker.exporter.meters.ledger import parse
+from stoker.exporter.meters.moment import UJ
+
+from .running import Exporter, until, worker
+
+JOB = "vision,job-a,1,0"
+ACCOUNTS = ("attributed", "unallocated", "unobserved")
+
+
+@pytest.fixture
+def gpu(scenario):
+    gpu = scenario.add_gpu(watts=250, busy=80, sm=40, used=2 << 30)
+    scenario.write()
+    return gpu
+
+
+@pytest.fixture
+def options(tmp_path):
+    (tmp_path / "workers").mkdir()
+    state, workers = str(tmp_path / "state"), str(tmp_path / "workers")
+    return ["--state", state, "--allocation", "workers", "--workers", workers]
+
+
+def read_ledger(tmp_path):
+    return parse((tmp_path / "state/ledger.json").read_bytes())
+
+
+def test_a_job_from_its_begin_to_its_end(scenario, gpu, options, tmp_path):
+    with Exporter(*options, env=scenario.env()) as exporter:
+        lock = worker(tmp_path / "workers", "a", [gpu.uuid])
+        until(lambda: (exporter.value("stoker_job_gpu_busy_seconds_total", JOB) or 0) > 1, "busy seconds")
+        values = exporter.values()
+        assert values["stoker_exporter_collect_success", ""] == 1
+        share = [
+            labels
+            for (name, labels), value in values.items()
+            if name == "stoker_gpu_allocation_share_ratio" and value == 1
+        ]
+        assert share == ["vision,a-1-0,pod-a,job-a,1,0,exclusive"]
+        lock.close()
+        until(lambda: not any(n == "stoker_gpu_allocation_share_ratio" for n, _ in exporter.values()), "the end")
+        assert exporter.end() == 0
+    ledger = read_ledger(tmp_path)
+    (hold,) = ledger.holds
+    assert hold.ended_ns is not None and hold.owner.job_uid == "job-a"
+    joules = hold.energy_uj["exclusive"] / UJ
+    assert joules == pytest.approx(250 * (hold.allocated_ns - hold.unobserved_ns) / 1e9, rel=0.02)
+    account = ledger.accounts[gpu.uuid]
+    assert sum(account.energy_uj.values()) <= account.energy.counter_uj
+
+
+@pytest.mark.slow
+def test_killed_and_started_again_no_counter_falls_and_nothing_is_lost(scenario, gpu, options, tmp_path):
+    with worker(tmp_path / "workers", "a", [gpu.uuid]):
+        shown = {}
+        for _ in range(3):
+            with Exporter(*options, env=scenario.env()) as exporter:
+                seconds = shown.get(("stoker_job_gpu_allocated_seconds_total", JOB), 0.0)
+                until(
+                    lambda: (exporter.value("stoker_job_gpu_allocated_seconds_total", JOB) or 0) > seconds + 1,  # noqa: B023
+                    "more seconds",
+                )
+                now = exporter.values()
+                for key, value in shown.items():
+                    if key[0].startswith(("stoker_job_gpu_", "stoker_gpu_account_")):
+                        assert now[key] >= value, key
+                shown = now
+                exporter.end(signal.SIGKILL)
+        with Exporter(*options, env=scenario.env()) as exporter:
+            until(lambda: exporter.value("stoker_gpu_energy_joules_total"), "a poll")
+            exporter.end()
+    ledger = read_ledger(tmp_path)
+    account = ledger.accounts[gpu.uuid]
+    (hold,) = ledger.holds
+    assert sum(account.time_ns.values()) / 1e9 == pytest.approx(ledger.written.at - account.begin_at, abs=2.0)
+    seconds = sum(account.time_ns.values()) / 1e9
+    assert sum(account.energy_uj.values()) / UJ == pytest.approx(250 * seconds, rel=0.01, abs=250)
+    assert account.time_ns["unobserved"] > 0 and hold.unobserved_ns > 0
+    assert hold.allocated_ns == hold.unobserved_ns + sum(hold.idle_ns.values()) + active_ns(hold)
+
+
+def active_ns(hold):
+    return hold.allocated_ns - hold.unobserved_ns - sum(hold.idle_ns.values())
+
+
+def test_a_child_that_dies_is_replaced(scenario, gpu, options):
+    with Exporter(*options, env=scenario.env()) as exporter:
+        until(lambda: exporter.value("stoker_gpu_up"), "a poll")
+        os.kill(exporter.child(), signal.SIGKILL)
+        until(lambda: exporter.value("stoker_exporter_child_restarts_total", "crashed") == 1, "a restart")
+        until(lambda: exporter.value("stoker_exporter_collect_success") == 1, "a poll again")
+        assert exporter.get("/healthz") == "ok\n"
+
+
+def test_a_driver_that_hangs(scenario, gpu, options):
+    """The hardware's series go, the endpoint stays, and so does the end by SIGTERM."""
+    with Exporter(*options, "--stuck-after", "1s", env=scenario.env()) as exporter:
+        until(lambda: exporter.value("stoker_gpu_power_watts"), "a poll")
+        scenario.fault(call="*", gpu=0, begin=time.time(), do="hang")
+        scenario.write()
+        until(lambda: exporter.value("stoker_gpu_power_watts") is None, "the series to go")
+        until(lambda: exporter.value("stoker_exporter_child_restarts_total", "stuck"), "a restart")
+        assert exporter.value("stoker_exporter_collect_success") == 0
+        unobserved = exporter.value("stoker_gpu_account_seconds_total", "unobserved")
+        until(
+            lambda: exporter.value("stoker_gpu_account_seconds_total", "unobserved") > unobserved,
+            "time to be counted as unobserved",
+        )
+        assert exporter.get("/healthz") == "ok\n"
+        assert exporter.end() == 0
+
+
+def test_no_driver_at_all(options, tmp_path):
+    with Exporter(*options, env={"LD_LIBRARY_PATH": str(tmp_path)}) as exporter:
+        until(lambda: "NVML can't be used" in "".join(exporter.said), "a word about it")
+        values = exporter.values()
+        assert values["stoker_exporter_collect_success", ""] == 0
+        assert not [name for name, _ in values if name.startswith("stoker_gpu_")]
+        until(lambda: exporter.get("/readyz") == "ok\n", "readiness")
+
+
+def test_simulated_slots(tmp_path, options):
+    with (
+        worker(tmp_path / "workers", "a", ["SIM-0"], simulated=True),
+        Exporter(*options, "--simulated-gpus", "2", env={}) as exporter,
+    ):
+        until(lambda: (exporter.value("stoker_job_gpu_allocated_seconds_total", JOB) or 0) > 0.5, "seconds")
+        families = {family.name: family for family in text_string_to_metric_families(exporter.get("/metrics"))}
+        info = families["stoker_gpu_info"].samples
+        assert [(one.labels["uuid"], one.labels["simulated"]) for one in info] == [("SIM-0", "true"), ("SIM-1", "true")]
+        assert "stoker_gpu_power_watts" not in families and exporter.child() is None
+        values = exporter.values()
+        allocated = values["stoker_job_gpu_allocated_seconds_total", JOB]
+        assert values["stoker_job_gpu_unobserved_seconds_total", JOB] == allocated
+
+
+def test_without_allocation_there_are_no_accounts(scenario, gpu):
+    with Exporter(env=scenario.env()) as exporter:
+        until(lambda: exporter.value("stoker_gpu_power_watts"), "a poll")
+        names = {name for name, _ in exporter.values()}
+        assert not {name for name in names if "account" in name or "alloc" in name}
+
+
+def run(*words, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "stoker.exporter", *words],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "says"),
+    [
+        (["--allocation", "workers"], {}, "--allocation workers needs --workers"),
+        (["--interval", "1 fortnight"], {}, "write 1s, 500ms or 2m"),
+        (["--interval", "10ms"], {}, "200ms to 1h"),
+        (["--stuck-after", "1s"], {}, "at least twice --interval"),
+        (["--tls-cert", "x"], {}, "both --tls-cert and --tls-key"),
+        (["--no-collector", "core"], {}, "invalid choice: 'core'"),
+        (["--push-label", "x"], {}, "write NAME=VALUE"),
+        ([], {"STOKER_EXPORTER_PORT": "99999"}, "--port (from the environment)"),
+        ([], {"STOKER_EXPORTER_NO_COLLECTOR": "gpm core"}, "'core' is not one of"),
+        (["--port", "0", "--api-url", "api:8470"], {}, "--api-url"),
+        (["--port", "0", "--push-url", "nowhere"], {}, "--push-"),
+        (["--port", "0", "--auth-token-file", "/nonexistent"], {}, "--auth-token-file /nonexistent"),
+        (["--port", "0", "--state", "/proc/nothing"], {}, "--state"),
+    ],
+)
+def test_options_that_can_not_be_used(words, environment, says):
+    done = run(*words, **environment)
+    assert done.returncode in (1, 2) and says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_that_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = run("--host", "127.0.0.1", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 1 and "choose another by --host and --port" in done.stderr
+
+
+def test_help_names_every_option():
+    text = run("--help").stdout
+    for name in ("--state", "--allocation", "--no-collector", "--push-url", "--simulated-gpus", "--auth-token-file"):
+        assert name in text
+
+
+def test_the_parent_imports_neither_nvml_nor_what_it_does_not_need():
+    words = "import sys, stoker.exporter.main; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=60, check=True)
+    modules = set(loaded.stdout.split())
+    unwanted = {"pynvml", "pydantic", "httpx", "grpc", "prometheus_client", "click", "asyncio"}
+    assert not unwanted & modules
+    ours = {name for name in modules if re.match(r"stoker\.(?!exporter)", name)}
+    assert not ours, json.dumps(sorted(ours))
