@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from stoker.local.agent.driver import is_here
 from stoker.local.agent.inventory import NvmlGpus, VirtualGpus
 
 FAKE_NVML = r"""
@@ -134,7 +135,7 @@ async def test_a_driver_in_trouble_makes_its_gpus_unavailable_and_hangs_nobody(n
 
 
 async def test_without_a_driver_nothing_is_started(tmp_path):
-    inventory = NvmlGpus(driver=[tmp_path / "none"])
+    inventory = NvmlGpus(driver=[tmp_path / "none"], env={"LD_LIBRARY_PATH": f"{tmp_path}:/usr/lib"})
     assert await read(inventory) == () and inventory._child is None
 
 
@@ -144,3 +145,12 @@ async def test_virtual_gpus_are_marked():
         ("SIM-0", "Simulated GPU", True, 16 << 30),
         ("SIM-1", "Simulated GPU", True, 16 << 30),
     ]
+
+
+async def test_a_library_where_the_loader_is_told_to_look_is_a_driver(nvml, library, tmp_path):
+    inventory = nvml("A 1 8 0 0 0 0\n")
+    inventory._driver = (tmp_path / "none",)
+    assert [gpu.model for gpu in await read(inventory)] == ["A"]
+    assert not is_here({"LD_LIBRARY_PATH": str(tmp_path)}, [tmp_path / "none"])
+    assert is_here({"LD_LIBRARY_PATH": f"{tmp_path}::{library}"}, [tmp_path / "none"])
+    assert is_here({}, [tmp_path])

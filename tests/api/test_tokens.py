@@ -43,6 +43,18 @@ def test_the_administrators_token(tmp_path):
     assert tokens.find(path.read_text().strip()).role == "admin"
 
 
+def test_prometheus_own_token_reads_and_no_more(tmp_path):
+    tokens = TokenFile.open(tmp_path)
+    admin, path = tokens.ensure_admin().read_text().strip(), tokens.ensure_scraper()
+    scraper = path.read_text().strip()
+    assert path == tmp_path / "scrape.token" and path.stat().st_mode & 0o777 == 0o600
+    assert (tokens.find(scraper).name, tokens.find(scraper).role) == ("stoker-scrape", "reader")
+    assert tokens.ensure_scraper().read_text().strip() == scraper != admin, "made once"
+    assert tokens.ensure_admin().read_text().strip() == admin, "beside the administrator's"
+    tokens.revoke("stoker-scrape")
+    assert tokens.ensure_scraper().read_text().strip() != scraper and tokens.find(scraper) is None
+
+
 def test_a_token_expires_to_the_second(tmp_path):
     clock = ManualClock()
     tokens = TokenFile.open(tmp_path, clock)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -71,11 +72,13 @@ class LocalExporter:
         """Keeps it running until cancelled; then it is gone. Raises: OSError where its folder can't be made."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         write_private(self._folder / "api.token", self._settings.api_token.encode() + b"\n")
+        await self._end_leftover()
         ends = 0
         while True:
             began_s = self._clock.monotonic()
             try:
                 self._process = await self._start()
+                write_private(self._folder / "pid", b"%d\n" % self._process.pid)
                 code = await self._process.wait()
                 why = f"ended with {code}" if code >= 0 else f"was ended by signal {-code}"
             except asyncio.CancelledError:
@@ -124,6 +127,28 @@ class LocalExporter:
         if settings.simulated_gpus:
             given["--simulated-gpus"] = str(settings.simulated_gpus)
         return [word for pair in given.items() for word in pair]
+
+    async def _end_leftover(self) -> None:
+        """One of a server that was killed, and that has not ended with it, holds the folder."""
+        with contextlib.suppress(OSError, ValueError):
+            pid = int((self._folder / "pid").read_text())
+            for number in (signal.SIGTERM, *([signal.SIGKILL] * 5)):
+                if not self._is_ours(pid):
+                    return
+                log.warning("the exporter of an earlier server still runs (pid %d): ended", pid)
+                os.kill(pid, number)
+                for _ in range(30):
+                    if not self._is_ours(pid):
+                        return
+                    await self._clock.sleep(0.1)
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether this process is an exporter on our folder; pids come again."""
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return b"stoker.exporter" in words and os.fsencode(self._folder) in words
 
     async def _end(self) -> None:
         process = self._process

@@ -1,0 +1,260 @@
+"""`stoker up` under a fake NVIDIA driver, with a real Prometheus: exporter, targets, series, receipts, usage.
+
+And all of it again after a kill -9 of the exporter and of the server.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness import Server, running, until
+from nvml_scenario import NoCompiler, Scenario
+from stoker.cli.client import Client
+from stoker.spec.job import ENDED, Phase, TrainingJob
+from stoker.spec.usage import JobUsage, UsageState
+from testbed.monitoring import Prometheus
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+WATTS = (300.0, 90.0)
+# Serves metrics on the port that is its own, until the file it was told of is there.
+COMMAND = """
+import http.server, os, pathlib, sys, threading, time
+class Metrics(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b'my_own_loss{job_name="%s"} 0.25\\n' % os.environ['STOKER_JOB'].encode()
+        self.send_response(200); self.send_header('Content-Type', 'text/plain; version=0.0.4')
+        self.send_header('Content-Length', str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *args): pass
+where = (os.environ['STOKER_METRICS_HOST'], int(os.environ['STOKER_METRICS_PORT']))
+threading.Thread(target=http.server.HTTPServer(where, Metrics).serve_forever, daemon=True).start()
+while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Scenario:
+    """Two GPUs of known power: 300 W at 80 % busy, 90 W idle."""
+    folder = tmp_path / "nvml"
+    folder.mkdir()
+    scenario = Scenario(folder)
+    scenario.add_gpu(watts=WATTS[0], busy=80, sm=60, used=20 << 30)
+    scenario.add_gpu(watts=WATTS[1])
+    try:
+        scenario.write()
+    except NoCompiler as error:
+        pytest.skip(str(error))
+    return scenario
+
+
+@pytest.fixture
+def server(tmp_path: Path, driver: Scenario) -> Iterator[Server]:
+    with running(tmp_path / "data", env=driver.env()) as found:
+        yield found
+
+
+def exporters(server: Server) -> list[int]:
+    """Pids of parents (not of NVML's child) that keep their state in this data folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+        except OSError:
+            continue
+        if b"stoker.exporter" in words and os.fsencode(server.data / "exporter") in words:
+            found.append(int(entry.name))
+    return found
+
+
+def config(server: Server) -> dict[str, Any]:
+    """As a person would get it, scraping every half second."""
+    env = {**os.environ, "STOKER_HOME": str(server.data)}
+    command = [sys.executable, "-m", "stoker.cli.main", "prometheus-config", "--interval", "500ms"]
+    printed = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
+    jobs = yaml.safe_load(printed)["scrape_configs"]
+    for job in jobs:
+        job["scrape_timeout"] = "500ms"
+        job["http_sd_configs"][0]["refresh_interval"] = "500ms"
+    return {"scrape": jobs}
+
+
+def submit(client: Client, name: str, until_there: Path) -> TrainingJob:
+    command = {"trainer": {"command": [sys.executable, "-c", COMMAND, str(until_there)], "workingDir": "/"}}
+    job = client.submit({**command, "gpusPerWorker": 1, "cpu": "100m", "memory": "64Mi"}, name=name)
+    client.wait(name, [Phase.RUNNING], 60)
+    return job
+
+
+def final_usage(client: Client, name: str) -> tuple[TrainingJob, JobUsage]:
+    """Of a job that is about to end."""
+
+    def check() -> tuple[TrainingJob, JobUsage] | None:
+        job = client.get(name)
+        usage = job.status.usage
+        return (job, usage) if job.status.phase in ENDED and usage and usage.state is UsageState.FINAL else None
+
+    return until(check, f"the last receipts of {name}", 60)
+
+
+def ran_s(job: TrainingJob) -> float:
+    return sum((one.ended_at - one.started_at).total_seconds() for one in job.status.attempts if one.ended_at)
+
+
+def test_prometheus_finds_everything_and_receipts_say_the_same(
+    server: Server, tmp_path: Path, monitoring: None
+) -> None:
+    with server.client() as client, Prometheus(**config(server)) as prometheus:
+        job = submit(client, "one", tmp_path / "enough")
+        for name in ("stoker-api", "stoker-exporter", "stoker-workers"):
+            prometheus.until(f'up{{job="{name}"}} == 1')
+        assert {target["labels"]["job"] for target in prometheus.targets()} == {
+            "stoker-api",
+            "stoker-exporter",
+            "stoker-workers",
+        }
+        # What hardware does, for whom, and the names by a join with what the operator tells.
+        assert prometheus.value('stoker_gpu_power_watts{gpu="0"}') == WATTS[0]
+        assert prometheus.value('stoker_gpu_power_watts{gpu="1",instance="local"}') == WATTS[1]
+        busy = "rate(stoker_job_gpu_busy_seconds_total[5s]) * on (job_uid) group_left (job_name, queue) stoker_job_info"
+        (found,) = prometheus.until(f"{busy} > 0.7")
+        assert (found.labels["job_name"], found.labels["queue"]) == ("one", "default")
+        assert found.labels["job_uid"] == job.uid
+        share = "stoker_gpu_allocation_share_ratio * on (pod_uid) group_left (job_name) stoker_job_pod_info"
+        assert [one.value for one in prometheus.until(share)] == [1.0]
+        # The script's own metrics, with the job's labels and without a token having been sent there.
+        own = prometheus.until("my_own_loss")[0]
+        assert own.value == 0.25
+        assert {name: own.labels[name] for name in ("job_name", "project", "job_uid", "worker", "queue")} == {
+            "job_name": "one",
+            "project": "default",
+            "job_uid": job.uid,
+            "worker": "0",
+            "queue": "default",
+        }
+        (tmp_path / "enough").touch()
+        ended, usage = final_usage(client, "one")
+        assert usage.gpu_seconds == pytest.approx(ran_s(ended), abs=2.5)  # two polls, and the worker's own start
+        assert usage.energy_joules == pytest.approx(WATTS[0] * usage.gpu_seconds, rel=0.01, abs=2 * WATTS[0])
+        assert usage.busy_seconds == pytest.approx(0.8 * usage.gpu_seconds, rel=0.01, abs=2)
+        assert usage.unobserved_seconds < 2.5 and not usage.simulated
+        # The counters stay for a while, and their last value is the receipt's.
+        mine = f'{{job_uid="{job.uid}"}}'
+        # status.usage is rounded
+        prometheus.until(f"abs(sum(stoker_job_gpu_allocated_seconds_total{mine}) - {usage.gpu_seconds}) < 0.1")
+        joules = prometheus.value(f"sum(stoker_job_gpu_energy_joules_total{mine})")
+        assert joules == pytest.approx(usage.energy_joules, abs=0.1)
+        until(lambda: not prometheus.query("my_own_loss"), "the worker's series to end with it", 30)
+
+
+def test_killed_exporter_and_killed_server_come_back_and_every_second_is_accounted_for(
+    server: Server, tmp_path: Path, monitoring: None
+) -> None:
+    with Prometheus(**config(server)) as prometheus:
+        with server.client() as client:
+            job = submit(client, "one", tmp_path / "enough")
+        mine = f'{{job_uid="{job.uid}"}}'
+        allocated = f"stoker_job_gpu_allocated_seconds_total{mine}"
+        prometheus.until(f"{allocated} > 2")
+        (exporter,) = exporters(server)
+        os.kill(exporter, signal.SIGKILL)
+        until(lambda: exporters(server) not in ([], [exporter]), "another exporter", 60)
+        lost = prometheus.until(f"stoker_job_gpu_unobserved_seconds_total{mine} > 0")[0].value
+        (exporter,) = exporters(server)
+        server.kill()
+        until(lambda: not exporters(server), "the exporter's end with its server", 30)
+        assert [worker.job for worker in server.workers() if worker.rank is not None] == ["one"]
+        server.start()
+        until(lambda: exporters(server), "another exporter", 60)
+        prometheus.until(f"stoker_job_gpu_unobserved_seconds_total{mine} > {lost}")
+        assert prometheus.value(f"resets({allocated}[1h])") == 0
+        assert prometheus.value(f"resets(stoker_job_gpu_energy_joules_total{mine}[1h])") == 0
+        (tmp_path / "enough").touch()
+        with server.client() as client:
+            ended, usage = final_usage(client, "one")
+        assert usage.gpu_seconds == pytest.approx(ran_s(ended), abs=2.5)
+        assert 0 < usage.unobserved_seconds < usage.gpu_seconds
+        told, untold = (f"sum(stoker_job_gpu_{name}_joules_total{mine})" for name in ("energy", "unobserved_energy"))
+        joules = WATTS[0] * usage.gpu_seconds
+        prometheus.until(f"abs(sum({allocated}) - {usage.gpu_seconds}) < 0.1")  # status.usage is rounded
+        assert prometheus.value(f"{told} + {untold}") == pytest.approx(joules, rel=0.01, abs=2 * WATTS[0])
+        server.stop()
+        assert exporters(server) == []
+
+
+def test_an_exporter_that_did_not_end_with_its_server_is_ended_by_the_next(tmp_path: Path) -> None:
+    with running(tmp_path / "data", "--virtual-gpus", "1") as server:
+        (old,) = until(lambda: exporters(server), "the exporter", 30)
+        os.kill(old, signal.SIGSTOP)  # as if it hung: it does not heed the signal that comes when its server dies
+        server.kill()
+        assert exporters(server) == [old]
+        server.start()
+        until(lambda: exporters(server) not in ([], [old]) and old not in exporters(server), "another exporter", 60)
+
+
+def test_metrics_and_targets_are_for_those_who_have_a_token(server: Server) -> None:
+    token = (server.data / "scrape.token").read_text().strip()
+    assert (server.data / "scrape.token").stat().st_mode & 0o777 == 0o600
+    until(lambda: exporters(server), "the exporter", 30)
+
+    def status(url: str, bearer: str = "") -> int:
+        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+        except OSError:
+            return 0
+
+    found = until(lambda: targets(server.url, token)[1:], "the exporter among the targets", 30)
+    exporter = f"http://{found[0]['targets'][0]}/metrics"
+    until(lambda: status(exporter, token) == 200, "the exporter's metrics", 30)
+    assert status(exporter) == status(exporter, "guess") == 401
+    assert status(f"{server.url}/metrics") == status(f"{server.url}/v1/sd/prometheus?role=workers") == 401
+    assert status(f"{server.url}/metrics", token) == 200
+
+
+def targets(url: str, token: str, role: str = "servers") -> list[dict[str, Any]]:
+    request = urllib.request.Request(
+        f"{url}/v1/sd/prometheus?role={role}", headers={"Authorization": f"Bearer {token}"}
+    )
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        found: list[dict[str, Any]] = yaml.safe_load(answer.read())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "runs"),
+    [(["--virtual-gpus", "2"], True), (["--virtual-gpus", "2", "--no-exporter"], False), ([], False)],
+    ids=["slots", "not wanted", "no GPU"],
+)
+def test_an_exporter_runs_where_there_is_something_to_tell(tmp_path: Path, options: list[str], runs: bool) -> None:
+    with running(tmp_path / "data", *options) as server:
+        token = (server.data / "scrape.token").read_text().strip()
+        if runs:
+            until(lambda: len(targets(server.url, token)) == 2, "the exporter among the targets", 30)
+        else:
+            assert [target["labels"] for target in targets(server.url, token)] == [{"job": "stoker-api"}]
+            assert exporters(server) == [] and not (server.data / "exporter").exists()
+
+
+def test_a_simulated_gpu_is_accounted_and_said_to_be_none(tmp_path: Path) -> None:
+    with running(tmp_path / "data", "--virtual-gpus", "1") as server, server.client() as client:
+        submit(client, "one", tmp_path / "enough")
+        (tmp_path / "enough").touch()
+        ended, usage = final_usage(client, "one")
+        assert usage.simulated and usage.energy_joules is None and usage.busy_seconds is None
+        assert usage.gpu_seconds <= ran_s(ended) + 2.5
