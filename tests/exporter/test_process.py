@@ -12,10 +12,9 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from exporter_process import Exporter, until, worker
 from stoker.exporter.meters.ledger import parse
 from stoker.exporter.meters.moment import UJ
-
-from .running import Exporter, until, worker
 
 JOB = "vision,job-a,1,0"
 ACCOUNTS = ("attributed", "unallocated", "unobserved")
