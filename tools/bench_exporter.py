@@ -1,17 +1,16 @@
 """Prints what the exporter costs on this machine: memory of both processes, CPU, scrapes. Nothing is asserted.
 
 python tools/bench_exporter.py [seconds of CPU, default 60] [minutes of memory slope, default 0]: the real program over
-the fake NVML (tests/nvml) with 8 GPUs and 50 workers' folders that hold them, receipts to nobody. Budget (DESIGN §8):
-both processes < 60 MB PSS, < 2 % of a core, scrape p99 < 20 ms.
+the fake NVML (tests/nvml) with 8 GPUs, a kubelet's socket with 50 pods that share them and an api that takes receipts
+(both in this process). Budget: both processes < 60 MB PSS, < 2 % of a core, scrape p99 < 20 ms.
 
-CALL_US: each NVML call sleeps so long. An assumption, not a measurement: published traces of NVML getters on data-centre
-boards lie between a few and a few hundred microseconds; what counts for us is that the child waits and burns nothing.
+CALL_US: each NVML call sleeps so long. An assumption, not a measurement: no GPU was at hand. What counts for us is that
+the child waits and burns nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import http.client
 import json
 import os
@@ -21,17 +20,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+import grpc
 
 from nvml_scenario import Scenario
 
 GPUS, PODS = 8, 50
 CALL_US = 100
 SCRAPES = 500
-STATE_S = 12.0
-"""Before anything is measured: imports, first polls, the first ledger."""
 
 
 def main(cpu_s: float, slope_min: float) -> None:
@@ -39,10 +41,10 @@ def main(cpu_s: float, slope_min: float) -> None:
     with tempfile.TemporaryDirectory(prefix="stoker-bench-exporter-") as scratch, contextlib.ExitStack() as stack:
         folder = Path(scratch)
         scenario = _scenario(folder)
-        _hold(folder / "workers", [gpu.uuid for gpu in scenario.gpus], stack)
-        exporter, port = _start(folder, scenario)
+        socket_path = _kubelet([gpu.uuid for gpu in scenario.gpus], folder, stack)
+        exporter, port = _start(folder, scenario, socket_path, _api(stack))
         try:
-            time.sleep(STATE_S)
+            _wait_for_jobs(port)
             child = _child_of(exporter.pid)
             size = len(_scrape(_open(port), gzip=False)[1])
             print(f"{size:,} bytes, {_scrape(_open(port), gzip=False)[1].count(b'}'):,} series, {CALL_US} µs a call\n")
@@ -87,36 +89,89 @@ def _scenario(folder: Path) -> Scenario:
     return scenario
 
 
-def _hold(workers: Path, uuids: list[str], stack: contextlib.ExitStack) -> None:
-    """Folders as the node agent and a living supervisor leave them; several pods to a GPU."""
+def _kubelet(uuids: list[str], folder: Path, stack: contextlib.ExitStack) -> Path:
+    """A PodResources server: time-sliced devices, a slice to each pod."""
+
+    def field(number: int, value: bytes) -> bytes:
+        size, length = b"", len(value)
+        while length > 127:
+            size, length = size + bytes([length & 127 | 128]), length >> 7
+        return bytes([number << 3 | 2]) + size + bytes([length]) + value
+
+    answer = b""
     for number in range(PODS):
-        folder = workers / f"pod-{number:04}"
-        folder.mkdir(parents=True)
-        order = {
-            "project": "vision",
-            "podName": f"resnet-{number}-1-0",
-            "podUid": folder.name,
-            "jobUid": f"00000000-0000-4000-8000-{number:012}",
-            "jobName": f"resnet-{number}",
-            "attempt": 1,
-            "worker": 0,
-            "gpuUuids": [uuids[number % len(uuids)]],
-        }
-        (folder / "launch.json").write_text(json.dumps(order))
-        (folder / "started.json").write_text("{}")
-        lock = stack.enter_context((folder / "lock").open("w"))
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        device = f"{uuids[number % len(uuids)]}::{number // len(uuids)}".encode()
+        devices = field(1, b"nvidia.com/gpu") + field(2, device)
+        container = field(1, b"worker") + field(2, devices)
+        pod = field(1, f"resnet-{number}-1-0".encode()) + field(2, b"vision") + field(3, container)
+        answer += field(1, pod)
+    lists = grpc.unary_unary_rpc_method_handler(lambda _request, _context: answer)
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": lists}),))
+    path = folder / "kubelet.sock"
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
+    stack.callback(server.stop, 0)
+    return path
 
 
-def _start(folder: Path, scenario: Scenario) -> tuple[subprocess.Popen[str], int]:
+class _Api(BaseHTTPRequestHandler):
+    """Knows every pod's job and takes every receipt."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        owners = [
+            {
+                "namespace": pod["namespace"],
+                "name": pod["name"],
+                "podUid": f"uid-{pod['name']}",
+                "jobUid": f"00000000-0000-4000-8000-{int(pod['name'].split('-')[1]):012}",
+                "project": pod["namespace"],
+                "jobName": pod["name"].rsplit("-", 2)[0],
+                "attempt": 1,
+                "worker": 0,
+            }
+            for pod in body.get("pods", ())
+        ]
+        answer = json.dumps({"owners": owners, "taken": len(body.get("receipts", ())), "refused": []}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name there)
+        return
+
+
+def _api(stack: contextlib.ExitStack) -> str:
+    server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), _Api))
+    stack.callback(server.shutdown)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_address[1]}"
+
+
+def _start(folder: Path, scenario: Scenario, kubelet: Path, api: str) -> tuple[subprocess.Popen[str], int]:
     command = [sys.executable, "-m", "stoker.exporter", "--host", "127.0.0.1", "--port", "0", "--node", "bench"]
-    command += ["--state", str(folder / "state"), "--allocation", "workers", "--workers", str(folder / "workers")]
+    command += ["--state", str(folder / "state"), "--allocation", "kubelet", "--kubelet-socket", str(kubelet)]
+    command += ["--api-url", api]
     process = subprocess.Popen(command, env={**os.environ, **scenario.env()}, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
         if found := re.search(r"on port (\d+)", line):
             return process, int(found[1])
     raise SystemExit("the exporter did not start")
+
+
+def _wait_for_jobs(port: int) -> None:
+    """A kubelet that has just started is not asked for ten seconds."""
+    until = time.monotonic() + 60
+    while _scrape(_open(port), gzip=False)[1].count(b"stoker_job_gpu_energy_joules_total{") < PODS:
+        if time.monotonic() > until:
+            raise SystemExit("the jobs are not known after a minute")
+        time.sleep(1)
 
 
 def _child_of(pid: int) -> int:

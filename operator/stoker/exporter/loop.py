@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from stoker import __version__
@@ -64,6 +64,8 @@ class Loop:
         self._allocation: Allocation | None = None
         self._trouble = ""
         self._samples, self._text = SampleMaker(), TextMaker()
+        self._making = threading.Lock()
+        self._made: tuple[Snapshot, list[Sample]] | None = None
         self._shown_s = self._kept_s = float("-inf")
         """CLOCK_BOOTTIME."""
         self.gpus: Sequence[GpuReading] = ()
@@ -154,10 +156,20 @@ class Loop:
         snapshot = Snapshot(
             now.at, self._meters.ledger.node, self._meters.gpus(now), self._keeper.books, self._told(now), __version__
         )
-        found = self._samples.samples(snapshot)
-        self._page.show(self._text.render(found))
+        self._page.show(lambda: self._text.render(self._samples_of(snapshot)))
         if self._push is not None:
-            self._push.offer(now.at, found)
+            self._push.offer(now.at, self._later(snapshot))
+
+    def _later(self, snapshot: Snapshot) -> Iterator[Sample]:
+        """Made only if the push wants them now."""
+        yield from self._samples_of(snapshot)
+
+    def _samples_of(self, snapshot: Snapshot) -> list[Sample]:
+        """From any thread; once for each snapshot."""
+        with self._making:
+            if self._made is None or self._made[0] is not snapshot:
+                self._made = (snapshot, self._samples.samples(snapshot))
+            return self._made[1]
 
     def _keep(self, now: Moment) -> None:
         self._kept_s = now.mono_s

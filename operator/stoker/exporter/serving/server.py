@@ -174,7 +174,7 @@ class _Request(BaseHTTPRequestHandler):
         if "gzip" in self.headers.get("Accept-Encoding", ""):
             self._send(HTTPStatus.OK, CONTENT_TYPE, page.packed(), ("Content-Encoding", "gzip"))
         else:
-            self._send(HTTPStatus.OK, CONTENT_TYPE, page.plain)
+            self._send(HTTPStatus.OK, CONTENT_TYPE, page.plain())
 
     def health(self) -> None:
         page = self.server.page
