@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import images
+from cluster_driver import DRIVER_ROOT, NodeDrivers
 from harness import until
 from stoker.cli.client import ApiError, Client
 from stoker.spec.job import ENDED, Phase, TrainingJob
@@ -30,6 +31,8 @@ CHART = ROOT / "helm" / "stoker"
 MANIFESTS = ROOT / "tests" / "e2e" / "cluster" / "manifests"
 COUNTING = ROOT / "tests" / "e2e" / "cluster" / "counting.py"
 SYSTEM = "stoker-system"
+WATCH = f"{SYSTEM}-exporter"
+"""The namespace that the chart makes for the exporters."""
 API_PORT = 30470
 IMAGES = ("control-plane", "trainer-cpu", "foreign-python", "foreign-busybox", "foreign-root")
 
@@ -42,6 +45,7 @@ class Stack:
         self.images = {name: image.name for name, image in built.items()}
         self.url = f"http://{bed.nodes['n0'].address}:{API_PORT}"
         self.release = Release(bed, "stoker", SYSTEM)
+        self.drivers = NodeDrivers(bed.nodes)
 
     def deploy(self) -> None:
         """The chart, installed by helm into a namespace that enforces *restricted*; what runs there is upgraded."""
@@ -56,7 +60,7 @@ class Stack:
         self.apply("system", system=SYSTEM, data=str(self._folder("api-data")))
 
     def values(self, **changed: Any) -> dict[str, Any]:
-        """Of the chart, for this bed: images that the nodes hold, the api at a port of theirs, quick probes."""
+        """Of the chart, for this bed: images that the nodes hold, the api at a port of theirs, their fake driver."""
         control, _, control_tag = self.images["control-plane"].rpartition(":")
         trainer, _, trainer_tag = self.images["trainer-cpu"].rpartition(":")
         return {
@@ -73,6 +77,7 @@ class Stack:
                 "nodeSelector": {"kubernetes.io/hostname": "n0"},
                 "persistence": {"storageClass": "-"},
             },
+            "exporter": {"driverRoot": DRIVER_ROOT},
         } | changed
 
     def apply(self, manifest: str, **values: Any) -> None:

@@ -23,7 +23,10 @@ _PRIVATE = {
     "container-logs": "/var/log/containers",
     "netns": "/run/netns",
     "run-containerd": "/run/containerd",
+    "driver": "/run/nvidia/driver",
 }
+DRIVER_ROOT = _PRIVATE["driver"]
+"""Where pods of a node find what a test put into its `driver` folder, as if a GPU's driver were installed there."""
 
 
 class Node:
@@ -37,6 +40,11 @@ class Node:
         self.namespace = network.node_namespace(index)
         self.parts: dict[str, Part] = {}
         self._bed, self._programs = bed, programs
+
+    @property
+    def driver(self) -> Path:
+        """The folder that pods mount by the host path DRIVER_ROOT, of this node alone; empty unless a test fills it."""
+        return self.folder / "driver"
 
     # --- life
 
