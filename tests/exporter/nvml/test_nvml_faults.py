@@ -11,7 +11,7 @@ import pytest
 
 from nvml_child import command, listening
 from nvml_scenario import FOREVER, GPU_IS_LOST, UNKNOWN
-from stoker.exporter.frames import Frame, GpuEvent, Trouble
+from stoker.exporter.frames import Frame, GpuEvent, Trouble, parse
 
 MISMATCH = 18
 
@@ -141,6 +141,27 @@ def test_a_thread_that_hangs_in_the_driver_does_not_hold_up_polls(scenario):
     scenario.fault("nvmlEventSetWait_v2", do="hang")
     with listening(scenario.write().env()) as heard:
         assert len(heard.frames(4)) == 4
+
+
+def test_a_thread_that_hangs_when_a_new_session_is_due_needs_a_new_process(scenario):
+    """NVML must not be shut down under a thread that waits in it."""
+    scenario.add_gpu()
+    scenario.add_gpu()
+    scenario.fault("nvmlEventSetWait_v2", do="hang")
+    program = (
+        "import sys; from stoker.exporter.nvml import poller, __main__ as child;"
+        "poller.STOP_WITHIN_S = 1.0; sys.exit(child.main(['--interval', '0.25']))"
+    )
+    env = {**os.environ, **scenario.write().env()}
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=env) as child:
+        child.stdout.readline()
+        scenario.fault(gpu=0, code=GPU_IS_LOST)
+        scenario.write()
+        said = [parse(line) for line in child.stdout]
+        assert child.wait(10) == 3
+    assert isinstance(said[-1], Trouble) and said[-1].code == "BEGIN_ANEW"
+    frames = [one for one in said if isinstance(one, Frame)]
+    assert frames[-1].gpus[0].lost and frames[-1].gpus[1].values, "the other GPU is read to the last"
 
 
 def test_the_child_ends_with_the_pipe(scenario):

@@ -76,7 +76,9 @@ def main(words: list[str]) -> int:
     die_with_parent()
     lines = Lines(os.dup(sys.stdout.fileno()))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no line of ours
-    choice = Choice(options.collectors, options.expected, options.pids == "all" or (options.pids == "auto" and sees_all_pids()))
+    choice = Choice(
+        options.collectors, options.expected, options.pids == "all" or (options.pids == "auto" and sees_all_pids())
+    )
     poller = Poller(choice, lines.say, time.monotonic)
     gc.collect()
     gc.freeze()
