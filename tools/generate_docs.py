@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import alerts_table
+import metrics_table
 from stoker.cli import reference as cli_reference
 from stoker.exporter import reference as exporter_reference
 from stoker.exporter.allocation import reasons as allocation_reasons
@@ -52,6 +54,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "unattributed": allocation_reasons.table,
     # Other processes' metrics come beside these: a function that returns a table, and its part in docs/metrics.md.
     "metrics_exporter": exporter_reference.reference,
+    "metrics_operator": lambda: metrics_table.markdown(metrics_table.operator()),
+    "metrics_api": lambda: metrics_table.markdown(metrics_table.api()),
+    "alerts": alerts_table.alerts,
+    "records": alerts_table.records,
+    "dcgm": alerts_table.dcgm,
 }
 
 

@@ -6,6 +6,7 @@ against those tests here.
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 from collections.abc import Iterator
@@ -55,16 +56,25 @@ def test_prometheus_takes_the_file(path: Path) -> None:
     promtool("check", "rules", "--lint=all", "--lint-fatal", path)
 
 
-@pytest.mark.parametrize("path", TESTS, ids=[path.name for path in TESTS])
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.slow if path.name == "gpus.yaml" else (), id=path.name) for path in TESTS],
+)
 def test_rules_say_what_they_should(path: Path) -> None:
     promtool("test", "rules", path)
 
 
-def cases() -> Iterator[dict[str, Any]]:
-    for path in TESTS:
-        yield from yaml.safe_load(path.read_text())["tests"]
+@functools.cache
+def cases() -> list[dict[str, Any]]:
+    return [case for path in TESTS for case in yaml.safe_load(path.read_text())["tests"]]
 
 
+@functools.cache
+def known_labels() -> dict[str, frozenset[str]]:
+    return metrics_table.labels_by_name()
+
+
+@functools.cache
 def fired() -> dict[str, list[dict[str, str]]]:
     """Alert → the labels of each time it fires in a test."""
     found: dict[str, list[dict[str, str]]] = {name: [] for name in ALERTS}
@@ -124,7 +134,7 @@ def test_there_is_no_page_without_an_alert() -> None:
 
 @pytest.mark.parametrize(("name", "rule"), [*ALERTS.items(), *RECORDS.items()], ids=[*ALERTS, *RECORDS])
 def test_rules_name_series_and_labels_that_there_are(name: str, rule: dict[str, Any]) -> None:
-    known = metrics_table.labels_by_name()
+    known = known_labels()
     selectors, asked = list(vectors(promql_parser.parse(rule["expr"]))), set(grouped(rule["expr"]))
     assert selectors
     labels = set(ANYWHERE)

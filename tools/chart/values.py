@@ -12,7 +12,6 @@ from .base import Host, Interval, MaybeLabel, MaybeName, Name, Object, Port, Str
 from .exporter import Exporter
 from .parts import Api, Operator
 
-
 RUNBOOKS = "https://github.com/stoker-dev/stoker/blob/main/docs/runbooks"
 
 
