@@ -7,7 +7,6 @@ poll.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 
@@ -34,7 +33,7 @@ class NodeDrivers:
         for name, node in self._nodes.items():
             fresh = node.driver / "libnvidia-ml.so.1.new"
             shutil.copyfile(library(), fresh)  # a link would lead out of what pods mount
-            os.replace(fresh, node.driver / "libnvidia-ml.so.1")  # a running exporter keeps the one it has
+            fresh.replace(node.driver / "libnvidia-ml.so.1")  # a running exporter keeps the one it has
             self.reset(name)
 
     def reset(self, name: str) -> None:

@@ -170,7 +170,8 @@ def _labels(gpus: int) -> list[str]:
     """What GPU Feature Discovery would say of these GPUs: 80 GiB (in MiB), compute capability 9.0."""
     if not gpus:
         return []
-    found = {"present": "true", "product": "PRETEND-GPU", "memory": "81920", "count": gpus, "compute.major": 9, "compute.minor": 0}
+    found = {"product": "PRETEND-GPU", "memory": "81920", "count": gpus, "compute.major": 9, "compute.minor": 0}
+    found |= {"present": "true"}
     return [f"{GPU}.{name}={value}" for name, value in found.items()]
 
 
