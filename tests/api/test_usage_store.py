@@ -19,8 +19,11 @@ from hypothesis import strategies as st
 
 from stoker.spec.usage import GpuReceipt
 from stoker.store.clock import ManualClock
+from stoker_api.usage import history
 from stoker_api.usage.amounts import Amounts
 from stoker_api.usage.db import APPLICATION_ID, MIGRATIONS, JobFacts, NewerFile, UsageFile
+from stoker_api.usage.history import By, Wanted
+from stoker_api.usage.prices import Prices
 from stoker_api.usage.store import UsageStore, UsageUnavailable
 from stoker_api.usage.taking import hours, impossible
 
@@ -273,3 +276,33 @@ def test_the_default_is_more_than_a_year():
     from stoker_api.usage.store import KEEP_S
 
     assert timedelta(seconds=KEEP_S) == timedelta(days=400)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 60)), min_size=1, max_size=8), st.data())
+def test_days_and_hours_sum_to_the_same(tmp_path: Path, spans: list[tuple[int, int]], data: Any) -> None:
+    path = tmp_path / "usage.db"
+    path.unlink(missing_ok=True)
+    file = UsageFile(path)
+    try:
+        for number, (begin_h, length_h) in enumerate(spans):
+            one = receipt(1, uuid=f"GPU-{number}", begin_at=begin_h * 3600.0, allocated_s=length_h * 3600.0)
+            file.take([JOB], [one], 1e9)
+        since_h = data.draw(st.integers(0, 160))
+        until_h = data.draw(st.integers(since_h + 1, 162))
+        since, until = (datetime.fromtimestamp(hour * 3600, UTC) for hour in (since_h, until_h))
+        _, totals, _ = history.sums(file._run, Wanted(since, until, None), [By.PROJECT], Prices(), 10)
+        expected = sum(max(0, min(until_h, at + length) - max(since_h, at)) for at, length in spans)
+        assert sum(total.amounts.allocated_s for total in totals) == pytest.approx(expected * 3600.0)
+    finally:
+        file.close()
+
+
+async def test_a_question_that_takes_too_long_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("stoker_api.usage.store.READ_S", 0.0)
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
+    with UsageStore(tmp_path / "usage.db", ManualClock()) as store:
+        with pytest.raises(UsageUnavailable, match="ask for less at once"):
+            await store.read(lambda reader: reader.execute(endless).fetchone())
+        monkeypatch.setattr("stoker_api.usage.store.READ_S", 20.0)
+        assert await store.read(lambda reader: reader.execute("SELECT 1").fetchone()) == (1,)

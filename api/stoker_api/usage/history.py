@@ -16,7 +16,7 @@ from enum import StrEnum
 from .amounts import Amounts
 from .hints import Had
 from .prices import Prices
-from .taking import HOUR_S
+from .taking import DAY_S, HOUR_S
 
 MOST_ROWS = 10_000
 _MOST_JOBS = 2000
@@ -88,11 +88,13 @@ def sums(
 
 def jobs_of(reader: sqlite3.Connection, wanted: Wanted) -> list[Had]:
     """What each job has had in the window, real GPUs only."""
-    where, values = _where(wanted)
+    source, values = _source(wanted, whole_days=True)
+    where, more = _where(wanted)
     found = reader.execute(
-        f"SELECT max(h.memory_peak_bytes), max(h.memory_total_bytes), {_ADDED} FROM hours h JOIN jobs j ON j.id = h.job"
-        f" WHERE {where} AND NOT h.simulated GROUP BY h.job ORDER BY sum(h.allocated_s) DESC LIMIT {_MOST_JOBS}",
-        values,
+        f"SELECT max(h.memory_peak_bytes), max(h.memory_total_bytes), {_ADDED} FROM {source} h"
+        f" JOIN jobs j ON j.id = h.job WHERE {where} AND NOT h.simulated"
+        f" GROUP BY h.job ORDER BY sum(h.allocated_s) DESC LIMIT {_MOST_JOBS}",
+        (*values, *more),
     )
     rows = [(peak, total, Amounts._make(amounts)) for peak, total, *amounts in found]
     return [Had(amounts, amounts.seen_s, peak, total) for peak, total, amounts in rows]
@@ -109,17 +111,18 @@ def _sums(reader: sqlite3.Connection, wanted: Wanted, by: Sequence[By], limit: i
     columns: dict[str, str] = {}
     for part in by:
         columns |= dict(zip(_NAMES.get(part, (part.value,)), _COLUMNS[part], strict=True))
-    where, values = _where(wanted)
+    source, values = _source(wanted, whole_days=By.HOUR not in by)
+    where, more = _where(wanted)
     keys = [*columns.values(), "h.simulated"]
     order = [columns[part.value] for part in by if part in _TIMES] + ["sum(h.allocated_s) DESC", *columns.values()]
     query = (
         f"SELECT {', '.join(keys)}, count(DISTINCT h.job), sum(price(h.model) * h.allocated_s),"
         f" sum(CASE WHEN price(h.model) IS NULL THEN h.allocated_s ELSE 0 END), {_ADDED}"
-        f" FROM hours h JOIN jobs j ON j.id = h.job WHERE {where} GROUP BY {', '.join(keys)}"
+        f" FROM {source} h JOIN jobs j ON j.id = h.job WHERE {where} GROUP BY {', '.join(keys)}"
         f" ORDER BY {', '.join(order)} LIMIT ?"
     )
     found = []
-    for row in reader.execute(query, (*values, limit)):
+    for row in reader.execute(query, (*values, *more, limit)):
         names = dict(zip(columns, row, strict=False))
         simulated, jobs, cost, unpriced_s, *amounts = row[len(columns) :]
         for part in _TIMES:
@@ -138,9 +141,20 @@ def _sums(reader: sqlite3.Connection, wanted: Wanted, by: Sequence[By], limit: i
     return found
 
 
+def _source(wanted: Wanted, *, whole_days: bool) -> tuple[str, list[object]]:
+    """The rows of the window: its whole days as such, its first and last hours."""
+    since, until = int(wanted.since.timestamp()), int(wanted.until.timestamp())
+    first, last = -(-since // DAY_S) * DAY_S, until // DAY_S * DAY_S
+    columns = ", ".join(("job", "model", "simulated", "memory_peak_bytes", "memory_total_bytes", *Amounts._fields))
+    hours = f"SELECT hour, {columns} FROM hours WHERE hour >= ? AND hour < ?"
+    if not whole_days or first >= last:
+        return f"({hours})", [since, until]
+    days = f"SELECT day AS hour, {columns} FROM days WHERE day >= ? AND day < ?"
+    return f"({hours} UNION ALL {days} UNION ALL {hours})", [since, first, first, last, last, until]
+
+
 def _where(wanted: Wanted) -> tuple[str, list[object]]:
-    parts, values = ["h.hour >= ?", "h.hour < ?"], [int(wanted.since.timestamp()), int(wanted.until.timestamp())]
-    listed: list[object] = [*values]
+    parts, listed = ["true"], list[object]()
     if wanted.projects is not None:
         parts.append("j.project IN (SELECT value FROM json_each(?))")
         listed.append(json.dumps(sorted(wanted.projects)))

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +29,9 @@ log = logging.getLogger(__name__)
 KEEP_S = 400 * 86400.0
 """A little more than a year, so that a year can be compared with the one before."""
 FORGET_EVERY_S = 3600.0
+READ_S = 20.0
+"""The longest that a question may take: the next one waits for it."""
+_STEPS = 10_000  # of SQLite's machine, between two looks at the clock
 _FINISHED_S = 86400.0
 """Receipts of jobs that had none for so long are not loaded at the start."""
 
@@ -106,7 +110,14 @@ class UsageStore:
                 if self._reader is None:
                     self._reader = connect(self._path)
                     self._reader.execute("PRAGMA query_only = ON")
-                return ask(self._reader)
+                stop_s = time.monotonic() + READ_S
+                self._reader.set_progress_handler(lambda: time.monotonic() > stop_s, _STEPS)
+                try:
+                    return ask(self._reader)
+                except sqlite3.OperationalError as error:
+                    if time.monotonic() > stop_s:
+                        raise UsageUnavailable(f"it took longer than {READ_S:.0f} s; ask for less at once") from error
+                    raise
 
         return await self._in(self._reading, work)
 

@@ -12,6 +12,7 @@ from stoker.spec.usage import GpuReceipt
 from .amounts import Amounts
 
 HOUR_S = 3600
+DAY_S = 24 * HOUR_S
 AHEAD_S = 3600.0
 """How far a node's clock may be ahead of ours before its receipts are refused."""
 _SLACK_S, _SLACK_RATIO = 5.0, 0.02
