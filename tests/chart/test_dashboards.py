@@ -13,6 +13,7 @@ import pytest
 import metrics_table
 from chart import promql, rendering
 from chart.dashboards import files
+from screenshots import sample
 
 from .matrix import MONITORING
 from .once import objects
@@ -22,6 +23,7 @@ DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.
 DRAWN = {"timeseries", "stat", "bargauge", "table"}
 """What tools/screenshots/app/panels.jsx draws."""
 RATES = {"rate", "increase"}
+RARE = "stoker_attempts_ended_total"
 LABELS = {
     **metrics_table.labels_by_name(),
     "ALERTS": frozenset({"alertname", "alertstate", "severity", "node", "project", "job_name"}),
@@ -135,11 +137,11 @@ def test_queries_speak_of_series_and_labels_that_there_are(whose: str, query: st
 @EACH_QUERY
 def test_counters_are_read_as_counters(whose: str, query: str, annotates: bool) -> None:
     """A job's counters begin at 0 and outlive the exporter: their highest is the job's total. Of rare things the first
-    rise is news, though it makes the series."""
+    rise counts too, though it makes the series: they are compared with themselves a while ago."""
     for one in promql.uses(query):
         if one.name in COUNTERS:
             total = one.function == "max_over_time" and one.name.startswith("stoker_job_gpu_")
-            news = annotates and one.compared
+            news = (annotates and one.compared) or (one.name == RARE and " offset $__interval" in query)
             assert one.function in RATES or total or news, f"{whose}: {one.name} under {one.function or 'nothing'}"
         else:
             assert one.function not in RATES, f"{whose}: {one.name} is no counter"
@@ -200,3 +202,10 @@ def test_each_reaches_the_cluster_in_a_config_map_of_its_own() -> None:
         [(name, text)] = one["data"].items()
         assert text == (rendering.CHART / "files" / "dashboards" / name).read_text()
         assert len(json.dumps(one).encode()) < 2**20
+
+
+def test_the_made_up_cluster_tells_nothing_that_stoker_does_not() -> None:
+    """What dashboards are drawn and tried over; labels of scraping (pod, instance) come on top."""
+    for name, labels in sample.story(0.0, 3600.0).series:
+        assert name in LABELS, name
+        assert {label for label, _ in labels} - {"pod", "instance"} <= LABELS[name], name

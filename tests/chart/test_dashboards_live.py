@@ -137,6 +137,12 @@ def test_owners_have_names(shown: Shown) -> None:
     }
 
 
+def test_attempts_that_ended_are_counted_once_each(shown: Shown) -> None:
+    found = shown.answers["stoker-queue", "Attempts ended, by category"]["A"]
+    counts = {one["metric"]["category"]: sum(float(value) for _, value in one["values"]) for one in found}
+    assert counts == {"Interrupted": 1, "OutOfMemory": 1}
+
+
 def test_failures_and_preemptions_are_marked(shown: Shown) -> None:
     """Though each was the first of its kind, and so made its series."""
     assert sorted(one["color"] for one in shown.answers["stoker-cluster", "annotations"]["A"]) == ["orange", "red"]

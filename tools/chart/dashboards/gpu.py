@@ -157,9 +157,16 @@ _HEAT = (
     ),
     series(
         "Temperature",
-        "Core and memory.",
+        "Of the GPU itself.",
         "celsius",
-        Query(_gauge("stoker_gpu_temperature_celsius", of_its=("sensor",)), f"{NAME} {{{{sensor}}}}"),
+        _each("stoker_gpu_temperature_celsius", eq("sensor", "core")),
+    ),
+    series(
+        "Memory temperature",
+        "Of the device memory, where it tells.",
+        "celsius",
+        _each("stoker_gpu_temperature_celsius", eq("sensor", "memory")),
+        none=NOT_TOLD,
     ),
     series(
         "Margin to the slowdown",
@@ -170,6 +177,7 @@ _HEAT = (
         base="red",
         steps=((5, "orange"), (15, "green")),
         none=NOT_TOLD,
+        width=12,
     ),
     series(
         "Held down, by reason",
@@ -182,9 +190,10 @@ _HEAT = (
         ),
         stack=True,
         high=1,
+        width=12,
     ),
-    series("SM clock", "By GPU.", "hertz", _each("stoker_gpu_clock_hertz", eq("domain", "sm"))),
-    series("Memory clock", "By GPU.", "hertz", _each("stoker_gpu_clock_hertz", eq("domain", "memory"))),
+    series("SM clock", "By GPU.", "hertz", _each("stoker_gpu_clock_hertz", eq("domain", "sm")), width=12),
+    series("Memory clock", "By GPU.", "hertz", _each("stoker_gpu_clock_hertz", eq("domain", "memory")), width=12),
 )
 
 _LINKS = (
@@ -243,13 +252,13 @@ _OWNERS = (
             look="gauge",
             base="blue",
         ),
-        width=16,
     ),
     series(
         "Held but idle",
         "How long a GPU that somebody holds has been idle without a break.",
         "s",
         _each("stoker_gpu_idle_seconds"),
+        width=12,
     ),
     table(
         "Processes",
@@ -263,14 +272,14 @@ _OWNERS = (
             "none",
             states={0: ("no", "green"), 1: ("yes", "orange")},
         ),
-        width=8,
+        width=12,
     ),
     table(
         "XIDs",
         "Numbers and how long ago the newest of each was.",
         {**_WHERE, "xid": "XID"},
         Column("Ago", f"time() - {most((*GPU, 'xid'), _XID, *HERE)}", "s", decimals=0),
-        width=8,
+        width=12,
     ),
     table(
         "MIG devices",
@@ -293,7 +302,7 @@ _OWNERS = (
             look="gauge",
             base="blue",
         ),
-        width=8,
+        width=12,
     ),
     table(
         "What they are",

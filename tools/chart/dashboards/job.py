@@ -153,7 +153,7 @@ _NOW = (
         none="no price",
     ),
     stat(
-        "Samples per joule, now",
+        "Samples / joule",
         "Samples a second over watts of its GPUs.",
         "short",
         Query(f"{_SAMPLES} / ({_ENERGY_W} > 0)"),

@@ -84,6 +84,13 @@ def none_is_zero(expr: str, where: str) -> str:
     return f"({expr}) or 0 * ({where})"
 
 
+def happened(by: tuple[str, ...], metric: str, *matchers: str) -> str:
+    """How often a rare thing happened in each step of a graph, each time counted once. Not `increase`: that misses the
+    first time, which makes the series."""
+    now, before = total(by, of(metric, *matchers)), total(by, f"{of(metric, *matchers)} offset $__interval")
+    return f"clamp_min({now} - ({before} or 0 * {now}), 0)"
+
+
 def counted(by: tuple[str, ...], metric: str, *matchers: str) -> str:
     """Above 0 in the minutes in which a counter of rare things rose: its first rise too, which makes the series."""
     one = of(metric, *matchers)
