@@ -1,4 +1,4 @@
-/* The fake NVML's calls about the library and a device: identity, load, memory, power, clocks, errors. */
+/* The fake NVML's calls about the library and a device: identity, load, memory, power, clocks, links. */
 #define _GNU_SOURCE
 #include "calls.h"
 #include <math.h>
@@ -376,31 +376,5 @@ int nvmlDeviceGetNvLinkState(device_t device, unsigned link, unsigned *active) {
   if (isnan(VALUE(nvlinks))) return NOT_SUPPORTED;
   if (link >= VALUE(nvlinks)) return INVALID_ARGUMENT;
   *active = link < VALUE(nvlinks_up);
-  return SUCCESS;
-}
-
-int nvmlDeviceGetTotalEccErrors(device_t device, unsigned type, unsigned counter, unsigned long long *errors) {
-  ENTER(device);
-  static const enum key keys[] = {K_ecc_corrected_volatile, K_ecc_corrected_aggregate, K_ecc_uncorrected_volatile,
-                                  K_ecc_uncorrected_aggregate};
-  double value = type > 1 || counter > 1 ? NAN : value_at(d.steps, keys[type * 2 + counter], d.now);
-  if (isnan(value)) return NOT_SUPPORTED;
-  *errors = (unsigned long long)value;
-  return SUCCESS;
-}
-
-int nvmlDeviceGetRemappedRows(device_t device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
-                              unsigned *failed) {
-  ENTER(device);
-  GIVE(corrected, remap_corrected, 1);
-  GIVE(uncorrected, remap_uncorrected, 1);
-  GIVE(pending, remap_pending, 1);
-  GIVE(failed, remap_failed, 1);
-  return SUCCESS;
-}
-
-int nvmlDeviceGetRetiredPagesPendingStatus(device_t device, unsigned *pending) {
-  ENTER(device);
-  GIVE(pending, retired_pending, 1);
   return SUCCESS;
 }

@@ -60,7 +60,7 @@ def parse_options(words: list[str]) -> argparse.Namespace:
         "--pids",
         choices=("auto", "all", "own"),
         default="auto",
-        help="all: this pid namespace sees every process on the GPUs; own: it does not (default: whether it is the first)",
+        help="all: every process on the GPUs is seen from this pid namespace; own: not (auto: if it is the first)",
     )
     options = parser.parse_args(words)
     options.collectors = frozenset(filter(None, options.collectors.split(",")))
