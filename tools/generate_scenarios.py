@@ -82,8 +82,12 @@ _IDENTITY = (
 
 
 def _nothing(scenario: Scenario) -> None:
-    """Every call that the child makes about a device, but those that name it."""
     scenario.add_gpu()
+    forbid_all_but_identity(scenario)
+
+
+def forbid_all_but_identity(scenario: Scenario) -> None:
+    """Every call that the child makes about a device, but those that name it, is NOT_SUPPORTED."""
     for call in _device_calls():
         scenario.fault(call, code=NOT_SUPPORTED)
 
