@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -106,6 +107,23 @@ async def test_a_node_speaks_of_itself_and_of_jobs_there_are(world, change, why)
     assert answer["refused"][0] == {"index": 0, "why": why}
     assert answer["refused"][1]["index"] == 2 and "ledger" in answer["refused"][1]["why"]
     assert 'stoker_api_receipts_total{outcome="refused"} 2.0' in (await world.call("GET", "/metrics")).text
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ['"allocatedS":1e999', '"allocatedS":NaN', '"seq":9223372036854775808', '"uuid":"\\ud800"', '"idleS":{"x":-1}'],
+)
+async def test_no_number_or_text_breaks_the_file(world, odd):
+    job = await running(world)
+    name = odd.partition(":")[0].strip('"')
+    (said,) = body(of(job))["receipts"]
+    said.pop(name)
+    good = json.dumps(body(of(job))["receipts"][0])
+    text = f'{{"node":"node-a","receipts":[{json.dumps(said)[:-1]},{odd}}},{good}]}}'
+    headers = {"Authorization": f"Bearer {await world.exporter_token()}", "Content-Type": "application/json"}
+    answer = await world.client.post("/v1/report/usage", headers=headers, content=text)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["taken"] == 1 and [one["index"] for one in answer.json()["refused"]] == [0]
 
 
 @pytest.mark.parametrize("token", ["worker", "another node's", "none"])

@@ -9,30 +9,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from .meta import StatusModel
 from .worker import MAX_UNIX_S
 
 MAX_RECEIPTS = 2048
 """In one report."""
+MAX_COUNT = 2**53
+"""Whole numbers that JSON and every database take."""
+_ByName = Annotated[Mapping[Annotated[str, Field(max_length=32)], Annotated[float, Field(ge=0)]], Field(max_length=16)]
 
 
 class GpuReceipt(StatusModel):
     """What one worker has had of one GPU since the ledger began; of one key the highest seq counts."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     ledger: str = Field(min_length=1, max_length=64)
     node: str = Field(max_length=253)
     uuid: str = Field(min_length=1, max_length=128)
     job_uid: str = Field(min_length=1, max_length=64)
-    attempt: int = Field(ge=0)
-    worker: int = Field(ge=0)
+    attempt: int = Field(ge=0, le=MAX_COUNT)
+    worker: int = Field(ge=0, le=MAX_COUNT)
     project: str = Field(max_length=63)
     job_name: str = Field(max_length=63)
     pod_uid: str = Field(default="", max_length=64)
     model: str = Field(default="", max_length=128)
-    seq: int = Field(ge=0)
+    seq: int = Field(ge=0, le=MAX_COUNT)
     begin_at: float = Field(ge=0, le=MAX_UNIX_S)
     """Unix time in seconds."""
     at: float = Field(ge=0, le=MAX_UNIX_S)
@@ -44,13 +50,13 @@ class GpuReceipt(StatusModel):
     sm_active_s: float | None = Field(default=None, ge=0)
     tensor_active_s: float | None = Field(default=None, ge=0)
     dram_active_s: float | None = Field(default=None, ge=0)
-    idle_s: Mapping[str, float] = {}
-    throttled_s: Mapping[str, float] = {}
+    idle_s: _ByName = {}
+    throttled_s: _ByName = {}
     energy_j: float | None = Field(default=None, ge=0)
     unobserved_energy_j: float = Field(default=0.0, ge=0)
     method: str = Field(default="exclusive", max_length=32)
-    memory_peak_bytes: int | None = Field(default=None, ge=0)
-    memory_total_bytes: int | None = Field(default=None, ge=0)
+    memory_peak_bytes: int | None = Field(default=None, ge=0, le=MAX_COUNT)
+    memory_total_bytes: int | None = Field(default=None, ge=0, le=MAX_COUNT)
     idle_since: float | None = Field(default=None, ge=0, le=MAX_UNIX_S)
     simulated: bool = False
 
