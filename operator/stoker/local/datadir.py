@@ -7,7 +7,10 @@ Owns the folder's layout, its lock and its private files. Never reads the store.
       lock                    flock held by the running `stoker up`; holds its pid
       stoker.db               the store (plus SQLite's -wal)
       token, tokens.json      what people and the api authenticate with (tokens.lock: for its writers)
-      report.key              signs the workers' report tokens
+      scrape.token            a reader's, for Prometheus
+      report.key              signs the workers' and the exporter's report tokens
+      usage.db                what jobs had of GPUs (docs/usage.md)
+      exporter/               the exporter's: ledger, spool, log
       endpoint.json           where the api listens
       code/<project>/         users' code (docs/code.md)
       workers/<pod-uid>/      one worker each (DESIGN §7)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import http.client
+import os
+import subprocess
+import sys
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from nvml_scenario import NoCompiler, Scenario
 from stoker.exporter.push.client import Target
 from stoker.exporter.push.sender import Push, PushOptions, PushStats
 from stoker.exporter.samples import Sample
@@ -164,3 +169,28 @@ def _forward(prometheus: Prometheus, request: Posted) -> Answer:
         return Answer(answer.status, answer.read())
     finally:
         connection.close()
+
+
+def test_an_exporter_pushes_what_it_serves_and_ends_its_series_with_itself(tmp_path: Path) -> None:
+    scenario = Scenario(tmp_path)
+    scenario.add_gpu(watts=300)
+    try:
+        scenario.write()
+    except NoCompiler as error:
+        pytest.skip(str(error))
+    with Prometheus() as prometheus:
+        options = ["--node", "n7", "--host", "127.0.0.1", "--port", "0", "--push-url", prometheus.write_url]
+        options += ["--push-every", "500ms", "--push-label", "cluster=edge"]
+        exporter = subprocess.Popen(
+            [sys.executable, "-P", "-m", "stoker.exporter", *options], env={**os.environ, **scenario.env()}
+        )
+        try:
+            mine = '{job="stoker-exporter",instance="n7",cluster="edge",node="n7"}'
+            assert prometheus.until(f"stoker_gpu_power_watts{mine}")[0].value == 300
+            prometheus.until(f'stoker_exporter_push_samples_total{mine[:-1]},outcome="sent"}} > 0')
+            assert prometheus.value('stoker_exporter_push_samples_total{outcome="refused"}') == 0
+            assert prometheus.value('up{job="stoker-exporter"}') == 1
+        finally:
+            exporter.terminate()
+            assert exporter.wait(20) == 0
+        until(lambda: not prometheus.query('{job="stoker-exporter"}'), "the end of its series", 20)
