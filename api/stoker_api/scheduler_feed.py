@@ -8,8 +8,11 @@ jobs and pods that come and go cost nothing here until `explain` or a usage is w
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import islice
+from typing import TypeVar
 
 from stoker.sched.decide import decide
 from stoker.sched.explain import explain, never_fits
@@ -27,6 +30,8 @@ from stoker.store.cache import Change, WatchCache
 from .ports import QueueUsage, Usage
 
 _PIECE = 200
+
+T = TypeVar("T")
 
 
 class SchedulerFeed:
@@ -47,6 +52,8 @@ class SchedulerFeed:
         self._changed_jobs: dict[Key, TrainingJob | None] = {}
         self._changed_pods: dict[Key, Pod | None] = {}
         self._changed_others: dict[Key, OtherPod | None] = {}
+        self._behind: deque[Iterator[None]] = deque()
+        """Changes on their way into the state, the oldest first; each step of an iterator takes one in."""
         self._unsubscribe = [
             queues.subscribe(self._on_queue),
             nodes.subscribe(self._on_node),
@@ -68,13 +75,9 @@ class SchedulerFeed:
 
     async def catch_up(self) -> None:
         """Take in what has changed, in pieces, so that nobody waits for it: 100,000 jobs take seconds."""
-        while len(self._changed_jobs) + len(self._changed_pods) + len(self._changed_others) > _PIECE:
-            for key in tuple(islice(self._changed_jobs, _PIECE)):
-                self._take_job(key, self._changed_jobs.pop(key))
-            for key in tuple(islice(self._changed_pods, _PIECE)):
-                self._take_pod(key, self._changed_pods.pop(key))
-            for key in tuple(islice(self._changed_others, _PIECE)):
-                self._take_other(key, self._changed_others.pop(key))
+        self._line_up()
+        while self._behind:
+            self._take_in(_PIECE)
             await asyncio.sleep(0)
 
     def startable(self, now: datetime, most: int) -> list[tuple[Key, str, str]]:
@@ -103,34 +106,32 @@ class SchedulerFeed:
         )
 
     def _current(self) -> SchedulerState:
-        jobs, self._changed_jobs = self._changed_jobs, {}
-        for key, job in jobs.items():
-            self._take_job(key, job)
-        pods, self._changed_pods = self._changed_pods, {}
-        for pod_key, pod in pods.items():
-            self._take_pod(pod_key, pod)
-        others, self._changed_others = self._changed_others, {}
-        for other_key, other in others.items():
-            self._take_other(other_key, other)
+        self._line_up()
+        self._take_in(None)
         return self._state
 
-    def _take_job(self, key: Key, job: TrainingJob | None) -> None:
-        if job is None:
-            self._state.forget_job(key)
-        else:
-            self._state.observe_job(job)
+    def _line_up(self) -> None:
+        """What has changed goes behind what waits already: the newer is taken in later."""
+        state = self._state
+        if self._changed_jobs:
+            self._behind.append(_changes(self._changed_jobs, state.observe_job, state.forget_job))
+            self._changed_jobs = {}
+        if self._changed_pods:
+            self._behind.append(_changes(self._changed_pods, state.observe_pod, state.forget_pod))
+            self._changed_pods = {}
+        if self._changed_others:
+            self._behind.append(_changes(self._changed_others, state.observe_other, state.forget_other))
+            self._changed_others = {}
 
-    def _take_pod(self, key: Key, pod: Pod | None) -> None:
-        if pod is None:
-            self._state.forget_pod(key)
-        else:
-            self._state.observe_pod(pod)
-
-    def _take_other(self, key: Key, other: OtherPod | None) -> None:
-        if other is None:
-            self._state.forget_other(key)
-        else:
-            self._state.observe_other(other)
+    def _take_in(self, most: int | None) -> None:
+        """The first `most` changes; None: all."""
+        left = most
+        while self._behind and (left is None or left > 0):
+            taken = sum(1 for _ in islice(self._behind[0], left))
+            if left is None or taken < left:
+                self._behind.popleft()
+            if left is not None:
+                left -= taken
 
     def _on_queue(self, change: Change[Queue]) -> None:
         if change.new is not None:
@@ -157,7 +158,18 @@ class SchedulerFeed:
         self._changed_others[change.key] = change.new
 
     def _on_job(self, change: Change[TrainingJob]) -> None:
-        if change.new is None and change.key not in self._state.entries:
+        if change.new is None and change.key not in self._state.entries and not self._behind:
             self._changed_jobs.pop(change.key, None)  # came and went unasked for
         else:
             self._changed_jobs[change.key] = change.new
+
+
+def _changes(
+    changed: dict[Key, T | None], observe: Callable[[T], None], forget: Callable[[Key], None]
+) -> Iterator[None]:
+    for key, new in changed.items():
+        if new is None:
+            forget(key)
+        else:
+            observe(new)
+        yield

@@ -5,7 +5,7 @@ for minutes means that nobody leads, or that operator and api see different thin
 `services`; told to Prometheus by `vitals`.
 
 The work is bounded, for the api answers requests on the same loop: every 30 s at most, and so that it takes no more
-than a hundredth of the time; changes of jobs are taken in in small pieces; at most 64 startable jobs are looked at.
+than a hundredth of the time; changes of jobs are taken in in small pieces; at most 32 startable jobs are looked at.
 Cost: tools/bench_metrics.py.
 """
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 30.0
 SHARE = 0.01
-MOST = 64
+MOST = 32
 
 
 class Startable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import subprocess
 from pathlib import Path
@@ -136,6 +137,28 @@ async def test_a_backlog_is_taken_in_pieces_and_few_starts_are_tried(bed: Bed) -
     assert turns >= 2, "others had their turn in between"
     assert len(bed.feed.startable(bed.clock.now(), MOST)) == MOST
     assert bed.feed.queue_usage("fast").pending == 450
+
+
+async def taking_the_rest(coroutine: Any) -> None:
+    with contextlib.suppress(StopIteration):
+        while True:
+            coroutine.send(None)
+
+
+async def test_what_changes_while_a_backlog_is_taken_in_is_not_lost(bed: Bed) -> None:
+    await bed.node(gpus=500)
+    made = [await bed.job(f"j{number}", queue="fast") for number in range(300)]
+    gone, started = made[299], made[298]
+    taking = bed.feed.catch_up()
+    taking.send(None)  # the first piece is in, these two are not
+    await bed.store.delete(JOBS, gone.key)
+    await bed.status(started, phase="Running", placement=[{"worker": 0, "node": "n"}], attempt=1)
+    await bed.jobs.wait_for(lambda cache: cache.get(gone.key) is None)
+    await taking_the_rest(taking)
+    usage = bed.feed.queue_usage("fast")
+    assert (usage.pending, usage.running, usage.gpus) == (298, 1, 1)
+    with pytest.raises(KeyError):
+        bed.feed.explain(gone.key, bed.clock.now())
 
 
 async def test_it_looks_on_its_own_and_goes_on_after_a_failure(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
