@@ -15,7 +15,6 @@ from typing import Any, Generic, Protocol, TypeVar
 from stoker.spec.meta import Key, Kind, Resource
 
 T = TypeVar("T", bound=Resource)
-T_co = TypeVar("T_co", bound=Resource, covariant=True)
 
 
 class StoreError(Exception):
@@ -86,12 +85,12 @@ class Page(Generic[T]):
     continue_token: str | None = None
 
 
-class Watching(Protocol[T_co]):
+class Watching(Protocol[T]):
     """What `watch` returns: changes in order, without end. It holds nothing that must be closed."""
 
-    def __aiter__(self) -> AsyncIterator[WatchEvent[T_co]]: ...
+    def __aiter__(self) -> AsyncIterator[WatchEvent[T]]: ...
 
-    async def __anext__(self) -> WatchEvent[T_co]: ...
+    async def __anext__(self) -> WatchEvent[T]: ...
 
     def silent_s(self) -> float:
         """Seconds since the store last said anything on this watch, bookmarks and its opening included.
