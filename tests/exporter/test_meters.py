@@ -174,6 +174,28 @@ def test_activity_that_is_not_known_is_unobserved_never_idle():
     values = job(node)
     assert values["unobserved_seconds_total"] == values["allocated_seconds_total"] == 7
     assert accounts(node)["account_seconds_total|attributed"] == 7  # whose it was is known
+    assert "idle_seconds" not in gpu(node, SEVEN[-1])  # 0 would say: it works
+
+
+def test_how_long_it_is_idle_is_not_known_at_the_end_of_a_gap():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    run(node, [0, 1, 9], {"busy_ratio": 0.0})
+    assert "idle_seconds" not in gpu(node, 9)
+    run(node, [10], {"busy_ratio": 0.0})
+    assert gpu(node, 10)["idle_seconds"] == 1
+
+
+def test_a_mig_device_that_comes_again_counts_on():
+    node = meters()
+
+    def integral(s, *slices):
+        node.frame(frame(s, reading({}, mig=slices)))
+        return [one.values["sm_active_seconds_total"] for one in node.gpus(moment(s))[0].mig]
+
+    one, other = (MigReading(f"MIG-{name}", "1g.10gb", 1, {"sm_active_ratio": 0.5}) for name in "ab")
+    assert [integral(0, one, other), integral(1, one, other), integral(2, one)] == [[0, 0], [0.5, 0.5], [1]]
+    assert integral(3, one, other) == [1.5, 0.5] and integral(4, one, other) == [2, 1]
 
 
 def test_a_shared_gpu_is_split_and_its_memory_is_nobodys():

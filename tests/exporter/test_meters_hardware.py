@@ -19,6 +19,14 @@ TX, ENERGY, ECC = "pcie_bytes_total|tx", "energy_joules_total", "ecc_errors_tota
         pytest.param(
             [(1.0, {TX: WRAP - 10.0, ENERGY: 900.0}), (1.0, {TX: 30.0, ENERGY: 5.0})], 30.0, 30.0, id="all began anew"
         ),
+        pytest.param(
+            [(1.0, {TX: WRAP - 10.0, ENERGY: 900.0}), (None, {TX: 30.0, ENERGY: 950.0})],
+            *(WRAP + 30.0, 40.0),
+            id="after a gap over which the driver went on it wraps",
+        ),
+        pytest.param(
+            [(1.0, {TX: WRAP - 10.0, ENERGY: 900.0}), (None, {TX: 30.0})], 30.0, 30.0, id="that can't be told"
+        ),
         pytest.param([(1.0, {TX: WRAP + 90.0}), (1.0, {TX: 30.0})], 30.0, 30.0, id="more than 32 bits never wrap"),
     ],
 )

@@ -12,6 +12,7 @@ from stoker.exporter.catalogue import COUNTER, HARDWARE, MIG, Family
 WRAP = 1 << 32
 """Where counters of 32 bits begin anew (PCIe bytes by field value)."""
 _WRAPS = "pcie_bytes_total"
+_ENERGY = "energy_joules_total"
 _INTEGRALS = {
     "busy_ratio": "busy_seconds_total",
     "memory_controller_busy_ratio": "memory_controller_busy_seconds_total",
@@ -49,7 +50,8 @@ class DeviceValues:
         counters = {key: value for key, value in values.items() if key.partition("|")[0] in self._counters}
         fell = {key for key, value in counters.items() if value < self._raw.get(key, value)}
         # A driver that starts anew resets all of them at once, and not between two polls.
-        wrapped = observed_s is not None and all(key.startswith(_WRAPS) and self._raw[key] < WRAP for key in fell)
+        same_driver = observed_s is not None or 0 < self._raw.get(_ENERGY, 0.0) <= counters.get(_ENERGY, -1.0)
+        wrapped = same_driver and all(key.startswith(_WRAPS) and self._raw[key] < WRAP for key in fell)
         for key, value in counters.items():
             if key in fell:
                 self._offset[key] = self._offset.get(key, 0.0) + WRAP if wrapped else 0.0

@@ -13,6 +13,9 @@ from .idle import doing, in_use
 from .moment import NS
 from .snapshot import MigState
 
+MIG_KEPT = 32
+"""MIG devices whose counters go on should they come again: of one GPU, those there are and those that were."""
+
 
 class LiveGpu:
     """Between `read`s nothing changes but by `lose`."""
@@ -39,11 +42,16 @@ class LiveGpu:
         observed_s = None if observed_ns is None else observed_ns / NS
         self.index, self.lost, self.reading, self.read_ns = reading.index, "", reading, now_ns
         self.values = self._device.read(reading.values, observed_s)
-        self._mig_devices = {
-            one.uuid: self._mig_devices.get(one.uuid) or DeviceValues(MIG_COUNTERS) for one in reading.mig
-        }
+        before = {one.uuid for one in self.mig}
+        for one in reading.mig:  # the newest last
+            self._mig_devices[one.uuid] = self._mig_devices.pop(one.uuid, None) or DeviceValues(MIG_COUNTERS)
+        for uuid in list(self._mig_devices)[: -max(MIG_KEPT, len(reading.mig))]:
+            del self._mig_devices[uuid]
         self.mig = tuple(
-            MigState(one.uuid, one.profile, one.slices, self._mig_devices[one.uuid].read(one.values, observed_s))
+            MigState(
+                *(one.uuid, one.profile, one.slices),
+                self._mig_devices[one.uuid].read(one.values, observed_s if one.uuid in before else None),
+            )
             for one in reading.mig
         )
         return observed_ns

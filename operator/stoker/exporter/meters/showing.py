@@ -11,6 +11,7 @@ from .account import Account
 from .allocated import View
 from .energy import INTEGRAL
 from .hold import Hold
+from .idle import ACTIVE
 from .live import LiveGpu
 from .moment import NS, UJ, Moment
 from .snapshot import GpuState, JobState
@@ -80,9 +81,12 @@ def _energy(account: Account) -> dict[str, float]:
 def _held(live: LiveGpu, view: View, now: Moment) -> dict[str, float]:
     """What can be said by comparing use and holders."""
     if view.holds:
-        since = [hold.idle_since for hold in view.holds]
-        idle_s = max(0.0, now.at - max(at or 0.0 for at in since))
-        return {"idle_seconds": idle_s if None not in since else 0.0}
+        seen = live.seen(view.holds)
+        idle = [hold.idle_since for hold in view.holds]
+        if any(hold.uuid in seen and seen[hold.uuid].doing == ACTIVE for hold in view.holds):
+            return {"idle_seconds": 0.0}
+        # Idle after a time that was not observed, or nothing tells what it does: not known, which is no 0.
+        return {} if None in idle else {"idle_seconds": max(0.0, now.at - max(at for at in idle if at is not None))}
     in_use = live.in_use()
     if not view.known or in_use is None:
         return {}
