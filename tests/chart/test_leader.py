@@ -18,8 +18,13 @@ from stoker.store.clock import SystemClock
 from testbed import build
 from testbed.cluster import Cluster
 
-# What other tests of this API server would notice.
-QUIET = {"crds": {"enabled": False}, "admission": {"enabled": False}, "rbac": {"openLists": False}}
+# Without what other tests of this API server would notice, and the namespace that `restricted` has made already.
+QUIET = {
+    "crds": {"enabled": False},
+    "admission": {"enabled": False},
+    "rbac": {"openLists": False},
+    "exporter": {"enabled": False},
+}
 FAST = Timing(lease_s=6.0, margin_s=1.0, renew_s=0.2, retry_s=0.1, stop_s=0.5)
 
 
