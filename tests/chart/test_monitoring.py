@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
 
 from chart import rendering, values
+from stoker.cli.commands.prometheus import _CONFIG
+from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_QUEUE, LABEL_WORKER
 
 from .matrix import MATRIX, MONITORING
 from .once import objects
@@ -62,3 +65,23 @@ def test_over_tls_prometheus_knows_the_authority_and_the_name() -> None:
     assert endpoint["authorization"]["credentials"] == {"name": "scraper", "key": "token"}
     assert endpoint["tlsConfig"]["ca"]["configMap"] == {"name": "corporate", "key": "ca.crt"}
     assert endpoint["tlsConfig"]["serverName"] == "stoker-api.stoker-system.svc"
+
+
+def test_what_workers_serve_is_taken_as_users_code() -> None:
+    """The same rules as `stoker prometheus-config` prints, which a real Prometheus has shown (tests/cli)."""
+    [monitor] = [
+        one
+        for one in objects({"monitoring": MONITORING})
+        if one["kind"] == "PodMonitor" and one["metadata"]["name"].endswith("workers")
+    ]
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert monitor["spec"]["sampleLimit"] == 20000 and "honorLabels" not in endpoint and "authorization" not in endpoint
+    printed = yaml.safe_load(_CONFIG.partition("metric_relabel_configs:")[2].format())
+    camel = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
+    relabelled = [{camel.get(key, key): value for key, value in one.items()} for one in endpoint["metricRelabelings"]]
+    assert relabelled == printed
+    names = (LABEL_JOB, LABEL_JOB_UID, LABEL_ATTEMPT, LABEL_WORKER, LABEL_QUEUE)
+    assert {one["sourceLabels"][0] for one in endpoint["relabelings"]} == {
+        "__meta_kubernetes_namespace",
+        *("__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", name) for name in names),
+    }

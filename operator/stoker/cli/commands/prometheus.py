@@ -29,13 +29,20 @@ scrape_configs:
 {sd_tls}
   - job_name: stoker-workers # trainers; no token is sent there, for users' code runs in workers
     scrape_interval: {interval}
-    honor_labels: true # project, job_name, job_uid and attempt are the trainer's as well as the target's
+    sample_limit: 20000
+    body_size_limit: 16MB
     http_sd_configs:
       - url: {url}/v1/sd/prometheus?role=workers
         refresh_interval: 15s
         authorization:
           credentials_file: {token}
-{sd_tls}"""
+{sd_tls}    # Users' code runs there: of Stoker's series it has its training's; whose they are is the api's word.
+    metric_relabel_configs:
+      - {{source_labels: [__name__], regex: "(stoker[_:]|DCGM_|ALERTS).*", target_label: __tmp_ours, replacement: "1"}}
+      - {{source_labels: [__name__], regex: "stoker_train_.*", target_label: __tmp_ours, replacement: ""}}
+      - {{source_labels: [__tmp_ours], regex: "1", action: drop}}
+      - {{regex: "exported_(project|job_name|job_uid|attempt|worker|queue)", action: labeldrop}}
+"""
 
 
 @click.command("prometheus-config", short_help="Print the scrape configuration for Prometheus.")
