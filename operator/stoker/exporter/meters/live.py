@@ -44,7 +44,7 @@ class LiveGpu:
         self.values = self._device.read(reading.values, observed_s)
         before = {one.uuid for one in self.mig}
         for one in reading.mig:  # the newest last
-            self._mig_devices[one.uuid] = self._mig_devices.pop(one.uuid, None) or DeviceValues(MIG_COUNTERS)
+            self._mig_devices[one.uuid] = self._mig_devices.pop(one.uuid, DeviceValues(MIG_COUNTERS))
         for uuid in list(self._mig_devices)[: -max(MIG_KEPT, len(reading.mig))]:
             del self._mig_devices[uuid]
         self.mig = tuple(
