@@ -17,3 +17,4 @@ for workers in 1 2; do for how in suspend sigterm sigkill; do
 done; done
 run "$python" tools/verify_leader.py --rounds 3
 run "$python" tools/verify_permissions.py
+run "$python" tools/verify_accounting.py

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+import verify_accounting
 import verify_crash_sweep
 import verify_gang
 import verify_sigkill
 import verify_suspend
 import verify_thousand
 import verify_user_scripts
+from nvml_scenario import NoCompiler, library
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -27,6 +29,14 @@ def test_users_scripts_end_as_they_should_and_leave_nothing(tmp_path: Path) -> N
 def test_killed_again_and_again_nothing_is_lost_or_run_twice(tmp_path: Path) -> None:
     figures = verify_sigkill.check(tmp_path, kills=5)
     assert figures["jobs"]
+
+
+def test_every_gpu_second_and_joule_is_in_one_account_whatever_is_killed(tmp_path: Path) -> None:
+    try:
+        library()
+    except NoCompiler as error:
+        pytest.skip(str(error))
+    verify_accounting.check(tmp_path)
 
 
 def test_a_hundred_trivial_jobs_are_all_accounted_for(tmp_path: Path) -> None:
