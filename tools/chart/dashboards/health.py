@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .model import BAD_ABOVE_ZERO, Column, Query, Row, series, stat, table
-from .queries import eq, most, of, rate, total
+from .queries import eq, happened, most, of, rate, total
 
 ALERTS = of("ALERTS", eq("alertstate", "firing"), 'alertname=~"Stoker.*"')
 
@@ -119,9 +119,11 @@ _OPERATOR = (
     ),
     series(
         "Decisions",
-        "Of the scheduler, per minute, by code.",
+        "Reasons that jobs were given; per step of the graph, by code.",
         "short",
-        Query(f"60 * sum by (code) ({rate('stoker_operator_decisions_total')})", "{{code}}"),
+        Query(happened(("code",), "stoker_operator_decisions_total"), "{{code}}"),
+        bars=True,
+        stack=True,
     ),
     series(
         "Objects in the caches",
