@@ -12,9 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from .allocation.folders import EVERY_S as FOLDERS_EVERY_S
@@ -118,8 +116,7 @@ def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
     server = _server(options, page)
     if not options.simulated_gpus:
         watch = Watch(child_command(options), loop.tell, stuck_after_s=options.stuck_after)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _sets(over))
+    told = _told_to_end(stack)
     keeper.start()
     loop.start()
     for part in (reporter, push, watch):
@@ -131,7 +128,8 @@ def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
     gc.collect()
     gc.freeze()
     log.info("node %s: metrics on port %d", options.node, server.server_address[1])
-    over.wait()
+    os.read(told, 1)
+    over.set()
     _end(watch, loop, keeper, reporter, push)
 
 
@@ -253,5 +251,18 @@ def _counts(watch: Watch | None, reporter: Reporter | None, push: Push | None) -
     return values
 
 
-def _sets(event: threading.Event) -> Callable[[int, FrameType | None], None]:
-    return lambda _number, _frame: event.set()
+def _told_to_end(stack: ExitStack) -> int:
+    """What can be read from once SIGTERM or SIGINT has come, whichever thread the kernel gave it to.
+
+    Not an Event that a handler sets: the handler may find the Event's lock held by what it interrupts, and a signal
+    given to another thread interrupts no lock the main thread waits for.
+    """
+    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    for fd in (reading, writing):
+        stack.callback(os.close, fd)
+    os.set_blocking(reading, True)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    stack.callback(signal.set_wakeup_fd, -1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: None)
+    return reading
