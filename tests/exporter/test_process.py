@@ -62,6 +62,17 @@ def test_a_job_from_its_begin_to_its_end(scenario, gpu, options, tmp_path):
     assert sum(account.energy_uj.values()) <= account.energy.counter_uj
 
 
+def test_told_to_end_many_times_at_any_moment_it_ends(options):
+    """Signals that interrupt each other's handling."""
+    for pause_s in (0.0, 0.05, 0.2):
+        with Exporter("--simulated-gpus", "1", *options, env={}) as exporter:
+            time.sleep(pause_s)
+            for _ in range(200):
+                if exporter.process.poll() is None:
+                    exporter.process.send_signal(signal.SIGTERM)
+            assert exporter.end() == 0
+
+
 @pytest.mark.slow
 def test_killed_and_started_again_no_counter_falls_and_nothing_is_lost(scenario, gpu, options, tmp_path):
     with worker(tmp_path / "workers", "a", [gpu.uuid]):
