@@ -319,6 +319,15 @@ def test_connections_have_a_bound(serve):
     assert ask_until(port, lambda status: status == 200)  # they left
 
 
+def test_one_client_leaves_room_for_the_others(serve):
+    port = serve(max_of_one_address=2, request_s=5)
+    held = [socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)) for _ in range(3)]
+    with held[0], held[1], held[2]:
+        held[2].settimeout(20)
+        assert held[2].recv(1) == b"", "one too many of this address: closed at once"
+        assert ask(port)[0] == 200
+
+
 def ask_until(port, wanted):
     until = time.monotonic() + 20
     while time.monotonic() < until:

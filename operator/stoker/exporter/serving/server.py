@@ -11,6 +11,7 @@ import logging
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,7 +28,8 @@ REQUEST_S = 10.0
 IDLE_S = 90.0
 """A scraper may come back on its connection for so long."""
 MAX_HEAD_BYTES = 16 << 10
-MAX_CONNECTIONS = 64
+MAX_CONNECTIONS, MAX_OF_ONE_ADDRESS = 64, 16
+"""One client that holds all it can get leaves room for the probes and for Prometheus."""
 _TEXT = "text/plain; charset=utf-8"
 
 log = logging.getLogger("stoker.exporter")
@@ -49,28 +51,46 @@ class Server(ThreadingHTTPServer):
         certificate: Certificate | None = None,
         request_s: float = REQUEST_S,
         max_connections: int = MAX_CONNECTIONS,
+        max_of_one_address: int = MAX_OF_ONE_ADDRESS,
     ) -> None:
         """Raises: OSError if the address can't be had."""
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.page, self.tokens, self.certificate, self.request_s = page, tokens, certificate, request_s
-        self._room = threading.BoundedSemaphore(max_connections)
+        self._max_connections, self._max_of_one_address = max_connections, max_of_one_address
+        self._connections: Counter[str] = Counter()
+        """By address."""
+        self._counting = threading.Lock()
         super().__init__(address, _Request)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._room.acquire(blocking=False):
+        if not self._let_in(client_address[0]):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # no more threads
-            self._room.release()
+            self._let_out(client_address[0])
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self._let_out(client_address[0])
+
+    def _let_in(self, address: str) -> bool:
+        with self._counting:
+            full = self._connections.total() >= self._max_connections
+            if full or self._connections[address] >= self._max_of_one_address:
+                return False
+            self._connections[address] += 1
+            return True
+
+    def _let_out(self, address: str) -> None:
+        with self._counting:
+            self._connections[address] -= 1
+            if not self._connections[address]:
+                del self._connections[address]
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         request.settimeout(self.request_s)
