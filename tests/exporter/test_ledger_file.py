@@ -53,6 +53,21 @@ def test_a_damaged_file_is_kept_aside(ledger, tmp_path, damage, caplog):
     assert "begin anew" in caplog.text
 
 
+def test_nobody_else_reads_it_or_leads_it_elsewhere(ledger, tmp_path):
+    state, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    with ledger_file.locked(state):
+        ledger_file.write(state, ledger.as_json(moment(2)))
+        assert [oct(path.stat().st_mode & 0o777) for path in (state, *sorted(state.iterdir()))] == [
+            "0o700",
+            "0o600",
+            "0o600",
+        ]
+        (state / "ledger.json.new").symlink_to(elsewhere)
+        with pytest.raises(OSError, match="symbolic links"):
+            ledger_file.write(state, b"x")
+    assert not elsewhere.exists()
+
+
 def test_another_nodes_ledger_is_not_ours(ledger, tmp_path):
     ledger_file.write(tmp_path, ledger.as_json(moment(2)))
     assert ledger_file.load(tmp_path, "node-b", moment(5), "boot-1").id != ledger.id

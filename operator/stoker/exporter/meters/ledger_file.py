@@ -13,6 +13,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from .ledger import Ledger, parse, resume
 from .moment import Moment
@@ -31,8 +32,8 @@ class StateError(Exception):
 def locked(state: Path) -> Iterator[None]:
     """Two exporters would count the same seconds twice. Raises: StateError."""
     try:
-        state.mkdir(parents=True, exist_ok=True)
-        file = (state / "lock").open("w")
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = _private(state / "lock")
     except OSError as error:
         raise StateError(
             f"can't write to the state folder {state}: {error.strerror}; name another by --state"
@@ -78,8 +79,14 @@ def load(state: Path, node: str, now: Moment, boot: str) -> Ledger:
 def write(state: Path, data: bytes) -> None:
     """On disk when it returns, or the one before still whole. Raises: OSError."""
     new = state / f"{NAME}.new"
-    with new.open("wb") as file:
+    with _private(new) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     new.replace(state / NAME)
+
+
+def _private(path: Path) -> BinaryIO:
+    """For nobody else's eyes: it says who works on what. Never through a link. Raises: OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    return os.fdopen(fd, "wb")
