@@ -5,7 +5,7 @@ import pytest
 from stoker.exporter.frames import GpuEvent, MigReading, Process
 from stoker.exporter.meters.idle import ACTIVE, doing, in_use
 from stoker.exporter.meters.ledger import parse, resume
-from stoker.exporter.owners import Allocation, Holding
+from stoker.exporter.owners import Allocation, Holding, Owner
 
 from .metering import BEGIN_S, WORKING, frame, held, meters, moment, owner, reading, run
 
@@ -40,6 +40,19 @@ def test_a_gpu_that_is_held_and_works():
     assert accounts(node)["account_seconds_total|attributed"] == 7
     assert accounts(node)["account_joules_total|attributed"] == 700
     assert gpu(node, 7)["idle_seconds"] == 0 and gpu(node, 7)["busy_seconds_total"] == 7
+
+
+def test_what_was_counted_before_the_job_was_known_is_the_jobs():
+    node = meters()
+    mine = owner("a")
+    before = Owner(mine.pod_namespace, mine.pod_name)
+    node.allocation(held(Holding("GPU-0", before)), moment(0))
+    run(node, SEVEN[:4], WORKING)
+    assert node.receipts() == () and accounts(node)["account_seconds_total|attributed"] == 3
+    node.allocation(held(Holding("GPU-0", mine), s=3), moment(3))
+    run(node, SEVEN[4:], WORKING)
+    (receipt,) = node.receipts()
+    assert (receipt.job_uid, receipt.allocated_s, receipt.energy_j) == (mine.job_uid, 7, 700)
 
 
 def test_a_gpu_that_nobody_holds():
