@@ -78,6 +78,7 @@ class Stack:
                 "persistence": {"storageClass": "-"},
             },
             "exporter": {"driverRoot": DRIVER_ROOT},
+            "monitoring": {"scraper": {"serviceAccount": "prometheus", "namespace": "monitoring"}},
         } | changed
 
     def apply(self, manifest: str, **values: Any) -> None:
