@@ -200,3 +200,13 @@ async def test_rows_of_jobs_that_left_are_bounded(world: World, monkeypatch: pyt
         await world.submit(f"j{number}", gpus_per_worker=1)
         await world.phase(f"j{number}", Phase.SUCCEEDED)
     assert [row["job_name"] for row in Page(world).rows("stoker_job_info")] == ["j3", "j4", "j5"]
+
+
+async def test_nothing_stays_of_queues_that_only_jobs_named(world: World) -> None:
+    for number in range(3):
+        await world.submit(f"j{number}", gpus_per_worker=1, queue=f"made-up-{number}")
+    await world.until(lambda: len(world.rows._waiting) > 0, "the jobs to be counted")
+    for number in range(3):
+        await world.change(f"j{number}", cancel=True)
+        await world.phase(f"j{number}", Phase.CANCELLED)
+    assert not world.rows._waiting and not world.rows._gpus

@@ -202,9 +202,9 @@ class JobRows:
         part = _part(job)
         if part is None:
             return
-        self._gpus[part.queue, part.state] += sign * part.gpus
+        _add(self._gpus, (part.queue, part.state), sign * part.gpus)
         if part.reason:
-            self._waiting[part.queue, part.reason] += sign
+            _add(self._waiting, (part.queue, part.reason), sign)
 
 
 def _part(job: TrainingJob) -> _Part | None:
@@ -214,6 +214,13 @@ def _part(job: TrainingJob) -> _Part | None:
     if status.phase is Phase.QUEUED:
         return _Part(queue, "requested", job.spec.total_gpus, status.reason.value)
     return None
+
+
+def _add(counts: Counter[tuple[str, str]], key: tuple[str, str], count: int) -> None:
+    """Nothing stays of what is 0: jobs may name queues without end."""
+    counts[key] += count
+    if not counts[key]:
+        del counts[key]
 
 
 def _row(job: TrainingJob) -> Row:
