@@ -16,6 +16,7 @@ from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WOR
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker_api.app import create_app
 from stoker_api.models import JobUsageShown, UsageAnswer
+from stoker_api.usage.intake import facts_of
 
 from .receipts import body, receipt
 
@@ -28,7 +29,11 @@ async def post(world: Any, path: str, said: Any, node: str = "node-a", **headers
 
 
 async def running(world: Any, name: str = "one", **spec: Any) -> Any:
-    return await world.status(await world.job(name, gpusPerWorker=1, **spec), **NODE)
+    """Made long ago, as usage sees it: its receipts may tell of days."""
+    job = await world.status(await world.job(name, gpusPerWorker=1, **spec), **NODE)
+    await world.deps.usage.register([facts_of(job)])
+    await world.deps.usage._write(lambda file: file._run.execute("UPDATE jobs SET created = 0").connection.commit())
+    return job
 
 
 def now_s() -> float:
@@ -90,6 +95,7 @@ async def test_a_receipt_is_kept_shown_and_stored(world):
         ({"job_uid": "nobody"}, "there is no such job, and nothing is known of one"),
         ({"project": "beta"}, "jobUid is another job's than project and jobName say"),
         ({"worker": 7}, "the job has 2 worker(s)"),
+        ({"attempt": 99}, "the job's newest attempt is 1"),
         ({"worker": 1}, "worker 1 of attempt 1 runs on another node"),
         ({"busy_s": 1e6}, "busyS is more than allocatedS"),
         ({"at": 1e11}, "at lies more than an hour ahead; check the node's clock"),

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from stoker.spec.usage import GpuReceipt
 from stoker.store.clock import ManualClock
-from stoker_api.usage import history
+from stoker_api.usage import db, history
 from stoker_api.usage.amounts import Amounts
 from stoker_api.usage.db import APPLICATION_ID, MIGRATIONS, JobFacts, NewerFile, UsageFile
 from stoker_api.usage.history import By, Wanted
@@ -123,6 +123,20 @@ def test_what_is_refused_says_why(tmp_path):
     taken = file.take([], [receipt(4), receipt(5, allocated_s=1.0), receipt(4), receipt(1)], NOW_S)
     assert taken.new == [0] and taken.stale == [2, 3]
     assert taken.refused == [(1, "allocatedS went back; a ledger that begins anew needs a new id")]
+    young = JOB._replace(uid="uid-2", created_at=NOW_S - 60)
+    old = receipt(1, job_uid="uid-2", begin_at=0.0, allocated_s=90_000.0)
+    assert file.take([young], [old], NOW_S).refused == [(0, "allocatedS is more than the time since the job was made")]
+    file.close()
+
+
+def test_a_node_that_makes_up_gpus_and_ledgers_does_not_fill_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(db, "MOST_KEYS", 3)
+    file = UsageFile(tmp_path / "usage.db")
+    made_up = [receipt(1, uuid=f"GPU-{number}") for number in range(5)]
+    taken = file.take([JOB], made_up, NOW_S)
+    assert (taken.new, [index for index, _ in taken.refused]) == ([0, 1, 2], [3, 4])
+    later = file.take([], [receipt(2, uuid="GPU-0"), receipt(1, uuid="GPU-0", worker=1), *made_up[3:]], NOW_S)
+    assert (later.new, [index for index, _ in later.refused]) == ([0, 1], [2, 3]), "what is known goes on"
     file.close()
 
 
@@ -136,6 +150,9 @@ def test_what_is_refused_says_why(tmp_path):
         ({"sm_active_s": 90.0}, "smActiveS is more"),
         ({"unobserved_s": 90.0}, "unobservedS is more"),
         ({"idle_s": {"no_process": 40.0, "no_activity": 40.0}}, "idleS is more"),
+        ({"allocated_s": 1e9, "at": 9000.0}, "allocatedS is more than the time"),
+        ({"energy_j": 1e9}, "energyJ is more than a GPU can use"),
+        ({"unobserved_energy_j": 1e9}, "energyJ is more than a GPU can use"),
     ],
     ids=lambda value: str(value)[:30],
 )

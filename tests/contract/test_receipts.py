@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stoker.exporter.receipts import IDLE_CLASSES, THROTTLE_REASONS, Receipt, _camel
 from stoker.exporter.reporting.outbox import MAX_RECEIPTS as EXPORTER_MAX_RECEIPTS
+from stoker.spec import usage
 from stoker.spec.usage import MAX_RECEIPTS, GpuReceipt
 from stoker.spec.worker import MAX_UNIX_S
 
@@ -45,7 +46,7 @@ MADE: dict[str, st.SearchStrategy[Any]] = {
     "throttled_s": st.dictionaries(st.sampled_from(THROTTLE_REASONS), SECONDS),
     "energy_j": st.none() | SECONDS,
     "unobserved_energy_j": SECONDS,
-    "method": st.sampled_from(["exclusive", "even", "sm_share", "mig_slices"]),
+    "method": st.sampled_from(["exclusive", "even", "mig_slices"]),
     "memory_peak_bytes": st.none() | BYTES,
     "memory_total_bytes": st.none() | BYTES,
     "idle_since": st.none() | MOMENT,
@@ -87,3 +88,7 @@ def test_every_receipt_is_read_as_it_was_meant_and_written_back_the_same(fields)
     read = GpuReceipt.model_validate(written)
     assert {name: getattr(read, name) for name in GpuReceipt.model_fields} == fields
     assert read.model_dump(by_alias=True, exclude_none=True) == written
+
+
+def test_both_sides_know_the_same_reasons_of_throttling():
+    assert usage.THROTTLE_REASONS == THROTTLE_REASONS

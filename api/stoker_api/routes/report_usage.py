@@ -191,6 +191,8 @@ def _foreign(receipt: GpuReceipt, node: str, job: TrainingJob | None) -> str:
         return "jobUid is another job's than project and jobName say"
     if receipt.worker >= job.spec.workers:
         return f"the job has {job.spec.workers} worker(s)"
+    if receipt.attempt > job.status.attempt:
+        return f"the job's newest attempt is {job.status.attempt}"
     ran_on = _node_of(job, receipt.attempt, receipt.worker)
     if ran_on not in (None, node):
         return f"worker {receipt.worker} of attempt {receipt.attempt} runs on another node"

@@ -17,10 +17,12 @@ from typing import NamedTuple
 from stoker.spec.usage import GpuReceipt
 
 from .amounts import Amounts
-from .taking import DAY_S, HOUR_S, hours, news
+from .taking import AHEAD_S, DAY_S, HOUR_S, hours, news
 
 APPLICATION_ID = 0x53746F55  # "StoU"
 _SUMS = Amounts._fields
+MOST_KEYS = 4096
+"""Of one worker in one attempt: its GPUs, each once for every ledger that was lost meanwhile."""
 
 MIGRATIONS: tuple[str, ...] = (
     f"""
@@ -114,9 +116,12 @@ class UsageFile:
         with self._run:
             self._register(jobs, now_s)
             for index, receipt in enumerate(receipts):
-                job = self._job(receipt.job_uid)
+                job, created_at = self._job(receipt.job_uid)
                 if job is None:
                     found.refused.append((index, "there is no such job, and nothing is known of one"))
+                    continue
+                if receipt.allocated_s > now_s - created_at + AHEAD_S:
+                    found.refused.append((index, "allocatedS is more than the time since the job was made"))
                     continue
                 before = self._before(job, receipt)
                 if before is not None and before.seq >= receipt.seq:
@@ -124,6 +129,9 @@ class UsageFile:
                     continue
                 if before is not None and receipt.allocated_s < before.allocated_s:
                     found.refused.append((index, "allocatedS went back; a ledger that begins anew needs a new id"))
+                    continue
+                if before is None and self._keys(job, receipt) >= MOST_KEYS:
+                    found.refused.append((index, f"this worker has {MOST_KEYS} GPUs and ledgers already"))
                     continue
                 begin_s = receipt.begin_at if before is None else before.at
                 added = news(receipt, before)
@@ -150,7 +158,7 @@ class UsageFile:
 
     def known(self, uids: Iterable[str]) -> set[str]:
         """Those of which something is known."""
-        return {uid for uid in uids if self._job(uid) is not None}
+        return {uid for uid in uids if self._job(uid)[0] is not None}
 
     def receipts(self, uid: str) -> list[GpuReceipt]:
         """The newest receipt of each key of a job."""
@@ -186,9 +194,17 @@ class UsageFile:
             [(*job, now_s) for job in jobs],
         )
 
-    def _job(self, uid: str) -> int | None:
-        row = self._run.execute("SELECT id FROM jobs WHERE uid = ?", (uid,)).fetchone()
-        return None if row is None else int(row[0])
+    def _job(self, uid: str) -> tuple[int | None, float]:
+        """Its number, None if nothing is known of it; when it was made."""
+        row = self._run.execute("SELECT id, created FROM jobs WHERE uid = ?", (uid,)).fetchone()
+        return (None, 0.0) if row is None else (int(row[0]), float(row[1]))
+
+    def _keys(self, job: int, receipt: GpuReceipt) -> int:
+        (count,) = self._run.execute(
+            "SELECT count(*) FROM receipts WHERE job = ? AND attempt = ? AND worker = ?",
+            (job, receipt.attempt, receipt.worker),
+        ).fetchone()
+        return int(count)
 
     def _before(self, job: int, receipt: GpuReceipt) -> GpuReceipt | None:
         row = self._run.execute(

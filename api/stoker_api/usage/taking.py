@@ -17,6 +17,9 @@ AHEAD_S = 3600.0
 """How far a node's clock may be ahead of ours before its receipts are refused."""
 _SLACK_S, _SLACK_RATIO = 5.0, 0.02
 """What rounding and polls that don't meet may make of parts that sum to a whole."""
+_MAX_WATTS = 10_000.0
+"""More than any board draws; an exporter believes no more of its own counters."""
+_ENERGY_SLACK_S = 60.0
 
 
 def impossible(receipt: GpuReceipt, now_s: float) -> str:
@@ -25,6 +28,11 @@ def impossible(receipt: GpuReceipt, now_s: float) -> str:
         return "at lies more than an hour ahead; check the node's clock"
     if receipt.begin_at > receipt.at + _SLACK_S:
         return "begins after it ends"
+    # A clock may have been set back meanwhile: by more than AHEAD_S, and its receipts were refused before.
+    if receipt.allocated_s > receipt.at - receipt.begin_at + AHEAD_S:
+        return "allocatedS is more than the time from beginAt to at"
+    if (receipt.energy_j or 0.0) + receipt.unobserved_energy_j > _MAX_WATTS * (receipt.allocated_s + _ENERGY_SLACK_S):
+        return "energyJ is more than a GPU can use in allocatedS"
     whole_s = receipt.allocated_s * (1 + _SLACK_RATIO) + _SLACK_S
     parts = {
         "unobservedS": receipt.unobserved_s,

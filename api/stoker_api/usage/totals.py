@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from stoker.spec.job import ENDED, TrainingJob
-from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
+from stoker.spec.usage import THROTTLE_REASONS, GpuReceipt, JobUsage, UsageState
 
 from .amounts import Amounts
 
@@ -55,7 +55,8 @@ class Totals:
         for receipt in receipts:
             amounts = amounts.plus(Amounts.of(receipt))
             for reason, value_s in receipt.throttled_s.items():
-                throttled_s[reason] += value_s
+                if reason in THROTTLE_REASONS:  # a status has no room for whatever a node makes up
+                    throttled_s[reason] += value_s
             if fullest is None or (receipt.memory_peak_bytes or -1) > (fullest.memory_peak_bytes or -1):
                 fullest = receipt
             slot = slot_of(receipt)

@@ -20,6 +20,7 @@ MAX_RECEIPTS = 2048
 """In one report."""
 MAX_COUNT = 2**53
 """Whole numbers that JSON and every database take."""
+THROTTLE_REASONS = ("sw_power_cap", "hw_power_brake", "sw_thermal", "hw_thermal", "sync_boost")
 _ByName = Annotated[Mapping[Annotated[str, Field(max_length=32)], Annotated[float, Field(ge=0)]], Field(max_length=16)]
 
 
