@@ -1,0 +1,86 @@
+"""Dashboards show what a real run's own records say; alerts come and go by Alertmanager: the core of two scripts.
+
+`tools/verify_dashboards.py` and `tools/verify_alerts.py` do the same for every panel and every alert.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import verify_alerts
+import verify_dashboards
+from nvml_scenario import NoCompiler
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+LENGTH_S = 100.0
+OF_HARDWARE_AND_JOBS = {
+    "stoker-gpu": {
+        *(
+            "Answers",
+            "The driver asks for",
+            "XIDs seen",
+            "What works, mean of the GPUs chosen",
+            "Busy by GPU",
+            "Memory",
+        ),
+        *(
+            "Time by account",
+            "Power",
+            "Temperature",
+            "SM clock",
+            "NVLink",
+            "Who holds it",
+            "MIG devices",
+            "What they are",
+        ),
+    },
+    "stoker-cluster": {
+        "GPUs",
+        "Lost",
+        "Power",
+        "Energy",
+        "Cost",
+        "GPUs in use",
+        "Power and limit",
+        "Jobs that waste most",
+    },
+    "stoker-job": {
+        "Attempts",
+        "GPU-hours",
+        "Energy",
+        "Cost",
+        "SM activity",
+        "Memory peak",
+        "Power",
+        "GPUs that it had",
+    },
+    "stoker-queue": {"GPU-hours", "Energy", "Cost", "GPU-hours by queue", "GPU-hours by user", "Efficiency of jobs"},
+}
+"""Panels whose figures come from the scenario's integrals and from who held what."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monitoring: None) -> Path:
+    return tmp_path
+
+
+def test_panels_show_what_the_run_records_say(folder: Path) -> None:
+    try:
+        found = verify_dashboards.checked(folder, LENGTH_S)
+    except NoCompiler as error:
+        pytest.skip(str(error))
+    core = [one for one in found if one.panel in OF_HARDWARE_AND_JOBS[one.dashboard]]
+    assert len(core) == sum(map(len, OF_HARDWARE_AND_JOBS.values()))
+    assert [(one.dashboard, one.panel, one.why) for one in core if not one.ok] == []
+
+
+def test_alerts_of_hardware_fire_and_are_resolved(folder: Path) -> None:
+    try:
+        done = verify_alerts.checked(folder, only=("hardware",))
+    except NoCompiler as error:
+        pytest.skip(str(error))
+    assert len(done) == 15
+    assert [case.alert for case in done if case.fired_s < 0 or case.resolved_s < 0] == []
