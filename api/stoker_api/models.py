@@ -320,7 +320,7 @@ class GpuUsage(StatusModel):
     uuid: str
     model: str
     method: str
-    """How the worker's share came about: exclusive, even, sm_share, mig_slices."""
+    """How the worker's share came about: exclusive, even, mig_slices."""
     begin_at: datetime
     usage: JobUsage
 

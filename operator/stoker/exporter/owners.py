@@ -35,7 +35,7 @@ class Holding:
     share: float = 1.0
     """Of the device's time and energy. 1/n of n owners of a shared GPU where nothing better is known."""
     method: str = "exclusive"
-    """How the share came about: exclusive, even, sm_share, mig_slices."""
+    """How the share came about: exclusive, even, mig_slices."""
 
 
 @dataclass(frozen=True, slots=True)
