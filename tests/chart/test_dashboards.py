@@ -23,7 +23,7 @@ DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.
 DRAWN = {"timeseries", "stat", "bargauge", "table"}
 """What tools/screenshots/app/panels.jsx draws."""
 RATES = {"rate", "increase"}
-RARE = "stoker_attempts_ended_total"
+RARE = {"stoker_attempts_ended_total", "stoker_operator_decisions_total"}
 LABELS = {
     **metrics_table.labels_by_name(),
     "ALERTS": frozenset({"alertname", "alertstate", "severity", "node", "project", "job_name"}),
@@ -141,7 +141,7 @@ def test_counters_are_read_as_counters(whose: str, query: str, annotates: bool) 
     for one in promql.uses(query):
         if one.name in COUNTERS:
             total = one.function == "max_over_time" and one.name.startswith("stoker_job_gpu_")
-            news = (annotates and one.compared) or (one.name == RARE and " offset $__interval" in query)
+            news = (annotates and one.compared) or (one.name in RARE and " offset $__interval" in query)
             assert one.function in RATES or total or news, f"{whose}: {one.name} under {one.function or 'nothing'}"
         else:
             assert one.function not in RATES, f"{whose}: {one.name} is no counter"
