@@ -15,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from stoker.exporter.catalogue import COUNTER, EXPORTER, HARDWARE, JOB, JOB_LABELS, MIG, TABLES
 from stoker.exporter.meters.snapshot import Books, GpuState, JobState, MigState, Share, Snapshot
 from stoker.exporter.owners import Owner
+from stoker.exporter.push.client import Client, Target
+from stoker.exporter.reporting.link import ApiLink
 from stoker.exporter.samples import Sample
 from stoker.exporter.serving.door import Certificate, DoorError, Tokens
 from stoker.exporter.serving.page import ALIVE_S, Page
@@ -234,12 +236,21 @@ def replace(file, text):
     new.replace(file)
 
 
-def certificate(folder, name):
+def certificate(folder, name, *signed_by):
     subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
     files = ["-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt"]
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    subprocess.run([*command, "-days", "2", *subject, *files], check=True, capture_output=True, timeout=60)
+    subprocess.run([*command, "-days", "2", *subject, *files, *signed_by], check=True, capture_output=True, timeout=60)
     return folder / f"{name}.crt", folder / f"{name}.key"
+
+
+def test_both_clients_believe_an_authority_that_says_nothing_of_its_keys_use(serve, tmp_path):
+    """As clusters have them; Python 3.13's default profile refuses them."""
+    authority, its_key = certificate(tmp_path, "authority")
+    cert, key = certificate(tmp_path, "own", "-CA", authority, "-CAkey", its_key)
+    address = f"https://127.0.0.1:{serve(certificate=Certificate(cert, key))}"
+    assert Client(Target(f"{address}/write", ca_file=authority)).send(b"").code == "405"
+    assert ApiLink(address, ca_file=authority).post("/v1", b"{}").status == 405
 
 
 def test_tls_and_a_certificate_that_changes(serve, tmp_path, page):

@@ -13,6 +13,12 @@ def test_what_is_no_address_is_told_so(url):
         ApiLink(url)
 
 
+def test_a_password_in_the_url_is_refused_before_it_is_in_a_log():
+    with pytest.raises(ValueError, match="take user and password out") as told:
+        ApiLink("https://me:secret@api:8470")
+    assert "secret" not in str(told.value)
+
+
 def test_a_path_before_the_apis_own_is_kept(api):
     link = ApiLink(api.url + "/stoker/")
     assert link.post("/v1/report/usage", b"{}").status == 200

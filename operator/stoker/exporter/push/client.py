@@ -11,7 +11,6 @@ import base64
 import contextlib
 import email.utils
 import http.client
-import ssl
 import time
 import urllib.parse
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from enum import Enum
 from pathlib import Path
 
 from stoker import __version__
+from stoker.exporter.tls import client_context
 
 from . import snappy
 
@@ -75,11 +75,7 @@ class Client:
         parts = urllib.parse.urlsplit(target.url)
         self._host, self._port = parts.hostname or "", parts.port
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._tls = (
-            ssl.create_default_context(cafile=str(target.ca_file) if target.ca_file else None)
-            if parts.scheme == "https"
-            else None
-        )
+        self._tls = client_context(target.ca_file) if parts.scheme == "https" else None
         self._connection: http.client.HTTPConnection | None = None
 
     def send(self, request: bytes) -> Answer:

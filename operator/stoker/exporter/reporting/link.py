@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import http.client
 import json
-import ssl
 import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from stoker.exporter.tls import client_context
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 4 << 20
@@ -60,6 +61,8 @@ class ApiLink:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is no address of an api: write http://HOST:PORT or https://HOST")
+        if parts.username or parts.password:
+            raise ValueError("the api is asked with a token (--api-token-file); take user and password out of the url")
         self._secure, self._netloc, self._path = parts.scheme == "https", parts.netloc, parts.path.rstrip("/")
         self._token_file, self._ca_file, self._timeout_s = token_file, ca_file, timeout_s
         self._connection: http.client.HTTPConnection | None = None
@@ -101,9 +104,7 @@ class ApiLink:
     def _open(self) -> http.client.HTTPConnection:
         if not self._secure:
             return http.client.HTTPConnection(self._netloc, timeout=self._timeout_s)
-        context = ssl.create_default_context(cafile=self._ca_file)
-        # Python 3.13's default profile refuses authorities that clusters really have (no key usage).
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        context = client_context(self._ca_file)
         return http.client.HTTPSConnection(self._netloc, timeout=self._timeout_s, context=context)
 
 
