@@ -37,7 +37,12 @@ POLLS_S = 2.0
 MOST_WATTS = 540.0
 OBSERVED_S = 3.0
 LOST_S, DOWN_S, SERVER_AWAY_S = 3.0, 2.0, 2.0
-SCRIPT = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)"
+SCRIPT = """
+import pathlib, sys, time
+begin = time.monotonic()
+while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)
+pathlib.Path(sys.argv[1] + "-ran").write_text(str(time.monotonic() - begin))
+"""
 
 
 @dataclass(frozen=True)
@@ -66,14 +71,15 @@ class Row:
 
 @dataclass(frozen=True)
 class JobRow:
-    """What one job had of one GPU: by the last counters, by the api, and by the job's own times."""
+    """What one job had of one GPU: by the last counters, by the api; how long its script ran and its attempt was."""
 
     job: str
     gpu: int
     counted_s: float
     receipt_s: float
     unobserved_s: float
-    ran_s: float
+    script_s: float
+    attempt_s: float
     counted_j: float
     receipt_j: float
     unobserved_j: float
@@ -250,7 +256,10 @@ def _job_rows(client: Client, run: Run) -> list[JobRow]:
         until(final, f"the last receipts of {name}", 60)
         job, report = client.get(name), client.job_usage(name)
         spans = [(one.started_at, one.ended_at) for one in job.status.attempts]
-        ran_s = sum([(end - begin).total_seconds() for begin, end in spans if begin is not None and end is not None])
+        attempt_s = sum(
+            [(end - begin).total_seconds() for begin, end in spans if begin is not None and end is not None]
+        )
+        script_s = float((run.server.data.parent / f"{name}-may-end-ran").read_text())
         for one in report.gpus:
             index = next(number for number, gpu in enumerate(run.scenario.gpus) if gpu.uuid == one.uuid)
             counted = _counters(run, job.uid, one.uuid)
@@ -264,7 +273,8 @@ def _job_rows(client: Client, run: Run) -> list[JobRow]:
                         counted["allocated_seconds_total"],
                         told.gpu_seconds,
                         told.unobserved_seconds,
-                        ran_s,
+                        script_s,
+                        attempt_s,
                     ),
                     *(counted["energy_joules_total"], told.energy_joules),
                     counted["unobserved_energy_joules_total"],
@@ -305,7 +315,8 @@ def _hold(rows: list[Row], jobs: list[JobRow], ledger: Ledger) -> None:
         where = f"{job.job} on GPU {job.gpu}"
         assert abs(job.counted_s - job.receipt_s) < 0.01, f"{where}: {job.counted_s} s counted, {job.receipt_s} told"
         assert abs(job.counted_j - job.receipt_j) < 0.01, f"{where}: {job.counted_j} J counted, {job.receipt_j} told"
-        assert abs(job.receipt_s - job.ran_s) <= POLLS_S + 0.5, f"{where}: {job.receipt_s} s, it ran {job.ran_s} s"
+        least_s, most_s = job.script_s - POLLS_S, job.attempt_s + POLLS_S
+        assert least_s <= job.receipt_s <= most_s, f"{where}: {job.receipt_s} s, not {least_s} to {most_s}"
     for account in ledger.accounts.values():  # nothing double, nothing lost between jobs and accounts
         holds = [hold for hold in ledger.holds if hold.gpu == account.uuid]
         observed_ns = sum(hold.allocated_ns - hold.unobserved_ns for hold in holds)
@@ -324,11 +335,13 @@ def print_tables(rows: list[Row], jobs: list[JobRow]) -> None:
         print(f"| {row.after} | {row.gpu} | {row.attributed_s:.1f} | {row.unallocated_s:.1f} ", end="")
         print(f"| {row.unobserved_s:.1f} | {row.off_s:+.4f} | {row.attributed_j:,.0f} ", end="")
         print(f"| {row.unallocated_j:,.0f} | {row.unobserved_j:,.0f} | {row.nvml_j:,.0f} | {row.off_j:+.1f} |")
-    print("\n| job | GPU | counter s | api s | of it unobserved s | ran s | counter J | api J | unobserved J |")
-    print("|---|---|" + "---:|" * 7)
+    print("\n| job | GPU | counter s | api s | of it unobserved s | its script ran s | its attempt was s ", end="")
+    print("| counter J | api J | unobserved J |")
+    print("|---|---|" + "---:|" * 8)
     for job in sorted(jobs, key=lambda one: (one.gpu, one.job)):
         print(f"| {job.job} | {job.gpu} | {job.counted_s:.3f} | {job.receipt_s:.3f} | {job.unobserved_s:.1f} ", end="")
-        print(f"| {job.ran_s:.1f} | {job.counted_j:,.2f} | {job.receipt_j:,.2f} | {job.unobserved_j:,.1f} |")
+        print(f"| {job.script_s:.1f} | {job.attempt_s:.1f} | {job.counted_j:,.2f} ", end="")
+        print(f"| {job.receipt_j:,.2f} | {job.unobserved_j:,.1f} |")
 
 
 if __name__ == "__main__":
