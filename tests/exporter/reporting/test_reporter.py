@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -59,6 +60,21 @@ def test_a_final_receipt_goes_at_once_and_takes_the_others_along(api, reporter):
     made.offer([receipt(9, worker=1, final=True)])
     until(lambda: len(api.taken) == 2)
     assert workers(api) == [1, 0]
+
+
+def test_a_storm_of_one_xid_is_one_event_a_minute(api, reporter):
+    made = reporter(every_s=NEVER_S)
+    job, other = (Owner("vision", f"{name}-1-0", name, name, "vision", name, 1, 0) for name in ("train", "other"))
+    for tenth in range(1000):
+        made.event(replace(XID, at=XID.at + tenth / 10), [job])
+    made.event(replace(XID, code=31), [job])
+    made.event(XID, [job, other])
+    for kind in ("lost", "recovered", "lost"):
+        made.event(replace(XID, kind=kind, code=0), [job])
+    until(lambda: made.stats.events.get("sent") == 7)
+    told_of = [(one["kind"], one["code"], one["at"] - XID.at, len(one["owners"])) for one in api.taken]
+    xids = [("xid", 79, 0, 1), ("xid", 79, 60, 1), ("xid", 31, 0, 1), ("xid", 79, 0, 2)]
+    assert told_of == [*xids, ("lost", 0, 0, 1), ("recovered", 0, 0, 1), ("lost", 0, 0, 1)]
 
 
 def test_an_event_goes_at_once_with_the_jobs_it_befell(api, reporter):

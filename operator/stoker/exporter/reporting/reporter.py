@@ -32,6 +32,9 @@ GATHER_S = 0.5
 """The GPUs of a worker end together."""
 MAX_TEXT_CHARS, MAX_OWNERS = 1024, 64
 """Of an event, as the api takes them."""
+SAME_S = 60.0
+"""The same XID of a GPU within so long is not told again: they come in storms, and each would be an event in the
+cluster's store. The counter of XIDs counts them all."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 1.0, 60.0
 
 log = logging.getLogger(__name__)
@@ -70,6 +73,8 @@ class Reporter:
         self._urgent = bool(len(self._receipts) or len(self._events))
         self._stopping = False
         self._pause_s = 0.0
+        self._told_at: dict[tuple[object, ...], float] = {}
+        """Which XID, and whom it befell → unix seconds; the poll loop's alone."""
         self._refusals: set[str] = set()
         """Why, as the log has it already."""
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
@@ -98,6 +103,8 @@ class Reporter:
             for owner in owners
             if owner.job_uid
         }
+        if event.kind == "xid" and self._is_repeated((event.uuid, event.code, event.text, *sorted(jobs)), event.at):
+            return
         item = event_item(
             {
                 "id": uuid.uuid4().hex,
@@ -114,6 +121,13 @@ class Reporter:
             self._events.put(item)
             self._urgent = True
             self._changed.notify()
+
+    def _is_repeated(self, what: tuple[object, ...], at: float) -> bool:
+        told_at = self._told_at.get(what)
+        if told_at is not None and 0 <= at - told_at < SAME_S:
+            return True
+        self._told_at = {one: then for one, then in self._told_at.items() if 0 <= at - then < SAME_S} | {what: at}
+        return False
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Tries once more to send what waits, keeps the rest on disk. Takes `timeout_s` and a write at most."""
