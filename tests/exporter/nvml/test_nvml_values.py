@@ -97,6 +97,31 @@ def test_every_value_is_of_the_catalogue(scenario):
             assert labels.get(name) == len(its), key
 
 
+OF_THE_PARENT = {
+    "stoker_gpu": {
+        *("info", "up", "busy_seconds_total", "memory_controller_busy_seconds_total", "sm_active_seconds_total"),
+        *("tensor_active_seconds_total", "dram_active_seconds_total", "energy_source_info", "xid_errors_total"),
+        *("xid_last_timestamp_seconds", "allocation_share_ratio", "account_seconds_total", "account_joules_total"),
+        *("idle_seconds", "unallocated_use", "unowned_processes"),
+    },
+    "stoker_mig": {"info", "sm_active_seconds_total", "tensor_active_seconds_total"},
+}
+"""Made by the meters, of readings and allocations (tests/exporter/test_meters*.py)."""
+
+
+def test_every_family_of_the_hardware_is_filled(reading, scenario):
+    """One that the child fills no more, or never did, would be a gap on a dashboard that nobody notices."""
+    scenario.add_gpu(t_slowdown=90, fan=1, retired_pending=0).add_mig()
+    split = read(scenario, enough=lambda gpu: gpu.mig and "sm_active_ratio" in gpu.mig[0].values)
+    filled = {
+        "stoker_gpu": {key.partition("|")[0] for one in (reading, split) for key in one.values},
+        "stoker_mig": {key.partition("|")[0] for key in split.mig[0].values},
+    }
+    for prefix, table in (("stoker_gpu", HARDWARE), ("stoker_mig", MIG)):
+        families = {family.name for family in table}
+        assert families - filled[prefix] == OF_THE_PARENT[prefix], prefix
+
+
 def test_energy_is_the_integral_of_the_power_trace_on_8_gpus(scenario):
     begin = time.time()
     for index in range(8):
