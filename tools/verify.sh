@@ -18,3 +18,5 @@ done; done
 run "$python" tools/verify_leader.py --rounds 3
 run "$python" tools/verify_permissions.py
 run "$python" tools/verify_accounting.py
+run "$python" tools/verify_dashboards.py --length 300
+run "$python" tools/verify_alerts.py

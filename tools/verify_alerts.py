@@ -43,11 +43,12 @@ def checked(folder: Path, only: tuple[str, ...] = (), say: object = print) -> li
         server = stack.enter_context(running(data, "--cpus", "8", "--memory", "4Gi", env=scenario.env()))
         client, served = stack.enter_context(server.client()), stack.enter_context(Served().listening())
         world = World(server, client, scenario, served, folder, disk)
-        stages = [(name, cases) for name, cases in world.stages() if not only or name in only]
         scrape = [*scrape_configs(server, 1.0), served.target()]
         prometheus, hook = stack.enter_context(watching(folder, scrape))
         prometheus.until(f"count(stoker_gpu_up) == {GPUS} and on () sum(stoker_operator_leader) == 1", 60)
-        for name, cases in stages:
+        for name, cases in world.stages():
+            if only and name not in only:
+                continue
             print(f"{name}: {', '.join(case.alert for case in cases)}", flush=True)
             stage(hook, cases, lambda text: print(f"  {text}", flush=True))
             done += cases

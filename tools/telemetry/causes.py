@@ -78,7 +78,16 @@ class World:
                     self.exporter(signal.SIGSTOP),
                     self.exporter(signal.SIGCONT),
                 ),
-                Case("StokerJobUnobserved", "the same, with a job on its GPU"),
+            ],
+        )
+        yield (
+            "an exporter that hung",
+            [
+                Case(
+                    "StokerJobUnobserved",
+                    "the exporter was stopped for 10 s (SIGSTOP), with a job on its GPU",
+                    self.pause,
+                )
             ],
         )
         if self.disk is not None:
@@ -266,7 +275,7 @@ class World:
         self.scenario.write()
 
     def fast(self) -> None:
-        self.scenario.latency(0)
+        self.scenario.clear_latencies()
         self.scenario.write()
 
     def garble(self) -> None:
@@ -282,6 +291,11 @@ class World:
 
     def exporter(self, number: signal.Signals) -> Callable[[], None]:
         return lambda: os.kill(int((self.server.data / "exporter" / "pid").read_text()), number)
+
+    def pause(self) -> None:
+        self.exporter(signal.SIGSTOP)()
+        time.sleep(10)
+        self.exporter(signal.SIGCONT)()
 
     def up(self, number: signal.Signals) -> Callable[[], None]:
         def happens() -> None:

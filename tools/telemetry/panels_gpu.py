@@ -174,12 +174,12 @@ def _errors(truth: Truth) -> Figures:
 
 
 def steps_per_second(truth: Truth, course: Course) -> Figure:
-    """Rate of a counter that jumps; `course` is the counter itself."""
+    """Rate of a counter that jumps and is read every 15 s or so; `course` is the counter itself."""
     window_s = truth.window_s
 
     def at(moment: float) -> Bounds:
-        low, high = course.at(moment - window_s - SLOP_S), course.at(moment + EARLY_S)
-        inner = course.at(moment - SLOP_S) - course.at(moment - window_s + SLOP_S) if window_s > 2 * SLOP_S else 0.0
+        low, high = course.at(moment - window_s - 20), course.at(moment + EARLY_S)
+        inner = 0.0
         expected = course.at(moment) - course.at(moment - window_s)
         return 0.9 * max(0.0, inner) / window_s, expected / window_s, 2 * (high - low) / window_s
 
@@ -240,7 +240,7 @@ def _processes(truth: Truth) -> Figures:
     return {
         "A": rows(lambda gpu: truth.processes(gpu).at(truth.end), EACH),
         "B": rows(lambda gpu: float(gpu == truth.stray), EACH),
-        "C": rows(lambda gpu: float(gpu == truth.stray), free),
+        "C": rows(lambda gpu: float(gpu in (truth.stray, MIG_GPU)), free),
     }
 
 

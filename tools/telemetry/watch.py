@@ -1,4 +1,4 @@
-"""The run's own records: jobs as REST tells them, pages of metrics read beside Prometheus. Owns one thread.
+"""The run's own records: jobs as REST tells them, pages of metrics read beside Prometheus. Owns two threads.
 
 Used for what only the processes themselves can tell (requests, passes, loss). What REST or the scenario tells is taken
 from there. A page is kept whole: (unix seconds, {(name, labels): value}).
@@ -12,7 +12,7 @@ import re
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from harness import Server
@@ -71,34 +71,42 @@ class Watch:
         """Name → job at each look. Names are used once in a run."""
         self.failed: BaseException | None = None
         self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        looks = (self._list, self._read_all)
+        self._threads = [threading.Thread(target=self._run, args=(look,), daemon=True) for look in looks]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         self._ends.set()
-        self._thread.join(20)
+        for thread in self._threads:
+            thread.join(30)
         if self.failed is not None:
             raise self.failed
 
     def newest(self) -> dict[str, TrainingJob]:
         return self.jobs[-1][1]
 
-    def _run(self) -> None:
+    def _run(self, look: Callable[[], None]) -> None:
         try:
-            with self._server.client() as client:
-                while True:
-                    began = time.monotonic()
-                    jobs = {job.metadata.name: job for job in client.list(project="-")}
-                    self.jobs.append((time.time(), jobs))
-                    with contextlib.suppress(OSError):  # a machine so busy that nobody answers: the next look will do
-                        for name, url in self._targets():
-                            self._read(name, url)
-                    if self._ends.wait(max(0.1, EVERY_S - (time.monotonic() - began))):
-                        return
+            while True:
+                began = time.monotonic()
+                look()
+                if self._ends.wait(max(0.1, EVERY_S - (time.monotonic() - began))):
+                    return
         except BaseException as error:  # noqa: BLE001 (told by stop)
             self.failed = error
+
+    def _list(self) -> None:
+        with self._server.client() as client:
+            jobs = {job.metadata.name: job for job in client.list(project="-")}
+        self.jobs.append((time.time(), jobs))
+
+    def _read_all(self) -> None:
+        with contextlib.suppress(OSError):  # a machine so busy that nobody answers: the next look will do
+            for name, url in self._targets():
+                self._read(name, url)
 
     def _targets(self) -> Iterator[tuple[str, str]]:
         yield "api", f"{self._server.url}/metrics"

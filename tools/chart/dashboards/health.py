@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .model import BAD_ABOVE_ZERO, Column, Query, Row, series, stat, table
+from .model import BAD_ABOVE_ZERO, NOTHING, Column, Query, Row, series, stat, table
 from .queries import eq, happened, most, of, rate, total
 
 ALERTS = of("ALERTS", eq("alertstate", "firing"), 'alertname=~"Stoker.*"')
@@ -103,12 +103,14 @@ _OPERATOR = (
         "reqps",
         Query(f"sum by (verb) ({rate('stoker_operator_api_requests_total')})", "{{verb}}"),
         stack=True,
+        none=NOTHING,
     ),
     series(
         "Refused by the API server",
         "Answers of too many requests, or none, per second.",
         "reqps",
         Query(f"sum({rate('stoker_operator_api_refusals_total')})", "refused"),
+        none=NOTHING,
     ),
     series(
         "A pass of the scheduler, a reconcile",
@@ -153,6 +155,7 @@ _API = (
         "short",
         Query(f"sum by (kind) ({of('stoker_api_streams')})", "{{kind}}"),
         stack=True,
+        none=NOTHING,
     ),
     series(
         "Api: bytes of logs taken",
