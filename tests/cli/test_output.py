@@ -6,15 +6,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from stoker.cli.output import (
+    Column,
     explanation_text,
     job_details,
     job_table,
     node_table,
+    one_line,
     progress_text,
     queue_table,
     state_text,
     table,
 )
+from stoker.cli.usage_calls import JobUsageReport
+from stoker.cli.usage_text import hint_lines, job_usage_text
 from stoker.cli.views import NodeView, QueueView
 from stoker.spec.job import TrainingJob
 from stoker.spec.reasons import Explanation
@@ -193,3 +197,12 @@ def test_nodes_say_what_is_simulated_and_what_is_lost() -> None:
         "NAME    READY  GPUS  CORES   MEMORY  GPU MODELS           MESSAGE\n"
         "laptop  yes     1/1    1/2  1Gi/8Gi  virtual (simulated)  GPU 1: lost\n"
     )
+
+
+def test_nobodys_name_moves_the_terminal_of_who_looks_at_it() -> None:
+    name = "a\x1b]0;owned\x07\x1b[2Jb"
+    shown = table([Column("USER")], [[name]], width=None, colour=True)
+    report = JobUsageReport.model_validate({"project": "p", "job": "j", "user": name, "usage": {}})
+    for text in (shown, one_line(name), job_usage_text(report), hint_lines([name])):
+        assert "a?]0;owned??[2Jb" in text
+        assert "\x07" not in text and "\x1b]" not in text and "\x1b[2J" not in text

@@ -53,7 +53,7 @@ class Column:
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, width: int | None, colour: bool) -> str:
     """The table as text, each line ending in a newline. `width` None: as wide as it needs, nothing cut."""
-    cells = [[column.title for column in columns], *(list(row) for row in rows)]
+    cells = [[column.title for column in columns], *([harmless(text) for text in row] for row in rows)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
     if width is not None:
         _narrow(widths, columns, width)
@@ -243,7 +243,7 @@ def job_details(job: TrainingJob, now: datetime) -> str:
         if end.number != status.attempt or end.category
     ]
     size = max(len(name) for name, value in facts if value)
-    return "".join(f"{name:<{size}}  {value}\n" for name, value in facts if value)
+    return "".join(f"{name:<{size}}  {harmless(value)}\n" for name, value in facts if value)
 
 
 def explanation_text(name: str, why: Explanation) -> str:
@@ -350,5 +350,10 @@ def _of(used: str, limit: str | None) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` with its line breaks and runs of blanks made single blanks."""
-    return " ".join(text.split())
+    """`text` with its line breaks and runs of blanks made single blanks, and nothing in it that moves a terminal."""
+    return harmless(" ".join(text.split()))
+
+
+def harmless(text: str) -> str:
+    """Names and messages are anybody's text: a `?` for what no terminal shows but some obey."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from stoker.spec.quantity import format_bytes, format_duration
 from stoker.spec.usage import JobUsage
 
-from .output import DASH, Column
+from .output import DASH, Column, harmless
 from .usage_calls import JobUsageReport, UsageReport, UsageRow
 
 _NAMES = ("user", "queue", "project", "job", "job_uid", "model", "day", "hour")
@@ -80,7 +80,7 @@ def job_usage_text(report: JobUsageReport) -> str:
         ("note", report.note),
     ]
     size = max(len(name) for name, value in facts if value)
-    return "".join(f"{name:<{size}}  {value}\n" for name, value in facts if value)
+    return "".join(f"{name:<{size}}  {harmless(value)}\n" for name, value in facts if value)
 
 
 def usage_line(use: JobUsage) -> str:
@@ -116,7 +116,7 @@ def gpu_table(report: JobUsageReport) -> tuple[list[Column], list[list[str]]]:
 
 def hint_lines(hints: Iterable[object]) -> str:
     texts = [str(getattr(hint, "text", hint)) for hint in hints]
-    return "".join(["What to do:\n", *(f"  - {text}\n" for text in texts)]) if texts else ""
+    return "".join(["What to do:\n", *(f"  - {harmless(text)}\n" for text in texts)]) if texts else ""
 
 
 def _shown(report: UsageReport) -> list[str]:
