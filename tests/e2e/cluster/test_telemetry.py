@@ -321,7 +321,7 @@ def _unobserved_s(exporter: Exporter, job_uid: str) -> float:
 
 def _answers(exporter: Exporter) -> bool:
     with contextlib.suppress(OSError):
-        return exporter.page().value("stoker_exporter_allocation_known") == 1
+        return exporter.page().total("stoker_exporter_allocation_known") == 1  # absent before the first answer
     return False
 
 
