@@ -47,7 +47,7 @@ cluster-down: setup ## stop and remove what `make cluster` or `make nodes` start
 	@$(TESTBED) down
 
 e2e: setup ## the tests on real nodes (root)
-	@$(TESTBED) build control-plane nodes helm
+	@$(TESTBED) build control-plane nodes helm monitoring
 	@$(PYTEST) -m e2e --timeout 1200
 
 bench: setup ## speed and memory, with machine and versions
