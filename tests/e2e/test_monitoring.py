@@ -253,7 +253,10 @@ def test_an_exporter_runs_where_there_is_something_to_tell(tmp_path: Path, optio
 
 def test_a_simulated_gpu_is_accounted_and_said_to_be_none(tmp_path: Path) -> None:
     with running(tmp_path / "data", "--virtual-gpus", "1") as server, server.client() as client:
-        submit(client, "one", tmp_path / "enough")
+        job = submit(client, "one", tmp_path / "enough")
+        ledger = server.data / "exporter" / "ledger.json"
+        # The exporter looks once a second, from when it has started: a job that is over by then it never saw.
+        until(lambda: ledger.exists() and job.uid.encode() in ledger.read_bytes(), "the exporter to see the job", 60)
         (tmp_path / "enough").touch()
         ended, usage = final_usage(client, "one")
         assert usage.simulated and usage.energy_joules is None and usage.busy_seconds is None
