@@ -51,7 +51,7 @@ class Exporter(Pod):
     create_namespace: bool = True
     """Whether the chart makes it, labelled for Pod Security's *privileged* profile."""
     node_selector: Strings = {"nvidia.com/gpu.present": "true"}
-    """Labels its nodes must have; this one is GPU Feature Discovery's."""
+    """Labels its nodes must have; this one is GPU Feature Discovery's. Helm merges maps: null takes it away."""
     tolerations: list[Object] = [{"operator": "Exists"}]
     """Taints it may live with: all, for a node that is tainted has GPUs too."""
     resources: Resources = Resources(requests={"cpu": "20m", "memory": "64Mi"}, limits={"memory": "128Mi"})
