@@ -1,4 +1,4 @@
-"""The real exporter as a process, asked over HTTP; workers' folders as the node agent leaves them. For tests and tools."""
+"""The real exporter as a process, asked over HTTP; workers' folders as the node agent leaves them. For tests, tools."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .meters.snapshot import Books
 from .receipts import Receipt
 
 EVERY_S = 1.8
-"""Every other poll of one a second. What is shown of jobs is as old as that: their rates over a minute are off by 3 %."""
+"""Every other poll of one a second. What is shown of jobs is that old: their rates over a minute are off by 3 %."""
 HANGS_AFTER_S = 30.0
 
 log = logging.getLogger("stoker.exporter")
