@@ -87,6 +87,8 @@ class ApiMetrics:
             ["outcome"],
             registry=self.registry,
         )
+        for outcome in ("taken", "stale", "refused"):
+            self.reports.labels(outcome)  # begins at 0, so that the first one is a rise too
         self.progress_writes = Counter(
             "stoker_api_progress_writes_total", "Writes of progress into job status.", registry=self.registry
         )
@@ -101,6 +103,8 @@ class ApiMetrics:
             ["outcome"],
             registry=self.registry,
         )
+        for outcome in ("taken", "gap", "full", "refused"):
+            self.log_posts.labels(outcome)
         self.code_bytes = Counter(
             "stoker_api_code_bytes_total",
             "Bytes of users' code: received and stored, sent to workers.",

@@ -128,7 +128,7 @@ def per_step(truth: Truth, course: Course) -> Figure:
             course.at(moment + EARLY_S) - course.at(before - SLOP_S),
         )
 
-    return Figure(at, lambda _: False, whole=0.2)
+    return Figure(at, lambda _: False, whole=2.0)  # few events: each is held to its step
 
 
 @panel(QUEUE, "Wasted GPUs, by queue")
