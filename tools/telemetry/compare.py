@@ -108,7 +108,9 @@ def _held_against(
     figure: Figure, shown: list[tuple[float, float]], instant: bool, truth: Truth
 ) -> tuple[int, float, float, str]:
     """How many points, their mean, the expected mean, what is wrong."""
-    settled = [(at, value) for at, value in shown if instant or at >= truth.begin + SETTLE_S]
+    settled = [
+        (at, value) for at, value in shown if instant or (at >= truth.begin + SETTLE_S and not truth.stood_still(at))
+    ]
     wrong = []
     for at, value in settled:
         low, expected, high = figure.at(at)
@@ -141,6 +143,7 @@ def _missing(figure: Figure, there: set[float], truth: Truth) -> list[str]:
         at
         for at in moments
         if at >= truth.begin + SETTLE_S
+        and not truth.stood_still(at)
         and figure.needed(at)
         and figure.at(at)[0] > 0
         and not have & {round(at), round(at) - 1, round(at) + 1}

@@ -6,6 +6,7 @@ seen.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from stoker.spec.names import ANNOTATION_SUBMITTER
 
 from .course import Course, combined, product, while_
 from .drive import Hold
+from .figures import EARLY_S, SLOP_S
 from .story import GPUS, MIG_GPU, PRICE
 from .watch import Pages
 
@@ -30,6 +32,7 @@ FIRST = {
 }
 """What the fake library tells unless it was told otherwise (tests/nvml/scenario.h)."""
 REASONS = {"sw_power_cap": 0x4, "hw_power_brake": 0x80, "sw_thermal": 0x20, "hw_thermal": 0x40, "sync_boost": 0x10}
+STALL_S = 4.0
 ALWAYS = Course([(0.0, 1.0)])
 
 
@@ -50,6 +53,15 @@ class Truth:
     step_s: float
     """Between two points of a graph."""
     _kept: dict[tuple[object, ...], Course] = field(default_factory=dict)
+
+    def stood_still(self, moment: float) -> bool:
+        """Whether the machine answered nobody for a while before, or does not yet: by the looks of our own watch."""
+        reads = [at for at, _ in self.pages["exporter"].read]
+        return any(
+            before - EARLY_S <= moment <= after + self.window_s + 2 * SLOP_S
+            for before, after in itertools.pairwise(reads)
+            if after - before > STALL_S
+        )
 
     # Of GPUs
 

@@ -86,8 +86,9 @@ def none_is_zero(expr: str, where: str) -> str:
 
 def happened(by: tuple[str, ...], metric: str, *matchers: str) -> str:
     """How often a rare thing happened in each step of a graph, each time counted once. Not `increase`: that misses the
-    first time, which makes the series."""
-    now, before = total(by, of(metric, *matchers)), total(by, f"{of(metric, *matchers)} offset $__interval")
+    first time, which makes the series. A few scrapes that failed just before make nothing of what was long ago."""
+    now = total(by, of(metric, *matchers))
+    before = total(by, f"last_over_time({of(metric, *matchers)}[{RATE}] offset $__interval)")
     return f"clamp_min({now} - ({before} or 0 * {now}), 0)"
 
 
