@@ -93,7 +93,7 @@ class Keeper:
             ledger_file.write(self._state, page.data)
         except OSError as error:
             if not self._told:
-                log.warning("the ledger can't be written to %s: %s; tried again every %g s", self._state, error, EVERY_S)
+                log.warning("the ledger can't be written to %s: %s; it is tried again and again", self._state, error)
             self._told = True
             return
         if self._told:
