@@ -105,13 +105,12 @@ def _queued(truth: Truth) -> Figures:
 
 
 def waited(truth: Truth, share: float, *queues: str) -> Figure:
-    """The same in the histogram's buckets; a wait near a bound may lie in the next."""
+    """In the histogram's buckets; a wait near a bound may lie in the next one, one at the run's begin be no rise."""
     bounds = sorted(float(one) for one in truth.pages["api"].values("stoker_queue_wait_seconds_bucket", "le") if one)
-    waits = truth.waits(*queues)
-    low, high = ([max(0.0, wait + by) for wait in waits] for by in (-0.15, 0.15))
-    return between(
-        0.97 * quantile(share, low, bounds), quantile(share, waits, bounds), 1.03 * quantile(share, high, bounds)
-    )
+    waits = sorted(truth.waits(*queues))
+    low = quantile(share, [max(0.0, wait - 0.15) for wait in waits[:-1]], bounds)
+    high = quantile(share, [wait + 0.15 for wait in waits[1:]], bounds)
+    return between(0.97 * low, quantile(share, waits, bounds), 1.03 * high)
 
 
 @panel(CLUSTER, "Wait, median")
