@@ -72,8 +72,8 @@ def named_now(expr: str, *matchers: str) -> str:
 
 
 def priced(gpu_hours: str) -> str:
-    """GPU-hours by (cluster, node, gpu, …) → their cost, where a price is set for the GPU's model. GPUs that were there in
-    the time shown count, lost ones too."""
+    """GPU-hours by (cluster, node, gpu, …) → their cost, where a price is set for the GPU's model. GPUs that were there
+    in the time shown count, lost ones too."""
     price = most(("cluster", "model"), "stoker_gpu_hour_price")
     model = most_over((*GPU, "model"), "stoker_gpu_info")
     each = f"max by (cluster, node, gpu) ({model} * on (cluster, model) group_left () {price})"
