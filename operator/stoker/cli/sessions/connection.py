@@ -28,7 +28,8 @@ from stoker.cli.wire import refusal
 SUBPROTOCOL = Subprotocol("v1.session.stoker.dev")
 PIECE_BYTES = 32 * 1024
 """What is read at once to be sent: a message may have 64 KiB."""
-SAY_AFTER_S = 1.0
+SAY_AFTER_S = 2.5
+"""A worker on this machine looks for sessions once a second: only waiting beyond that is worth a word."""
 _OPEN_S = 30.0
 _MAX_MESSAGE = 256 * 1024
 _PING_S = 20.0
