@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,22 +15,12 @@ from stoker.sched.lifecycle import step
 from stoker.sched.step import Settings, Step
 from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import ObjectMeta
-from stoker.spec.names import FINALIZER_OUTCOME, LABEL_ATTEMPT, LABEL_WORKER
 from stoker.spec.outcome import Category, Intent
-from stoker.spec.pod import (
-    Container,
-    ContainerState,
-    ContainerStatus,
-    Pod,
-    PodPhase,
-    PodSpec,
-    PodStatus,
-    Terminated,
-)
 from stoker.spec.reasons import Code
 from stoker.spec.worker import ExitRecord, Held, Progress
 
-NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+from .gang_pods import NOW, go, pod
+
 T = NOW.timestamp()
 HELD = Held(since=T - 60, until=T + 540, exit_code=1, message="KeyError: 'lr'")
 
@@ -60,32 +49,6 @@ def record(*, held_s: float = 60, exit_code: int = 1, ran_s: float = 60, **given
     made: dict[str, Any] = {"pod_uid": "x", "started_at": began, "finished_at": began + ran_s + held_s}
     made |= {"stop_requested": False, "exit_code": exit_code, "held_s": held_s}
     return ExitRecord(**(made | ({"failed_at": began + ran_s} if exit_code else {}) | given))
-
-
-def pod(worker: int, ended: ExitRecord | None = None, *, lost: bool = False) -> Pod:
-    over = ended is not None or lost
-    told = ended.model_dump_json(by_alias=True) if ended else ""
-    code = ended.exit_code if ended else 137
-    state = ContainerState(terminated=Terminated(exit_code=code, message=told)) if over else ContainerState()
-    return Pod(
-        metadata=ObjectMeta(
-            name=f"j-1-{worker}",
-            namespace="p",
-            uid=f"pod-{worker}",
-            labels={LABEL_ATTEMPT: "1", LABEL_WORKER: str(worker)},
-            finalizers=(FINALIZER_OUTCOME,),
-        ),
-        spec=PodSpec(node_name=f"n{worker}", containers=(Container(),)),
-        status=PodStatus(
-            phase=PodPhase.FAILED if over else PodPhase.RUNNING,
-            start_time=NOW - timedelta(seconds=120),
-            container_statuses=(ContainerStatus(state=state),),
-        ),
-    )
-
-
-def go(subject: TrainingJob, pods: Sequence[Pod]) -> Step:
-    return step(subject, pods, NOW, Settings())
 
 
 def test_a_hold_is_told_once() -> None:

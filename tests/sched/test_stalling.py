@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stoker.sched.explain import explain
-from stoker.sched.lifecycle import step
-from stoker.sched.step import Settings, Step
+from stoker.sched.step import Step
 from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import ObjectMeta
-from stoker.spec.names import FINALIZER_OUTCOME, LABEL_ATTEMPT, LABEL_WORKER
 from stoker.spec.outcome import Category
-from stoker.spec.pod import (
-    Container,
-    ContainerState,
-    ContainerStatus,
-    Pod,
-    PodPhase,
-    PodSpec,
-    PodStatus,
-    Terminated,
-)
 from stoker.spec.reasons import Code
 from stoker.spec.stall import stall_s, trainer_stall_s
 from stoker.spec.worker import ExitRecord, Progress, Stalled
 
-NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+from .gang_pods import NOW, go, pod
+
 T = NOW.timestamp()
 WORDS = "step 7 since 600 s (stall.after: 600 s)"
 STALLED = Stalled(attempt=1, since=T - 600, until=T + 15, step=7, message=WORDS)
@@ -56,32 +45,6 @@ def job(workers: int = 2, *, stalled: Stalled | None = STALLED, **given: Any) ->
 def record(exit_code: int, failed_at: float | None, **given: Any) -> ExitRecord:
     made = {"pod_uid": "x", "started_at": T - 690, "finished_at": T, "stop_requested": False}
     return ExitRecord(**(made | {"exit_code": exit_code, "failed_at": failed_at} | given))
-
-
-def pod(worker: int, ended: ExitRecord | None = None) -> Pod:
-    state = ContainerState()
-    if ended is not None:
-        told = ended.model_dump_json(by_alias=True)
-        state = ContainerState(terminated=Terminated(exit_code=ended.exit_code, message=told))
-    return Pod(
-        metadata=ObjectMeta(
-            name=f"j-1-{worker}",
-            namespace="p",
-            uid=f"pod-{worker}",
-            labels={LABEL_ATTEMPT: "1", LABEL_WORKER: str(worker)},
-            finalizers=(FINALIZER_OUTCOME,),
-        ),
-        spec=PodSpec(node_name=f"n{worker}", containers=(Container(),)),
-        status=PodStatus(
-            phase=PodPhase.FAILED if ended else PodPhase.RUNNING,
-            start_time=NOW - timedelta(seconds=690),
-            container_statuses=(ContainerStatus(state=state),),
-        ),
-    )
-
-
-def go(subject: TrainingJob, pods: list[Pod]) -> Step:
-    return step(subject, pods, NOW, Settings())
 
 
 def test_a_stall_is_told_once_while_it_lasts() -> None:

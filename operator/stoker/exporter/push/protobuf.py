@@ -15,6 +15,8 @@ import re
 import struct
 from collections.abc import Iterable, Mapping
 
+from .varint import varint
+
 STALE = struct.pack("<Q", 0x7FF0000000000002)
 """The NaN that says: this series has ended. Bytes, since a float on its way may lose a NaN's payload."""
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -32,7 +34,7 @@ def series(name: str, labels: Iterable[tuple[str, str]], more: Mapping[str, str]
 
 def sample(value: bytes, at_ms: int) -> bytes:
     """A Sample field of a TimeSeries. `value`: `double` of it, or STALE."""
-    when = _varint(at_ms)
+    when = varint(at_ms)
     return b"\x12%c\x09%b\x10%b" % (10 + len(when), value, when)
 
 
@@ -43,7 +45,7 @@ def double(value: float) -> bytes:
 def request(timeseries: Iterable[tuple[bytes, bytes]]) -> bytes:
     """A WriteRequest of (labels, samples) as the two above make them."""
     return b"".join(
-        [b"\x0a%b%b%b" % (_varint(len(labels) + len(samples)), labels, samples) for labels, samples in timeseries]
+        [b"\x0a%b%b%b" % (varint(len(labels) + len(samples)), labels, samples) for labels, samples in timeseries]
     )
 
 
@@ -54,14 +56,5 @@ def is_label_name(name: str) -> bool:
 @functools.lru_cache(maxsize=8192)
 def _label(name: str, value: str) -> bytes:
     key, text = name.encode(), value.encode("utf-8", "replace")
-    body = b"\x0a%b%b\x12%b%b" % (_varint(len(key)), key, _varint(len(text)), text)
-    return b"\x0a%b%b" % (_varint(len(body)), body)
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    body = b"\x0a%b%b\x12%b%b" % (varint(len(key)), key, varint(len(text)), text)
+    return b"\x0a%b%b" % (varint(len(body)), body)
