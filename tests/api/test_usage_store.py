@@ -129,6 +129,16 @@ def test_what_is_refused_says_why(tmp_path):
     file.close()
 
 
+def test_a_workers_books_are_its_nodes_also_when_the_job_is_gone(tmp_path):
+    file = UsageFile(tmp_path / "usage.db")
+    assert file.take([JOB], [receipt(1)], NOW_S).new == [0]
+    why = "another node has reported for this worker of this attempt"
+    for raised in (receipt(2, node="node-b"), receipt(1, node="node-b", ledger="l2", uuid="GPU-9")):
+        assert file.take([], [raised], NOW_S).refused == [(0, why)]
+    assert file.take([], [receipt(1, node="node-b", attempt=2), receipt(2)], NOW_S).new == [0, 1]
+    file.close()
+
+
 def test_a_node_that_makes_up_gpus_and_ledgers_does_not_fill_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(db, "MOST_KEYS", 3)
     file = UsageFile(tmp_path / "usage.db")

@@ -130,7 +130,11 @@ class UsageFile:
                 if before is not None and receipt.allocated_s < before.allocated_s:
                     found.refused.append((index, "allocatedS went back; a ledger that begins anew needs a new id"))
                     continue
-                if before is None and self._keys(job, receipt) >= MOST_KEYS:
+                keys, node = self._of_worker(job, receipt)
+                if node not in ("", receipt.node):
+                    found.refused.append((index, "another node has reported for this worker of this attempt"))
+                    continue
+                if before is None and keys >= MOST_KEYS:
                     found.refused.append((index, f"this worker has {MOST_KEYS} GPUs and ledgers already"))
                     continue
                 begin_s = receipt.begin_at if before is None else before.at
@@ -199,12 +203,13 @@ class UsageFile:
         row = self._run.execute("SELECT id, created FROM jobs WHERE uid = ?", (uid,)).fetchone()
         return (None, 0.0) if row is None else (int(row[0]), float(row[1]))
 
-    def _keys(self, job: int, receipt: GpuReceipt) -> int:
-        (count,) = self._run.execute(
-            "SELECT count(*) FROM receipts WHERE job = ? AND attempt = ? AND worker = ?",
+    def _of_worker(self, job: int, receipt: GpuReceipt) -> tuple[int, str]:
+        """How many keys the receipt's worker has, and the one node they are of (an attempt's worker never moves)."""
+        count, node = self._run.execute(
+            "SELECT count(*), min(json_extract(json, '$.node')) FROM receipts WHERE job = ? AND attempt = ? AND worker = ?",
             (job, receipt.attempt, receipt.worker),
         ).fetchone()
-        return int(count)
+        return int(count), node or ""
 
     def _before(self, job: int, receipt: GpuReceipt) -> GpuReceipt | None:
         row = self._run.execute(
