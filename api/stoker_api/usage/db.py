@@ -206,7 +206,8 @@ class UsageFile:
     def _of_worker(self, job: int, receipt: GpuReceipt) -> tuple[int, str]:
         """How many keys the receipt's worker has, and the one node they are of (an attempt's worker never moves)."""
         count, node = self._run.execute(
-            "SELECT count(*), min(json_extract(json, '$.node')) FROM receipts WHERE job = ? AND attempt = ? AND worker = ?",
+            "SELECT count(*), min(json_extract(json, '$.node')) FROM receipts"
+            " WHERE job = ? AND attempt = ? AND worker = ?",
             (job, receipt.attempt, receipt.worker),
         ).fetchone()
         return int(count), node or ""
