@@ -175,7 +175,8 @@ def _return_mig(stage: Stage) -> None:
     device = stage.gpus[0].devices[1]
     device.end = 1e18
     stage.scenario.write()
-    stage.until(lambda now: now.of("stoker_mig_info", mig_uuid=device.uuid), "the device to come")
+    # Its activity takes two samples more than it does itself.
+    stage.until(lambda now: now.of("stoker_mig_sm_active_ratio", mig_uuid=device.uuid), "the device to come")
 
 
 def _near_the_wrap(stage: Stage) -> None:
