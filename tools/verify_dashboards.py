@@ -27,12 +27,14 @@ ASKED_AS_S = 5.0
 """The scrape interval that Grafana is told: rates over 20 s, a point every 5 s. Scraped more often than that."""
 
 
-def checked(folder: Path, length_s: float, keep_s: float = 0.0, only: tuple[str, ...] = ()) -> list[Verdict]:
+def checked(
+    folder: Path, length_s: float, keep_s: float = 0.0, only: tuple[str, ...] = (), slack: float = 0.0
+) -> list[Verdict]:
     """One run and its verdicts. Raises: NoCompiler, Unavailable."""
     with prepared(folder, length_s) as run:
         play(run, length_s)
         window, truth = told(run)
-        found = verdicts(truth, run.prometheus.url, window, only)
+        found = verdicts(truth, run.prometheus.url, window, only, slack)
         if keep_s:
             print_table(found)
             print(f"\n{run.prometheus.url} from {run.begin:.0f} to {run.end:.0f}, kept for {keep_s:.0f} s", flush=True)

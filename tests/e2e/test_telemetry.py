@@ -16,6 +16,8 @@ from nvml_scenario import NoCompiler
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LENGTH_S = 100.0
+SLACK = 0.15
+"""Other tests' processes may have the cores: the script says how exact the panels are, this that they are right."""
 OF_HARDWARE_AND_JOBS = {
     "stoker-gpu": {
         *(
@@ -69,7 +71,7 @@ def folder(tmp_path: Path, monitoring: None) -> Path:
 
 def test_panels_show_what_the_run_records_say(folder: Path) -> None:
     try:
-        found = verify_dashboards.checked(folder, LENGTH_S)
+        found = verify_dashboards.checked(folder, LENGTH_S, slack=SLACK)
     except NoCompiler as error:
         pytest.skip(str(error))
     core = [one for one in found if one.panel in OF_HARDWARE_AND_JOBS[one.dashboard]]
