@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from endpoint_stage import Case, Scrape, Stage, children
+from endpoint_stage import Case, Scrape, Stage, children, energy_counted
 from generate_scenarios import forbid_all_but_identity
 from nvml_scenario import GPU_IS_LOST, Gpu
 
@@ -195,7 +195,7 @@ def _wrap(stage: Stage) -> Scrape:
 
 def _xid(stage: Stage) -> Scrape:
     for times in (1, 2):
-        stage.scenario.xid(0, time.time() + 0.3, 79)
+        stage.scenario.xid(0, time.time() + 2.0, 79)  # read before it strikes, also on a busy machine
         stage.scenario.write()
         found = stage.until(lambda now: now.one("stoker_gpu_xid_errors_total", xid="79") == times, "an XID")  # noqa: B023
     return found
@@ -260,6 +260,10 @@ def _blind(now: Scrape) -> bool:
     return now.one("stoker_exporter_collect_success") == 0
 
 
+def _both_active(now: Scrape) -> object:
+    return energy_counted(now) and len(now.of("stoker_mig_sm_active_ratio")) == 2
+
+
 def _time_counted(now: Scrape) -> object:
     return now.of("stoker_gpu_up") and now.one("stoker_job_gpu_unobserved_seconds_total")
 
@@ -267,7 +271,7 @@ def _time_counted(now: Scrape) -> object:
 CASES = (
     Case("well", "all is supported", _rich),
     Case("bare", "every call but identity is NOT_SUPPORTED", _not_supported, begins=_time_counted),
-    Case("old lib", "a library without newer functions", _without_functions),
+    Case("old lib", "a library without newer functions", _without_functions, begins=energy_counted),
     Case("slow", "each call takes 50 ms", _slow, options=("--interval", "3s", "--stuck-after", "20s")),
     Case("lost", "GPU_IS_LOST, then it is back", _two, _lose, _well_again, outage=True),
     Case("hang", "a call does not return", _rich, _hang, outage=True),
@@ -288,7 +292,7 @@ CASES = (
         begins_anew=True,
         outage=True,
     ),
-    Case("MIG", "a MIG device vanishes and comes again", _mig, _remove_mig, _return_mig),
+    Case("MIG", "a MIG device vanishes and comes again", _mig, _remove_mig, _return_mig, begins=_both_active),
     Case("wrap", "PCIe counters of 32 bits begin anew", _near_the_wrap, _wrap),
     Case("XID", "XID 79, twice", _rich, _xid),
     Case("no library", "the driver is installed while the exporter runs", _no_library, heal=_install, begins=_blind),

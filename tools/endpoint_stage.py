@@ -132,6 +132,10 @@ def children(parent: int) -> Iterator[int]:
             yield from map(int, (task / "children").read_text().split())
 
 
+def energy_counted(now: Scrape) -> object:
+    return now.of("stoker_job_gpu_energy_joules_total")
+
+
 def nothing(_: Stage) -> None:
     return None
 
@@ -144,7 +148,7 @@ class Case:
     strike: Callable[[Stage], Scrape | None] = nothing
     """Makes it happen; returns the scrape that shows it."""
     heal: Callable[[Stage], object] = nothing
-    begins: Callable[[Scrape], object] = lambda now: now.of("stoker_job_gpu_energy_joules_total")
+    begins: Callable[[Scrape], object] = lambda now: energy_counted(now) and now.of("stoker_gpu_sm_active_ratio")
     """The page is whole, as far as this scenario lets it be: before `strike`."""
     options: tuple[str, ...] = ()
     begins_anew: bool = False

@@ -71,7 +71,7 @@ def test_air_gapped(tmp_path: Any) -> None:
         if isinstance(spec, dict)
         for one_container in spec.get("containers", ())
     ]
-    assert len(images) == 3 and all(image.startswith("registry.example:5000/mirror/") for image in images)
+    assert len(images) == 4 and all(image.startswith("registry.example:5000/mirror/") for image in images)
 
 
 @pytest.mark.usefixtures("_quiet")

@@ -63,6 +63,7 @@ OTHER: dict[str, Any] = {
     "exporter.maxUnavailable": "1",
     "exporter.push.url": "https://prometheus.example/api/v1/write",
     "exporter.withoutCollectors": ["pcie"],
+    "monitoring.rules.runbooks": "https://wiki.example/runbooks",
     "networkPolicy.egress.apiServer.ports": [8443],
     "networkPolicy.egress.dns.ports": [5353],
 }
