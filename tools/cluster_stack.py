@@ -116,6 +116,23 @@ class Stack:
                 held[pod["spec"]["nodeName"]] += int(limits.get("nvidia.com/gpu", 0))
         return held
 
+    def others_pod(self, name: str) -> dict[str, Any]:
+        """The spec of a pod that is none of Stoker's and holds a GPU."""
+        return {
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [
+                {
+                    "name": name,
+                    "image": self.images["foreign-busybox"],
+                    "imagePullPolicy": "Never",
+                    "command": ["sh", "-c", "while :; do sleep 1; done"],
+                    "resources": {"limits": {"nvidia.com/gpu": "1"}},
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                }
+            ],
+        }
+
     @contextlib.contextmanager
     def cordoned(self, node: str) -> Iterator[None]:
         """Nothing new is placed on the node meanwhile."""

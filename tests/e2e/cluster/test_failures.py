@@ -175,7 +175,7 @@ def test_a_thief_takes_the_pinned_gpus(stack: Stack, project: Project, figure: F
         "spec": {
             "replicas": 3,
             "selector": {"matchLabels": {"app": "thief"}},
-            "template": {"metadata": {"labels": {"app": "thief"}}, "spec": _thief_pod(stack)},
+            "template": {"metadata": {"labels": {"app": "thief"}}, "spec": stack.others_pod("thief")},
         },
     }
     stack.bed.kubectl("apply", "-f", "-", stdin=json.dumps(thief))
@@ -191,23 +191,6 @@ def test_a_thief_takes_the_pinned_gpus(stack: Stack, project: Project, figure: F
     project.until_phase("wide", Phase.RUNNING, Phase.SUCCEEDED, timeout_s=90)
     figure("the thief is gone: the job runs after", _since(began))
     _check_end(stack, project, "wide", "narrow", attempts=2)
-
-
-def _thief_pod(stack: Stack) -> dict[str, object]:
-    return {
-        "terminationGracePeriodSeconds": 1,
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [
-            {
-                "name": "thief",
-                "image": stack.images["foreign-busybox"],
-                "imagePullPolicy": "Never",
-                "command": ["sh", "-c", "while :; do sleep 1; done"],
-                "resources": {"limits": {"nvidia.com/gpu": "1"}},
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-            }
-        ],
-    }
 
 
 def _told(project: Project, name: str, word: str) -> str:

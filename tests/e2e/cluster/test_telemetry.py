@@ -369,20 +369,7 @@ def _foreign_pod(stack: Stack, project: Project) -> str:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "notebook", "namespace": project.name},
-        "spec": {
-            "terminationGracePeriodSeconds": 1,
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [
-                {
-                    "name": "notebook",
-                    "image": stack.images["foreign-busybox"],
-                    "imagePullPolicy": "Never",
-                    "command": ["sh", "-c", "while :; do sleep 1; done"],
-                    "resources": {"limits": {"nvidia.com/gpu": "1"}},
-                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                }
-            ],
-        },
+        "spec": stack.others_pod("notebook"),
     }
     stack.bed.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
     stack.bed.kubectl("wait", "--for=condition=Ready", "pod/notebook", "-n", project.name, "--timeout=60s")
