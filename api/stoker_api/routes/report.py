@@ -77,7 +77,7 @@ async def report_alive(request: Request) -> Response:
         outcome = "stop" if why else "wanted"
     finally:
         found.metrics.alive_posts.labels(outcome).inc()
-    stalled = _stall(found, said.job_uid, said.attempt, said.worker)
+    stalled = None if why else _stall(found, said.job_uid, said.attempt, said.worker)
     return _answer(AliveWord(stop=bool(why), why=why, sessions=_waiting(found, said.pod_uid, why), stalled=stalled))
 
 
@@ -116,7 +116,7 @@ async def report_log(request: Request, query: Annotated[LogQuery, Query()]) -> R
         deps = found.deps
         why = unwanted(deps.pods.by_uid(pod_uid), deps.jobs.by_uid(owner.job_uid), owner.attempt)
         waiting = _waiting(found, pod_uid, why)
-        stalled = _stall(found, owner.job_uid, owner.attempt, owner.worker)
+        stalled = None if why else _stall(found, owner.job_uid, owner.attempt, owner.worker)
         return _answer(LogHeld(offset=held, stop=bool(why), why=why, sessions=waiting, stalled=stalled))
     finally:
         posts.labels(outcome).inc()
