@@ -68,7 +68,7 @@ def test_the_api_server_restarts(stack: Stack, project: Project, figure: Figure)
     assert stack.bed.plane is not None
     stack.bed.plane.wait_ready()
     up = time.monotonic()
-    project.count("three", steps=STEPS, save_every=SAVE_EVERY, gpusPerWorker=1)
+    until(lambda: _submits(project), "a job can be submitted", timeout_s=60)
     project.until_phase("three", Phase.RUNNING, Phase.SUCCEEDED)
     figure("API server killed, back after; next job runs after that", f"{up - began:.1f} s; {_since(up)}")
     assert _check_end(stack, project, "one", "two", "three") == []
