@@ -109,12 +109,12 @@ def chart_roles(run: str) -> list[dict[str, object]]:
 
 
 @pytest.fixture
-def field(the_bed: Bed, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Field]:
+def field(the_bed: Bed, tmp_path: Path) -> Iterator[Field]:
     cluster, run = the_bed.cluster, f"matrix-{uuid.uuid4().hex[:6]}"
     try:
         roles = chart_roles(run)
     except Unavailable as error:
-        skip_loudly(request, str(error))
+        skip_loudly(str(error))
     made = Field(cluster, tmp_path, run, f"{run}-a", f"{run}-b")
     accounts = {caller: f"{caller.replace(' ', '-')}" for caller in ALLOWED}
     things: list[object] = [

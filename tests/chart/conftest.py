@@ -18,21 +18,21 @@ _PREPARED: set[Path] = set()
 
 
 @pytest.fixture(autouse=True)
-def _with_helm(request: pytest.FixtureRequest) -> None:
+def _with_helm() -> None:
     try:
         build.program("helm")
     except Unavailable as error:
-        skip_loudly(request, str(error))
+        skip_loudly(str(error))
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest, control_plane: Cluster) -> Cluster:
+def server(control_plane: Cluster) -> Cluster:
     """The run's throw-away cluster, Prometheus' definitions installed and established."""
     if control_plane.kubeconfig not in _PREPARED:
         try:
             folder = downloads.folder("prometheus-crds")
         except Unavailable as error:
-            skip_loudly(request, str(error))
+            skip_loudly(str(error))
         files = [f"--filename={folder / f'monitoring.coreos.com_{name}.yaml'}" for name in WANTED]
         control_plane.kubectl("apply", "--server-side", *files)
         control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", *files)

@@ -53,11 +53,11 @@ def taken(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> source.So
 
 
 @pytest.fixture
-def helm(request: pytest.FixtureRequest) -> None:
+def helm() -> None:
     try:
         build.program("helm")
     except Unavailable as error:
-        skip_loudly(request, str(error))
+        skip_loudly(str(error))
 
 
 @pytest.fixture

@@ -26,11 +26,11 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_builds_once_and_then_only_looks(empty_cache: Path, request: pytest.FixtureRequest) -> None:
+def test_builds_once_and_then_only_looks(empty_cache: Path) -> None:
     try:
         paths = build.build("control-plane", timeout_s=500)
     except Unavailable as error:
-        skip_loudly(request, str(error))
+        skip_loudly(str(error))
     started = time.monotonic()
     assert build.build("control-plane") == paths
     assert time.monotonic() - started < 0.1

@@ -8,6 +8,7 @@ be had, tests that want one are skipped and the run's last lines say so loudly; 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -19,22 +20,18 @@ from testbed.control_plane import ControlPlane
 from testbed.errors import Unavailable
 from testbed.nodes import NodeBed
 
-_WITHOUT = pytest.StashKey[dict[str, list[str]]]()
+_SKIPPED = "no test bed: "
 
 
 def in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
-def skip_loudly(request: pytest.FixtureRequest, reason: str) -> NoReturn:
-    """Skips the test and remembers why for the end of the run. Under CI it fails."""
+def skip_loudly(reason: str) -> NoReturn:
+    """Skips the test, which the end of the run tells once more. Under CI it fails."""
     if in_ci():
         pytest.fail(f"CI never skips the test bed: {reason}", pytrace=False)
-    config = request.config
-    if _WITHOUT not in config.stash:
-        config.stash[_WITHOUT] = {}
-    config.stash[_WITHOUT].setdefault(reason, []).append(request.node.nodeid)
-    pytest.skip(f"no test bed: {reason}")
+    pytest.skip(f"{_SKIPPED}{reason}")
 
 
 @pytest.fixture(scope="session")
@@ -52,20 +49,20 @@ def _shared_cluster() -> Iterator[Cluster | Unavailable]:
 
 
 @pytest.fixture
-def control_plane(request: pytest.FixtureRequest, _shared_cluster: Cluster | Unavailable) -> Cluster:
+def control_plane(_shared_cluster: Cluster | Unavailable) -> Cluster:
     """A real API server with controllers and scheduler, shared by the run: tests use namespaces of their own."""
     if isinstance(_shared_cluster, Unavailable):
-        skip_loudly(request, str(_shared_cluster))
+        skip_loudly(str(_shared_cluster))
     return _shared_cluster
 
 
 @pytest.fixture
-def own_control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+def own_control_plane() -> Iterator[ControlPlane]:
     """A control plane of this test only, whose parts it may break."""
     try:
         plane = ControlPlane()
     except Unavailable as error:
-        skip_loudly(request, str(error))
+        skip_loudly(str(error))
     with plane:
         yield plane
 
@@ -85,12 +82,12 @@ def node_bed() -> Iterator[NodeBed]:
 
 
 @pytest.fixture
-def monitoring(request: pytest.FixtureRequest) -> None:
+def monitoring() -> None:
     """That `testbed.monitoring` can start what it starts; tests make servers of their own."""
     try:
         built("monitoring")
     except Unavailable as error:
-        skip_loudly(request, str(error))
+        skip_loudly(str(error))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -100,10 +97,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("e2e")]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for reason, tests in config.stash.get(_WITHOUT, {}).items():
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """From the reports alone: so it is right too where other processes ran the tests (pytest-xdist)."""
+    whys = Counter(_why_skipped(report) for report in terminalreporter.stats.get("skipped", ()))
+    for why, tests in whys.items():
+        if not why.startswith(_SKIPPED):
+            continue
         terminalreporter.section("NOT TESTED", sep="=", red=True, bold=True)
-        some = (
-            "1 test skipped, nothing of it is" if len(tests) == 1 else f"{len(tests)} tests skipped, nothing of them is"
-        )
-        terminalreporter.write_line(f"{some} proved here: {reason}")
+        some = "1 test skipped, nothing of it is" if tests == 1 else f"{tests} tests skipped, nothing of them is"
+        terminalreporter.write_line(f"{some} proved here: {why.removeprefix(_SKIPPED)}")
+
+
+def _why_skipped(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """In the words given to pytest.skip."""
+    return report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""

@@ -115,12 +115,12 @@ def stamping(served: str) -> bool:
 
 
 @pytest.fixture(scope="session")
-def admitting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admitting]:
+def admitting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admitting]:
     try:
         plane = ControlPlane(scheduler=False)
         build.program("helm")
     except Unavailable as error:
-        skip_loudly(request, str(error))
+        skip_loudly(str(error))
     with plane:
         bed = Bed.make(plane)
         plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(SETUP))
