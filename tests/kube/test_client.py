@@ -74,7 +74,7 @@ async def client(server, tmp_path):
         (refuses(500, "InternalError", "boom"), Unavailable, "boom"),
         (says("not a status", status=502), Unavailable, "get TrainingJob p/a"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", value),
 )
 async def test_answers_become_the_ports_errors(server, client, answer, what, says_):
     server.answer(answer)
