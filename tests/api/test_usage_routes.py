@@ -16,7 +16,10 @@ from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WOR
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker_api.app import create_app
 from stoker_api.models import JobUsageShown, UsageAnswer
+from stoker_api.usage.amounts import Amounts
+from stoker_api.usage.history import Sum
 from stoker_api.usage.intake import facts_of
+from stoker_api.usage.shown import row
 
 from .receipts import body, receipt
 
@@ -235,6 +238,12 @@ async def test_gpu_events_are_events_of_the_jobs_once(world):
     assert found["GpuXid"]["message"] == "GPU 3 of node node-a (GPU-0) reports XID 79: fallen off the bus"
     assert found["GpuXid"]["type"] == "Warning"
     assert (await post(world, "gpu-events", {"node": "node-a", "events": [{**event, "kind": "x"}]})).status_code == 422
+
+
+def test_a_short_job_keeps_its_joules():
+    amounts = Amounts(allocated_s=7.5, energy_j=1049.986, energy_of_s=7.5)
+    shown = row(Sum({}, simulated=False, jobs=1, amounts=amounts, cost=None, unpriced_s=0.0))
+    assert shown.energy_kwh is not None and shown.energy_kwh * 3.6e6 == pytest.approx(1049.986, abs=0.01)
 
 
 async def two_jobs(world: Any) -> tuple[Any, Any]:

@@ -32,7 +32,8 @@ def row(one: Sum) -> UsageRow:
             "tensor_active_hours": hours(a.tensor_active_s) if a.tensor_active_of_s else None,
             "idle_hours": {name: hours(value) for name, value in a.idle_s.items()},
             "unobserved_hours": hours(a.unobserved_s),
-            "energy_kwh": round(a.energy_j / _JOULES_PER_KWH, 6) if a.energy_of_s else None,
+            # To millijoules: a short job has a kilojoule.
+            "energy_kwh": round(a.energy_j / _JOULES_PER_KWH, 9) if a.energy_of_s else None,
             "cost": None if one.cost is None else round(one.cost, 4),
             "unpriced_hours": hours(one.unpriced_s),
             "efficiency": None if a.sm_ratio is None else round(a.sm_ratio, 4),
