@@ -137,7 +137,8 @@ async def test_nodes_with_usage(world):
 
 
 async def test_metrics_know_routes_and_queues_not_jobs(world):
-    await world.job("secret-name")
+    job = await world.job("secret-name")
+    await world.deps.jobs.at_least(job.metadata.resource_version, timeout_s=5)
     await world.call("GET", "/v1/projects/alpha/jobs/secret-name")
     await world.client.get("/nowhere/secret-name")
     text = (await world.call("GET", "/metrics")).text

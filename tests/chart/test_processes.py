@@ -47,7 +47,7 @@ def test_the_operator_understands(values: dict[str, Any], tmp_path: Any) -> None
 
 @every_installation
 def test_the_api_understands(values: dict[str, Any]) -> None:
-    context = api_command.make_context("api", container(values, "api")["args"])
+    context = api_command.make_context("api", [*container(values, "api")["args"]])
     full = values.get("fullnameOverride", "stoker")
     domain = values.get("clusterDomain", "cluster.local")
     short, long = f"{full}-api", f"{full}-api.stoker-system.svc"
