@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 >/dev/null 2>&1 && python3.11 -c '' 2>/d
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Tests wait more than they compute. By file, for many tests share what their file's fixtures start.
+export AT_ONCE := -n auto --maxprocesses 4 --dist loadfile
 
 # Without cached bytecode every start compiles hundreds of modules: `stoker up` takes twice as long to be ready.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,7 +24,7 @@ demo: setup ## train real models on this machine through the whole chain, and sh
 
 test: lint setup ## every test, then those that need no torch on one newer Python
 	@$(TESTBED) build control-plane helm monitoring --or-skip
-	@$(PYTEST)
+	@$(PYTEST) $(AT_ONCE)
 	@VENV="$(VENV)" bash tools/test_newer.sh
 
 quick: setup ## the tests that take no longer than ten seconds each

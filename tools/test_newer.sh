@@ -16,5 +16,5 @@ if [ -z "$newer" ]; then
 fi
 echo "== the tests without torch on $("$newer" -V)"
 PYTHON=$newer VENV=.venv-newer EXTRAS=cluster,dev bash tools/setup.sh
-# Tests wait more than they compute: some at once take half the time. By file, for many share what a file's fixtures start.
-.venv-newer/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not torch and not slow" -p no:cacheprovider
+# shellcheck disable=SC2086 # options of pytest-xdist
+.venv-newer/bin/python -m pytest -q ${AT_ONCE:-} -m "not torch and not slow" -p no:cacheprovider

@@ -104,12 +104,12 @@ def _queued(truth: Truth) -> Figures:
     return one(gauge(truth.counts(lambda job: job.status.phase is Phase.QUEUED), moments=truth.changes()))
 
 
-def waited(truth: Truth, share: float, *queues: str) -> Figure:
-    """In the histogram's buckets; a wait near a bound may lie in the next one, one at the run's begin be no rise."""
+def waited(truth: Truth, share: float) -> Figure:
+    """In the histogram's buckets; a wait near a bound may lie in the next one, two at the run's begin be no rise."""
     bounds = sorted(float(one) for one in truth.pages["api"].values("stoker_queue_wait_seconds_bucket", "le") if one)
-    waits = sorted(truth.waits(*queues))
-    low = quantile(share, [max(0.0, wait - 0.15) for wait in waits[:-1]], bounds)
-    high = quantile(share, [wait + 0.15 for wait in waits[1:]], bounds)
+    waits = sorted(truth.waits())
+    low = quantile(share, [max(0.0, wait - 0.15) for wait in waits[:-2]], bounds)
+    high = quantile(share, [wait + 0.15 for wait in waits[2:]], bounds)
     return between(0.97 * low, quantile(share, waits, bounds), 1.03 * high)
 
 

@@ -102,9 +102,10 @@ def _command(script: str, gpus: int = 1, **spec: Any) -> dict[str, Any]:
 
 def jobs(length_s: float) -> list[Job]:
     """Of a run of so many seconds."""
+    epochs = int(25 * length_s)  # more than any machine does in that time
     trains = {
         "workers": 2, "gpusPerWorker": 1, "cpu": "1", "memory": "1Gi", "checkpoint": {"every": "15s"},
-        "trainer": {"recipe": "image-classification", "config": {"data": "mnist5k", "epochs": 500}},
+        "trainer": {"recipe": "image-classification", "config": {"data": "mnist5k", "epochs": epochs}},
     }  # fmt: skip
     retry = {"rules": [{"categories": ["UserError"], "limit": 2, "backoff": "5s"}]}
     once = {"rules": [{"categories": ["Stalled"], "limit": 1, "backoff": "1s"}]}
