@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from stoker.kube.client import MERGE_PATCH, Call, KubeClient
+from stoker.kube.client import Call, KubeClient
 from stoker.kube.store import KubeStore
 from stoker.spec.meta import Key, Kind
 from stoker.store.clock import SystemClock
@@ -55,18 +55,6 @@ class ProjectStore(KubeStore):
                 await self.client.request(Call("create", kind, name), "POST", path, body=body)
         self._made.add(name)
 
-    async def remove_jobs(self) -> None:
-        """Those of the namespaces made here, whatever finalizers hold them: other suites share the cluster."""
-        freed = b'{"metadata": {"finalizers": null}}'
-        call = Call("remove", "TrainingJob")
-        for namespace in self._made:
-            path = f"/apis/stoker.dev/v1alpha1/namespaces/{namespace}/trainingjobs"
-            for job in json.loads(await self.client.request(call, "GET", path))["items"]:
-                one = f"{path}/{job['metadata']['name']}"
-                with contextlib.suppress(NotFound):
-                    await self.client.request(call, "PATCH", one, body=freed, content_type=MERGE_PATCH)
-                    await self.client.request(call, "DELETE", one)
-
     async def bind(self, key: Key, node: str) -> None:
         """What the cluster's scheduler does: from here on a deletion has a grace."""
         body = {
@@ -85,10 +73,7 @@ async def project_store(cluster: Cluster, **how: Any) -> AsyncIterator[ProjectSt
     async with KubeClient.from_config(kubeconfig=cluster.kubeconfig, clock=clock) as client:
         store = ProjectStore(client, clock, **how)
         store.client, store._made = client, set()
-        try:
-            yield store
-        finally:
-            await store.remove_jobs()
+        yield store
 
 
 async def collector_ready(store: ProjectStore) -> None:
