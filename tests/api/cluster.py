@@ -22,11 +22,13 @@ from stoker.kube.client import MERGE_PATCH, Call, KubeClient
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
 from stoker.spec.job import JOBS
+from stoker.spec.meta import Key
 from stoker.spec.others import OTHER_PODS
 from stoker.spec.queue import QUEUES
 from stoker.spec.runtime import RUNTIMES
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
+from stoker.store.port import NotFound
 from stoker_api.cluster_identity import ClusterIdentity
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, make_deps
@@ -204,9 +206,10 @@ class Hands:
         await self.send("POST", f"{path}/rolebindings", binding)
 
     async def wipe(self) -> None:
-        """Nothing of ours is left but namespaces, accounts and the node."""
-        objects = [(kind, obj.key) for kind in (JOBS, QUEUES, RUNTIMES) for obj in (await self.store.list(kind)).items]
-        await asyncio.gather(*(self.store.delete(kind, key) for kind, key in objects))
+        """Nothing of ours is left but namespaces, accounts and the node; no job of other suites, whatever holds it."""
+        objects = [(kind, obj.key) for kind in (QUEUES, RUNTIMES) for obj in (await self.store.list(kind)).items]
+        jobs = [job.key for job in (await self.store.list(JOBS)).items]
+        await asyncio.gather(*map(self._remove, jobs), *(self.store.delete(kind, key) for kind, key in objects))
         now = {"gracePeriodSeconds": 0}
         paths = [f"/api/v1/namespaces/{name}/{what}" for name in ("alpha", "beta") for what in ("pods", "events")]
         granted = [
@@ -214,6 +217,12 @@ class Hands:
             for what in ("roles", "rolebindings")
         ]
         await asyncio.gather(*(self.send("DELETE", path, now) for path in (*paths, *granted)))
+
+    async def _remove(self, job: Key) -> None:
+        path = f"/apis/{STOKER}/v1alpha1/namespaces/{job.namespace}/trainingjobs/{job.name}"
+        with contextlib.suppress(NotFound):
+            await self.send("PATCH", path, {"metadata": {"finalizers": None}}, MERGE_PATCH)
+            await self.send("DELETE", path)
 
 
 @contextlib.asynccontextmanager
@@ -229,6 +238,7 @@ async def cluster_parts(
         contextlib.AsyncExitStack() as stack,
     ):
         hands, store = Hands(admin, KubeStore(admin, clock)), KubeStore(client, clock)
+        await hands.wipe()
         await hands.node(bed)
         deps = make_deps(
             store,
