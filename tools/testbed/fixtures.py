@@ -37,6 +37,8 @@ def skip_loudly(reason: str) -> NoReturn:
 @pytest.fixture(scope="session")
 def _shared_cluster() -> Iterator[Cluster | Unavailable]:
     if cluster := existing():
+        if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+            pytest.fail("one cluster can't serve several test processes: run `make test AT_ONCE=`", pytrace=False)
         yield cluster
         return
     try:
