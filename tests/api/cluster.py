@@ -206,10 +206,10 @@ class Hands:
         await self.send("POST", f"{path}/rolebindings", binding)
 
     async def wipe(self) -> None:
-        """Nothing of ours is left but namespaces, accounts and the node; no job of other suites, whatever holds it."""
+        """Nothing of ours is left but namespaces, accounts and the node."""
         objects = [(kind, obj.key) for kind in (QUEUES, RUNTIMES) for obj in (await self.store.list(kind)).items]
-        jobs = [job.key for job in (await self.store.list(JOBS)).items]
-        await asyncio.gather(*map(self._remove, jobs), *(self.store.delete(kind, key) for kind, key in objects))
+        await self.remove_jobs()
+        await asyncio.gather(*(self.store.delete(kind, key) for kind, key in objects))
         now = {"gracePeriodSeconds": 0}
         paths = [f"/api/v1/namespaces/{name}/{what}" for name in ("alpha", "beta") for what in ("pods", "events")]
         granted = [
@@ -217,6 +217,10 @@ class Hands:
             for what in ("roles", "rolebindings")
         ]
         await asyncio.gather(*(self.send("DELETE", path, now) for path in (*paths, *granted)))
+
+    async def remove_jobs(self) -> None:
+        """Those of other suites too, whatever holds them."""
+        await asyncio.gather(*(self._remove(job.key) for job in (await self.store.list(JOBS)).items))
 
     async def _remove(self, job: Key) -> None:
         path = f"/apis/{STOKER}/v1alpha1/namespaces/{job.namespace}/trainingjobs/{job.name}"
@@ -238,7 +242,7 @@ async def cluster_parts(
         contextlib.AsyncExitStack() as stack,
     ):
         hands, store = Hands(admin, KubeStore(admin, clock)), KubeStore(client, clock)
-        await hands.wipe()
+        await hands.remove_jobs()
         await hands.node(bed)
         deps = make_deps(
             store,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 
@@ -87,18 +88,31 @@ time.sleep(600)"""
     assert not [name for name in os.listdir(worker.folder) if name.startswith("core")]
 
 
-def test_every_process_below_is_in_it(worker, order):
+SAID = re.compile(
+    r'|Fatal Python error: Aborted|Current thread 0x.* \(most recent call first\):|  File ".*", line \d+ in \S+'
+)
+
+
+def test_every_process_below_is_in_it_line_by_line(worker, order):
+    """They print into one pipe, piece by piece."""
     script = """
 import subprocess
+def waits_here(depth): waits_here(depth - 1) if depth else time.sleep(600)
+if len(sys.argv) > 1:
+    print('up', flush=True)
+    waits_here(50)
+program = [sys.executable, '-c', os.environ['SCRIPT'], 'child']
+below = [subprocess.Popen(program, stdout=subprocess.PIPE) for _ in range(4)]
+for one in below: one.stdout.readline()
 tell(step=1)
-def child_waits_here(): time.sleep(600)
-if len(sys.argv) > 1: child_waits_here()
-subprocess.run([sys.executable, '-c', os.environ['SCRIPT'], 'child'])
+below[0].wait()
 """
     order(script, env={"SCRIPT": PROGRESS + script})
     assert worker.finish().stalled
-    saved = stacks(worker)
-    assert "rank 0, pid" in saved and "below, pid" in saved and "in child_waits_here" in saved
+    seen, _, printed = stacks(worker).partition("printed by rank 0:\n")
+    assert "rank 0, pid" in seen and seen.count("below, pid") == 4
+    assert printed.count(" in waits_here\n") == 4 * 51 and printed.count(" in wait\n") == 1
+    assert not [line for line in printed.splitlines() if not SAID.fullmatch(line)]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,11 @@ def catches(pid: int, signum: int) -> bool:
     return False
 
 
+def lives(pid: int) -> bool:
+    """Whether the process has not ended; one that was not waited for yet has."""
+    return _stat(pid, pid)[1] not in ("", "Z", "X")
+
+
 def _of_process(pid: int, what: str) -> list[str]:
     try:
         threads = sorted(int(name) for name in os.listdir("/proc/%d/task" % pid))

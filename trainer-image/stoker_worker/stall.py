@@ -20,7 +20,7 @@ import time
 
 from .family import Member, send, send_group
 from .folder import STACKS_FILE, Launch
-from .stacks import catches, standing
+from .stacks import catches, lives, standing
 
 MYPY = False
 if MYPY:
@@ -36,6 +36,8 @@ GANG_S = 15.0
 """From the stall until a gang's ranks are ended: for all workers to hear of it (they ask every 5 s) and to save."""
 LAST_WORDS_S = 1.0
 """From SIGABRT until the rest gets SIGTERM."""
+TURN_S, TURNS_S = 0.25, 1.0
+"""What a process gets for its last words before the next one's turn comes, and all of them together."""
 FILE_BYTES = 1 << 20
 LOG_LINES = 400
 _TELLINGS = 2
@@ -114,9 +116,7 @@ class Stall:
         self._told += 1
         self._next_at = now + LAST_WORDS_S
         speak = [member.pid for member in family if catches(member.pid, _signal.SIGABRT)] if self._told == 1 else []
-        for pid in speak:
-            _no_core(pid)
-            send(pid, _signal.SIGABRT)
+        _let_speak(speak, set(live))
         if not speak:
             self._told = _TELLINGS
             for pid in live:
@@ -147,6 +147,21 @@ class Stall:
                 os.close(fd)
         except OSError as error:
             self._log.say("the stacks can't be written to %s: %s" % (self._path, error.strerror))
+
+
+def _let_speak(pids: list[int], ranks: set[int]) -> None:
+    """SIGABRT. To all ranks at once, for each has a pipe of its own; then to those below them one after the other: they
+    write into their rank's, a few bytes at a time, so that at once no line of either would be whole.
+    """
+    until = time.monotonic() + TURNS_S
+    turns = [[pid for pid in pids if pid in ranks], *([pid] for pid in pids if pid not in ranks)]
+    for turn in turns:
+        for pid in turn:
+            _no_core(pid)
+            send(pid, _signal.SIGABRT)
+        turn_until = min(until, time.monotonic() + TURN_S)
+        while any(lives(pid) for pid in turn) and time.monotonic() < turn_until:
+            time.sleep(0.002)
 
 
 def _no_core(pid: int) -> None:
