@@ -175,12 +175,14 @@ def test_every_gpu_is_its_holders(
     figure("joules of a worker's GPU against the scenario's integral", f"{100 * max(off):.2f} % off at most")
 
 
-def test_usage_outlives_the_job(project: Project) -> None:
+def test_usage_outlives_the_job(project: Project, exporters: dict[str, Exporter]) -> None:
     job = Holder(project, "gone")
     [device] = job.devices()
+    node = device.split("-")[1]
+    until(lambda: exporters[node].shares(uuid=device, job_uid=job.uid), "it is seen")
     job.release()
     had = job.final().usage
-    watts = watts_of(project.stack.bed.nodes[device.split("-")[1]], int(device.split("-")[2]))
+    watts = watts_of(project.stack.bed.nodes[node], int(device.split("-")[2]))
     assert had.energy_joules == pytest.approx(watts * had.gpu_seconds, rel=0.005)
     project.client.delete("gone")
     until(lambda: not list(project.client.list()), "the job is gone")
@@ -202,8 +204,9 @@ def test_an_exporter_is_killed_and_then_replaced(
     exporter = exporters["n1"]
     until(lambda: exporter.shares(uuid=device, job_uid=job.uid), "it is seen")
     os.kill(int(exporter.processes()[0]["Pid"]), signal.SIGKILL)
-    until(lambda: _unobserved_s(exporter, job.uid) > 0, "what nobody saw is told")
-    unseen_s = _unobserved_s(exporter, job.uid)
+    watched_s = until(lambda: (told := _seconds(exporter, job.uid))[1] and told[0], "what nobody saw is told")
+    until(lambda: _seconds(exporter, job.uid)[0] > watched_s, "it is seen again")
+    unseen_s = _seconds(exporter, job.uid)[1]
 
     old = pod_of(stack, "n1")["metadata"]["name"]
     stack.bed.kubectl("delete", "pod", "-n", WATCH, old, "--timeout=60s", timeout_s=70)
@@ -313,10 +316,13 @@ def _begin_at(usage: JobUsage) -> float:
     return usage.at.timestamp() - usage.gpu_seconds
 
 
-def _unobserved_s(exporter: Exporter, job_uid: str) -> float:
+def _seconds(exporter: Exporter, job_uid: str) -> tuple[float, float]:
+    """Of the job's GPUs: observed, unobserved; nothing where nobody answers."""
     with contextlib.suppress(OSError):
-        return exporter.page().total("stoker_job_gpu_unobserved_seconds_total", job_uid=job_uid)
-    return 0.0
+        page = exporter.page()
+        unobserved_s = page.total("stoker_job_gpu_unobserved_seconds_total", job_uid=job_uid)
+        return page.total("stoker_job_gpu_allocated_seconds_total", job_uid=job_uid) - unobserved_s, unobserved_s
+    return 0.0, 0.0
 
 
 def _answers(exporter: Exporter) -> bool:
