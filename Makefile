@@ -28,7 +28,7 @@ test: lint setup ## every test, then those that need no torch on one newer Pytho
 	@VENV="$(VENV)" bash tools/test_newer.sh
 
 quick: setup ## the tests that take no longer than ten seconds each
-	@$(PYTEST) -m "not slow"
+	@$(PYTEST) $(AT_ONCE) -m "not slow"
 
 lint: setup ## style, types, and the arrows between the rooms
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

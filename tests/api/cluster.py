@@ -21,8 +21,7 @@ from chart import rights
 from stoker.kube.client import MERGE_PATCH, Call, KubeClient
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
-from stoker.spec.job import JOBS
-from stoker.spec.meta import Key
+from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.others import OTHER_PODS
 from stoker.spec.queue import QUEUES
 from stoker.spec.runtime import RUNTIMES
@@ -220,13 +219,14 @@ class Hands:
 
     async def remove_jobs(self) -> None:
         """Those of other suites too, whatever holds them."""
-        await asyncio.gather(*(self._remove(job.key) for job in (await self.store.list(JOBS)).items))
+        await asyncio.gather(*(self._remove(job) for job in (await self.store.list(JOBS)).items))
 
-    async def _remove(self, job: Key) -> None:
-        path = f"/apis/{STOKER}/v1alpha1/namespaces/{job.namespace}/trainingjobs/{job.name}"
+    async def _remove(self, job: TrainingJob) -> None:
+        path = f"/apis/{STOKER}/v1alpha1/namespaces/{job.metadata.namespace}/trainingjobs/{job.metadata.name}"
         with contextlib.suppress(NotFound):
-            await self.send("PATCH", path, {"metadata": {"finalizers": None}}, MERGE_PATCH)
-            await self.send("DELETE", path)
+            if job.metadata.finalizers:
+                await self.send("PATCH", path, {"metadata": {"finalizers": None}}, MERGE_PATCH)
+            await self.store.delete(JOBS, job.key)
 
 
 @contextlib.asynccontextmanager

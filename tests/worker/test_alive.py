@@ -112,11 +112,10 @@ def test_output_after_a_silence_is_not_held_up_by_the_asking(pod_worker, log_api
     go = pod_worker.folder / "go"
     script = (
         "import os, sys, time\nprint('first', flush=True)\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.05)\n"
-        "print('second', flush=True)\ntime.sleep(60)"
+        "time.sleep(1)\nprint('second', flush=True)\ntime.sleep(60)"
     )
     pod_worker.python(script, go, api=log_api)
     wait_until(lambda: log_api.asked, what="the question")
-    time.sleep(1)  # until the supervisor has nothing left to do but to ask again
     go.touch()
     wait_until(lambda: log_api.log.endswith(b"second\n"), what="the second line at the api")
     os.kill(pod_worker.process.pid, signal.SIGTERM)

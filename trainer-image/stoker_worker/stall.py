@@ -110,13 +110,13 @@ class Stall:
             "message": why,
         }
 
-    def end(self, now: float, family: list[Member], live: Iterable[int], outputs: list[RankOutput]) -> None:
+    def end(self, family: list[Member], live: Iterable[int], outputs: list[RankOutput]) -> None:
         """Tell the ranks to end: at first only those that then say where they stand, later all of them."""
         self.collect(outputs)
         self._told += 1
-        self._next_at = now + LAST_WORDS_S
         speak = [member.pid for member in family if catches(member.pid, _signal.SIGABRT)] if self._told == 1 else []
         _let_speak(speak, set(live))
+        self._next_at = time.monotonic() + LAST_WORDS_S
         if not speak:
             self._told = _TELLINGS
             for pid in live:
@@ -150,8 +150,8 @@ class Stall:
 
 
 def _let_speak(pids: list[int], ranks: set[int]) -> None:
-    """SIGABRT. To all ranks at once, for each has a pipe of its own; then to those below them one after the other: they
-    write into their rank's, a few bytes at a time, so that at once no line of either would be whole.
+    """SIGABRT, in `TURNS_S` at most. To all ranks at once, for each has a pipe of its own; then to those below, one
+    after the other: they write into their rank's, a few bytes at a time, so that at once no line would be whole.
     """
     until = time.monotonic() + TURNS_S
     turns = [[pid for pid in pids if pid in ranks], *([pid] for pid in pids if pid not in ranks)]

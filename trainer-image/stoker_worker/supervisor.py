@@ -243,7 +243,7 @@ class Supervisor:
             self._outward.tell(stalled=report)
 
     def _end_stalled(self, stall: Stall, now: float) -> None:
-        stall.end(now, descendants(self._session_pids()), self._live, self._outputs)
+        stall.end(descendants(self._session_pids()), self._live, self._outputs)
         if self._kill_at is None:
             self._kill_at = now + self._launch.grace_s
 

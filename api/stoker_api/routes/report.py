@@ -24,7 +24,7 @@ from stoker_api.problems import TRACE_ID, Code, Problem
 from stoker_api.services import Services, services
 from stoker_api.worker_logs.source import WorkerLogSource
 from stoker_api.worker_logs.storage import LogGone, LogsFull
-from stoker_api.worker_logs.stored import Gap
+from stoker_api.worker_logs.stored import Gap, LogOwner
 
 from .common import QueryModel
 
@@ -77,8 +77,7 @@ async def report_alive(request: Request) -> Response:
         outcome = "stop" if why else "wanted"
     finally:
         found.metrics.alive_posts.labels(outcome).inc()
-    stalled = None if why else _stall(found, said.job_uid, said.attempt, said.worker)
-    return _answer(AliveWord(stop=bool(why), why=why, sessions=_waiting(found, said.pod_uid, why), stalled=stalled))
+    return _answer(AliveWord(**_word(found, said.pod_uid, said, why)))
 
 
 @router.post(
@@ -115,9 +114,7 @@ async def report_log(request: Request, query: Annotated[LogQuery, Query()]) -> R
         found.metrics.log_bytes.inc(len(data))
         deps = found.deps
         why = unwanted(deps.pods.by_uid(pod_uid), deps.jobs.by_uid(owner.job_uid), owner.attempt)
-        waiting = _waiting(found, pod_uid, why)
-        stalled = None if why else _stall(found, owner.job_uid, owner.attempt, owner.worker)
-        return _answer(LogHeld(offset=held, stop=bool(why), why=why, sessions=waiting, stalled=stalled))
+        return _answer(LogHeld(offset=held, **_word(found, pod_uid, owner, why)))
     finally:
         posts.labels(outcome).inc()
 
@@ -140,9 +137,12 @@ async def _octets(request: Request) -> bytes:
     return await request.body()
 
 
-def _waiting(found: Services, pod_uid: str, why_stop: str) -> tuple[str, ...]:
-    """The sessions that the worker is to come for."""
-    return () if why_stop else tuple(found.sessions.waiting(pod_uid))
+def _word(found: Services, pod_uid: str, who: WorkerReport | LogOwner, why_stop: str) -> dict[str, Any]:
+    """What every answer to a worker holds; one that is to stop is told nothing besides."""
+    if why_stop:
+        return {"stop": True, "why": why_stop}
+    stalled = _stall(found, who.job_uid, who.attempt, who.worker)
+    return {"stop": False, "why": "", "sessions": tuple(found.sessions.waiting(pod_uid)), "stalled": stalled}
 
 
 def _stall(found: Services, job_uid: str, attempt: int, worker: int) -> StallWord | None:
