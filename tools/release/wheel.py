@@ -1,14 +1,16 @@
-"""The wheel and the sdist of a source, and what must be in them. Needs uv (its isolated build fetches hatchling)."""
+"""The wheel and the sdist of a source, and what must be in them. Built by the uv of the `dev` extra, with hatchling."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
+import sys
 import tarfile
 import zipfile
 from email.parser import BytesHeaderParser
 from pathlib import Path
+
+from uv import find_uv_bin
 
 from release.errors import Refused
 from release.source import Source
@@ -25,10 +27,9 @@ def build(source: Source, folder: Path) -> list[Path]:
     Invariant: the same source gives the same bytes.
     Raises: Refused where it can't be built or lacks a file.
     """
-    if not shutil.which("uv"):
-        raise Refused("the wheel is built by uv, which is not on PATH: `pip install uv`")
+    options = ["--quiet", "--python", sys.executable, "--build-constraints", str(CONSTRAINTS)]
     done = subprocess.run(
-        ["uv", "build", "--quiet", "--build-constraints", str(CONSTRAINTS), "--out-dir", str(folder), str(source.root)],
+        [find_uv_bin(), "build", *options, "--out-dir", str(folder), str(source.root)],
         capture_output=True,
         text=True,
         timeout=_BUILD_S,
