@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -71,6 +72,24 @@ def test_told_to_end_many_times_at_any_moment_it_ends(options):
                 if exporter.process.poll() is None:
                     exporter.process.send_signal(signal.SIGTERM)
             assert exporter.end() == 0
+
+
+def test_connections_that_four_pods_hold_keep_no_probe_out(options):
+    """They sent one request each and stay silent; without a token they are /healthz's and /metrics' alike."""
+    with Exporter("--simulated-gpus", "1", *options, env={}) as exporter, ExitStack() as held:
+        for number in range(64):
+            source = (f"127.0.0.{2 + number % 4}", 0)
+            one = held.enter_context(socket.create_connection(("127.0.0.1", exporter.port), 20, source))
+            one.sendall(b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n" % (b"metrics" if number % 2 else b"healthz"))
+            assert one.recv(12) == b"HTTP/1.1 200"
+        silent = [
+            held.enter_context(socket.create_connection(("127.0.0.1", exporter.port), 20, (f"127.0.0.{n}", 0)))
+            for n in (2, 3, 4, 5) * 16
+        ]
+        assert len(silent) == 64
+        for _ in range(20):
+            assert exporter.get("/healthz") == exporter.get("/readyz") == "ok\n"
+        assert "stoker_exporter_build_info" in exporter.get("/metrics")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import threading
 import time
+from contextlib import ExitStack, closing
 from dataclasses import replace as replace_dataclass
 
 import pytest
@@ -322,33 +323,59 @@ def test_a_drip_of_bytes_has_a_deadline(serve):
     assert closed
 
 
-def test_connections_have_a_bound(serve):
-    port = serve(max_connections=2, request_s=5)
-    first, second = (socket.create_connection(("127.0.0.1", port)) for _ in range(2))
-    with first, second:
-        assert ask_until(port, lambda status: status is None)  # both places are taken: closed at once
-    assert ask_until(port, lambda status: status == 200)  # they left
+class Kept(http.client.HTTPConnection):
+    """A connection that has had an answer and stays open."""
+
+    def __init__(self, port, source="127.0.0.1"):
+        super().__init__("127.0.0.1", port, timeout=20, source_address=(source, 0))
+        assert self.scrape() == 200
+
+    def scrape(self):
+        self.request("GET", "/metrics")
+        answer = self.getresponse()
+        answer.read()
+        return answer.status
+
+    def is_cut(self):
+        """Waits for it."""
+        return self.sock.recv(1) == b""
 
 
-def test_one_client_leaves_room_for_the_others(serve):
-    port = serve(max_of_one_address=2, request_s=5)
-    held = [socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)) for _ in range(3)]
-    with held[0], held[1], held[2]:
-        held[2].settimeout(20)
-        assert held[2].recv(1) == b"", "one too many of this address: closed at once"
-        assert ask(port)[0] == 200
+def test_at_the_bound_the_longest_idle_connection_goes(serve):
+    port = serve(max_connections=3)
+    with ExitStack() as stack:
+        first, second, third = (stack.enter_context(closing(Kept(port, f"127.0.0.{n}"))) for n in (2, 3, 4))
+        assert first.scrape() == 200
+        stack.enter_context(closing(Kept(port, "127.0.0.5")))
+        assert second.is_cut(), "its last request is the oldest"
+        assert first.scrape() == third.scrape() == 200
 
 
-def ask_until(port, wanted):
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        try:
-            status = ask(port)[0]
-        except (ConnectionError, http.client.HTTPException):
-            status = None
-        if wanted(status):
-            return True
-    return False
+def test_an_address_at_its_bound_displaces_its_own(serve):
+    port = serve(max_connections=4, max_of_one_address=2)
+    with ExitStack() as stack:
+        other, first, second, third = (stack.enter_context(closing(Kept(port, f"127.0.0.{n}"))) for n in (3, 2, 2, 2))
+        assert first.is_cut()
+        for n in (4, 5):
+            stack.enter_context(closing(Kept(port, f"127.0.0.{n}")))
+        assert second.is_cut(), "one of those that hold most, though `other` has been idle for longer"
+        assert other.scrape() == third.scrape() == 200
+
+
+def test_a_handshake_that_never_comes_makes_room_too(serve, tmp_path):
+    cert, key = certificate(tmp_path, "own")
+    port = serve(certificate=Certificate(cert, key), max_connections=1)
+    with socket.create_connection(("127.0.0.1", port)) as silent:
+        assert ask(port, tls=ssl.create_default_context(cafile=cert))[0] == 200
+        assert closed_after(silent) == b""
+
+
+def test_no_connection_is_kept_for_a_probe_and_none_for_long_without_a_token(serve, monkeypatch):
+    monkeypatch.setattr("stoker.exporter.serving.server.OPEN_IDLE_S", 0.1)
+    port = serve()
+    assert ask(port, "/healthz")[1]["Connection"] == ask(port, "/readyz")[1]["Connection"] == "close"
+    with closing(Kept(port)) as idle:
+        assert idle.is_cut()
 
 
 def test_job_labels_of_a_node_are_not_prometheus_own():

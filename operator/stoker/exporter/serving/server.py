@@ -1,7 +1,8 @@
 """HTTP for scrapers and probes: GET and HEAD of /metrics, /healthz, /readyz and /. One thread a connection, bounded.
 
 Nothing a client does or leaves undone holds up the others: whole requests have a deadline and a size, connections a
-bound, TLS handshakes happen on the connection's own thread. A connection is kept only after an answer that was earned.
+bound at which the longest-idle one makes room, TLS handshakes happen on the connection's own thread. A connection is
+kept after an answer that took a token, briefly after any other, and never after a probe's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -25,14 +27,28 @@ if TYPE_CHECKING:
 
 REQUEST_S = 10.0
 """For a request's head, the handshake before it included, and for each write of the answer."""
-IDLE_S = 90.0
-"""A scraper may come back on its connection for so long."""
+IDLE_S, OPEN_IDLE_S = 90.0, 5.0
+"""A client may come back on its connection for so long: one that has sent a token, and one that needed none."""
 MAX_HEAD_BYTES = 16 << 10
 MAX_CONNECTIONS, MAX_OF_ONE_ADDRESS = 64, 16
-"""One client that holds all it can get leaves room for the probes and for Prometheus."""
+"""At either bound a new connection takes the place of the longest-idle one, so probes and Prometheus always get in."""
 _TEXT = "text/plain; charset=utf-8"
 
 log = logging.getLogger("stoker.exporter")
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    sock: socket.socket
+    """With TLS: the wrapped one, from the handshake on."""
+    address: str
+
+    def cut(self) -> None:
+        """Ends it from another thread: what its own thread waits for fails at once."""
+        try:
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)  # TLS' own would change what its thread is using
+        except OSError:
+            pass
 
 
 class Server(ThreadingHTTPServer):
@@ -57,60 +73,79 @@ class Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.page, self.tokens, self.certificate, self.request_s = page, tokens, certificate, request_s
         self._max_connections, self._max_of_one_address = max_connections, max_of_one_address
-        self._connections: Counter[str] = Counter()
-        """By address."""
-        self._counting = threading.Lock()
+        self._connections: dict[_Connection, None] = {}
+        """Longest idle first."""
+        self._served = 0
+        """Those of connections that were cut and have not noticed yet count too."""
+        self._lock = threading.Lock()
         super().__init__(address, _Request)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._let_in(client_address[0]):
+        connection = _Connection(request, client_address[0])
+        if not self._let_in(connection):
             self.shutdown_request(request)
             return
+        thread = threading.Thread(target=self._serve, args=(connection, client_address), daemon=True)
         try:
-            super().process_request(request, client_address)
+            thread.start()
         except RuntimeError:  # no more threads
-            self._let_out(client_address[0])
-            raise
+            self.shutdown_request(request)
+            self._let_out(connection)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._let_out(client_address[0])
-
-    def _let_in(self, address: str) -> bool:
-        with self._counting:
-            full = self._connections.total() >= self._max_connections
-            if full or self._connections[address] >= self._max_of_one_address:
+    def _let_in(self, connection: _Connection) -> bool:
+        with self._lock:
+            held = Counter(one.address for one in self._connections)
+            full_of: str | None = None
+            if held[connection.address] >= self._max_of_one_address:
+                full_of = connection.address
+            elif held.total() >= self._max_connections:
+                full_of = held.most_common(1)[0][0]  # so that many addresses' flood can't push out a single probe
+            if self._served >= 2 * self._max_connections:
                 return False
-            self._connections[address] += 1
+            if full_of is not None:
+                victim = next(one for one in self._connections if one.address == full_of)
+                del self._connections[victim]
+                victim.cut()
+            self._connections[connection] = None
+            self._served += 1
             return True
 
-    def _let_out(self, address: str) -> None:
-        with self._counting:
-            self._connections[address] -= 1
-            if not self._connections[address]:
-                del self._connections[address]
+    def _let_out(self, connection: _Connection) -> None:
+        with self._lock:
+            self._connections.pop(connection, None)
+            self._served -= 1
 
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        request.settimeout(self.request_s)
-        if self.certificate is None:
-            super().finish_request(request, client_address)
-            return
+    def active(self, connection: _Connection) -> None:
+        """It has sent a request or got its answer: the last to be cut."""
+        with self._lock:
+            if self._connections.pop(connection, self) is not self:
+                self._connections[connection] = None
+
+    def _serve(self, connection: _Connection, client_address: Any) -> None:
         try:
-            secure = self.certificate.context().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-        except OSError:
-            return
-        with secure:
-            try:
-                secure.do_handshake()
-            except OSError as error:  # the client's: no TLS, a time-out, another's certificate
-                log.debug("TLS with %s: %s", client_address[0], error)
-                return
-            super().finish_request(secure, client_address)
+            connection.sock.settimeout(self.request_s)
+            if self._secured(connection):
+                _Request(connection, client_address, self)
+        except Exception:  # the connection's edge
+            log.debug("request of %s broke off", connection.address, exc_info=True)
+        finally:
+            self.shutdown_request(connection.sock)
+            self._let_out(connection)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.debug("request of %s broke off", client_address[0], exc_info=True)
+    def _secured(self, connection: _Connection) -> bool:
+        """With TLS the handshake; whether it came to one."""
+        if self.certificate is None:
+            return True
+        try:
+            context = self.certificate.context()
+            with self._lock:  # not while `cut` looks for the socket
+                secure = context.wrap_socket(connection.sock, server_side=True, do_handshake_on_connect=False)
+                connection.sock = secure
+            secure.do_handshake()
+        except OSError as error:  # the client's: no TLS, a time-out, another's certificate
+            log.debug("TLS with %s: %s", connection.address, error)
+            return False
+        return True
 
 
 class _Deadline(io.RawIOBase):
@@ -148,6 +183,10 @@ class _Request(BaseHTTPRequestHandler):
     error_message_format = "%(code)d %(message)s\n"
     error_content_type = _TEXT
 
+    def __init__(self, held: _Connection, client_address: Any, server: Server) -> None:
+        self._held, self._idle_s = held, 0.0
+        super().__init__(held.sock, client_address, server)
+
     def setup(self) -> None:
         super().setup()
         self._deadline = _Deadline(self.connection)
@@ -160,10 +199,15 @@ class _Request(BaseHTTPRequestHandler):
         finally:
             self.connection.settimeout(self.server.request_s)
         if not self.close_connection:
-            self._deadline.begin(IDLE_S)
+            self.server.active(self._held)
+            self._deadline.begin(self._idle_s)
 
     def do_GET(self) -> None:
+        self.server.active(self._held)
         path = self.path.partition("?")[0]
+        if path in _OPEN:
+            self.close_connection = True  # a probe comes on a new one anyhow
+        self._idle_s = OPEN_IDLE_S if self.server.tokens is None else IDLE_S
         answer = _ANSWERS.get(path)
         if self.headers.get("Content-Length", "0") != "0" or self.headers.get("Transfer-Encoding"):
             self._say(HTTPStatus.BAD_REQUEST, "a request here has no body\n")
