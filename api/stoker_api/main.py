@@ -32,7 +32,7 @@ from stoker.spec.job import JOBS
 from stoker.spec.job_parts import IdleAction
 from stoker.spec.others import OTHER_PODS
 from stoker.spec.pod import PODS, Pod
-from stoker.spec.quantity import format_duration, parse_duration
+from stoker.spec.quantity import format_duration, new_duration
 from stoker.spec.runtime import RUNTIMES
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
@@ -96,7 +96,7 @@ def _keep_s(_context: click.Context, _option: click.Parameter, text: str) -> flo
 def _duration_s(_context: click.Context, _option: click.Parameter, text: str) -> float:
     """Units: seconds."""
     try:
-        return parse_duration(text)
+        return new_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

@@ -66,6 +66,7 @@ CASES = [
     Bad("negative workers", 422, "InvalidFields", "/spec/workers", spec(workers=-1), "greater"),
     Bad("no quantity", 422, "InvalidFields", "/spec/memory", spec(memory="lots"), "16Gi"),
     Bad("no duration", 422, "InvalidFields", "/spec/stop/maxDuration", spec(stop={"maxDuration": "soon"}), "1h30m"),
+    Bad("11 years", 422, "InvalidFields", "/spec/onFailure/hold", spec(onFailure={"hold": "4015d"}), "10 years"),
     Bad("unknown recipe", 422, "InvalidFields", "/spec/trainer", {"spec": {"trainer": {"recipe": "gpt"}}}, "there is:"),
     Bad("reserved variable", 422, "InvalidFields", "/spec/env/RANK", spec(env={"RANK": "0"}), "set by Stoker"),
     Bad("~ and / in a pointer", 422, "InvalidFields", "/spec/a~1b~0c", spec(**{"a/b~c": 1}), "no field"),

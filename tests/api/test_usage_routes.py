@@ -299,6 +299,10 @@ async def test_usage_by_time_and_its_bounds(world):
         "by=colour": "/by",
         "since=soon": "/since",
         "since=1h&until=2h": "/since",
+        "since=0001-01-01T00:00:00%2B23:59": "/since",
+        "since=99999999h": "/since",
+        "until=9999-12-31T23:59:59-23:59": "/until",
+        "until=9999-12-31": "/until",
         "limit=0": "/limit",
         "x=1": "/x",
     }

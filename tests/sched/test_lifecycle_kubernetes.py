@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stoker.controller.render import grace_s, worker_env
 from stoker.sched.lifecycle import orphans, step
 from stoker.sched.pod_end import EARLIEST
 from stoker.sched.step import Settings, Step, Surroundings
@@ -429,6 +430,18 @@ def test_a_job_under_deletion_gets_no_pods_and_no_status_any_more(phase: Phase) 
     assert [p.metadata.name for p in result.stop] == ["j-1-0"]
     over = pod(0, phase=FAILED, deleted_at=NOW, **container(code=75))
     assert go(going, over).release == (over,)
+
+
+@pytest.mark.parametrize("long", ["99999999h", "9" * 31 + "s"])
+def test_a_duration_longer_than_the_bound_that_stands_in_a_stored_job_counts_as_the_bound(long: str) -> None:
+    bound = timedelta(days=3650)
+    every = {"stop": {"maxDuration": long}, "onFailure": {"hold": long}, "checkpoint": {"grace": long}}
+    stored = TrainingJob.model_validate_json(job(ttlAfterFinished=long, **every).model_dump_json(by_alias=True))
+    at_work = stored.model_copy(update={"status": job(Phase.RUNNING).status})
+    assert go(at_work, running()).wake_at == at_work.status.started_at + bound
+    assert (grace_s(at_work), worker_env(at_work, 0)["STOKER_HOLD_SECONDS"]) == (315_360_000, "315360000")
+    ended = stored.model_copy(update={"status": job(Phase.SUCCEEDED, finished_at=NOW).status})
+    assert go(ended).wake_at == NOW + bound
 
 
 def test_an_ended_job_is_deleted_when_its_time_is_over_and_its_pods_have_told_all() -> None:

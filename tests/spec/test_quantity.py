@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.spec.quantity import cpu_milli, format_bytes, format_duration, memory_bytes, parse_duration
+from stoker.spec.quantity import (
+    LONGEST_S,
+    cpu_milli,
+    format_bytes,
+    format_duration,
+    memory_bytes,
+    new_duration,
+    parse_duration,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +46,12 @@ def test_duration(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no duration"):
         parse_duration(text)
+
+
+def test_a_duration_of_more_than_ten_years_is_refused_anew_and_counts_as_ten_years_where_it_is_stored() -> None:
+    assert new_duration("87600h") == parse_duration("3650d") == parse_duration("9" * 31 + "s") == LONGEST_S
+    with pytest.raises(ValueError, match=r"10 years \(3650d\)"):
+        new_duration("3650d1s")
 
 
 @given(st.integers(min_value=10, max_value=10**7))

@@ -16,6 +16,7 @@ from stoker.spec.job import TrainingJobSpec
 from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import SpecModel
 from stoker.spec.names import API_VERSION, GROUP, JOB_NAME_MAX, JobName
+from stoker.spec.quantity import NEW
 from stoker_api.faults import invalid_fields
 from stoker_api.problems import invalid
 from stoker_api.strict_json import parse_json
@@ -91,7 +92,7 @@ def parse_submission(body: bytes, project: str) -> tuple[Submission, Mapping[str
         raise invalid("", "must be an object with `spec`")
     try:
         # Strict: "3" is no number and 1 is no boolean, as the Kubernetes API has it.
-        submission = Submission.model_validate_json(body, strict=True)
+        submission = Submission.model_validate_json(body, strict=True, context=NEW)
     except ValidationError as error:
         listed = error.errors(include_url=False, include_context=False, include_input=False)
         raise invalid_fields(listed, root=Submission, data=data) from None

@@ -12,7 +12,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from stoker.spec.job import ENDED, TrainingJob
-from stoker.spec.quantity import parse_duration
+from stoker.spec.quantity import new_duration
 from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
 from stoker_api.access import Access, Caller, access
 from stoker_api.bodies import json_response
@@ -30,6 +30,7 @@ from .common import IfNoneMatch, Name, Project, QueryModel, find_job
 
 router = APIRouter(tags=["usage"])
 _HOUR = timedelta(hours=1)
+_EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 _MOST_GPUS = 4096
 NO_GPUS = "The job asked for no GPU; usage counts GPUs only."
 NO_RECEIPTS = "No exporter has sent a receipt of this job (yet): see docs/usage.md."
@@ -186,15 +187,21 @@ def _by(text: str) -> list[By]:
 
 def _time(name: str, text: str, now: datetime) -> datetime:
     try:
-        return now - timedelta(seconds=parse_duration(text))
-    except (ValueError, OverflowError):
+        return now - timedelta(seconds=new_duration(text))
+    except ValueError:
         pass
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        detail = f"{text!r} is neither a duration ('30d', '12h') nor a date or time ('2026-01-31', '2026-01-31T08:00Z')"
-        raise invalid(f"/{name}", detail, place="query") from None
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+        given = datetime.fromisoformat(text)
+        at = given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+    except (ValueError, OverflowError):
+        at = None
+    if at is None or not _EARLIEST <= at < _LATEST:
+        detail = (
+            f"{text!r} is neither a duration ('30d', '12h', '3650d' at most) nor a date or time of the years 1970 to"
+            " 9998 ('2026-01-31', '2026-01-31T08:00Z')"
+        )
+        raise invalid(f"/{name}", detail, place="query")
+    return at
 
 
 def _floor(at: datetime) -> datetime:

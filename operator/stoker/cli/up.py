@@ -39,7 +39,7 @@ from stoker.spec.job import JOBS
 from stoker.spec.job_parts import IdleAction
 from stoker.spec.node import NODES, Gpu
 from stoker.spec.pod import PODS
-from stoker.spec.quantity import cpu_milli, format_bytes, format_cpu, memory_bytes, parse_duration
+from stoker.spec.quantity import cpu_milli, format_bytes, format_cpu, memory_bytes, new_duration
 from stoker.spec.queue import QUEUES
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
@@ -296,7 +296,7 @@ def _cpu_milli(options: UpOptions) -> int:
 
 def _idle_rule(options: UpOptions) -> IdleRule:
     """Raises: ValueError."""
-    after_s = parse_duration(options.idle_after)
+    after_s = new_duration(options.idle_after)
     if after_s < 60:
         raise ValueError(f"--idle-after {options.idle_after}: must be a minute at least")
     return IdleRule(after_s, IdleAction(options.idle_action))

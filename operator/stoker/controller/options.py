@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from stoker.sched.step import Settings
-from stoker.spec.quantity import parse_duration
+from stoker.spec.quantity import new_duration
 
 from .log_lines import set_up_logging
 from .render_kube import ClusterSettings
@@ -120,7 +120,7 @@ def _duration(name: str, env: str, default: str, says: str) -> click.Option:
 
 def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> float:
     try:
-        return parse_duration(value)
+        return new_duration(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

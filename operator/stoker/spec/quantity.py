@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from .form import Form
 
@@ -49,6 +50,11 @@ AT_LEAST_A_MINUTE = Form(
 )
 TOO_LARGE = "is larger than any machine"
 NOT_ZERO = "a duration must be longer than zero"
+LONGEST_S = 3650 * 86400
+TOO_LONG = "a duration can't be longer than 10 years (3650d)"
+NEW: Mapping[str, bool] = {"new": True}
+"""The validation context of what a person writes now: too long a duration is refused. Without it an object is one that
+is stored, perhaps since before there was a bound: it stays readable, and its durations count as `LONGEST_S`."""
 _DURATION_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LARGEST = Decimal(2) ** 63 - 1
 
@@ -104,15 +110,20 @@ def format_cpu(milli: int) -> str:
     return f"{milli / 1000:g}"
 
 
-@functools.lru_cache(1024)
 def parse_duration(text: str) -> float:
-    """Units: seconds. Accepts 90s, 10m, 1h30m, 2d, 250ms.
+    """Units: seconds. Accepts 90s, 10m, 1h30m, 2d, 250ms. What is longer than `LONGEST_S` counts as that.
 
     Raises: ValueError if `text` is no duration.
     """
-    if not DURATION.fits(text):
-        raise ValueError(f"{text!r} {DURATION.says}")
-    return sum(float(number) * _DURATION_UNIT_S[unit] for number, unit in _DURATION_PART.findall(text))
+    return min(_seconds(text), LONGEST_S)
+
+
+def new_duration(text: str) -> float:
+    """`parse_duration` of what a person gives now. Raises: ValueError also for what is longer than `LONGEST_S`."""
+    seconds = _seconds(text)
+    if seconds > LONGEST_S:
+        raise ValueError(f"{text!r}: {TOO_LONG}")
+    return seconds
 
 
 def format_duration(seconds: float) -> str:
@@ -125,6 +136,13 @@ def format_duration(seconds: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts[:2])
+
+
+@functools.lru_cache(1024)
+def _seconds(text: str) -> float:
+    if not DURATION.fits(text):
+        raise ValueError(f"{text!r} {DURATION.says}")
+    return sum(float(number) * _DURATION_UNIT_S[unit] for number, unit in _DURATION_PART.findall(text))
 
 
 def _ceil(value: Decimal) -> int:
@@ -143,14 +161,14 @@ def _quantity(text: str) -> str:
     return text
 
 
-def _minute(text: str) -> str:
+def _minute(text: str, info: ValidationInfo) -> str:
     if not AT_LEAST_A_MINUTE.fits(text):
         raise ValueError(AT_LEAST_A_MINUTE.says)
-    return text
+    return _duration(text, info)
 
 
-def _duration(text: str) -> str:
-    if parse_duration(text) <= 0:
+def _duration(text: str, info: ValidationInfo) -> str:
+    if (new_duration if info.context == NEW else parse_duration)(text) <= 0:
         raise ValueError(NOT_ZERO)
     return text
 

@@ -15,7 +15,7 @@ from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.job_parts import Precision
 from stoker.spec.names import ENV_NAME, RESERVED_ENV, EnvName, ImageName
 from stoker.spec.outcome import POLICIES, Category
-from stoker.spec.quantity import Duration, Quantity
+from stoker.spec.quantity import NEW, Duration, LongDuration, Quantity
 from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.runtime import RUNTIMES, TrainingRuntime
 
@@ -27,7 +27,7 @@ AGREE = settings(max_examples=150, deadline=None, suppress_health_check=list(Hea
 
 def fits(kind: type, value: Any) -> bool:
     try:
-        TypeAdapter(kind).validate_python(value)
+        TypeAdapter(kind).validate_python(value, context=NEW)
     except ValidationError:
         return False
     return True
@@ -66,9 +66,16 @@ def test_a_quantity(text: str, door: Door) -> None:
 @example(text="0.000ms0h")
 @example(text="0s1ms")
 @example(text="1s\n")
+@example(text="3650d")
+@example(text="3649d23.5h30m1ms")
+@example(text="87600h1ms")
+@example(text="9999d")
+@example(text="9" * 31 + "s")
 def test_a_duration(text: str, door: Door) -> None:
     answer = door.create(JOBS, job(ttlAfterFinished=text))
     assert answer.taken == fits(Duration, text), answer.refusals
+    answer = door.create(JOBS, job(idle={"after": text}))
+    assert answer.taken == fits(LongDuration, text), answer.refusals
 
 
 @AGREE
@@ -177,7 +184,7 @@ SPECS = st.one_of(
 
 def valid(model: type[TrainingJob | Queue | TrainingRuntime], obj: dict[str, Any]) -> str:
     try:
-        model.model_validate(obj)
+        model.model_validate(obj, context=NEW)
     except ValidationError as error:
         return str(error)
     return ""

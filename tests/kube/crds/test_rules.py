@@ -14,6 +14,7 @@ from stoker.spec.crd.definition import DEFINITIONS, custom_resource
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Kind
 from stoker.spec.names import DnsLabel, JobName
+from stoker.spec.quantity import NEW
 from stoker.spec.queue import QUEUES
 from stoker.spec.runtime import RUNTIMES
 
@@ -121,6 +122,8 @@ CASES = [
     job({"ttlAfterFinished": "1w"}, {"ttlAfterFinished": "7d"}, NO_DURATION),
     job({"stop": {"maxDuration": "5"}}, {"stop": {"maxDuration": "250ms"}}, NO_DURATION),
     job({"stall": {"after": "0s"}}, {"stall": {"after": "90s"}}, "a duration must be longer than zero"),
+    job({"ttlAfterFinished": "3651d"}, {"ttlAfterFinished": "87600h"}, "a duration can't be longer than 10 years"),
+    job({"idle": {"after": "9999d"}}, {"idle": {"after": "3650d"}}, "a duration can't be longer than 10 years"),
     job({"stall": {"for": "1h"}}, {"stall": {}}, "unknown field", model_says="Extra inputs are not permitted"),
     *(
         job({"idle": {"after": short}}, {"idle": {"after": long}}, "must be a minute at least")
@@ -278,7 +281,7 @@ def by_model(kind: Kind[Any], spec: dict[str, Any], name: str = "a") -> str:
     """What the models say against it, or nothing."""
     said = ""
     try:
-        kind.model.model_validate({"metadata": {"name": name}, "spec": spec})
+        kind.model.model_validate({"metadata": {"name": name}, "spec": spec}, context=NEW)
     except ValidationError as error:
         said = str(error)
     try:

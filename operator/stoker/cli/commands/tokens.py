@@ -104,16 +104,14 @@ def _carried_out(data: Path | None, act: Callable[[TokenFile], Any]) -> Any:
 
 
 def _lifetime(text: str) -> timedelta | None:
-    from stoker.spec.quantity import parse_duration
+    from stoker.spec.quantity import new_duration
 
     if text == NEVER:
         return None
     try:
-        lifetime = timedelta(seconds=parse_duration(text))
-    except OverflowError:
-        raise BadInput(f"--expires {text} is longer than a calendar; '{NEVER}' does not expire") from None
+        lifetime = timedelta(seconds=new_duration(text))
     except ValueError as error:
-        raise BadInput(f"--expires {error}") from None
+        raise BadInput(f"--expires {error}; '{NEVER}' does not expire") from None
     if not lifetime:
         raise BadInput("--expires must be longer than zero")
     return lifetime

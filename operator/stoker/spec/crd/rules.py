@@ -24,7 +24,7 @@ from stoker.spec.job_parts import (
 )
 from stoker.spec.names import ENV_NAME, RESERVED_ENV, RESERVED_ENV_PREFIXES, SETTABLE_ENV
 from stoker.spec.outcome import POLICIES, Category
-from stoker.spec.quantity import DURATION, NOT_ZERO, QUANTITY, TOO_LARGE
+from stoker.spec.quantity import AT_LEAST_A_MINUTE, DURATION, LONGEST_S, NOT_ZERO, QUANTITY, TOO_LARGE, TOO_LONG
 from stoker.spec.recipes import RECIPES
 from stoker.spec.runtime import CheckpointStore, Toleration
 
@@ -67,13 +67,21 @@ def _reserved() -> TextRule:
     )
 
 
+_BOUNDED = TextRule(
+    "{}.findAll('[0-9]+(?:[.][0-9]+)?(?:ms|s|m|h|d)').map(part, double(part.find('[0-9.]+'))"
+    " * {'ms': 0.001, 's': 1.0, 'm': 60.0, 'h': 3600.0, 'd': 86400.0}[part.find('[a-z]+')])"
+    f".sum() <= {LONGEST_S}.0",
+    TOO_LONG,
+)
+
 _OF_TEXT: dict[Form, list[TextRule]] = {
     QUANTITY: [
         TextRule(
             "!isQuantity(string({})) || quantity(string({})).isLessThan(quantity('9223372036854775807'))", TOO_LARGE
         )
     ],
-    DURATION: [TextRule("{}.matches('[1-9]')", NOT_ZERO)],
+    DURATION: [TextRule("{}.matches('[1-9]')", NOT_ZERO), _BOUNDED],
+    AT_LEAST_A_MINUTE: [_BOUNDED],
     ENV_NAME: [_reserved()],
 }
 
