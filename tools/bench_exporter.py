@@ -24,11 +24,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import grpc
 
+from local_server import LocalServer
 from nvml_scenario import Scenario
 
 GPUS, PODS = 8, 50
@@ -147,10 +148,10 @@ class _Api(BaseHTTPRequestHandler):
 
 
 def _api(stack: contextlib.ExitStack) -> str:
-    server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), _Api))
+    server = stack.enter_context(LocalServer(_Api))
     stack.callback(server.shutdown)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    return f"http://127.0.0.1:{server.server_address[1]}"
+    return server.url
 
 
 def _start(folder: Path, scenario: Scenario, kubelet: Path, api: str) -> tuple[subprocess.Popen[str], int]:

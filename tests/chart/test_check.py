@@ -9,8 +9,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+
+from local_server import LocalServer
 
 from .once import of_kind
 
@@ -36,11 +38,11 @@ def _api(name: str, *, late: int = 0) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Answers)
+    server = LocalServer(Answers)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield server.url
     finally:
         server.shutdown()
         thread.join()

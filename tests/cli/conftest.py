@@ -7,12 +7,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+
+from local_server import LocalServer
 
 from .code_store import CodeStore
 
@@ -143,9 +145,8 @@ def script() -> Iterator[Script]:
         def log_message(self, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    found.url = f"http://127.0.0.1:{server.server_address[1]}"
+    server = LocalServer(Handler)
+    found.url = server.url
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     yield found

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 import yaml
 
+from local_server import LocalServer
 from testbed.build import cache
 from testbed.monitoring import Prometheus, check_config
 
@@ -92,7 +93,7 @@ def test_a_worker_speaks_of_its_own_training_only(
 
         def log_message(self, *_: object) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Worker) as server:
+    with LocalServer(Worker) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         target = f"127.0.0.1:{server.server_address[1]}"
         job |= {"scrape_interval": "1s", "static_configs": [{"targets": [target], "labels": {"job_uid": "mine"}}]}

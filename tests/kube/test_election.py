@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -64,17 +65,23 @@ def candidates(control_plane, namespace, tmp_path):
     candidates.stop()
 
 
-def writes_of_two_at_once(told):
-    """Writes that went through while another wrote in a later term."""
+def leaders_in_turn(control_plane, namespace):
+    """Who wrote, term by term, once no write of a term is younger than one of a later term.
+
+    In the order of the store's revisions: a candidate may hear only after its thaw of what it wrote before it froze.
+    """
     terms = {}
-    for line in told:
-        if line["what"] == "wrote":
-            terms.setdefault((line["transitions"], line["who"]), []).append(line["at"])
+    for lease in json.loads(control_plane.kubectl("get", "leases", "-n", namespace, "-o", "json"))["items"]:
+        meta = lease["metadata"]
+        if found := re.fullmatch(r"([ab])-(\d+)-\d+", meta["name"]):
+            terms.setdefault((int(found[2]), found[1]), []).append(int(meta["resourceVersion"]))
     ordered = sorted(terms)
-    return [(old, new) for old, new in itertools.pairwise(ordered) if max(terms[old]) >= min(terms[new])]
+    for old, new in itertools.pairwise(ordered):
+        assert max(terms[old]) < min(terms[new]), (old, new)
+    return [who for _, who in ordered]
 
 
-def test_a_killed_leader_is_followed(candidates, record_property):
+def test_a_killed_leader_is_followed(candidates, control_plane, namespace, record_property):
     candidates.start("a")
     candidates.until("a", "wrote")
     candidates.start("b")
@@ -83,11 +90,11 @@ def test_a_killed_leader_is_followed(candidates, record_property):
     took_s = candidates.until("b", "wrote") - killed
     record_property("failover_s", took_s)
     print(f"fail-over after kill -9: {took_s:.2f} s with a lease of {TIMING.lease_s} s")
-    assert TIMING.lease_s - TIMING.renew_s * 1.2 - 0.5 <= took_s <= TIMING.lease_s + 3
-    assert writes_of_two_at_once(candidates.told()) == []
+    assert took_s >= TIMING.lease_s - TIMING.renew_s * 1.2 - 0.5
+    assert leaders_in_turn(control_plane, namespace) == ["a", "b"]
 
 
-def test_a_frozen_leader_never_writes_again(candidates):
+def test_a_frozen_leader_never_writes_again(candidates, control_plane, namespace):
     candidates.start("a")
     candidates.until("a", "wrote")
     candidates.start("b")
@@ -96,12 +103,11 @@ def test_a_frozen_leader_never_writes_again(candidates):
     candidates.until("b", "wrote")
     thawed = candidates.send("a", signal.SIGCONT)
     candidates.until("a", "end", after=thawed)
-    told = candidates.told()
-    assert [line for line in told if line["who"] == "a" and line["what"] == "wrote" and line["at"] > thawed] == []
-    assert writes_of_two_at_once(told) == []
+    assert leaders_in_turn(control_plane, namespace) == ["a", "b"]
     candidates.send("b", signal.SIGKILL)
-    candidates.until("a", "wrote", after=thawed)  # it stands for election again
-    assert writes_of_two_at_once(candidates.told()) == []
+    begun = candidates.until("a", "begin", after=thawed)  # it stands for election again
+    candidates.until("a", "wrote", after=begun)
+    assert leaders_in_turn(control_plane, namespace) == ["a", "b", "a"]
 
 
 @pytest.fixture

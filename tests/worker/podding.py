@@ -11,11 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import stoker_worker
+from local_server import LocalServer
 from stoker.spec.worker import ExitRecord
 from stoker_api.worker_logs.stored import Gap, LogOwner, StoredLog
 
@@ -198,16 +199,8 @@ class LogApi:
             def log_message(self, *_):
                 pass
 
-        class Server(ThreadingHTTPServer):
-            allow_reuse_address = True
-            daemon_threads = True
-
-            def handle_error(self, *_):
-                pass  # a worker that left in the middle
-
-        self.server = Server(("127.0.0.1", port), Handler)
-        self.port = self.server.server_port
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.server = LocalServer(Handler, port)
+        self.port, self.url = self.server.server_port, self.server.url
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
         self.thread.start()
 

@@ -3,9 +3,11 @@
 import json
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
+
+from local_server import LocalServer
 
 
 class Api:
@@ -30,8 +32,8 @@ class Api:
             def log_message(self, *_):
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.server = LocalServer(Handler)
+        self.url = self.server.url
         self.thread = threading.Thread(target=self.server.serve_forever)
         self.thread.start()
 

@@ -11,10 +11,11 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
 
+from local_server import LocalServer
 from testbed.monitoring import Alertmanager, Prometheus
 from testbed.webhook import Webhook
 
@@ -93,7 +94,7 @@ class Served:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 pass
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server = LocalServer(Handler)
         self.port = server.server_port
         Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         try:

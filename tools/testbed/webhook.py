@@ -8,11 +8,11 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import TracebackType
 from typing import Any
 
-from testbed.arguments import LOOPBACK
+from local_server import LocalServer
 from testbed.parts import until
 
 
@@ -67,9 +67,8 @@ class Webhook:
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
                 pass
 
-        self._server = ThreadingHTTPServer((LOOPBACK, 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://{LOOPBACK}:{self._server.server_port}/"
+        self._server = LocalServer(Handler)
+        self.url = f"{self._server.url}/"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     def __enter__(self) -> Webhook:

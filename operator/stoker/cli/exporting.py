@@ -72,13 +72,12 @@ class LocalExporter:
         """Keeps it running until cancelled; then it is gone. Raises: OSError where its folder can't be made."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         write_private(self._folder / "api.token", self._settings.api_token.encode() + b"\n")
-        await self._end_leftover()
+        await self._end_leftovers()
         ends = 0
         while True:
             began_s = self._clock.monotonic()
             try:
                 self._process = await self._start()
-                write_private(self._folder / "pid", b"%d\n" % self._process.pid)
                 code = await self._process.wait()
                 why = f"ended with {code}" if code >= 0 else f"was ended by signal {-code}"
             except asyncio.CancelledError:
@@ -128,27 +127,33 @@ class LocalExporter:
             given["--simulated-gpus"] = str(settings.simulated_gpus)
         return [word for pair in given.items() for word in pair]
 
-    async def _end_leftover(self) -> None:
-        """One of a server that was killed, and that has not ended with it, holds the folder."""
-        with contextlib.suppress(OSError, ValueError):
-            pid = int((self._folder / "pid").read_text())
-            for number in (signal.SIGTERM, *([signal.SIGKILL] * 5)):
-                if not self._is_ours(pid):
-                    return
-                log.warning("the exporter of an earlier server still runs (pid %d): ended", pid)
-                os.kill(pid, number)
-                for _ in range(30):
-                    if not self._is_ours(pid):
-                        return
-                    await self._clock.sleep(0.1)
+    async def _end_leftovers(self) -> None:
+        """Those of a server that was killed, and that have not ended with it, hold the folder.
 
-    def _is_ours(self, pid: int) -> bool:
-        """Whether this process is an exporter on our folder; pids come again."""
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            return False
-        return b"stoker.exporter" in words and os.fsencode(self._folder) in words
+        Looked for among all processes: a server can be killed before it could write down what it had just started.
+        """
+        for number in (signal.SIGTERM, *([signal.SIGKILL] * 5)):
+            if not (left := self._leftovers()):
+                return
+            for pid in left:
+                log.warning("the exporter of an earlier server still runs (pid %d): ended", pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            for _ in range(30):
+                if not self._leftovers():
+                    return
+                await self._clock.sleep(0.1)
+
+    def _leftovers(self) -> list[int]:
+        """The exporters on our folder. One of another user is left alone."""
+        found = []
+        for process in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if process.name.isdigit() and process.stat().st_uid == os.getuid():
+                    words = (process / "cmdline").read_bytes().split(b"\0")
+                    if b"stoker.exporter" in words and os.fsencode(self._folder) in words:
+                        found.append(int(process.name))
+        return found
 
     async def _end(self) -> None:
         process = self._process

@@ -2,10 +2,11 @@
 
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
+from local_server import LocalServer
 from stoker.exporter.allocation.jobs import NoAnswer, PodJobs
 from stoker.exporter.allocation.owners_route import MAX_PODS, OwnersRoute
 from stoker.exporter.owners import Owner
@@ -145,10 +146,10 @@ class OwnersApi:
             def log_message(self, *_):
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = LocalServer(Handler)
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         self.thread.start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.url = self.server.url
 
     def close(self):
         self.server.shutdown()

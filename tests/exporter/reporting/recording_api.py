@@ -8,9 +8,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
 
+from local_server import LocalServer
 from stoker.exporter.receipts import Receipt
 
 JSON, PROBLEM, HTML = "application/json", "application/problem+json", "text/html"
@@ -70,11 +71,9 @@ class RecordingApi:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self.server.daemon_threads = True
+        self.server = LocalServer(Handler, port)
         self._connections: list[socket.socket] = []
-        self.port = self.server.server_port
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.port, self.url = self.server.server_port, self.server.url
         self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         self._thread.start()
 
