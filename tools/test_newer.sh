@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test that needs no torch on one newer Python, in an environment without torch: what holds there holds for
-# the control plane's image. Says so loudly where no newer Python is installed.
+# the control plane's image. Says so loudly where no newer Python is installed that can make an environment (Debian's
+# needs its package python3.X-venv for that).
 set -euo pipefail
 VENV=${VENV:-.venv}
 have=$("$VENV/bin/python" -c 'import sys; print(sys.version_info[1])')
@@ -8,11 +9,12 @@ newer=""
 for minor in 14 13 12; do
   [ "$minor" -gt "$have" ] || continue
   for candidate in "python3.$minor" "$HOME"/.pyenv/versions/3."$minor".*/bin/python3."$minor" /usr/local/bin/python3."$minor"; do
-    if "$candidate" -c '' 2>/dev/null; then newer=$("$candidate" -c 'import sys; print(sys.executable)'); break 2; fi
+    if "$candidate" -c 'import venv, ensurepip' 2>/dev/null; then newer=$("$candidate" -c 'import sys; print(sys.executable)'); break 2; fi
   done
 done
 if [ -z "$newer" ]; then
-  echo "SKIPPED: no Python newer than 3.$have is installed; the tests ran on one Python only"; exit 0
+  echo "SKIPPED: no Python newer than 3.$have (with venv and ensurepip) is installed; the tests ran on one Python only"
+  exit 0
 fi
 echo "== the tests without torch on $("$newer" -V)"
 PYTHON=$newer VENV=.venv-newer EXTRAS=cluster,dev bash tools/setup.sh
