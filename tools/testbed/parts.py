@@ -1,8 +1,9 @@
 """One program of the test bed as a process that can be started, stopped, killed, frozen and started again.
 
 Owns the part's pid file, log and recorded command line in the bed's folder, so that another process (the command line,
-a guard) can take over. Every process carries `STOKER_TESTBED=<folder>` in its environment: that is how leftovers are
-found and how a reused pid is told apart. Never decides in which order parts start: `control_plane` and `nodes` do.
+a guard) can take over. Every process carries the nonce of its bed in its environment, `STOKER_TESTBED_PROCESS`: that is
+how leftovers are found and how a reused pid is told apart. A person's shell never carries it. Never decides in which
+order parts start: `control_plane` and `nodes` do.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import time
@@ -20,8 +22,9 @@ from typing import TypeVar
 from testbed.errors import BedError
 
 T = TypeVar("T")
-MARK = "STOKER_TESTBED"
+MARK = "STOKER_TESTBED_PROCESS"
 _BED = "testbed"
+"""In the bed's folder, holds its nonce."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -74,7 +77,7 @@ class Part:
             raise BedError(f"{self.name} runs already (pid {self.pid})")
         record = json.loads(self._record.read_text())
         # Nothing of the caller's environment: a proxy's address there would send the cluster's own traffic astray.
-        env = {MARK: str(self.bed), "PATH": record["path"], "HOME": str(self.bed), "LANG": "C.UTF-8"}
+        env = {MARK: _nonce(self.bed), "PATH": record["path"], "HOME": str(self.bed), "LANG": "C.UTF-8"}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 record["argv"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
@@ -144,7 +147,8 @@ def make_bed(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_bed(folder) and any(folder.iterdir()):
         raise BedError(f"{folder} is not empty and not a test bed's: name another folder")
-    (folder / _BED).touch()
+    if not _nonce(folder):
+        (folder / _BED).write_text(secrets.token_hex(16))
 
 
 def parts_in(bed: Path, folder: Path) -> list[Part]:
@@ -159,16 +163,25 @@ def is_bed(folder: Path) -> bool:
 
 def is_marked(pid: int, bed: Path) -> bool:
     """Whether this live process belongs to the bed. Zombies have no environment and count as gone."""
-    process = Path(f"/proc/{pid}")
+    process, nonce = Path(f"/proc/{pid}"), _nonce(bed)
+    if not nonce:
+        return False
     try:
         for _ in range(100):
             if environment := (process / "environ").read_bytes():
-                return f"{MARK}={bed}\0".encode() in environment + b"\0"
+                return f"{MARK}={nonce}\0".encode() in environment + b"\0"
             (process / "exe").readlink()  # fails for zombies and kernel threads
             time.sleep(0.001)  # in the middle of an exec the environment is empty for a moment
     except OSError:
         pass
     return False
+
+
+def _nonce(bed: Path) -> str:
+    """Empty where there is no bed any more."""
+    with contextlib.suppress(FileNotFoundError):
+        return (bed / _BED).read_text()
+    return ""
 
 
 def marked(bed: Path) -> Iterator[int]:
