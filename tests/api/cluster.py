@@ -90,11 +90,7 @@ SETUP: list[dict[str, Any]] = [
         _rule(STOKER, ["trainingjobs/exec", "trainingjobs/portforward"], ["create"]),
         _rule(STOKER, ["queues", "trainingruntimes"], ["use"]),
     ),
-    _role(
-        "looks",
-        _rule(STOKER, ["queues", "trainingruntimes", "gpunodes"], ["list"]),
-        {"nonResourceURLs": ["/metrics"], "verbs": ["get"]},
-    ),
+    _role("looks", _rule(STOKER, ["queues", "trainingruntimes", "gpunodes"], ["list"])),
     _role("api", *rights.rules("api")),
     *(_binding("looks", who) for who in ("alice", "bob", "reader")),
     _binding("user", "alice", "alpha"),

@@ -24,7 +24,7 @@ from stoker_api.routes import table
 from stoker_api.tokens import TokenFile
 
 READS = {("get", "trainingjobs"), ("list", "trainingjobs"), ("list", "queues"), ("list", "trainingruntimes")}
-READS |= {("list", "gpunodes"), ("get", "/metrics")}
+READS |= {("list", "gpunodes")}
 USES = READS | {(verb, "trainingjobs") for verb in ("create", "update", "delete")}
 USES |= {("create", "trainingjobs/exec"), ("create", "trainingjobs/portforward")}
 

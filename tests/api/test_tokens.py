@@ -17,6 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stoker.cli.main import cli
 from stoker.store.clock import ManualClock
+from stoker_api.identity import GET_METRICS
+from stoker_api.token_identity import TokenIdentity
 from stoker_api.token_record import KEPT_EXPIRED
 from stoker_api.tokens import TokenError, TokenFile
 
@@ -53,6 +55,15 @@ def test_prometheus_own_token_reads_and_no_more(tmp_path):
     assert tokens.ensure_admin().read_text().strip() == admin, "beside the administrator's"
     tokens.revoke("stoker-scrape")
     assert tokens.ensure_scraper().read_text().strip() != scraper and tokens.find(scraper) is None
+
+
+async def test_metrics_are_for_tokens_of_all_projects(tmp_path):
+    """They name every project's jobs and users, so neither a reader nor an administrator of some projects reads them."""
+    tokens = TokenFile.open(tmp_path)
+    identity = TokenIdentity(tokens, b"")
+    some = [tokens.add(role, role, ["vision", "speech"]) for role in ("reader", "admin")]
+    for token, may in ((tokens.ensure_scraper().read_text().strip(), True), *((token, False) for token in some)):
+        assert await identity.may(await identity.authenticate(token), GET_METRICS) is may
 
 
 def test_a_token_expires_to_the_second(tmp_path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -161,3 +164,25 @@ def test_a_zombie_does_not_replace_the_result(make_training, small, tmp_path):
     with pytest.raises(Superseded):
         export(training, tmp_path / "output", zombie, {})
     assert not list((tmp_path / "output").iterdir())
+
+
+@pytest.fixture(scope="module")
+def served_on_loopback():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    Metrics({}, "image-classification").serve(port)
+    return port
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:1", 200), ("localhost", 200), ("[::1]:80", 200), ("evil.example", 403), ("", 403), ("[", 403)],
+)
+def test_metrics_on_loopback_are_for_callers_who_name_it(served_on_loopback, host, status):
+    """A page that lets its own name resolve to 127.0.0.1 sends that name."""
+    connection = http.client.HTTPConnection("127.0.0.1", served_on_loopback, timeout=20)
+    with closing(connection):
+        connection.request("GET", "/metrics", headers={"Host": host})
+        answer = connection.getresponse()
+        assert answer.status == status and (b"stoker_train_" in answer.read()) == (status == 200)

@@ -6,9 +6,11 @@ only where a port was given.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ipaddress
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
@@ -96,7 +98,9 @@ class Metrics:
 
     def serve(self, port: int, host: str = "127.0.0.1") -> None:
         """Raises: OSError where the port is taken."""
-        start_http_server(port, addr=host, registry=self.registry)
+        server, _ = start_http_server(port, addr=host, registry=self.registry)
+        if _is_loopback(host):
+            server.set_app(_local_only(server.get_app()))
 
     def with_labels(self, metric: Series, **labels: str) -> Series:
         """The series of a metric that has labels of its own."""
@@ -114,3 +118,26 @@ class Metrics:
 
     def _naming(self, name: str) -> tuple[str, str]:
         return PREFIX + name, _BY_NAME[name].help
+
+
+def _local_only(app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+    """The app for callers who name this machine: a page in its browser names another that resolves to loopback."""
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            name = urllib.parse.urlsplit(f"//{environ.get('HTTP_HOST', '')}").hostname or ""
+        except ValueError:
+            name = ""
+        if _is_loopback(name):
+            return app(environ, start)
+        start("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+        return [b"these metrics are served on loopback: ask 127.0.0.1 or localhost\n"]
+
+    return answer
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
