@@ -58,7 +58,7 @@ def test_prometheus_own_token_reads_and_no_more(tmp_path):
 
 
 async def test_metrics_are_for_tokens_of_all_projects(tmp_path):
-    """They name every project's jobs and users, so neither a reader nor an administrator of some projects reads them."""
+    """They name every project's jobs and users, so no token of some projects reads them."""
     tokens = TokenFile.open(tmp_path)
     identity = TokenIdentity(tokens, b"")
     some = [tokens.add(role, role, ["vision", "speech"]) for role in ("reader", "admin")]
