@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import os
 import platform
@@ -126,7 +127,7 @@ class Bench:
         assert self._operator is not None
         if self._operator.poll() is not None:
             raise RuntimeError((self._folder / "operator.log").read_text()[-3000:])
-        return is_leading(self._port)
+        return is_leading(self._plane, self._port)
 
     async def limit(self, count: int) -> float:
         """Admissions per second the API server takes: their writes alone, encoded beforehand."""
@@ -177,6 +178,10 @@ def prepare(plane: ControlPlane) -> None:
     plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
     plane.kubectl("create", "namespace", PROJECT)
     plane.kubectl("create", "serviceaccount", "default", "-n", PROJECT, check=False)
+    plane.kubectl("create", "clusterrole", "metrics", "--verb=get", "--non-resource-url=/metrics")
+    plane.kubectl(
+        "create", "clusterrolebinding", "metrics", "--clusterrole=metrics", f"--serviceaccount={PROJECT}:default"
+    )
 
 
 def operator_flags(kubeconfig: Path, port: int) -> list[str]:
@@ -191,13 +196,19 @@ def operator_flags(kubeconfig: Path, port: int) -> list[str]:
     ]
 
 
-def is_leading(port: int) -> bool:
+def is_leading(plane: ControlPlane, port: int) -> bool:
     """Whether the operator's own metrics say that it leads (it does so once its caches are synced)."""
     try:
-        text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", headers=_scrapers_token(plane), timeout=5).text
     except httpx.HTTPError:
         return False
     return re.search(r"^stoker_operator_leader 1(\.0)?$", text, re.MULTILINE) is not None
+
+
+@functools.cache
+def _scrapers_token(plane: ControlPlane) -> dict[str, str]:
+    token = plane.kubectl("create", "token", "default", "-n", PROJECT, "--duration=24h").strip()
+    return {"Authorization": f"Bearer {token}"}
 
 
 def new_job(name: str, *, suspend: bool = False) -> TrainingJob:

@@ -65,12 +65,14 @@ class Exporter:
 
     def __init__(self, stack: Stack, node: str) -> None:
         self._stack, self.node, self._address = stack, node, ""
+        self._token = {"Authorization": f"Bearer {stack.secret(WATCH, 'stoker-exporter-scrape', 'token')}"}
 
     def page(self) -> Page:
         """Raises: OSError where nobody answers at the address it last had (asked anew next time)."""
         self._address = self._address or pod_of(self._stack, self.node)["status"]["podIP"]
         try:
-            with urllib.request.urlopen(f"http://{self._address}:{PORT}/metrics", timeout=READ_TIMEOUT_S) as answer:
+            request = urllib.request.Request(f"http://{self._address}:{PORT}/metrics", headers=self._token)
+            with urllib.request.urlopen(request, timeout=READ_TIMEOUT_S) as answer:
                 return Page(answer.read().decode())
         except OSError:
             self._address = ""

@@ -6,6 +6,7 @@ Never reaches into Stoker: what it sees is what kubectl and REST show. The api a
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import itertools
 import json
@@ -104,6 +105,11 @@ class Stack:
         """As an administrator does it."""
         runtime = {"apiVersion": "stoker.dev/v1alpha1", "kind": "TrainingRuntime", "metadata": {"name": name}}
         self.bed.kubectl("apply", "-f", "-", stdin=json.dumps({**runtime, "spec": spec}))
+
+    def secret(self, namespace: str, name: str, key: str) -> str:
+        """What a Secret holds under the key."""
+        found = json.loads(self.bed.kubectl("get", "secret", name, "-n", namespace, "-o", "json"))
+        return base64.b64decode(found["data"][key]).decode()
 
     def gpus_held(self) -> dict[str, int]:
         """Pretend GPUs that pods which have not ended ask for, by node: the cluster's own books."""

@@ -66,7 +66,9 @@ class Operators:
 
     def leader(self, *candidates: str) -> str:
         return until(
-            lambda: next((name for name in candidates if is_leading(self._ports[name])), ""), "a leader", timeout_s=60
+            lambda: next((name for name in candidates if is_leading(self._plane, self._ports[name])), ""),
+            "a leader",
+            timeout_s=60,
         )
 
     def stop(self) -> None:

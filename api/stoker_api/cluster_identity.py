@@ -16,9 +16,9 @@ from typing import Protocol, TypeVar
 from stoker.spec.names import GROUP
 from stoker.store.clock import Clock
 from stoker.store.port import StoreError
+from stoker.store.remembered import Remembered
 
 from .identity import EVERYWHERE, IdentityUnavailable, Principal, Right
-from .remembered import Remembered
 
 log = logging.getLogger(__name__)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from chart import rendering
+from testbed.cluster import Cluster
 
-from .matrix import MATRIX, PEM
+from .matrix import MATRIX, MONITORING, PEM
 from .once import container, objects, of_kind, workloads
 
 
@@ -82,6 +84,24 @@ def test_prometheus_keeps_a_node_the_same_and_shows_the_token_that_is_asked_for(
     assert endpoint["scheme"] == "https"
     workers = monitors["stoker-workers"]["spec"]
     assert workers["namespaceSelector"] == {"any": True}
+
+
+def test_the_token_that_the_chart_made_stays_and_prometheus_sends_it(server: Cluster, restricted: str) -> None:
+    def installed() -> dict[tuple[str, str], dict[str, Any]]:
+        text = rendering.rendered({"monitoring": MONITORING}, namespace=restricted, kubeconfig=server.kubeconfig)
+        return {(one["kind"], one["metadata"]["name"]): one for one in rendering.parsed(text)}
+
+    made = installed()
+    secret = made["Secret", "stoker-exporter-scrape"]
+    assert secret["metadata"]["namespace"] == f"{restricted}-exporter"
+    server.kubectl("apply", "-f", "-", stdin=json.dumps(secret))
+    assert installed()["Secret", "stoker-exporter-scrape"]["data"] == secret["data"]
+    [endpoint] = made["PodMonitor", "stoker-exporter"]["spec"]["podMetricsEndpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": "stoker-exporter-scrape", "key": "token"}
+    assert "--auth-token-file=/etc/stoker/auth/token" in container({}, "exporter")["args"]
+    open_to_all = {"exporter": {"auth": {"enabled": False}}}
+    assert not of_kind(open_to_all, "Secret")
+    assert not [arg for arg in container(open_to_all, "exporter")["args"] if "auth" in arg]
 
 
 def test_without_exporters_nothing_of_them_is_left() -> None:

@@ -42,10 +42,11 @@ def test_alerts_lead_to_the_pages_that_are_named() -> None:
     assert values.RUNBOOKS in (rendering.CHART / "templates" / "monitoring" / "rules.yaml").read_text()
 
 
-def test_prometheus_shows_its_own_token_to_the_api_and_may_read() -> None:
+def test_prometheus_shows_its_own_token_to_api_and_operators_and_may_read() -> None:
     found = objects(MATRIX["monitored"])
-    [monitor] = [one for one in found if one["kind"] == "ServiceMonitor"]
-    assert monitor["spec"]["endpoints"][0]["bearerTokenFile"].endswith("serviceaccount/token")
+    monitors = {one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == "ServiceMonitor"}
+    assert set(monitors) == {"stoker-api", "stoker-operator"}
+    assert all(spec["endpoints"][0]["bearerTokenFile"].endswith("token") for spec in monitors.values())
     [binding] = [
         one
         for one in found
@@ -59,8 +60,8 @@ def test_prometheus_shows_its_own_token_to_the_api_and_may_read() -> None:
 
 def test_over_tls_prometheus_knows_the_authority_and_the_name() -> None:
     values: dict[str, Any] = MATRIX["monitored over tls"]
-    [monitor] = [one for one in objects(values) if one["kind"] == "ServiceMonitor"]
-    [endpoint] = monitor["spec"]["endpoints"]
+    monitors = {one["metadata"]["name"]: one["spec"] for one in objects(values) if one["kind"] == "ServiceMonitor"}
+    [endpoint] = monitors["stoker-api"]["endpoints"]
     assert endpoint["scheme"] == "https" and "bearerTokenFile" not in endpoint
     assert endpoint["authorization"]["credentials"] == {"name": "scraper", "key": "token"}
     assert endpoint["tlsConfig"]["ca"]["configMap"] == {"name": "corporate", "key": "ca.crt"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from .matrix import MATRIX
 from .once import objects, of_kind, text, workloads
 
 APPLY = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "--warnings-as-errors")
+_TOKEN = re.compile("(?<=\n  token: )[A-Za-z0-9=]{56}(?=\n)")
 every_installation = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
 
 
@@ -48,7 +50,10 @@ def test_that_check_sees_what_is_wrong(server: Cluster, restricted: str, spoil: 
 
 @every_installation
 def test_rendered_twice_it_is_the_same(values: dict[str, Any]) -> None:
-    assert text(values) == rendering.rendered(values)
+    first, again = text(values), rendering.rendered(values)
+    assert _TOKEN.sub("token", first) == _TOKEN.sub("token", again)
+    made = "exporter" not in values or ("auth" not in values["exporter"] and values["exporter"].get("enabled", True))
+    assert (first != again) == made, "no two installations have the same token, and nothing else is made up"
 
 
 @every_installation
@@ -135,7 +140,8 @@ def test_what_pods_mount_is_there(values: dict[str, Any]) -> None:
                 name = volume["configMap"]["name"]
                 assert ("ConfigMap", name) in there or name in named
             if "secret" in volume:
-                assert volume["secret"]["secretName"] in named
+                name = volume["secret"]["secretName"]
+                assert ("Secret", name) in there or name in named
             if "persistentVolumeClaim" in volume:
                 name = volume["persistentVolumeClaim"]["claimName"]
                 assert ("PersistentVolumeClaim", name) in there or name in named
@@ -164,6 +170,23 @@ def test_what_stays_after_an_uninstall_is_said(values: dict[str, Any]) -> None:
     if volume.get("enabled", True) and volume.get("keep", True) and not volume.get("existingClaim"):
         wanted.add("PersistentVolumeClaim")
     assert kept == wanted
+
+
+@every_installation
+def test_metrics_are_reached_from_prometheus_namespace_alone(values: dict[str, Any]) -> None:
+    """Unless the values name others; the api takes workers of every project."""
+    policies = {
+        one["metadata"]["labels"]["app.kubernetes.io/component"]: one for one in of_kind(values, "NetworkPolicy")
+    }
+    namespace = values.get("monitoring", {}).get("scraper", {}).get("namespace", "monitoring")
+    prometheus = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}]
+    for who, policy in policies.items():
+        if who != "api":
+            [rule] = policy["spec"]["ingress"]
+            assert rule["from"] == values.get("networkPolicy", {}).get(who, {}).get("from", prometheus)
+    exporters = values.get("exporter", {}).get("enabled", True)
+    enabled = values.get("networkPolicy", {}).get("enabled", True)
+    assert set(policies) == ({"api", "operator"} | ({"exporter"} if exporters else set()) if enabled else set())
 
 
 def test_only_pods_that_ask_the_cluster_get_a_token() -> None:

@@ -12,6 +12,7 @@ from chart import rights
 from testbed.cluster import Cluster
 
 NAME = "operator-of-the-chart"
+SCRAPER = "prometheus"
 _RBAC = "rbac.authorization.k8s.io"
 
 
@@ -24,6 +25,14 @@ def operators_kubeconfig(cluster: Cluster, project: str) -> Path:
         _binding("ClusterRole", {"name": f"{NAME}-{project}"}, subject),
         _role("Role", {"name": NAME, "namespace": project}, rights.rules("leader")),
         _binding("Role", {"name": NAME, "namespace": project}, subject),
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": SCRAPER, "namespace": project}},
+        _role("ClusterRole", {"name": SCRAPER}, [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]),
+        _binding(
+            "ClusterRole",
+            {"name": f"{SCRAPER}-{project}"},
+            [{"kind": "ServiceAccount", "name": SCRAPER, "namespace": project}],
+            SCRAPER,
+        ),
     ]
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     config = yaml.safe_load(cluster.kubeconfig.read_text())
@@ -39,9 +48,9 @@ def _role(kind: str, metadata: dict[str, str], rules: list[dict[str, Any]]) -> d
     return {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": metadata, "rules": rules}
 
 
-def _binding(kind: str, metadata: dict[str, str], subjects: list[dict[str, str]]) -> dict[str, Any]:
-    role = {"apiGroup": _RBAC, "kind": kind, "name": NAME}
+def _binding(kind: str, metadata: dict[str, str], subjects: list[dict[str, str]], role: str = NAME) -> dict[str, Any]:
+    of = {"apiGroup": _RBAC, "kind": kind, "name": role}
     return {
-        "apiVersion": f"{_RBAC}/v1", "kind": f"{kind}Binding", "metadata": metadata, "roleRef": role,
+        "apiVersion": f"{_RBAC}/v1", "kind": f"{kind}Binding", "metadata": metadata, "roleRef": of,
         "subjects": subjects,
     }  # fmt: skip

@@ -166,6 +166,7 @@ class World:
         self.operator: Operator
         self._running: asyncio.Task[None] | None = None
         self._named: list[str] = []
+        self._tokens: dict[str, str] = {}
 
     def start(self) -> None:
         self.operator = Operator(
@@ -233,6 +234,12 @@ class World:
     async def kubectl(self, *args: str, stdin: str = "", timeout_s: float = 60.0) -> str:
         """Beside the operator, which runs on this test's own loop."""
         return await asyncio.to_thread(self.cluster.kubectl, *args, stdin=stdin, timeout_s=timeout_s)
+
+    def token(self, account: str) -> str:
+        """Of a service account of the namespace."""
+        if account not in self._tokens:
+            self._tokens[account] = self.cluster.kubectl("create", "token", account, "-n", self.project).strip()
+        return self._tokens[account]
 
     def job(self, name: str) -> TrainingJob:
         job = self.jobs.get(Key(self.project, name))

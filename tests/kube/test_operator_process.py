@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 from stoker.spec.event import EVENTS
 from stoker.spec.job import JOBS, Phase
 
+from .operator_account import SCRAPER
 from .operator_world import Play, World
 
 _PORT = re.compile(r"metrics on port (\d+)")
@@ -51,18 +53,24 @@ class Process:
     def log(self) -> str:
         return self._log.read_text()
 
-    def page(self, path: str) -> tuple[int, str]:
+    def page(self, path: str, token: str = "") -> tuple[int, str]:
         port = _PORT.search(self.log())
         if port is None:
             return 0, ""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port[1]}{path}", timeout=5) as answer:
+            request = urllib.request.Request(f"http://127.0.0.1:{port[1]}{path}", headers=headers)
+            with urllib.request.urlopen(request, timeout=5) as answer:
                 return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
         except OSError:
             return 0, ""
 
     def metric(self, name: str) -> float | None:
-        found = re.search(rf"^{re.escape(name)} (\S+)$", self.page("/metrics")[1], re.MULTILINE)
+        page = self.page("/metrics", self._world.token(SCRAPER))[1]
+        found = re.search(rf"^{re.escape(name)} (\S+)$", page, re.MULTILINE)
         return None if found is None else float(found[1])
 
     async def leads(self) -> None:
@@ -120,6 +128,16 @@ async def test_one_of_two_leads_and_the_other_takes_over_at_once_when_it_is_stop
         await world.phase("b", Phase.SUCCEEDED)
         for line in one.log().splitlines():
             assert json.loads(line)["level"] in ("info", "warning"), line
+
+
+async def test_metrics_are_for_who_may_read_the_path_and_probes_for_all(empty_world: World, tmp_path: Path) -> None:
+    world = empty_world
+    await world.kubectl("create", "serviceaccount", "tenant", "-n", world.project)
+    async with operators(world, tmp_path, "one") as (one,):
+        for token, status in (("", 401), ("guess", 401), (world.token("tenant"), 403), (world.token(SCRAPER), 200)):
+            found, text = one.page("/metrics", token)
+            assert found == status and ("stoker_operator_leader" in text) == (status == 200), text
+        assert one.page("/healthz")[0] == one.page("/readyz")[0] == 200
 
 
 async def test_a_leader_that_is_killed_is_followed_and_its_jobs_go_on(empty_world: World, tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ class ExporterTls(Values):
 
 
 class ExporterAuth(Values):
+    enabled: bool = True
+    """Whether a token is needed to read its metrics, which name projects, jobs and pods."""
     secret_name: MaybeName = ""
-    """A Secret in the exporter's namespace with a token that who reads its metrics must send; empty: anybody may."""
+    """A Secret of yours in the exporter's namespace with that token; empty: the chart makes one and keeps its token."""
     key: str = "token"
     """Its key with the token."""
 

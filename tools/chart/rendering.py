@@ -27,9 +27,20 @@ class Refused(Exception):
     """Helm takes no such values; the text is helm's."""
 
 
-def rendered(values: Mapping[str, Any] | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE) -> str:
-    """Everything that would be installed, as text, hooks too. Raises: Refused."""
+def rendered(
+    values: Mapping[str, Any] | None = None,
+    *,
+    release: str = RELEASE,
+    namespace: str = NAMESPACE,
+    kubeconfig: Path | None = None,
+) -> str:
+    """Everything that would be installed, as text, hooks too; `kubeconfig`: of a cluster to look things up in.
+
+    Raises: Refused.
+    """
     known = [f"--api-versions={kind}" for kind in SERVED]
+    if kubeconfig is not None:
+        known += ["--dry-run=server", "--take-ownership", f"--kubeconfig={kubeconfig}"]
     return _helm("template", release, str(CHART), f"--namespace={namespace}", "--values=-", *known, values=values)
 
 

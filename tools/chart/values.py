@@ -97,12 +97,12 @@ class ApiPolicy(Values):
 
 class OperatorPolicy(Values):
     from_: list[Object] = Field([], alias="from")
-    """Who may reach the operator's probes and metrics, as NetworkPolicy peers; empty: anybody."""
+    """Who may reach the operator's metrics, as NetworkPolicy peers; empty: Prometheus' namespace."""
 
 
 class ExporterPolicy(Values):
     from_: list[Object] = Field([], alias="from")
-    """Who may read the exporters' metrics, as NetworkPolicy peers; empty: anybody."""
+    """Who may reach the exporters' metrics, as NetworkPolicy peers; empty: Prometheus' namespace."""
 
 
 class ApiServerEgress(Values):
@@ -135,21 +135,22 @@ class NetworkPolicies(Values):
 
 class Scraper(Values):
     service_account: MaybeName = ""
-    """Prometheus' own account: it gets the right to read the api's metrics. Empty: bind `…-metrics` yourself."""
-    namespace: MaybeName = ""
-    """Of that account; empty: Stoker's."""
+    """Prometheus' own account: it gets the right to read the api's and the operators' metrics. Empty: bind
+    `…-metrics` yourself."""
+    namespace: MaybeName = "monitoring"
+    """Where Prometheus runs: from there the operators' and exporters' metrics are reached. Empty: Stoker's."""
 
 
 class Credentials(Values):
     secret_name: MaybeName = ""
-    """A Secret in Stoker's namespace with a token for the api's metrics; empty: Prometheus sends its own."""
+    """A Secret in Stoker's namespace with a token for these metrics; empty: Prometheus sends its own."""
     key: str = "token"
     """Its key with the token."""
 
 
 class ServiceMonitor(Values):
     enabled: bool = False
-    """A ServiceMonitor for the api (needs the Prometheus operator's definitions)."""
+    """ServiceMonitors for the api and the operators (needs the Prometheus operator's definitions)."""
     labels: Strings = {}
     """By which your Prometheus finds it."""
     interval: Interval = "30s"
@@ -159,7 +160,7 @@ class ServiceMonitor(Values):
 
 class PodMonitor(Values):
     enabled: bool = False
-    """PodMonitors for the operators, the exporters and workers."""
+    """PodMonitors for the exporters and workers."""
     labels: Strings = {}
     """By which your Prometheus finds it."""
     interval: Interval = "30s"

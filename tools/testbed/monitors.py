@@ -8,7 +8,7 @@ generateServiceMonitorConfig).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _MONITOR_FIELDS = {
@@ -16,21 +16,26 @@ _MONITOR_FIELDS = {
 }
 _ENDPOINT_FIELDS = {
     *("port", "path", "interval", "scheme", "relabelings", "metricRelabelings", "honorLabels", "bearerTokenFile"),
+    "authorization",
 }
 _LIMITS = {"sampleLimit": "sample_limit", "bodySizeLimit": "body_size_limit"}
 _OWN_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 
 def scrape_configs(
-    monitors: Iterable[Mapping[str, Any]], discovery: Mapping[str, Any], token_file: str
+    monitors: Iterable[Mapping[str, Any]],
+    discovery: Mapping[str, Any],
+    token_file: str,
+    secret: Callable[[str, str, str], str],
 ) -> list[dict[str, Any]]:
     """One scrape job for each endpoint of each monitor.
 
     discovery: how the API server is reached, for every `kubernetes_sd_configs`. token_file: Prometheus' own token,
-    where a monitor means the one in Prometheus' pod. Raises: ValueError for a field that is not known here.
+    where a monitor means the one in Prometheus' pod. secret: reads a key of a Secret, by its namespace and name.
+    Raises: ValueError for a field that is not known here.
     """
     return [
-        _job(monitor, number, endpoint, discovery, token_file)
+        _job(monitor, number, endpoint, discovery, token_file, secret)
         for monitor in monitors
         for number, endpoint in enumerate(_endpoints(monitor))
     ]
@@ -51,6 +56,7 @@ def _job(
     endpoint: Mapping[str, Any],
     discovery: Mapping[str, Any],
     token_file: str,
+    secret: Callable[[str, str, str], str],
 ) -> dict[str, Any]:
     kind, spec, name = monitor["kind"], monitor["spec"], monitor["metadata"]["name"]
     namespace, pods = monitor["metadata"]["namespace"], kind == "PodMonitor"
@@ -87,6 +93,9 @@ def _job(
         if endpoint["bearerTokenFile"] != _OWN_TOKEN:
             raise ValueError(f"{name}: only Prometheus' own token is known here")
         job["authorization"] = {"credentials_file": token_file}
+    if "authorization" in endpoint:
+        credentials = endpoint["authorization"]["credentials"]
+        job["authorization"] = {"credentials": secret(namespace, credentials["name"], credentials["key"])}
     return job | {_LIMITS[field]: spec[field] for field in _LIMITS if field in spec}
 
 

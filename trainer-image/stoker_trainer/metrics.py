@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -120,10 +120,10 @@ class Metrics:
         return PREFIX + name, _BY_NAME[name].help
 
 
-def _local_only(app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+def _local_only(app: Any) -> Callable[..., Any]:
     """The app for callers who name this machine: a page in its browser names another that resolves to loopback."""
 
-    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
         try:
             name = urllib.parse.urlsplit(f"//{environ.get('HTTP_HOST', '')}").hostname or ""
         except ValueError:

@@ -122,6 +122,27 @@ secret:
 {{- end -}}
 {{- end -}}
 
+{{/* By which Prometheus is known to the api and the operators. */}}
+{{- define "stoker.scrape.authorization" -}}
+{{- with .Values.monitoring.serviceMonitor.credentials -}}
+{{- if .secretName -}}
+authorization:
+  credentials:
+    name: {{ .secretName }}
+    key: {{ .key }}
+{{- else -}}
+bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token # Prometheus' own
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* As a NetworkPolicy peer: the pods of Prometheus' namespace. */}}
+{{- define "stoker.scrape.peers" -}}
+- namespaceSelector:
+    matchLabels:
+      kubernetes.io/metadata.name: {{ default .Release.Namespace .Values.monitoring.scraper.namespace }}
+{{- end -}}
+
 {{/* What operator and api may reach: names, and the API server. */}}
 {{- define "stoker.egress" -}}
 - ports:

@@ -23,6 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from stoker.kube.client import KubeClient
 from stoker.kube.lease import LeaderElection
+from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
 from stoker.spec.job import JOBS
 from stoker.spec.node import NODES
@@ -43,6 +44,7 @@ from .options import OperatorOptions, operator_command
 from .poison import PoisonTeller
 from .probes import Answer, Page, serve_probes, text
 from .renderers import ClusterRenderer
+from .scrapers import Scrapers
 from .tally import Tally
 
 log = logging.getLogger("stoker.operator")
@@ -149,7 +151,8 @@ class _Process:
                 return replace(known, calls=self._seam.counts, api_window=limit.window, api_refusals=limit.refusals)
 
             pages = self._pages(_registry(OperatorMetrics(read, self._tally, rows)))
-            server = await serve_probes(options.host, options.port, pages)
+            scrapers = Scrapers(TokenReviewer(client), clock)
+            server = await serve_probes(options.host, options.port, pages, {"/metrics": scrapers.answer})
             stack.callback(server.close)
             port = server.sockets[0].getsockname()[1]
             log.info("operator %s: probes and metrics on port %d", options.identity, port)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster_stack import CHART, SYSTEM, Project, Stack
+from cluster_stack import CHART, SYSTEM, WATCH, Project, Stack
 from harness import until
 from release.chart import package
 from stoker.spec.job import Phase
@@ -52,12 +52,14 @@ def test_upgraded_and_rolled_back_while_a_job_runs(
 ) -> None:
     uid = [pod["metadata"]["uid"] for pod in project.pods(long_job)]
     before = stack.release.revisions[-1]["revision"]
+    scrape_token = stack.secret(WATCH, "stoker-exporter-scrape", "token")
     began = time.monotonic()
     stack.release.upgrade(next_version, stack.values(podAnnotations={"example.com/changed": "yes"}))
     figure("helm upgrade --wait with a job running", f"{time.monotonic() - began:.1f} s")
     assert any("99.0.0" in version for version in _versions(stack))
     assert [pod["metadata"]["uid"] for pod in project.pods(long_job)] == uid
     assert project.job(long_job).status.attempt == 1
+    assert stack.secret(WATCH, "stoker-exporter-scrape", "token") == scrape_token
     began = time.monotonic()
     stack.release.rollback(before)
     figure("helm rollback --wait with a job running", f"{time.monotonic() - began:.1f} s")

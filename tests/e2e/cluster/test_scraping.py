@@ -46,7 +46,9 @@ def prometheus(stack: Stack, tmp_path: Path) -> Iterator[Prometheus]:
         "authorization": {"credentials_file": str(token)},
     }
     with Prometheus(
-        scrape=scrape_configs(monitors, discovery, str(token)), rules=sorted(RULES.glob("*.yaml")), interval_s=2
+        scrape=scrape_configs(monitors, discovery, str(token), stack.secret),
+        rules=sorted(RULES.glob("*.yaml")),
+        interval_s=2,
     ) as found:
         yield found
 
@@ -69,7 +71,7 @@ def test_everything_is_found_and_the_rules_give_figures(
     stack: Stack, project: Project, jobs: dict[str, TrainingJob], prometheus: Prometheus, figure: Figure
 ) -> None:
     wanted = Counter(
-        {"stoker-api": 1, f"{SYSTEM}/stoker-operator": 2, f"{WATCH}/stoker-exporter": 2, f"{SYSTEM}/stoker-workers": 1}
+        {"stoker-api": 1, "stoker-operator": 2, f"{WATCH}/stoker-exporter": 2, f"{SYSTEM}/stoker-workers": 1}
     )
 
     def up() -> bool:

@@ -10,6 +10,11 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The Secret with the token that a scraper must send. */}}
+{{- define "stoker.exporter.authSecret" -}}
+{{- default (printf "%s-exporter-scrape" (include "stoker.fullname" .)) .Values.exporter.auth.secretName -}}
+{{- end -}}
+
 {{/* The volume source of the certificates by which the exporter believes the api; nothing where there are none. */}}
 {{- define "stoker.exporter.caVolume" -}}
 {{- $ca := .Values.exporter.ca -}}

@@ -1,6 +1,6 @@
 """Answers that cost a question elsewhere, kept for a while: one question at a time per key, few at once in all.
 
-Never keeps a failure. Called by `cluster_identity.py`.
+Never keeps a failure. Called by the api's `cluster_identity` and the operator's `scrapers`.
 """
 
 from __future__ import annotations
