@@ -14,6 +14,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from stoker import __version__
@@ -75,6 +76,7 @@ def bare_app(**settings: Any) -> FastAPI:
     app.add_exception_handler(WebSocketRequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(StoreError, _on_store_error)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(IdentityUnavailable, _on_no_identity)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app
@@ -103,6 +105,10 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     else:
         detail = str(found.detail)
     return Problem(code, detail, headers=found.headers).response(request.scope)
+
+
+async def _on_disconnect(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=499)  # for the metrics; the peer is gone
 
 
 async def _on_store_error(request: Request, error: Exception) -> Response:

@@ -74,6 +74,15 @@ class ApiMetrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
+        self.connections = Gauge("stoker_api_connections", "Connections that are open now.", registry=self.registry)
+        self.refused = Counter(
+            "stoker_api_connections_refused_total",
+            "Connections refused before there was a request, by the problem's code, or closed for others (Evicted).",
+            ["reason"],
+            registry=self.registry,
+        )
+        for reason in ("BadRequest", "Evicted", "HeadersTooLarge", "RequestTimeout", "Unavailable"):
+            self.refused.labels(reason)
         self.streams = Gauge("stoker_api_streams", "Streams being followed now.", ["kind"], registry=self.registry)
         self.shed = Counter(
             "stoker_api_streams_shed_total",

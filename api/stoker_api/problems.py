@@ -37,6 +37,7 @@ class Code(StrEnum):
     NO_LOG = "NoLog"
     METHOD_NOT_ALLOWED = "MethodNotAllowed"
     REQUEST_TIMEOUT = "RequestTimeout"
+    HEADERS_TOO_LARGE = "HeadersTooLarge"
     ALREADY_EXISTS = "AlreadyExists"
     CONFLICT = "Conflict"
     NOT_ENDED = "NotEnded"
@@ -110,6 +111,7 @@ CATALOGUE: dict[Code, Entry] = {
     Code.NEVER_FITS: Entry(422, "The job can never start as it is"),
     Code.IDEMPOTENCY_KEY_REUSED: Entry(422, "The Idempotency-Key was used for another request"),
     Code.UPGRADE_REQUIRED: Entry(426, "A WebSocket is needed here"),
+    Code.HEADERS_TOO_LARGE: Entry(431, "The request's headers are too large"),
     Code.INTERNAL_ERROR: Entry(500, "Stoker met an error of its own", retryable=True),
     Code.TOO_MANY_STREAMS: Entry(503, "Too many open streams", retryable=True),
     Code.TOO_MANY_SESSIONS: Entry(503, "Too many open sessions", retryable=True),

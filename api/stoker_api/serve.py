@@ -1,6 +1,7 @@
 """Serves the api on a socket, and stops it without waiting for streams that never end.
 
-Owns uvicorn's settings. Called by `stoker up` and the api's main file: `await serve(app, host, port)`.
+Owns uvicorn's settings; `peers.py` accepts connections. Called by `stoker up` and the api's main file:
+`await serve(app, host, port)`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import importlib.util
 import logging
 import socket
 import ssl
@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable
 import uvicorn
 from fastapi import FastAPI
 
+from .connection import Connection
+from .peers import ConnectionLimits, Peers, raise_open_files
 from .sessions.socket import MAX_MESSAGE, PING_EVERY_S, PONG_WITHIN_S, SessionSocket
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,7 @@ async def serve(
     sock: socket.socket | None = None,
     tls: ssl.SSLContext | None = None,
     on_ready: Callable[[int], None] | None = None,
+    limits: ConnectionLimits | None = None,
 ) -> None:
     """Serve until cancelled, then stop gracefully: streams end at once, requests get a few seconds.
 
@@ -66,7 +69,7 @@ async def serve(
     Raises: BindError.
     """
     listening = bind(host, port) if sock is None else sock
-    server = _Server(app, tls, on_ready)
+    server = _Server(app, tls, on_ready, limits or ConnectionLimits())
     task = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         await asyncio.shield(task)
@@ -79,11 +82,17 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, app: FastAPI, tls: ssl.SSLContext | None, on_ready: Callable[[int], None] | None) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        tls: ssl.SSLContext | None,
+        on_ready: Callable[[int], None] | None,
+        limits: ConnectionLimits,
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools" if _there("httptools") else "h11",
+                http=Connection,
                 ws=SessionSocket,
                 ws_max_size=MAX_MESSAGE,
                 ws_ping_interval=PING_EVERY_S,
@@ -96,19 +105,39 @@ class _Server(uvicorn.Server):
                 proxy_headers=False,
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=_GRACE_S,
-                h11_max_incomplete_event_size=64 * 1024,
             )
         )
         self.config.load()
-        self.config.ssl = tls
         self._app, self._on_ready = app, on_ready
+        self._peers = Peers(
+            raise_open_files() if limits.most is None else limits.most,
+            limits.head_s,
+            tls,
+            app.state.services.metrics,
+            lambda: len(self.server_state.connections),
+        )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started and self._on_ready is not None and sockets:
+        await super().startup([])
+        if not self.started or not sockets:
+            return
+        self._accepting = asyncio.create_task(self._peers.run(sockets[0], self._connection))
+        if self._on_ready is not None:
             self._on_ready(sockets[0].getsockname()[1])
 
+    def _connection(self, since_s: float) -> Connection:
+        return Connection(
+            self._peers, since_s, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._accepting.done():  # it never ends by itself: better to break down than to be deaf
+            self._accepting.result()
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._accepting.cancel()
+        await asyncio.gather(self._accepting, return_exceptions=True)
         self._app.state.services.hub.close()
         await self._app.state.services.sessions.close()  # their own last words, before uvicorn's
         await super().shutdown(sockets)
@@ -119,11 +148,18 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(app: FastAPI, host: str = LOOPBACK, port: int = 0) -> AsyncIterator[int]:
+async def serving(
+    app: FastAPI,
+    host: str = LOOPBACK,
+    port: int = 0,
+    *,
+    tls: ssl.SSLContext | None = None,
+    limits: ConnectionLimits | None = None,
+) -> AsyncIterator[int]:
     """Serve while inside; gives the port."""
     sock = bind(host, port)
     ready = asyncio.Event()
-    task = asyncio.create_task(serve(app, sock=sock, on_ready=lambda _: ready.set()))
+    task = asyncio.create_task(serve(app, sock=sock, tls=tls, on_ready=lambda _: ready.set(), limits=limits))
     task.add_done_callback(lambda _: ready.set())
     try:
         await ready.wait()
@@ -133,10 +169,6 @@ async def serving(app: FastAPI, host: str = LOOPBACK, port: int = 0) -> AsyncIte
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def _there(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
 
 
 def _why(host: str, port: int, error: Exception) -> str:

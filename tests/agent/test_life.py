@@ -3,10 +3,12 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
 
+from stoker.local.agent import life, spawning
 from stoker.spec.meta import Key
 from stoker.spec.node import NODES
 from stoker.spec.pod import NEVER_STARTED, REJECTED
@@ -195,3 +197,22 @@ async def test_many_pods_leave_no_zombie(node):
         children = file.read().split()
     states = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children]
     assert "Z" not in states and node.agent.alive == 0
+
+
+async def test_a_lack_of_descriptors_is_no_try_of_the_workers(node, caplog, monkeypatch, wait_until):
+    monkeypatch.setattr(life, "TRIES", 2)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(lowest := os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 2, hard))
+    try:
+        await node.create("patient", ["true"])
+        await wait_until(lambda: caplog.text.count("[Errno 24]") > 3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (await node.ended("patient")).status.phase == "Succeeded"
+
+
+async def test_a_worker_has_the_soft_limit_that_the_agent_began_with(node, monkeypatch):
+    monkeypatch.setattr(spawning, "OPEN_FILES", 987)
+    await node.create("limits", ["sh", "-c", "ulimit -Sn"])
+    assert (node.folder(await node.ended("limits")) / "log").read_bytes() == b"987\n"

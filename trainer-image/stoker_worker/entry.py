@@ -1,14 +1,15 @@
 """The supervisor's start: its arguments, its order, the lock; then its life (`supervisor`), and the process's end.
 
-Called by `__main__`. Two ways in: `<launch.json> [--lock-fd N] [--ready-fd N]` (node agent: the order is a file), and
-`--pod [--stop] -- <argv…>` (a container's entry point: the order is the environment). A third, `--session`, is for
-processes that a supervisor starts beside its ranks.
+Called by `__main__`. Two ways in: `<launch.json> [--lock-fd N] [--ready-fd N] [--open-files N]` (node agent: the order
+is a file), and `--pod [--stop] -- <argv…>` (a container's entry point: the order is the environment). A third,
+`--session`, is for processes that a supervisor starts beside its ranks.
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import os
+import resource
 import sys
 
 from .folder import LOCK_FILE, Launch, read_launch
@@ -77,7 +78,7 @@ def _compose(words: list[str], stop_requests: list[int]) -> PodOrder:
 
 
 def _arguments(argv: list[str]) -> tuple[str, int, int]:
-    options = {"--lock-fd": -1, "--ready-fd": -1}
+    options = {"--lock-fd": -1, "--ready-fd": -1, "--open-files": -1}
     paths = []
     rest = list(argv)
     while rest:
@@ -89,7 +90,11 @@ def _arguments(argv: list[str]) -> tuple[str, int, int]:
         else:
             paths.append(word)
     if len(paths) != 1:
-        _leave("usage: stoker_worker <launch.json> [--lock-fd N] [--ready-fd N]")
+        _leave("usage: stoker_worker <launch.json> [--lock-fd N] [--ready-fd N] [--open-files N]")
+    open_files = options.pop("--open-files")
+    if open_files >= 0:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
     for fd in options.values():
         if fd >= 0:
             os.set_inheritable(fd, False)

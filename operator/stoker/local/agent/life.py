@@ -7,6 +7,7 @@ the pod, the folder, the supervisor. Never decides where or when something runs.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 KILL_AFTER_GRACE_S = 10.0
 """What a supervisor gets beyond the grace it enforces itself."""
 LOOK_AGAIN_S = 0.05
+_SHORTAGES = (errno.EMFILE, errno.ENFILE)
 TRIES = 5
 STEPS_AT_ONCE = 2  # more of them only keep the api waiting, which lives on the same loop (tools/verify_thousand.py)
 """Spawns of a worker that never came to its start, before its pod is refused."""
@@ -195,6 +197,10 @@ class Lives:
             worker.stage = Stage.DOWN
             self._queue.add(pod.uid)
         except OSError as error:
+            if error.errno in _SHORTAGES:  # ours, and no try of the worker's
+                del self.workers[pod.uid]
+                self.leases.release(pod.uid)
+                raise
             await self._not_started(worker, pod, str(error))
         else:
             self._follow(worker)

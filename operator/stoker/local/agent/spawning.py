@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import sys
 from collections.abc import Mapping
@@ -16,6 +17,10 @@ from pathlib import Path
 from stoker.spec.worker import LAUNCH_FILE, LOG_FILE
 
 from .folders import Started
+
+# As this process was given it, before the api took more for its connections: programs that close or select on all
+# descriptors they may have are slow or break with many.
+OPEN_FILES, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,8 @@ def spawn(program: str, folder: Path, lock_fd: int, host_env: Mapping[str, str])
     ready_r, ready_w = os.pipe()
     launch, log = str(folder / LAUNCH_FILE), str(folder / LOG_FILE)
     argv = [sys.executable, "-I", "-S", program, launch, "--lock-fd", str(lock_fd), "--ready-fd", str(ready_w)]
+    if OPEN_FILES != resource.RLIM_INFINITY:
+        argv += ["--open-files", str(OPEN_FILES)]
     env = {name: host_env[name] for name in ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH") if name in host_env}
     try:
         pid = os.posix_spawn(

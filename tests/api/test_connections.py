@@ -1,0 +1,160 @@
+"""Before there is a request: heads that are too long or never end, too many connections, and who goes then."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from typing import Any
+
+import pytest
+
+from stoker_api.connection import MAX_HEAD_BYTES
+from stoker_api.peers import ConnectionLimits
+from stoker_api.serve import serving
+
+from .test_main import certificate
+
+pytestmark = pytest.mark.parametrize("new_world", ["embedded"], indirect=True)
+LIVEZ = "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+JOBS = "POST /v1/projects/alpha/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+
+
+class Peer:
+    """A bare connection."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def open(self) -> Peer:
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port)
+        return self
+
+    async def __aenter__(self) -> Peer:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+
+    async def send(self, text: str | bytes) -> None:
+        self.writer.write(text.encode() if isinstance(text, str) else text)
+        await self.writer.drain()
+
+    async def answer(self) -> tuple[int, Any]:
+        """The status and the JSON (or text) of the next answer. Raises: IncompleteReadError when there is none."""
+        async with asyncio.timeout(10):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+            length = next(int(line[15:]) for line in head.lower().split("\r\n") if line.startswith("content-length:"))
+            body = (await self.reader.readexactly(length)).decode()
+        return int(head[9:12]), json.loads(body) if body.startswith("{") else body
+
+    async def is_closed(self) -> bool:
+        """The server ends it; what it sent before is left out."""
+        async with asyncio.timeout(10):
+            try:
+                while await self.reader.read(4096):
+                    pass
+            except ConnectionResetError:
+                pass
+        return True
+
+
+HEADS = [
+    ("64 KiB and more in one header", LIVEZ + "X: " + "a" * (MAX_HEAD_BYTES + 1), 431, "HeadersTooLarge"),
+    ("a whole head of 200 KB", LIVEZ + "X: " + "a" * 200_000 + "\r\n\r\n", 431, "HeadersTooLarge"),
+    ("5,000 headers", LIVEZ + "X: y\r\n" * 5000 + "\r\n", 431, "HeadersTooLarge"),
+    ("a path without an end", "GET /" + "a" * (2 * MAX_HEAD_BYTES), 431, "HeadersTooLarge"),
+    ("an upgrade with a long header", LIVEZ + "Connection: upgrade\r\nUpgrade: websocket\r\nX: " + "a" * 70_000
+     + "\r\n\r\n", 431, "HeadersTooLarge"),
+    ("a trailer without an end",
+     JOBS + "Authorization: TOKEN\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX: " + "a" * 400_000, 431,
+     "HeadersTooLarge"),
+    ("half a head", LIVEZ + "X: a", 408, "RequestTimeout"),
+    ("no HTTP", "\x16\x03\x01\x02\x00\x01\x00", 400, "BadRequest"),
+    ("half a head after a request", LIVEZ + "\r\n" + LIVEZ, 200, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sent", "status", "code"), [case[1:] for case in HEADS], ids=[case[0] for case in HEADS])
+async def test_a_head_is_bounded_in_bytes_and_time(new_world, sent, status, code):
+    async with new_world() as world, serving(world.app, limits=ConnectionLimits(head_s=0.2)) as port:
+        async with Peer(port) as peer:
+            await peer.send(sent.replace("TOKEN", world.auth()["Authorization"]))
+            found, said = await peer.answer()
+            assert (found, code and said["code"]) == (status, code), said
+            if code is None:  # the next head comes and does not end
+                await peer.send("X: y\r\n")
+                found, said = await peer.answer()
+                assert (found, said["code"]) == (408, "RequestTimeout")
+            assert await peer.is_closed()
+        async with Peer(port) as peer:
+            await peer.send(LIVEZ + "\r\n")
+            assert (await peer.answer())[0] == 200
+
+
+async def test_a_drip_buys_no_time(new_world):
+    async with new_world() as world, serving(world.app, limits=ConnectionLimits(head_s=0.3)) as port:
+        early = JOBS + f"Authorization: Bearer x\r\nContent-Length: {10**6}\r\n\r\n"  # 401 before the body is there
+        for begun, drop in ((LIVEZ, "X: y\r\n"), ("", "\r\n"), (LIVEZ + "\r\n", "\r\n"), (early, "a")):
+            async with Peer(port) as peer:
+                await peer.send(begun)
+                closed = asyncio.create_task(peer.is_closed())
+                while not closed.done():
+                    peer.writer.write(drop.encode())
+                    await asyncio.sleep(0.02)
+                assert await closed
+
+
+async def test_full_of_peers_without_a_token_it_still_answers(new_world, caplog):
+    async with new_world() as world, serving(world.app, limits=ConnectionLimits(most=8)) as port:
+        async with Peer(port) as known:
+            await known.send("GET /v1/queues HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: "
+                             f"{world.auth()['Authorization']}\r\n\r\n")  # fmt: skip
+            assert (await known.answer())[0] == 200
+            idle = []
+            for number in range(20):
+                idle.append(peer := await Peer(port).open())
+                if number % 2:  # half of them say nothing, half rest after an answer that needs no token
+                    await peer.send(LIVEZ + "\r\n")
+                    assert (await peer.answer())[0] == 200
+            await known.send(LIVEZ + "\r\n")
+            assert (await known.answer())[0] == 200, "one with a token stays"
+            for peer in idle:
+                peer.writer.close()
+        assert 'refused_total{reason="Evicted"}' in world.services.metrics.text().decode()
+        assert len([line for line in caplog.messages if "connections are open" in line]) == 1
+
+
+async def test_where_all_are_at_work_the_new_one_is_turned_away(new_world):
+    async with new_world() as world, serving(world.app, limits=ConnectionLimits(most=2)) as port:
+        busy = [await Peer(port).open() for _ in range(2)]
+        for peer in busy:
+            await peer.send(JOBS + f"Authorization: {world.auth()['Authorization']}\r\nContent-Length: 8\r\n\r\n{{")
+        async with asyncio.timeout(10):
+            while world.services.metrics.registry.get_sample_value("stoker_api_connections") != 2:
+                await asyncio.sleep(0.01)
+        async with Peer(port) as new:
+            found, said = await new.answer()
+            assert (found, said["code"], said["retryable"]) == (503, "Unavailable", True)
+        for peer in busy:
+            await peer.send('"a": 1}')
+            assert (await peer.answer())[0] == 422
+            peer.writer.close()
+
+
+async def test_tls_handshakes_count_and_give_way(new_world, tmp_path):
+    cert, key = certificate(tmp_path, "first")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    verify = ssl.create_default_context(cafile=cert)
+    limits = ConnectionLimits(most=8, head_s=0.5)
+    async with new_world() as world, serving(world.app, tls=context, limits=limits) as port:
+        silent = [await Peer(port).open() for _ in range(20)]
+        peer = Peer(port)
+        peer.reader, peer.writer = await asyncio.open_connection("127.0.0.1", port, ssl=verify)
+        await peer.send(LIVEZ + "X: " + "a" * 70_000)
+        assert (await peer.answer())[0] == 431
+        peer.writer.close()
+        assert all([await one.is_closed() for one in silent])
+        for one in silent:
+            one.writer.close()
