@@ -16,14 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from stoker.exporter.catalogue import COUNTER, EXPORTER, HARDWARE, JOB, JOB_LABELS, MIG, TABLES
 from stoker.exporter.meters.snapshot import Books, GpuState, JobState, MigState, Share, Snapshot
 from stoker.exporter.owners import Owner
-from stoker.exporter.push.client import Client, Target
 from stoker.exporter.reporting.link import ApiLink
-from stoker.exporter.samples import Sample
 from stoker.exporter.serving.door import Certificate, DoorError, Tokens
 from stoker.exporter.serving.page import ALIVE_S, Page
 from stoker.exporter.serving.series import SampleMaker
 from stoker.exporter.serving.server import MAX_HEAD_BYTES, Server
 from stoker.exporter.serving.text import TextMaker
+from stoker.push.client import Client, Target
+from stoker.push.samples import Sample
 from testbed.build import Unavailable, program
 
 FORBIDDEN = {"job", "pod", "namespace", "instance", "container", "endpoint", "service"}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from stoker import __version__
+from stoker.push.samples import Sample
 
 from .frames import Frame, GpuEvent, GpuReading, Said, Trouble
 from .keeper import EVERY_S, Keeper
@@ -21,7 +22,6 @@ from .meters.moment import Moment
 from .meters.node import NodeMeters
 from .meters.snapshot import Snapshot
 from .owners import Allocation, Owner
-from .samples import Sample
 from .serving.page import Page
 from .serving.series import SampleMaker
 from .serving.text import TextMaker

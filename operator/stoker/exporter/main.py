@@ -32,7 +32,8 @@ from .serving.server import Server
 from .watch import Watch
 
 if TYPE_CHECKING:
-    from .push.sender import Push
+    from stoker.push.sender import Push
+
     from .reporting.link import ApiLink
     from .reporting.reporter import Reporter
 
@@ -197,8 +198,8 @@ def _link(options: Options, timeout_s: float = 10.0) -> ApiLink:
 def _push(options: Options) -> Push | None:
     if not options.push_url:
         return None
-    from .push.client import Target
-    from .push.sender import Push, PushOptions
+    from stoker.push.client import Target
+    from stoker.push.sender import Push, PushOptions
 
     try:
         target = Target(options.push_url, options.push_token_file, options.push_basic_auth_file, options.push_ca)

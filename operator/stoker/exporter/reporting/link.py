@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stoker.exporter.tls import client_context
+from stoker.push.tls import client_context
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 4 << 20

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from stoker.exporter.catalogue import EXPORTER, HARDWARE, JOB, MIG, TABLES, Family
 from stoker.exporter.meters.snapshot import GpuState, Snapshot
-from stoker.exporter.samples import Sample
+from stoker.push.samples import Sample
 
 Labels = tuple[tuple[str, str], ...]
 Row = tuple[Labels, Mapping[str, float]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import isfinite, isnan
 
-from stoker.exporter.samples import Sample
+from stoker.push.samples import Sample
 
 from .series import Labels, catalogue_names
 

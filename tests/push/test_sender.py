@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from stoker.exporter.push.client import Target
-from stoker.exporter.push.sender import Push, PushOptions, PushStats
-from stoker.exporter.samples import Sample
+from stoker.push.client import Target
+from stoker.push.samples import Sample
+from stoker.push.sender import Push, PushOptions, PushStats
 from testbed.parts import until
 from testbed.remote_write import Written, read_request
 from testbed.webhook import Answer, Posted, Webhook
@@ -148,7 +148,7 @@ def test_what_is_refused_is_dropped_counted_and_told_once(
     pushes: Callable[[PushOptions], Push], status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusal = Answer(status, b"out of order sample", {"Location": "http://127.0.0.1:1/"})
-    with Webhook(in_turn(refusal, refusal)) as hook, caplog.at_level(logging.WARNING, "stoker.exporter.push"):
+    with Webhook(in_turn(refusal, refusal)) as hook, caplog.at_level(logging.WARNING, "stoker.push"):
         push = pushes(options(hook.url))
         for number, at in enumerate((1000.0, 1015.0, 1030.0)):
             push.offer(at, [gpu_power(at)])
@@ -167,7 +167,7 @@ def test_what_a_long_outage_does_not_leave_room_for_is_dropped_oldest_first(
     down.set()
     with (
         Webhook(lambda _: Answer(503) if down.is_set() else Answer(204)) as hook,
-        caplog.at_level(logging.WARNING, "stoker.exporter.push"),
+        caplog.at_level(logging.WARNING, "stoker.push"),
     ):
         push = pushes(options(hook.url, most_samples=20))
         push.offer(0.0, [gpu_power(0)])

@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stoker.exporter.samples import Sample
+from stoker.push.samples import Sample
 
 from . import protobuf
 from .buffer import Buffer, Taken
 from .client import Answer, Client, Target, What
 
-log = logging.getLogger("stoker.exporter.push")
+log = logging.getLogger("stoker.push")
 
 JOB = "stoker-exporter"
 REQUEST_SAMPLES = 5000

@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 
 from stoker import __version__
-from stoker.exporter.tls import client_context
+from stoker.push.tls import client_context
 
 from . import snappy
 

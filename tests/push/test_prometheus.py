@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from nvml_scenario import NoCompiler, Scenario
-from stoker.exporter.push.client import Target
-from stoker.exporter.push.sender import Push, PushOptions, PushStats
-from stoker.exporter.samples import Sample
+from stoker.push.client import Target
+from stoker.push.samples import Sample
+from stoker.push.sender import Push, PushOptions, PushStats
 from testbed.monitoring import Prometheus
 from testbed.parts import until
 from testbed.webhook import Answer, Posted, Webhook

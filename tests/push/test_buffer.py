@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tracemalloc
 
-from stoker.exporter.push.buffer import Buffer
-from stoker.exporter.push.snappy import compress
-from stoker.exporter.samples import Sample
+from stoker.push.buffer import Buffer
+from stoker.push.samples import Sample
+from stoker.push.snappy import compress
 from testbed.remote_write import read_request
 
 More = {"job": "j", "instance": "n0"}

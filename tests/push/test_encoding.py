@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.exporter.push import protobuf, snappy
+from stoker.push import protobuf, snappy
 from testbed.remote_write import decompress, read_request
 
 words = st.sampled_from([b"stoker_gpu_busy_ratio", b"\x0a\x04node", b"GPU-1", bytes(70), b"x"])

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from stoker.exporter.samples import Sample
+from stoker.push.samples import Sample
 
 from . import protobuf
 
