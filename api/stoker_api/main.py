@@ -28,10 +28,10 @@ from stoker.kube.client import KubeClient
 from stoker.kube.pod_logs import PodLogs
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
+from stoker.kube.views import cluster_pods
 from stoker.spec.job import JOBS
 from stoker.spec.job_parts import IdleAction
-from stoker.spec.others import OTHER_PODS
-from stoker.spec.pod import PODS, Pod
+from stoker.spec.pod import Pod
 from stoker.spec.quantity import format_duration, new_duration
 from stoker.spec.runtime import RUNTIMES
 from stoker.store.cache import WatchCache
@@ -209,7 +209,8 @@ async def _serve(
     seam = Seam.parse(os.environ.get("STOKER_SEAM", ""))
     async with KubeClient.from_config(kubeconfig=options.kubeconfig, clock=clock, seam=seam) as client:
         store = KubeStore(client, clock, manager="stoker-api")
-        jobs, pods = WatchCache(store, JOBS, clock=clock), WatchCache(store, PODS, clock=clock)
+        jobs = WatchCache(store, JOBS, clock=clock)
+        pods, others = cluster_pods(store, clock)
         shipped = ShippedLogs(options.data / "logs", LogLimits(total=options.log_bytes))
         logs = WorkerLogSource(shipped, pods, jobs, clock, _Tail(PodLogs(client)))
         limits = CodeLimits(total=options.code_bytes, keep_s=options.code_keep)
@@ -222,7 +223,7 @@ async def _serve(
             jobs=jobs,
             pods=pods,
             runtimes=WatchCache(store, RUNTIMES, clock=clock),
-            other_pods=WatchCache(store, OTHER_PODS, clock=clock),
+            other_pods=others,
             hosts=_names(options),
             folders={"data": options.data},
             usage=usage,

@@ -11,20 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_QUEUE, LABEL_WORKER
 from stoker.spec.pod import METRICS_PORT_NAME, Pod, PodPhase
+from stoker.spec.worker_pod import identity
 
 from .deps import Deps
 from .ports import ScrapeTarget, Scraping
 
 WORKERS_JOB = "stoker-workers"
-_LABELS = {
-    "job_name": LABEL_JOB,
-    "job_uid": LABEL_JOB_UID,
-    "attempt": LABEL_ATTEMPT,
-    "worker": LABEL_WORKER,
-    "queue": LABEL_QUEUE,
-}
 
 
 class PodScraping:
@@ -59,12 +52,12 @@ def _workers(deps: Deps) -> Iterator[ScrapeTarget]:
     for pod in sorted(deps.pods.values(), key=lambda pod: pod.key):
         if pod.status.phase is not PodPhase.RUNNING:
             continue
-        address = _scraping(deps).worker(pod)
-        if address is None:
+        address, worker = _scraping(deps).worker(pod), identity(pod.metadata)
+        if address is None or worker is None:
             continue
-        own = {name: pod.metadata.labels.get(label, "") for name, label in _LABELS.items()}
-        labels = {"job": WORKERS_JOB, "project": pod.metadata.namespace or "", **own}
-        yield ScrapeTarget(address, {name: value for name, value in labels.items() if value})
+        job = deps.jobs.by_uid(worker.job_uid)
+        labels = {"job": WORKERS_JOB, **{name: str(value) for name, value in worker._asdict().items()}}
+        yield ScrapeTarget(address, labels if job is None else {**labels, "queue": job.spec.queue})
 
 
 def _scraping(deps: Deps) -> Scraping:

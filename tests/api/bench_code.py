@@ -18,12 +18,12 @@ from pathlib import Path
 
 import httpx
 
+from stoker.controller.render import owned_by
 from stoker.local.store import EmbeddedStore
 from stoker.spec.code import PACK_TYPE, CodeFile, CodeManifest
 from stoker.spec.job import JOBS, TrainingJob, TrainingJobSpec
 from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import ObjectMeta
-from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue
 from stoker.store.clock import SystemClock
@@ -104,8 +104,7 @@ async def run(client, auth, deps, files, workers, size) -> None:
     job = await deps.store.create(JOBS, TrainingJob(metadata=meta, spec=TrainingJobSpec(trainer=trainer)))
     pods = []
     for worker in range(workers):
-        labels = {LABEL_JOB: "one", LABEL_JOB_UID: job.uid, LABEL_ATTEMPT: "1", LABEL_WORKER: str(worker)}
-        meta = ObjectMeta(name=f"one-1-{worker}", namespace="default", labels=labels)
+        meta = ObjectMeta(name=f"one-1-{worker}", namespace="default", owner_references=(owned_by(job),))
         pods.append(await deps.store.create(PODS, Pod(metadata=meta, spec=PodSpec(containers=(Container(),)))))
     await deps.pods.at_least(pods[-1].metadata.resource_version, timeout_s=10)
 

@@ -18,11 +18,12 @@ from typing import Any
 import yaml
 
 from chart import rights
+from stoker.controller.render import owned_by
 from stoker.kube.client import MERGE_PATCH, Call, KubeClient
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
+from stoker.kube.views import cluster_pods
 from stoker.spec.job import JOBS, TrainingJob
-from stoker.spec.others import OTHER_PODS
 from stoker.spec.queue import QUEUES
 from stoker.spec.runtime import RUNTIMES
 from stoker.store.cache import WatchCache
@@ -153,11 +154,12 @@ class Hands:
         )  # fmt: skip
         return json.loads(raw)
 
-    async def pod(self, name: str, namespace: str, labels: dict[str, str], **more: Any) -> Any:
+    async def pod(self, name: str, namespace: str, job: TrainingJob | None = None, **more: Any) -> Any:
         """A pod that nothing schedules."""
         containers = [{"name": "worker", "image": "none", "command": ["true"]}]
         spec = {"schedulerName": "nobody", "containers": containers, **more}
-        meta = {"name": name, "namespace": namespace, "labels": labels}
+        owners = [owned_by(job).model_dump(by_alias=True)] if job is not None else []
+        meta = {"name": name, "namespace": namespace, "ownerReferences": owners}
         return await self.send("POST", f"/api/v1/namespaces/{namespace}/pods", {"metadata": meta, "spec": spec})
 
     async def pod_token(
@@ -172,7 +174,7 @@ class Hands:
     async def exporter_token(self, node: str) -> str:
         """That of the DaemonSet's pod on the node."""
         if node not in self.exporters:
-            pod = await self.pod(f"exporter-{node}", "alpha", {}, nodeName=node, serviceAccountName=EXPORTER)
+            pod = await self.pod(f"exporter-{node}", "alpha", nodeName=node, serviceAccountName=EXPORTER)
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
             self.exporters[node] = await self.pod_token(name, "alpha", uid, account=EXPORTER)
         return self.exporters[node]
@@ -240,6 +242,7 @@ async def cluster_parts(
         hands, store = Hands(admin, KubeStore(admin, clock)), KubeStore(client, clock)
         await hands.remove_jobs()
         await hands.node(bed)
+        pods, others = cluster_pods(store, clock)
         deps = make_deps(
             store,
             logs=logs,
@@ -247,7 +250,8 @@ async def cluster_parts(
             clock=clock,
             code=CodeStore(folder / "code", clock),
             runtimes=WatchCache(store, RUNTIMES, clock=clock),
-            other_pods=WatchCache(store, OTHER_PODS, clock=clock),
+            pods=pods,
+            other_pods=others,
             streams=streams,
             usage=stack.enter_context(UsageStore(folder / "usage.db", clock)),
             prices=prices,

@@ -16,12 +16,12 @@ from typing import Any
 import httpx
 import pytest
 
+from stoker.controller.render import owned_by
 from stoker.kube.client import MERGE_PATCH
 from stoker.local.store import EmbeddedStore
 from stoker.spec.event import EVENTS, Event, ObjectRef
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
-from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
 from stoker.spec.node import NODES, Gpu, GPUNode
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue, QueueLimit, QueueSpec
@@ -141,18 +141,12 @@ class World:
 
     async def pod(self, job: TrainingJob, attempt: int = 1, worker: int = 0) -> Pod:
         name = f"{job.metadata.name}-{attempt}-{worker}"
-        labels = {
-            LABEL_JOB: job.metadata.name,
-            LABEL_JOB_UID: job.uid,
-            LABEL_ATTEMPT: str(attempt),
-            LABEL_WORKER: str(worker),
-        }
-        stored = await self._pod(name, job.metadata.namespace, labels)
+        stored = await self._pod(name, job)
         await self.deps.pods.at_least(stored.metadata.resource_version, timeout_s=5)
         return stored
 
-    async def _pod(self, name: str, namespace: str, labels: dict[str, str]) -> Pod:
-        meta = ObjectMeta(name=name, namespace=namespace, labels=labels)
+    async def _pod(self, name: str, job: TrainingJob) -> Pod:
+        meta = ObjectMeta(name=name, namespace=job.metadata.namespace, owner_references=(owned_by(job),))
         return await self.store.create(  # type: ignore[no-any-return]
             PODS, Pod(metadata=meta, spec=PodSpec(containers=(Container(),)))
         )
@@ -205,13 +199,13 @@ class ClusterWorld(World):
         await self.hands.send("PATCH", path, {"metadata": {"finalizers": names}}, MERGE_PATCH)
 
     async def strange_pod(self) -> Pod:
-        return await self._pod("x", "alpha", {})
+        return Pod.model_validate(await self.hands.pod("x", "alpha"))
 
     async def exporter_token(self, node: str = "node-a") -> str:
         return await self.hands.exporter_token(node)
 
-    async def _pod(self, name: str, namespace: str, labels: dict[str, str]) -> Pod:
-        return Pod.model_validate(await self.hands.pod(name, namespace, labels))
+    async def _pod(self, name: str, job: TrainingJob) -> Pod:
+        return Pod.model_validate(await self.hands.pod(name, job.metadata.namespace, job))
 
 
 def job_body(name: str | None = None, **spec: Any) -> dict[str, Any]:

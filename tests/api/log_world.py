@@ -12,11 +12,11 @@ from typing import Any
 
 import httpx
 
+from stoker.controller.render import owned_by
 from stoker.local.store import EmbeddedStore
 from stoker.spec.job import JOBS, TrainingJob, TrainingJobSpec
 from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import ObjectMeta
-from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.worker import ExitRecord
@@ -78,8 +78,7 @@ class LogWorld:
         return job
 
     async def pod(self, job: TrainingJob, attempt: int = 1, *, ran_s: float = 0.0) -> Pod:
-        labels = {LABEL_JOB: job.metadata.name, LABEL_JOB_UID: job.uid, LABEL_ATTEMPT: str(attempt), LABEL_WORKER: "0"}
-        meta = ObjectMeta(name=f"{job.metadata.name}-{attempt}-0", namespace="alpha", labels=labels)
+        meta = ObjectMeta(name=f"{job.metadata.name}-{attempt}-0", namespace="alpha", owner_references=(owned_by(job),))
         pod = await self.deps.store.create(PODS, Pod(metadata=meta, spec=PodSpec(containers=(Container(),))))
         began = (datetime.now(UTC) - timedelta(seconds=ran_s)).isoformat()
         return await self._tell(pod, "Running", {"running": {"startedAt": began}})

@@ -75,6 +75,7 @@ async def test_a_worker_that_runs_and_serves_is_found_with_its_job(world: Any) -
                 "job_uid": job.uid,
                 "attempt": "1",
                 "worker": "0",
+                "queue": "default",
             },
         }
     ]

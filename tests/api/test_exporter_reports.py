@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stoker.controller.render import owned_by
 from stoker.exporter.allocation.jobs import NoAnswer
 from stoker.exporter.allocation.owners_route import OwnersRoute
 from stoker.exporter.frames import GpuEvent
@@ -17,7 +18,6 @@ from stoker.exporter.receipts import Receipt
 from stoker.exporter.reporting.link import ApiLink
 from stoker.exporter.reporting.reporter import Reporter
 from stoker.spec.meta import ObjectMeta
-from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 
 PLACED = {"placement": [{"worker": 0, "node": "node-a"}], "phase": "Running", "attempt": 1}
@@ -94,11 +94,10 @@ async def test_gpu_events_reach_the_job(exporter):
 
 async def test_owners_of_pods_and_what_has_ended(exporter):
     job = await exporter.status(await exporter.job("one", gpusPerWorker=1), **PLACED)
-    labels = {LABEL_JOB: "one", LABEL_JOB_UID: job.uid, LABEL_ATTEMPT: "1", LABEL_WORKER: "0"}
     if "hands" in exporter.__dict__:
-        pod = Pod.model_validate(await exporter.hands.pod("one-1-0", "alpha", labels, nodeName="node-a"))
+        pod = Pod.model_validate(await exporter.hands.pod("one-1-0", "alpha", job, nodeName="node-a"))
     else:
-        meta = ObjectMeta(name="one-1-0", namespace="alpha", labels=labels)
+        meta = ObjectMeta(name="one-1-0", namespace="alpha", owner_references=(owned_by(job),))
         pod = await exporter.store.create(
             PODS, Pod(metadata=meta, spec=PodSpec(node_name="node-a", containers=(Container(),)))
         )

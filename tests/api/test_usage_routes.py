@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from stoker.controller.render import owned_by
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Key, ObjectMeta
-from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker_api.app import create_app
 from stoker_api.models import JobUsageShown, UsageAnswer
@@ -182,15 +182,14 @@ async def test_a_job_deleted_meanwhile_gets_its_last_receipt(world):
 
 async def test_owners_of_pods_on_the_node(world):
     job = await running(world)
-    labels = {LABEL_JOB: "one", LABEL_JOB_UID: job.uid, LABEL_ATTEMPT: "1", LABEL_WORKER: "0"}
-    forged = {**labels, LABEL_JOB_UID: "nobody"}
+    forged = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": "nobody"})})
     pods = {}
-    for name, node, said in (("one-1-0", "node-a", labels), ("far", "node-b", labels), ("forged", "node-a", forged)):
+    for name, node, said in (("one-1-0", "node-a", job), ("one-1-1", "node-b", job), ("one-1-2", "node-a", forged)):
         if "hands" in world.__dict__:
             pods[name] = Pod.model_validate(await world.hands.pod(name, "alpha", said, nodeName=node))
         else:
             spec = PodSpec(node_name=node, containers=(Container(),))
-            meta = ObjectMeta(name=name, namespace="alpha", labels=said)
+            meta = ObjectMeta(name=name, namespace="alpha", owner_references=(owned_by(said),))
             pods[name] = await world.store.create(PODS, Pod(metadata=meta, spec=spec))
     await world.exporter_token()
     for pod in pods.values():
@@ -201,12 +200,12 @@ async def test_owners_of_pods_on_the_node(world):
     owners = {owner["name"]: owner for owner in (await post(world, "owners", asked)).json()["owners"]}
     if "hands" in world.__dict__:  # where there are other people's pods
         assert owners.pop("exporter-node-a")["jobUid"] == ""
-    assert set(owners) == {"one-1-0", "forged"}
+    assert set(owners) == {"one-1-0", "one-1-2"}
     assert owners["one-1-0"] == {
         "namespace": "alpha", "name": "one-1-0", "podUid": pods["one-1-0"].uid, "jobUid": job.uid, "project": "alpha",
         "jobName": "one", "attempt": 1, "worker": 0, "ended": False,
     }  # fmt: skip
-    assert owners["forged"]["jobUid"] == "" and owners["forged"]["podUid"] == pods["forged"].uid
+    assert owners["one-1-2"]["jobUid"] == "" and owners["one-1-2"]["podUid"] == pods["one-1-2"].uid
 
 
 async def test_gpu_events_are_events_of_the_jobs_once(world):

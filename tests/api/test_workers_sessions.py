@@ -44,7 +44,7 @@ async def worker(logs: LogWorld, tmp_path: Path) -> AsyncIterator[subprocess.Pop
         "STOKER_POD_UID": pod.uid,
         "STOKER_PROJECT": "alpha",
         "STOKER_JOB": "one",
-        "STOKER_JOB_UID": pod.metadata.labels["stoker.dev/job-uid"],
+        "STOKER_JOB_UID": pod.metadata.owner_references[0].uid,
         "STOKER_ATTEMPT": "1",
         "STOKER_WORKER": "0",
         "STOKER_WORKERS": "1",

@@ -10,11 +10,11 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from stoker.controller.render import owned_by
 from stoker.local.store import EmbeddedStore
 from stoker.spec.event import EVENTS, Event, ObjectRef
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
-from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
 from stoker.spec.node import NODES, GPUNode
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue
@@ -148,13 +148,7 @@ class Live:
 
     def pod(self, job: TrainingJob, attempt: int = 1) -> str:
         name = f"{job.metadata.name}-{attempt}-0"
-        labels = {
-            LABEL_JOB: job.metadata.name,
-            LABEL_JOB_UID: job.uid,
-            LABEL_ATTEMPT: str(attempt),
-            LABEL_WORKER: "0",
-        }
-        meta = ObjectMeta(name=name, namespace=job.metadata.namespace, labels=labels)
+        meta = ObjectMeta(name=name, namespace=job.metadata.namespace, owner_references=(owned_by(job),))
         pod = self.do(self.deps.store.create(PODS, Pod(metadata=meta, spec=PodSpec(containers=(Container(),)))))
         self.do(self.deps.pods.at_least(pod.metadata.resource_version, timeout_s=5))
         return pod.uid

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stoker.controller.render import owned_by
 from stoker.spec.job import Phase
-from stoker.spec.meta import ObjectMeta
-from stoker.spec.names import FINALIZER_OUTCOME, LABEL_ATTEMPT
+from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.outcome import Category
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue, QueueSpec
@@ -98,7 +99,7 @@ async def test_a_pod_of_another_owner_in_the_way_is_waited_for_not_taken(world: 
     await world.node(gpus=1)
     world.kubelet.starts = False
     stranger = Pod(
-        metadata=ObjectMeta(name="a-1-0", namespace="p", labels={LABEL_ATTEMPT: "1"}),
+        metadata=ObjectMeta(name="a-1-0", namespace="p"),
         spec=PodSpec(containers=(Container(),)),
     )
     stored = await world.store.create(PODS, stranger)
@@ -134,25 +135,25 @@ async def test_an_ended_job_is_deleted_with_its_pods_when_its_time_is_over(world
     await world.phase("b", Phase.SUCCEEDED)
 
 
-async def test_a_poison_object_does_not_stop_the_others(world: World) -> None:
+@pytest.mark.parametrize("name", ["bad-poison", "bad-1-1", "bad-2-0", "bad-1-00", "bad-1-x"])
+async def test_a_pod_that_its_job_never_made_is_removed_and_changes_nothing(world: World, name: str) -> None:
     await world.node(gpus=2)
-    world.kubelet.script = lambda pod: None if pod.metadata.name.startswith("bad") else 0
+    world.kubelet.script = lambda pod: None
     job = await world.submit("bad", gpus_per_worker=1)
     await world.phase("bad", Phase.RUNNING)
-    owner = {"apiVersion": job.api_version, "kind": job.kind, "name": "bad", "uid": job.uid}
-    poison = Pod(
-        metadata=ObjectMeta(
-            name="bad-poison",
-            namespace="p",
-            labels={LABEL_ATTEMPT: "first"},
-            owner_references=(owner,),  # type: ignore[arg-type]
-        ),
-        spec=PodSpec(containers=(Container(),)),
+    forged = ObjectMeta(
+        name=name,
+        namespace="p",
+        labels={f"stoker.dev/{name}": "0" for name in ("attempt", "worker", "job-uid")},
+        finalizers=(FINALIZER_OUTCOME,),
+        owner_references=(owned_by(job),),
     )
-    await world.store.create(PODS, poison)
-    await world.until(lambda: world.operator.reconcile_errors, "the poison met")
+    await world.store.create(PODS, Pod(metadata=forged, spec=PodSpec(containers=(Container(),))))
+    await world.until(lambda: Key("p", name) not in [pod.key for pod in world.pods.values()], "it is gone")
     await world.submit("good", gpus_per_worker=1)
-    await world.phase("good", Phase.SUCCEEDED)
+    await world.phase("good", Phase.RUNNING)
+    assert (world.job("bad").status.attempt, world.job("bad").status.phase) == (1, Phase.RUNNING)
+    assert world.operator.reconcile_errors == 0
 
 
 async def test_a_queue_made_later_lets_its_jobs_go(world: World) -> None:

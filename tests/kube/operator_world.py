@@ -22,11 +22,11 @@ from stoker.controller.render_kube import ClusterSettings
 from stoker.controller.renderers import ClusterRenderer
 from stoker.kube.client import Call, KubeClient
 from stoker.kube.store import KubeStore
+from stoker.kube.views import cluster_pods
 from stoker.sched.step import Settings
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.node import NODES
-from stoker.spec.others import OTHER_PODS
 from stoker.spec.pod import PODS, Pod
 from stoker.spec.queue import QUEUES
 from stoker.spec.runtime import RUNTIMES
@@ -159,8 +159,7 @@ class World:
         self.queues = WatchCache(operators, QUEUES, clock=clock)
         self.nodes = WatchCache(operators, NODES, clock=clock)
         self.runtimes = WatchCache(operators, RUNTIMES, clock=clock)
-        self.pods = WatchCache(operators, PODS, clock=clock, indexes={PODS_BY_JOB: job_of})
-        self.others = WatchCache(operators, OTHER_PODS, clock=clock)
+        self.pods, self.others = cluster_pods(operators, clock, {PODS_BY_JOB: job_of})
         self.kubelet = Kubelet(store, self.pods)
         self.pods.subscribe(self.kubelet.watch)
         self.operator: Operator

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from stoker.controller.render import owned_by
 from stoker.sched.decide import Decisions, decide
 from stoker.sched.nodes import _COLUMNS
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Blame, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.job_parts import GpuRequest
 from stoker.spec.meta import Key, ObjectMeta
-from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
 from stoker.spec.node import CORDONED, Gpu, GPUNode, GPUNodeStatus, Taint
 from stoker.spec.others import OtherPod
 from stoker.spec.pod import Container, Pod, PodPhase, PodSpec, PodStatus, Resources
@@ -126,20 +126,22 @@ def pod(
     uid: str | None = None,
     going: bool = False,
     ended: bool = False,
+    gpus: int | None = None,
+    name: str = "",
 ) -> Pod:
-    """A worker's pod, of the job's current attempt unless told."""
+    """A worker's pod, of the job's current attempt unless told; `gpus`, `name`: other ones than its job's."""
     number = job.status.attempt if attempt is None else attempt
-    requests = {"nvidia.com/gpu": str(job.spec.gpus_per_worker), "cpu": job.spec.cpu, "memory": job.spec.memory}
+    requests = {
+        "nvidia.com/gpu": str(job.spec.gpus_per_worker if gpus is None else gpus),
+        "cpu": job.spec.cpu,
+        "memory": job.spec.memory,
+    }
     return Pod(
         metadata=ObjectMeta(
-            name=f"{job.metadata.name}-{number}-{worker}",
+            name=name or f"{job.metadata.name}-{number}-{worker}",
             namespace=job.metadata.namespace,
-            labels={
-                LABEL_JOB: job.metadata.name,
-                LABEL_JOB_UID: uid or job.uid,
-                LABEL_ATTEMPT: str(number),
-                LABEL_WORKER: str(worker),
-            },
+            uid=f"uid-{name or job.metadata.name}-{number}-{worker}",
+            owner_references=(owned_by(job).model_copy(update={"uid": uid or job.uid}),),
             deletion_timestamp=T0 if going else None,
         ),
         spec=PodSpec(node_name=on, containers=(Container(resources=Resources(limits=requests)),)),

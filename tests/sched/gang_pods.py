@@ -9,7 +9,7 @@ from stoker.sched.lifecycle import step
 from stoker.sched.step import Settings, Step
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import ObjectMeta
-from stoker.spec.names import FINALIZER_OUTCOME, LABEL_ATTEMPT, LABEL_WORKER
+from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.pod import (
     Container,
     ContainerState,
@@ -36,7 +36,6 @@ def pod(worker: int, ended: ExitRecord | None = None, *, lost: bool = False) -> 
             name=f"j-1-{worker}",
             namespace="p",
             uid=f"pod-{worker}",
-            labels={LABEL_ATTEMPT: "1", LABEL_WORKER: str(worker)},
             finalizers=(FINALIZER_OUTCOME,),
         ),
         spec=PodSpec(node_name=f"n{worker}", containers=(Container(),)),

@@ -15,13 +15,13 @@ from stoker.sched.explain import explain
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
 from stoker.spec.node import GPUNode
 from stoker.spec.others import OtherPod
 from stoker.spec.pod import Pod
 from stoker.spec.quantity import cpu_milli, memory_bytes
 from stoker.spec.queue import Queue
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec, effective_runtime
+from stoker.spec.worker_pod import identity, worker_name
 
 CHECKED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -268,7 +268,7 @@ class History:
 
     def _pods(self, name: str, verb: str) -> None:
         """The job's pods come where it is placed, are deleted, or go at last; all three whatever became of the job."""
-        mine = [key for key, pod in self.pods.items() if pod.metadata.labels[LABEL_JOB] == name]
+        mine = [key for key, pod in self.pods.items() if worker_name(pod.metadata.name).job == name]  # type: ignore[union-attr]
         if verb == "no pods":
             for key in mine:
                 del self.pods[key]
@@ -365,8 +365,8 @@ def used(history: History, name: str) -> Counter[str]:
                     runtime = history.runtimes.get(named)
                     held.update(runtime.spec.extended_resources if runtime else {})
     for pod in (*history.pods.values(), *history.others.values()):
-        labels, requests = pod.metadata.labels, pod.spec.containers[0].resources
-        one = (labels.get(LABEL_JOB_UID), labels.get(LABEL_ATTEMPT), labels.get(LABEL_WORKER), pod.spec.node_name)
+        said, requests = identity(pod.metadata), pod.spec.containers[0].resources
+        one = (said.job_uid, str(said.attempt), str(said.worker), pod.spec.node_name) if said else None
         if pod.spec.node_name != name or one in counted:
             continue
         amounts = {**requests.limits, **requests.requests}

@@ -11,7 +11,7 @@ from stoker.sched.lifecycle import orphans, step
 from stoker.sched.step import Settings, Step
 from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import ObjectMeta
-from stoker.spec.names import FINALIZER_OUTCOME, LABEL_ATTEMPT, LABEL_WORKER
+from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.outcome import Category, Intent
 from stoker.spec.pod import (
     NEVER_STARTED,
@@ -75,7 +75,6 @@ def pod(worker: int = 0, phase: PodPhase = PodPhase.RUNNING, *, attempt: int = 1
             name=f"j-{attempt}-{worker}",
             namespace="p",
             uid=f"pod-{attempt}-{worker}",
-            labels={LABEL_ATTEMPT: str(attempt), LABEL_WORKER: str(worker)},
             finalizers=(FINALIZER_OUTCOME,) if given.get("held", True) else (),
             deletion_timestamp=NOW if given.get("deleting") else None,
         ),

@@ -14,7 +14,7 @@ from stoker.sched.pod_end import EARLIEST
 from stoker.sched.step import Settings, Step, Surroundings
 from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import ObjectMeta
-from stoker.spec.names import FINALIZER_OUTCOME, LABEL_ATTEMPT, LABEL_WORKER
+from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.outcome import Category, Intent
 from stoker.spec.pod import Container, Pod, PodPhase, PodSpec, PodStatus
 from stoker.spec.reasons import Code
@@ -64,7 +64,6 @@ def pod(
             name=f"j-{attempt}-{worker}",
             namespace="p",
             uid=f"pod-{attempt}-{worker}",
-            labels={LABEL_ATTEMPT: str(attempt), LABEL_WORKER: str(worker)},
             finalizers=(FINALIZER_OUTCOME,),
             deletion_timestamp=deleted_at,
         ),

@@ -17,7 +17,7 @@ from stoker.sched.lifecycle import step
 from stoker.sched.step import Settings, Surroundings
 from stoker.spec.job import ENDED, PLACED, Phase, Placed, TrainingJob
 from stoker.spec.meta import ObjectMeta
-from stoker.spec.names import FINALIZER_OUTCOME, LABEL_ATTEMPT, LABEL_WORKER
+from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.outcome import Category
 from stoker.spec.pod import (
     NEVER_STARTED,
@@ -108,7 +108,6 @@ class World:
                 name=name,
                 namespace="p",
                 uid=f"uid-{name}",
-                labels={LABEL_ATTEMPT: str(self.job.status.attempt), LABEL_WORKER: str(worker)},
                 finalizers=(FINALIZER_OUTCOME,),
             ),
             spec=PodSpec(node_name="" if self.real else "n", containers=(Container(),)),
@@ -216,7 +215,7 @@ class World:
         elif bound and bound in self.lost:
             return  # its kubelet says nothing any more
         elif action == "bind" and not bound and not told:
-            node = self._node(int(pod.metadata.labels[LABEL_WORKER]))
+            node = self._node(int(pod.metadata.name.rpartition("-")[2]))
             bound_pod = pod.model_copy(update={"spec": pod.spec.model_copy(update={"node_name": node})})
             self._status(bound_pod, PodStatus(conditions=(PodCondition(type="PodScheduled", status="True"),)))
         elif action == "unschedulable" and not bound:
@@ -267,7 +266,7 @@ class World:
     # -- what must hold -------------------------------------------------------------------------------------------
     def check(self) -> None:
         live = {
-            pod.metadata.labels[LABEL_ATTEMPT]
+            pod.metadata.name.split("-")[1]
             for pod in self.pods.values()
             if not pod.ended and not self._given_up(pod) and pod.uid not in self.zombies and pod.metadata.finalizers
         }

@@ -166,6 +166,25 @@ CASES = [
         codes={"x": ["NoCapacity"]},
     ),
     Case(
+        "a pod that its job controls but never made counts beside it, whatever its name",
+        lambda s: [
+            *(s.node("a", 8), s.queue(), r := s.job("r", 1, attempt=1, on=["a"]), s.pod(r, on="a")),
+            *(s.pod(r, 7, on="a", gpus=2), s.pod(r, on="a", gpus=2, name="r-1-00"), s.pod(r, on="a", gpus=2, name="r")),
+            *(s.job("x", 2), s.job("y", 1, queued=1)),
+        ],
+        {"y": ["a"]},
+        {"x": ["NoCapacity"]},
+    ),
+    Case(
+        "what a worker's pod asks for beyond its job's claim counts too",
+        lambda s: [
+            *(s.node("a", 8), s.queue(), r := s.job("r", 1, attempt=1, on=["a"]), s.pod(r, on="a", gpus=7)),
+            *(s.job("x", 2), s.job("y", 1, queued=1)),
+        ],
+        {"y": ["a"]},
+        {"x": ["NoCapacity"]},
+    ),
+    Case(
         "a gang that pods outside Stoker keep off reserves nothing: nobody else starves",
         lambda s: [
             *(s.node("a", 8), s.queue(), s.other("t/thief", "a", 1), s.job("gang", 8, queued=-9999)),

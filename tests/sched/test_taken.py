@@ -63,7 +63,7 @@ def test_our_own_pods_tell_whose_they_are(sched: SimpleNamespace) -> None:
     job = sched.job("x", 2, attempt=3)
     mine = own_pod(sched.pod(job, 1, on="a"))
     assert mine is not None
-    assert (mine.job, mine.uid, mine.attempt, mine.worker, mine.node) == (job.key, "uid-x", 3, 1, "a")
+    assert (mine.worker, mine.node) == (("default", "x", "uid-x", 3, 1), "a")
     assert mine.taken.claim.request.totals == (2, 1000, GI) and not mine.taken.going
     assert own_pod(sched.pod(job, on="a", ended=True)) is None
     assert own_pod(sched.pod(job, on="")) is None

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
 from stoker.spec.pod import Pod
+from stoker.spec.worker_pod import identity
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.faults import invalid_fields
@@ -193,8 +193,8 @@ def _pod_of(found: Services, pod_uid: str, report: WorkerReport) -> Pod | None:
     if report.pod_uid != pod_uid:
         raise Problem(Code.FORBIDDEN, "The token is another pod's.")
     pod = found.deps.pods.by_uid(pod_uid)
-    if pod is not None and _said(pod) != (
-        report.project, report.job_name, report.job_uid, str(report.attempt), str(report.worker),
+    if pod is not None and identity(pod.metadata) != (
+        report.project, report.job_name, report.job_uid, report.attempt, report.worker,
     ):  # fmt: skip
         raise Problem(Code.FORBIDDEN, "The report speaks of another worker than the token's pod.")
     return pod
@@ -207,9 +207,3 @@ def _job_of(found: Services, pod_uid: str, report: WorkerReport) -> TrainingJob:
     if job is None or job.uid != report.job_uid:
         raise Problem(Code.NOT_FOUND, "The pod's job is gone.")
     return job
-
-
-def _said(pod: Pod) -> tuple[str, ...]:
-    labels = pod.metadata.labels
-    names = (LABEL_JOB, LABEL_JOB_UID, LABEL_ATTEMPT, LABEL_WORKER)
-    return (pod.metadata.namespace, *(labels.get(name, "") for name in names))

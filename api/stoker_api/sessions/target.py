@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.names import LABEL_JOB_UID
 from stoker.spec.pod import Pod, PodPhase
+from stoker.spec.worker_pod import identity
 from stoker.store.cache import WatchCache
 from stoker_api.problems import Code, Problem
 
@@ -17,7 +17,8 @@ def running_pod(pods: WatchCache[Pod], job: TrainingJob, worker: int) -> Pod:
         raise Problem(Code.NOT_RUNNING, f"Job {name!r} is being deleted.")
     key = Key(job.metadata.namespace, f"{name}-{status.attempt}-{worker}")
     pod = pods.get(key) if status.attempt else None
-    if pod is None or pod.metadata.labels.get(LABEL_JOB_UID) != job.uid:
+    found = identity(pod.metadata) if pod is not None else None
+    if pod is None or found is None or found.job_uid != job.uid:
         raise Problem(Code.NOT_RUNNING, f"Job {name!r} is {status.phase} and has no worker {worker} now. {_hint(job)}")
     if pod.metadata.deletion_timestamp is not None and not pod.ended:
         raise Problem(Code.NOT_RUNNING, f"Worker {worker} of job {name!r} is stopping; the job is {status.phase}.")

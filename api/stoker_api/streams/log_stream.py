@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.names import LABEL_JOB_UID
 from stoker.spec.pod import Pod
+from stoker.spec.worker_pod import identity
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker_api.jobs.change import ended
@@ -187,9 +187,8 @@ class LogStreams:
                 if found:
                     return found
         pod = self._pods.get(Key(job.metadata.namespace, f"{job.metadata.name}-{attempt}-{worker}"))
-        if pod is None or pod.metadata.labels.get(LABEL_JOB_UID) != job.uid:
-            return None
-        return pod.uid
+        said = identity(pod.metadata) if pod is not None else None
+        return pod.uid if pod is not None and said is not None and said.job_uid == job.uid else None
 
     async def _tail(self, pod_uid: str, size: int, lines: int) -> int:
         """The offset at which the last `lines` lines begin. Cost: reads only these."""

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 from stoker.spec.event import Event
 from stoker.spec.job import TrainingJob
-from stoker.spec.names import LABEL_JOB_UID
 from stoker.spec.pod import Pod
+from stoker.spec.worker_pod import owning_job
 from stoker.store.cache import Change, WatchCache
 
 
@@ -83,5 +83,6 @@ class News:
 
     def _on_pod(self, change: Change[Pod]) -> None:
         pod = change.new or change.old
-        if pod is not None:
-            self.tell(pod.metadata.labels.get(LABEL_JOB_UID, ""))
+        owner = owning_job(pod.metadata) if pod is not None else None
+        if owner is not None:
+            self.tell(owner.uid)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
 from stoker.spec.pod import CONTAINER, Pod
 from stoker.spec.worker import ExitRecord
+from stoker.spec.worker_pod import identity
 
 from .stored import LogOwner
 
@@ -22,17 +22,8 @@ def exit_record(pod: Pod) -> ExitRecord | None:
 
 
 def owner_of(pod: Pod) -> LogOwner | None:
-    labels = pod.metadata.labels
-    try:
-        return LogOwner(
-            project=pod.metadata.namespace,
-            job_name=labels[LABEL_JOB],
-            job_uid=labels[LABEL_JOB_UID],
-            attempt=int(labels[LABEL_ATTEMPT]),
-            worker=int(labels[LABEL_WORKER]),
-        )
-    except (KeyError, ValueError):
-        return None
+    worker = identity(pod.metadata)
+    return LogOwner(**worker._asdict()) if worker is not None else None
 
 
 def running_since_s(pod: Pod) -> float | None:

@@ -18,10 +18,11 @@ from typing import NamedTuple
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from stoker.spec.job import ENDED, PLACED, Phase, TrainingJob
-from stoker.spec.names import ANNOTATION_SUBMITTER, LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
+from stoker.spec.names import ANNOTATION_SUBMITTER
 from stoker.spec.outcome import FREE
 from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
+from stoker.spec.worker_pod import identity
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 
@@ -184,13 +185,10 @@ class JobRows:
             self._pods.pop(old.uid, None)
         if pod is None or pod.ended or not pod.spec.node_name:
             return
-        meta, labels = pod.metadata, pod.metadata.labels
-        job_uid = labels.get(LABEL_JOB_UID, "")
-        texts = (
-            *(pod.uid, meta.namespace, labels.get(LABEL_JOB, ""), job_uid),
-            *(labels.get(LABEL_ATTEMPT, ""), labels.get(LABEL_WORKER, "")),
-        )
-        self._pods[pod.uid] = _Worker(tuple(label(text) for text in texts), job_uid, label(pod.spec.node_name))
+        worker = identity(pod.metadata)
+        if worker is not None:
+            texts = (pod.uid, *map(str, worker))
+            self._pods[pod.uid] = _Worker(tuple(map(label, texts)), worker.job_uid, label(pod.spec.node_name))
 
     def _pod_labels(self, worker: _Worker) -> tuple[str, ...]:
         left = self._left.get(worker.job_uid)

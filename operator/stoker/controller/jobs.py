@@ -17,9 +17,10 @@ from stoker.sched.pod_end import EARLIEST
 from stoker.sched.step import Settings, Step, Surroundings
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key, Kind, Resource
-from stoker.spec.names import FINALIZER_OUTCOME, LABEL_JOB, LABEL_JOB_UID
+from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.node import GPUNode
 from stoker.spec.pod import PODS, Pod
+from stoker.spec.worker_pod import concerned_jobs, identity, is_ours
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Store
@@ -39,14 +40,8 @@ _SIGHT_S = 60.0
 
 
 def job_of(pod: Pod) -> list[Key]:
-    """The job that a pod is or was of: the index PODS_BY_JOB.
-
-    A pod that lost its owner (deletion with --cascade=orphan) but not our finalizer is found by its label.
-    """
-    owners = pod.metadata.owner_references
-    if not owners and FINALIZER_OUTCOME in pod.metadata.finalizers and LABEL_JOB in pod.metadata.labels:
-        return [Key(pod.metadata.namespace, pod.metadata.labels[LABEL_JOB])]
-    return [Key(pod.metadata.namespace, owner.name) for owner in owners if owner.kind == JOBS.kind and owner.controller]
+    """The jobs that see to a pod: the index PODS_BY_JOB."""
+    return concerned_jobs(pod.metadata)
 
 
 class JobReconciler:
@@ -111,11 +106,15 @@ class JobReconciler:
         raise Conflict(f"{key} did not settle in {_MOST_STEPS} steps")
 
     def _split(self, key: Key, job: TrainingJob | None) -> tuple[list[Pod], list[Pod]]:
-        """The pods of this job, and those of former jobs of its name."""
+        """The pods of this job, and those of no job any more: of a former one of its name, or without an owner."""
         mine: list[Pod] = []
         others: list[Pod] = []
         for pod in self._pods.by_index(PODS_BY_JOB, key):
-            (mine if job is not None and _job_uid(pod) == job.uid else others).append(pod)
+            worker = identity(pod.metadata)
+            if job is not None and worker is not None and worker.job_uid == job.uid:
+                mine.append(pod)
+            elif is_ours(pod.metadata):
+                others.append(pod)
         return mine, others
 
     def _around(self, pods: Iterable[Pod]) -> Surroundings:
@@ -203,13 +202,6 @@ class JobReconciler:
             await self._store.delete(JOBS, job.key, uid=job.uid)
         except (NotFound, Conflict):
             pass
-
-
-def _job_uid(pod: Pod) -> str:
-    for owner in pod.metadata.owner_references:
-        if owner.kind == JOBS.kind and owner.controller:
-            return owner.uid
-    return pod.metadata.labels.get(LABEL_JOB_UID, "")
 
 
 def _owned(there: Resource, job: TrainingJob) -> None:

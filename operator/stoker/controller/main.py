@@ -25,10 +25,9 @@ from stoker.kube.client import KubeClient
 from stoker.kube.lease import LeaderElection
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
+from stoker.kube.views import cluster_pods
 from stoker.spec.job import JOBS
 from stoker.spec.node import NODES
-from stoker.spec.others import OTHER_PODS
-from stoker.spec.pod import PODS
 from stoker.spec.queue import QUEUES
 from stoker.spec.runtime import RUNTIMES
 from stoker.store.cache import WatchCache
@@ -104,8 +103,7 @@ class _Process:
             queues = WatchCache(store, QUEUES, clock=clock)
             runtimes = WatchCache(store, RUNTIMES, clock=clock)
             nodes = WatchCache(store, NODES, clock=clock)
-            pods = WatchCache(store, PODS, clock=clock, indexes={PODS_BY_JOB: job_of})
-            others = WatchCache(store, OTHER_PODS, clock=clock)
+            pods, others = cluster_pods(store, clock, {PODS_BY_JOB: job_of})
             caches: dict[str, WatchCache[Any]] = {
                 "TrainingJob": jobs,
                 "Queue": queues,

@@ -98,18 +98,21 @@ class Codec(Generic[T]):
     def one(self, raw: bytes) -> T:
         """A single object. Raises: Unavailable where it can't be read: an answer that makes no sense to us."""
         try:
-            return self._converted(self._wire.view.model_validate_json(raw))
+            obj = self._converted(self._wire.view.model_validate_json(raw))
         except ValidationError as error:
             poison = self._told(raw, error)
             raise Unavailable(
                 f"can't read {self._wire.kind} {poison.key if poison else ''}: {'; '.join(sentences(error))}"
             ) from None
+        if obj is None:
+            raise Unavailable(f"there is no such {self._wire.kind}: the object is another's")
+        return obj
 
     def page(self, raw: bytes) -> tuple[list[T], str, str]:
         """(objects, resourceVersion, continue token). Raises: Unavailable when it is no list at all."""
         try:
             found = self._page.validate_json(raw)
-            objects = [self._converted(item) for item in found.items or ()]
+            objects = [obj for item in found.items or () if (obj := self._converted(item)) is not None]
         except ValidationError:
             return self._page_by_items(raw)
         if self._poison:
@@ -131,16 +134,19 @@ class Codec(Generic[T]):
             return _ERROR.validate_json(raw).object
         change = WatchType(word)
         try:
-            obj = self._converted(self._line.validate_json(raw).object)
+            view = self._line.validate_json(raw).object
+            obj = self._converted(view)
         except ValidationError as error:
             return self._unreadable(change, raw, error)
+        if obj is None:
+            return self._absent(view)
         if self._poison and self._poison.pop(obj.key, None) is not None and change is WatchType.MODIFIED:
             change = WatchType.ADDED
         return WatchEvent(change, obj.metadata.resource_version, obj)
 
-    def _converted(self, view: Any) -> T:
+    def _converted(self, view: Any) -> T | None:
         convert = self._wire.convert
-        obj: T = view if convert is None else convert(view)
+        obj: T | None = view if convert is None else convert(view)
         return obj
 
     def _page_by_items(self, raw: bytes) -> tuple[list[T], str, str]:
@@ -159,8 +165,9 @@ class Codec(Generic[T]):
             except ValidationError as error:
                 self._told(one, error)
             else:
-                self._poison.pop(obj.key, None)
-                objects.append(obj)
+                if obj is not None:
+                    self._poison.pop(obj.key, None)
+                    objects.append(obj)
         return objects, meta.resource_version, meta.continue_
 
     def _unreadable(self, change: WatchType, raw: bytes, error: ValidationError) -> WatchEvent[T]:
@@ -170,6 +177,9 @@ class Codec(Generic[T]):
             self._poison.pop(head.key, None)
         else:
             self._tell(head, error)
+        return self._absent(head)
+
+    def _absent(self, head: Resource) -> WatchEvent[T]:
         model: Any = self._wire.kind.model
         absent: T = model.model_construct(metadata=head.metadata)
         return WatchEvent(WatchType.DELETED, head.metadata.resource_version, absent)

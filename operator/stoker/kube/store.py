@@ -78,7 +78,9 @@ class KubeStore:
         continue_token: str | None = None,
     ) -> Page[T]:
         wire, codec = self._known(kind)
-        query = _selectors(kind, labels)
+        query = _fields(kind)
+        if labels:
+            query["labelSelector"] = ",".join(f"{name}={value}" for name, value in labels.items())
         if limit:
             query["limit"] = str(limit)
         if continue_token is not None:
@@ -230,7 +232,7 @@ class KubeStore:
 
     def _source(self, kind: Kind[T]) -> Source[T]:
         wire, codec = self._known(kind)
-        path, query, patience = wire.collection(None), _selectors(kind, None), self._patience
+        path, query, patience = wire.collection(None), _fields(kind), self._patience
         if kind == EVENTS:
             # The API server keeps no watch cache of events, so it sends no bookmarks: it is to end the watch itself
             # before the silence would look like a dead connection.
@@ -251,12 +253,5 @@ class KubeStore:
         return wire, codec
 
 
-def _selectors(kind: Kind[Any], labels: Mapping[str, str] | None) -> dict[str, str]:
-    query: dict[str, str] = {}
-    parts = [kind.label_selector] if kind.label_selector else []
-    parts += [f"{name}={value}" for name, value in (labels or {}).items()]
-    if parts:
-        query["labelSelector"] = ",".join(parts)
-    if kind.field_selector:
-        query["fieldSelector"] = kind.field_selector
-    return query
+def _fields(kind: Kind[Any]) -> dict[str, str]:
+    return {"fieldSelector": kind.field_selector} if kind.field_selector else {}

@@ -17,7 +17,7 @@ from stoker.spec.pod import Pod
 from stoker.store.port import NotFound
 
 from .nodes import NodeView, gpu_node
-from .views import PodView
+from .views import CLUSTER_PODS, PodView, kept
 
 T = TypeVar("T", bound=Resource)
 
@@ -35,8 +35,8 @@ class Wire(Generic[T]):
     """The API's own name of the kind (Node, where ours is GPUNode)."""
     view: type[Resource]
     """What bytes are decoded into."""
-    convert: Callable[[Any], T] | None = None
-    """From the view to the kind's model where they differ."""
+    convert: Callable[[Any], T | None] | None = None
+    """From the view to the kind's model where they differ; None: it is none of the objects that the kind means."""
     read_only: bool = False
 
     @property
@@ -62,6 +62,9 @@ def wire(kind: Kind[T]) -> Wire[T]:
     if kind.kind == NODES.kind:
         nodes = cast("Callable[[Any], T]", gpu_node)
         return Wire(kind, "/api/v1", "nodes", "v1", "Node", NodeView, convert=nodes, read_only=True)
+    if kind == CLUSTER_PODS:
+        pods = cast("Callable[[Any], T | None]", kept)
+        return Wire(kind, "/api/v1", "pods", "v1", "Pod", PodView, convert=pods, read_only=True)
     root = f"/api/{kind.api_version}" if "/" not in kind.api_version else f"/apis/{kind.api_version}"
     view = PodView if kind.model is Pod else kind.model
     return Wire(kind, root, kind.plural, kind.api_version, kind.kind, view)

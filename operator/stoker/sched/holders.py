@@ -1,9 +1,9 @@
 """Who holds room on nodes beside the jobs that are placed there: other people's pods, and our own gone astray.
 
-Owns that bookkeeping. A pod with our label counts here unless its job is placed, under the pod's uid and attempt, with
-that worker on that node: then the job's placement counts it. So a former attempt's pod that is still ending, and one
-whose job is gone, hold what they hold. Called by `state`. Cost: O(1) per pod, O(its pods) per change of a job that has
-any here.
+Owns that bookkeeping. A pod of ours counts here unless its job is placed, under the pod's uid and attempt, with that
+worker on that node: then the job's placement counts it, and here only what it asks for beyond. So a former attempt's
+pod that is still ending, and one whose job is gone, hold what they hold. Called by `state`. Cost: O(1) per pod, O(its
+pods) per change of a job that has any here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stoker.spec.pod import Pod
 from .entries import Entry
 from .journal import Journal
 from .nodes import NodeTable
-from .taken import OwnPod, other_taken, own_pod
+from .taken import OwnPod, beyond, other_taken, own_pod
 from .views import Holder, Taken
 
 
@@ -51,10 +51,11 @@ class Holders:
             return
         self._unlink(key)
         self._journal.put(self.pods, key, new)
-        if new.job not in self.of_job:
-            self._journal.put(self.of_job, new.job, {})
-        self._journal.put(self.of_job[new.job], key, None)
-        self._judge(key, new, entry_of(new.job))
+        job = _job(key, new)
+        if job not in self.of_job:
+            self._journal.put(self.of_job, job, {})
+        self._journal.put(self.of_job[job], key, None)
+        self._judge(key, new, entry_of(job))
 
     def forget_pod(self, key: Key) -> None:
         self._unlink(key)
@@ -70,13 +71,15 @@ class Holders:
         if old is None:
             return
         self._journal.drop(self.pods, key)
-        self._journal.drop(self.of_job[old.job], key)
-        if not self.of_job[old.job]:
-            self._journal.drop(self.of_job, old.job)
+        job = _job(key, old)
+        self._journal.drop(self.of_job[job], key)
+        if not self.of_job[job]:
+            self._journal.drop(self.of_job, job)
 
     def _judge(self, key: Key, pod: OwnPod, entry: Entry | None) -> None:
         counted = entry is not None and _is_placed(pod, entry)
-        self._set(Holder(key, ours=True), pod.node, None if counted else pod.taken)
+        taken = beyond(pod.taken, entry.request) if counted and entry is not None else pod.taken
+        self._set(Holder(key, ours=True), pod.node, taken)
 
     def _set(self, holder: Holder, node: str, taken: Taken | None) -> None:
         before = self.where.get(holder)
@@ -93,8 +96,14 @@ class Holders:
 
 
 def _is_placed(pod: OwnPod, entry: Entry) -> bool:
-    if entry.job.uid != pod.uid or entry.attempt != pod.attempt or pod.node not in entry.held:
+    """At most one pod is this worker: its name says which it is."""
+    named = pod.worker
+    if named is None or (entry.job.uid, entry.attempt) != (named.job_uid, named.attempt) or pod.node not in entry.held:
         return False
-    placement = entry.placement
-    at = pod.worker if 0 <= pod.worker < len(placement) and placement[pod.worker].worker == pod.worker else None
-    return at is not None and placement[at].node == pod.node
+    placement, at = entry.placement, named.worker
+    return at < len(placement) and (placement[at].worker, placement[at].node) == (at, pod.node)
+
+
+def _job(key: Key, pod: OwnPod) -> Key:
+    """The job that is asked whether it counts the pod; of a pod that is no job's, one that says no."""
+    return Key(key.namespace, pod.worker.job_name if pod.worker is not None else "")

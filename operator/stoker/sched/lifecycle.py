@@ -13,10 +13,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from stoker.spec.job import ENDED, PLACED, Phase, TrainingJob, TrainingJobStatus
-from stoker.spec.names import LABEL_ATTEMPT, LABEL_WORKER
 from stoker.spec.pod import Pod, PodPhase
 from stoker.spec.quantity import parse_duration
 from stoker.spec.reasons import Code
+from stoker.spec.worker_pod import worker_name
 
 from .accepting import judged, unaccepted
 from .asking import asked, deadline_of, later, told
@@ -35,7 +35,7 @@ def step(
     settings: Settings,
     around: Surroundings = NOTHING_SPECIAL,
 ) -> Step:
-    """The next step of a job whose pods (of all attempts) are `pods`. Cost: linear in the pods."""
+    """The next step of a job whose pods (of all attempts) are `pods`, by name and owner. Cost: linear in the pods."""
     status = job.status
     ground = Ground(now, settings, around)
     if job.metadata.deletion_timestamp is not None:
@@ -47,8 +47,9 @@ def step(
         return Step(accepted)
     if status.phase in ENDED:
         return _ended(job, pods, ground)
-    mine = {int(pod.metadata.labels[LABEL_WORKER]): pod for pod in pods if _attempt(pod) == status.attempt}
-    former = [pod for pod in pods if _attempt(pod) != status.attempt]
+    wanted = {f"{job.metadata.name}-{status.attempt}-{worker}": worker for worker in range(job.spec.workers)}
+    mine = {wanted[name]: pod for pod in pods if (name := pod.metadata.name) in wanted}
+    former = [pod for pod in pods if pod.metadata.name not in wanted]
     return _placed(job, mine, ground.clear(former), ground)
 
 
@@ -193,7 +194,8 @@ def _finish(
 
 
 def _attempt(pod: Pod) -> int:
-    return int(pod.metadata.labels[LABEL_ATTEMPT])
+    named = worker_name(pod.metadata.name)
+    return named.attempt if named is not None else 0
 
 
 def _failed(pod: Pod) -> bool:

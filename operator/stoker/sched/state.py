@@ -129,7 +129,7 @@ class SchedulerState:
         self.holders.forget_other(key)
 
     def observe_pod(self, pod: Pod) -> None:
-        """A pod with our label, in any phase. Jobs need not be known before their pods."""
+        """A pod that Stoker sees to, in any phase. Jobs need not be known before their pods."""
         self.holders.observe_pod(pod, self.entries.get)
 
     def forget_pod(self, key: Key) -> None:

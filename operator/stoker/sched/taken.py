@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from stoker.spec.meta import Key, ObjectMeta
-from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
-from stoker.spec.others import OtherPod
-from stoker.spec.pod import GPU_RESOURCE, Pod, Resources
+from stoker.spec.meta import ObjectMeta
+from stoker.spec.others import OtherPod, OtherPodSpec
+from stoker.spec.pod import GPU_RESOURCE, Pod, PodSpec, Resources
 from stoker.spec.quantity import observed_quantity
+from stoker.spec.worker_pod import WorkerIdentity, identity
 
 from .gpu_groups import Claim
 from .request import HUGE, Request
@@ -29,50 +29,54 @@ _NOT_EXTENDED = frozenset({"cpu", "memory", GPU_RESOURCE, "ephemeral-storage"})
 
 
 class OwnPod(NamedTuple):
-    """A bound pod with our label that has not ended."""
+    """A bound pod that Stoker sees to, and that has not ended."""
 
-    job: Key
-    uid: str
-    attempt: int
-    """-1: its label can't be read."""
-    worker: int
+    worker: WorkerIdentity | None
+    """None: no job's."""
     node: str
     taken: Taken
 
 
 def other_taken(pod: OtherPod) -> Taken | None:
     """None: it asks for nothing."""
-    most: Amounts = {}  # while the init containers run, one after the other
-    sidecars: Amounts = {}
-    for container in pod.spec.init_containers:
-        asked = _requests(container.resources)
-        if container.restart_policy == SIDECAR:
-            _add(sidecars, asked)
-            asked = {}
-        _raise(most, _sum((sidecars, asked)))
-    total = _sum((sidecars, *(_requests(container.resources) for container in pod.spec.containers)))
-    _raise(total, most)
-    total |= _requests(pod.spec.resources)
-    _add(total, _read(pod.spec.overhead))
-    return _taken(total, pod.metadata)
+    return _taken(_effective(pod.spec), pod.metadata)
 
 
 def own_pod(pod: Pod) -> OwnPod | None:
     """None: it holds nothing."""
     if pod.ended or not pod.spec.node_name:
         return None
-    taken = _taken(_sum(_requests(container.resources) for container in pod.spec.containers), pod.metadata)
-    if taken is None:
-        return None
-    labels = pod.metadata.labels
-    return OwnPod(
-        job=Key(pod.metadata.namespace, labels.get(LABEL_JOB, "")),
-        uid=labels.get(LABEL_JOB_UID, ""),
-        attempt=_number(labels.get(LABEL_ATTEMPT, "")),
-        worker=_number(labels.get(LABEL_WORKER, "")),
-        node=pod.spec.node_name,
-        taken=taken,
+    taken = _taken(_effective(pod.spec), pod.metadata)
+    return None if taken is None else OwnPod(identity(pod.metadata), pod.spec.node_name, taken)
+
+
+def beyond(taken: Taken, claim: Request) -> Taken | None:
+    """What a worker's pod takes over what its job claims for it; None: nothing."""
+    asked, claimed = taken.claim.request, dict(claim.extended)
+    over = Request(
+        workers=1,
+        gpus=max(0, asked.gpus - claim.gpus),
+        cpu=max(0, asked.cpu - claim.cpu),
+        memory=max(0, asked.memory - claim.memory),
+        extended=tuple((name, more) for name, n in asked.extended if (more := n - claimed.get(name, 0)) > 0),
     )
+    return Taken(Claim(1, over), taken.going) if over.gpus or over.cpu or over.memory or over.extended else None
+
+
+def _effective(spec: PodSpec | OtherPodSpec) -> Amounts:
+    most: Amounts = {}  # while the init containers run, one after the other
+    sidecars: Amounts = {}
+    for container in spec.init_containers or ():
+        asked = _requests(container.resources)
+        if container.restart_policy == SIDECAR:
+            _add(sidecars, asked)
+            asked = {}
+        _raise(most, _sum((sidecars, asked)))
+    total = _sum((sidecars, *(_requests(container.resources) for container in spec.containers)))
+    _raise(total, most)
+    total |= _requests(spec.resources) if spec.resources else {}
+    _add(total, _read(spec.overhead or {}))
+    return total
 
 
 def _taken(total: Amounts, meta: ObjectMeta) -> Taken | None:
@@ -118,7 +122,3 @@ def _add(total: Amounts, more: Amounts) -> None:
 def _raise(total: Amounts, least: Amounts) -> None:
     for name, amount in least.items():
         total[name] = max(total.get(name, 0), amount)
-
-
-def _number(label: str) -> int:
-    return int(label) if label.isdecimal() else -1

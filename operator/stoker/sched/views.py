@@ -24,7 +24,7 @@ class Holder(NamedTuple):
 
     key: Key
     ours: bool
-    """It bears our label: of a former attempt, or of a job that is gone."""
+    """Of a former attempt, of a job that is gone, or asking for more than its job did."""
 
 
 class Taken(NamedTuple):

@@ -126,9 +126,8 @@ class Kind(Generic[ResourceT]):
     kind: str
     plural: str
     namespaced: bool
-    label_selector: str = ""
-    """Which objects of the resource are meant: a cluster holds other people's too, the embedded store only ours."""
     field_selector: str = ""
+    """Which objects of the resource are meant: a cluster holds other people's too, the embedded store only ours."""
     update_errors: Callable[[ResourceT, ResourceT], list[str]] = field(default=_no_rules)
 
     def __str__(self) -> str:

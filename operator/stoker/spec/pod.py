@@ -9,7 +9,6 @@ from enum import StrEnum
 from pydantic import Field
 
 from .meta import Kind, Resource, StatusModel
-from .names import LABEL_JOB_UID
 
 GPU_RESOURCE = "nvidia.com/gpu"
 CONTAINER = "worker"
@@ -40,6 +39,8 @@ class Container(StatusModel):
     env: tuple[EnvVar, ...] = ()
     resources: Resources = Resources()
     ports: tuple[ContainerPort, ...] | None = None
+    restart_policy: str | None = None
+    """Of an init container: `Always` makes it a sidecar."""
 
 
 class PodSpec(StatusModel):
@@ -48,6 +49,10 @@ class PodSpec(StatusModel):
     containers: tuple[Container, ...]
     termination_grace_period_seconds: int = Field(default=30)
     restart_policy: str = "Never"
+    init_containers: tuple[Container, ...] | None = None
+    overhead: Mapping[str, str] | None = None
+    """By its RuntimeClass; what the cluster says, never what we write. So are the pod's own `resources`."""
+    resources: Resources | None = None
 
 
 class Terminated(StatusModel):
@@ -129,7 +134,7 @@ class Pod(Resource):
         return None
 
 
-PODS = Kind(Pod, "v1", "Pod", "pods", namespaced=True, label_selector=LABEL_JOB_UID)
+PODS = Kind(Pod, "v1", "Pod", "pods", namespaced=True)
 
 REJECTED = "Rejected"
 """PodStatus.reason when our node agent could not lease what the pod asks for."""
