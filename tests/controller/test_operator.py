@@ -108,8 +108,8 @@ async def test_a_pod_of_another_owner_in_the_way_is_waited_for_not_taken(world: 
     await asyncio.sleep(0)
     there = await world.store.get(PODS, stored.key)
     assert there.uid == stored.uid
-    await world.store.delete(PODS, stored.key)
     world.kubelet.starts = True
+    await world.store.delete(PODS, stored.key)
     await world.phase("a", Phase.SUCCEEDED)
 
 
