@@ -19,10 +19,10 @@ from typing import Any
 from stoker.kube.client import KubeClient
 from stoker.kube.codec import Codec
 from stoker.kube.store import KubeStore
+from stoker.kube.views import CLUSTER_PODS
 from stoker.kube.wire import wire
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Kind
-from stoker.spec.others import OTHER_PODS
 from stoker.spec.pod import PODS, Pod
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
@@ -121,7 +121,7 @@ def bench_decoding() -> None:
     for name, work in (
         ("our page", lambda: codec.page(page)),
         ("our watch lines", lambda: [codec.line(line) for line in lines]),
-        ("the same as other people's pods", lambda: Codec(wire(OTHER_PODS)).page(page)),
+        ("the same from the watch of all pods", lambda: Codec(wire(CLUSTER_PODS)).page(page)),
         ("standard json, to dictionaries", lambda: json.loads(page)),
         ("kubernetes typed models", lambda: _typed(page)),
     ):

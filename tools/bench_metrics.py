@@ -22,11 +22,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from stoker.controller.job_rows import JobRows
 from stoker.controller.main import GC_THRESHOLDS
 from stoker.controller.metrics import OperatorMetrics, reading
+from stoker.controller.render import owned_by
 from stoker.controller.tally import Tally
 from stoker.spec.job import JOBS, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Kind, ObjectMeta
-from stoker.spec.names import ANNOTATION_SUBMITTER, LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_WORKER
+from stoker.spec.names import ANNOTATION_SUBMITTER
 from stoker.spec.node import NODES, Gpu, GPUNode, GPUNodeStatus
 from stoker.spec.pod import PODS, Container, Pod, PodPhase, PodSpec, PodStatus
 from stoker.spec.queue import QUEUES, Queue
@@ -157,12 +158,9 @@ def _meta(name: str) -> ObjectMeta:
 
 
 def _pod(job: TrainingJob, worker: int) -> Pod:
-    labels = {
-        LABEL_JOB: job.metadata.name, LABEL_JOB_UID: job.uid, LABEL_ATTEMPT: "1", LABEL_WORKER: str(worker),
-    }  # fmt: skip
     name = f"{job.metadata.name}-1-{worker}"
     return Pod(
-        metadata=ObjectMeta(name=name, namespace="project", uid=f"uid-{name}", labels=labels),
+        metadata=ObjectMeta(name=name, namespace="project", uid=f"uid-{name}", owner_references=(owned_by(job),)),
         spec=PodSpec(node_name=job.status.placement[worker].node, containers=(Container(),)),
         status=PodStatus(phase=PodPhase.RUNNING),
     )
