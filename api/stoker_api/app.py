@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from stoker import __version__
-from stoker.store.port import Conflict, Forbidden, Invalid, NotFound, StoreError
+from stoker.store.port import CannotWrite, Conflict, Forbidden, Invalid, NotFound, StoreError
 
 from .access import authorize
 from .deps import Deps
@@ -121,6 +121,9 @@ async def _on_store_error(request: Request, error: Exception) -> Response:
             problem = Problem(Code.INVALID_FIELDS, "; ".join(errors))
         case Forbidden():  # a quota, an admission policy, a namespace that is going; or a permission of our own
             problem = Problem(Code.FORBIDDEN, f"The cluster refuses it: {error}")
+        case CannotWrite():
+            detail = f"The server's disk takes no writes: {error}. Nothing was changed; free some room, then try again."
+            problem = Problem(Code.UNAVAILABLE, detail, retry_after_s=5)
         case _:
             problem = Problem(Code.UNAVAILABLE, "The store can't answer now; try again.", retry_after_s=2)
     return problem.response(request.scope)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,8 @@ class Deps:
     """For jobs that say nothing themselves."""
     scraping: Scraping | None = None
     """Where metrics are served; None: where pods say so."""
+    trouble: Callable[[], str] = lambda: ""
+    """Why the store takes no writes now; '': it does."""
 
     @property
     def caches(self) -> tuple[WatchCache[Any], ...]:
@@ -110,6 +112,7 @@ def make_deps(
     prices: Prices | None = None,
     idle: IdleRule | None = None,
     scraping: Scraping | None = None,
+    trouble: Callable[[], str] = lambda: "",
 ) -> Deps:
     """Deps over any store; the caches that are not given are made."""
     return Deps(
@@ -135,6 +138,7 @@ def make_deps(
         prices=prices or Prices(),
         idle=idle or IdleRule(),
         scraping=scraping,
+        trouble=trouble,
     )
 
 

@@ -132,7 +132,11 @@ class TokenFile:
         with self._writing():
             if path.exists():
                 _refuse_open_mode(path)
-                if self._find(path.read_text().strip()) is not None:
+                try:
+                    there = path.read_text(encoding="ascii").strip()
+                except UnicodeError:
+                    raise TokenError(f"{path} holds no token; remove it, and `stoker up` makes a new one") from None
+                if self._find(there) is not None:
                     return path
             kept = tuple(record for record in self._records if record.name != name)
             token, record = self._new(name, role, [ALL_PROJECTS], None)

@@ -93,6 +93,7 @@ class Node:
             report_key=b"key",
             cpu_milli=2000,
             memory_bytes=1 << 30,
+            log_bytes=1 << 30,
             job_exists=lambda uid: uid in self.jobs,
         )
         tasks = [asyncio.create_task(self.pods.run()), asyncio.create_task(self.agent.run())]

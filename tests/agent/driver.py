@@ -42,6 +42,7 @@ async def main(path, rules, pods_path):
             report_key=b"key",
             cpu_milli=2000,
             memory_bytes=1 << 30,
+            log_bytes=1 << 30,
             job_exists=lambda _uid: True,
         )
         tasks = [asyncio.create_task(pods.run()), asyncio.create_task(agent.run())]

@@ -38,7 +38,8 @@ def test_the_folder_a_command_starts_in(env, working_dir, expected):
         folder=Path("/workers/u"),
         job_folder=Path("/jobs/j"),
         report=None,
+        log_bytes=7,
         host_env={},
     )
-    assert launch.working_dir == expected
+    assert (launch.working_dir, launch.log_bytes) == (expected, 7)
     assert launch.env.get("STOKER_CODE") == env.get("STOKER_CODE")

@@ -58,6 +58,12 @@ def test_a_torn_endpoint_file(tmp_path: Path, text: str) -> None:
         find_server(env={"STOKER_HOME": str(tmp_path)})
 
 
+def test_a_token_file_that_is_no_text(home: dict[str, str]) -> None:
+    (Path(home["STOKER_HOME"]) / "token").write_bytes(b"\xff\xfe\x80")
+    with pytest.raises(BadInput, match="it is no text; give one by STOKER_TOKEN"):
+        find_server(env=home)
+
+
 def test_a_token_with_a_line_break_never_becomes_a_header(home: dict[str, str]) -> None:
     with pytest.raises(BadInput, match="copy it again"):
         find_server(token="a\r\nX-Evil: 1", env=home)

@@ -96,6 +96,27 @@ def test_a_pipe_closed_early_ends_quietly(script: Any, sse: Any, make_job: Any, 
     assert process.returncode in (0, 1)  # 0: all was written before the pipe was closed
 
 
+@pytest.mark.parametrize("args", [["logs", "a"], ["logs", "-f", "a"], ["follow", "a"]])
+def test_a_terminal_gets_no_escapes_of_a_log(script: Any, sse: Any, make_job: Any, args: list[str]) -> None:
+    printed = "\x1b]52;c;ZXZpbA==\x07\x1b[31mred\x1b[0m\x9b2J \u202egnp.exe 50%\tü"
+    running, hold = make_job("a", "Running", {"trainer": {"command": ["/bin/x"]}}, attempt=1), threading.Event()
+    script.on("GET", f"{JOBS}/a", script.json(running))
+    script.on("GET", f"{JOBS}/a/events", script.text(sse("job", running), hold=hold))
+    streamed = sse("log", printed, f"1.{len(printed.encode()) + 1}")
+    script.on("GET", f"{JOBS}/a/logs", script.text(printed.encode() if args == ["logs", "a"] else streamed, hold=hold))
+    master, slave = os.openpty()
+    process = subprocess.Popen([*STOKER, "--server", script.url, *args], stdout=slave, stderr=subprocess.PIPE)
+    os.close(slave)
+    shown = b""
+    while b"exe" not in shown:
+        shown += os.read(master, 65536)
+    process.kill()
+    hold.set()
+    process.communicate(timeout=30)
+    os.close(master)
+    assert "?]52;c;ZXZpbA==?red?2J ?gnp.exe" in shown.decode() and b"\x1b" not in shown
+
+
 @pytest.mark.parametrize(
     ("args", "code"),
     [

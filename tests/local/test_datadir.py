@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 from stoker.local.datadir import DataDir, DataDirError, DataDirLocked, write_private
+from stoker.local.lost_store import check_store
 
 
 def mode(path):
@@ -132,6 +134,31 @@ def test_a_worker_that_outlives_the_holder_does_not_hold_the_folder(tmp_path):
         parent.stdin.close()  # ends the child
         assert parent.stdout.read() == ""
         parent.stdout.close()
+
+
+def test_a_store_that_is_lost_is_told_from_a_folder_that_never_had_one(tmp_path):
+    data = DataDir(tmp_path / "d")
+    check_store(data, new_store=False)
+    data.db.touch()
+    check_store(data, new_store=False)  # killed in its very first start
+    data.tokens.touch()
+    with pytest.raises(DataDirError, match=r"stoker\.db is empty, but .* \(tokens\.json\): put stoker\.db back"):
+        check_store(data, new_store=False)
+    data.db.unlink()
+    data.output("u-1")
+    data.worker("w-1").mkdir()
+    with pytest.raises(DataDirError, match=r"is missing, but .*\(jobs/, workers/, tokens\.json\).*--new-store"):
+        check_store(data, new_store=False)
+    check_store(data, new_store=True)
+    lock = (data.worker("w-1") / "lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with pytest.raises(DataDirError, match="1 of the lost store's workers still run"):
+        check_store(data, new_store=True)
+    lock.close()
+    data.db.write_bytes(b"SQLite")
+    check_store(data, new_store=False)
+    with pytest.raises(DataDirError, match="is for a store that is lost"):
+        check_store(data, new_store=True)
 
 
 def test_the_report_key_is_made_once(tmp_path):

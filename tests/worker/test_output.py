@@ -138,6 +138,18 @@ print('after', flush=True)
     assert len(worker.log) - len(said) - 2 + missing in (len(printed), len(printed) - 1)
 
 
+def test_a_log_over_its_limit_keeps_its_beginning_and_its_end_and_says_what_is_missing(worker):
+    worker.python("for n in range(1_000_000): print('line', n)", logBytes=100_000)
+    assert worker.finish().exit_code == 0
+    whole = b"".join(b"line %d\n" % n for n in range(1_000_000))
+    limit = rb"\[stoker\] this log has reached its limit of 100000 bytes[^\n]*\n"
+    pattern = rb"(.*?)\n?" + limit + rb"\[stoker\] (\d+) bytes of[^\n]*\n(.*)"
+    begins, missing, ends = re.fullmatch(pattern, worker.log, re.DOTALL).groups()
+    assert whole.startswith(begins) and whole.endswith(ends)
+    assert 30_000 < len(begins) <= 100_000 and 1_000_000 < len(ends) < 2_200_000
+    assert len(whole) - len(begins) - len(ends) - int(missing) in (0, 1), "at most the end of a line that was cut"
+
+
 def test_the_log_goes_on_where_an_earlier_one_ended(worker):
     (worker.folder / "log").write_bytes(b"earlier\n")
     worker.run(["echo", "later"])

@@ -58,6 +58,8 @@ class Launch:
         self.gpus: int = data.get("gpus") or len(self.gpu_uuids)
         self.master_addr: str = data.get("masterAddr") or "127.0.0.1"
         self.master_port: int = data["masterPort"]
+        self.log_bytes: int = data.get("logBytes") or 0
+        """What the log may hold; 0: as much as the disk takes."""
         self.report: dict[str, str] | None = data.get("report")
         self.code = self.env.get("STOKER_CODE") or ""
         """The digest of the user's code; '': there is none to fetch."""

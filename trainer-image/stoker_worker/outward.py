@@ -48,7 +48,7 @@ class Outward:
         self._wake = wake
         self._spool: Spool | None = None
         if pod is None:
-            self.log = Log(folder + "/" + LOG_FILE)
+            self.log = _log(folder, launch.log_bytes)
         else:
             self.log = self._spool = _spool(folder, pod)
         self._mirror_watched = False
@@ -187,6 +187,15 @@ class Outward:
                     self._mirror(flush=True)
         if reporter is not None:
             reporter.finish(max(0.5, began + limit_s - time.monotonic()), SHIPPING_PATIENCE_S)
+
+
+def _log(folder: str, limit_bytes: int) -> Log:
+    if not limit_bytes:
+        return Log(folder + "/" + LOG_FILE)
+    from .bounded import Bounded
+
+    why = "this log has reached its limit of %d bytes (`stoker up --log-bytes`)" % limit_bytes
+    return Bounded(folder + "/" + LOG_FILE, limit_bytes, why)
 
 
 def _spool(folder: str, pod: PodOrder) -> Spool:

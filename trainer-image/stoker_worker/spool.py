@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import os
 
-from .mirror import Mirror
-from .output import Log
+from .bounded import Bounded
 
 MYPY = False
 if MYPY:
     from typing import Callable
 
-NEWEST_BYTES = 1 << 20
+    from .mirror import Mirror
+
 RESUME_SHARE = 8
 """Writing goes on when an eighth of the limit is free again."""
 
@@ -25,21 +25,16 @@ _PUNCH_HOLE_KEEP_SIZE = 3
 _BLOCK = 4096
 
 
-class Spool(Log):
-    """`Log` with a mirror and a limit. `shipping` False: nobody takes the log, so nothing is kept on disk."""
+class Spool(Bounded):
+    """`Bounded` with a mirror, of what the api has not taken. `shipping` False: nobody takes it, so none is on disk."""
 
     def __init__(self, path: str, mirror: Mirror, limit_bytes: int, shipping: bool) -> None:
-        super().__init__(path)
-        self.path = path
+        super().__init__(path, limit_bytes, "the api took no log for long")
         self.mirror = mirror
         self.acknowledged = 0
         """How far the api has it; set by the shipping thread."""
-        self._limit = limit_bytes
         self._shipping = shipping
         self._passed = 0
-        self._newest: bytearray | None = None
-        self._left_out = 0
-        self._file_at_line_start = True
         self._complained = False
 
     @property
@@ -50,22 +45,22 @@ class Spool(Log):
         if not data:
             return
         self.mirror.write(data)
-        if not self._shipping:
+        if self._shipping:
+            super().write(data)
+        else:
             self._passed += len(data)
             self.at_line_start = data[-1] == 10
-        elif self._newest is not None:
-            self._keep_newest(data)
-        elif self.size() - self.acknowledged + len(data) > self._limit:
-            self._newest = bytearray()
-            self._file_at_line_start = self.at_line_start
-            self._keep_newest(data)
-        else:
-            super().write(data)
         if self.mirror.trouble and self.at_line_start:  # never in the middle of somebody's line
             self._complain()
 
+    def waiting(self) -> int:
+        return self.size() - self.acknowledged
+
+    def at_limit(self) -> None:
+        """Nothing is said: when the api takes log again, nothing may be missing."""
+
     def confess(self) -> bool:
-        room = self._limit - (self.size() - self.acknowledged)
+        room = self._limit - self.waiting()
         if self._newest is not None and room < self._limit // RESUME_SHARE + len(self._newest):
             return False
         self._resume()
@@ -83,27 +78,6 @@ class Spool(Log):
         if self.mirror.trouble and not self._complained:
             self._complained = True
             self.say("stdout (`kubectl logs`) is missing output: %s; this log is not" % self.mirror.trouble)
-
-    def _keep_newest(self, data: bytes | memoryview) -> None:
-        newest = self._newest
-        assert newest is not None
-        newest += data
-        self.at_line_start = data[-1] == 10
-        if len(newest) > 2 * NEWEST_BYTES:
-            cut = newest.find(b"\n", len(newest) - NEWEST_BYTES) + 1 or len(newest) - NEWEST_BYTES
-            self._left_out += cut
-            del newest[:cut]
-
-    def _resume(self) -> None:
-        if self._newest is None:
-            return
-        newest, self._newest = self._newest, None
-        left_out, self._left_out = self._left_out, 0
-        self.at_line_start = self._file_at_line_start
-        if left_out:
-            notice = b"[stoker] %d bytes of output are missing here: the api took no log for long\n" % left_out
-            super().write(notice if self.at_line_start else b"\n" + notice)
-        super().write(bytes(newest))
 
 
 class SpoolReader:

@@ -31,9 +31,12 @@ async def livez() -> Response:
 @router.get("/readyz", response_model=None, responses=_OK)
 @access(Access.OPEN)
 async def readyz(request: Request) -> Response:
-    """200 once the api has read the store."""
-    if not services(request).ready:
+    """200 once the api has read the store, and while that can be written."""
+    found = services(request)
+    if not found.ready:
         raise Problem(Code.UNAVAILABLE, "The api is still reading the store.", retry_after_s=1)
+    if trouble := found.deps.trouble():
+        raise Problem(Code.UNAVAILABLE, f"The server's disk takes no writes ({trouble}).", retry_after_s=5)
     return Response("ok\n", media_type="text/plain")
 
 

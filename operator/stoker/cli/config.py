@@ -87,10 +87,9 @@ def _local_url(folder: Path) -> str | None:
 
 def _read_token(folder: Path) -> str | None:
     try:
-        return (folder / TOKEN_FILE).read_text().strip() or None
+        return (folder / TOKEN_FILE).read_text(encoding="ascii").strip() or None
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise BadInput(
-            f"can't read the token in {folder / TOKEN_FILE}: {error.strerror}; give one by STOKER_TOKEN"
-        ) from None
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise BadInput(f"can't read the token in {folder / TOKEN_FILE}: {why}; give one by STOKER_TOKEN") from None

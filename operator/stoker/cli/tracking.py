@@ -16,6 +16,7 @@ from .board import open_board
 from .client import Client
 from .errors import EXIT_DETACHED, EXIT_REFUSED, ApiError, StokerError
 from .feed import Feed
+from .log_text import for_terminal
 from .views import JobChanged, JobEnded, LogChunk
 
 MOST_LOGS = 8
@@ -95,7 +96,7 @@ def _last_end(job: TrainingJob) -> AttemptEnd | None:
 
 
 def _print_log(chunk: LogChunk, *, many: bool) -> None:
-    text = chunk.text
+    text = for_terminal(chunk.text) if sys.stdout.isatty() else chunk.text
     if many:
         text = "".join(f"[{chunk.worker}] {line}\n" for line in text.removesuffix("\n").split("\n"))
     sys.stdout.write(text)

@@ -7,6 +7,8 @@ of the few places that pick a concrete store (DESIGN §2).
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import gc
 import json
 import logging
@@ -33,6 +35,7 @@ from stoker.local.agent.inventory import NvmlGpus, Together, VirtualGpus
 from stoker.local.agent.logs import WorkerLogs
 from stoker.local.agent.sessions import WorkerCalls
 from stoker.local.datadir import DataDir, DataDirError, write_private
+from stoker.local.lost_store import check_store
 from stoker.local.store import EmbeddedStore
 from stoker.sched.step import Settings
 from stoker.spec.job import JOBS
@@ -48,6 +51,7 @@ from stoker.store.seam import Seam
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import event_cache, make_deps
+from stoker_api.disk import FULL
 from stoker_api.exporter_token import exporter_token
 from stoker_api.serve import BindError, bind, serve
 from stoker_api.token_identity import TokenIdentity
@@ -64,6 +68,7 @@ from .scraping import LocalScraping
 log = logging.getLogger("stoker.up")
 
 NODE_NAME = "local"
+LOG_BYTES = 1 << 30
 # One node: there is no other to go to, so blame only lets a bad moment pass.
 SETTINGS = Settings(start_timeout_s=120.0, blame_s=5.0)
 
@@ -83,11 +88,13 @@ class UpOptions:
     """What `stoker up` was told."""
 
     data: Path | None = None
+    new_store: bool = False
     host: str = "127.0.0.1"
     port: int = 8470
     virtual_gpus: int = 0
     cpus: str | None = None
     memory: str | None = None
+    log_bytes: int = LOG_BYTES
     idle_after: str = "30m"
     idle_action: str = IdleAction.NOTIFY.value
     allow_hosts: tuple[str, ...] = ()
@@ -104,22 +111,41 @@ def run_up(options: UpOptions) -> int:
         _idle_rule(options)
         datadir = DataDir(options.data or data_folder())
         datadir.lock()
+        check_store(datadir, new_store=options.new_store)
         prices = Prices.parse(options.gpu_prices, options.currency)
         listening = bind(options.host, _port(options, datadir))
     except (DataDirError, TokenError, BindError, ValueError) as error:
         return _refuse(str(error))
+    except OSError as error:
+        return _refuse(_disk_words(error, options.data or data_folder()))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         uvloop.run(_Up(options, datadir, listening, prices).run())
     except (StoreError, TokenError, NewerFile, UsageUnavailable) as error:
         return _refuse(str(error))
-    except Exception:
+    except Exception as error:
+        refused = _disk_error(error)
+        if refused is not None:
+            return _refuse(_disk_words(refused, datadir.path))
         log.exception("stoker up broke down; its jobs go on, start it again")
         return 1
     finally:
-        datadir.endpoint.unlink(missing_ok=True)
-        datadir.unlock()
+        with contextlib.suppress(OSError):  # a disk that takes no writes keeps its files too
+            datadir.endpoint.unlink(missing_ok=True)
+            datadir.unlock()
     return 0
+
+
+def _disk_error(error: BaseException) -> OSError | None:
+    """The full or read-only disk that is behind it, if one is."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_disk_error, error.exceptions)), None)
+    return error if isinstance(error, OSError) and error.errno in (*FULL, errno.EROFS) else None
+
+
+def _disk_words(error: OSError, folder: Path) -> str:
+    why = error.strerror or error
+    return f"can't write to the data folder {folder}: {why}; its jobs go on, start again once that works"
 
 
 class _Up:
@@ -169,6 +195,7 @@ class _Up:
                 report_key=report_key,
                 cpu_milli=_cpu_milli(self._options),
                 memory_bytes=_memory_bytes(self._options),
+                log_bytes=self._options.log_bytes,
                 job_exists=lambda uid: not jobs.is_synced or jobs.by_uid(uid) is not None,
             )
             app = create_app(
@@ -190,6 +217,7 @@ class _Up:
                     usage=usage,
                     idle=_idle_rule(self._options),
                     prices=self._prices,
+                    trouble=lambda: store.trouble,
                     scraping=LocalScraping(
                         self._datadir,
                         host=self._options.host,

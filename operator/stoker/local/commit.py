@@ -14,7 +14,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 
-from stoker.store.port import Unavailable, WatchType
+from stoker.store.port import CannotWrite, Unavailable, WatchType
 from stoker.store.seam import Seam
 
 from .db import BATCH_LIMIT, Database, Row
@@ -22,6 +22,9 @@ from .table import AnyWrite
 from .transitions import to_json
 
 logger = logging.getLogger(__name__)
+
+PROBE_S = 2.0
+"""How often a disk that refused a commit is asked again while there is none to make."""
 
 
 class GroupCommit:
@@ -43,6 +46,8 @@ class GroupCommit:
         self._idle = asyncio.Event()
         self._idle.set()
         self._refusal: str | None = None
+        self.trouble = ""
+        """Why the disk took nothing at the last try; '': it took it."""
         self._batches: queue.SimpleQueue[list[AnyWrite] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_batches, name="stoker-store-writer", daemon=True)
         self._thread.start()
@@ -76,6 +81,7 @@ class GroupCommit:
 
     def _finished(self, batch: list[AnyWrite], error: Exception | None) -> None:
         self._in_flight = False
+        self.trouble = str(error) if isinstance(error, sqlite3.Error) else ""
         if error is None:
             self._publish(batch)
         else:
@@ -88,19 +94,41 @@ class GroupCommit:
                 if error is None:
                     waiter.set_result(None)
                 else:
-                    waiter.set_exception(Unavailable(f"the store can't write: {error}"))
+                    why = CannotWrite if self.trouble else Unavailable
+                    waiter.set_exception(why(f"the store can't write: {error}"))
         self._flush()
+
+    def _recovered(self) -> None:
+        self.trouble = ""
 
     # On the writer thread.
 
     def _write_batches(self) -> None:
-        while (batch := self._batches.get()) is not None:
+        failing = False
+        while True:
+            try:
+                batch = self._batches.get(timeout=PROBE_S if failing else None)
+            except queue.Empty:
+                failing = not self._takes_writes()
+                if not failing:
+                    self._loop.call_soon_threadsafe(self._recovered)
+                continue
+            if batch is None:
+                return
             error = self._write(batch)
+            failing = error is not None
             self._loop.call_soon_threadsafe(self._finished, batch, error)
             try:
                 self._database.sweep_if_due()
             except sqlite3.Error as trouble:  # housekeeping: the next sweep will do
                 logger.warning("can't sweep the store: %s", trouble)
+
+    def _takes_writes(self) -> bool:
+        try:
+            self._database.probe()
+        except sqlite3.Error:
+            return False
+        return True
 
     def _write(self, batch: list[AnyWrite]) -> Exception | None:
         newest = {(write.table.kind.kind, write.obj.key): write for write in batch}  # one row per object

@@ -108,6 +108,10 @@ class Database:
         ).fetchone()
         return found is not None and found[0] == row.version
 
+    def probe(self) -> None:
+        """Write something that changes nothing. Raises: sqlite3.Error where the disk takes nothing."""
+        self._connection.execute("UPDATE meta SET value = value WHERE key = 'rv'")
+
     def sweep_if_due(self) -> None:
         """Forget tombstones once there are many. Raises: sqlite3.Error."""
         if self._tombstones >= _SWEEP_EVERY:

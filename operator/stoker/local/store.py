@@ -98,6 +98,11 @@ class EmbeddedStore:
         self._commit = None
         await asyncio.to_thread(self._database.close)
 
+    @property
+    def trouble(self) -> str:
+        """Why the disk takes no writes now; '': it does."""
+        return "" if self._commit is None else self._commit.trouble
+
     async def get(self, kind: Kind[T], key: Key) -> T:
         obj = self._table(kind).objects.get(key)
         if obj is None:

@@ -65,6 +65,8 @@ class Launch(StatusModel):
     master_addr: str = "127.0.0.1"
     master_port: int
     metrics_port: int | None = None
+    log_bytes: int = 0
+    """What the log may hold; 0: as much as the disk takes."""
     report: ReportTarget | None = None
 
 

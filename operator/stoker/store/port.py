@@ -49,6 +49,10 @@ class Unavailable(StoreError):
     """The store can't answer now (closed, full disk, no connection): try again later."""
 
 
+class CannotWrite(Unavailable):
+    """The store's disk takes nothing now (full, read-only): the text says why, for people."""
+
+
 class Forbidden(Unavailable):
     """The store knows us not, or a permission is missing: an administrator must help before trying again does."""
 

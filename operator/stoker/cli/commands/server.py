@@ -13,6 +13,9 @@ from stoker.cli.errors import BadInput
 @click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False), help="State is kept here. [STOKER_HOME, else ~/.stoker]"
 )
+@click.option(
+    "--new-store", is_flag=True, help="Begin anew in a data folder whose stoker.db is lost: its jobs are forgotten."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8470, show_default=True, help="Port to listen on; 0: a free one."
@@ -20,6 +23,13 @@ from stoker.cli.errors import BadInput
 @click.option("--virtual-gpus", type=click.IntRange(0, 64), default=0, help="Offer N simulated GPUs besides real ones.")
 @click.option("--cpus", metavar="CORES", help="Cores that jobs may share. [default: all]")
 @click.option("--memory", metavar="QUANTITY", help="Memory that jobs may share, for example 16Gi. [default: most]")
+@click.option(
+    "--log-bytes",
+    type=click.IntRange(1),
+    default=1 << 30,
+    show_default=True,
+    help="The most that one worker's log may hold; past it, its newest MiB is kept too.",
+)
 @click.option(
     "--idle-after",
     metavar="DURATION",
@@ -54,11 +64,13 @@ from stoker.cli.errors import BadInput
 def up(
     ctx: click.Context,
     data: Path | None,
+    new_store: bool,
     host: str,
     port: int,
     virtual_gpus: int,
     cpus: str | None,
     memory: str | None,
+    log_bytes: int,
     idle_after: str,
     idle_action: str,
     allow_hosts: tuple[str, ...],
@@ -79,11 +91,13 @@ def up(
         raise BadInput(f"`stoker up` needs {error.name}, which is not installed: pip install 'stoker[up]'") from None
     options = UpOptions(
         data=data,
+        new_store=new_store,
         host=host,
         port=port,
         virtual_gpus=virtual_gpus,
         cpus=cpus,
         memory=memory,
+        log_bytes=log_bytes,
         idle_after=idle_after,
         idle_action=idle_action,
         allow_hosts=allow_hosts,

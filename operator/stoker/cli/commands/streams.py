@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from datetime import datetime
 
@@ -20,10 +21,14 @@ from .common import connected, job_argument, output_option
 @click.option("--tail", type=click.IntRange(0), metavar="LINES", help="Only the last lines.")
 @connected
 def logs(client: Client, job: str, follow: bool, worker: int, attempt: int | None, tail: int | None) -> None:
-    """Print the log of one of JOB's workers."""
+    """Print the log of one of JOB's workers: to the byte in a pipe; on a terminal without colours and other escapes."""
+    from stoker.cli.log_text import for_terminal
+
+    terminal = sys.stdout.isatty()
     if not follow:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for data in client.log_bytes(job, worker=worker, attempt=attempt, tail=tail):
-            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.write(for_terminal(decoder.decode(data)).encode() if terminal else data)
         sys.stdout.buffer.flush()
         return
     at = attempt
@@ -32,7 +37,7 @@ def logs(client: Client, job: str, follow: bool, worker: int, attempt: int | Non
             if at is not None and chunk.attempt != at:
                 click.echo(f"--- attempt {chunk.attempt} ---", err=True)
             at = chunk.attempt
-            sys.stdout.write(chunk.text)
+            sys.stdout.write(for_terminal(chunk.text) if terminal else chunk.text)
             sys.stdout.flush()
 
 

@@ -55,13 +55,14 @@ class NodeAgent:
         report_key: bytes,
         cpu_milli: int,
         memory_bytes: int,
+        log_bytes: int,
         job_exists: Callable[[str], bool],
         host_env: Mapping[str, str] | None = None,
     ) -> None:
         """`pods` is kept current by the caller. `job_exists(uid)`: True also where it is not known yet.
 
         `report_url`: the api's address, '' where there is none; asked at each launch. `host_env`: what workers may
-        inherit a few names of, this process's if None.
+        inherit a few names of, this process's if None. `log_bytes`: what each worker's log may hold.
         """
         self._pods = pods
         self._datadir = datadir
@@ -79,6 +80,7 @@ class NodeAgent:
             host_env=dict(os.environ if host_env is None else host_env),
             report_url=report_url,
             report_key=report_key,
+            log_bytes=log_bytes,
         )
         self._lives = Lives(store, self._queue, around, clock=clock, seam=seam, threads=self._threads)
         self.ready = asyncio.Event()

@@ -96,6 +96,7 @@ def compose_launch(
     folder: Path,
     job_folder: Path,
     report: ReportTarget | None,
+    log_bytes: int,
     host_env: Mapping[str, str],
 ) -> Launch:
     """The order for the supervisor: complete, it asks nobody."""
@@ -144,6 +145,7 @@ def compose_launch(
         simulated_gpus=lease.simulated,
         master_port=lease.master_port,
         metrics_port=lease.metrics_port,
+        log_bytes=log_bytes,
         report=report,
     )
 

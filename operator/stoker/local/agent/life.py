@@ -56,6 +56,7 @@ class Surroundings:
     host_env: Mapping[str, str]
     report_url: Callable[[], str]
     report_key: bytes
+    log_bytes: int
 
     def report_target(self, pod_uid: str) -> ReportTarget | None:
         url = self.report_url()
@@ -185,6 +186,7 @@ class Lives:
             folder=folder.path,
             job_folder=job_folder,
             report=self._around.report_target(pod.uid),
+            log_bytes=self._around.log_bytes,
             host_env=self._around.host_env,
         )
         worker = Worker(pod.uid, order.job_uid, order.grace_s, Stage.STARTING)
