@@ -1,18 +1,21 @@
-"""The RFC 7396 merge patch between two models."""
+"""The RFC 7396 merge patch between two statuses."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel
+from stoker.spec.job import TrainingJobStatus
 
 
-def status_patch(old: BaseModel, new: BaseModel) -> dict[str, Any]:
-    """The merge patch that turns `old` into `new`; names and values as in the API. Empty: they are equal."""
-    return _diff(_plain(old), _plain(new))
+def status_patch(old: TrainingJobStatus, new: TrainingJobStatus) -> dict[str, Any]:
+    """The merge patch that turns `old` into `new`; names and values as in the API.
+
+    The phase is always in it: of a status that was never written the model reads its default, kubectl nothing.
+    """
+    return {"phase": new.phase.value} | _diff(_plain(old), _plain(new))
 
 
-def _plain(model: BaseModel) -> dict[str, Any]:
+def _plain(model: TrainingJobStatus) -> dict[str, Any]:
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

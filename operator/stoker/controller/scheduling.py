@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TypeVar
 
-from stoker.sched.accepting import BARRING, unaccepted
-from stoker.sched.decide import Decisions, Start, decide
+from stoker.sched.accepting import unaccepted
+from stoker.sched.decide import Start, decide
+from stoker.sched.scheduled import scheduled
 from stoker.sched.state import SchedulerState
 from stoker.sched.step import Note
 from stoker.spec.job import JOBS, Phase, TrainingJob
@@ -22,7 +23,7 @@ from stoker.spec.others import OtherPod
 from stoker.spec.outcome import Intent
 from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
-from stoker.spec.reasons import Blocker, Code
+from stoker.spec.reasons import Code
 from stoker.spec.runtime import TrainingRuntime
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
@@ -32,7 +33,7 @@ from .jobs import MANAGER
 from .patch import status_patch
 from .recorder import Recorder
 from .tally import Tally
-from .telling import Telling
+from .waiting import WaitingJobs
 
 T = TypeVar("T", bound=Resource)
 
@@ -69,7 +70,7 @@ class Scheduling:
         self._clock = clock
         self._tally = tally or Tally()
         self._state = SchedulerState()
-        self._telling = Telling()
+        self._waiting = self._new_waiting()
         self._changes: list[Callable[[], None]] = []
         self._woken = asyncio.Event()
         self.passes = 0
@@ -78,7 +79,7 @@ class Scheduling:
     async def run(self) -> None:
         """Schedule until cancelled. Starts from the caches alone: what an earlier run had assumed is forgotten."""
         state = self._state = SchedulerState()
-        self._telling = Telling()
+        self._waiting = self._new_waiting()
         self._changes = []
         await self._synced()
         unsubscribe = list(self._subscribe(state))
@@ -89,6 +90,9 @@ class Scheduling:
         finally:
             for stop in unsubscribe:
                 stop()
+
+    def _new_waiting(self) -> WaitingJobs:
+        return WaitingJobs(self._store, self._jobs, self._recorder, self._clock, self._tally)
 
     async def _synced(self) -> None:
         """Half of the truth would start jobs in room that somebody holds."""
@@ -127,11 +131,11 @@ class Scheduling:
 
     def _observe_job(self, job: TrainingJob) -> None:
         self._state.observe_job(job)
-        self._telling.observe(job, self._clock.now())
+        self._waiting.observe(job)
 
     def _forget_job(self, job: TrainingJob) -> None:
         self._state.forget_job(job.key)
-        self._telling.forget(job.key)
+        self._waiting.forget(job.key)
 
     async def _pass(self) -> datetime | None:
         self._woken.clear()
@@ -145,9 +149,9 @@ class Scheduling:
         for begin in range(0, len(decisions.starts), _WRITES_AT_ONCE):
             batch = decisions.starts[begin : begin + _WRITES_AT_ONCE]
             await asyncio.gather(*(self._start(start) for start in batch))
-        await self._tell_reasons(decisions, now)
+        await self._waiting.write(decisions.reasons, now)
         self._tally.pass_seconds.observe(self._clock.monotonic() - began)
-        return min((at for at in (decisions.wake_at, self._telling.next_at()) if at is not None), default=None)
+        return min((at for at in (decisions.wake_at, self._waiting.next_at()) if at is not None), default=None)
 
     async def _wait(self, wake_at: datetime | None) -> None:
         if wake_at is None:
@@ -185,7 +189,7 @@ class Scheduling:
                 "observed_retry_generation": job.spec.retry_generation,
             }
         )
-        new = unaccepted(new)
+        new = scheduled(unaccepted(new), self._clock.now(), job.metadata.generation)
         try:
             await self._store.patch_status(
                 JOBS,
@@ -208,33 +212,3 @@ class Scheduling:
     def _drop(self, start: Start) -> None:
         self._changes.append(lambda: self._state.drop_assumption(start.key))
         self._woken.set()
-
-    async def _tell_reasons(self, decisions: Decisions, now: datetime) -> None:
-        """Write the reason of jobs that have waited a while for another one than their status says.
-
-        What bars a job altogether comes with its condition, from its own reconcile.
-        """
-        late: list[tuple[TrainingJob, Blocker]] = []
-        for key in self._telling.due(now):
-            job = self._jobs.get(key)
-            blockers = decisions.reasons.get(key, ())
-            if job is None or not blockers or blockers[0].code in BARRING:
-                continue
-            if job.status.reason is not blockers[0].code:
-                late.append((job, blockers[0]))
-        for begin in range(0, len(late), _WRITES_AT_ONCE):
-            await asyncio.gather(*(self._tell(*entry) for entry in late[begin : begin + _WRITES_AT_ONCE]))
-
-    async def _tell(self, job: TrainingJob, blocker: Blocker) -> None:
-        try:
-            await self._store.patch_status(
-                JOBS,
-                job.key,
-                {"reason": blocker.code.value, "message": blocker.message},
-                manager=MANAGER,
-                uid=job.uid,
-                resource_version=job.metadata.resource_version,
-            )
-        except (Conflict, NotFound):
-            return  # it changed meanwhile; the next pass knows better
-        self._tally.told(blocker.code)

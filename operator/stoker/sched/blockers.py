@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from stoker.spec.quantity import format_duration
 from stoker.spec.reasons import Blocker, Code
 
 from .accepting import bars
@@ -24,7 +23,10 @@ RESOURCES = ("gpus", "cpu", "memory")
 
 
 def blockers(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> tuple[Blocker, ...]:
-    """All of them at once, not the first that was met; none if the next decide would start it."""
+    """All of them at once, not the first that was met; none if the next decide would start it.
+
+    Invariant: a sentence changes with the facts only, never with the time alone: the first is written into the status.
+    """
     found = [*_barring(state, entry), *_time(entry, now)]
     served = entry.runtime.serves(entry.job)  # else nobody knows which nodes it may use
     never = [*never_in_queue(entry.queue.name, entry.queue.limit, entry.request.totals)]
@@ -71,7 +73,7 @@ def _barring(state: SchedulerState, entry: Entry) -> Iterator[Blocker]:
 def _time(entry: Entry, now: datetime) -> Iterator[Blocker]:
     until = entry.job.status.not_before
     if until is not None and until > now:
-        yield Blocker(code=Code.BACKING_OFF, message=f"backing off until {clock(until, now)}")
+        yield Blocker(code=Code.BACKING_OFF, message=f"backing off until {clock(until)}")
 
 
 def _limit(entry: Entry) -> Iterator[Blocker]:
@@ -104,7 +106,7 @@ def _nodes(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Block
         yield Blocker(
             code=Code.NODES_BLAMED,
             message=f"only with {nodes} there {'is' if fits_there else 'could be'} room, but a worker of this job "
-            f"failed there: avoided until {clock(until, now)}",
+            f"failed there: avoided until {clock(until)}",
             where=",".join(sorted(avoid)),
         )
     if not fits_there:
@@ -122,11 +124,10 @@ def _reserved(state: SchedulerState, entry: Entry, now: datetime, reserve_after_
             return
         kept.add(holder)
         if kept.leave_room(lane, spread) is None:
-            waited = format_duration((now - state.entries[order[2]].since).total_seconds())
             yield Blocker(
                 code=Code.BEHIND_RESERVATION,
                 message=f"there is room, but it is kept for job {order[2].name} (project {order[2].namespace}), "
-                f"which is ahead and has waited {waited}",
+                f"which is ahead and waits since {state.entries[order[2]].since:%Y-%m-%d %H:%M} UTC",
                 where=str(order[2]),
             )
             return

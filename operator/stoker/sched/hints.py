@@ -13,7 +13,7 @@ import numpy as np
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.job_parts import GpuRequest
-from stoker.spec.quantity import format_bytes, format_cpu
+from stoker.spec.quantity import format_bytes, format_cpu, format_duration
 
 from .decide import decide
 from .entries import Entry
@@ -44,7 +44,8 @@ def hints(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: f
     told += [f"in queue '{name}' it would start now" for name in _other_queues(state, entry) if starts({"queue": name})]
     told += [f"once {what} it would start now" for do, what in remedies(state, entry, now) if starts({}, first=do)]
     told += [
-        f"once {what} at {clock(at, now)} it would start, if nothing else changes"
+        f"once {what} at {clock(at)} (in {format_duration((at - now).total_seconds())}) it would start, "
+        "if nothing else changes"
         for at, what in _times(entry, now)
         if starts({}, at)
     ][:1]

@@ -22,6 +22,7 @@ from .accepting import judged, unaccepted
 from .asking import asked, deadline_of, later, told
 from .ending import end_attempt, with_condition
 from .ground import Ground, first
+from .scheduled import unscheduled
 from .starting import IMAGE_CONDITION, hold_up
 from .step import NOTHING_SPECIAL, Note, Settings, Step, Surroundings
 
@@ -36,8 +37,11 @@ def step(
     around: Surroundings = NOTHING_SPECIAL,
 ) -> Step:
     """The next step of a job whose pods (of all attempts) are `pods`, by name and owner. Cost: linear in the pods."""
+    return unscheduled(_next(job, pods, Ground(now, settings, around)), job, now)
+
+
+def _next(job: TrainingJob, pods: Sequence[Pod], ground: Ground) -> Step:
     status = job.status
-    ground = Ground(now, settings, around)
     if job.metadata.deletion_timestamp is not None:
         return ground.clear(pods)  # it is going, whatever it was at
     accepted = unaccepted(status)

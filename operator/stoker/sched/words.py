@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypedDict
 
-from stoker.spec.quantity import format_bytes, format_cpu, format_duration
+from stoker.spec.quantity import format_bytes, format_cpu
 
 
 class Numbers(TypedDict):
@@ -57,6 +57,5 @@ def listed(names: Sequence[str], most: int) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
-def clock(at: datetime, now: datetime) -> str:
-    left = max((at - now).total_seconds(), 0.0)
-    return f"{at.astimezone(UTC):%H:%M:%S} UTC (in {format_duration(left)})"
+def clock(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%H:%M:%S} UTC"

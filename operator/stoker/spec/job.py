@@ -190,7 +190,8 @@ class TrainingJobStatus(StatusModel):
     message: str = ""
     """The same, for people."""
     conditions: Conditions = ()
-    """For `kubectl wait --for=condition=…`: Succeeded, Failed, Cancelled, Suspended and others."""
+    """For `kubectl wait --for=condition=…`: Scheduled (it has its nodes), Succeeded, Failed, Cancelled, Suspended and
+    others."""
     attempt: int = 0
     """The current or newest attempt; 0: none yet."""
     intent: Intent = Intent.NONE
