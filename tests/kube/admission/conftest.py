@@ -49,9 +49,20 @@ def _account(name: str, *rules: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 JOBS = _rule("trainingjobs", ["get", "list", "create", "update", "patch", "delete"], [])
+PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "create", "patch", "delete"]}
+_SYSTEM = {"kind": "ServiceAccount", "namespace": "kube-system"}
+EDITORS = [
+    {"kind": "ServiceAccount", "namespace": "alpha", "name": "stoker-operator"},
+    *({**_SYSTEM, "name": name} for name in ("generic-garbage-collector", "replicaset-controller")),
+]
+_PODS_ROLE = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "pods"}
 SETUP: list[dict[str, Any]] = [
     *_account("carol", JOBS, *(_rule(what, ["use"], names) for what, names in GRANTED.items())),
     *_account("lost", JOBS),
+    *_account("edith", PODS),
+    *_account("over", PODS, _rule("pods", ["override"], [])),
+    _rbac("Role", "pods", rules=[PODS]),
+    _rbac("RoleBinding", "pods", subjects=EDITORS, roleRef=_PODS_ROLE),
 ]
 
 
@@ -124,9 +135,9 @@ def admitting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admitting]:
     with plane:
         bed = Bed.make(plane)
         plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(SETUP))
-        for name in ("carol", "lost"):
+        for name in ("carol", "lost", "edith", "over"):
             bed.tokens[name] = plane.kubectl("create", "token", name, "-n", "alpha", "--duration=2h").strip()
-        names = ["names", "queues", "rights", "runtimes"]
+        names = ["names", "pods", "queues", "rights", "runtimes"]
         served = plane.kubectl("api-resources", "--api-group=admissionregistration.k8s.io", "-o", "wide")
         stamps = stamping(served)
         templates = [f"admission/{name}.yaml" for name in (*names, *(["submitter"] if stamps else []))]
