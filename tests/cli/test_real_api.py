@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shutil
-import subprocess
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,48 +135,6 @@ def test_commands(live: Live, tmp_path: Path) -> None:
     forbidden = stoker("--token", token.stdout.strip(), "cancel", "good")
     assert forbidden.exit_code == 1 and forbidden.stderr.startswith("stoker: good: ")
     assert stoker("--token", "wrong", "ls").exit_code == 1
-
-
-def _end_the_first_job(live: Live) -> threading.Thread:
-    """Someone who makes the first job that comes succeed."""
-
-    def play() -> None:
-        with Client() as client:
-            while not (jobs := list(client.list())):
-                pass
-            progress = {"at": 1.0, "step": 3, "metrics": {"accuracy": 0.98}}
-            live.status(jobs[0], phase="Succeeded", reason="Completed", progress=progress)
-
-    thread = threading.Thread(target=play)
-    thread.start()
-    return thread
-
-
-def _block(language: str) -> str:
-    text = (Path(__file__).parents[2] / "docs/quickstart.md").read_text()
-    found = re.search(rf"<!-- tested: {language} -->\n```\w+\n(.*?)```", text, re.DOTALL)
-    assert found is not None
-    return found[1]
-
-
-def test_the_quickstarts_python_runs_as_it_stands(live: Live, capsys: pytest.CaptureFixture[str]) -> None:
-    live.gpus()
-    thread = _end_the_first_job(live)
-    exec(compile(_block("python"), "quickstart", "exec"), {})
-    thread.join(10)
-    assert capsys.readouterr().out.splitlines()[-2:] == ["Succeeded {'accuracy': 0.98}", "Succeeded"]
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_quickstarts_curl_runs_as_it_stands(live: Live) -> None:
-    live.gpus()
-    url = json.loads((live.home / "endpoint.json").read_text())["url"]
-    text = _block("curl").replace("http://127.0.0.1:8470", url).replace("~/.stoker/token", str(live.home / "token"))
-    thread = _end_the_first_job(live)
-    done = subprocess.run(["sh", "-euc", text], capture_output=True, text=True, timeout=30, check=True)
-    thread.join(10)
-    assert "event: end" in done.stdout
-    assert json.loads(done.stdout.splitlines()[-1])["status"]["phase"] == "Succeeded"
 
 
 def test_run_follows_to_the_commands_own_exit_code(live: Live) -> None:

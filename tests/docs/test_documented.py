@@ -1,0 +1,65 @@
+"""Every command of README, docs/*.md and the chart's notes runs as it is written.
+
+tools/documented.toml holds the values that are put in; what needs nodes or minutes is run by tests/e2e/cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from documented import PROGRAMS, ROOT, Sandbox, blocks, notes, pages
+from testbed import build
+from testbed.control_plane import ControlPlane
+from testbed.errors import Unavailable
+from testbed.fixtures import skip_loudly
+
+PAGES = pages()
+NOTES = "helm/stoker/templates/NOTES.txt"
+
+
+def _with(place: str) -> list[str]:
+    return [page for page, text in PAGES.items() if any(block.place == place for block in blocks(text))]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(330)
+@pytest.mark.parametrize("page", _with("machine"))
+def test_on_one_machine(page: str, tmp_path: Path) -> None:
+    Sandbox(tmp_path / "sandbox").run(page, PAGES[page], "machine")
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[tuple[ControlPlane, str]]:
+    """A control plane with the chart on it (no node runs its pods), and the notes that Helm printed."""
+    try:
+        helm, plane = build.program("helm"), ControlPlane()
+    except Unavailable as error:
+        skip_loudly(str(error))
+    with plane:
+        system = ["--namespace=stoker-system", "--create-namespace", "--set=rbac.openDefaultQueue=false"]
+        command = [str(helm), f"--kubeconfig={plane.kubeconfig}", "install", "stoker", "helm/stoker", *system]
+        done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=60, check=True)
+        yield plane, notes(done.stdout.partition("NOTES:")[2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [*_with("cluster"), NOTES])
+def test_on_a_cluster(page: str, installed: tuple[ControlPlane, str], tmp_path: Path) -> None:
+    plane, printed = installed
+    Sandbox(tmp_path / "sandbox", {"KUBECONFIG": str(plane.kubeconfig)}).run(page, PAGES.get(page, printed), "cluster")
+    plane.kubectl("delete", "namespace", "vision", "--ignore-not-found")
+
+
+def test_python_on_the_pages_has_no_undefined_name() -> None:
+    for page, text in PAGES.items():
+        for block in blocks(text):
+            if block.language == "python":
+                [(line, code)] = block.commands
+                command = [PROGRAMS / "ruff", "check", "--isolated", "--select=E9,F", "--stdin-filename", page, "-"]
+                done = subprocess.run(command, input=code, capture_output=True, text=True, timeout=30)
+                assert done.returncode == 0, f"{page}:{line}\n{done.stdout}"
