@@ -3,8 +3,9 @@ PYTHON ?= $(shell command -v python3.11 >/dev/null 2>&1 && python3.11 -c '' 2>/d
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-# Tests wait more than they compute. By file, for many tests share what their file's fixtures start.
-export AT_ONCE := -n auto --maxprocesses 4 --dist loadfile
+# Tests wait half of their time: three processes keep two cores busy (1.5 GB of memory each, a control plane with it).
+# By file, for many tests share what their file's fixtures start.
+export AT_ONCE := -n 3 --dist loadfile
 
 # Without cached bytecode every start compiles hundreds of modules: `stoker up` takes twice as long to be ready.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,7 +23,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt tools/setup.sh
 demo: setup ## train real models on this machine through the whole chain, and show what came out
 	@$(BIN)/python tools/demo.py
 
-test: lint setup ## every test, then those that need no torch on one newer Python
+test: lint setup ## every test, then the quick ones on one newer Python without torch
 	@$(TESTBED) build control-plane helm monitoring --or-skip
 	@$(PYTEST) $(AT_ONCE)
 	@VENV="$(VENV)" bash tools/test_newer.sh

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from testbed.errors import Unavailable
 from testbed.fixtures import skip_loudly
 
 WANTED = ("podmonitors", "prometheusrules", "servicemonitors")
-_PREPARED: set[Path] = set()
 
 
 @pytest.fixture(autouse=True)
@@ -25,24 +23,22 @@ def _with_helm() -> None:
         skip_loudly(str(error))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def server(control_plane: Cluster) -> Cluster:
     """The run's throw-away cluster, Prometheus' definitions installed and established."""
-    if control_plane.kubeconfig not in _PREPARED:
-        try:
-            folder = downloads.folder("prometheus-crds")
-        except Unavailable as error:
-            skip_loudly(str(error))
-        files = [f"--filename={folder / f'monitoring.coreos.com_{name}.yaml'}" for name in WANTED]
-        control_plane.kubectl("apply", "--server-side", *files)
-        control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", *files)
-        _PREPARED.add(control_plane.kubeconfig)
+    try:
+        folder = downloads.folder("prometheus-crds")
+    except Unavailable as error:
+        skip_loudly(str(error))
+    files = [f"--filename={folder / f'monitoring.coreos.com_{name}.yaml'}" for name in WANTED]
+    control_plane.kubectl("apply", "--server-side", *files)
+    control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", *files)
     return control_plane
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def restricted(control_plane: Cluster) -> Iterator[str]:
-    """A namespace that takes restricted pods only, and warns of workloads that would make others.
+    """A namespace of the file's that takes restricted pods only, and warns of workloads that would make others.
 
     Beside it the exporter's: a dry run of an installation does not make it, and would find it missing.
     """

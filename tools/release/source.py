@@ -120,7 +120,7 @@ def _write_version(root: Path, version: Version) -> None:
 def _copy_commit(root: Path, into: Path) -> None:
     packed = _git_bytes(root, "-c", "tar.umask=0022", "archive", "--format=tar", "HEAD")
     with tarfile.open(fileobj=BytesIO(packed)) as files:
-        files.extractall(into, filter="tar")
+        extract_all(files, into)
 
 
 def _git(root: Path, *args: str) -> str:
@@ -132,3 +132,10 @@ def _git_bytes(root: Path, *args: str) -> bytes:
     if done.returncode:
         raise Refused(f"git {args[0]} in {root}: {done.stderr.decode().strip()}; a release is made in a git checkout")
     return done.stdout
+
+
+def extract_all(files: tarfile.TarFile, into: Path) -> None:
+    """What lies in an archive. Debian 12's Python (3.11.2) has no filters yet, and takes no argument of that name."""
+    if hasattr(tarfile, "data_filter"):
+        files.extraction_filter = tarfile.data_filter
+    files.extractall(into)

@@ -13,7 +13,7 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from release.errors import Refused
-from release.source import Source
+from release.source import Source, extract_all
 
 CONSTRAINTS = Path(__file__).with_name("build-constraints.txt")
 ROOMS = ("stoker", "stoker_api", "stoker_worker", "stoker_trainer")
@@ -79,7 +79,7 @@ def unpack(path: Path, into: Path) -> None:
             wheel.extractall(into)
     else:
         with tarfile.open(path) as packed:
-            packed.extractall(into, filter="data")
+            extract_all(packed, into)
 
 
 def _only(folder: Path, pattern: str, what: str) -> Path:

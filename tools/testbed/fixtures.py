@@ -21,6 +21,7 @@ from testbed.errors import Unavailable
 from testbed.nodes import NodeBed
 
 _SKIPPED = "no test bed: "
+_OF_THE_BED = {"control_plane", "own_control_plane", "node_bed", "monitoring"}
 
 
 def in_ci() -> bool:
@@ -35,7 +36,8 @@ def skip_loudly(reason: str) -> NoReturn:
 
 
 @pytest.fixture(scope="session")
-def _shared_cluster() -> Iterator[Cluster | Unavailable]:
+def control_plane() -> Iterator[Cluster]:
+    """A real API server with controllers and scheduler, shared by the run: tests use namespaces of their own."""
     if cluster := existing():
         if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
             pytest.fail("one cluster can't serve several test processes: run `make test AT_ONCE=`", pytrace=False)
@@ -44,18 +46,9 @@ def _shared_cluster() -> Iterator[Cluster | Unavailable]:
     try:
         plane = ControlPlane()
     except Unavailable as error:
-        yield error
-        return
+        skip_loudly(str(error))
     with plane:
         yield plane
-
-
-@pytest.fixture
-def control_plane(_shared_cluster: Cluster | Unavailable) -> Cluster:
-    """A real API server with controllers and scheduler, shared by the run: tests use namespaces of their own."""
-    if isinstance(_shared_cluster, Unavailable):
-        skip_loudly(str(_shared_cluster))
-    return _shared_cluster
 
 
 @pytest.fixture
@@ -92,8 +85,17 @@ def monitoring() -> None:
         skip_loudly(str(error))
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` is asked
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what needs root and real nodes, unless the run asks for it by name (`-m e2e`)."""
+    """Marks what uses the test bed's programs (`-m "not cluster"`).
+
+    Leaves out what needs root and real nodes, unless the run asks for it by name (`-m e2e`).
+    """
+    for item in items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        in_mode = any(isinstance(value, str) and value == "kubernetes" for value in params.values())
+        if in_mode or not _OF_THE_BED.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("cluster")
     if "e2e" not in config.option.markexpr:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("e2e")])
         items[:] = [item for item in items if not item.get_closest_marker("e2e")]
