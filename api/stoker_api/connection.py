@@ -28,9 +28,10 @@ LINE = "stoker.line"
 """In the ASGI scope: the `Connection` of the request."""
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 256
-STREAM_BUFFER = 128 * 1024
+STREAM_BUFFER = 64 * 1024
 """A stream's send buffer in the kernel (which doubles it): what a follower that does not read costs."""
 _LINGER_S = 1.0
+_LINGER_BYTES = 1 << 20
 _TOO_LONG = (
     f"A request's head has at most {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers; "
     "send less of it (cookies of other sites, a token that is none)."
@@ -60,6 +61,9 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
+            self._undelivered += len(data)
+            if self._undelivered > _LINGER_BYTES:
+                self.abort()
             return
         self._unset_keepalive_if_required()
         if self.answered:

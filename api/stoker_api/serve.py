@@ -109,8 +109,11 @@ class _Server(uvicorn.Server):
         )
         self.config.load()
         self._app, self._on_ready = app, on_ready
+        most = raise_open_files() if limits.most is None else limits.most
+        hub = app.state.services.hub
+        hub.most = min(hub.most, most // 2)  # streams are never closed for others
         self._peers = Peers(
-            raise_open_files() if limits.most is None else limits.most,
+            most,
             limits.head_s,
             tls,
             app.state.services.metrics,

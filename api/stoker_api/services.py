@@ -33,6 +33,7 @@ from .streams.job_events import JobEvents
 from .streams.log_stream import LogStreams
 from .streams.news import News
 from .streams.sse import StreamHub
+from .streams.turns import Turns
 from .usage.board import UsageBoard
 from .usage.idle import IdleWatch
 from .usage.intake import UsageIntake
@@ -92,6 +93,7 @@ class Services:
         metrics.registry.register(vitals)
         renderer = JobRenderer(board, usage_board, deps.clock)
         news = News(deps.jobs, deps.events, deps.pods)
+        turns = Turns()
         sessions = Sessions(deps.jobs, deps.pods, deps.clock, deps.sessions)
         records = SessionRecords(deps.store, deps.clock)
         return cls(
@@ -115,8 +117,8 @@ class Services:
             changer=Changer(deps.store, deps.jobs),
             news=news,
             hub=StreamHub(metrics, deps.streams),
-            job_events=JobEvents(deps.jobs, deps.events, board, renderer, news, deps.clock, deps.streams),
-            logs=LogStreams(deps.jobs, deps.pods, deps.logs, news, deps.clock, deps.streams),
+            job_events=JobEvents(deps.jobs, deps.events, board, renderer, news, deps.clock, deps.streams, turns),
+            logs=LogStreams(deps.jobs, deps.pods, deps.logs, news, deps.clock, deps.streams, turns),
             sessions=sessions,
             records=records,
             rendezvous=Rendezvous(sessions, records, deps.calls, metrics, deps.clock),

@@ -277,7 +277,7 @@ def the_bed(control_plane: Cluster) -> Bed:
 def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> NewWorld:
     """A world of the mode, its queues made and its caches running."""
     (tmp_path / "logs").mkdir()
-    streams = StreamSettings(heartbeat_s=0.2, linger_s=0.05, send_timeout_s=1.0)
+    streams = StreamSettings(heartbeat_s=0.2, linger_s=0.05, send_timeout_s=1.0, of_caller=40)
     if request.param == "embedded":
         return lambda: _running(_embedded(tmp_path, streams))
     bed: Bed = request.getfixturevalue("the_bed")

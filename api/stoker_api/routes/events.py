@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from stoker_api.access import access
+from stoker_api.access import Caller, access
 from stoker_api.bodies import json_response
 from stoker_api.identity import GET_JOB
 from stoker_api.jobs.render import dump, joined
@@ -29,6 +29,7 @@ async def job_events(
     request: Request,
     project: Project,
     name: Name,
+    caller: Caller,
     accept: Accept = "application/json",
     last_event_id: LastEventId = None,
 ) -> Response:
@@ -42,4 +43,4 @@ async def job_events(
         after = int(last_event_id)
     if not wants_events(accept):
         return json_response(joined(dump(event) for event in found.job_events.listed(job.uid, after)))
-    return found.hub.response("events", found.job_events.follow(job, after), EVENT_STREAM)
+    return found.hub.response("events", caller.name, found.job_events.follow(job, after), EVENT_STREAM)

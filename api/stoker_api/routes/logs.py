@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from stoker_api.access import access
+from stoker_api.access import Caller, access
 from stoker_api.identity import GET_JOB
 from stoker_api.problems import Code, Problem, invalid
 from stoker_api.services import services
@@ -38,6 +38,7 @@ async def job_logs(
     request: Request,
     project: Project,
     name: Name,
+    caller: Caller,
     query: Annotated[LogsQuery, Query()],
     accept: Accept = PLAIN,
     last_event_id: LastEventId = None,
@@ -54,8 +55,8 @@ async def job_logs(
             raise Problem(Code.NO_LOG, _missing(job.status.attempt, query.attempt))
         begin = Position(query.attempt or max(1, job.status.attempt), 0)
     if wants_events(accept):
-        return found.hub.response("logs", found.logs.sse(wanted, begin), EVENT_STREAM)
-    return found.hub.response("logs", found.logs.raw(wanted, begin), PLAIN)
+        return found.hub.response("logs", caller.name, found.logs.sse(wanted, begin), EVENT_STREAM)
+    return found.hub.response("logs", caller.name, found.logs.raw(wanted, begin), PLAIN)
 
 
 def _resume(last_event_id: str | None, attempt: int | None) -> Position | None:

@@ -18,6 +18,7 @@ from stoker_api.jobs.render import JobRenderer, dump
 
 from .news import News
 from .sse import HEARTBEAT, RETRY, StreamSettings, frame
+from .turns import Turns
 
 EVENTS_BY_OBJECT = "involved-uid"
 """The index of the event cache: the uid of the object an event is about."""
@@ -33,9 +34,10 @@ class JobEvents:
         news: News,
         clock: Clock,
         settings: StreamSettings,
+        turns: Turns,
     ) -> None:
         self._jobs, self._events, self._board, self._renderer = jobs, events, board, renderer
-        self._news, self._clock, self._settings = news, clock, settings
+        self._news, self._clock, self._settings, self._turns = news, clock, settings, turns
 
     def listed(self, uid: str, after: int = 0) -> list[Event]:
         """The events about an object behind resourceVersion `after`, oldest first."""
@@ -52,26 +54,29 @@ class JobEvents:
         with self._news.follow(uid) as follower:
             yield RETRY
             while True:
-                follower.clear()
+                frames: list[bytes] = []
                 wait_s = settings.heartbeat_s
-                for event in self.listed(uid, after):
-                    after = _version(event)
-                    yield frame("event", dump(event).decode(), event_id=str(after))
-                job = self._jobs.get(key)
-                if job is None or job.uid != uid:
-                    yield frame("end", end_of(last, reason="Deleted", message="the job was deleted"))
-                    return
-                last = job
-                progress = self._board.newest(job)
-                state = (job.metadata.resource_version, None if progress is None else progress.at)
-                if state != sent:
-                    now_s = self._clock.monotonic()
-                    due_s = progress_sent_s + settings.progress_every_s
-                    if sent is None or sent[0] != state[0] or now_s >= due_s:
-                        yield frame("job", self._renderer.job(job).decode())
-                        sent, progress_sent_s = state, now_s
-                    else:
-                        wait_s = due_s - now_s
+                async with self._turns:
+                    follower.clear()
+                    for event in self.listed(uid, after):
+                        after = _version(event)
+                        frames.append(frame("event", dump(event).decode(), event_id=str(after)))
+                    job = self._jobs.get(key)
+                    if job is None or job.uid != uid:
+                        break
+                    last = job
+                    progress = self._board.newest(job)
+                    state = (job.metadata.resource_version, None if progress is None else progress.at)
+                    if state != sent:
+                        now_s = self._clock.monotonic()
+                        due_s = progress_sent_s + settings.progress_every_s
+                        if sent is None or sent[0] != state[0] or now_s >= due_s:
+                            frames.append(frame("job", self._renderer.job(job).decode()))
+                            sent, progress_sent_s = state, now_s
+                        else:
+                            wait_s = due_s - now_s
+                if frames:
+                    yield b"".join(frames)
                 if ended(job):
                     if lingered:
                         yield frame("end", end_of(job))
@@ -82,6 +87,7 @@ class JobEvents:
                 lingered = False
                 if not await follower.wait(wait_s) and wait_s == settings.heartbeat_s:
                     yield HEARTBEAT
+        yield b"".join(frames) + frame("end", end_of(last, reason="Deleted", message="the job was deleted"))
 
 
 def end_of(job: TrainingJob, *, reason: str | None = None, message: str | None = None) -> str:

@@ -21,7 +21,7 @@ class LineCutter:
     """
 
     def __init__(self, offset: int) -> None:
-        self._start = offset
+        self.start = offset
         self._held = b""
 
     def feed(self, data: bytes) -> list[Lines]:
@@ -41,12 +41,12 @@ class LineCutter:
 
     def _take(self, count: int) -> Lines:
         data, self._held = self._held[:count], self._held[count:]
-        self._start += count
+        self.start += count
         for end in (b"\r\n", b"\n", b"\r"):
             if data.endswith(end):
                 data = data[: -len(end)]
                 break
-        return Lines(data.decode("utf-8", "replace"), self._start)
+        return Lines(data.decode("utf-8", "replace"), self.start)
 
 
 def _last_line_end(data: bytes) -> int:

@@ -1,14 +1,16 @@
 """A worker's log followed over growth, pauses and new attempts, as raw bytes or as resumable SSE.
 
-Owns which log is read from where, when it is over and what comes next. Reads through a `LogSource` and the caches.
+Owns which log is read from where, when it is over and what comes next, and what followers of one log share: what one
+has read and framed serves all who stand at the same place. Reads through a `LogSource` and the caches.
 Called by `routes/logs.py`.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stoker.spec.job import TrainingJob
@@ -18,14 +20,17 @@ from stoker.spec.worker_pod import identity
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker_api.jobs.change import ended
-from stoker_api.ports import LogSource
+from stoker_api.ports import LogPart, LogSource
 
 from .job_events import end_of
 from .lines import LineCutter
 from .news import News
 from .sse import HEARTBEAT, RETRY, StreamSettings, frame
+from .turns import Turns
 
-CHUNK = 64 * 1024
+CHUNK = 32 * 1024
+_PARTS_KEPT = 64
+_FRESH_S = 0.2
 _LOOK_AGAIN_S = 5.0
 _LAST_LOOK_S = 1.0
 
@@ -56,9 +61,18 @@ class Position(NamedTuple):
 
 
 # What following a log yields.
-class Data(NamedTuple):
-    attempt: int
-    data: bytes
+@dataclass(eq=False, slots=True)
+class Data:
+    """Shared by all followers who stand where it begins."""
+
+    part: LogPart
+    read_at_s: float
+    framed: dict[int, tuple[bytes, LineCutter]] = field(default_factory=dict)
+    """Its frames, and the cutter behind them, by where the line began that it may continue."""
+
+    @property
+    def data(self) -> bytes:
+        return self.part.data
 
 
 class Over(NamedTuple):
@@ -91,14 +105,19 @@ class LogStreams:
         news: News,
         clock: Clock,
         settings: StreamSettings,
+        turns: Turns,
     ) -> None:
         self._jobs, self._pods, self._logs = jobs, pods, logs
-        self._news, self._clock, self._settings = news, clock, settings
+        self._news, self._clock, self._settings, self._turns = news, clock, settings, turns
+        self._parts: dict[tuple[str, int], Data] = {}
+        """By pod and offset, the least used first."""
 
     async def begin(self, query: LogQuery) -> Position | None:
         """Where a new reader begins; None if there is no such log now."""
         attempt = query.attempt or query.job.status.attempt
         pod_uid = self._pod_uid(query.job, attempt, query.worker)
+        if pod_uid is not None and query.follow and query.tail_lines is None and (pod_uid, 0) in self._parts:
+            return Position(attempt, 0)
         chunk = None if pod_uid is None else await self._logs.read(pod_uid, 0, 1)
         if pod_uid is None or chunk is None:
             return None
@@ -120,8 +139,9 @@ class LogStreams:
         async for piece in self._pieces(query, begin):
             frames: list[bytes] = []
             match piece:
-                case Data(_, data):
-                    frames = [_log(attempt, *lines) for lines in cutter.feed(data)]
+                case Data():
+                    found, cutter = _framed(piece, attempt, cutter)
+                    frames = [found] if found else []
                 case Over():
                     frames = [_log(attempt, *lines) for lines in cutter.flush()]
                 case NextAttempt(attempt):
@@ -151,13 +171,16 @@ class LogStreams:
                     return
                 pod_uid = self._pod_uid(job, attempt, query.worker)
                 limit = CHUNK if until is None else min(CHUNK, until - offset)
-                chunk = None if pod_uid is None or limit == 0 else await self._logs.read(pod_uid, offset, limit)
-                if chunk is not None and chunk.data:
+                found = (
+                    None if pod_uid is None or limit == 0 else await self._read(pod_uid, offset, limit, query.follow)
+                )
+                chunk = None if found is None else found.part
+                if found is not None and chunk is not None and chunk.data:
                     offset += len(chunk.data)
                     if not query.follow and until is None:
                         until = max(chunk.size, offset)  # what is there now; it may grow as fast as we read
                     looked_last = False
-                    yield Data(attempt, chunk.data)
+                    yield found
                     continue
                 over = _attempt_over(job, attempt)
                 complete = over and (chunk is None or chunk.ended or looked_last)
@@ -179,6 +202,27 @@ class LogStreams:
                     await self._logs.wait_growth(pod_uid, offset, _LAST_LOOK_S if over else pause_s)
                     looked_last = over
                 yield Pause()
+
+    async def _read(self, pod_uid: str, offset: int, limit: int, follow: bool) -> Data | None:
+        """What stands at `offset`, as another follower read it: a whole part, or in a crowd one of a moment ago."""
+        key = (pod_uid, offset)
+        async with self._turns:
+            now_s = self._clock.monotonic()
+            kept = self._parts.pop(key, None)
+            if kept is not None and len(kept.data) <= limit:
+                fresh = self._turns.crowded and now_s - kept.read_at_s < _FRESH_S
+                if follow and (fresh or len(kept.data) == CHUNK):
+                    self._parts[key] = kept
+                    return kept
+            part = await self._logs.read(pod_uid, offset, limit)
+            if part is None:
+                return None
+            found = Data(part, now_s)
+            if part.data:
+                self._parts[key] = found
+                while len(self._parts) > _PARTS_KEPT:
+                    del self._parts[next(iter(self._parts))]
+            return found
 
     def _pod_uid(self, job: TrainingJob, attempt: int, worker: int) -> str | None:
         for past in job.status.attempts:
@@ -208,6 +252,15 @@ class LogStreams:
                     return begin + at + 1
             end = begin
         return 0
+
+
+def _framed(piece: Data, attempt: int, cutter: LineCutter) -> tuple[bytes, LineCutter]:
+    known = piece.framed.get(cutter.start)
+    if known is None:
+        after = copy.copy(cutter)
+        known = b"".join([_log(attempt, *lines) for lines in after.feed(piece.data)]), after
+        piece.framed[cutter.start] = known
+    return known[0], copy.copy(known[1])
 
 
 def _attempt_over(job: TrainingJob, attempt: int) -> bool:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from stoker_api.connection import LINE, Connection
 from stoker_api.metrics import ApiMetrics
 from stoker_api.problems import Code, Problem
 
@@ -24,6 +27,7 @@ HEARTBEAT = b": still here\n\n"
 RETRY = b"retry: 1000\n\n"
 """How long a browser waits before it comes back; sent first, so that it also opens the stream at once."""
 _LAST_WORD_S = 1.0
+_MANY = 100
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 
@@ -36,6 +40,7 @@ class StreamSettings:
     linger_s: float = 0.25
     """After a job's end its last events are still on their way."""
     max_streams: int = 2000
+    of_caller: int = 100
 
 
 def frame(event: str, data: str, *, event_id: str | None = None) -> bytes:
@@ -54,8 +59,14 @@ class StreamHub:
 
     metrics: ApiMetrics
     settings: StreamSettings = field(default_factory=StreamSettings)
+    most: int = field(init=False)
     _producers: set[asyncio.Task[None]] = field(default_factory=set)
+    _peak: int = 0
+    _of_caller: Counter[str] = field(default_factory=Counter)
     _closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.most = self.settings.max_streams
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -70,21 +81,29 @@ class StreamHub:
         for producer in self._producers:
             producer.cancel()
 
-    def response(self, kind: str, frames: AsyncGenerator[bytes, None], media_type: str) -> Response:
-        """Raises: Problem (TooManyStreams, Unavailable)."""
+    def response(self, kind: str, caller: str, frames: AsyncGenerator[bytes, None], media_type: str) -> Response:
+        """`caller`: whose stream it is. Raises: Problem (TooManyOwnStreams, TooManyStreams, Unavailable)."""
         if self._closed:
             raise Problem(Code.UNAVAILABLE, "The server is stopping; come back shortly.", retry_after_s=1)
-        if len(self._producers) >= self.settings.max_streams:
+        if self._of_caller[caller] >= self.settings.of_caller:
+            raise Problem(
+                Code.TOO_MANY_OWN_STREAMS,
+                f"{caller!r} has {self._of_caller[caller]} streams open, the most one caller may have; close some.",
+                retry_after_s=5,
+            )
+        if len(self._producers) >= self.most:
             raise Problem(
                 Code.TOO_MANY_STREAMS,
                 f"{len(self._producers)} streams are open, the most there may be; close some.",
                 retry_after_s=5,
             )
-        return _Streaming(self, kind, frames, media_type)
+        return _Streaming(self, kind, caller, frames, media_type)
 
-    async def serve(self, kind: str, producer: asyncio.Task[None], receive: Receive) -> None:
+    async def serve(self, kind: str, caller: str, producer: asyncio.Task[None], receive: Receive) -> None:
         """Run `producer` to its end, to the client's, or to the server's."""
         self._producers.add(producer)
+        self._of_caller[caller] += 1
+        self._peak = max(self._peak, len(self._producers))
         gauge = self.metrics.streams.labels(kind)
         gauge.inc()
         watcher = asyncio.create_task(_disconnected(receive))
@@ -95,25 +114,46 @@ class StreamHub:
                 task.cancel()
             await asyncio.gather(watcher, producer, return_exceptions=True)
             self._producers.discard(producer)
+            self._of_caller[caller] -= 1
+            if not self._of_caller[caller]:
+                del self._of_caller[caller]
             gauge.dec()
+            if self._peak > _MANY and len(self._producers) < self._peak // 4:
+                self._peak = len(self._producers)
+                asyncio.get_running_loop().call_later(_LAST_WORD_S, _give_back)
+
+
+def _give_back() -> None:
+    """Let the system have what many followers held: the C library keeps it otherwise. Cost: milliseconds."""
+    with contextlib.suppress(OSError, AttributeError):  # another library than glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class _Streaming(Response):
-    def __init__(self, hub: StreamHub, kind: str, frames: AsyncGenerator[bytes, None], media_type: str) -> None:
-        self._hub, self._kind, self._frames = hub, kind, frames
+    def __init__(
+        self, hub: StreamHub, kind: str, caller: str, frames: AsyncGenerator[bytes, None], media_type: str
+    ) -> None:
+        self._hub, self._kind, self._caller, self._frames = hub, kind, caller, frames
         self.status_code = 200
         self.background = None
         self.media_type = media_type
         self.body = b""
         self.init_headers({"X-Accel-Buffering": "no"})
         del self.headers["content-length"]
+        self._shed = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        line: Connection | None = scope.get(LINE)
+        if line is not None:
+            line.hold_little()
         producer = asyncio.create_task(self._produce(send))
         try:
-            await self._hub.serve(self._kind, producer, receive)
+            await self._hub.serve(self._kind, self._caller, producer, receive)
         finally:
             await self._frames.aclose()
+        if self._shed and line is not None:
+            line.abort()
+            await _disconnected(receive)
         if not producer.cancelled() and (error := producer.exception()) is not None:
             raise error
 
@@ -124,9 +164,12 @@ class _Streaming(Response):
                 try:
                     async with asyncio.timeout(self._hub.settings.send_timeout_s):
                         await send({"type": "http.response.body", "body": part, "more_body": True})
+                        # Returns once the peer has taken it: more is read for a peer that has room only.
+                        await send({"type": "http.response.body", "body": b"", "more_body": True})
                 except TimeoutError:
                     self._hub.metrics.shed.labels(self._kind).inc()
-                    return  # without the end of the body: the server then closes the connection
+                    self._shed = True
+                    return  # without the end of the body: the connection is cut
         except asyncio.CancelledError:
             if not self._hub.closed:
                 raise

@@ -55,7 +55,7 @@ class WorkerLogs:
         """Return once the log is longer than `offset`, has ended, or `timeout_s` is over."""
         if not _UID.fullmatch(pod_uid):
             return
-        if _grown(self._workers / pod_uid, offset) or _has_ended(self._workers, pod_uid):
+        if _size(self._workers / pod_uid) > offset or _has_ended(self._workers, pod_uid):
             return
         waiter = (offset, asyncio.get_running_loop().create_future())
         followed = self._followed.setdefault(pod_uid, _Followed())
@@ -82,8 +82,9 @@ class WorkerLogs:
                 ended = (folder / EXIT_FILE).exists() or (
                     followed.ticks % _LOCK_EVERY == 0 and _has_ended(self._workers, pod_uid)
                 )
+                size = _size(folder)
                 for offset, future in followed.waiters:
-                    if not future.done() and (ended or _grown(folder, offset)):
+                    if not future.done() and (ended or size > offset):
                         future.set_result(None)
 
 
@@ -101,11 +102,11 @@ def _read(workers: Path, pod_uid: str, offset: int, limit: int) -> LogChunk | No
     return LogChunk(data, size, ended)
 
 
-def _grown(folder: Path, offset: int) -> bool:
+def _size(folder: Path) -> int:
     try:
-        return (folder / LOG_FILE).stat().st_size > offset
+        return (folder / LOG_FILE).stat().st_size
     except OSError:
-        return False
+        return 0
 
 
 def _has_ended(workers: Path, pod_uid: str) -> bool:
