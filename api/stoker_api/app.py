@@ -29,15 +29,19 @@ from .middleware.limits import Limits
 from .middleware.observe import Observe
 from .openapi import document
 from .problems import Code, Problem
+from .pushing import Pushing
 from .routes.table import ROUTERS, api_routes, websocket_routes
 from .services import Services
 
 _BY_STATUS = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.BODY_TOO_LARGE}
 
 
-def create_app(deps: Deps) -> FastAPI:
-    """The app over `deps`. Its lifespan runs what it needs in the background; the caches are the caller's to run."""
-    services = Services.build(deps)
+def create_app(deps: Deps, pushing: Pushing | None = None) -> FastAPI:
+    """The app over `deps`. Its lifespan runs what it needs in the background; the caches are the caller's to run.
+
+    `pushing`: where metrics go, where that is wanted. Raises: OSError, ssl.SSLError where its CA file can't be used.
+    """
+    services = Services.build(deps, pushing)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

@@ -29,6 +29,8 @@ from stoker.kube.pod_logs import PodLogs
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
 from stoker.kube.views import cluster_pods
+from stoker.push import flags
+from stoker.push.sender import PushOptions
 from stoker.spec.job import JOBS
 from stoker.spec.job_parts import IdleAction
 from stoker.spec.pod import Pod
@@ -44,6 +46,7 @@ from .cluster_identity import ClusterIdentity
 from .code.room import KEEP_S, LEASE_S, TOTAL_BYTES, CodeLimits
 from .code.store import CodeStore
 from .deps import Deps, make_deps
+from .pushing import Pushing
 from .serve import BindError, bind, serve
 from .tls import Certificate
 from .usage.idle import IdleRule
@@ -83,6 +86,7 @@ class Options:
     currency: str = CURRENCY
     idle_after: float = 1800.0
     idle_action: str = IdleAction.NOTIFY.value
+    push: PushOptions | None = None
 
 
 def _keep_s(_context: click.Context, _option: click.Parameter, text: str) -> float:
@@ -184,7 +188,11 @@ def main(**given: object) -> None:
     Each option may come from the environment: STOKER_API_PORT, STOKER_API_ALLOW_HOST (several: separated by blanks), …
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    sys.exit(run(Options(**given)))  # type: ignore[arg-type]
+    push = flags.taken(given)
+    sys.exit(run(Options(**given, push=push)))  # type: ignore[arg-type]
+
+
+main.params += flags.params()
 
 
 def run(options: Options) -> int:
@@ -232,14 +240,14 @@ async def _serve(
         )
         async with asyncio.TaskGroup() as tasks:
             parts = [tasks.create_task(cache.run()) for cache in deps.caches]
-            parts.append(tasks.create_task(_when_synced(deps, logs, listening, certificate)))
+            parts.append(tasks.create_task(_when_synced(options, deps, logs, listening, certificate)))
             if certificate is not None:
                 parts.append(tasks.create_task(certificate.follow(clock)))
             _stop_on_signals(parts)
 
 
 async def _when_synced(
-    deps: Deps, logs: WorkerLogSource, listening: socket.socket, certificate: Certificate | None
+    options: Options, deps: Deps, logs: WorkerLogSource, listening: socket.socket, certificate: Certificate | None
 ) -> None:
     """Answer once the caches hold what the cluster holds: half of the truth is worse than a refused connection."""
     await asyncio.gather(*(cache.synced() for cache in deps.caches))
@@ -248,7 +256,8 @@ async def _when_synced(
     gc.set_threshold(*GC_THRESHOLDS)
     async with logs.running():
         tls = None if certificate is None else certificate.context
-        await serve(create_app(deps), sock=listening, tls=tls, on_ready=lambda port: log.info("ready on port %d", port))
+        app = create_app(deps, Pushing(options.push) if options.push else None)
+        await serve(app, sock=listening, tls=tls, on_ready=lambda port: log.info("ready on port %d", port))
 
 
 class _Tail:

@@ -8,8 +8,7 @@ Source: prometheus.io/docs/prometheus/latest/http_sd.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from stoker.spec.pod import METRICS_PORT_NAME, Pod, PodPhase
 from stoker.spec.worker_pod import identity
@@ -17,7 +16,7 @@ from stoker.spec.worker_pod import identity
 from .deps import Deps
 from .ports import ScrapeTarget, Scraping
 
-WORKERS_JOB = "stoker-workers"
+API_JOB, WORKERS_JOB = "stoker-api", "stoker-workers"
 
 
 class PodScraping:
@@ -38,17 +37,14 @@ class PodScraping:
         return next((f"{host}:{port.container_port}" for port in ports if port.name == METRICS_PORT_NAME), None)
 
 
-def server_targets(deps: Deps) -> list[dict[str, Any]]:
+def server_targets(deps: Deps) -> Sequence[ScrapeTarget]:
     """What of Stoker itself can be scraped and is known here."""
-    return [_entry(target) for target in _scraping(deps).servers()]
+    return _scraping(deps).servers()
 
 
-def worker_targets(deps: Deps) -> list[dict[str, Any]]:
+def worker_targets(deps: Deps) -> list[ScrapeTarget]:
     """Workers that run and serve metrics, by project and name."""
-    return [_entry(target) for target in _workers(deps)]
-
-
-def _workers(deps: Deps) -> Iterator[ScrapeTarget]:
+    found = []
     for pod in sorted(deps.pods.values(), key=lambda pod: pod.key):
         if pod.status.phase is not PodPhase.RUNNING:
             continue
@@ -57,12 +53,9 @@ def _workers(deps: Deps) -> Iterator[ScrapeTarget]:
             continue
         job = deps.jobs.by_uid(worker.job_uid)
         labels = {"job": WORKERS_JOB, **{name: str(value) for name, value in worker._asdict().items()}}
-        yield ScrapeTarget(address, labels if job is None else {**labels, "queue": job.spec.queue})
+        found.append(ScrapeTarget(address, labels if job is None else {**labels, "queue": job.spec.queue}))
+    return found
 
 
 def _scraping(deps: Deps) -> Scraping:
     return deps.scraping or PodScraping()
-
-
-def _entry(target: ScrapeTarget) -> dict[str, Any]:
-    return {"targets": [target.address], "labels": dict(target.labels)}

@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi.requests import HTTPConnection
 
+from stoker.push.relay import Relay
 from stoker.store.cache import WatchCache
 
 from .code.keeper import keep_tidy
@@ -24,6 +25,7 @@ from .jobs.progress_metrics import JobProgress
 from .jobs.render import JobRenderer, live
 from .jobs.submit import Submitter
 from .metrics import ApiMetrics, CodeHeld, GpuPrices, QueueCounts
+from .pushing import Pushing, relay
 from .scheduler_feed import SchedulerFeed
 from .sessions.records import SessionRecords
 from .sessions.registry import Sessions
@@ -67,9 +69,10 @@ class Services:
     """None: this server keeps no usage."""
     gpu_events: GpuEvents
     idle: IdleWatch
+    push: Relay | None
 
     @classmethod
-    def build(cls, deps: Deps) -> Services:
+    def build(cls, deps: Deps, pushing: Pushing | None = None) -> Services:
         index = JobIndex(deps.jobs)
         usage_board = UsageBoard(deps.jobs.by_uid)
         prices = GpuPrices(deps.prices.of, lambda: _models(deps, usage_board))
@@ -133,6 +136,7 @@ class Services:
                 deps.clock,
                 deps.idle,
             ),
+            push=None if pushing is None else relay(deps, pushing, metrics.text),
         )
 
     @property
@@ -150,6 +154,8 @@ class Services:
         ]
         if self.deps.code is not None:
             tasks.append(asyncio.create_task(keep_tidy(self.deps.code, self.deps.jobs, self.deps.clock)))
+        if self.push is not None:
+            tasks.append(asyncio.create_task(self.push.run()))
         if self.usage is not None:
             tasks.append(asyncio.create_task(self.usage.run(self.writer.wake)))
             tasks.append(asyncio.create_task(self.usage.store.keep_tidy()))

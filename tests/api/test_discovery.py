@@ -111,4 +111,4 @@ def test_what_kubernetes_writes_is_what_is_read() -> None:
 
 async def test_targets_are_the_deps_own(world: Any) -> None:
     deps = replace(world.deps, scraping=OneMachine())
-    assert server_targets(deps) == [{"targets": ["127.0.0.1:8470"], "labels": {"job": "stoker-api"}}]
+    assert server_targets(deps) == [ScrapeTarget("127.0.0.1:8470", {"job": "stoker-api"})]

@@ -106,12 +106,23 @@ MATRIX: dict[str, dict[str, Any]] = {
             "ca": {"configMap": "corporate"},
             "tls": {"secretName": "exporter-tls"},
             "auth": {"secretName": "exporter-auth", "key": "bearer"},
-            "push": {
-                "url": "https://prometheus.example/api/v1/write",
-                "tokenSecret": "push",
-                "labels": {"cluster": "a"},
-            },
         },
+    },
+    "pushed": {
+        "monitoring": {
+            "push": {
+                "url": "https://prometheus.example:8443/api/v1/write",
+                "tokenSecret": "push",
+                "caSecret": "corporate",
+                "headers": {"X-Scope-OrgID": "team"},
+                "labels": {"cluster": "a"},
+            }
+        }
+    },
+    "pushed in plain text": {
+        "monitoring": {
+            "push": {"url": "http://mimir.metrics/api/v1/push", "basicAuthSecret": "push", "allowHttp": True}
+        }
     },
     "without exporters": {"exporter": {"enabled": False}, "monitoring": MONITORING},
     "exporters in a namespace that is there": {

@@ -8,10 +8,11 @@ import click
 import pytest
 
 from stoker.controller.options import OperatorOptions, operator_command
+from stoker.exporter.options import parse as exporter_options
 from stoker_api.main import main as api_command
 
 from .matrix import DIGEST, MATRIX, PEM
-from .once import container, objects
+from .once import container, objects, of_kind
 
 every_installation = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
 
@@ -31,6 +32,7 @@ def _operator(values: dict[str, Any], tmp_path: Any) -> OperatorOptions:
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.controller.options.set_up_logging", lambda *_: None)
     monkeypatch.setattr("stoker.controller.options._certificates", lambda path: PEM if path else "")
+    monkeypatch.setattr("stoker.push.flags.client_context", lambda ca_file: None)
 
 
 @every_installation
@@ -55,6 +57,25 @@ def test_the_api_understands(values: dict[str, Any]) -> None:
     assert {short, f"{short}.stoker-system", long, f"{long}.{domain}"} <= names
     assert context.params["port"] == 8470 and isinstance(context, click.Context)
     assert (context.params["tls_cert"] is None) == ("tls" not in values.get("api", {}))
+
+
+@pytest.mark.usefixtures("_quiet")
+def test_one_value_and_all_of_them_push(tmp_path: Any) -> None:
+    values = MATRIX["pushed"]
+    pushes = {
+        tuple(arg for arg in container(values, who)["args"] if arg.startswith("--push-"))
+        for who in ("operator", "api", "exporter")
+    }
+    assert len(pushes) == 1
+    options = _operator(values, tmp_path).push
+    assert options is not None and options.labels == {"cluster": "a"} and options.every_s == 15
+    assert options.target.url == "https://prometheus.example:8443/api/v1/write"
+    assert options.target.headers == {"X-Scope-OrgID": "team"} and str(options.target.ca_file).endswith("ca.crt")
+    assert exporter_options([*container(values, "exporter")["args"]], {}).push_header == {"X-Scope-OrgID": "team"}
+    policies = {one["metadata"]["name"]: one["spec"]["egress"] for one in of_kind(values, "NetworkPolicy")
+                if "egress" in one["spec"]}  # fmt: skip
+    ports = {name: [port["port"] for rule in egress for port in rule["ports"]] for name, egress in policies.items()}
+    assert ports == {"stoker-operator": [53, 53, 443, 6443, 8443], "stoker-api": [53, 53, 443, 6443, 8443, 9464]}
 
 
 @pytest.mark.usefixtures("_quiet")

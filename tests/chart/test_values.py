@@ -34,6 +34,7 @@ FULL: dict[str, Any] = {
         "service": {"type": "LoadBalancer"},
     },
 }
+PUSHES = ("every", "tokenSecret", "basicAuthSecret", "caSecret", "headers", "labels", "allowHttp")
 PUSH = {"push": {"url": "https://prometheus.example/api/v1/write"}}
 # Values that count only beside these others, and other values than a type's own to change them to.
 BESIDE: dict[str, dict[str, Any]] = {
@@ -41,9 +42,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "caBundle.secret.key": {"caBundle": {"secret": {"name": "ca"}}},
     "api.tls.secretName": {"caBundle": {"pem": PEM}},
     "exporter.auth.key": {"exporter": {"auth": {"secretName": "a"}}},
-    "exporter.push.every": {"exporter": PUSH},
-    "exporter.push.tokenSecret": {"exporter": PUSH},
-    "exporter.push.labels": {"exporter": PUSH},
+    **{f"monitoring.push.{name}": {"monitoring": PUSH} for name in PUSHES},
     "monitoring.serviceMonitor.credentials.key": {
         "monitoring": {"serviceMonitor": {"credentials": {"secretName": "scraper"}}}
     },
@@ -61,8 +60,8 @@ OTHER: dict[str, Any] = {
     "exporter.driverRoot": "/home/kubernetes/bin/nvidia",
     "exporter.kubeletRoot": "/data/kubelet",
     "exporter.maxUnavailable": "1",
-    "exporter.push.url": "https://prometheus.example/api/v1/write",
     "exporter.withoutCollectors": ["pcie"],
+    "monitoring.push.url": "https://prometheus.example/api/v1/write",
     "monitoring.rules.runbooks": "https://wiki.example/runbooks",
     "networkPolicy.egress.apiServer.ports": [8443],
     "networkPolicy.egress.dns.ports": [5353],
@@ -155,8 +154,9 @@ def test_only_maps_are_open() -> None:
     open_objects = [path for path, node in _nodes(schema, "") if _is_open(node)]
     named = {path.rsplit("/", 1)[-1] for path in open_objects}
     assert named <= {
-        "affinity", "annotations", "commonLabels", "from", "gpuPrices", "items", "labels", "limits", "nodeSelector",
-        "podAnnotations", "requests", "tolerations", "topologySpreadConstraints", "valueFrom", "anyOf", "global", "to",
+        "affinity", "annotations", "commonLabels", "from", "gpuPrices", "headers", "items", "labels", "limits",
+        "nodeSelector", "podAnnotations", "requests", "tolerations", "topologySpreadConstraints", "valueFrom",
+        "anyOf", "global", "to",
     }, open_objects  # fmt: skip
 
 

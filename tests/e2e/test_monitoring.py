@@ -12,6 +12,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,30 @@ def test_an_exporter_that_did_not_end_with_its_server_is_ended_by_the_next(tmp_p
         (server.data / "exporter" / "pid").unlink(missing_ok=True)
         server.start()
         until(lambda: exporters(server) not in ([], [old]) and old not in exporters(server), "another exporter", 60)
+
+
+def test_pushed_by_one_option_prometheus_has_the_same(driver: Scenario, tmp_path: Path, monitoring: None) -> None:
+    """Nothing is scraped: api, operator, exporter and trainers, with the labels that scraping gives them."""
+    with ExitStack() as stack:
+        prometheus = stack.enter_context(Prometheus())
+        options = ("--push-url", prometheus.write_url, "--push-every", "1s", "--push-label", "cluster=lab")
+        server = stack.enter_context(running(tmp_path / "data", *options, env=driver.env()))
+        client = stack.enter_context(server.client())
+        job = submit(client, "one", tmp_path / "enough")
+        own = prometheus.until("my_own_loss")[0]
+        whose = {"job": "stoker-workers", "project": "default", "job_name": "one", "job_uid": job.uid, "cluster": "lab"}
+        assert own.value == 0.25 and whose.items() <= own.labels.items()
+        share = "stoker_gpu_allocation_share_ratio * on (pod_uid) group_left (job_name) stoker_job_pod_info"
+        assert [one.value for one in prometheus.until(share)] == [1.0]
+        assert prometheus.value('stoker_gpu_power_watts{gpu="0"}') == WATTS[0]
+        up = {one.labels["job"]: one.value for one in prometheus.query("up")}
+        assert up == {"stoker-api": 1, "stoker-exporter": 1, "stoker-workers": 1}
+        assert prometheus.value('sum(stoker_push_samples_total{outcome!="sent"})') == 0
+        (tmp_path / "enough").touch()
+        until(lambda: not prometheus.query("my_own_loss"), "the worker's series to end with it", 30)
+        assert prometheus.targets() == []
+        server.stop()
+        until(lambda: not prometheus.query("up"), "all series to end with the server", 30)
 
 
 def test_metrics_and_targets_are_for_those_who_have_a_token(server: Server) -> None:

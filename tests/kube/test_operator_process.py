@@ -16,6 +16,8 @@ from pathlib import Path
 
 from stoker.spec.event import EVENTS
 from stoker.spec.job import JOBS, Phase
+from testbed.remote_write import read_request
+from testbed.webhook import Answer, Webhook
 
 from .operator_account import SCRAPER
 from .operator_world import Play, World
@@ -26,15 +28,15 @@ _PORT = re.compile(r"metrics on port (\d+)")
 class Process:
     """One operator."""
 
-    def __init__(self, world: World, identity: str, log: Path) -> None:
-        self._world, self.identity, self._log = world, identity, log
+    def __init__(self, world: World, identity: str, log: Path, options: tuple[str, ...] = ()) -> None:
+        self._world, self.identity, self._log, self._options = world, identity, log, options
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
         arguments = (
             *("--image", "stoker:test", "--trainer-image", "trainer:test", "--host", "127.0.0.1", "--port", "0"),
             *("--namespace", self._world.project, "--identity", self.identity, "--log-format", "json"),
-            *("--kubeconfig", str(self._world.operators_config)),
+            *("--kubeconfig", str(self._world.operators_config), *self._options),
         )
         with self._log.open("w") as out:
             self._process = await asyncio.create_subprocess_exec(
@@ -91,8 +93,10 @@ class Process:
 
 
 @asynccontextmanager
-async def operators(world: World, folder: Path, *identities: str) -> AsyncIterator[list[Process]]:
-    found = [Process(world, identity, folder / f"{identity}.log") for identity in identities]
+async def operators(
+    world: World, folder: Path, *identities: str, options: tuple[str, ...] = ()
+) -> AsyncIterator[list[Process]]:
+    found = [Process(world, identity, folder / f"{identity}.log", options) for identity in identities]
     try:
         for process in found:
             await process.start()
@@ -130,10 +134,23 @@ async def test_one_of_two_leads_and_the_other_takes_over_at_once_when_it_is_stop
             assert json.loads(line)["level"] in ("info", "warning"), line
 
 
-async def test_metrics_are_for_who_may_read_the_path_and_probes_for_all(empty_world: World, tmp_path: Path) -> None:
+async def test_metrics_are_for_who_may_read_the_path_probes_for_all_and_pushed_if_told(
+    empty_world: World, tmp_path: Path
+) -> None:
     world = empty_world
     await world.kubectl("create", "serviceaccount", "tenant", "-n", world.project)
-    async with operators(world, tmp_path, "one") as (one,):
+    push = Webhook(lambda _: Answer(204))
+    with push:
+        options = ("--push-url", push.url, "--push-header", "X-Scope-OrgID=team")
+        await _readable_by_who_may(world, tmp_path, options)
+        written = [dict(one.labels) for request in push.posted for one in read_request(request.body)]
+    assert {"stoker-operator"} == {labels["job"] for labels in written}
+    assert {"up", "stoker_operator_leader"} <= {labels["__name__"] for labels in written}
+    assert {request.headers["x-scope-orgid"] for request in push.posted} == {"team"}
+
+
+async def _readable_by_who_may(world: World, folder: Path, options: tuple[str, ...]) -> None:
+    async with operators(world, folder, "one", options=options) as (one,):
         for token, status in (("", 401), ("guess", 401), (world.token("tenant"), 403), (world.token(SCRAPER), 200)):
             found, text = one.page("/metrics", token)
             assert found == status and ("stoker_operator_leader" in text) == (status == 200), text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
+
 from stoker.push.buffer import Buffer
 from stoker.push.samples import Sample
 from stoker.push.snappy import compress
@@ -98,3 +100,21 @@ def test_series_that_nobody_needs_any_more_are_forgotten() -> None:
         buffer.add(float(at), [Sample("x", (("gpu", str(at)),), 1.0)])
     assert len(buffer._labels) < 6_000
     assert points(buffer)["19999"] == [(19_999_000, 1)]
+
+
+def test_a_series_that_comes_twice_counts_once() -> None:
+    """A receiver refuses the whole request for two values of one moment."""
+    buffer = Buffer(1000, More)
+    buffer.add(1.0, [Sample("x", (("gpu", "0"),), 1.0), Sample("x", (("gpu", "0"),), 2.0)])
+    assert points(buffer) == {"0": [(1000, 2)]} and len(buffer) == 0
+
+
+def test_ever_new_labels_in_an_outage_take_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.push.buffer.LABEL_BYTES", 100_000)
+    buffer = Buffer(1_000_000, More)
+    for at in range(100):
+        buffer.add(
+            float(at), [Sample("x", (("gpu", f"{at}-{number}"), ("long", "y" * 100)), 1.0) for number in range(50)]
+        )
+        assert sum(map(len, buffer._labels.values())) <= 100_000
+    assert buffer.dropped > 0 and max(at for found in points(buffer).values() for at, _ in found) == 99_000

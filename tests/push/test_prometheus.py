@@ -47,7 +47,8 @@ def pushing() -> Iterator[Callable[..., Push]]:
     made: list[Push] = []
 
     def start(url: str, **more: object) -> Push:
-        given = {"target": Target(url), "node": "n0", "first_pause_s": 0.05, "longest_pause_s": 0.5, **more}
+        given = {"target": Target(url), "first_pause_s": 0.05, "longest_pause_s": 0.5, **more}
+        given["labels"] = {"job": "stoker-exporter", "instance": "n0", **given.get("labels", {})}  # type: ignore[dict-item]
         made.append(Push(PushOptions(**given)))  # type: ignore[arg-type]
         made[-1].start()
         return made[-1]

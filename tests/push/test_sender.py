@@ -31,7 +31,8 @@ def gpu_power(watts: float, gpu: int = 0) -> Sample:
 
 def options(target: str | Target, **more: object) -> PushOptions:
     to = Target(target) if isinstance(target, str) else target
-    given = {"target": to, "node": "n0", "first_pause_s": 0.02, "longest_pause_s": 0.1, **more}
+    given = {"target": to, "first_pause_s": 0.02, "longest_pause_s": 0.1, **more}
+    given["labels"] = {"job": "stoker-exporter", "instance": "n0", **given.get("labels", {})}  # type: ignore[dict-item]
     return PushOptions(**given)  # type: ignore[arg-type]
 
 
@@ -93,7 +94,7 @@ def test_a_poll_arrives_with_job_instance_and_its_own_time(pushes: Callable[[Pus
         assert headers["content-encoding"] == "snappy"
         assert headers["content-type"] == "application/x-protobuf"
         assert headers["x-prometheus-remote-write-version"] == "0.1.0"
-        assert headers["user-agent"].startswith("stoker-exporter/")
+        assert headers["user-agent"].startswith("stoker/")
         assert "authorization" not in headers
 
 
@@ -223,7 +224,7 @@ def test_the_token_is_read_anew_for_each_request(pushes: Callable[[PushOptions],
     token = tmp_path / "token"
     token.write_text("one\n")
     with Webhook(in_turn()) as hook:
-        push = pushes(options(Target(hook.url, token_file=token)))
+        push = pushes(options(Target(hook.url, token_file=token, allow_http=True, headers={"X-Scope-OrgID": "team"})))
         push.offer(1000.0, [])
         settled(push)
         token.unlink()
@@ -232,12 +233,13 @@ def test_the_token_is_read_anew_for_each_request(pushes: Callable[[PushOptions],
         token.write_text("two")
         settled(push)
         assert [request.headers["authorization"] for request in hook.posted] == ["Bearer one", "Bearer two"]
+        assert {request.headers["x-scope-orgid"] for request in hook.posted} == {"team"}
 
 
 def test_a_user_and_password_from_a_file(pushes: Callable[[PushOptions], Push], tmp_path: Path) -> None:
     (tmp_path / "basic").write_text("grafana:s3cret:with:colons\n")
     with Webhook(in_turn()) as hook:
-        push = pushes(options(Target(hook.url, basic_file=tmp_path / "basic")))
+        push = pushes(options(Target(hook.url, basic_file=tmp_path / "basic", allow_http=True)))
         push.offer(1000.0, [])
         settled(push)
         scheme, _, encoded = hook.posted[0].headers["authorization"].partition(" ")
@@ -280,6 +282,12 @@ def test_the_end_waits_no_longer_than_told_for_a_receiver_that_is_away() -> None
         ({"url": "http:///api/v1/write"}, "no address to push to"),
         ({"url": "https://me:secret@host/"}, "not the password in the url"),
         ({"url": "https://host/", "token_file": Path("a"), "basic_file": Path("b")}, "not both"),
+        ({"url": "http://host/", "token_file": Path("a")}, "plain text.*--push-allow-http"),
+        ({"url": "http://host/", "basic_file": Path("b")}, "plain text"),
+        ({"url": "https://host/", "headers": {"Authorization": "Bearer x"}}, "Authorization is not yours to set"),
+        ({"url": "https://host/", "headers": {"content-encoding": "gzip"}}, "not yours to set"),
+        ({"url": "https://host/", "headers": {"X-A": "b\r\nX-C: d"}}, "is no header"),
+        ({"url": "https://host/", "headers": {"X A": "b"}}, "is no header"),
     ],
 )
 def test_a_target_that_is_none_is_refused(more: dict[str, object], says: str) -> None:

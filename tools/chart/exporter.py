@@ -34,17 +34,6 @@ class ExporterCa(Values):
     """A Secret in the exporter's namespace with key ca.crt."""
 
 
-class Push(Values):
-    url: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
-    """Where to send everything by Prometheus remote-write besides being scraped; empty: nowhere."""
-    every: Duration = "15s"
-    """How often."""
-    token_secret: MaybeName = ""
-    """A Secret in the exporter's namespace whose key `token` is sent as bearer token."""
-    labels: Strings = {}
-    """On every series that is sent: `cluster`, say."""
-
-
 class Exporter(Pod):
     enabled: bool = True
     """Whether nodes are watched: without it nothing is known of GPUs, and usage is not counted."""
@@ -79,4 +68,3 @@ class Exporter(Pod):
     tls: ExporterTls = ExporterTls()
     auth: ExporterAuth = ExporterAuth()
     ca: ExporterCa = ExporterCa()
-    push: Push = Push()

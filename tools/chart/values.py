@@ -195,7 +195,28 @@ class Dashboards(Values):
     """`grafana_folder`, say."""
 
 
+class Push(Values):
+    url: Annotated[str, Field(pattern=r"^(https?://[^\s/]+(/\S*)?)?$")] = ""
+    """Where exporters, operators and the api send all their metrics, and trainers', by Prometheus remote-write:
+    `https://…/api/v1/write`. Empty: nowhere."""
+    every: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?[sm]$")] = "15s"
+    """How often."""
+    token_secret: MaybeName = ""
+    """A Secret, in Stoker's namespace and in the exporter's, whose key `token` is sent as bearer token."""
+    basic_auth_secret: MaybeName = ""
+    """The same with key `auth`, user:password, instead of a token."""
+    ca_secret: MaybeName = ""
+    """The same with key `ca.crt`: certificates by which the receiver is believed. Empty: the system's."""
+    headers: Strings = {}
+    """Sent with each request: `X-Scope-OrgID`, say. No secrets: they stand in command lines."""
+    labels: Strings = {}
+    """On every series that is sent: `cluster`, say."""
+    allow_http: bool = False
+    """Send the token or password over http:// too."""
+
+
 class Monitoring(Values):
+    push: Push = Push()
     scraper: Scraper = Scraper()
     service_monitor: ServiceMonitor = ServiceMonitor()
     pod_monitor: PodMonitor = PodMonitor()

@@ -38,4 +38,5 @@ async def scrape_targets(request: Request, query: Annotated[TargetsQuery, Query(
     """Targets in the format of `http_sd_configs`; `stoker prometheus-config` prints what asks for them."""
     deps = services(request).deps
     found = server_targets(deps) if query.role is TargetRole.SERVERS else worker_targets(deps)
-    return json_response(json.dumps(found).encode())
+    entries = [{"targets": [target.address], "labels": dict(target.labels)} for target in found]
+    return json_response(json.dumps(entries).encode())

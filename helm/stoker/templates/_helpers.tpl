@@ -163,6 +163,12 @@ bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token # Prometheu
   {{- with .Values.networkPolicy.egress.apiServer.to }}
   to: {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- with .Values.monitoring.push.url }}
+{{- $at := urlParse . }}
+- ports: # the receiver of pushes
+  - port: {{ regexFind "[0-9]+$" (regexFind ":[0-9]+$" $at.host) | default (ternary "443" "80" (eq $at.scheme "https")) }}
+    protocol: TCP
+{{- end }}
 {{- end -}}
 
 {{/* Names in Host headers: every form of the Service's name, the Ingress', and what else the values name. */}}

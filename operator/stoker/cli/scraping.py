@@ -11,8 +11,8 @@ from stoker.local.agent.metrics import worker_address
 from stoker.local.datadir import DataDir
 from stoker.spec.pod import Pod
 from stoker_api.ports import ScrapeTarget
+from stoker_api.scrape_targets import API_JOB
 
-API_JOB = "stoker-api"
 EXPORTER_JOB = "stoker-exporter"
 """Also what the exporter calls itself when it pushes."""
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}

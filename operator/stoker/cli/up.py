@@ -37,6 +37,7 @@ from stoker.local.agent.sessions import WorkerCalls
 from stoker.local.datadir import DataDir, DataDirError, write_private
 from stoker.local.lost_store import check_store
 from stoker.local.store import EmbeddedStore
+from stoker.push.sender import PushOptions
 from stoker.sched.step import Settings
 from stoker.spec.job import JOBS
 from stoker.spec.job_parts import IdleAction
@@ -53,6 +54,7 @@ from stoker_api.code.store import CodeStore
 from stoker_api.deps import event_cache, make_deps
 from stoker_api.disk import FULL
 from stoker_api.exporter_token import exporter_token
+from stoker_api.pushing import Pushing
 from stoker_api.serve import BindError, bind, serve
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenError, TokenFile
@@ -102,6 +104,7 @@ class UpOptions:
     """Run one, where there is a driver or GPUs are simulated."""
     gpu_prices: tuple[str, ...] = ()
     currency: str = CURRENCY
+    push: PushOptions | None = None
 
 
 def run_up(options: UpOptions) -> int:
@@ -198,6 +201,7 @@ class _Up:
                 log_bytes=self._options.log_bytes,
                 job_exists=lambda uid: not jobs.is_synced or jobs.by_uid(uid) is not None,
             )
+            push = self._options.push
             app = create_app(
                 make_deps(
                     store,
@@ -225,7 +229,8 @@ class _Up:
                         node=NODE_NAME,
                         exporter_port=lambda: exporter.port if exporter else None,
                     ),
-                )
+                ),
+                Pushing(push, tokens.ensure_scraper()) if push else None,
             )
             caches = (jobs, queues, nodes, pods, events)
             try:

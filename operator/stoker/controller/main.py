@@ -11,7 +11,8 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from stoker.kube.lease import LeaderElection
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
 from stoker.kube.views import cluster_pods
+from stoker.push.relay import Relay, Source
 from stoker.spec.job import JOBS
 from stoker.spec.node import NODES
 from stoker.spec.queue import QUEUES
@@ -148,7 +150,7 @@ class _Process:
                 limit = client.limit
                 return replace(known, calls=self._seam.counts, api_window=limit.window, api_refusals=limit.refusals)
 
-            pages = self._pages(_registry(OperatorMetrics(read, self._tally, rows)))
+            pages, page = self._pages(_registry(OperatorMetrics(read, self._tally, rows)))
             scrapers = Scrapers(TokenReviewer(client), clock)
             server = await serve_probes(options.host, options.port, pages, {"/metrics": scrapers.answer})
             stack.callback(server.close)
@@ -157,6 +159,8 @@ class _Process:
             async with asyncio.TaskGroup() as tasks:
                 parts = [tasks.create_task(cache.run()) for cache in caches.values()]
                 leading = tasks.create_task(self._lead(election, operate, caches))
+                if options.push is not None:
+                    parts.append(tasks.create_task(Relay(options.push, page).run()))
                 _stop_on_signals(leading)
                 await asyncio.wait({leading})  # a cancelled leader has stopped its work and released the lease
                 for part in parts:
@@ -176,16 +180,25 @@ class _Process:
         log.info("in sync after %.1f s: %s", self._clock.monotonic() - began, counts)
         await election.run(operate)
 
-    def _pages(self, registry: CollectorRegistry) -> dict[str, Page]:
-        async def metrics() -> Answer:
-            # Off the loop: with rows of 10,000 jobs it takes tenths of a second (tools/bench_metrics.py).
-            return True, await asyncio.to_thread(generate_latest, registry), CONTENT_TYPE_PLAIN_0_0_4
+    def _pages(self, registry: CollectorRegistry) -> tuple[dict[str, Page], Callable[[], Awaitable[Sequence[Source]]]]:
+        """What is served, and the metrics as they are pushed."""
 
-        return {
+        async def page() -> bytes:
+            # Off the loop: with rows of 10,000 jobs it takes tenths of a second (tools/bench_metrics.py).
+            return await asyncio.to_thread(generate_latest, registry)
+
+        async def metrics() -> Answer:
+            return True, await page(), CONTENT_TYPE_PLAIN_0_0_4
+
+        async def sources() -> Sequence[Source]:
+            return [Source({"job": "stoker-operator", "instance": socket.gethostname()}, text=await page())]
+
+        pages: dict[str, Page] = {
             "/healthz": lambda: text(True, "ok"),
             "/readyz": lambda: text(self._ready, "ok" if self._ready else "the first lists are not in yet"),
             "/metrics": metrics,
         }
+        return pages, sources
 
 
 def _registry(metrics: OperatorMetrics) -> CollectorRegistry:

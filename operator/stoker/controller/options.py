@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from stoker.push import flags
+from stoker.push.sender import PushOptions
 from stoker.sched.step import Settings
 from stoker.spec.quantity import new_duration
 
@@ -36,6 +38,7 @@ class OperatorOptions:
     port: int
     workers: int
     """Jobs reconciled at once."""
+    push: PushOptions | None
 
 
 def operator_command(run: Callable[[OperatorOptions], int]) -> click.Command:
@@ -77,6 +80,7 @@ def _options(given: dict[str, Any]) -> OperatorOptions:
         host=given["host"],
         port=given["port"],
         workers=given["workers"],
+        push=flags.taken(given),
     )
 
 
@@ -105,6 +109,7 @@ def _params() -> list[click.Parameter]:
         _duration("--unschedulable-timeout", "STOKER_UNSCHEDULABLE_TIMEOUT", "10s", "How long a pod may be refused."),
         _duration("--node-lost-after", "STOKER_NODE_LOST_AFTER", "60s", "A node silent for so long is given up."),
         _duration("--blame", "STOKER_BLAME", "5m", "How long a job avoids a node that failed it."),
+        *flags.params(),
     ]
 
 

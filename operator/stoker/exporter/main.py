@@ -202,8 +202,16 @@ def _push(options: Options) -> Push | None:
     from stoker.push.sender import Push, PushOptions
 
     try:
-        target = Target(options.push_url, options.push_token_file, options.push_basic_auth_file, options.push_ca)
-        return Push(PushOptions(target, options.node, options.push_every, options.push_label))
+        target = Target(
+            options.push_url,
+            options.push_token_file,
+            options.push_basic_auth_file,
+            options.push_ca,
+            options.push_header,
+            options.push_allow_http,
+        )
+        labels = {"job": "stoker-exporter", "instance": options.node, **options.push_label}
+        return Push(PushOptions(target, options.push_every, labels))
     except (OSError, ValueError) as error:
         raise CannotStart(f"--push-…: {error}") from None
 

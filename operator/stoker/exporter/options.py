@@ -46,7 +46,9 @@ class Options:
     push_token_file: Path | None
     push_basic_auth_file: Path | None
     push_ca: Path | None
+    push_header: Mapping[str, str]
     push_label: Mapping[str, str]
+    push_allow_http: bool
 
     @property
     def collectors(self) -> tuple[str, ...]:
@@ -59,7 +61,7 @@ def parse(words: Sequence[str], environment: Mapping[str, str]) -> Options:
     parser = _parser(environment)
     found = vars(parser.parse_args(words))
     found["no_collector"] = tuple(found["no_collector"])
-    found["push_label"] = dict(found["push_label"])
+    found["push_label"], found["push_header"] = dict(found["push_label"]), dict(found["push_header"])
     options = Options(**found)
     if mistake := _mistake(options):
         parser.error(mistake)
@@ -120,6 +122,13 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--push-token-file", Path, metavar="FILE")
     add("--push-basic-auth-file", Path, metavar="FILE", help="user:password")
     add("--push-ca", Path, metavar="FILE", help="certificates to trust there (PEM)")
+    add("--push-header", _label, action="append", metavar="NAME=VALUE", help="sent with each: X-Scope-OrgID=team, say")
+    parser.add_argument(
+        "--push-allow-http",
+        action="store_true",
+        default=environment.get(f"{PREFIX}PUSH_ALLOW_HTTP", "") not in ("", "0", "false"),
+        help="send the token or password over http:// too",
+    )
     add("--push-label", _label, action="append", metavar="NAME=VALUE", help="for every series that is pushed")
     return parser
 

@@ -1,8 +1,9 @@
 """Prometheus remote-write 1.0: series of Stoker's processes and of trainers, for places that no Prometheus can scrape.
 
 Owns encoding (`protobuf`, `snappy`), the buffer of what could not be sent yet (`buffer`), one request (`client`) and
-the thread that sends in order (`sender.Push`). Standard library only, knows none of our other rooms. Called by the
-exporter's main with its samples.
+the thread that sends in order (`sender.Push`). The exporter offers it its samples; the api and the operator have a
+`relay`, which reads text pages (`exposition`), their own and trainers'. Standard library but for `flags`; knows none of
+our other rooms.
 
 Source: Prometheus Remote-Write 1.0 specification (prometheus.io/docs/specs/prw/remote_write_spec).
 """

@@ -20,6 +20,8 @@ from . import protobuf
 
 _STRAY_SERIES = 4096
 """Encoded series that nothing refers to any more, before they are looked for and let go."""
+LABEL_BYTES = 64 << 20
+"""Of all series that wait, so that ever new labels in an outage take no more than that."""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,7 @@ class Buffer:
         """`more`: labels that every series gets unless it has them."""
         self._most, self._more = most, dict(more)
         self._polls: deque[_Poll] = deque()
-        self._held = 0
+        self._held = self._label_bytes = 0
         self._dropped = 0
         self._number: dict[bytes, int] = {}
         self._labels: dict[int, bytes] = {}
@@ -71,17 +73,24 @@ class Buffer:
         return self._dropped
 
     def add(self, at: float, samples: Iterable[Sample]) -> None:
-        """All samples of a poll at `at` (unix seconds). Series that were there before and are not now end here."""
-        encoded = [(protobuf.series(one.name, one.labels, self._more), one.value) for one in samples]
+        """All samples of a poll at `at` (unix seconds). Series that were there before and are not now end here.
+
+        Of a series that comes twice the last counts: a receiver refuses the whole request for one with both.
+        """
+        encoded = {protobuf.series(one.name, one.labels, self._more): one.value for one in samples}
         with self._lock:
-            now = array("I", [self._number_of(labels) for labels, _ in encoded])
+            now = array("I", [self._number_of(labels) for labels in encoded])
             ended = array("I", sorted(set(self._now).difference(now))) if now != self._now else array("I")
             if now == self._now:
                 now = self._now  # shared, not kept twice
             self._now = now
             self._put(_Poll(round(at * 1000), ended, None))
-            self._put(_Poll(round(at * 1000), now, array("d", [value for _, value in encoded])))
+            self._put(_Poll(round(at * 1000), now, array("d", encoded.values())))
             self._forget_series()
+            while self._label_bytes > LABEL_BYTES and self._polls:
+                for _ in range(1 + len(self._polls) // 4):
+                    self._drop_oldest()
+                self._forget_series(at_once=True)
 
     def end(self, at: float) -> None:
         """Every series ends at `at`."""
@@ -113,9 +122,12 @@ class Buffer:
         self._polls.append(poll)
         self._held += len(poll)
         while self._held > self._most:
-            gone = len(self._polls.popleft())
-            self._held -= gone
-            self._dropped += gone
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        gone = len(self._polls.popleft())
+        self._held -= gone
+        self._dropped += gone
 
     def _number_of(self, labels: bytes) -> int:
         number = self._number.get(labels)
@@ -123,11 +135,13 @@ class Buffer:
             number = self._next
             self._next += 1
             self._number[labels], self._labels[number] = number, labels
+            self._label_bytes += len(labels)
         return number
 
-    def _forget_series(self) -> None:
-        if len(self._labels) <= 2 * len(self._now) + _STRAY_SERIES:
+    def _forget_series(self, at_once: bool = False) -> None:
+        if not at_once and len(self._labels) <= 2 * len(self._now) + _STRAY_SERIES:
             return
         used = set(self._now).union(*(poll.series for poll in self._polls))
         self._labels = {number: labels for number, labels in self._labels.items() if number in used}
         self._number = {labels: number for number, labels in self._labels.items()}
+        self._label_bytes = sum(map(len, self._number))

@@ -11,9 +11,11 @@ import base64
 import contextlib
 import email.utils
 import http.client
+import re
 import time
 import urllib.parse
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -22,6 +24,9 @@ from stoker.push.tls import client_context
 
 from . import snappy
 
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_NOT_TO_BE_SET = ("authorization", "host", "connection", "transfer-encoding", "user-agent")
+"""Beside those of the body (content-…) and of the protocol (x-prometheus-remote-write-…)."""
 _ANSWER_BYTES = 2048
 """Of an answer's text; it is only told to people."""
 
@@ -46,7 +51,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to push, and as whom. Raises: ValueError for a url that is none."""
+    """Where to push, and as whom. Raises: ValueError for a url that is none, and for what would show a secret."""
 
     url: str
     token_file: Path | None = None
@@ -55,6 +60,10 @@ class Target:
     """`user:password`."""
     ca_file: Path | None = None
     """PEM certificates to trust instead of the system's."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Further ones: a tenant's name, say. No secrets: command lines are seen by all."""
+    allow_http: bool = False
+    """Send the token or password over http:// too."""
     timeout_s: float = 30.0
     """Of each step: connecting, sending, each read."""
 
@@ -66,6 +75,16 @@ class Target:
             raise ValueError("name a file with user:password (--push-basic-auth-file), not the password in the url")
         if self.token_file and self.basic_file:
             raise ValueError("a push has a token or a user and password, not both")
+        if parts.scheme == "http" and (self.token_file or self.basic_file) and not self.allow_http:
+            raise ValueError(
+                "a token or password would cross the network in plain text: use https://, or say --push-allow-http"
+            )
+        for name, value in self.headers.items():
+            known = name.lower()
+            if known in _NOT_TO_BE_SET or known.startswith(("content-", "x-prometheus-remote-write-")):
+                raise ValueError(f"header {name} is not yours to set (credentials: --push-token-file)")
+            if not _HEADER_NAME.fullmatch(name) or not value.isascii() or not value.isprintable():
+                raise ValueError(f"{name!r} with {value!r} is no header")
 
 
 class Client:
@@ -123,7 +142,8 @@ class Client:
             "Content-Encoding": "snappy",
             "Content-Type": "application/x-protobuf",
             "X-Prometheus-Remote-Write-Version": "0.1.0",
-            "User-Agent": f"stoker-exporter/{__version__}",
+            "User-Agent": f"stoker/{__version__}",
+            **self._target.headers,
         }
         if self._target.token_file is not None:
             headers["Authorization"] = f"Bearer {_word(self._target.token_file)}"

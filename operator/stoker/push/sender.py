@@ -2,7 +2,7 @@
 
 Owns when to send, when to try again and when to give up, and the counts of all that. `offer` never blocks on the
 network. What is refused is dropped and counted (the specification forbids to send it again); what could not be sent now
-is kept and tried again with growing, jittered pauses. Called by the exporter's main.
+is kept and tried again with growing, jittered pauses. Called by the exporter's main, elsewhere by `relay`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from .client import Answer, Client, Target, What
 
 log = logging.getLogger("stoker.push")
 
-JOB = "stoker-exporter"
 REQUEST_SAMPLES = 5000
 _LONGEST_PAUSE_S = 600.0
 """However long a receiver asks us to wait."""
@@ -34,11 +33,11 @@ class PushOptions:
     """Raises: ValueError where a label's name is none."""
 
     target: Target
-    node: str
-    """Becomes the label `instance`."""
     every_s: float = 15.0
     labels: Mapping[str, str] = field(default_factory=dict)
-    """For every series, beside `job` and `instance`, which they may replace."""
+    """For every series that has no label of that name."""
+    up: bool = True
+    """Whether each poll has a series `up` of 1: where all samples are one target's."""
     most_samples: int = 500_000
     """That wait: two hours of a node with 8 GPUs, about 5 MB."""
     first_pause_s: float = 1.0
@@ -69,7 +68,7 @@ class Push:
     def __init__(self, options: PushOptions, *, unix: Callable[[], float] = time.time) -> None:
         """Raises: OSError, ssl.SSLError where the CA file can't be used."""
         self._options, self._unix = options, unix
-        self._buffer = Buffer(options.most_samples, {"job": JOB, "instance": options.node, **options.labels})
+        self._buffer = Buffer(options.most_samples, options.labels)
         self._client = Client(options.target)
         self._offered_at: float | None = None
         self._in_flight = 0
@@ -92,7 +91,7 @@ class Push:
         if before is not None and 0 <= at - before < 0.95 * self._options.every_s:
             return False
         self._offered_at = at
-        self._buffer.add(at, (Sample("up", (), 1.0), *samples))
+        self._buffer.add(at, (Sample("up", (), 1.0), *samples) if self._options.up else samples)
         with self._wake:
             self._wake.notify()
         return True

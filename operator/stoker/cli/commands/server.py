@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from stoker.cli.errors import BadInput
+from stoker.push import flags
 
 
 @click.command(short_help="Run Stoker on this machine: API, operator and node in one.")
@@ -63,6 +65,7 @@ from stoker.cli.errors import BadInput
 @click.pass_context
 def up(
     ctx: click.Context,
+    /,
     data: Path | None,
     new_store: bool,
     host: str,
@@ -77,6 +80,7 @@ def up(
     exporter: bool,
     gpu_prices: tuple[str, ...],
     currency: str,
+    **push: Any,
 ) -> None:
     """Run Stoker on this machine until Ctrl-C: API, operator and node agent in one process.
 
@@ -104,5 +108,9 @@ def up(
         exporter=exporter,
         gpu_prices=gpu_prices,
         currency=currency,
+        push=flags.taken(push),
     )
     ctx.exit(run_up(options))
+
+
+up.params += flags.params()
