@@ -157,11 +157,15 @@ def queue(
     memory: str | None = None,
     projects: tuple[str, ...] | None = None,
     highest: int | None = None,
+    budget: float = 0.25,
 ) -> Queue:
     return Queue(
         metadata=ObjectMeta(name=name, uid=f"queue-{name}"),
         spec=QueueSpec(
-            limit=QueueLimit(gpus=gpus, cpu=cpu, memory=memory), projects=projects, highest_priority=highest
+            limit=QueueLimit(gpus=gpus, cpu=cpu, memory=memory),
+            projects=projects,
+            highest_priority=highest,
+            reservation_budget=budget,
         ),
     )
 
@@ -300,7 +304,8 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
             for name, queue in state.queues.items()
         },
         "changes": (set(state.freed_nodes), set(state.freed_queues), set(state.untried), state.shifted),
-        "reserving": (state.reserving, state.next_reserving_at),
+        "reserving": (state.reserving, state.next_reserving_at, state.spent_at, state.plan),
+        "costs": (dict(state.costs), state.counted_at),
         "journal": (state.journal._open, len(state.journal._log)),
     }
 

@@ -165,7 +165,7 @@ CASES = [
         "a head that has waited 300 s is passed by nobody who takes what it could use",
         lambda s: [
             s.node("a", 4),
-            s.queue(),
+            s.queue(budget=1),
             s.job("r", 2, on=["a"]),
             s.job("head", 4),
             s.job("small", 1, queued=1),
@@ -193,7 +193,7 @@ CASES = [
         lambda s: [
             s.node("a", 4, model="A100"),
             s.node("t", 4, model="T4"),
-            s.queue(),
+            s.queue(budget=1),
             s.job("r", 2, on=["a"]),
             s.job("head", 4, models=("A100",)),
             s.job("small", 1, queued=1),
@@ -206,7 +206,7 @@ CASES = [
         "a reservation leaves alone the other GPUs of a mixed node too",
         lambda s: [
             s.node("m", [("A100", 80, "")] * 2 + [("T4", 16, "")] * 2),
-            s.queue(),
+            s.queue(budget=1),
             s.job("r", 1, models=("A100",), on=["m"]),
             s.job("head", 2, models=("A100",)),
             s.job("other", 2, models=("T4",), queued=1),
@@ -221,7 +221,7 @@ CASES = [
         lambda s: [
             s.node("a", 4),
             s.node("b", 4),
-            s.queue(),
+            s.queue(budget=1),
             s.job("r1", 1, on=["a"]),
             s.job("r2", 3, on=["b"]),
             s.job("head", 2, workers=2),

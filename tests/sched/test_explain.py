@@ -100,7 +100,7 @@ def test_behind_a_reservation_names_whose(sched: SimpleNamespace) -> None:
         sched,
         [
             sched.node("a", 4),
-            sched.queue(),
+            sched.queue(budget=1),
             sched.job("r", 2, on=["a"]),
             sched.job("head", 4),
             sched.job("small", 1, queued=1),
@@ -251,3 +251,12 @@ def follow(job: TrainingJob, hint: str) -> tuple[TrainingJob, float]:
         changes["queue"] = queue[1]
     assert changes, hint
     return job.model_copy(update={"spec": job.spec.model_copy(update=changes)}), 10
+
+
+def test_on_a_node_that_holds_more_than_it_has_that_much_more_is_short(sched: SimpleNamespace) -> None:
+    shrunk = [sched.node("a", 4), sched.node("b", 4), sched.queue(), sched.job("r", 6, on=["a"])]
+    full = sched.job("s", 4, on=["b"])
+    assert why(sched, [*shrunk, full, sched.job("x", 2)], "x").blockers[0].short == 2, "on b"
+    assert why(sched, [*shrunk, full, sched.job("x", 2, workers=3)], "x").blockers[0].short == 4 + 4, "b, and one on a"
+    away = sched.node("b", 4, ready=False)
+    assert why(sched, [*shrunk, away, full, sched.job("x", 2)], "x").blockers[0].short == 4

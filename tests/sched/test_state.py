@@ -98,7 +98,9 @@ def test_room_in_the_queue_wakes_who_waited_for_it(sched: SimpleNamespace) -> No
 
 @pytest.mark.parametrize("how", ["suspended", "gone", "overtaken in priority"])
 def test_who_waited_behind_a_reservation_starts_once_it_is_over(how: str, sched: SimpleNamespace) -> None:
-    world = sched.World().feed(sched.node("a", 4), sched.queue(), sched.job("r", 2, on=["a"]), sched.job("head", 4))
+    world = sched.World().feed(
+        sched.node("a", 4), sched.queue(budget=1), sched.job("r", 2, on=["a"]), sched.job("head", 4)
+    )
     world.feed(sched.job("small", 1, queued=1))
     assert world.starts(300) == {} and world.codes("small", 300) == ["BehindReservation"]
     if how == "suspended":

@@ -16,8 +16,8 @@ from stoker.sched.decide import Start, decide
 from stoker.sched.scheduled import scheduled
 from stoker.sched.state import SchedulerState
 from stoker.sched.step import Note
-from stoker.spec.job import JOBS, Phase, TrainingJob
-from stoker.spec.meta import Resource
+from stoker.spec.job import JOBS, Phase, ReservationCost, TrainingJob
+from stoker.spec.meta import Key, Resource
 from stoker.spec.node import GPUNode
 from stoker.spec.others import OtherPod
 from stoker.spec.outcome import Intent
@@ -149,6 +149,7 @@ class Scheduling:
         for begin in range(0, len(decisions.starts), _WRITES_AT_ONCE):
             batch = decisions.starts[begin : begin + _WRITES_AT_ONCE]
             await asyncio.gather(*(self._start(start) for start in batch))
+        await asyncio.gather(*(self._write_reservation(*one) for one in decisions.reservations))
         await self._waiting.write(decisions.reasons, now)
         self._tally.pass_seconds.observe(self._clock.monotonic() - began)
         return min((at for at in (decisions.wake_at, self._waiting.next_at()) if at is not None), default=None)
@@ -183,6 +184,7 @@ class Scheduling:
                 "intent": Intent.NONE,
                 "placement": start.placement,
                 "placed_at": self._clock.now(),
+                "reservation": None,
                 "queued_at": job.status.queued_at or job.metadata.creation_timestamp,
                 "not_before": None,
                 "observed_generation": job.metadata.generation,
@@ -212,3 +214,21 @@ class Scheduling:
     def _drop(self, start: Start) -> None:
         self._changes.append(lambda: self._state.drop_assumption(start.key))
         self._woken.set()
+
+    async def _write_reservation(self, key: Key, cost: ReservationCost) -> None:
+        """What keeping nodes for the job has cost, so that it is not forgotten and `stoker why` can say it."""
+        job = self._jobs.get(key)
+        if job is None or job.status.phase is not Phase.QUEUED:
+            return
+        try:
+            await self._store.patch_status(
+                JOBS,
+                key,
+                status_patch(job.status, job.status.model_copy(update={"reservation": cost})),
+                manager=MANAGER,
+                uid=job.uid,
+                resource_version=job.metadata.resource_version,
+            )
+        except (Conflict, NotFound):
+            return  # the next pass tries again
+        self._state.wrote(key, cost)

@@ -7,22 +7,24 @@ changes nothing. Called by `decide` (the lazy reasons) and `explain`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from stoker.spec.quantity import format_duration
 from stoker.spec.reasons import Blocker, Code
 
 from .accepting import bars
+from .budget import cost_of, may_cost_s
 from .entries import Entry
 from .place import capacity, place
-from .reservations import Kept, reserving_lanes
+from .reservations import Kept
 from .shortage import never_on_nodes, shortages
 from .state import SchedulerState
-from .words import amount, clock, listed, numbers, part
+from .words import amount, clock, counted, listed, numbers, part
 
 RESOURCES = ("gpus", "cpu", "memory")
 
 
-def blockers(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> tuple[Blocker, ...]:
+def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Blocker, ...]:
     """All of them at once, not the first that was met; none if the next decide would start it.
 
     Invariant: a sentence changes with the facts only, never with the time alone: the first is written into the status.
@@ -36,7 +38,8 @@ def blockers(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s
     found += _limit(entry)
     found += _nodes(state, entry, now) if served else []
     if not found:
-        found += _reserved(state, entry, now, reserve_after_s)
+        found += _reserved(state, entry, now)
+    found += _given_back(state, entry, now)
     return tuple(found)
 
 
@@ -113,21 +116,41 @@ def _nodes(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Block
         yield from shortages(table, request, () if only_there else avoid)
 
 
-def _reserved(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> Iterator[Blocker]:
+def _reserved(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Blocker]:
     lane = entry.lane
     spread = place(state.nodes, entry.request, entry.avoided(now))
     if lane is None or spread is None:
         return
     kept = Kept(state)
-    for order, holder in reserving_lanes(state, now, reserve_after_s)[0]:
-        if order >= entry.order:
-            return
-        kept.add(holder)
+    for one in state.plan:
+        if not one.binds(entry.order, entry.queue):
+            continue
+        kept.add(one)
         if kept.leave_room(lane, spread) is None:
+            holder = one.order[2]
             yield Blocker(
                 code=Code.BEHIND_RESERVATION,
-                message=f"there is room, but it is kept for job {order[2].name} (project {order[2].namespace}), "
-                f"which is ahead and waits since {state.entries[order[2]].since:%Y-%m-%d %H:%M} UTC",
-                where=str(order[2]),
+                message=f"there is room, but it is kept for job {holder.name} (project {holder.namespace}), "
+                f"which is ahead and waits since {state.entries[holder].since:%Y-%m-%d %H:%M} UTC",
+                where=str(holder),
             )
             return
+
+
+def _given_back(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Blocker]:
+    cost = cost_of(state, entry, now)
+    if not cost.given_back:
+        return
+    may_s, gpus = may_cost_s(entry, now), entry.request.totals.gpus
+    waited = format_duration((now - entry.waiting_from).total_seconds())
+    message = f"nodes are no longer kept for it: that left GPUs idle for {_hours(cost.idle_s)}, and may for "
+    message += f"{_hours(may_s)} (reservationBudget {entry.queue.budget:g} of queue '{entry.queue.name}' x "
+    message += f"{counted(gpus, 'GPU')} x {waited} of waiting)"
+    if may_s:
+        again_s = 2 * cost.idle_s / may_s * (now - entry.waiting_from).total_seconds()
+        message += f"; they are kept again from {clock(entry.waiting_from + timedelta(seconds=again_s))}"
+    yield Blocker(code=Code.RESERVATION_SPENT, message=message, where=entry.queue.name)
+
+
+def _hours(gpu_s: float) -> str:
+    return f"{gpu_s / 3600:.3g} GPU-hours"

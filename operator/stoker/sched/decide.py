@@ -1,6 +1,6 @@
 """What to start now: one pure function over the state, its decisions, and why the others wait.
 
-Owns the order, the drain and the reservations; never does I/O or reads a clock. Called by the controller (live) and by
+Owns the drain; never does I/O or reads a clock. Called by the controller (live) and by
 `explain` (what-if).
 
 Per call it tries lanes, not jobs. A lane that failed keeps its verdict until something relevant changes: for capacity,
@@ -9,22 +9,23 @@ a node where one of its workers would fit got free; for limit, its queue got roo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import chain, islice
 
-from stoker.spec.job import Placed
+from stoker.spec.job import Placed, ReservationCost
 from stoker.spec.meta import Key
 from stoker.spec.reasons import Blocker
 
 from .blockers import blockers
-from .entries import Lane, Order, Verdict
+from .budget import changes_at, charge, count, unwritten
+from .entries import Lane, Reservation, Verdict
 from .place import Spread, place, placed
 from .request import Request
-from .reservations import RESERVE_AFTER_S, Reservations, reserving_lanes, waits_long
+from .reservations import RESERVE_AFTER_S, Reservations, idle_for, reserves, reserving_lanes
 from .state import SchedulerState
+from .turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,6 @@ class Reasons(Mapping[Key, tuple[Blocker, ...]]):
 
     state: SchedulerState
     now: datetime
-    reserve_after_s: float = RESERVE_AFTER_S
     _by_lane: dict[Lane, tuple[Blocker, ...]] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, key: Key) -> tuple[Blocker, ...]:
@@ -57,10 +57,10 @@ class Reasons(Mapping[Key, tuple[Blocker, ...]]):
             raise KeyError(key)
         lane = entry.lane
         if lane is None:
-            return blockers(self.state, entry, self.now, self.reserve_after_s)
+            return blockers(self.state, entry, self.now)
         if lane not in self._by_lane:
             head = self.state.entries[lane.jobs.first()[2]]
-            self._by_lane[lane] = blockers(self.state, head, self.now, self.reserve_after_s)
+            self._by_lane[lane] = blockers(self.state, head, self.now)
         return self._by_lane[lane]
 
     def __iter__(self) -> Iterator[Key]:
@@ -75,7 +75,9 @@ class Decisions:
     starts: tuple[Start, ...]
     reasons: Mapping[Key, tuple[Blocker, ...]]
     wake_at: datetime | None
-    """When to decide again though nothing was observed: the next end of a back-off or a blame."""
+    """When to decide again though nothing was observed: the end of a back-off, a blame or a reservation's budget."""
+    reservations: tuple[tuple[Key, ReservationCost], ...] = ()
+    """To be written into these jobs' status; then call `SchedulerState.wrote`."""
     preemptions: tuple[Key, ...] = ()
     resizes: tuple[Key, ...] = ()
 
@@ -83,15 +85,15 @@ class Decisions:
 def decide(
     state: SchedulerState, now: datetime, *, reserve_after_s: float = RESERVE_AFTER_S, most: int | None = None
 ) -> Decisions:
-    """Start every job that can start, in order, until no more can, or `most` of them. `now` never goes back.
+    """Start every job that can start, in order, until no more can, or `most` of them.
 
     The starts are counted in `state` as assumed. Invariant: a second call with nothing observed in between starts
     nothing. Cost: O(1) where nothing changed; else O(lanes) cheap checks plus O(nodes) per lane tried and per start.
     """
     state.file_due(now)
     starts = tuple(islice(_drain(state, now, reserve_after_s), most)) if _has_work(state, now) else ()
-    wake_at = state.timers.first()[0] if state.timers else None
-    return Decisions(starts, Reasons(state, now, reserve_after_s), wake_at)
+    wake_at = earliest(state.timers.first()[0] if state.timers else None, state.spent_at)
+    return Decisions(starts, Reasons(state, now), wake_at, tuple(unwritten(state, now)))
 
 
 def _has_work(state: SchedulerState, now: datetime) -> bool:
@@ -102,33 +104,43 @@ def _has_work(state: SchedulerState, now: datetime) -> bool:
 
 
 def _drain(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterator[Start]:
+    count(state, now)
     reserving, _ = reserving_lanes(state, now, reserve_after_s)
     _reopen(state, _keys(reserving) != state.reserving)
+    kept = _where(state.plan)
     while True:
-        started = False
-        for start in _pass(state, now, reserve_after_s):
+        started, reservations = False, Reservations(state, now)
+        for start in _pass(state, now, reserve_after_s, reservations):
             started = True
             yield start
-        # Room that was taken may have moved reservations to other nodes, and opened what they kept before.
+        # Reservations may have moved to other nodes, and opened what they kept before.
         reserved = _lanes(state, Verdict.RESERVED)
-        if not (started and reserved):
+        moved = _where(reservations.plan) != kept
+        if not reserved or not (started or moved):
             break
+        kept = _where(reservations.plan)
         for lane in reserved:
             state.set_verdict(lane, None)
     state.settle()
+    state.journal.set(state, "plan", tuple(reservations.plan))
+    held_back = sum(len(lane.jobs) * lane.request.totals.gpus for lane in reserved)
+    charge(state, now, idle_for(state, reservations.plan, held_back))
     reserving, next_at = reserving_lanes(state, now, reserve_after_s)
+    spent_at, grown_at = changes_at(state, now)
     state.journal.set(state, "reserving", _keys(reserving))
-    state.journal.set(state, "next_reserving_at", next_at)
+    state.journal.set(state, "spent_at", spent_at)
+    state.journal.set(state, "next_reserving_at", earliest(next_at, spent_at, grown_at))
 
 
-def _pass(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterator[Start]:
-    """Try the lanes without a verdict, their jobs in order over all lanes."""
-    reservations = Reservations(state, reserving_lanes(state, now, reserve_after_s)[0])
-    heads: list[tuple[Order, Lane]] = [(lane.jobs.first(), lane) for lane in state.untried.values()]
-    heapify(heads)
+def _pass(state: SchedulerState, now: datetime, reserve_after_s: float, reservations: Reservations) -> Iterator[Start]:
+    """Try the lanes without a verdict, their jobs in turn; those with one that reserve do so when it is theirs."""
+    turns = Turns(chain(state.untried.values(), reserving_lanes(state, now, reserve_after_s)[0]))
     too_big: set[tuple[Request, frozenset[str]]] = set()  # found no room on the nodes in this pass
-    while heads:
-        order, lane = heappop(heads)
+    while (turn := turns.pop()) is not None:
+        order, lane = turn
+        if lane.verdict is not None:
+            reservations.add(order, lane)
+            continue
         entry, kind = state.entries[order[2]], (lane.request, lane.avoid)
         spread: Spread | None = None
         if not lane.queue.has_room(lane.request.totals):
@@ -138,10 +150,10 @@ def _pass(state: SchedulerState, now: datetime, reserve_after_s: float) -> Itera
             verdict = Verdict.CAPACITY
         else:
             verdict = Verdict.RESERVED
-            spread = reservations.ahead_of(order).leave_room(lane, spread)
+            spread = reservations.ahead_of(order, lane.queue).leave_room(lane, spread)
         if spread is None:
             state.set_verdict(lane, verdict)
-            if waits_long(entry, now, reserve_after_s):
+            if reserves(state, entry, now, reserve_after_s):
                 reservations.add(order, lane)
             continue
         meta = entry.job.metadata
@@ -149,11 +161,19 @@ def _pass(state: SchedulerState, now: datetime, reserve_after_s: float) -> Itera
         state.assume(entry, start.placement)
         yield start
         if lane.jobs:
-            heappush(heads, (lane.jobs.first(), lane))
+            turns.add(lane)
 
 
-def _keys(reserving: list[tuple[Order, Lane]]) -> tuple[Key, ...]:
-    return tuple(order[2] for order, _ in reserving)
+def earliest(*times: datetime | None) -> datetime | None:
+    return min((at for at in times if at is not None), default=None)
+
+
+def _where(plan: Iterable[Reservation]) -> list[tuple[Key, object]]:
+    return [(one.order[2], one.spread) for one in plan]
+
+
+def _keys(reserving: list[Lane]) -> tuple[Key, ...]:
+    return tuple(lane.jobs.first()[2] for lane in reserving)
 
 
 def _lanes(state: SchedulerState, verdict: Verdict) -> list[Lane]:

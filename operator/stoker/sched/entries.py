@@ -19,7 +19,7 @@ from .ordered import Ordered
 from .request import NOTHING, Request, Totals, limit_of, request_of
 
 Order = tuple[int, datetime, Key]
-"""Smallest first: -priority, when it was queued, key."""
+"""Of the jobs of one queue, smallest first: -priority, when it was queued, key. Between queues: `turns`."""
 
 LATEST = datetime.max.replace(tzinfo=UTC)
 EARLIEST = datetime.min.replace(tzinfo=UTC)
@@ -76,6 +76,12 @@ class Entry:
         return max(self.order[1], self.job.status.not_before or EARLIEST)
 
     @property
+    def waiting_from(self) -> datetime:
+        """The same, but not before its last attempt had ended: what its reservation may cost grows from then."""
+        attempts = self.job.status.attempts
+        return max(self.since, attempts[-1].ended_at) if attempts else self.since
+
+    @property
     def admitted(self) -> bool:
         """Its queue and its runtime take it."""
         return self.queue.allows(self.job) and self.runtime.serves(self.job)
@@ -101,6 +107,8 @@ class QueueState:
     name: str
     queue: Queue | None = None
     limit: tuple[int | None, int | None, int | None] = (None, None, None)
+    budget: float = 0.0
+    """Idle GPU-time that a reservation may cost, per GPU and time that its job has waited."""
     used: Totals = NOTHING
     running: int = 0
     """Jobs that hold resources or are assumed to."""
@@ -149,6 +157,20 @@ class RuntimeState:
     def takes(self, project: str) -> bool:
         projects = self.runtime.spec.projects if self.runtime is not None else ()
         return projects is None or project in projects
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reservation:
+    """What is kept for the head of a lane, against those behind it."""
+
+    order: Order
+    lane: Lane
+    spread: tuple[tuple[int, int], ...]
+    """Nodes: (slot, workers). Empty: only its share of the queue's limit, which is what blocks it."""
+
+    def binds(self, order: Order, queue: QueueState) -> bool:
+        """A job with this order in that queue is behind it."""
+        return self.order < order if queue is self.lane.queue else self.order[1:] < order[1:]
 
 
 def queue_limit(queue: Queue | None) -> tuple[int | None, int | None, int | None]:

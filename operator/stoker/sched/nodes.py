@@ -46,6 +46,8 @@ class NodeTable:
         self.columns: dict[GpuFilter, GpuView] = {}
         self.extended: dict[str, ExtendedView] = {}
         self.doors: dict[NodeFilter, DoorView] = {}
+        self.moved: set[int] = set()
+        """Slots whose holders changed since `ends` looked. An undo adds to it too."""
         self._groups: dict[int, tuple[GpuGroup, ...]] = {}
         self._spare: list[int] = []
         self._ranks: Column | None = None
@@ -183,6 +185,12 @@ class NodeTable:
         for name, _ in request.extended:
             self._leave(self.extended, name)
 
+    def mark_moved(self, name: str) -> None:
+        slot = self.slots.get(name)
+        if slot is not None:
+            self.moved.add(slot)
+            self._journal.note(self.moved.add, slot)
+
     # -- inside
 
     def _use(self, views: dict[K, V], wanted: K, make: Callable[[int], V], fill: Callable[[V, K, int], None]) -> None:
@@ -219,6 +227,7 @@ class NodeTable:
         slot = self.slots.get(name)
         if slot is None:
             return
+        self.mark_moved(name)
         self._count(slot, claim, sign, lasting)
         for resource, count in claim.request.extended:
             view = self.extended.get(resource)
@@ -277,6 +286,7 @@ class NodeTable:
         self._journal.set(self, "_ranks", None)
         self._rename(slot, name)
         self._journal.put(self.slots, name, slot)
+        self.mark_moved(name)
         return slot
 
     def _rename(self, slot: int, name: str) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from stoker.spec.job import Placed
 
+from .ends import Ends
 from .gpu_groups import Claim
 from .nodes import NodeTable
 from .request import GpuFilter, Request
@@ -169,28 +170,54 @@ def capacity(table: NodeTable, request: Request, avoid: Collection[str] = (), ke
     return fitting(table, request, avoid, room)
 
 
-def reserve(table: NodeTable, request: Request, avoid: Collection[str], keep: Keep) -> bool:
-    """Keep free, for a gang that waits, the nodes it is to run on; False if it could not run beside `keep`.
+class Wanted(NamedTuple):
+    """What `reserve` looks for room for."""
 
-    The nodes are those nearest to holding it: most of its workers now, then most free GPUs, then cores. They are
-    chosen anew each time. That is stable enough to end the wait: jobs behind take nothing of the chosen nodes, so what
-    the best set has free never shrinks by them and grows with every job that ends there.
+    request: Request
+    avoid: Collection[str]
+    stay: tuple[str, ...]
+    """The nodes that are kept for it already."""
+
+
+def reserve(
+    table: NodeTable, wanted: Wanted, keep: Keep, ends: Ends, now_s: float
+) -> tuple[Spread, float, float] | None:
+    """The nodes to keep free, beside `keep`, for a gang that waits; None if it could not run there. With them the
+    seconds until it is expected to start, and the GPU-seconds that are expected to be idle until then.
+
+    Chosen worker by worker: first where one fits now, then where nodes are kept for the gang already, then where room
+    gets free soonest; among equals with most GPUs free. Chosen anew each time. That is stable enough to end the wait:
+    jobs behind take nothing of the chosen nodes, and what the best set has free never shrinks by the first two rules.
     """
-    could = capacity(table, request, avoid, keep)
+    request = wanted.request
+    could = capacity(table, request, wanted.avoid, keep)
     slots = np.flatnonzero(could)
-    if int(could[slots].sum()) < request.workers:
-        return False
+    counts = could[slots]
+    if int(counts.sum()) < request.workers:
+        return None
     free = free_room(table, request, keep)
-    now = np.minimum(fitting(table, request, avoid, free), could)
-    order = slots[np.lexsort((table.ranks[slots], -free.cpu[slots], -free.gpu[slots], -now[slots]))]
-    rest = request.workers
-    for slot in order.tolist():
-        workers = min(rest, int(could[slot]))
-        keep.add(slot, Claim(workers, request))
-        rest -= workers
-        if not rest:
-            break
-    return True
+    now = np.minimum(fitting(table, request, wanted.avoid, free), could)
+    at = np.repeat(slots, counts)  # one entry per worker that a slot could take
+    nth = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+    kept = np.zeros_like(table.ready)
+    kept[[table.slots[name] for name in wanted.stay if name in table.slots]] = True
+    waits = ends.waits(at, (nth + 1) * request.gpus - free.gpu[at], now_s)
+    there = np.clip(free.gpu if request.gpus else free.cpu // 1000, 0, 255)[at]
+    # Layout: 2 bits of rule, 28 of seconds, 8 of what is free, 18 of rank, 7 of worker: the smallest are the best.
+    rule = np.where(nth < now[at], 0, np.where(kept[at], 1, 2))
+    seconds = np.where(rule == 2, np.minimum(waits, 2**28 - 1), 0).astype(np.int64)
+    worth = (rule << 61) | (seconds << 33) | ((255 - there) << 25) | (table.ranks[at] << 7) | np.minimum(nth, 127)
+    best = np.argpartition(worth, request.workers - 1)[: request.workers]
+    found, workers = np.unique(at[best], return_counts=True)
+    spread = tuple(zip(found.tolist(), workers.tolist(), strict=True))
+    at, nth = at[best], nth[best]
+    start_s = float(np.where(nth < now[at], 0.0, waits[best]).max())
+    idle_s = 0.0
+    for nth_gpu in range(request.gpus):
+        short = nth * request.gpus + nth_gpu + 1 - free.gpu[at]
+        ready = np.where(short > 0, ends.waits(at, short, now_s), 0.0)
+        idle_s += float(np.maximum(start_s - ready, 0.0).sum())
+    return spread, start_s, idle_s
 
 
 def without(table: NodeTable, mask: Mask, avoid: Collection[str]) -> Mask:

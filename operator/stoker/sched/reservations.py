@@ -4,95 +4,161 @@ Owns who reserves, and how much of the nodes and of a queue's limit is spoken fo
 
 A lane's head that has waited `reserve_after_s` since it was queued (or its back-off ended) and can't start reserves
 its share of its queue's limit against later jobs of the queue and, unless it is the limit that blocks it, the nodes
-that it is to run on against every later job. Who could never get it reserves nothing.
+that it is to run on against every later job; as long as its budget lasts (`budget`). Who could never get it reserves
+nothing.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from heapq import heapify, heappop, heappush
 
-from .entries import Entry, Lane, Order
-from .place import Keep, Spread, place, reserve
+from stoker.spec.meta import Key
+
+from .budget import cost_of, in_budget, may_cost_s
+from .entries import Entry, Lane, Order, QueueState, Reservation
+from .gpu_groups import Claim
+from .place import Keep, Spread, Wanted, place, reserve
 from .request import NOTHING, Totals
 from .state import SchedulerState
 
 RESERVE_AFTER_S = 300.0
 
 MAX_RESERVATIONS = 16
-"""Gangs that nodes are kept for at a time, the first in order. Bounds the work per decision."""
+"""Gangs that nodes are kept for at a time, the first in order, and gangs per queue that wait for its limit only.
+Bounds the work per decision."""
+
+
+_MARGIN = 1.5
+"""How much more than expected a reservation may come to cost, for it to be begun: given back, all of it was for
+nothing."""
 
 
 class Kept:
-    """What is spoken for by the jobs ahead."""
+    """What is spoken for by some reservations."""
 
-    def __init__(self, state: SchedulerState) -> None:
+    def __init__(self, state: SchedulerState, reservations: Iterable[Reservation] = ()) -> None:
         self._table = state.nodes
-        self._nodes: Keep | None = None
-        self._gangs = 0
+        self.nodes: Keep | None = None
         self._queues: dict[str, Totals] = {}
+        for one in reservations:
+            self.add(one)
 
-    def add(self, lane: Lane) -> None:
-        queue, wanted = lane.queue, lane.request.totals
-        if not queue.could_hold(wanted):
-            return
-        if queue.has_room(wanted):
-            nodes = self._nodes or Keep(self._table)
-            if self._gangs == MAX_RESERVATIONS or not reserve(self._table, lane.request, lane.avoid, nodes):
-                return
-            self._nodes = nodes
-            self._gangs += 1
-        have = self._queues.get(queue.name, NOTHING)
-        self._queues[queue.name] = Totals(*(a + b for a, b in zip(have, wanted, strict=True)))
+    def add(self, one: Reservation) -> None:
+        if one.spread:
+            self.nodes = self.nodes or Keep(self._table)
+            for slot, workers in one.spread:
+                self.nodes.add(slot, Claim(workers, one.lane.request))
+        have, name = self._queues.get(one.lane.queue.name, NOTHING), one.lane.queue.name
+        self._queues[name] = Totals(*(a + b for a, b in zip(have, one.lane.request.totals, strict=True)))
 
     def leave_room(self, lane: Lane, spread: Spread) -> Spread | None:
         """Where the lane's job may go though `spread` is where it would go without reservations; None: nowhere."""
         kept = self._queues.get(lane.queue.name)
         if kept is not None and not lane.queue.has_room(lane.request.totals, kept):
             return None
-        if self._nodes is None:
+        if self.nodes is None:
             return spread
-        return place(self._table, lane.request, lane.avoid, self._nodes)
+        return place(self._table, lane.request, lane.avoid, self.nodes)
 
 
 class Reservations:
-    """The reservations in force, handed out in order: a job is held back only by those ahead of it."""
+    """The reservations of one pass, made as the turns of those that need one come."""
 
-    def __init__(self, state: SchedulerState, holders: list[tuple[Order, Lane]]) -> None:
-        self._waiting = list(holders)
-        heapify(self._waiting)
+    def __init__(self, state: SchedulerState, now: datetime) -> None:
+        self._state, self._now = state, now
         self._kept = Kept(state)
+        self._gangs = 0
+        self._limited: Counter[str] = Counter()
+        self._latest: tuple[datetime, Key] | None = None
+        self.plan: list[Reservation] = []
 
     def add(self, order: Order, lane: Lane) -> None:
-        heappush(self._waiting, (order, lane))
+        queue, wanted = lane.queue, lane.request.totals
+        if not queue.could_hold(wanted):
+            return
+        spread: Spread = ()
+        if queue.has_room(wanted):
+            found = self._choose(order, lane) if self._gangs < MAX_RESERVATIONS else None
+            if found is None:
+                return
+            spread = found
+            self._gangs += 1
+        elif self._limited[queue.name] == MAX_RESERVATIONS:
+            return
+        else:
+            self._limited[queue.name] += 1
+        one = Reservation(order, lane, spread)
+        self._kept.add(one)
+        self._latest = max(self._latest or order[1:], order[1:])
+        self.plan.append(one)
 
-    def ahead_of(self, order: Order) -> Kept:
-        """Orders must be asked for from small to large. The answer grows with the next question."""
-        while self._waiting and self._waiting[0][0] < order:
-            self._kept.add(heappop(self._waiting)[1])
-        return self._kept
+    def ahead_of(self, order: Order, queue: QueueState) -> Kept:
+        """Of those made so far, the ones that bind the job. They all do unless priorities put younger jobs first."""
+        if self._latest is None or self._latest < order[1:]:
+            return self._kept
+        return Kept(self._state, (one for one in self.plan if one.binds(order, queue)))
+
+    def _choose(self, order: Order, lane: Lane) -> Spread | None:
+        state = self._state
+        entry = state.entries[order[2]]
+        cost = cost_of(state, entry, self._now)
+        keep = self._kept.nodes or Keep(state.nodes)
+        wanted = Wanted(lane.request, lane.avoid, cost.nodes)
+        found = reserve(state.nodes, wanted, keep, state.ends, self._now.timestamp())
+        if found is None:
+            return None
+        spread, start_s, idle_s = found
+        then_s = may_cost_s(entry, self._now + timedelta(seconds=start_s))
+        if not cost.nodes and cost.idle_s + _MARGIN * idle_s > then_s:
+            return None  # it would probably be given back before the gang could start
+        return spread
 
 
-def waits_long(entry: Entry, now: datetime, reserve_after_s: float) -> bool:
-    return now - entry.since >= timedelta(seconds=reserve_after_s)
+def reserves(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> bool:
+    """It has waited long, and keeping nodes for it is still worth it."""
+    return now - entry.since >= timedelta(seconds=reserve_after_s) and in_budget(state, entry, now)
 
 
-def reserving_lanes(
-    state: SchedulerState, now: datetime, reserve_after_s: float
-) -> tuple[list[tuple[Order, Lane]], datetime | None]:
-    """The lanes whose blocked heads have waited long, in order, and when the next one will have."""
-    holders: list[tuple[Order, Lane]] = []
+def reserving_lanes(state: SchedulerState, now: datetime, reserve_after_s: float) -> tuple[list[Lane], datetime | None]:
+    """The lanes whose blocked heads reserve, and when the next one will have waited long enough."""
+    found: list[Lane] = []
     next_at: datetime | None = None
     age = timedelta(seconds=reserve_after_s)
     for queue in state.queues.values():
         for lane in queue.lanes.values():
             if lane.verdict is None:
                 continue
-            order = lane.jobs.first()
-            since = state.entries[order[2]].since
+            entry = state.entries[lane.jobs.first()[2]]
+            since = entry.since
             if now - since >= age:
-                holders.append((order, lane))
+                if in_budget(state, entry, now):
+                    found.append(lane)
             elif since <= now and (next_at is None or since + age < next_at):
                 next_at = since + age
-    holders.sort(key=lambda item: item[0])
-    return holders, next_at
+    return found, next_at
+
+
+def idle_for(
+    state: SchedulerState, plan: Iterable[Reservation], held_back: int
+) -> dict[Key, tuple[float, tuple[str, ...]]]:
+    """Holder -> GPUs that are idle for its sake while jobs that want `held_back` GPUs are held back, and its nodes.
+
+    A GPU is counted once, for the first in order that keeps it; what those held back could not fill is not counted.
+    """
+    found: dict[Key, tuple[float, tuple[str, ...]]] = {}
+    free = state.nodes.free_gpu.clip(min=0)
+    for one in plan:
+        slots = [slot for slot, _ in one.spread]
+        idle = int(free[slots].sum()) if slots else 0
+        free[slots] = 0
+        queue, gpus = one.lane.queue, one.lane.request.totals.gpus
+        if queue.limit[0] is not None:
+            idle = max(idle, min(gpus, queue.limit[0] - queue.used.gpus))
+        elif not slots:
+            idle = gpus  # what is short of the queue's limit is cores or memory
+        idle = min(idle, held_back)
+        held_back -= idle
+        found[one.order[2]] = (float(idle), tuple(state.nodes.names[slot] for slot in slots))
+    return found

@@ -170,11 +170,17 @@ def _scattered(request: Request) -> Blocker:
 def _missing(workers: int, need: int, could: Column, fits: Column, free: Column) -> int:
     """The least that must get free, in the best places, for all workers to fit."""
     slots = np.flatnonzero(could > fits)
-    first = (fits[slots] + 1) * need - free[slots]  # one worker more on this node
-    further = int((could[slots] - fits[slots] - 1).sum())
+    more = could[slots] - fits[slots]
+    first = (fits[slots] + 1) * need - free[slots]  # one worker more on this node; each further one costs `need`
     missing = workers - int(fits.sum())
-    costs = np.sort(np.concatenate([first, np.full(min(further, missing), need)]))
-    return int(costs[:missing].sum())
+    cheap = first <= need
+    costs = np.sort(first[cheap])[:missing]
+    rest = max(missing - int(more[cheap].sum()), 0)
+    # Where more is held than there is, that comes first: the least of it for nodes that take the rest together.
+    debt = np.concatenate([[0], np.full(rest, np.iinfo(np.int64).max // 2)])  # workers -> debts
+    for extra, room in zip((first - need)[~cheap].tolist(), more[~cheap].tolist(), strict=True):
+        debt = np.minimum(debt, debt[np.maximum(np.arange(rest + 1) - room, 0)] + extra)
+    return int(costs.sum()) + (missing - len(costs)) * need + int(debt[rest])
 
 
 def _free_text(there: dict[str, int], total: int) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
-from stoker.spec.job import Placed, TrainingJob
+from stoker.spec.job import Placed, ReservationCost, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
 from stoker.spec.others import OtherPod
@@ -21,11 +22,14 @@ from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
 from stoker.spec.runtime import TrainingRuntime
 
+from .budget import Cost
+from .ends import Ends
 from .entries import (
     EARLIEST,
     Entry,
     Lane,
     QueueState,
+    Reservation,
     Verdict,
     is_pending,
     new_entry,
@@ -77,6 +81,7 @@ class SchedulerState:
             freed=lambda name: self.journal.add(self.freed_nodes, name),
             filled=lambda: self.journal.set(self, "shifted", True),  # reservations may move to other nodes
         )
+        self.ends = Ends(self.nodes, self._job)
         self.queues: dict[str, QueueState] = {}
         self.runtimes = RuntimeTable(self.journal)
         self.entries: dict[Key, Entry] = {}
@@ -90,6 +95,12 @@ class SchedulerState:
         # Of the last decide, so that the next knows whether reservations are the same:
         self.reserving: tuple[Key, ...] = ()
         self.next_reserving_at: datetime | None = None
+        self.plan: tuple[Reservation, ...] = ()
+        """The reservations that it left in force, in order."""
+        self.costs: dict[Key, Cost] = {}
+        self.counted_at: datetime | None = None
+        self.spent_at: datetime | None = None
+        """When the next budget is spent."""
 
     # -- nodes and queues
 
@@ -150,6 +161,8 @@ class SchedulerState:
             # The usual answer to an assumed start, and every progress report: nothing moves.
             self.journal.set(entry, "held", held)
             self.journal.put(self.entries, job.key, entry)
+            for name in held:
+                self.nodes.mark_moved(name)
             self._recount(job.key)
             return
         self.nodes.acquire(entry.request)
@@ -195,6 +208,12 @@ class SchedulerState:
             self.journal.set(entry, "pending", True)
             self._file(entry)
             self._recount(key)
+
+    def wrote(self, key: Key, record: ReservationCost) -> None:
+        """The job's status says so now."""
+        cost = self.costs.get(key)
+        if cost is not None:
+            self.journal.put(self.costs, key, replace(cost, written=record))
 
     # -- what-if
 
@@ -254,6 +273,10 @@ class SchedulerState:
 
     # -- inside
 
+    def _job(self, key: Key) -> TrainingJob | None:
+        entry = self.entries.get(key)
+        return None if entry is None else entry.job
+
     def _queue(self, name: str) -> QueueState:
         queue = self.queues.get(name)
         if queue is None:
@@ -268,6 +291,10 @@ class SchedulerState:
         if queue_limit(queue) != known.limit:
             self.journal.set(known, "limit", queue_limit(queue))
             self.journal.add(self.freed_queues, name)
+        budget = 0.0 if queue is None else queue.spec.reservation_budget
+        if budget != known.budget:
+            self.journal.set(known, "budget", budget)
+            self.journal.set(self, "shifted", True)
         if _access(old) != _access(queue):
             for entry in list(known.pending.values()):
                 self._unfile(entry)

@@ -142,6 +142,19 @@ class Blame(StatusModel):
     """When the blame expires."""
 
 
+class ReservationCost(StatusModel):
+    """What keeping nodes for the job while it waits has cost; now and then written anew."""
+
+    at: datetime
+    """As of when."""
+    nodes: tuple[str, ...] = ()
+    """The nodes that are kept."""
+    idle_gpu_s: float = 0.0
+    """GPU-seconds that stood idle for its sake."""
+    given_back: bool = False
+    """The queue's reservationBudget is spent: nothing is kept until it has grown to twice the cost."""
+
+
 class WorkerEnd(StatusModel):
     """How one worker of an attempt ended."""
 
@@ -204,6 +217,8 @@ class TrainingJobStatus(StatusModel):
     """No new attempt before this, after a failure."""
     blamed: tuple[Blame, ...] = ()
     """Nodes the job avoids for a while."""
+    reservation: ReservationCost | None = None
+    """Absent: no GPU was kept idle for this wait."""
     placed_at: datetime | None = None
     """When the current attempt was given its nodes."""
     started_at: datetime | None = None

@@ -21,6 +21,7 @@ class Code(StrEnum):
     NO_CAPACITY = "NoCapacity"
     NODES_BLAMED = "NodesBlamed"
     BEHIND_RESERVATION = "BehindReservation"
+    RESERVATION_SPENT = "ReservationSpent"
     BACKING_OFF = "BackingOff"
     SUSPENDED = "Suspended"
     # on the way

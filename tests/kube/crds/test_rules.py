@@ -105,6 +105,7 @@ CASES = [
         RECIPE,
     ),
     queue({"limit": {"gpus": -1}}, {"limit": {"gpus": 0}}, "greater than or equal to 0"),
+    queue({"reservationBudget": -0.5}, {"reservationBudget": 0.5}, "greater than or equal to 0"),
     queue({"highestPriority": 2_000_000}, {"highestPriority": 2}, "less than or equal to 1000000"),
     runtime(
         {"extendedResources": {"rdma/hca": 0}}, {"extendedResources": {"rdma/hca": 1}}, "greater than or equal to 1"

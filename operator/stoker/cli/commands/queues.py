@@ -37,6 +37,12 @@ def ls(client: Client, form: str) -> None:
 @click.option("--memory", metavar="QUANTITY", help="Most memory, for example 512Gi.")
 @click.option("--project", "allowed", multiple=True, help="A project that may submit here. Repeatable. [default: all]")
 @click.option("--highest-priority", type=int, help="The highest priority a job may ask for here.")
+@click.option(
+    "--reservation-budget",
+    type=click.FloatRange(0, 100),
+    help="How much idling it is worth to keep nodes for a job that waits long: GPU-hours per own GPU-hour of waiting. "
+    "0: none are kept. [default: 0.25]",
+)
 @output_option("table", "json", "yaml")
 @connected_cluster_wide
 def set_(
@@ -47,6 +53,7 @@ def set_(
     memory: str | None,
     allowed: tuple[str, ...],
     highest_priority: int | None,
+    reservation_budget: float | None,
     form: str,
 ) -> None:
     """Create the queue NAME, or replace its limits: what is not given is not limited."""
@@ -58,6 +65,8 @@ def set_(
         spec["projects"] = list(allowed)
     if highest_priority is not None:
         spec["highestPriority"] = highest_priority
+    if reservation_budget is not None:
+        spec["reservationBudget"] = reservation_budget
     made = client.put_queue(name, spec)
     if form == "table":
         echo_table(*queue_table([made]))

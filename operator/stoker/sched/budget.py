@@ -1,0 +1,135 @@
+"""What a reservation may cost and has cost, in GPU-seconds that it kept idle.
+
+Owns the count. A job's reservation may cost its queue's `reservationBudget` x its GPUs x how long it has waited. What
+it costs is counted while the nodes are kept: the GPUs that are free there, as far as jobs held back ask for as many.
+Once the budget is spent, the nodes are given back; they are kept again when the budget has grown to twice the cost, so
+that the next try is worth as much as all before it. None is begun that is expected to cost more than it may. Changes
+the state's costs only. Called by `reservations`, `decide` and `blockers`.
+
+The count is an integral: it grows with the time between two decides at the rate found at the end of the first. It
+survives a restart as `status.reservation`, which is at most a tenth of the budget (or a minute) old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from stoker.spec.job import ReservationCost
+from stoker.spec.meta import Key
+
+from .entries import Entry
+
+if TYPE_CHECKING:
+    from .state import SchedulerState
+
+_WRITE_AFTER_S = 60.0
+_WRITE_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one waiting job's reservation."""
+
+    uid: str
+    idle_s: float = 0.0
+    """Units: GPU-seconds."""
+    given_back: bool = False
+    nodes: tuple[str, ...] = ()
+    """Those kept last; it stays with them."""
+    rate: float = 0.0
+    """GPUs idle for its sake since the state's costs were counted."""
+    written: ReservationCost | None = None
+    """What its status was last seen or made to say."""
+
+
+def may_cost_s(entry: Entry, now: datetime) -> float:
+    """Units: GPU-seconds. Zero for a job without GPUs: it may keep none idle."""
+    return _growth(entry) * max((now - entry.waiting_from).total_seconds(), 0.0)
+
+
+def cost_of(state: SchedulerState, entry: Entry, now: datetime) -> Cost:
+    """What its reservation has cost as of the last count, and whether it is given back at `now`."""
+    known, said = state.costs.get(entry.key), entry.job.status.reservation
+    if known is None or known.uid != entry.job.uid:
+        known = Cost(entry.job.uid)
+    if said is not None and (known.written is None or said.at > known.written.at):
+        known = replace(known, idle_s=said.idle_gpu_s, given_back=said.given_back, nodes=said.nodes, written=said)
+    may = may_cost_s(entry, now)
+    spent = 2 * known.idle_s > may if known.given_back else known.idle_s > 0 and known.idle_s >= may
+    return known if spent == known.given_back else replace(known, given_back=spent)
+
+
+def in_budget(state: SchedulerState, entry: Entry, now: datetime) -> bool:
+    """Nodes may be kept for it now."""
+    if not entry.queue.budget:
+        return False
+    if entry.key not in state.costs and entry.job.status.reservation is None:
+        return True
+    return not cost_of(state, entry, now).given_back
+
+
+def count(state: SchedulerState, now: datetime) -> None:
+    """Add what was idle since the last count. Should the clock step back, nothing is added for that step."""
+    passed_s = max((now - state.counted_at).total_seconds(), 0.0) if state.counted_at is not None else 0.0
+    state.journal.set(state, "counted_at", now)
+    for key, cost in list(state.costs.items()):
+        entry = state.entries.get(key)
+        if entry is None or entry.job.uid != cost.uid or not (entry.pending or entry.assumed):
+            state.journal.drop(state.costs, key)
+            continue
+        if cost.rate and entry.pending:
+            state.journal.put(state.costs, key, replace(cost, idle_s=cost.idle_s + cost.rate * passed_s))
+        new = cost_of(state, entry, now)
+        if new != cost:
+            state.journal.put(state.costs, key, replace(new, nodes=()) if new.given_back else new)
+
+
+def charge(state: SchedulerState, now: datetime, found: dict[Key, tuple[float, tuple[str, ...]]]) -> None:
+    """From now on, so many GPUs are idle for the sake of these jobs, on those nodes; for any other none."""
+    for key in {**state.costs, **found}:
+        rate, nodes = found.get(key, (0.0, None))
+        old = cost_of(state, state.entries[key], now)
+        state.journal.put(state.costs, key, replace(old, rate=rate, nodes=old.nodes if nodes is None else nodes))
+
+
+def changes_at(state: SchedulerState, now: datetime) -> tuple[datetime | None, datetime | None]:
+    """When the next budget is spent, and when the next that is spent has grown enough."""
+    spent, grown = [], []
+    for key, cost in state.costs.items():
+        entry = state.entries[key]
+        growth, may = _growth(entry), may_cost_s(entry, now)
+        if cost.given_back and growth:
+            grown.append((2 * cost.idle_s - may) / growth)
+        elif cost.rate > growth:
+            spent.append((may - cost.idle_s) / (cost.rate - growth))
+    return _first(spent, now), _first(grown, now)
+
+
+def unwritten(state: SchedulerState, now: datetime) -> Iterator[tuple[Key, ReservationCost]]:
+    """What is to be written into these jobs' status, because it says something else by far."""
+    for key, cost in state.costs.items():
+        entry, old = state.entries.get(key), cost.written
+        if entry is None or not entry.pending or not (cost.idle_s or old):
+            continue
+        if old is None or old.given_back != cost.given_back:
+            due = True
+        elif (now - old.at).total_seconds() < _WRITE_AFTER_S:
+            due = False
+        else:
+            grown = cost.idle_s - old.idle_gpu_s
+            due = old.nodes != cost.nodes or grown > _WRITE_SHARE * may_cost_s(entry, now)
+        if due:
+            nodes = () if cost.given_back else cost.nodes
+            yield key, ReservationCost(at=now, idle_gpu_s=cost.idle_s, given_back=cost.given_back, nodes=nodes)
+
+
+def _growth(entry: Entry) -> float:
+    return entry.queue.budget * entry.request.totals.gpus
+
+
+def _first(seconds: list[float], now: datetime) -> datetime | None:
+    # A whole second at least: who wakes for it does not turn on rounding.
+    return now + timedelta(seconds=max(min(seconds), 1.0)) if seconds else None

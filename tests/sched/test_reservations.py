@@ -1,0 +1,166 @@
+"""Keeping nodes for a gang: for whom, which, and what it may cost. Time runs by events, as the operator lives it."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.sched.explain import explain
+from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.job_parts import Stop
+
+
+class Crowd:
+    """Nodes of 4 GPUs, and 8 1-GPU jobs more than they hold, always; `idle_s` is what those could use."""
+
+    def __init__(self, sched: SimpleNamespace, budget: float, nodes: int, lasts: Any) -> None:
+        self.sched, self.world, self.lasts = sched, sched.World(), lasts
+        self.world.feed(*[sched.node(f"n{i}", 4) for i in range(nodes)])
+        self.world.feed(*[sched.queue(name, budget=budget) for name in ("small", "large")])
+        self.jobs: dict[str, TrainingJob] = {}
+        self.ends: list[tuple[float, str]] = []
+        self.started: dict[str, float] = {}
+        self.now, self.idle_s, self.made = 0.0, 0.0, 0
+
+    def submit(self, job: TrainingJob) -> None:
+        self.jobs[job.metadata.name] = job
+        self.world.feed(job)
+
+    def run(self, until: float) -> None:
+        """Decide at each event until then, or until the gang has started."""
+        while self.now < until and "gang" not in self.started:
+            while self.made - len(self.started.keys() - {"gang"}) < 8:
+                self.made += 1
+                self.submit(self.sched.job(f"s{self.made}", 1, queue="small", queued=self.now))
+            decisions = self.world.decide(self.now)
+            for start in decisions.starts:
+                self._start(start.key.name, start.placement)
+            self.record = dict(decisions.reservations)
+            if decisions.starts:
+                continue  # the crowd is to be as large as it was
+            wake = (decisions.wake_at - self.sched.T0).total_seconds() if decisions.wake_at else until
+            then = min(self.ends[0][0], wake, until)
+            self.idle_s += min(int(self.world.state.nodes.free_gpu.sum()), 8) * (then - self.now)
+            self.now = then
+            while self.ends and self.ends[0][0] <= self.now:
+                self.world.state.forget_job(self.sched.key(heapq.heappop(self.ends)[1]))
+
+    def _start(self, name: str, placement: Any) -> None:
+        assert name not in self.started, "started twice"
+        self.started[name] = self.now
+        running = {"phase": Phase.RUNNING, "placement": placement, "started_at": self.sched.at(self.now)}
+        old = self.jobs[name]
+        meta = old.metadata.model_copy(update={"resource_version": "2"})
+        self.world.feed(old.model_copy(update={"metadata": meta, "status": old.status.model_copy(update=running)}))
+        heapq.heappush(self.ends, (self.now + self.lasts(), name))
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 2**32), budget=st.sampled_from([0.0, 0.25, 1.0]), workers=st.sampled_from([1, 2, 3]))
+def test_the_budget_is_never_exceeded_and_a_gang_with_budget_starts(
+    seed: int, budget: float, workers: int, sched: SimpleNamespace
+) -> None:
+    rng = random.Random(seed)
+    crowd = Crowd(sched, budget, 3, lambda: rng.uniform(1, 1000))
+    crowd.run(50)
+    crowd.submit(sched.job("gang", 4, workers=workers, queue="large", queued=50))
+    for now in range(500, 4001 if not budget else 40_001, 500):
+        crowd.run(now)
+        may_s = budget * 4 * workers * (crowd.now - 50)
+        assert crowd.idle_s <= may_s + 12, (now, "a second's worth of every GPU is what rounding may add")
+    assert ("gang" in crowd.started) == (budget > 0)
+
+
+def test_a_spent_budget_gives_the_nodes_back_and_why_has_the_numbers(sched: SimpleNamespace) -> None:
+    rng = random.Random(1)
+    crowd = Crowd(sched, 0.25, 3, lambda: rng.uniform(1, 1000))
+    crowd.submit(sched.job("gang", 4, workers=2, queue="large"))
+    crowd.world.feed(sched.job("forever", 1, queue="small", on=["n0"]))
+    crowd.world.feed(sched.job("longer", 1, queue="small", on=["n1"]))
+    crowd.world.feed(sched.job("evermore", 1, queue="small", on=["n2"]))
+    state, gang = crowd.world.state, sched.key("gang")
+    records = []
+    for now in range(50, 60_000, 50):
+        crowd.run(now)
+        for record in crowd.record.values():
+            state.wrote(gang, record)
+            records.append(record)
+        if records and records[-1].given_back:
+            break
+    assert records[0].nodes and not records[0].given_back and len(records) < 20
+    cost = records[-1]
+    assert cost.idle_gpu_s <= 0.25 * 8 * crowd.now and state.nodes.free_gpu.sum() == 0
+    said = explain(state, gang, sched.at(crowd.now))
+    (spent,) = [blocker for blocker in said.blockers if blocker.code == "ReservationSpent"]
+    hours = f"{cost.idle_gpu_s / 3600:.3g} GPU-hours"
+    assert f"GPUs idle for {hours}" in spent.message and spent.where == "large"
+    assert "reservationBudget 0.25 of queue 'large' x 8 GPUs x " in spent.message
+    # Another process, which has only the job's status to go by, says the same.
+    fresh = sched.World().feed(*[sched.node(f"n{i}", 4) for i in range(3)], sched.queue("large"))
+    job = crowd.jobs["gang"]
+    fresh.feed(job.model_copy(update={"status": job.status.model_copy(update={"reservation": cost})}))
+    fresh.feed(*[sched.job(f"r{i}", 4, queue="large", on=[f"n{i}"]) for i in range(3)])
+    assert spent in explain(fresh.state, gang, sched.at(crowd.now)).blockers
+
+
+@pytest.mark.parametrize(
+    ("ended", "kept"),
+    [
+        ({"a": {"ran": 864_000, "free": 3}, "b": {"ran": 1200, "free": 0}}, "b"),
+        ({"a": {"ran": 7200, "free": 0}, "b": {"ran": 3600, "free": 0}}, "b"),
+        ({"a": {"ran": 7200, "free": 0, "longest": "2h5m"}, "b": {"ran": 3600, "free": 0}}, "a"),
+    ],
+    ids=["not beside a job of ten days", "where jobs are youngest", "before a deadline that is near"],
+)
+def test_nodes_kept_are_those_free_soonest(ended: dict[str, dict[str, Any]], kept: str, sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.queue(budget=100), sched.job("gang", 4), sched.job("small", 1, queued=1))
+    for name, node in ended.items():
+        job = sched.job(f"r-{name}", 4 - node["free"], on=[name])
+        status = job.status.model_copy(update={"started_at": sched.at(1000 - node["ran"])})
+        spec = job.spec.model_copy(update={"stop": Stop(max_duration=node.get("longest"))})
+        world.feed(sched.node(name, 4), job.model_copy(update={"spec": spec, "status": status}))
+    world.decide(1000)
+    assert [world.state.nodes.names[slot] for slot, _ in world.state.plan[0].spread] == [kept]
+
+
+PRIORITIES = [
+    # A job is (name, queue, priority, when queued); there is room for two.
+    ("passes only its own queue's", [("old", "a", 0, 1), ("young", "b", 9, 2), ("mid", "a", 0, 3)], {"old", "young"}),
+    ("two older jobs of another queue", [("x", "a", 0, 1), ("y", "a", 0, 2), ("urgent", "b", 9, 3)], {"x", "y"}),
+    ("its own queue's older", [("x", "a", 0, 1), ("y", "b", 0, 2), ("z", "b", 9, 3)], {"x", "z"}),
+    ("others go before what it passed", [("x", "a", 0, 1), ("z", "a", 9, 3), ("y", "b", 0, 2)], {"y", "z"}),
+]
+
+
+@pytest.mark.parametrize(("jobs", "first"), [case[1:] for case in PRIORITIES], ids=[case[0] for case in PRIORITIES])
+def test_priority_orders_the_jobs_of_one_queue(
+    jobs: list[tuple[str, str, int, int]], first: set[str], sched: SimpleNamespace
+) -> None:
+    world = sched.World().feed(sched.node("n", 2), sched.queue("a"), sched.queue("b"))
+    world.feed(*[sched.job(name, 1, queue=queue, priority=p, queued=at) for name, queue, p, at in jobs])
+    assert world.starts(10).keys() == first
+
+
+def test_a_reservation_binds_the_younger_of_other_queues_whatever_their_priority(sched: SimpleNamespace) -> None:
+    def world(priority: int, queued: float) -> Any:
+        return sched.World().feed(
+            *(sched.node("a", 4), sched.queue("a", budget=1), sched.queue("b")),
+            *(sched.job("r", 2, queue="b", on=["a"]), sched.job("head", 4, queue="a", queued=1)),
+            sched.job("one", 1, queue="b", priority=priority, queued=queued),
+        )
+
+    assert world(9, 2).starts(400) == {} and world(9, 2).codes("one", 400) == ["BehindReservation"]
+    assert world(-9, 0).starts(400) == {"one": ["a"]}
+
+
+def test_a_clock_that_steps_back_leaves_every_job_a_reason(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.node("a", 4), sched.queue(budget=1), sched.job("r", 2, on=["a"]))
+    world.feed(sched.job("head", 4), sched.job("small", 1, queued=1))
+    assert world.codes("small", 400) == ["BehindReservation"]
+    assert explain(world.state, sched.key("small"), sched.at(100)).summary
