@@ -10,9 +10,11 @@ export AT_ONCE := -n 3 --dist loadfile
 # Without cached bytecode every start compiles hundreds of modules: `stoker up` takes twice as long to be ready.
 unexport PYTHONDONTWRITEBYTECODE
 
+GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
+
 TESTBED := PYTHONPATH=tools $(BIN)/python -m testbed
 
-.PHONY: help setup demo test quick newer lint format bench verify clean testbed cluster nodes cluster-down e2e images image-check release chart screenshots
+.PHONY: help setup demo test quick newer lint format bench verify clean testbed cluster nodes cluster-down e2e images image-check release chart screenshots gpu-check gpu-check-wheels
 help: ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
@@ -74,6 +76,12 @@ screenshots: setup ## draw the dashboards with Grafana's own components (node, c
 
 release: setup ## wheel, images, chart, SBOMs, checksums into dist/ (root, buildah; VERSION=, CUDA=1, DIRTY=1)
 	@PYTHONPATH=tools $(BIN)/python -m release $(VERSION:%=--version %) $(CUDA:%=--cuda) $(DIRTY:%=--dirty)
+
+gpu-check: ## what only a real GPU can show, into docs/gpu-check (an NVIDIA GPU, root, torch; no network, no set-up)
+	@PYTHONPATH=tools $(GPU_PYTHON) -m gpu_check $(ARGS)
+
+gpu-check-wheels: ## fetch into .whl/ what such a machine may lack beside torch (5 MB, for Python 3.12 on x86-64)
+	@bash tools/gpu_check/wheels.sh
 
 clean: ## remove environments and run data
 	rm -rf .venv* .stoker .mypy_cache .ruff_cache .pytest_cache

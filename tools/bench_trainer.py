@@ -153,11 +153,12 @@ def machine(device: torch.device) -> str:
     )
 
 
-def make(data: str) -> Training:
+def make(data: str, precision: str = "fp32") -> Training:
+    """A training of one rank on the device that is here."""
     raw: dict[str, Any] = {
         "recipe": "image-classification",
         "config": resolve("image-classification", {"data": data, "epochs": 1000}),
-        "precision": "fp32",
+        "precision": precision,
         "stop": {"maxSteps": None, "target": None},
         "checkpoint": {"everySeconds": 60.0, "keep": 2},
     }

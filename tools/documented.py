@@ -126,7 +126,9 @@ class Sandbox:
         shutil.copytree(ROOT, self.folder / "stoker", ignore=left_out)
         (self.folder / "stoker" / ".venv").symlink_to(PROGRAMS.parent)
         for name, text in TABLE["files"].items():
-            (self.folder / "stoker" / name).write_text(text)
+            path = self.folder / "stoker" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "KUBE"))}
         programs = _built("kubectl", "helm", "prometheus")
         ours = {

@@ -1,0 +1,54 @@
+"""The whole chain on the real GPU: `stoker up`, examples/digits.yaml to its target, and what its usage says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from gpu_check.report import Figure
+from harness import running, until
+from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.usage import JobUsage, UsageState
+
+ROOT = Path(__file__).resolve().parents[2]
+USED = ("gpu_seconds", "busy_seconds", "sm_active_seconds", "unobserved_seconds", "energy_joules", "memory_peak_bytes")
+
+
+def measure() -> dict[str, Figure]:
+    """Raises: AssertionError where the job missed its target, or a real GPU's receipts are empty; TimeoutError."""
+    with tempfile.TemporaryDirectory(prefix="stoker-gpu-check-") as scratch:
+        real = Path("/dev/nvidiactl").exists()
+        with running(Path(scratch) / "data", *([] if real else ["--virtual-gpus", "1"])) as server:
+            began = time.monotonic()
+            _run_digits(server.data)
+            took_s = time.monotonic() - began
+            with server.client() as client:
+                [node] = client.nodes()
+                job = until(lambda: _counted(client.get("digits")), "the job's usage is final", 60)
+    usage, progress = job.status.usage or JobUsage(), job.status.progress
+    assert job.status.phase is Phase.SUCCEEDED and progress and progress.metrics["accuracy"] >= 0.97, job.status
+    assert not real or (usage.gpu_seconds and usage.energy_joules and not usage.simulated), usage
+    return {
+        "GPUs": ", ".join(gpu.model for gpu in node.status.gpus),
+        "`stoker up` ready, s": server.ready_s,
+        "`stoker run -f examples/digits.yaml`, s": took_s,
+        "accuracy": progress.metrics["accuracy"],
+        **{f"usage: {name}": getattr(usage, name) for name in USED},
+    }
+
+
+def _run_digits(data: Path) -> None:
+    command = [sys.executable, "-m", "stoker.cli.main", "run", "-f", str(ROOT / "examples" / "digits.yaml")]
+    done = subprocess.run(
+        [*command, "--name", "digits"], env=os.environ | {"STOKER_HOME": str(data)},
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
+
+
+def _counted(job: TrainingJob) -> TrainingJob | None:
+    return job if job.status.usage and job.status.usage.state is UsageState.FINAL else None
