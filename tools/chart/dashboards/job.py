@@ -12,6 +12,8 @@ from .model import NOT_TOLD, NOTHING, Annotation, Column, Dashboard, Query, Row,
 from .queries import GPU, RANGE, eq, increase, lasting, most_over, of, priced, rate, total
 
 THIS = 'job_uid=~"$run"'
+# Of which job a trainer speaks is its pod's label, of which project is known: another project's pods are left out.
+ITS_TRAINER = THIS + ', project="$project"'
 WORKER = ("cluster", "node", "gpu", "attempt", "worker")
 NAME = "worker {{worker}} on {{node}}/{{gpu}}"
 
@@ -24,10 +26,10 @@ _ALLOCATED = _sum("stoker_job_gpu_allocated_seconds_total")
 _GPU_HOURS_EACH = f"{total(GPU, lasting('stoker_job_gpu_allocated_seconds_total', THIS))} / 3600"
 _JOULES = _sum("stoker_job_gpu_energy_joules_total", "method")
 _ENERGY_W = f"sum({rate('stoker_job_gpu_energy_joules_total', THIS)})"
-_SAMPLES = f"sum({rate('stoker_train_samples_total', THIS)})"
+_SAMPLES = f"sum({rate('stoker_train_samples_total', ITS_TRAINER)})"
 _PHASES = "stoker_train_phase_seconds_total"
-_TRAINING_S = f"sum({rate(_PHASES, THIS, eq('phase', 'train'))})"
-_WAITING_S = f"sum({rate('stoker_train_data_wait_seconds_total', THIS)})"
+_TRAINING_S = f"sum({rate(_PHASES, ITS_TRAINER, eq('phase', 'train'))})"
+_WAITING_S = f"sum({rate('stoker_train_data_wait_seconds_total', ITS_TRAINER)})"
 _OTHER = 'phase!="train"'
 _HELD_S = total(WORKER, increase("stoker_job_gpu_allocated_seconds_total", THIS))
 _USED_J = total(WORKER, increase("stoker_job_gpu_energy_joules_total", THIS))
@@ -55,7 +57,7 @@ _NOW = (
         "Progress",
         "Steps done of all, where the job says how many there are.",
         "percentunit",
-        Query(f"max({of('stoker_train_progress_ratio', THIS)})"),
+        Query(f"max({of('stoker_train_progress_ratio', ITS_TRAINER)})"),
         base="blue",
         none=NOT_TOLD,
     ),
@@ -63,7 +65,7 @@ _NOW = (
         "Time left",
         "At the present speed.",
         "s",
-        Query(f"max({of('stoker_train_eta_seconds', THIS)})"),
+        Query(f"max({of('stoker_train_eta_seconds', ITS_TRAINER)})"),
         base="blue",
         none=NOT_TOLD,
     ),
@@ -182,7 +184,7 @@ _TRAINING = (
         "Loss",
         "Of the newest step that was read, by attempt.",
         "short",
-        Query(f"max by (attempt) ({of('stoker_train_loss', THIS)})", "attempt {{attempt}}"),
+        Query(f"max by (attempt) ({of('stoker_train_loss', ITS_TRAINER)})", "attempt {{attempt}}"),
         low=None,
         none=NOT_TOLD,
     ),
@@ -199,7 +201,7 @@ _TRAINING = (
         "s",
         *(
             Query(
-                f"histogram_quantile({q}, sum by (le) ({rate('stoker_train_step_seconds_bucket', THIS)}))",
+                f"histogram_quantile({q}, sum by (le) ({rate('stoker_train_step_seconds_bucket', ITS_TRAINER)}))",
                 f"p{q * 100:.0f}",
             )
             for q in (0.5, 0.9, 0.99)
@@ -212,7 +214,7 @@ _TRAINING = (
         "percentunit",
         Query(f"{_TRAINING_S} - ({_WAITING_S} or vector(0))", "train"),
         Query(_WAITING_S, "waiting for data"),
-        Query(f"sum by (phase) ({rate(_PHASES, THIS, _OTHER)})", "{{phase}}"),
+        Query(f"sum by (phase) ({rate(_PHASES, ITS_TRAINER, _OTHER)})", "{{phase}}"),
         stack=True,
         none=NOT_TOLD,
     ),
@@ -221,7 +223,7 @@ _TRAINING = (
         "A step that falls back was lost with an attempt.",
         "short",
         Query(f"max({of('stoker_job_step', THIS)})", "step"),
-        Query(f"max({of('stoker_train_checkpoint_last_step', THIS)})", "in the checkpoint"),
+        Query(f"max({of('stoker_train_checkpoint_last_step', ITS_TRAINER)})", "in the checkpoint"),
         none=NOT_TOLD,
     ),
     series(
@@ -236,8 +238,8 @@ _TRAINING = (
         "Trouble",
         "Steps skipped for a gradient that was not finite, halvings of the micro-batch for want of memory; per minute.",
         "short",
-        Query(f"60 * sum by (reason) ({rate('stoker_train_steps_skipped_total', THIS)})", "skipped: {{reason}}"),
-        Query(f"60 * sum({rate('stoker_train_oom_total', THIS)})", "out of memory"),
+        Query(f"60 * sum by (reason) ({rate('stoker_train_steps_skipped_total', ITS_TRAINER)})", "skipped: {{reason}}"),
+        Query(f"60 * sum({rate('stoker_train_oom_total', ITS_TRAINER)})", "out of memory"),
         none=NOT_TOLD,
     ),
     series(
