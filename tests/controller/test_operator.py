@@ -104,13 +104,14 @@ async def test_a_pod_of_another_owner_in_the_way_is_waited_for_not_taken(world: 
     )
     stored = await world.store.create(PODS, stranger)
     await world.submit("a", gpus_per_worker=1)
-    await world.phase("a", Phase.STARTING)
-    await asyncio.sleep(0)
+    await world.until(lambda: world.job("a").status.reason is Code.NAME_TAKEN, "the reason told")
+    assert "there is a Pod a-1-0 already that is not of this job" in world.job("a").status.message
     there = await world.store.get(PODS, stored.key)
     assert there.uid == stored.uid
     world.kubelet.starts = True
     await world.store.delete(PODS, stored.key)
-    await world.phase("a", Phase.SUCCEEDED)
+    job = await world.phase("a", Phase.SUCCEEDED)
+    assert (job.status.attempt, job.status.retries) == (1, {})
 
 
 async def test_a_job_deleted_in_mid_run_leaves_no_pod(world: World) -> None:

@@ -112,6 +112,7 @@ async def test_an_evicted_worker_saves_and_the_gang_comes_back_to_its_place(worl
     await world.evict(world.pods_of("gang")[1])
     job = await world.phase("gang", Phase.SUCCEEDED)
     assert [a.category for a in job.status.attempts] == [Category.INTERRUPTED, None]
+    assert "evicted from" in job.status.attempts[0].message
     assert job.status.queued_at == created.metadata.creation_timestamp
 
 
@@ -229,11 +230,38 @@ async def test_a_service_of_somebody_elses_is_left_alone_and_named(world: World)
     }
     await world.kubectl("apply", "-f", "-", stdin=json.dumps(foreign))
     await world.submit("gang", workers=2)
-    await world.until(lambda: world.job("gang").status.attempts, "withdrawn")
-    assert "there is a Service gang already" in world.job("gang").status.attempts[0].message
+    await world.until(lambda: world.job("gang").status.reason is Code.NAME_TAKEN, "the reason told")
+    assert "there is a Service gang already" in world.job("gang").status.message
     assert not world.pods_of("gang")
     await world.kubectl("delete", "service", "-n", world.project, "gang")
-    await world.phase("gang", Phase.SUCCEEDED)
+    job = await world.phase("gang", Phase.SUCCEEDED)
+    assert (job.status.attempt, job.status.retries) == (1, {})
+    said = await world.kubectl("get", "events", "-n", world.project, "--field-selector=reason=NameTaken", "-o", "name")
+    assert len(said.split()) == 1
+
+
+async def test_a_pod_of_somebody_elses_is_left_alone_and_named(world: World) -> None:
+    await world.node("n")
+    spec = {
+        "schedulerName": "nobodys",
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [
+            {
+                "name": "c",
+                "image": "x",
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            }
+        ],
+    }
+    meta = {"name": "a-1-0", "namespace": world.project}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+    await world.kubectl("create", "-f", "-", stdin=json.dumps(body))
+    await world.submit("a")
+    await world.until(lambda: world.job("a").status.reason is Code.NAME_TAKEN, "the reason told")
+    assert f"kubectl -n {world.project} delete pod a-1-0" in world.job("a").status.message
+    await world.kubectl("delete", "pod", "-n", world.project, "a-1-0", "--force", "--grace-period=0")
+    job = await world.phase("a", Phase.SUCCEEDED)
+    assert (job.status.attempt, job.status.retries) == (1, {})
 
 
 async def test_a_project_gets_its_own_default_runtime_and_waits_where_that_is_closed(world: World) -> None:

@@ -170,6 +170,17 @@ ENDS = [
         "",
     ),
     (
+        "drained, and its supervisor saw SIGTERM and had nothing to save",
+        pod(
+            phase=FAILED,
+            deleted_at=NOW,
+            **container(code=75, message=record(75, stop_requested=True, message="Terminated")),
+            **disrupted("EvictionByEvictionAPI"),
+        ),
+        Category.INTERRUPTED,
+        "stopped from outside: evicted from n0, by a drain or on request (EvictionByEvictionAPI: drained)",
+    ),
+    (
         "preempted by a critical pod of the node's",
         pod(phase=FAILED, reason="Preempting"),
         Category.INTERRUPTED,

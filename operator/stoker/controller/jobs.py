@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
 from stoker.sched import lifecycle
 from stoker.sched.pod_end import EARLIEST
@@ -20,7 +20,7 @@ from stoker.spec.meta import Key, Kind, Resource
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.node import GPUNode
 from stoker.spec.pod import PODS, Pod
-from stoker.spec.worker_pod import concerned_jobs, identity, is_ours
+from stoker.spec.worker_pod import concerned_jobs, identity, is_ours, owning_job
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Store
@@ -31,12 +31,16 @@ from .recorder import Recorder
 from .renderers import CannotRender, LocalRenderer, Renderer
 from .tally import Tally
 
+T = TypeVar("T", bound=Resource)
+
 MANAGER = "operator"
 PODS_BY_JOB = "job"
 # A job moves through at most a few statuses at one moment (Stopping, ended); more would be a loop of our own.
 _MOST_STEPS = 8
 # How long one's own write may take to come back by the watch; then the job is looked at again from the start.
 _SIGHT_S = 60.0
+# How soon a name that another has is tried again.
+_LOOK_S = 2.0
 
 
 def job_of(pod: Pod) -> list[Key]:
@@ -77,7 +81,7 @@ class JobReconciler:
 
         Raises: Conflict when the cache was behind (call again), StoreError.
         """
-        refused = ""
+        refused = in_way = ""
         for _ in range(_MOST_STEPS):
             job = self._jobs.get(key)
             mine, others = self._split(key, job)
@@ -90,19 +94,22 @@ class JobReconciler:
                 self._around(mine),
                 ephemeral=self._renderer.is_ephemeral(job),
                 refused=refused,
+                in_way=in_way,
                 bar=self._judge.bar(job),
             )
             step = lifecycle.step(job, mine, self._clock.now(), self._settings, around)
             if step.status is not None:
                 await self._write(job, step)
                 continue
-            refused = await self._create(job, step)
-            if refused:
+            refused, found = await self._create(job, step)
+            if refused or found != in_way:
+                in_way = found
                 continue
             await self._touch_pods(step)
             if step.expire:
                 await self._expire(job)
-            return min((at for at in (step.wake_at, left.wake_at) if at is not None), default=None)
+            look_at = _look_again_at(job, self._clock.now()) if in_way else None
+            return min((at for at in (step.wake_at, left.wake_at, look_at) if at is not None), default=None)
         raise Conflict(f"{key} did not settle in {_MOST_STEPS} steps")
 
     def _split(self, key: Key, job: TrainingJob | None) -> tuple[list[Pod], list[Pod]]:
@@ -142,41 +149,45 @@ class JobReconciler:
                 self._recorder.record(job, note)
         await self._jobs.at_least(written.metadata.resource_version, timeout_s=_SIGHT_S)
 
-    async def _create(self, job: TrainingJob, step: Step) -> str:
+    async def _create(self, job: TrainingJob, step: Step) -> tuple[str, str]:
         """Create missing pods. One of our own that the cache has not seen yet is as good as created.
 
-        Returns: why one of them was refused for good, in the store's words; '' if none was.
+        Returns: why one of them was refused for good, in the store's words; what of another's is in the way. "": none.
         """
         if not step.create:
-            return ""
+            return "", ""
         try:
             await _all(self._create_beside(kind, obj, job) for kind, obj in self._renderer.beside(job))
             await _all(self._create_pod(job, worker) for worker in step.create)
         except (CannotRender, Invalid, Forbidden) as error:
-            return str(error) or type(error).__name__
-        return ""
+            return str(error) or type(error).__name__, ""
+        except _InTheWay as error:
+            return "", str(error)
+        return "", ""
 
     async def _create_beside(self, kind: Kind[Any], obj: Resource, job: TrainingJob) -> None:
         try:
             await self._store.create(kind, obj)
         except AlreadyExists:
-            there = await self._store.get(kind, obj.key)
-            former = any(owner.kind == JOBS.kind for owner in there.metadata.owner_references)
-            if not former and there.metadata.deletion_timestamp is None:
-                words = f"there is a {kind} {obj.metadata.name} already that is not of this job"
-                raise CannotRender(f"{words}; remove it or give the job another name") from None
-            _owned(there, job)
+            _owned(await self._there(kind, obj.key), job)
 
     async def _create_pod(self, job: TrainingJob, worker: int) -> None:
         pod = self._renderer.pod(job, worker)
         try:
             there = await self._store.create(PODS, pod)
         except AlreadyExists:
-            there = await self._store.get(PODS, pod.key)
+            there = await self._there(PODS, pod.key)
             _owned(there, job)
         # Before this job is looked at again its pods must be in sight: an attempt that seems to have no pods would be
         # taken for ended.
         await self._pods.at_least(there.metadata.resource_version, timeout_s=_SIGHT_S)
+
+    async def _there(self, kind: Kind[T], key: Key) -> T:
+        """What was said to exist. Raises: Conflict: not any more."""
+        try:
+            return await self._store.get(kind, key)
+        except NotFound as error:
+            raise Conflict(f"{kind} {key} was there a moment ago") from error
 
     async def _touch_pods(self, step: Step) -> None:
         await _all(self._delete(pod, pod.spec.termination_grace_period_seconds) for pod in step.stop)
@@ -204,10 +215,26 @@ class JobReconciler:
             pass
 
 
+class _InTheWay(Exception):
+    """A name that the job needs is taken, until its owner frees it."""
+
+
 def _owned(there: Resource, job: TrainingJob) -> None:
-    """Raises: Conflict if the object is not this job's."""
-    if not any(owner.uid == job.uid for owner in there.metadata.owner_references):
+    """Raises: _InTheWay if the object is not of our making; Conflict if it is a former job's, or on its way out."""
+    owner = owning_job(there.metadata)
+    if owner is None and there.metadata.deletion_timestamp is None and not is_ours(there.metadata):
+        what, name = there.kind, there.metadata.name
+        command = f"kubectl -n {there.metadata.namespace} delete {what.lower()} {name}"
+        words = f"there is a {what} {name} already that is not of this job"
+        raise _InTheWay(f"{words}; it starts as soon as that is removed ({command})")
+    if owner is None or owner.uid != job.uid:
         raise Conflict(f"a {there.kind} named {there.key} of another owner is in the way; waiting for it to go")
+
+
+def _look_again_at(job: TrainingJob, now: datetime) -> datetime:
+    """Pods that go wake us, Services and claims don't: they are looked for, the less often the longer it has lasted."""
+    waited_s = (now - (job.status.placed_at or now)).total_seconds()
+    return now + timedelta(seconds=min(max(_LOOK_S, waited_s / 10), 10 * _LOOK_S))
 
 
 async def _all(calls: Iterable[Awaitable[None]]) -> None:

@@ -18,6 +18,7 @@ from stoker.spec.others import OtherPod
 from stoker.spec.pod import Pod
 from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.runtime import TrainingRuntime
+from stoker.spec.worker_pod import concerned_jobs
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.index import Index
@@ -65,6 +66,7 @@ class Operator:
         self._jobs = jobs
         self._nodes = nodes
         self._pods = pods
+        self._others = others
         self._on_node_now: Index[Pod] = Index(lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ())
         self._clock = clock
         self._tally = tally or Tally()
@@ -104,6 +106,7 @@ class Operator:
             self._jobs.subscribe(self._on_job),
             self._pods.subscribe(self._on_pod),
             self._nodes.subscribe(self._on_node),
+            *([self._others.subscribe(self._on_other)] if self._others is not None else []),
             *self._judge.subscribe(self._queue.add),
         ]
         try:
@@ -138,6 +141,12 @@ class Operator:
         pod = change.new or change.old
         if pod is not None:
             for key in job_of(pod):
+                self._queue.add(key)
+
+    def _on_other(self, change: Change[OtherPod]) -> None:
+        """A pod that goes may free the name of a worker's."""
+        if change.new is None and change.old is not None:
+            for key in concerned_jobs(change.old.metadata):
                 self._queue.add(key)
 
     async def _work(self) -> None:

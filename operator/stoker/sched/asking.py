@@ -22,6 +22,9 @@ from .stalling import told_stalled
 from .starting import IMAGE_CONDITION, TOLD, HoldUp
 from .step import Note, Step
 
+# Of a gang that is withdrawn for another reason nodes are blamed.
+_WITHDRAWN_FOR = (Code.IMAGE_UNAVAILABLE, Code.POD_UNSCHEDULABLE, Code.NAME_TAKEN)
+
 
 def asked(job: TrainingJob, held: HoldUp | None, ground: Ground) -> Step | None:
     """What is asked of the attempt now, if that is new: recorded before any pod is stopped."""
@@ -61,7 +64,7 @@ def _intent(job: TrainingJob, held: HoldUp | None, ground: Ground) -> tuple[Inte
     if deadline is None or ground.now < deadline:
         return Intent.NONE, status.reason, status.message
     if held is not None:
-        reason = held.code if held.code in (Code.IMAGE_UNAVAILABLE, Code.POD_UNSCHEDULABLE) else Code.STOPPING
+        reason = held.code if held.code in _WITHDRAWN_FOR else Code.STOPPING
         return Intent.WITHDRAW, reason, f"{held.message[:900]}; the gang is withdrawn"
     return Intent.MAX_DURATION, Code.STOPPING, f"it ran for stop.maxDuration ({job.spec.stop.max_duration})"
 
@@ -84,13 +87,13 @@ def told(job: TrainingJob, held: HoldUp | None, ground: Ground) -> Step | None:
     """
     if held is None:
         return told_held(job) or told_stalled(job)
-    if not _is_news(job, held) or ground.now < _tell_at(job, ground):
+    if not _is_news(job, held) or (held.code is not Code.NAME_TAKEN and ground.now < _tell_at(job, ground)):
         return None
     new = job.status.model_copy(update={"reason": held.code, "message": held.message})
-    if held.code is not Code.IMAGE_UNAVAILABLE:
+    if held.code not in (Code.IMAGE_UNAVAILABLE, Code.NAME_TAKEN):
         return Step(new)
-    generation = job.metadata.generation
-    new = with_condition(new, IMAGE_CONDITION, False, held.code, ground.now, generation)
+    if held.code is Code.IMAGE_UNAVAILABLE:
+        new = with_condition(new, IMAGE_CONDITION, False, held.code, ground.now, job.metadata.generation)
     return Step(new, Note(held.code.value, held.message, warning=True))
 
 

@@ -47,6 +47,7 @@ class _Worker:
     category: Category | None
     message: str
     exit_code: int | None
+    disrupted: bool = False
 
 
 def end_attempt(
@@ -210,21 +211,21 @@ def _read(
         return _Worker(index, node, "", None, Category.INTERRUPTED, "was not started any more", None)
     own_trainer = job.spec.trainer.recipe is not None
     end: WorkerOutcome = read_worker(pod, record, around.lost, own_trainer=own_trainer, gang_stopped=gang_stopped)
-    return _Worker(index, node, pod.uid, end.record, end.category, end.message, end.exit_code)
+    return _Worker(index, node, pod.uid, end.record, end.category, end.message, end.exit_code, end.disrupted)
 
 
 def _cause(workers: list[_Worker]) -> _Worker | None:
     """The worker that explains the end, None if all were done.
 
     A lost or refused worker explains whatever its peers met; else the earliest recorded failure; workers that were
-    only told to stop come last.
+    only told to stop come last, those that the cluster stopped before those that Stoker did.
     """
     failed = [w for w in workers if w.category is not None]
 
-    def rank(worker: _Worker) -> tuple[int, float, int]:
+    def rank(worker: _Worker) -> tuple[int, bool, float, int]:
         order = 0 if worker.category in _NODES_FAULT else 2 if worker.category is Category.INTERRUPTED else 1
         at = worker.record.failed_at if worker.record and worker.record.failed_at else float("inf")
-        return order, at, worker.index
+        return order, not worker.disrupted, at, worker.index
 
     return min(failed, key=rank, default=None)
 
@@ -237,6 +238,9 @@ def _message(job: TrainingJob, cause: _Worker | None, category: Category | None)
     says = POLICIES[category].says
     if job.status.intent is not Intent.NONE and category is Category.INTERRUPTED:
         says = "stopped on request"
+    progress = cause.record.progress if cause.record else None
+    if category is Category.INTERRUPTED and progress is not None and progress.checkpoint is not None:
+        says += f" (last saved: step {progress.checkpoint.step})"
     who = f"worker {cause.index}: " if job.spec.workers > 1 else ""
     code = ""
     if cause.exit_code is not None and category is not Category.INTERRUPTED:

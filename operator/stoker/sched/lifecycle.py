@@ -128,7 +128,8 @@ def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, ground: Grou
 
     # Once all of them run nothing is held up, however long it took.
     late = not complete or any(pod.status.phase is PodPhase.PENDING for pod in mine.values())
-    held = hold_up(job, mine, now, ground.settings) if late and status.phase is Phase.STARTING else None
+    late = late and status.phase is Phase.STARTING
+    held = hold_up(job, mine, now, ground.settings, ground.around.in_way) if late else None
     stop_first = asked(job, held, ground)
     if stop_first is not None:
         return stop_first
@@ -148,7 +149,8 @@ def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, ground: Grou
 
     if status.phase is Phase.STARTING and not complete:
         missing = tuple(w for w in range(job.spec.workers) if w not in mine)
-        return replace(clearing, create=missing)
+        in_way = told(job, held, ground) if ground.around.in_way else None
+        return in_way or replace(clearing, create=missing)
     started = [_began(p) for p in mine.values() if p.status.phase is not PodPhase.PENDING]
     if status.phase is Phase.STARTING and len(started) == job.spec.workers:
         return _running(job, max((at for at in started if at), default=now), ground)

@@ -24,6 +24,14 @@ EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 # Pod status reasons of workers that the cluster stopped for reasons of its own.
 _DISRUPTED = frozenset({"Evicted", "Preempting", "Shutdown", "Terminated", "NodeLost", "DeletedByPodGC"})
+# Of condition DisruptionTarget: what was done, and to what.
+_DISRUPTIONS = {
+    "EvictionByEvictionAPI": "evicted from {node}, by a drain or on request",
+    "DeletionByTaintManager": "{node} was tainted NoExecute, or is not reachable",
+    "DeletionByPodGC": "{node} was deleted, or never came back",
+    "PreemptionByScheduler": "a pod of higher priority took its place on {node}",
+    "TerminationByKubelet": "stopped by the kubelet of {node}",
+}
 # Container reasons that say it was never run; the container runtime's words follow.
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError"})
 # In those words: what made it fail is the node's driver or runtime, not the user's image.
@@ -39,6 +47,8 @@ class WorkerOutcome:
     """None: done."""
     message: str
     exit_code: int | None = None
+    disrupted: bool = False
+    """The cluster ended it, not its job."""
 
 
 def over_at(pod: Pod, lost: Mapping[str, datetime], margin_s: float) -> datetime | None:
@@ -85,7 +95,10 @@ def read_worker(
     """What became of a worker whose pod is over; `record` is its `exit_record`."""
     if record is not None:
         category = worker_category(record, rejected=False, own_trainer=own_trainer, gang_stopped=gang_stopped)
-        return WorkerOutcome(record, category, record.message or pod.status.message, record.exit_code)
+        words = _disruption(pod) if category is Category.INTERRUPTED else None
+        return WorkerOutcome(
+            record, category, words or record.message or pod.status.message, record.exit_code, words is not None
+        )
     if not pod.ended:
         return _unseen(pod, lost)
     terminated = pod.terminated
@@ -93,7 +106,7 @@ def read_worker(
         return WorkerOutcome(None, None, _last_line(terminated.message), 0)
     disrupted = _disruption(pod)
     if disrupted is not None:
-        return WorkerOutcome(None, Category.INTERRUPTED, disrupted, terminated.exit_code if terminated else None)
+        return WorkerOutcome(None, Category.INTERRUPTED, disrupted, terminated.exit_code if terminated else None, True)
     if terminated is not None:
         return _container(pod, terminated)
     if pod.status.reason == NEVER_STARTED:
@@ -146,7 +159,9 @@ def _disruption(pod: Pod) -> str | None:
         return f"{pod.status.reason}: {pod.status.message}".rstrip(": ")
     for condition in pod.status.conditions:
         if condition.type == "DisruptionTarget" and condition.status == "True":
-            return f"{condition.reason}: {condition.message}".rstrip(": ")
+            words = f"{condition.reason}: {condition.message}".rstrip(": ")
+            why = _DISRUPTIONS.get(condition.reason)
+            return words if why is None else f"{why.format(node=pod.spec.node_name or 'its node')} ({words})"
     return None
 
 

@@ -24,7 +24,7 @@ IMAGE_CONDITION = "ImageAvailable"
 """False in the status of a job since the moment that an image could not be had."""
 
 # From what is most likely to pass by itself to what is least: a status only ever moves on along this line.
-TOLD = (Code.PLACED, Code.IMAGE_PULLING, Code.IMAGE_UNAVAILABLE, Code.POD_UNSCHEDULABLE)
+TOLD = (Code.PLACED, Code.NAME_TAKEN, Code.IMAGE_PULLING, Code.IMAGE_UNAVAILABLE, Code.POD_UNSCHEDULABLE)
 
 _IMAGE_TROUBLE = frozenset(
     {
@@ -56,8 +56,10 @@ class HoldUp:
     """Nodes to avoid if the gang is withdrawn for it."""
 
 
-def hold_up(job: TrainingJob, pods: Mapping[int, Pod], now: datetime, settings: Settings) -> HoldUp:
+def hold_up(job: TrainingJob, pods: Mapping[int, Pod], now: datetime, settings: Settings, in_way: str = "") -> HoldUp:
     """What holds up the gang most. Without anything special: Code.PLACED and the start time-out."""
+    if in_way:
+        return HoldUp(Code.NAME_TAKEN, in_way[:1024], _after(job, settings.start_timeout_s))
     late = {worker: pod for worker, pod in sorted(pods.items()) if pod.status.phase is PodPhase.PENDING}
     return (
         _unschedulable(job, late, settings)

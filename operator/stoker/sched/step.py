@@ -43,6 +43,8 @@ class Surroundings:
     """Its checkpoints die with its pods: nobody has given it a volume."""
     refused: str = ""
     """Why the store would not take a pod of the current attempt, in its words."""
+    in_way: str = ""
+    """What has the name of something that the attempt needs and is another's, and what to do about it."""
     bar: Blocker | None = None
     """Why it may not run as it stands: the first of `accepting.bars`."""
 

@@ -83,7 +83,7 @@ POLICIES: dict[Category, Policy] = {
     Category.REJECTED: Policy(0, 1, False, "the node refused the worker"),
     Category.IMAGE: Policy(2, 30, True, "the image can't be pulled"),
     Category.START_TIMEOUT: Policy(0, 1, False, "the gang was not fully running in time and was withdrawn"),
-    Category.INTERRUPTED: Policy(0, 1, False, "stopped from outside after saving"),
+    Category.INTERRUPTED: Policy(0, 1, False, "stopped from outside"),
     Category.MAX_DURATION: Policy(0, 0, False, "it ran as long as stop.maxDuration allows"),
 }
 

@@ -29,6 +29,7 @@ class Code(StrEnum):
     WORKERS_STARTING = "WorkersStarting"
     IMAGE_PULLING = "ImagePulling"
     IMAGE_UNAVAILABLE = "ImageUnavailable"
+    NAME_TAKEN = "NameTaken"
     POD_UNSCHEDULABLE = "PodUnschedulable"
     POD_REJECTED = "PodRejected"
     WORKERS_RUNNING = "WorkersRunning"

@@ -55,7 +55,25 @@ def test_its_node_is_drained(stack: Stack, project: Project, figure: Figure) -> 
         _finish(project, "counting", "drain", figure)
     job = project.job("counting")
     assert job.status.attempts[0].category is Category.INTERRUPTED
+    assert f"evicted from {node}, by a drain" in job.status.attempts[0].message
     assert project.steps_lost("counting") == [0]
+
+
+def test_a_drain_and_a_namespaces_end_wait_for_no_pod_whose_labels_were_taken(stack: Stack, project: Project) -> None:
+    """As an administrator, whom the policy on pods lets pass: a tenant's attempt is refused at once."""
+    project.count("counting", steps=STEPS, save_every=SAVE_EVERY)
+    project.until_step("counting", 10)
+    node, pod = project.node_of("counting"), project.pods("counting")[0]["metadata"]["name"]
+    gone = [f"stoker.dev/{name}-" for name in ("job", "job-uid", "attempt", "worker", "queue")]
+    stack.bed.kubectl("label", "pod", "-n", project.name, pod, *gone)
+    with stack.cordoned(node):
+        stack.bed.kubectl(
+            "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s",
+            "--pod-selector=app.kubernetes.io/name!=stoker", timeout_s=70,
+        )  # fmt: skip
+        project.until_phase("counting", Phase.RUNNING, attempt=2)
+    stack.bed.kubectl("delete", "tj", "counting", "-n", project.name, "--timeout=60s", timeout_s=70)
+    stack.bed.kubectl("wait", f"pod/{pod}", "-n", project.name, "--for=delete", "--timeout=60s", timeout_s=70)
 
 
 def test_its_node_is_lost(stack: Stack, project: Project, figure: Figure) -> None:
