@@ -88,7 +88,8 @@ def test_prometheus_keeps_a_node_the_same_and_shows_the_token_that_is_asked_for(
 
 def test_the_token_that_the_chart_made_stays_and_prometheus_sends_it(server: Cluster, restricted: str) -> None:
     def installed() -> dict[tuple[str, str], dict[str, Any]]:
-        text = rendering.rendered({"monitoring": MONITORING}, namespace=restricted, kubeconfig=server.kubeconfig)
+        values = {"monitoring": MONITORING, "api": {"persistence": {"storageClass": "-"}}}
+        text = rendering.rendered(values, namespace=restricted, kubeconfig=server.kubeconfig)
         return {(one["kind"], one["metadata"]["name"]): one for one in rendering.parsed(text)}
 
     made = installed()

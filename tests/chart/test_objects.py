@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -29,6 +30,24 @@ def test_the_api_server_takes_every_object(server: Cluster, restricted: str, val
     answers = server.kubectl(*APPLY, "--filename=-", stdin=manifest).splitlines()
     assert len(answers) == len(objects(values)) > 10
     assert all("(server dry run)" in answer for answer in answers)
+
+
+def test_without_a_default_storage_class_it_says_what_to_set(server: Cluster, restricted: str) -> None:
+    def render(**persistence: Any) -> str:
+        values = {"api": {"persistence": persistence}}
+        return rendering.rendered(values, namespace=restricted, kubeconfig=server.kubeconfig)
+
+    with pytest.raises(rendering.Refused, match=r"no default StorageClass.*: set api\.persistence\.storageClass"):
+        render()
+    for named in ({"storageClass": "-"}, {"storageClass": "fast"}, {"existingClaim": "mine"}, {"enabled": False}):
+        render(**named)
+    is_default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}, "name": restricted}
+    default = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": is_default, "provisioner": "none"}
+    server.kubectl("create", "--filename=-", stdin=json.dumps(default))
+    try:
+        render()
+    finally:
+        server.kubectl("delete", "storageclass", restricted)
 
 
 @pytest.mark.parametrize(

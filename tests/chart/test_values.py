@@ -139,13 +139,21 @@ def test_the_models_take_what_the_schema_takes(values: dict[str, Any]) -> None:
             "api.tls.secretName: the exporter, in a namespace of its own, has to believe",
         ),
         ({"exporter": {"withoutCollectors": ["GPM"]}}, "at '/exporter/withoutCollectors/0': 'GPM' does not match"),
-        ({"api": {"gpuPrices": {"H100": "2.5"}}}, "at '/api/gpuPrices/H100': got string, want number"),
+        ({"api": {"gpuPrices": {"H100": "free"}}}, "at '/api/gpuPrices/H100': 'free' does not match"),
+        ({"exporter": {"maxUnavailable": 0}}, "at '/exporter/maxUnavailable': minimum"),
     ],
     ids=lambda given: json.dumps(given)[:60] if isinstance(given, dict) else "",
 )
 def test_values_that_are_refused(values: dict[str, Any], says: str) -> None:
     with pytest.raises(rendering.Refused, match=re.escape(says)):
         rendering.rendered(values)
+
+
+def test_quantities_as_people_type_them() -> None:
+    set_on_the_command_line = {"api": {"gpuPrices": {"H100": "2.5", "L4": 1}}, "exporter": {"maxUnavailable": 1}}
+    assert {"--gpu-price=H100=2.5", "--gpu-price=L4=1"} <= set(once.container(set_on_the_command_line, "api")["args"])
+    [exporters] = once.of_kind(set_on_the_command_line, "DaemonSet")
+    assert exporters["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == 1
 
 
 def test_only_maps_are_open() -> None:

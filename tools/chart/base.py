@@ -34,6 +34,8 @@ Duration = Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$")]
 Interval = Annotated[str, Field(pattern=r"^[0-9]+(ms|s|m|h)$")]
 """A duration as Prometheus writes it."""
 Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$")]
+Price = Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?$")]
+"""A string too: `helm --set` makes one of 2.5."""
 Port = Annotated[int, Field(ge=1, le=65535)]
 NodePort = Annotated[int, Field(ge=0, le=32767)]
 """0: the cluster picks one."""

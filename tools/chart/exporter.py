@@ -51,7 +51,7 @@ class Exporter(Pod):
     """Of its metrics, in the pod."""
     interval: Duration = "1s"
     """How often NVML is read."""
-    max_unavailable: Annotated[str, Field(pattern=r"^[1-9][0-9]*%?$")] = "10%"
+    max_unavailable: Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^[1-9][0-9]*%?$")] = "10%"
     """How many nodes may be without it during an upgrade."""
     kubelet_root: Annotated[str, Field(pattern=r"^/\S+$")] = "/var/lib/kubelet"
     """The kubelet's folder on nodes; its `pod-resources` is mounted, for reading."""

@@ -15,6 +15,7 @@ from .base import (
     Object,
     Pod,
     Port,
+    Price,
     Quantity,
     Resources,
     Strings,
@@ -32,7 +33,7 @@ class DisruptionBudget(Values):
 class Operator(Pod):
     replicas: Annotated[int, Field(ge=1, le=9)] = 2
     """One leads, the others take over within 15 s if it dies."""
-    resources: Resources = Resources(requests={"cpu": "100m", "memory": "256Mi"})
+    resources: Resources = Resources(requests={"cpu": "100m", "memory": "256Mi"}, limits={"memory": "1Gi"})
     """Of the container. 10,000 jobs on 5,000 nodes take 350 MiB and a core (docs/benchmarks.md)."""
     pod_disruption_budget: DisruptionBudget = DisruptionBudget()
     topology_spread_constraints: list[Object] = []
@@ -57,7 +58,7 @@ class Persistence(Values):
     size: Quantity = "20Gi"
     """Of the claim: logs of jobs and code bundles."""
     storage_class: Annotated[str, Field(pattern=r"^(-|([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?)$")] = ""
-    """Empty: the cluster's default; `-`: none (`storageClassName: ""`)."""
+    """Empty: the cluster's default, without which nothing is installed; `-`: none (`storageClassName: ""`)."""
     access_mode: Literal["ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany"] = "ReadWriteOnce"
     """One pod writes."""
     annotations: Strings = {}
@@ -111,7 +112,7 @@ class Idle(Values):
 
 
 class Api(Pod):
-    resources: Resources = Resources(requests={"cpu": "100m", "memory": "256Mi"})
+    resources: Resources = Resources(requests={"cpu": "100m", "memory": "256Mi"}, limits={"memory": "2Gi"})
     """Of the container."""
     persistence: Persistence = Persistence()
     service: ApiService = ApiService()
@@ -129,7 +130,7 @@ class Api(Pod):
     """The most that all code bundles may hold; logs need room beside them in the claim."""
     usage_keep: Duration = "400d"
     """How long the history of usage stays, longer than the jobs themselves."""
-    gpu_prices: dict[str, Annotated[float, Field(ge=0)]] = {}
+    gpu_prices: dict[str, Price] = {}
     """Part of a GPU model's name → price of an hour; `*`: of any other. Usage is then priced."""
     currency: Annotated[str, Field(pattern=r"^([A-Z]{3})?$")] = ""
     """Of the prices."""

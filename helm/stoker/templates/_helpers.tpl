@@ -207,3 +207,20 @@ subjects:
   kind: Group
   name: system:authenticated
 {{- end -}}
+
+{{/* Fails where the api's claim would wait for ever: no class is named, and the cluster has no default. Only Helm on a
+     cluster can look; a claim of an earlier installation has its class. */}}
+{{- define "stoker.api.requireStorageClass" -}}
+{{- $claim := printf "%s-api-data" (include "stoker.fullname" .) }}
+{{- if and (not .Values.api.persistence.storageClass) (lookup "v1" "Namespace" "" "kube-system") (not (lookup "v1" "PersistentVolumeClaim" .Release.Namespace $claim)) }}
+{{- $found := false }}
+{{- range (lookup "storage.k8s.io/v1" "StorageClass" "" "").items }}
+{{- if eq (toString (index (default (dict) .metadata.annotations) "storageclass.kubernetes.io/is-default-class")) "true" }}
+{{- $found = true }}
+{{- end }}
+{{- end }}
+{{- if not $found }}
+{{- fail "this cluster has no default StorageClass for the api's volume: set api.persistence.storageClass to one of `kubectl get storageclass`, to - for a volume without a class, or set api.persistence.existingClaim; api.persistence.enabled=false keeps nothing" }}
+{{- end }}
+{{- end }}
+{{- end }}
