@@ -42,6 +42,7 @@ def installed() -> Iterator[tuple[ControlPlane, str]]:
         skip_loudly(str(error))
     with plane:
         system = ["--namespace=stoker-system", "--create-namespace", "--set=rbac.openDefaultQueue=false"]
+        system.append("--set=api.persistence.storageClass=-")  # no default class is there
         command = [str(helm), f"--kubeconfig={plane.kubeconfig}", "install", "stoker", "helm/stoker", *system]
         done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=60, check=True)
         yield plane, notes(done.stdout.partition("NOTES:")[2])
