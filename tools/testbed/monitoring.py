@@ -53,6 +53,7 @@ class _Server:
 
     name = ""
     _reload_path = "/-/reload"
+    _host = LOOPBACK
 
     def __init__(self) -> None:
         program = build.program(self.name)  # before anything is made: raises Unavailable
@@ -60,7 +61,7 @@ class _Server:
         make_bed(self.folder)
         self._guard = Guard(self.folder)
         self.port = free_ports(1)[0]
-        self.url = f"http://{LOOPBACK}:{self.port}"
+        self.url = f"http://{self._host}:{self.port}"
         self.config_file = self.folder / "config.json"  # JSON is YAML
         self.part = Part(self.folder, self.name, [str(program), *self._arguments()])
 
@@ -107,7 +108,7 @@ class _Server:
     ) -> str:
         """The answer's text. Raises: BedError where there is none in 20 s, or its status is not 2xx."""
         target = f"{path}?{urllib.parse.urlencode(params, doseq=True)}" if params else path
-        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=ASK_TIMEOUT_S)
+        connection = http.client.HTTPConnection(self._host, self.port, timeout=ASK_TIMEOUT_S)
         try:
             connection.request(method, target, body=body or None, headers={"Content-Type": "application/json"})
             answer = connection.getresponse()
@@ -138,6 +139,7 @@ class Prometheus(_Server):
     interval_s: how often is scraped and rules are evaluated.
     remote_write: whether `/api/v1/write` takes samples. out_of_order: how late they may come, as Prometheus writes it.
     more: further top-level configuration; args: further flags, such as `--query.lookback-delta=15s`.
+    host: an address of this machine to listen on.
     """
 
     name = "prometheus"
@@ -153,8 +155,9 @@ class Prometheus(_Server):
         out_of_order: str = "",
         more: Mapping[str, Any] | None = None,
         args: Sequence[str] = (),
+        host: str = LOOPBACK,
     ) -> None:
-        self._remote_write, self._args = remote_write, tuple(args)
+        self._remote_write, self._args, self._host = remote_write, tuple(args), host
         super().__init__()
         every = f"{int(interval_s * 1000)}ms"
         config: dict[str, Any] = {
@@ -253,7 +256,7 @@ class Prometheus(_Server):
             f"--config.file={self.config_file}",
             f"--storage.tsdb.path={self.folder / 'data'}",
             "--storage.tsdb.retention.time=10y",  # tests write at times of their own
-            f"--web.listen-address={LOOPBACK}:{self.port}",
+            f"--web.listen-address={self._host}:{self.port}",
             "--web.enable-lifecycle",
             "--rules.alert.resend-delay=1s",
             *(["--web.enable-remote-write-receiver"] if self._remote_write else []),
