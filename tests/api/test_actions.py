@@ -141,7 +141,7 @@ async def test_metrics_know_routes_and_queues_not_jobs(world):
     await world.deps.jobs.at_least(job.metadata.resource_version, timeout_s=5)
     await world.call("GET", "/v1/projects/alpha/jobs/secret-name")
     await world.client.get("/nowhere/secret-name")
-    text = (await world.call("GET", "/metrics")).text
+    text = (await world.call("GET", "/metrics", who="admin")).text
     assert 'stoker_queue_jobs{phase="Queued",queue="default"} 1.0' in text
     route = 'code="200",method="GET",route="/v1/projects/{project}/jobs/{name}"'
     assert f"stoker_api_request_seconds_count{{{route}}} 1.0" in text

@@ -106,7 +106,7 @@ async def test_a_worker_fetches_its_jobs_code(served, folder):
     assert answer.status_code == 200 and answer.headers["content-type"] == BUNDLE_TYPE
     assert int(answer.headers["content-length"]) == len(answer.content)
     assert unpack(answer.content) == (folder.digest, dict(folder.files))
-    metrics = (await served.call("GET", "/metrics")).text
+    metrics = (await served.call("GET", "/metrics", who="admin")).text
     held = sum(len(data) for data in {sha(data): data for data in folder.files.values()}.values())
     counted = re.findall(r'^stoker_api_code_bytes_total{direction="(\w+)"} (\S+)$', metrics, re.MULTILINE)
     assert {name: float(value) for name, value in counted} == {"received": held, "sent": len(answer.content)}

@@ -51,6 +51,8 @@ def test_it_serves_and_stops(the_bed, tmp_path):
             assert client.get("/v1/whoami").status_code == 401
             client.headers["Authorization"] = f"Bearer {the_bed.tokens['alice']}"
             assert client.get("/v1/whoami").json()["name"] == "system:serviceaccount:alpha:alice"
+            assert client.get("/metrics").status_code == 403
+            client.headers["Authorization"] = f"Bearer {the_bed.tokens['admin']}"
             assert "stoker_api_request_seconds" in client.get("/metrics").text
         again = [sys.executable, "-m", "stoker_api.main", "--port", "0", "--data", str(tmp_path / "data")]
         done = subprocess.run(again, capture_output=True, text=True, timeout=30)

@@ -86,7 +86,7 @@ async def test_a_receipt_is_kept_shown_and_stored(world):
     async with asyncio.timeout(5):
         while len(world.services.usage_board):
             await asyncio.sleep(0.01)
-    metrics = (await world.call("GET", "/metrics")).text
+    metrics = (await world.call("GET", "/metrics", who="admin")).text
     for line in ('{outcome="taken"} 3.0', '{outcome="stale"} 1.0'):
         assert f"stoker_api_receipts_total{line}" in metrics
 
@@ -115,7 +115,7 @@ async def test_a_node_speaks_of_itself_and_of_jobs_there_are(world, change, why)
     assert answer["taken"] == 1, "a wrong one costs no other"
     assert answer["refused"][0] == {"index": 0, "why": why}
     assert answer["refused"][1]["index"] == 2 and "ledger" in answer["refused"][1]["why"]
-    assert 'stoker_api_receipts_total{outcome="refused"} 2.0' in (await world.call("GET", "/metrics")).text
+    assert 'stoker_api_receipts_total{outcome="refused"} 2.0' in (await world.call("GET", "/metrics", who="admin")).text
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ async def test_the_usage_of_a_job(world):
 
 async def test_prices_are_a_metric_of_the_models_there_are(world):
     await two_jobs(world)
-    metrics = (await world.call("GET", "/metrics")).text
+    metrics = (await world.call("GET", "/metrics", who="admin")).text
     prices = [line for line in metrics.splitlines() if line.startswith("stoker_gpu_hour_price{")]
     assert 'stoker_gpu_hour_price{model="NVIDIA Tiny"} 2.0' in prices
     assert not any("Other" in line for line in prices)

@@ -90,7 +90,7 @@ class Relay:
         await asyncio.to_thread(self._offer, at, found)
 
     def _offer(self, at: float, found: list[tuple[Source, bytes | None]]) -> None:
-        """Off the loop: it takes a while."""
+        """Off the loop. Cost: 23 µs a series (docs/monitoring.md)."""
         read = [(source, _read(source, page)) for source, page in found]
         own = [one for one in read if not one[0].foreign]
         self._own.offer(at, [*self._samples(own), *self._counts(own)])
