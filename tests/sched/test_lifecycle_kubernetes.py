@@ -340,10 +340,10 @@ def test_pulling_is_told_and_does_not_count_into_the_start_timeout() -> None:
 @pytest.mark.parametrize("init", [False, True])
 def test_an_image_that_cannot_be_pulled_is_told_then_withdrawn_and_tried_twice_more(init: bool) -> None:
     starting = job(Phase.STARTING, since_s=100)
-    stuck = pod(**waiting("ErrImagePull", "manifest unknown", init=init))
+    stuck = pod(**waiting("ErrImagePull", "connection reset by peer", init=init))
     status = status_of(go(starting, stuck))
     assert (status.phase, status.reason) == (Phase.STARTING, Code.IMAGE_UNAVAILABLE)
-    assert "ErrImagePull on n0: manifest unknown" in status.message
+    assert "ErrImagePull on n0: connection reset by peer" in status.message
     told = starting.model_copy(update={"status": status})
     later = pod(**waiting("ImagePullBackOff", "Back-off pulling image", init=init))
     assert go(told, later) == Step(wake_at=NOW + timedelta(seconds=120)), "counted from when it was told"
@@ -355,10 +355,29 @@ def test_an_image_that_cannot_be_pulled_is_told_then_withdrawn_and_tried_twice_m
     status = status_of(go(stopping, gone, now=late))
     assert (status.phase, status.attempts[-1].category) == (Phase.QUEUED, Category.IMAGE)
     assert (status.not_before, status.blamed) == (late + timedelta(seconds=30), ())
-    assert not status.conditions, "the next attempt counts anew"
+    assert [c.type for c in status.conditions] == ["Scheduled"], "the next attempt counts anew"
 
     spent = stopping.model_copy(update={"status": stopping.status.model_copy(update={"retries": {Category.IMAGE: 2}})})
     assert status_of(go(spent, gone, now=late)).reason is Code.RETRIES_EXHAUSTED
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        'rpc error: code = NotFound desc = failed to pull and unpack image "r/x:1": r/x:1: not found',
+        "failed to resolve reference: pull access denied, repository does not exist or may require authorization",
+        "unexpected status from HEAD request to https://r/v2/x/manifests/1: 403 Forbidden",
+        "failed to fetch anonymous token: unexpected status: 401 Unauthorized",
+    ],
+)
+def test_a_registrys_no_is_tried_once_more_and_then_frees_the_gpus(words: str) -> None:
+    starting = job(Phase.STARTING, since_s=3)
+    told = status_of(go(starting, pod(**waiting("ErrImagePull", words))))
+    assert (told.phase, told.reason) == (Phase.STARTING, Code.IMAGE_UNAVAILABLE)
+    again = pod(**waiting("ImagePullBackOff", f'Back-off pulling image "r/x:1": ErrImagePull: {words}'))
+    starting = starting.model_copy(update={"status": told})
+    assert go(starting, again) == Step(wake_at=NOW + timedelta(seconds=20))
+    assert status_of(go(starting, again, now=NOW + timedelta(seconds=20))).intent is Intent.WITHDRAW
 
 
 @pytest.mark.parametrize(("reason", "blamed"), [("InvalidImageName", []), ("ErrImageNeverPull", ["n0"])])

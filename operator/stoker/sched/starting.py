@@ -9,6 +9,7 @@ Source: kubelet `pkg/kubelet/images` (reasons of waiting containers), "Pod Lifec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -40,6 +41,12 @@ _IMAGE_TROUBLE = frozenset(
 )
 # Trying again can't help.
 _HOPELESS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+# What registries say, in the kubelet's words, where trying again rarely helps: one more try confirms it.
+_FINAL = re.compile(
+    r"not ?found|manifest unknown|name unknown|unauthorized|authorization failed|authentication required|forbidden"
+    r"|denied|no match for platform|status code 40[134]|: 40[134] ",
+    re.IGNORECASE,
+)
 # The image is there for other nodes, perhaps.
 _THE_NODES = "ErrImageNeverPull"
 _CREATING = frozenset({"ContainerCreating", "PodInitializing"})
@@ -99,10 +106,12 @@ def _image(job: TrainingJob, late: Mapping[int, Pod], now: datetime, settings: S
     waiting = troubled[worker]
     words = waiting.message or "no further word from the kubelet"
     told_at = next((c.last_transition_time for c in job.status.conditions if c.type == IMAGE_CONDITION), now)
+    final = all(_FINAL.search(one.message or "") for one in troubled.values())
+    patience_s = settings.image_final_s if final else settings.image_timeout_s
     return HoldUp(
         Code.IMAGE_UNAVAILABLE,
         f"{_who(job, worker)}{waiting.reason} on {nodes.get(worker)}: {words}"[:1024],
-        now if hopeless else told_at + timedelta(seconds=settings.image_timeout_s),
+        now if hopeless else told_at + timedelta(seconds=patience_s),
         tuple(sorted({nodes[w] for w in troubled if w in nodes and troubled[w].reason == _THE_NODES})),
     )
 

@@ -25,6 +25,9 @@ class Settings:
     """A gang is withdrawn when the cluster's scheduler has refused one of its pods for so long."""
     image_timeout_s: float = 120.0
     """A gang is withdrawn when an image could not be pulled for so long (the kubelet tries again meanwhile)."""
+    image_final_s: float = 20.0
+    """The same when the registry says that the image is not there or not for us: the kubelet's second try, ten
+    seconds after its first, confirms it."""
     pull_timeout_s: float = 1800.0
     """While images are being pulled, this stands for `start_timeout_s`."""
     node_lost_s: float = 60.0
