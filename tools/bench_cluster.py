@@ -3,10 +3,9 @@
     python tools/bench_cluster.py [--nodes 5000] [--jobs 10000]
 
 Owns a control plane without controllers and scheduler: pods are made and pinned, nobody runs them. Prints jobs admitted
-per second (placement in status and pod created), what each cost in API writes (by the API server's own counters), and
-beside it the API server's limit: the same writes, encoded beforehand, sent as fast as it takes them by the same client
-without our logic. Then the operator is killed and started again on the full cluster: seconds until it leads with all
-caches synced, and its memory.
+per second (placement in status and pod created), and what each cost: CPU of API server, etcd and operator (which does
+not depend on who else uses the cores), API writes by the API server's own counters. Then the operator is killed and
+started again on the full cluster: seconds until it leads with all caches synced, and its memory.
 """
 
 from __future__ import annotations
@@ -30,15 +29,13 @@ from typing import Any
 import httpx
 
 from harness import free_port, until
-from stoker.controller.render_kube import ClusterSettings, render_pod
 from stoker.kube.client import MERGE_PATCH, Call, KubeClient
 from stoker.kube.limit import Lane
 from stoker.kube.store import KubeStore
-from stoker.spec.job import JOBS, Phase, Placed, TrainingJob
-from stoker.spec.runtime import TrainingRuntimeSpec
+from stoker.spec.job import JOBS, TrainingJob
 from stoker.store.clock import SystemClock
 from testbed import build
-from testbed.control_plane import ControlPlane
+from testbed.control_plane import API, ETCD, ControlPlane
 
 PROJECT = "bench"
 AT_ONCE = 64
@@ -118,33 +115,21 @@ class Bench:
         """Seconds until all caches of the operator started last were in, by its own log."""
         return float(re.findall(r"in sync after ([0-9.]+) s", (self._folder / "operator.log").read_text())[-1])
 
-    def cpu_s(self) -> float:
+    def cpu_s(self) -> dict[str, float]:
+        """Seconds of CPU so far, by program; the operator's from its start."""
         assert self._operator is not None
-        fields = Path(f"/proc/{self._operator.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        pids = {name: self._plane.parts[name].pid for name in (API, ETCD)} | {"operator": self._operator.pid}
+        found = {}
+        for name, pid in pids.items():
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            found[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return found
 
     def _leads(self) -> bool:
         assert self._operator is not None
         if self._operator.poll() is not None:
             raise RuntimeError((self._folder / "operator.log").read_text()[-3000:])
         return is_leading(self._plane, self._port)
-
-    async def limit(self, count: int) -> float:
-        """Admissions per second the API server takes: their writes alone, encoded beforehand."""
-        store = KubeStore(self._client, SystemClock())
-        await at_once(store.create(JOBS, new_job(f"limit-{number}", suspend=True)) for number in range(count))
-        jobs = [job for job in (await store.snapshot(JOBS)).items if job.metadata.name.startswith("limit-")]
-        bodies = [admission(job) for job in jobs]
-        began = time.monotonic()
-        await at_once(self._admit(job, *body) for job, body in zip(jobs, bodies, strict=True))
-        return len(jobs) / (time.monotonic() - began)
-
-    async def _admit(self, job: TrainingJob, patch: bytes, pod: bytes, event: bytes) -> None:
-        status = f"/apis/stoker.dev/v1alpha1/namespaces/{PROJECT}/trainingjobs/{job.metadata.name}/status"
-        write = Call("limit", "TrainingJob", lane=Lane.WRITE)
-        await self._client.request(write, "PATCH", status, body=patch, content_type=MERGE_PATCH)
-        await self._client.request(write, "POST", f"/api/v1/namespaces/{PROJECT}/pods", body=pod)
-        await self._client.request(write, "POST", f"/api/v1/namespaces/{PROJECT}/events", body=event)
 
     async def _node(self, number: int) -> None:
         name = f"node-{number:05}"
@@ -211,7 +196,7 @@ def _scrapers_token(plane: ControlPlane) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def new_job(name: str, *, suspend: bool = False) -> TrainingJob:
+def new_job(name: str) -> TrainingJob:
     return TrainingJob.model_validate(
         {
             "metadata": {"name": name, "namespace": PROJECT},
@@ -219,53 +204,10 @@ def new_job(name: str, *, suspend: bool = False) -> TrainingJob:
                 "gpusPerWorker": 1,
                 "cpu": "8",
                 "memory": "64Gi",
-                "suspend": suspend,
                 "trainer": {"command": ["python", "train.py"]},
             },
         }
     )
-
-
-def admission(job: TrainingJob) -> tuple[bytes, bytes, bytes]:
-    """The writes that admitting a job is: its placement into status, its pod, one event."""
-    node = "node-00000"
-    placed = job.model_copy(
-        update={"status": job.status.model_copy(update={"attempt": 1, "placement": (Placed(worker=0, node=node),)})}
-    )
-    settings = ClusterSettings("stoker.local/stoker:bench", "stoker.local/trainer:bench", "http://api.example:8470")
-    pod = render_pod(placed, 0, TrainingRuntimeSpec(), settings)
-    now = "2026-01-01T00:00:00Z"
-    status = {
-        "phase": Phase.STARTING.value,
-        "reason": "Placed",
-        "message": f"placed on {node}",
-        "attempt": 1,
-        "placement": [{"worker": 0, "node": node}],
-        "placedAt": now,
-        "queuedAt": now,
-        "observedGeneration": 1,
-    }
-    event = {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{job.metadata.name}.placed", "namespace": PROJECT},
-        "involvedObject": {
-            "apiVersion": job.api_version,
-            "kind": job.kind,
-            "namespace": PROJECT,
-            "name": job.metadata.name,
-            "uid": job.uid,
-        },
-        "type": "Normal",
-        "reason": "Placed",
-        "message": f"attempt 1: placed on {node}",
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-        "source": {"component": "stoker-operator"},
-    }
-    precondition = {"uid": job.uid, "resourceVersion": job.metadata.resource_version}
-    return encoded({"metadata": precondition, "status": status}), encoded(pod.dump()), encoded(event)
 
 
 def encoded(body: Any) -> bytes:
@@ -283,18 +225,18 @@ async def at_once(calls: Iterable[Awaitable[Any]]) -> None:
     await asyncio.gather(*(lane() for _ in range(AT_ONCE)))
 
 
-async def bench(nodes: int, jobs: int, limit_jobs: int, folder: Path, say: Callable[[str], None]) -> None:
+async def bench(nodes: int, jobs: int, folder: Path, say: Callable[[str], None]) -> None:
     with ControlPlane(controllers=False, scheduler=False) as plane:
         prepare(plane)
         async with KubeClient.from_config(kubeconfig=plane.kubeconfig, clock=SystemClock()) as client:
             run = Bench(plane, client, folder)
             try:
-                await measured(run, nodes, jobs, limit_jobs, say)
+                await measured(run, nodes, jobs, say)
             finally:
                 run.kill_operator()
 
 
-async def measured(run: Bench, nodes: int, jobs: int, limit_jobs: int, say: Callable[[str], None]) -> None:
+async def measured(run: Bench, nodes: int, jobs: int, say: Callable[[str], None]) -> None:
     pods = f"/api/v1/namespaces/{PROJECT}/pods"
     took = await run.fill_nodes(nodes)
     say(f"| {nodes} nodes made by the bench | {3 * nodes / took:.0f} writes/s |")
@@ -303,7 +245,7 @@ async def measured(run: Bench, nodes: int, jobs: int, limit_jobs: int, say: Call
 
     before = await run.writes()
     lead_s = run.start_operator()
-    began = time.monotonic()
+    began, cpu_before = time.monotonic(), run.cpu_s()
     while await run.count(pods) < jobs:
         if time.monotonic() - began > 900:
             raise TimeoutError(f"{await run.count(pods)} of {jobs} pods after 900 s")
@@ -315,19 +257,16 @@ async def measured(run: Bench, nodes: int, jobs: int, limit_jobs: int, say: Call
     await asyncio.sleep(5)  # events are written behind the work
     made = await run.writes() - before
     say(f"| API writes per job | {sum(made.values()) / jobs:.2f}: {spelt(made, jobs)} |")
-    say(f"| operator's memory, CPU so far | {run.rss_mib():.0f} MiB, {run.cpu_s():.0f} s |")
+    cpu = {name: 1000 * (used - cpu_before[name]) / jobs for name, used in run.cpu_s().items()}
+    say(f"| CPU per job | {', '.join(f'{name} **{ms:.1f} ms**' for name, ms in cpu.items())} |")
+    say(f"| operator's memory | {run.rss_mib():.0f} MiB |")
 
     run.kill_operator()
     lead_s = run.start_operator()
     say(f"| killed and started again on the full cluster ({jobs} pods): in sync after | **{run.sync_s():.1f} s** |")
     say(f"| and leads, the killed one's lease of 15 s being over, after | {lead_s:.1f} s |")
     await asyncio.sleep(10)
-    say(f"| memory then | **{run.rss_mib():.0f} MiB** (10 s later, CPU {run.cpu_s():.0f} s) |")
-    run.kill_operator()
-
-    limit = await run.limit(limit_jobs)
-    say(f"| the API server's limit: the same three writes, encoded beforehand | **{limit:.0f} jobs/s** |")
-    say(f"| ratio | **{admitted / limit:.2f}** of the limit |")
+    say(f"| memory then | **{run.rss_mib():.0f} MiB** (10 s later, CPU {run.cpu_s()['operator']:.0f} s) |")
 
 
 def spelt(made: Counter[str], jobs: int) -> str:
@@ -338,14 +277,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--limit-jobs", type=int, default=2000)
     asked = parser.parse_args()
     build.build("control-plane")
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, Kubernetes 1.36\n")
     print("| what | figure |\n|---|---|", flush=True)
     with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
         say = lambda line: print(line, flush=True)  # noqa: E731
-        asyncio.run(bench(asked.nodes, asked.jobs, asked.limit_jobs, Path(folder), say))
+        asyncio.run(bench(asked.nodes, asked.jobs, Path(folder), say))
 
 
 if __name__ == "__main__":

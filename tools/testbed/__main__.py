@@ -57,18 +57,26 @@ def _run(asked: argparse.Namespace) -> int:
         tear_down(getattr(asked, "folder", None) or folder)
         return 0
     build.build("control-plane")
+    build.build("helm")
     if asked.command == "nodes":
         build.build("nodes")
         bed = NodeBed(folder, gpus=asked.gpus, archives=asked.image, guarded=False).start()
+        bed.add_storage()
         print(bed.kubectl("get", "nodes"), file=sys.stderr)
-        print(f"export KUBECONFIG={bed.kubeconfig}")
+        _print_exports(bed.kubeconfig)
         return 0
     plane = ControlPlane.attach(folder)
     if plane is None:
         tear_down(folder)  # what a killed run left there
         plane = ControlPlane(folder, guarded=False).start()
-    print(f"export KUBECONFIG={plane.kubeconfig}")
+    _print_exports(plane.kubeconfig)
     return 0
+
+
+def _print_exports(kubeconfig: Path) -> None:
+    """For `eval`: the cluster, and its kubectl and helm before those of the machine."""
+    print(f"export KUBECONFIG={kubeconfig}")
+    print(f"export PATH={build.program('kubectl').parent}:{build.program('helm').parent}:$PATH")
 
 
 def _build(groups: list[str], *, or_skip: bool) -> int:
@@ -94,7 +102,7 @@ def _status(folder: Path) -> int:
         print(f"{part.name:24} pid {part.pid}" if part.pid else f"{part.name:24} stopped")
     ready = plane.get("/readyz") == "ok"
     print(f"{API} answers at {plane.url}" if ready else f"{API} does not answer at {plane.url}")
-    print(f"export KUBECONFIG={plane.kubeconfig}")
+    _print_exports(plane.kubeconfig)
     return 0 if ready else 1
 
 

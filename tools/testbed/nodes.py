@@ -119,6 +119,33 @@ class NodeBed(Cluster):
         for node in self.nodes.values():
             node.import_image(archive)
 
+    def add_storage(self, size: str = "20Gi") -> None:
+        """A default StorageClass with one volume, a folder of this machine's: nothing provisions here."""
+        folder = self.folder / "volume"
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o777)  # a hostPath volume knows no fsGroup
+        is_default = {"storageclass.kubernetes.io/is-default-class": "true"}
+        storage = {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": "local", "annotations": is_default},
+            "provisioner": "kubernetes.io/no-provisioner",
+        }
+        volume = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": "local"},
+            "spec": {
+                "capacity": {"storage": size},
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": "local",
+                "persistentVolumeReclaimPolicy": "Retain",
+                "hostPath": {"path": str(folder), "type": "Directory"},
+            },
+        }
+        both = {"apiVersion": "v1", "kind": "List", "items": [storage, volume]}
+        self.kubectl("apply", "--filename=-", stdin=json.dumps(both))
+
     def token(self, user: str) -> str:
         assert self.plane is not None, "the bed is not started"
         return self.plane.token(user)
