@@ -42,9 +42,13 @@ def labels(job: Any, worker: int = 0) -> dict[str, str]:
     return {f"stoker.dev/{name}": value for name, value in said.items()}
 
 
-async def test_a_pod_with_a_jobs_labels_hides_no_gpu(world: World) -> None:
+@pytest.mark.parametrize("grace_s", [None, 400_000_000_000], ids=["there", "deleted in 12,000 years"])
+async def test_a_pod_with_a_jobs_labels_hides_no_gpu(world: World, grace_s: int | None) -> None:
     node = await world.node("n", gpus=4)
     await forge(world, "hidden", node, gpus=3, labels=labels(await victim(world)))
+    if grace_s is not None:
+        far = ("--wait=false", f"--grace-period={grace_s}")
+        await world.kubectl("delete", "pod", "-n", world.project, "hidden", *far)
     await world.until(lambda: Key(world.project, "hidden") in [pod.key for pod in world.others.values()], "seen")
     await world.submit("next", gpusPerWorker=1)
     await world.until(lambda: world.job("next").status.reason is Code.NO_CAPACITY, lambda: world.job("next").status)

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from stoker.spec.meta import Key, Kind, Resource, StatusModel
+from stoker.spec.meta import Key, Kind, ObjectMeta, Resource, StatusModel
 from stoker.store.port import Unavailable, WatchEvent, WatchType
 
 from .errors import Status
@@ -172,7 +172,12 @@ class Codec(Generic[T]):
 
     def _unreadable(self, change: WatchType, raw: bytes, error: ValidationError) -> WatchEvent[T]:
         """What readers see of it: that it is gone, which to those who never saw it says nothing."""
-        head = _LINE_HEAD.validate_json(raw).object
+        try:
+            head = _LINE_HEAD.validate_json(raw).object
+        except ValidationError:  # not even its metadata: one object must not end the watch of all
+            meta = json.loads(raw)["object"]["metadata"]
+            known = {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta}
+            head = Resource(metadata=ObjectMeta.model_validate(known))
         if change is WatchType.DELETED:
             self._poison.pop(head.key, None)
         else:

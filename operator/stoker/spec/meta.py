@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic.alias_generators import to_camel
 
 from .form import Keyed
@@ -43,6 +43,22 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
+LATEST_SEEN = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+def _seen_time(value: Any, read: ValidatorFunctionWrapHandler) -> datetime:
+    """Who deletes a pod sets its grace in seconds, up to years that a datetime has not: those are as good as never."""
+    try:
+        at: datetime = read(value)
+        return min(at, LATEST_SEEN)
+    except (ValueError, TypeError):
+        return LATEST_SEEN
+
+
+SeenTime = Annotated[datetime, WrapValidator(_seen_time)]
+"""A time that somebody else wrote: any text is one, so that no object is out of sight for it."""
+
+
 class OwnerReference(StatusModel):
     api_version: str
     kind: str
@@ -59,7 +75,7 @@ class ObjectMeta(StatusModel):
     resource_version: str = ""
     generation: int = 0
     creation_timestamp: datetime | None = None
-    deletion_timestamp: datetime | None = None
+    deletion_timestamp: SeenTime | None = None
     deletion_grace_period_seconds: int | None = None
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}

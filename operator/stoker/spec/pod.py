@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from enum import StrEnum
 
 from pydantic import Field
 
-from .meta import Kind, Resource, StatusModel
+from .meta import Kind, Resource, SeenTime, StatusModel
 
 GPU_RESOURCE = "nvidia.com/gpu"
 CONTAINER = "worker"
@@ -61,8 +60,8 @@ class Terminated(StatusModel):
     reason: str = ""
     message: str = ""
     """The worker's exit record as JSON (at most 4,096 bytes there, so without its progress summary if too long)."""
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
+    started_at: SeenTime | None = None
+    finished_at: SeenTime | None = None
 
 
 class Waiting(StatusModel):
@@ -72,7 +71,7 @@ class Waiting(StatusModel):
 
 
 class Running(StatusModel):
-    started_at: datetime | None = None
+    started_at: SeenTime | None = None
 
 
 class ContainerState(StatusModel):
@@ -93,7 +92,7 @@ class PodCondition(StatusModel):
     status: str
     reason: str = ""
     message: str = ""
-    last_transition_time: datetime | None = None
+    last_transition_time: SeenTime | None = None
 
 
 class PodPhase(StrEnum):
@@ -101,6 +100,12 @@ class PodPhase(StrEnum):
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> PodPhase:
+        """A pod that is in no phase we know has not ended, for all we know."""
+        return cls.UNKNOWN
 
 
 class PodStatus(StatusModel):
@@ -108,7 +113,7 @@ class PodStatus(StatusModel):
     reason: str = ""
     """`Rejected` and kubelet's own words (Evicted, UnexpectedAdmissionError, …) when no container was started."""
     message: str = ""
-    start_time: datetime | None = None
+    start_time: SeenTime | None = None
     pod_ip: str | None = Field(default=None, alias="podIP")
     conditions: tuple[PodCondition, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
