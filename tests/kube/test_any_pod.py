@@ -46,8 +46,20 @@ _records = st.one_of(
     _text,
     st.dictionaries(
         st.sampled_from(
-            ["version", "podUid", "startedAt", "finishedAt", "stopRequested", "exitCode", "signal", "failedAt", "heldS"]
-            + ["message", "progress", "ranks", "stalled", "logBytes"]
+            [
+                "version",
+                "podUid",
+                "startedAt",
+                "finishedAt",
+                "stopRequested",
+                "exitCode",
+                "signal",
+                "failedAt",
+                "heldS",
+                "message",
+                "progress",
+                "ranks",
+            ]
         ),
         st.one_of(_numbers, st.booleans(), st.just([]), st.just({})),
     ).map(json.dumps),

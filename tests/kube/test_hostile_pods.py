@@ -42,7 +42,7 @@ def labels(job: Any, worker: int = 0) -> dict[str, str]:
     return {f"stoker.dev/{name}": value for name, value in said.items()}
 
 
-@pytest.mark.parametrize("grace_s", [None, 400_000_000_000], ids=["there", "deleted in 12,000 years"])
+@pytest.mark.parametrize("grace_s", [None, 400_000_000_000], ids=["there", "deleted with an endless grace"])
 async def test_a_pod_with_a_jobs_labels_hides_no_gpu(world: World, grace_s: int | None) -> None:
     node = await world.node("n", gpus=4)
     await forge(world, "hidden", node, gpus=3, labels=labels(await victim(world)))
