@@ -14,7 +14,7 @@ GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 
 TESTBED := PYTHONPATH=tools $(BIN)/python -m testbed
 
-.PHONY: help setup demo test quick newer lint format bench verify clean testbed cluster nodes cluster-down e2e images image-check release chart screenshots gpu-check gpu-check-wheels
+.PHONY: help setup demo test quick newer lint format bench sweep verify clean testbed cluster nodes cluster-down e2e images image-check release chart screenshots gpu-check gpu-check-wheels
 help: ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
@@ -57,6 +57,11 @@ e2e: setup ## the tests on real nodes (root)
 
 bench: setup ## speed and memory, with machine and versions
 	@bash tools/bench.sh
+
+sweep: setup ## faults at every write of operator and api (docs/reliability.md), then `make verify` (an hour)
+	@$(TESTBED) build control-plane
+	@SWEEP_WRITES=1 $(PYTEST) -m sweep
+	@$(MAKE) verify
 
 verify: setup ## the proofs of docs/verify.md, one after the other (about half an hour)
 	@bash tools/verify.sh

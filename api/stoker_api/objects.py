@@ -66,15 +66,17 @@ class Objects(Generic[R]):
             with contextlib.suppress(TimeoutError):
                 await self.cache.at_least(done.metadata.resource_version, timeout_s=READ_OWN_WRITE_S)
             return done, created
-        raise Problem(Code.CONFLICT, f"The {self.word} kept changing; try again.", retry_after_s=1)
+        raise self._kept_changing()
 
     async def delete(self, obj: R, if_match: str | None) -> None:
-        """Raises: Problem (404, 412)."""
+        """Raises: Problem (404, 409, 412)."""
         self.refuse_stale(obj, if_match)
         try:
             await self.store.delete(self.kind, obj.key, uid=obj.uid)
-        except (NotFound, Conflict):
+        except NotFound:
             raise self._missing(obj.metadata.name) from None
+        except Conflict:
+            raise self._kept_changing() from None
         with contextlib.suppress(TimeoutError):
             await self.cache.wait_for(
                 lambda cache: (there := cache.get(obj.key)) is None or there.uid != obj.uid,
@@ -102,6 +104,9 @@ class Objects(Generic[R]):
             return await self.store.create(self.kind, wanted), True
         self.refuse_stale(there, if_match)
         return await self.store.update(self.kind, update(there)), False
+
+    def _kept_changing(self) -> Problem:
+        return Problem(Code.CONFLICT, f"The {self.word} kept changing; try again.", retry_after_s=1)
 
     def _missing(self, name: str) -> Problem:
         return not_found(f"{self.word} {name!r}")

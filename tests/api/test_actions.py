@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from stoker.spec.job import JOBS
+from stoker.store.port import Conflict
 from stoker_api.app import bare_app
 from stoker_api.models import JobList, NodeList, ProblemDocument, QueueList
 
@@ -78,6 +79,21 @@ async def test_an_action_meets_a_writer_in_between(world):
     answer = await act(world, "suspend")
     assert answer.status_code == 202 and answer.json()["spec"]["suspend"] is True
     assert answer.json()["status"]["message"] == "moved on" and len(calls) == 2
+
+
+async def test_a_deletion_meets_a_writer_in_between(world):
+    """What the cluster answers to a write that came between is no word of the job's absence."""
+    await world.job("one")
+    delete, calls = world.deps.store.delete, []
+
+    async def racing(kind, key, **how):
+        calls.append(key)
+        if len(calls) == 1:
+            raise Conflict("it was changed at the same time")
+        await delete(kind, key, **how)
+
+    world.deps.store.delete = racing
+    assert (await world.call("DELETE", ONE)).status_code == 204 and len(calls) == 2
 
 
 async def test_explain(world):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +16,7 @@ from stoker.spec.outcome import Category
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue, QueueSpec
 from stoker.spec.reasons import Code
+from stoker.store.port import Conflict
 
 if TYPE_CHECKING:
     from .conftest import World
@@ -124,6 +125,21 @@ async def test_a_job_deleted_in_mid_run_leaves_no_pod(world: World) -> None:
     await world.store.delete(JOBS, job.key)
     await world.until(lambda: len(world.pods) == 0, "the pods gone")
     assert world.kubelet.held_gpus == 0
+
+
+async def test_a_deletion_that_meets_a_conflict_is_made_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    delete, refused = world.store.delete, []
+
+    async def refusing(kind: Any, key: Key, **how: Any) -> None:
+        if key not in refused:
+            refused.append(key)
+            raise Conflict(f"{key} was changed at the same time")
+        await delete(kind, key, **how)
+
+    monkeypatch.setattr(world.store, "delete", refusing)
+    await world.node(gpus=1)
+    await world.submit("a", ttl_after_finished="100ms")
+    await world.until(lambda: refused and not len(world.jobs) and not len(world.pods), "the job gone")
 
 
 async def test_an_ended_job_is_deleted_with_its_pods_when_its_time_is_over(world: World) -> None:

@@ -89,16 +89,17 @@ def monitoring() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks what uses the test bed's programs (`-m "not cluster"`).
 
-    Leaves out what needs root and real nodes, unless the run asks for it by name (`-m e2e`).
+    Leaves out what needs root and real nodes, or very long, unless the run asks for it by name (`-m e2e`, `-m sweep`).
     """
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
         in_mode = any(isinstance(value, str) and value == "kubernetes" for value in params.values())
         if in_mode or not _OF_THE_BED.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("cluster")
-    if "e2e" not in config.option.markexpr:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("e2e")])
-        items[:] = [item for item in items if not item.get_closest_marker("e2e")]
+    for mark in ("e2e", "sweep"):
+        if mark not in config.option.markexpr:
+            config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(mark)])
+            items[:] = [item for item in items if not item.get_closest_marker(mark)]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

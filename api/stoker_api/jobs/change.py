@@ -82,16 +82,14 @@ class Changer:
             with contextlib.suppress(TimeoutError):
                 await self._jobs.at_least(job.metadata.resource_version, timeout_s=READ_OWN_WRITE_S)
             return job
-        raise Problem(Code.CONFLICT, "The job kept changing; try again.", retry_after_s=1)
+        raise _kept_changing()
 
     async def delete(self, key: Key, if_match: str | None) -> None:
-        """Delete the job as it is now; returns once it is gone from what this api shows. Raises: Problem (404, 412)."""
-        try:
-            job = await self._store.get(JOBS, key)
-            _refuse_stale(job, if_match)
-            await self._store.delete(JOBS, key, uid=job.uid)
-        except (NotFound, Conflict):  # gone, or another of the name: what the caller saw is there no more
-            raise not_found(f"job {key.name!r} in project {key.namespace!r}") from None
+        """Delete the job as it is now; returns once it is gone from what this api shows.
+
+        Raises: Problem (404, 409, 412).
+        """
+        job = await self._delete(key, if_match)
         with contextlib.suppress(TimeoutError):
             await self._jobs.wait_for(
                 lambda jobs: (
@@ -101,6 +99,29 @@ class Changer:
                 ),
                 timeout_s=READ_OWN_WRITE_S,
             )
+
+    async def _delete(self, key: Key, if_match: str | None) -> TrainingJob:
+        """The job that was deleted."""
+        gone = not_found(f"job {key.name!r} in project {key.namespace!r}")
+        uid = None
+        for _ in range(_TRIES):
+            try:
+                job = await self._store.get(JOBS, key)
+                if uid not in (None, job.uid):  # another of the name: what the caller saw is there no more
+                    raise gone
+                uid = job.uid
+                _refuse_stale(job, if_match)
+                await self._store.delete(JOBS, key, uid=uid)
+            except NotFound:
+                raise gone from None
+            except Conflict:
+                continue
+            return job
+        raise _kept_changing()
+
+
+def _kept_changing() -> Problem:
+    return Problem(Code.CONFLICT, "The job kept changing; try again.", retry_after_s=1)
 
 
 def _refuse_stale(job: TrainingJob, if_match: str | None) -> None:

@@ -197,8 +197,8 @@ class JobReconciler:
     async def _delete(self, pod: Pod, grace: int) -> None:
         try:
             await self._store.delete(PODS, pod.key, uid=pod.uid, grace_s=grace)
-        except (NotFound, Conflict):
-            pass  # gone, or another pod under its name: what we meant to delete is not there
+        except NotFound:
+            pass  # gone; a conflict (another pod under its name, or a change that came between) is looked at anew
 
     async def _release(self, pod: Pod) -> None:
         kept = tuple(name for name in pod.metadata.finalizers if name != FINALIZER_OUTCOME)
@@ -211,7 +211,7 @@ class JobReconciler:
     async def _expire(self, job: TrainingJob) -> None:
         try:
             await self._store.delete(JOBS, job.key, uid=job.uid)
-        except (NotFound, Conflict):
+        except NotFound:
             pass
 
 
