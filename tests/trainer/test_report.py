@@ -6,8 +6,11 @@ import http.client
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
+import threading
+import time
 from contextlib import closing
 
 import pytest
@@ -173,6 +176,17 @@ def served_on_loopback():
         port = free.getsockname()[1]
     Metrics({}, "image-classification").serve(port)
     return port
+
+
+def test_a_scraper_that_breaks_off_leaves_no_traceback_in_the_jobs_log(served_on_loopback, capfd):
+    with socket.create_connection(("127.0.0.1", served_on_loopback)) as scraper:
+        scraper.sendall(b"GET /met")
+        while not (serving := [one for one in threading.enumerate() if "process_request_thread" in one.name]):
+            time.sleep(0.01)
+        scraper.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets
+    for one in serving:
+        one.join(20)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ only where a port was given.
 from __future__ import annotations
 
 import ipaddress
+import sys
+import traceback
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -99,6 +101,7 @@ class Metrics:
     def serve(self, port: int, host: str = "127.0.0.1") -> None:
         """Raises: OSError where the port is taken."""
         server, _ = start_http_server(port, addr=host, registry=self.registry)
+        server.handle_error = _handle_error  # type: ignore[method-assign]
         if _is_loopback(host):
             server.set_app(_local_only(server.get_app()))
 
@@ -134,6 +137,12 @@ def _local_only(app: Any) -> Callable[..., Any]:
         return [b"these metrics are served on loopback: ask 127.0.0.1 or localhost\n"]
 
     return answer
+
+
+def _handle_error(request: Any, client_address: Any) -> None:
+    """Into the job's log, unless a scraper has broken off: that is no error of the training's."""
+    if not isinstance(sys.exc_info()[1], ConnectionError):
+        traceback.print_exc()
 
 
 def _is_loopback(host: str) -> bool:
