@@ -6,7 +6,6 @@ field values and samples too.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import subprocess
@@ -103,7 +102,7 @@ def _gpm_as(user: str) -> dict[str, Figure]:
 
 
 def gpm(user: str) -> None:
-    """Prints, as JSON, how many of GPM's values come and how many processes of others are seen, as this user."""
+    """Prints, as JSON, how many values come, GPM's among them, as this user."""
     if user == "nobody":
         os.setgroups([])
         os.setgid(NOT_ROOT)
@@ -112,11 +111,9 @@ def gpm(user: str) -> None:
     session.devices[0].read(time.monotonic())
     time.sleep(0.5)
     values = session.devices[0].read(time.monotonic()).values
-    support = ctypes.c_uint(0)
     try:
-        support = pynvml.nvmlGpmQueryDeviceSupport(session.devices[0].handle).isSupportedDevice
+        support: int | str = pynvml.nvmlGpmQueryDeviceSupport(session.devices[0].handle).isSupportedDevice
     except pynvml.NVMLError as error:
-        print(json.dumps({"GPM": str(error)}))
-        return
+        support = str(error)
     names = [name for name in values if name.endswith("_active_ratio") or name.startswith(("sm_", "pipe_"))]
-    print(json.dumps({"GPM is supported": int(support), "GPM values": len(names), "values": len(values)}))
+    print(json.dumps({"GPM is supported": support, "GPM values": len(names), "values": len(values)}))
