@@ -213,7 +213,7 @@ def reserve(
     at, nth = at[best], nth[best]
     start_s = float(np.where(nth < now[at], 0.0, waits[best]).max())
     idle_s = 0.0
-    for nth_gpu in range(request.gpus):
+    for nth_gpu in range(0 if wanted.stay else request.gpus):  # who has nodes already is not asked again
         short = nth * request.gpus + nth_gpu + 1 - free.gpu[at]
         ready = np.where(short > 0, ends.waits(at, short, now_s), 0.0)
         idle_s += float(np.maximum(start_s - ready, 0.0).sum())
