@@ -1,4 +1,5 @@
-"""If-Match and If-None-Match (RFC 9110 §13.1). ETags here are strong: `"<uid>.<resourceVersion>"`."""
+"""If-Match and If-None-Match (RFC 9110 §13.1). ETags here are strong: `"<uid>.<resourceVersion>"`,
+of a queue `"<uid>.<generation>"`."""
 
 from __future__ import annotations
 

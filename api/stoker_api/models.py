@@ -57,6 +57,12 @@ class QueueList(StatusModel):
     items: tuple[QueueWithUsage, ...]
 
 
+class BeingDeleted(StatusModel):
+    """What keeps a deleted object for the moment."""
+
+    message: str
+
+
 class NodeWithUsage(GPUNode):
     usage: NodeUse = NodeUse()
 

@@ -68,8 +68,8 @@ class Objects(Generic[R]):
             return done, created
         raise self._kept_changing()
 
-    async def delete(self, obj: R, if_match: str | None) -> None:
-        """Raises: Problem (404, 409, 412)."""
+    async def delete(self, obj: R, if_match: str | None, *, waits: bool = False) -> bool:
+        """Whether it is gone. `waits`: a finalizer keeps it for the moment. Raises: Problem (404, 409, 412)."""
         self.refuse_stale(obj, if_match)
         try:
             await self.store.delete(self.kind, obj.key, uid=obj.uid)
@@ -79,9 +79,15 @@ class Objects(Generic[R]):
             raise self._kept_changing() from None
         with contextlib.suppress(TimeoutError):
             await self.cache.wait_for(
-                lambda cache: (there := cache.get(obj.key)) is None or there.uid != obj.uid,
+                lambda cache: (
+                    (there := cache.get(obj.key)) is None
+                    or there.uid != obj.uid
+                    or (waits and there.metadata.deletion_timestamp is not None)
+                ),
                 timeout_s=READ_OWN_WRITE_S,
             )
+        there = self.cache.get(obj.key)
+        return there is None or there.uid != obj.uid
 
     def refuse_stale(self, obj: R, if_match: str | None) -> None:
         """Raises: Problem (412)."""

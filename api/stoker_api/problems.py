@@ -45,7 +45,6 @@ class Code(StrEnum):
     TOO_MANY_WORKER_SESSIONS = "TooManyWorkerSessions"
     LOG_GAP = "LogGap"
     CODE_INCOMPLETE = "CodeIncomplete"
-    QUEUE_IN_USE = "QueueInUse"
     QUEUE_PROTECTED = "QueueProtected"
     RUNTIME_IN_USE = "RuntimeInUse"
     PRECONDITION_FAILED = "PreconditionFailed"
@@ -97,7 +96,6 @@ CATALOGUE: dict[Code, Entry] = {
     Code.TOO_MANY_WORKER_SESSIONS: Entry(409, "Too many open sessions in the worker"),
     Code.LOG_GAP: Entry(409, "The log is held up to an earlier offset", retryable=True),
     Code.CODE_INCOMPLETE: Entry(409, "Files of the bundle are missing here"),
-    Code.QUEUE_IN_USE: Entry(409, "The queue is in use"),
     Code.QUEUE_PROTECTED: Entry(409, "The queue can't be deleted"),
     Code.RUNTIME_IN_USE: Entry(409, "The runtime is in use"),
     Code.PRECONDITION_FAILED: Entry(412, "The object changed since it was read"),

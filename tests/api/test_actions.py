@@ -124,7 +124,7 @@ async def test_queues(world):
     bad = await world.call("PUT", "/v1/queues/gold", who="admin", json={"spec": {"limits": {}}})
     assert bad.status_code == 422 and bad.json()["errors"][0]["pointer"] == "/spec/limits"
     assert (await world.call("PUT", "/v1/queues/No", who="admin", json=put)).status_code == 422
-    job = await world.job("one", queue="gold")
+    await world.job("one", queue="gold")
     listed = await world.call("GET", "/v1/queues")
     assert [queue.metadata.name for queue in QueueList.model_validate(listed.json()).items] == [
         "default",
@@ -133,11 +133,18 @@ async def test_queues(world):
     ]
     assert listed.json()["items"][1]["usage"]["pending"] == 1
     used = await world.call("DELETE", "/v1/queues/gold", who="admin")
-    assert used.status_code == 409 and used.json()["code"] == "QueueInUse" and "1 job" in used.json()["detail"]
-    await world.status(job, phase="Succeeded")
-    assert (await world.call("DELETE", "/v1/queues/gold", who="admin")).status_code == 204
-    assert (await world.call("GET", "/v1/queues/gold")).status_code == 404
-    assert (await world.call("DELETE", "/v1/queues/gold", who="admin")).status_code == 404
+    words = "queue 'gold': 1 job that has not ended uses it: it takes no new jobs, and goes with the last of them"
+    assert (used.status_code, used.json()) == (202, {"message": words})
+    assert (await world.call("GET", "/v1/queues/gold")).json()["metadata"]["deletionTimestamp"]
+    late = await world.submit(metadata={"name": "late"}, spec={"queue": "gold", "trainer": {"command": ["x"]}})
+    assert (late.status_code, late.json()["detail"]) == (
+        403,
+        "Queue 'gold' is being deleted and takes no new jobs; choose another queue.",
+    )
+    await world.call("PUT", "/v1/queues/free", who="admin", json=put)
+    assert (await world.call("DELETE", "/v1/queues/free", who="admin")).status_code == 204
+    assert (await world.call("GET", "/v1/queues/free")).status_code == 404
+    assert (await world.call("DELETE", "/v1/queues/free", who="admin")).status_code == 404
     kept = await world.call("DELETE", "/v1/queues/default", who="admin")
     assert kept.status_code == 409 and kept.json()["code"] == "QueueProtected"
 

@@ -67,6 +67,9 @@ class Checks:
     async def _check_queue(self, principal: Principal, job: TrainingJob) -> None:
         name = job.spec.queue
         queue = await self._queue.open(principal, name, job.metadata.namespace)
+        if queue.metadata.deletion_timestamp is not None:
+            said = f"Queue {name!r} is being deleted and takes no new jobs; choose another queue."
+            raise Problem(Code.QUEUE_FORBIDDEN, said, errors=[Fault("/spec/queue", "is being deleted")])
         highest = queue.spec.highest_priority
         if highest is not None and job.spec.priority > highest:
             raise invalid(

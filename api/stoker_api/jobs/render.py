@@ -10,7 +10,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from stoker.spec.job import TrainingJob
-from stoker.spec.meta import Resource
+from stoker.spec.meta import Resource, StatusModel
+from stoker.spec.queue import Queue
 from stoker.spec.usage import JobUsage
 from stoker.spec.worker import Progress
 from stoker.store.clock import Clock
@@ -21,13 +22,15 @@ from .progress import ProgressBoard
 _KEPT = 4096
 
 
-def dump(obj: Resource) -> bytes:
+def dump(obj: StatusModel) -> bytes:
     """The object as the api shows it (`Resource.dump`), on one line."""
     return obj.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
 def etag(obj: Resource) -> str:
-    return f'"{obj.uid}.{obj.metadata.resource_version}"'
+    # A queue's status changes with its jobs; If-Match is about what administrators write.
+    version = obj.metadata.generation if isinstance(obj, Queue) else obj.metadata.resource_version
+    return f'"{obj.uid}.{version}"'
 
 
 def joined(items: Iterable[bytes], tail: bytes = b"") -> bytes:

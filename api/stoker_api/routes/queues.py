@@ -11,15 +11,15 @@ from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
 from stoker.spec.meta import ObjectMeta
-from stoker.spec.names import DEFAULT_QUEUE
-from stoker.spec.queue import QUEUES, Queue
+from stoker.spec.names import DEFAULT_QUEUE, FINALIZER_IN_USE
+from stoker.spec.queue import QUEUES, Queue, deletion_words, protected
 from stoker_api.access import Caller, access, require
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.identity import CREATE_QUEUE, DELETE_QUEUE, LIST_QUEUES, UPDATE_QUEUE
 from stoker_api.jobs.render import dump, etag, joined
-from stoker_api.models import QueueList, QueuePut, QueueWithUsage
+from stoker_api.models import BeingDeleted, QueueList, QueuePut, QueueWithUsage
 from stoker_api.objects import Objects, parse_put
-from stoker_api.problems import Code, Problem
+from stoker_api.problems import Code, Problem, not_found
 from stoker_api.services import Services, services
 
 from .common import IfMatch, Name
@@ -65,10 +65,15 @@ async def put_queue(request: Request, caller: Caller, name: Name, if_match: IfMa
     return json_response(shown, status=201 if created else 200, headers={"ETag": etag(queue)})
 
 
-@router.delete("/v1/queues/{name}", status_code=204, response_model=None)
+@router.delete(
+    "/v1/queues/{name}",
+    status_code=204,
+    response_model=None,
+    responses={202: {"model": BeingDeleted, "description": "Jobs that have not ended use it: it goes with the last"}},
+)
 @access(DELETE_QUEUE)
 async def delete_queue(request: Request, name: Name, if_match: IfMatch = None) -> Response:
-    """Delete a queue that no job which has not ended names."""
+    """Delete a queue: at once, or with the last job that uses it (202). It takes no new jobs from now on."""
     found = services(request)
     queues = _queues(found)
     queue = await queues.find(name)
@@ -76,13 +81,17 @@ async def delete_queue(request: Request, name: Name, if_match: IfMatch = None) -
     if name == DEFAULT_QUEUE:
         raise Problem(Code.QUEUE_PROTECTED, "Queue 'default' always stays; give it a limit instead.")
     users = found.index.unended(name)
-    if users:
-        raise Problem(
-            Code.QUEUE_IN_USE,
-            f"{users} job(s) that have not ended use queue {name!r}; cancel them or wait for their end.",
-        )
-    await queues.delete(queue, if_match)
-    return Response(status_code=204)
+    meta = queue.metadata
+    if users and meta.deletion_timestamp is None and FINALIZER_IN_USE not in meta.finalizers:
+        # The operator has not seen its first job yet.
+        queue, _ = await queues.put(queue, protected, if_match, lambda: _gone(name))
+    if await queues.delete(queue, if_match, waits=bool(users)):
+        return Response(status_code=204)
+    return json_response(dump(BeingDeleted(message=f"queue {name!r}: {deletion_words(users)}")), status=202)
+
+
+async def _gone(name: str) -> None:
+    raise not_found(f"queue {name!r}")
 
 
 def _queues(found: Services) -> Objects[Queue]:

@@ -275,9 +275,10 @@ class Client(CodeCalls, UsageCalls):
         body = {"spec": _plain(spec) if isinstance(spec, QueueSpec) else dict(spec)}
         return self._parse(QueueView, self._wire.call("PUT", f"/v1/queues/{quote(name, safe='')}", body=body).body)
 
-    def delete_queue(self, name: str) -> None:
-        """Raises: ApiError 409 while jobs that have not ended use it."""
-        self._delete(f"/v1/queues/{quote(name, safe='')}")
+    def delete_queue(self, name: str) -> str:
+        """What keeps it for the moment (jobs that have not ended use it), for people; '' if it is gone."""
+        body = self._delete(f"/v1/queues/{quote(name, safe='')}")
+        return str(body.get("message", "")) if body else ""
 
     def runtimes(self) -> tuple[TrainingRuntime, ...]:
         """How workers may run on this cluster; none on one machine."""
@@ -313,13 +314,14 @@ class Client(CodeCalls, UsageCalls):
     def _job(self, name: str, project: str | None) -> str:
         return f"{self._jobs(project)}/{quote(name, safe='')}"
 
-    def _delete(self, path: str) -> None:
+    def _delete(self, path: str) -> Any:
         try:
-            self._wire.call("DELETE", path)
+            return self._wire.call("DELETE", path).body
         except ApiError as error:
             # As with retry: gone may mean that our own first try was carried out.
             if error.status != 404 or error.tries == 1:
                 raise
+            return None
 
     def _act(self, name: str, verb: str, project: str | None) -> TrainingJob:
         return self._parse(TrainingJob, self._wire.call("POST", f"{self._job(name, project)}/{verb}").body)

@@ -80,7 +80,9 @@ def _under(job: TrainingJob) -> list[tuple[str, str]]:
 
 
 def _rules(queue: Queue | None) -> tuple[object, ...]:
-    return () if queue is None else (queue.spec.projects, queue.spec.highest_priority)
+    if queue is None:
+        return ()
+    return (queue.metadata.deletion_timestamp, queue.spec.projects, queue.spec.highest_priority)
 
 
 def _audience(runtime: TrainingRuntime | None) -> tuple[object, ...]:

@@ -27,6 +27,7 @@ from stoker.store.workqueue import WorkQueue
 
 from .jobs import JobReconciler, job_of
 from .judging import Judge
+from .queues import QueueKeeper
 from .recorder import Recorder
 from .renderers import Renderer
 from .scheduling import Scheduling
@@ -88,6 +89,7 @@ class Operator:
             pods=pods if others is not None else None,
             tally=self._tally,
         )
+        self._queue_keeper = QueueKeeper(store, jobs, queues, clock)
         self.reconcile_errors = 0
 
     @property
@@ -113,6 +115,7 @@ class Operator:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.recorder.run())
                 tasks.create_task(self._default_queue())
+                tasks.create_task(self._queue_keeper.run())
                 tasks.create_task(self._scheduling())
                 for _ in range(self._workers):
                     tasks.create_task(self._work())

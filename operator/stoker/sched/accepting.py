@@ -50,6 +50,9 @@ def _queue_bars(job: TrainingJob, queue: Queue | None) -> Iterator[Blocker]:
     if queue is None:
         yield Blocker(code=Code.QUEUE_MISSING, message=f"there is no queue '{name}'", where=name)
         return
+    if queue.closed_to(job.metadata.creation_timestamp):
+        said = f"queue '{name}' is being deleted and takes no new jobs"
+        yield Blocker(code=Code.QUEUE_MISSING, message=said, where=name)
     highest = queue.spec.highest_priority
     if queue.spec.projects is not None and project not in queue.spec.projects:
         yield Blocker(

@@ -116,7 +116,7 @@ class QueueState:
     lanes: dict[tuple[Request, frozenset[str]], Lane] = field(default_factory=dict)
 
     def allows(self, job: TrainingJob) -> bool:
-        if self.queue is None:
+        if self.queue is None or self.queue.closed_to(job.metadata.creation_timestamp):
             return False
         spec = self.queue.spec
         if spec.projects is not None and job.metadata.namespace not in spec.projects:

@@ -433,9 +433,10 @@ class SchedulerState:
         self.journal.set(queue, "running", queue.running + sign)
 
 
-def _access(queue: Queue | None) -> tuple[bool, tuple[str, ...] | None, int | None]:
+def _access(queue: Queue | None) -> tuple[bool, datetime | None, tuple[str, ...] | None, int | None]:
     return (
         queue is not None,
+        queue.metadata.deletion_timestamp if queue is not None else None,
         queue.spec.projects if queue is not None else None,
         queue.spec.highest_priority if queue is not None else None,
     )

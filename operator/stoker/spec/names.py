@@ -33,6 +33,8 @@ ANNOTATION_IDLE_SUSPENDED = f"{GROUP}/idle-suspended"
 # Held on every worker pod until the operator has taken its exit record into the job's status (as batch/v1 Job
 # does with batch.kubernetes.io/job-tracking), so that a deleted pod can't take its outcome with it.
 FINALIZER_OUTCOME = f"{GROUP}/outcome"
+# Held on a Queue from its first job on, until it is deleted and no job that has not ended uses it (as Kueue does).
+FINALIZER_IN_USE = f"{GROUP}/resource-in-use"
 
 # `<job>-<attempt>-<worker>` must fit a 63-character DNS label.
 JOB_NAME_MAX = 50

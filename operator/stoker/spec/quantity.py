@@ -105,6 +105,18 @@ def format_bytes(count: int) -> str:
     return str(count)
 
 
+def exact_bytes(count: int) -> str:
+    """The shortest quantity that is exactly so many bytes."""
+    fits = (suffix for suffix in ("Ti", "Gi", "Mi", "Ki") if count and not count % int(_SUFFIX[suffix]))
+    suffix = next(fits, "")
+    return f"{count // int(_SUFFIX[suffix]) if suffix else count}{suffix}"
+
+
+def exact_cpu(milli: int) -> str:
+    """Cores: 2, 1500m."""
+    return f"{milli}m" if milli % 1000 else str(milli // 1000)
+
+
 def format_cpu(milli: int) -> str:
     """Cores for people: 2, 0.5, 1.25."""
     return f"{milli / 1000:g}"

@@ -1,14 +1,15 @@
-"""Queue: who may use how much at a time."""
+"""Queue: who may use how much at a time, and what its jobs use."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from pydantic import Field
 
 from .form import DISTINCT
-from .meta import Kind, Resource, SpecModel
-from .names import API_VERSION, DnsLabel
+from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
+from .names import API_VERSION, FINALIZER_IN_USE, DnsLabel
 from .quantity import Quantity
 
 
@@ -36,12 +37,64 @@ class QueueSpec(SpecModel):
     0: never."""
 
 
+class QueueAmount(StatusModel):
+    """How much some of a queue's jobs come to."""
+
+    jobs: int = 0
+    """How many they are."""
+    gpus: int = 0
+    """Whole GPUs."""
+    cpu: str = "0"
+    """Cores."""
+    memory: str = "0"
+    """Bytes, for example 2Ti."""
+
+
+class QueueStatus(StatusModel):
+    """What the queue's jobs use and wait for. The operator's; at most 5 seconds old."""
+
+    used: QueueAmount = QueueAmount()
+    """Held by jobs that have a place: starting, running, stopping. The limit is on this."""
+    running: QueueAmount = QueueAmount()
+    """The part of it whose workers all run."""
+    pending: QueueAmount = QueueAmount()
+    """Asked for by queued jobs."""
+    conditions: Conditions = ()
+    """Active: it takes new jobs. False while it is being deleted and jobs still use it."""
+
+
 class Queue(Resource):
     """A queue of training jobs: what its jobs may hold together, and which projects may submit to it."""
 
     api_version: str = API_VERSION
     kind: str = "Queue"
     spec: QueueSpec = QueueSpec()
+    status: QueueStatus = QueueStatus()
+
+    def closed_to(self, created_at: datetime | None) -> bool:
+        """It is being deleted, and a job made at that time came too late."""
+        deleted_at = self.metadata.deletion_timestamp
+        return deleted_at is not None and (created_at is None or created_at > deleted_at)
+
+
+def protected(queue: Queue) -> Queue:
+    """The queue with the finalizer that keeps it while jobs use it."""
+    return _with_finalizers(queue, (*released(queue).metadata.finalizers, FINALIZER_IN_USE))
+
+
+def released(queue: Queue) -> Queue:
+    """The queue without it."""
+    return _with_finalizers(queue, tuple(name for name in queue.metadata.finalizers if name != FINALIZER_IN_USE))
+
+
+def _with_finalizers(queue: Queue, finalizers: tuple[str, ...]) -> Queue:
+    return queue.model_copy(update={"metadata": queue.metadata.model_copy(update={"finalizers": finalizers})})
+
+
+def deletion_words(users: int) -> str:
+    """Why a deleted queue is still there."""
+    what = "1 job that has not ended uses it" if users == 1 else f"{users} jobs that have not ended use it"
+    return f"{what}: it takes no new jobs, and goes with the last of them"
 
 
 QUEUES = Kind(Queue, API_VERSION, "Queue", "queues", namespaced=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Key
+from stoker.spec.names import API_VERSION, FINALIZER_IN_USE
 from stoker_api.app import create_app
 from stoker_api.deps import running_caches
 from stoker_api.streams.sse import StreamSettings
@@ -66,6 +68,21 @@ def test_kubectl_changes(admitting: Admitting, change: Change) -> None:
         patch = ("patch", "tj", "changing", "-n", "alpha", "--type=merge", "--patch-file=/dev/stdin")
         said = admitting.refusal(change.who, *patch, stdin=change.patch)
         assert change.refused in said if change.refused else not said
+
+
+def test_a_queue_being_deleted_takes_no_new_jobs_until_an_administrator_frees_it(admitting: Admitting) -> None:
+    """No operator is here: what keeps the queue can be taken off by hand, as after an uninstall."""
+    kubectl = admitting.bed.cluster.kubectl
+    metadata = {"name": "leaving", "finalizers": [FINALIZER_IN_USE]}
+    kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": API_VERSION, "kind": "Queue", "metadata": metadata}))
+    kubectl("delete", "queue", "leaving", "--wait=false")
+    body = Case("", "", (0, ""), {"queue": "leaving"}, who="admin").body("late")
+    words = "spec.queue: queue leaving is being deleted and takes no new jobs; choose another queue"
+    admitting.until(
+        lambda: words in admitting.refusal("admin", "create", "-f", "-", "--dry-run=server", stdin=body), words
+    )
+    kubectl("patch", "queue", "leaving", "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+    assert "leaving" not in kubectl("get", "queues", "-o", "name")
 
 
 def test_a_tightened_queue_refuses_the_next_and_lets_the_last_be_changed(admitting: Admitting) -> None:

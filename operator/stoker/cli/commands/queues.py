@@ -74,11 +74,10 @@ def set_(
         echo_data(made, form)
 
 
-@queue.command("rm", short_help="Remove queues that no job needs any more.")
+@queue.command("rm", short_help="Remove queues; one in use goes with its last job.")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @connected_cluster_wide
 def rm(client: Client, names: tuple[str, ...]) -> None:
-    """Remove queues that no job needs any more."""
+    """Remove queues. One that jobs still use takes no new ones, and goes with the last of them."""
     for name in names:
-        client.delete_queue(name)
-        click.echo(f"queue {name} removed")
+        click.echo(client.delete_queue(name) or f"queue {name} removed")

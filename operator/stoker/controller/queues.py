@@ -1,0 +1,173 @@
+"""What queues say of themselves: their status, and the finalizer of those in use.
+
+Owns the sums over each queue's jobs, and two writes: a status that changed, at most once in STATUS_EVERY_S per queue;
+the finalizer, put on with the first job that has not ended, taken off once the queue is deleted and none is left.
+Never decides about a job: those made after their queue was deleted are barred by `sched.accepting` and keep nothing.
+Run by `operator.Operator`. Cost: O(1) per change of a job.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from stoker.spec.job import ENDED, PLACED, Phase, TrainingJob
+from stoker.spec.meta import Condition, Key
+from stoker.spec.names import FINALIZER_IN_USE
+from stoker.spec.quantity import exact_bytes, exact_cpu
+from stoker.spec.queue import QUEUES, Queue, QueueAmount, QueueStatus, deletion_words, protected, released
+from stoker.store.cache import Change, WatchCache
+from stoker.store.clock import Clock
+from stoker.store.port import Conflict, NotFound, NotLeader, Store, StoreError
+from stoker.store.workqueue import WorkQueue
+
+from .jobs import MANAGER
+
+log = logging.getLogger(__name__)
+
+STATUS_EVERY_S = 5.0
+ACTIVE_CONDITION = "Active"
+
+
+@dataclass
+class _Sum:
+    """Units: jobs, GPUs, thousandths of a core, bytes."""
+
+    jobs: int = 0
+    gpus: int = 0
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+    def add(self, job: TrainingJob, sign: int) -> None:
+        spec = job.spec
+        self.jobs += sign
+        self.gpus += sign * spec.total_gpus
+        self.cpu_milli += sign * spec.workers * spec.cpu_milli
+        self.memory_bytes += sign * spec.workers * spec.memory_bytes
+
+    def shown(self) -> QueueAmount:
+        cpu, memory = exact_cpu(self.cpu_milli), exact_bytes(self.memory_bytes)
+        return QueueAmount(jobs=self.jobs, gpus=self.gpus, cpu=cpu, memory=memory)
+
+
+@dataclass
+class _Use:
+    """One queue's jobs."""
+
+    used: _Sum = field(default_factory=_Sum)
+    running: _Sum = field(default_factory=_Sum)
+    pending: _Sum = field(default_factory=_Sum)
+    unended: dict[Key, datetime | None] = field(default_factory=dict)
+    """Job → when it was made."""
+    write_at: float = 0.0
+    """No status before (monotonic)."""
+
+    def count(self, job: TrainingJob, sign: int) -> None:
+        phase = job.status.phase
+        if phase in PLACED:
+            self.used.add(job, sign)
+        if phase is Phase.RUNNING:
+            self.running.add(job, sign)
+        if phase is Phase.QUEUED:
+            self.pending.add(job, sign)
+        if sign < 0:
+            self.unended.pop(job.key, None)
+        elif phase not in ENDED:
+            self.unended[job.key] = job.metadata.creation_timestamp
+
+
+class QueueKeeper:
+    """One per operator; `run` once."""
+
+    def __init__(self, store: Store, jobs: WatchCache[TrainingJob], queues: WatchCache[Queue], clock: Clock) -> None:
+        self._store, self._jobs, self._queues, self._clock = store, jobs, queues, clock
+        self._uses: dict[str, _Use] = {}
+        self._due: WorkQueue[str] = WorkQueue(clock)
+
+    async def run(self) -> None:
+        """Keep the queues until cancelled."""
+        stops = [self._jobs.subscribe(self._on_job), self._queues.subscribe(self._on_queue)]
+        try:
+            while True:
+                await self._next()
+        finally:
+            for stop in stops:
+                stop()
+            self._due.shutdown()
+
+    def _on_job(self, change: Change[TrainingJob]) -> None:
+        for job, sign in ((change.old, -1), (change.new, 1)):
+            if job is not None:
+                name = job.spec.queue
+                self._uses.setdefault(name, _Use()).count(job, sign)
+                self._due.add(name)
+
+    def _on_queue(self, change: Change[Queue]) -> None:
+        self._due.add(change.key.name)
+
+    async def _next(self) -> None:
+        name = await self._due.get()
+        try:
+            again_s = await self._keep(name)
+        except (Conflict, NotFound, NotLeader):  # read again
+            self._due.add_backoff(name)
+        except StoreError as error:
+            log.warning("can't write queue %s, it will be tried again: %s", name, error)
+            self._due.add_backoff(name)
+        else:
+            self._due.forget(name)
+            if again_s:
+                self._due.add_after(name, again_s)
+        finally:
+            self._due.done(name)
+
+    async def _keep(self, name: str) -> float:
+        """Write what is due for one queue. Returns: in how many seconds to come again; 0: with its next change."""
+        queue, use = self._queues.get(Key("", name)), self._uses.get(name) or _Use()
+        if queue is None:
+            if not use.unended and not use.used.jobs:
+                self._uses.pop(name, None)
+            return 0.0
+        users = sum(not queue.closed_to(created_at) for created_at in use.unended.values())
+        deleted, held = queue.metadata.deletion_timestamp is not None, FINALIZER_IN_USE in queue.metadata.finalizers
+        if users and not deleted and not held:
+            await self._store.update(QUEUES, protected(queue))
+            return 0.0
+        if deleted and held and not users:
+            await self._store.update(QUEUES, released(queue))
+            return 0.0
+        status = self._status(queue, use, users)
+        if status == queue.status:
+            return 0.0
+        wait_s = use.write_at - self._clock.monotonic()
+        if wait_s > 0:
+            return wait_s
+        self._uses.setdefault(name, use).write_at = self._clock.monotonic() + STATUS_EVERY_S
+        await self._store.patch_status(
+            QUEUES,
+            queue.key,
+            status.model_dump(mode="json", by_alias=True),
+            manager=MANAGER,
+            uid=queue.uid,
+            resource_version=queue.metadata.resource_version,
+        )
+        return 0.0
+
+    def _status(self, queue: Queue, use: _Use, users: int) -> QueueStatus:
+        value, reason, message = "True", "Open", ""
+        if queue.metadata.deletion_timestamp is not None:
+            value, reason, message = "False", "BeingDeleted", deletion_words(users)
+        former = next((c for c in queue.status.conditions if c.type == ACTIVE_CONDITION), None)
+        now = self._clock.now().astimezone(UTC).replace(microsecond=0)
+        active = Condition(
+            type=ACTIVE_CONDITION,
+            status=value,
+            reason=reason,
+            message=message,
+            last_transition_time=former.last_transition_time if former and former.status == value else now,
+            observed_generation=queue.metadata.generation,
+        )
+        return QueueStatus(
+            used=use.used.shown(), running=use.running.shown(), pending=use.pending.shown(), conditions=(active,)
+        )

@@ -1,0 +1,106 @@
+"""What a queue says of its jobs, and that one in use stays until the last of them has ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.controller import queues
+from stoker.spec.job import Phase
+from stoker.spec.meta import Key
+from stoker.spec.names import FINALIZER_IN_USE
+from stoker.spec.queue import QUEUES, Queue, QueueAmount, QueueStatus
+from stoker.spec.reasons import Code
+
+from .conftest import World
+from .test_accepting import barred, queue
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "STATUS_EVERY_S", 0.05)
+
+
+def there(world: World, name: str) -> Queue | None:
+    return world.queues.get(Key("", name))
+
+
+async def shows(world: World, name: str, **wanted: QueueAmount) -> Queue:
+    def right() -> bool:
+        found = there(world, name)
+        return found is not None and all(getattr(found.status, what) == amount for what, amount in wanted.items())
+
+    await world.until(right, f"{name} to show {wanted}: {there(world, name)}")
+    found = there(world, name)
+    assert found is not None
+    return found
+
+
+async def test_a_queue_shows_what_its_jobs_hold_and_ask_for(often: None, world: World) -> None:
+    nothing = QueueAmount()
+    idle = await shows(world, "default", used=nothing, running=nothing, pending=nothing)
+    await world.until(lambda: there(world, "default").status.conditions, "its first status")  # type: ignore[union-attr]
+    await world.node(gpus=4)
+    world.kubelet.script = lambda pod: None
+    ask = {"gpus_per_worker": 2, "workers": 2, "cpu": "1500m", "memory": "1536Mi"}
+    await world.submit("runs", **ask)
+    await world.submit("waits", **ask)
+    each = QueueAmount(jobs=1, gpus=4, cpu="3", memory="3Gi")
+    busy = await shows(world, "default", used=each, running=each, pending=each)
+    assert [(c.type, c.status, c.reason) for c in busy.status.conditions] == [("Active", "True", "Open")]
+    assert busy.metadata.generation == idle.metadata.generation
+    for name in ("runs", "waits"):
+        await world.change(name, cancel=True)
+    await shows(world, "default", used=nothing, running=nothing, pending=nothing)
+
+
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "STATUS_EVERY_S", 3600.0)
+
+
+async def test_a_status_is_written_at_most_once_in_its_interval(once: None, world: World) -> None:
+    statuses: list[QueueStatus] = []
+    world.queues.subscribe(lambda change: statuses.append(change.new.status) if change.new else None)
+    await world.node(gpus=1)
+    for number in range(10):
+        await world.submit(f"j{number}", gpus_per_worker=1)
+    for number in range(10):
+        await world.phase(f"j{number}", Phase.SUCCEEDED)
+    assert len({repr(status) for status in statuses}) <= 2, "the model's default and the first: 30 changes came after"
+
+
+async def test_a_queue_in_use_goes_with_its_last_job_and_takes_no_new_ones(often: None, world: World) -> None:
+    await world.node(gpus=1)
+    await queue(world, name="idle")
+    await world.store.delete(QUEUES, Key("", "idle"))
+    await world.until(lambda: there(world, "idle") is None, "one that no job used goes at once")
+
+    await queue(world)
+    world.kubelet.script = lambda pod: None
+    await world.submit("runs", queue="q", gpus_per_worker=1)
+    await world.submit("waits", queue="q", gpus_per_worker=1)
+    await world.phase("runs", Phase.RUNNING)
+    await world.until(lambda: FINALIZER_IN_USE in there(world, "q").metadata.finalizers, "the finalizer")  # type: ignore[union-attr]
+    await world.store.delete(QUEUES, Key("", "q"))
+    await world.until(
+        lambda: [c.reason for c in there(world, "q").status.conditions] == ["BeingDeleted"],  # type: ignore[union-attr]
+        "the condition",
+    )
+    says = there(world, "q").status.conditions[0].message  # type: ignore[union-attr]
+    assert says == "2 jobs that have not ended use it: it takes no new jobs, and goes with the last of them"
+
+    # Jobs have whole seconds as their time of creation; one of the second of the deletion may be older than that.
+    deleted_at = there(world, "q").metadata.deletion_timestamp  # type: ignore[union-attr]
+    clock = world.operator.scheduling._clock
+    await world.until(lambda: (clock.now() - deleted_at).total_seconds() > 1, "the next second")  # type: ignore[operator]
+    await world.submit("late", queue="q", gpus_per_worker=1)
+    late = await barred(world, "late", Code.QUEUE_MISSING)
+    assert late.status.message == "queue 'q' is being deleted and takes no new jobs"
+
+    await world.change("runs", cancel=True)
+    await world.phase("waits", Phase.RUNNING)  # it was there before, and has its turn
+    await world.stop()
+    world.start()  # what an operator knows of queues it reads from the store
+    await world.change("waits", cancel=True)
+    await world.until(lambda: there(world, "q") is None, "the queue gone with the last job that it took")
+    await world.until(lambda: world.job("late").status.message == "there is no queue 'q'", "the late one's reason")
