@@ -32,7 +32,8 @@ def new_manifest(wire: Wire[T], obj: T) -> bytes:
         raise Invalid([f"metadata.namespace must be empty: a {kind} belongs to no namespace"])
     if not given.name:
         raise Invalid(["metadata.name must be given"])
-    body = _body(obj, exclude_unset=False)
+    # Queues and runtimes keep what their administrators wrote; a default that is added later is theirs too.
+    body = _body(obj, exclude_unset=wire.ours and kind.kind != JOBS.kind)
     if kind.kind == PODS.kind:
         body["spec"] = _pinned(body["spec"])
     elif isinstance(obj, Event):
