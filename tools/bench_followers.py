@@ -182,6 +182,7 @@ def endless_header(server: Server) -> None:
                 sent += sock.send(b"a" * 65_536)
         except OSError:
             pass
+    time.sleep(2)
     print(f"endless header: {sent >> 10} KiB taken in {time.monotonic() - begun:.1f} s; memory {before} MiB, "
           f"{rss_mib(server)} after\n  livez  {livez.stop()}", flush=True)  # fmt: skip
 

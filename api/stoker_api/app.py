@@ -30,6 +30,7 @@ from .middleware.observe import Observe
 from .openapi import document
 from .problems import Code, Problem
 from .pushing import Pushing
+from .routes.common import no_query_twice
 from .routes.table import ROUTERS, api_routes, websocket_routes
 from .services import Services
 
@@ -70,7 +71,7 @@ def bare_app(**settings: Any) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        dependencies=[Depends(authorize)],
+        dependencies=[Depends(authorize), Depends(no_query_twice)],
         **settings,
     )
     for router in ROUTERS:
@@ -104,7 +105,9 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     if code is Code.NOT_FOUND:
         detail = f"There is nothing at {request.url.path[:200]}; docs/api.md lists the routes."
     elif code is Code.METHOD_NOT_ALLOWED:
-        allowed = (found.headers or {}).get("Allow", "others")
+        here = (route.methods or () for route in api_routes() if route.path_regex.match(request.url.path))
+        allowed = ", ".join(sorted(set().union(*here)))
+        found.headers = {"Allow": allowed}
         detail = f"{request.method} does not work here; try {allowed}."
     else:
         detail = str(found.detail)

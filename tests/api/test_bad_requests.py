@@ -105,6 +105,7 @@ CASES = [
     ),
     Bad("bad key", 422, "InvalidFields", "/idempotency-key", spec(), headers={"Idempotency-Key": "a b"}),
     Bad("misspelt dryRun", 422, "InvalidFields", "/dryrun", spec(), "parameter", path=JOBS + "?dryrun=true"),
+    Bad("dryRun twice", 422, "InvalidFields", "/dryRun", spec(), "twice", path=JOBS + "?dryRun=true&dryRun=false"),
     Bad("YAML", 415, "UnsupportedMediaType", None, b"spec: {}", "YAML", headers={"Content-Type": "application/yaml"}),
     Bad("no media type", 415, "UnsupportedMediaType", None, b"{}", headers={"Content-Type": ""}),
     Bad("10 MB", 413, "BodyTooLarge", None, b"x" * 10_000_000, "1048576 bytes"),
@@ -214,3 +215,14 @@ async def test_no_body_is_an_internal_error(world, changes, meta, cut):
         headers = {"Content-Type": "application/json"}
         answer = await world.call("POST", JOBS + "?dryRun=true", content=content, headers=headers)
         assert answer.status_code in (200, 400, 422), answer.text
+
+
+async def test_405_names_every_method_of_the_path(world):
+    for path, methods in (
+        (JOBS + "/one", "DELETE, GET"),
+        ("/v1/queues/default", "DELETE, GET, PUT"),
+        ("/livez", "GET"),
+    ):
+        for method in ("OPTIONS", "PATCH"):
+            answer = await world.call(method, path)
+            assert (answer.status_code, answer.headers["allow"]) == (405, methods)

@@ -22,7 +22,7 @@ from stoker_api.models import CodeStored, CodeTaken
 from stoker_api.problems import Code, Problem
 from stoker_api.services import Services, services
 
-from .common import Project
+from .common import Project, check_project
 
 router = APIRouter(tags=["code"])
 Digest = Annotated[CodeDigest, Path(description="The bundle's: sha256: and 64 hex digits.")]
@@ -65,6 +65,7 @@ async def get_code(request: Request, project: Project, digest: Digest) -> Respon
 @bounded(MANIFEST_BOUNDS)
 async def put_code(request: Request, project: Project, digest: Digest) -> Response:
     """Store a bundle by its manifest. Files that are here already stay for an hour at least."""
+    check_project(project)
     code = _store(services(request))
     body = await json_body(request)
     manifest = await code.run(parse_manifest, body, digest)
@@ -99,6 +100,7 @@ async def post_files(request: Request, project: Project) -> Response:
 
     Files before the one that is refused are kept: ask anew what is missing.
     """
+    check_project(project)
     found = services(request)
     gzip = _is_gzip(request)
     try:

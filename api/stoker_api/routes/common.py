@@ -2,30 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
-from fastapi import Header, Path
-from pydantic import BaseModel, ConfigDict
+from fastapi import Header, Path, Request
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 from pydantic.alias_generators import to_camel
 
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
+from stoker.spec.names import DnsLabel
 from stoker.store.port import NotFound
-from stoker_api.problems import not_found
+from stoker_api.problems import Code, Fault, Problem, invalid, not_found
 from stoker_api.services import Services
 
-Project = Annotated[str, Path(max_length=63, description="The project (namespace).")]
-Name = Annotated[str, Path(max_length=63)]
+LABEL: dict[str, JsonValue] = {"pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
+"""What names look like, for the OpenAPI document; one that does not is that of nothing: 404."""
+
+
+def one_or_more(words: Iterable[str]) -> dict[str, JsonValue]:
+    """The pattern of words between commas, for the OpenAPI document."""
+    either = "|".join(words)
+    return {"pattern": f"^({either})(,({either}))*$"}
+
+
+Project = Annotated[str, Path(max_length=63, description="The project (namespace).", json_schema_extra=LABEL)]
+Name = Annotated[str, Path(max_length=63, json_schema_extra=LABEL)]
 IfMatch = Annotated[str | None, Header(max_length=1024, description="Act only if the ETag is still this.")]
 IfNoneMatch = Annotated[str | None, Header(max_length=1024)]
-LastEventId = Annotated[str | None, Header(max_length=64, description="Resume behind this id.")]
+RESUME = "Resume behind this id."
+LastEventId = Annotated[
+    str | None, Header(max_length=64, description=RESUME, json_schema_extra={"pattern": "^[0-9]+$"})
+]
+LogPosition = Annotated[
+    str | None, Header(max_length=40, description=RESUME, json_schema_extra={"pattern": r"^[0-9]+\.[0-9]+$"})
+]
 Accept = Annotated[str, Header(max_length=1024)]
+
+
+_PROJECT: TypeAdapter[str] = TypeAdapter(DnsLabel)
 
 
 class QueryModel(BaseModel):
     """Query parameters; one that is not known is refused, since a misspelt dryRun would submit."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+
+
+async def no_query_twice(request: Request) -> None:
+    """Raises: Problem (422) where a query parameter is given twice: which one counts would be a guess."""
+    given = [name for name, _ in request.query_params.multi_items()]
+    twice = sorted({name for name in given if given.count(name) > 1})
+    if twice:
+        faults = [Fault(f"/{name}", "is given twice", "query") for name in twice]
+        raise Problem(Code.INVALID_FIELDS, f"{faults[0].pointer}: {faults[0].detail}; once is enough.", errors=faults)
+
+
+def check_project(project: str) -> None:
+    """Raise 422 for a name no namespace can have."""
+    try:
+        _PROJECT.validate_python(project)
+    except ValueError:
+        raise invalid(
+            "/project", "must be lower-case letters, digits and '-', starting with a letter", place="path"
+        ) from None
 
 
 async def find_job(services: Services, project: str, name: str) -> TrainingJob:

@@ -6,11 +6,10 @@ import json
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from starlette.responses import Response
 
 from stoker.spec.job import Phase, TrainingJob
-from stoker.spec.names import DnsLabel
 from stoker_api.access import ALL, Caller, access
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.etags import unchanged
@@ -21,10 +20,9 @@ from stoker_api.models import JobList
 from stoker_api.problems import invalid
 from stoker_api.services import services
 
-from .common import IfMatch, IfNoneMatch, Name, Project, QueryModel, find_job
+from .common import LABEL, IfMatch, IfNoneMatch, Name, Project, QueryModel, check_project, find_job, one_or_more
 
 router = APIRouter(tags=["jobs"])
-_LABEL: TypeAdapter[str] = TypeAdapter(DnsLabel)
 
 
 class SubmitQuery(QueryModel):
@@ -32,8 +30,13 @@ class SubmitQuery(QueryModel):
 
 
 class ListQuery(QueryModel):
-    queue: str | None = Field(default=None, max_length=63)
-    phase: str | None = Field(default=None, max_length=200, description="Phases, separated by commas.")
+    queue: str | None = Field(default=None, max_length=63, json_schema_extra=LABEL)
+    phase: str | None = Field(
+        default=None,
+        max_length=200,
+        description="Phases, separated by commas.",
+        json_schema_extra=one_or_more(Phase),
+    )
     limit: int = Field(default=50, ge=1, le=500)
     cursor: str | None = Field(default=None, max_length=1024)
 
@@ -114,16 +117,6 @@ async def delete_job(request: Request, project: Project, name: Name, if_match: I
     job = await find_job(found, project, name)
     await found.changer.delete(job.key, if_match)
     return Response(status_code=204)
-
-
-def check_project(project: str) -> None:
-    """Raise 422 for a name no namespace can have."""
-    try:
-        _LABEL.validate_python(project)
-    except ValueError:
-        raise invalid(
-            "/project", "must be lower-case letters, digits and '-', starting with a letter", place="path"
-        ) from None
 
 
 def _phases(text: str | None) -> frozenset[Phase] | None:

@@ -15,7 +15,7 @@ from stoker_api.services import services
 from stoker_api.streams.log_stream import LogQuery, Position
 from stoker_api.streams.sse import EVENT_STREAM
 
-from .common import Accept, LastEventId, Name, Project, QueryModel, find_job, wants_events
+from .common import Accept, LogPosition, Name, Project, QueryModel, find_job, wants_events
 
 router = APIRouter(tags=["streams"])
 PLAIN = "text/plain"
@@ -41,7 +41,7 @@ async def job_logs(
     caller: Caller,
     query: Annotated[LogsQuery, Query()],
     accept: Accept = PLAIN,
-    last_event_id: LastEventId = None,
+    last_event_id: LogPosition = None,
 ) -> Response:
     """`Accept: text/event-stream`: `log` (resumable by id), `attempt`, `end`; else the bytes as they are."""
     found = services(request)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from pydantic import Field
+from pydantic import Field, JsonValue
 from starlette.responses import Response
 
 from stoker.spec.job import ENDED, TrainingJob
@@ -26,10 +26,11 @@ from stoker_api.usage.history import MOST_ROWS, By, Wanted
 from stoker_api.usage.intake import UsageIntake, facts_of
 from stoker_api.usage.store import UsageUnavailable
 
-from .common import IfNoneMatch, Name, Project, QueryModel, find_job
+from .common import LABEL, IfNoneMatch, Name, Project, QueryModel, find_job, one_or_more
 
 router = APIRouter(tags=["usage"])
 _HOUR = timedelta(hours=1)
+_TIME: dict[str, JsonValue] = {"pattern": "^[0-9][-0-9.:+TZdhms]*$"}
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 _MOST_GPUS = 4096
 NO_GPUS = "The job asked for no GPU; usage counts GPUs only."
@@ -38,12 +39,22 @@ NO_RECEIPTS = "No exporter has sent a receipt of this job (yet): see docs/usage.
 
 class UsageQuery(QueryModel):
     by: str = Field(
-        default="project", max_length=100, description="user, queue, project, job, model, day, hour; by commas."
+        default="project",
+        max_length=100,
+        description="user, queue, project, job, model, day, hour; by commas.",
+        json_schema_extra=one_or_more(By),
     )
-    since: str = Field(default="30d", max_length=40, description="A duration before now, or a date or time (ISO 8601).")
-    until: str | None = Field(default=None, max_length=40, description="As since. Absent: now.")
-    project: str | None = Field(default=None, max_length=63)
-    queue: str | None = Field(default=None, max_length=63)
+    since: str = Field(
+        default="30d",
+        max_length=40,
+        description="A duration before now, or a date or time (ISO 8601).",
+        json_schema_extra=_TIME,
+    )
+    until: str | None = Field(
+        default=None, max_length=40, description="As since. Absent: now.", json_schema_extra=_TIME
+    )
+    project: str | None = Field(default=None, max_length=63, json_schema_extra=LABEL)
+    queue: str | None = Field(default=None, max_length=63, json_schema_extra=LABEL)
     user: str | None = Field(default=None, max_length=256)
     limit: int = Field(
         default=1000, ge=1, le=MOST_ROWS, description="Rows at most; `truncated` tells that there are more."
