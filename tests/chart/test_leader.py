@@ -24,7 +24,7 @@ QUIET = {
     "admission": {"enabled": False},
     "rbac": {"openLists": False},
     "exporter": {"enabled": False},
-    "api": {"persistence": {"enabled": False}},
+    "api": {"persistence": {"storageClass": "-"}},
 }
 FAST = Timing(lease_s=6.0, margin_s=1.0, renew_s=0.2, retry_s=0.1, stop_s=0.5)
 

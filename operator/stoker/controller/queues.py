@@ -129,8 +129,9 @@ class QueueKeeper:
             if not use.unended and not use.used.jobs:
                 self._uses.pop(name, None)
             return 0.0
-        users = sum(not queue.closed_to(created_at) for created_at in use.unended.values())
         deleted, held = queue.metadata.deletion_timestamp is not None, FINALIZER_IN_USE in queue.metadata.finalizers
+        # Looked through only once it is deleted: before, each change of a job would cost as much as there are jobs.
+        users = sum(not queue.closed_to(at) for at in use.unended.values()) if deleted else len(use.unended)
         if users and not deleted and not held:
             await self._store.update(QUEUES, protected(queue))
             return 0.0

@@ -32,7 +32,7 @@ class QueueSpec(SpecModel):
     """Who may submit here. Absent: every project."""
     highest_priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] | None = None
     """The highest priority a job may ask for here. Absent: any."""
-    reservation_budget: float = Field(default=0.25, ge=0, le=100)
+    reservation_budget: float = Field(default=0.25, ge=0, le=100, strict=True)
     """Nodes are kept for a job that waits long until they stood idle for this share of its own GPU-hours of waiting.
     0: never."""
 
