@@ -6,10 +6,14 @@ import os
 import resource
 import signal
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 from stoker.local.agent import life, spawning
-from stoker.spec.meta import Key
+from stoker.sched.lifecycle import step
+from stoker.sched.step import Settings
+from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobStatus
+from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import NODES
 from stoker.spec.pod import NEVER_STARTED, REJECTED
 from stoker.spec.worker import ExitRecord
@@ -121,6 +125,29 @@ while True: time.sleep(1)
     assert (node.folder(pod) / "log").read_bytes() == b"up\nsaved\n"
     await node.release("long")
     await node.gone("long")
+
+
+async def test_what_exit_0_on_sigterm_means_is_the_jobs_word(node, finalizer):
+    script = "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    await node.create("zero-1-0", ["sh", "-c", script], finalizers=finalizer)
+    pod = await node.running("zero-1-0")
+    while b"up" not in (node.folder(pod) / "log").read_bytes():
+        await asyncio.sleep(0.01)
+    await node.delete("zero-1-0")
+    pod = await node.ended("zero-1-0")
+    assert (pod.status.phase, pod.terminated.exit_code) == ("Succeeded", 0)
+
+    def after(**stop):
+        status = TrainingJobStatus(
+            phase=Phase.STOPPING, intent="Suspend", attempt=1, placement=(Placed(worker=0, node="node-1"),)
+        )
+        metadata = ObjectMeta(name="zero", namespace="default", uid="u")
+        job = TrainingJob(metadata=metadata, spec={"trainer": {"command": ["sh"]}, "stop": stop}, status=status)
+        return step(job, [pod], datetime.now(UTC), Settings())
+
+    assert after().status.phase is Phase.SUCCEEDED and after().before.warning
+    assert after(exitZeroAfterSignal="Stopped").status.phase is Phase.SUSPENDED
+    await node.release("zero-1-0")
 
 
 async def test_a_pod_deleted_before_it_was_started_says_so(make_node, finalizer):

@@ -242,6 +242,68 @@ LIFE = [
 ]
 
 
+STOPPED = {"stop": {"exitZeroAfterSignal": "Stopped"}}
+ZERO = "exit 0 after SIGTERM counts as done; set stop.exitZeroAfterSignal: Stopped"
+
+
+@pytest.mark.parametrize("intent", list(Intent))
+@pytest.mark.parametrize("workers", [1, 2])
+def test_exit_0_after_a_stop_is_exit_75_where_the_job_says_so_and_else_done_with_a_warning(
+    workers: int, intent: Intent
+) -> None:
+    phase = Phase.RUNNING if intent is Intent.NONE else Phase.STOPPING
+
+    def ended(code: int, **spec: Any) -> Step:
+        make = failed if code else done
+        end = {"exit_code": code} if code else {}
+        pods = [make(w, stop_requested=True, deleting=True, **end) for w in range(workers)]
+        return go(job(phase, intent=intent, workers=workers, **spec), *pods)
+
+    as_75 = status_of(ended(75))
+    stopped = ended(0, **STOPPED)
+    assert stopped.before is None
+    now = status_of(stopped)
+    assert (now.phase, now.reason) == (as_75.phase, as_75.reason)
+    assert (now.retries, now.not_before) == (as_75.retries, as_75.not_before)
+    assert now.attempts[-1].category is as_75.attempts[-1].category
+
+    by_default = ended(0)
+    assert status_of(by_default).phase is Phase.SUCCEEDED
+    assert by_default.before is not None and by_default.before.warning and ZERO in by_default.before.message
+    assert go(job(phase, intent=intent, workers=workers), *(done(w) for w in range(workers))).before is None
+
+
+@pytest.mark.parametrize(
+    ("case", "peer"),
+    [
+        ("saved and said 75", failed(1, 75, stop_requested=True)),
+        ("ended with 0 and no request of its own", done(1)),
+        ("ended by the signal", failed(1, 143, signal=15, stop_requested=True)),
+    ],
+)
+def test_a_gang_of_which_one_worker_stopped_with_0_is_stopped(case: str, peer: Pod) -> None:
+    status = status_of(go(job(workers=2, **STOPPED), done(0, stop_requested=True), peer))
+    assert (status.phase, status.attempts[-1].category) == (Phase.QUEUED, Category.INTERRUPTED), case
+
+
+def test_a_gang_does_not_wait_for_the_peers_of_a_worker_that_stopped_with_0() -> None:
+    """SIGTERM reached one worker's supervisor, and its pod is not under deletion: its phase says Succeeded."""
+    ended = done(0, stop_requested=True)
+    assert [p.metadata.name for p in go(job(workers=2, **STOPPED), ended, pod(1)).stop] == ["j-1-1"]
+    assert go(job(workers=2), ended, pod(1)) == Step()
+    assert go(job(workers=2, **STOPPED), done(0), pod(1)) == Step(), "done without a stop"
+
+
+def test_a_failure_explains_peers_that_stopped_with_0() -> None:
+    status = status_of(go(job(workers=2, **STOPPED), done(0, stop_requested=True), failed(1, 3, failed_at=5.0)))
+    assert (status.phase, status.attempts[-1].category) == (Phase.FAILED, Category.USER_ERROR)
+
+
+def test_a_recipes_exit_0_is_done_without_a_warning_whatever_was_asked() -> None:
+    result = go(job(recipe=True), done(stop_requested=True))
+    assert (status_of(result).phase, result.before) == (Phase.SUCCEEDED, None)
+
+
 @pytest.mark.parametrize(("case", "subject", "pods", "phase", "category", "reason"), LIFE, ids=[c[0] for c in LIFE])
 def test_how_an_attempt_ends(
     case: str, subject: TrainingJob, pods: list[Pod], phase: Phase, category: Category | None, reason: Code

@@ -283,6 +283,16 @@ def test_of_an_exit_record_that_was_cut_what_is_whole_counts() -> None:
     assert hopeless.attempts[-1].category is Category.USER_ERROR
 
 
+@pytest.mark.parametrize("why", [{"deleted_at": NOW}, disrupted("EvictionByEvictionAPI")], ids=["deleted", "drained"])
+def test_exit_0_of_a_worker_without_a_supervisor_is_a_stop_if_its_pod_was_under_deletion(why: dict[str, Any]) -> None:
+    ended = pod(phase=PodPhase.SUCCEEDED, **why, **container("Completed", 0))
+    result = go(job(), ended)
+    assert status_of(result).phase is Phase.SUCCEEDED
+    assert result.before is not None and result.before.reason == "ExitZeroAfterSignal"
+    status = status_of(go(job(stop={"exitZeroAfterSignal": "Stopped"}), ended))
+    assert (status.phase, status.attempts[-1].category) == (Phase.QUEUED, Category.INTERRUPTED)
+
+
 def test_a_pod_that_was_never_bound_and_is_deleted_is_over() -> None:
     """The API server would remove it at once but for our finalizer, and no kubelet will ever say that it ended."""
     gone = pod(bound=False, deleted_at=NOW)

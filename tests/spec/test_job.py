@@ -61,6 +61,12 @@ FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("bad queue name", {"queue": "Team A"}, "/spec/queue", "lower-case"),
     ("reserved env", {"env": {"STOKER_X": "1"}}, "/spec/env/STOKER_X/[key]", "set by Stoker"),
     ("bad env name", {"env": {"1X": "1"}}, "/spec/env/1X/[key]", "not starting with a digit"),
+    (
+        "a command's setting with a recipe",
+        {"trainer": {"recipe": RECIPE}, "stop": {"exitZeroAfterSignal": "Stopped"}},
+        "/spec",
+        "stop.exitZeroAfterSignal: Stopped is for a command",
+    ),
     ("recipe settings with a command", {"stop": {"maxSteps": 3}}, "/spec", "stop.maxSteps works with a recipe"),
     (
         "retries that can't help",

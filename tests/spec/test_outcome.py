@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import generate_docs
-from stoker.spec.outcome import FREE, POLICIES, Category, Intent, Verdict, verdict, worker_category
+from stoker.spec.outcome import FREE, POLICIES, Category, ExitZero, Intent, Verdict, verdict, worker_category
 from stoker.spec.worker import ExitRecord
 
 
@@ -24,6 +24,18 @@ def test_our_trainers_75_counts_only_if_a_stop_was_requested() -> None:
     assert worker_category(record(75), rejected=False, own_trainer=True) is Category.USER_ERROR
     asked = record(75, stop_requested=True)
     assert worker_category(asked, rejected=False, own_trainer=True) is Category.INTERRUPTED
+
+
+@pytest.mark.parametrize("requested", [True, False])
+@pytest.mark.parametrize("own_trainer", [True, False])
+@pytest.mark.parametrize("meaning", list(ExitZero))
+def test_exit_0_is_a_stop_only_of_a_command_after_a_request_where_the_job_says_so(
+    meaning: ExitZero, own_trainer: bool, requested: bool
+) -> None:
+    ended = record(0, stop_requested=requested)
+    stop = meaning is ExitZero.STOPPED and requested and not own_trainer
+    expected = Category.INTERRUPTED if stop else None
+    assert worker_category(ended, rejected=False, own_trainer=own_trainer, exit_zero=meaning) is expected
 
 
 @pytest.mark.parametrize("own_trainer", [True, False])

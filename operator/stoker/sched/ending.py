@@ -36,6 +36,10 @@ MAX_BACKOFF_S = 600.0
 LONG_ATTEMPT_S = 60.0
 # Ends that say something about the node, not about the job.
 _NODES_FAULT = frozenset({Category.NODE_LOST, Category.REJECTED})
+_ZERO_SAYS = (
+    "exit 0 after SIGTERM counts as done; set stop.exitZeroAfterSignal: Stopped if the script saves and exits 0 on"
+    " SIGTERM, or exit 75"
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class _Worker:
     message: str
     exit_code: int | None
     disrupted: bool = False
+    zero_after_stop: bool = False
 
 
 def end_attempt(
@@ -122,8 +127,15 @@ def end_attempt(
     if phase is not Phase.QUEUED:
         new = with_condition(new, phase.value, True, new.reason, now, job.metadata.generation)
     text = f"attempt {status.attempt}: {new.message}"
-    stalled = stall_note(job, new.message) if category is Category.STALLED else None
-    return Step(new, Note(_EVENT[phase], text, warning=phase in (Phase.FAILED, Phase.QUEUED)), before=stalled)
+    before = stall_note(job, new.message) if category is Category.STALLED else None
+    if what is Verdict.SUCCEEDED and job.spec.trainer.recipe is None:
+        before = next((_zero_note(job, worker.index) for worker in workers if worker.zero_after_stop), None)
+    return Step(new, Note(_EVENT[phase], text, warning=phase in (Phase.FAILED, Phase.QUEUED)), before=before)
+
+
+def _zero_note(job: TrainingJob, worker: int) -> Note:
+    who = f"worker {worker}: " if job.spec.workers > 1 else ""
+    return Note("ExitZeroAfterSignal", f"{who}{_ZERO_SAYS}", warning=True)
 
 
 _EVENT = {
@@ -210,8 +222,25 @@ def _read(
     if pod is None:
         return _Worker(index, node, "", None, Category.INTERRUPTED, "was not started any more", None)
     own_trainer = job.spec.trainer.recipe is not None
-    end: WorkerOutcome = read_worker(pod, record, around.lost, own_trainer=own_trainer, gang_stopped=gang_stopped)
-    return _Worker(index, node, pod.uid, end.record, end.category, end.message, end.exit_code, end.disrupted)
+    end: WorkerOutcome = read_worker(
+        pod,
+        record,
+        around.lost,
+        own_trainer=own_trainer,
+        gang_stopped=gang_stopped,
+        exit_zero=job.spec.stop.exit_zero_after_signal,
+    )
+    return _Worker(
+        index,
+        node,
+        pod.uid,
+        end.record,
+        end.category,
+        end.message,
+        end.exit_code,
+        end.disrupted,
+        end.zero_after_stop,
+    )
 
 
 def _cause(workers: list[_Worker]) -> _Worker | None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from stoker.spec.job import ENDED, PLACED, Phase, TrainingJob, TrainingJobStatus
+from stoker.spec.outcome import ExitZero
 from stoker.spec.pod import Pod, PodPhase
 from stoker.spec.quantity import parse_duration
 from stoker.spec.reasons import Code
@@ -22,6 +23,7 @@ from .accepting import judged, unaccepted
 from .asking import asked, deadline_of, later, told
 from .ending import end_attempt, with_condition
 from .ground import Ground, first
+from .pod_end import exit_record, read_worker
 from .scheduled import unscheduled
 from .starting import IMAGE_CONDITION, hold_up
 from .step import NOTHING_SPECIAL, Note, Settings, Step, Surroundings
@@ -136,7 +138,7 @@ def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, ground: Grou
 
     clearing = replace(clearing, wake_at=first(clearing.wake_at, ground.wake_at(mine.values()), deadline_of(job, held)))
     lost = [pod for pod in mine.values() if (at := ground.given_up_at(pod)) is not None and at <= now]
-    broken = stopping or lost or any(_failed(pod) or pod.metadata.deletion_timestamp for pod in mine.values())
+    broken = stopping or lost or any(_failed(job, pod) or pod.metadata.deletion_timestamp for pod in mine.values())
     if broken:
         if not stopping and not complete:
             # A gang that broke while its pods were still being made: no more of them are made.
@@ -204,8 +206,13 @@ def _attempt(pod: Pod) -> int:
     return named.attempt if named is not None else 0
 
 
-def _failed(pod: Pod) -> bool:
-    return pod.status.phase is PodPhase.FAILED
+def _failed(job: TrainingJob, pod: Pod) -> bool:
+    """It ended without being done; where exit 0 after a stop means Stopped, its phase Succeeded does not say that."""
+    exit_zero = job.spec.stop.exit_zero_after_signal
+    if pod.status.phase is not PodPhase.SUCCEEDED or exit_zero is ExitZero.SUCCEEDED:
+        return pod.status.phase is PodPhase.FAILED
+    record = exit_record(pod)
+    return read_worker(pod, record, {}, own_trainer=False, gang_stopped=False, exit_zero=exit_zero).category is not None
 
 
 def _began(pod: Pod) -> datetime | None:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from stoker.spec.outcome import Category, worker_category
+from stoker.spec.outcome import Category, ExitZero, worker_category
 from stoker.spec.pod import NEVER_STARTED, REJECTED, Pod, PodPhase, Terminated
 from stoker.spec.worker import ExitRecord
 
@@ -49,6 +49,8 @@ class WorkerOutcome:
     exit_code: int | None = None
     disrupted: bool = False
     """The cluster ended it, not its job."""
+    zero_after_stop: bool = False
+    """Done by its exit code 0, but a stop had been requested of it before."""
 
 
 def over_at(pod: Pod, lost: Mapping[str, datetime], margin_s: float) -> datetime | None:
@@ -90,21 +92,32 @@ def exit_record(pod: Pod) -> ExitRecord | None:
 
 
 def read_worker(
-    pod: Pod, record: ExitRecord | None, lost: Mapping[str, datetime], *, own_trainer: bool, gang_stopped: bool
+    pod: Pod,
+    record: ExitRecord | None,
+    lost: Mapping[str, datetime],
+    *,
+    own_trainer: bool,
+    gang_stopped: bool,
+    exit_zero: ExitZero = ExitZero.SUCCEEDED,
 ) -> WorkerOutcome:
     """What became of a worker whose pod is over; `record` is its `exit_record`."""
     if record is not None:
-        category = worker_category(record, rejected=False, own_trainer=own_trainer, gang_stopped=gang_stopped)
-        words = _disruption(pod) if category is Category.INTERRUPTED else None
-        return WorkerOutcome(
-            record, category, words or record.message or pod.status.message, record.exit_code, words is not None
+        category = worker_category(
+            record, rejected=False, own_trainer=own_trainer, gang_stopped=gang_stopped, exit_zero=exit_zero
         )
+        words = _disruption(pod) if category is Category.INTERRUPTED else None
+        said = words or record.message or pod.status.message
+        zero = category is None and record.stop_requested
+        return WorkerOutcome(record, category, said, record.exit_code, words is not None, zero)
     if not pod.ended:
         return _unseen(pod, lost)
     terminated = pod.terminated
-    if terminated is not None and terminated.reason == "Completed" and terminated.exit_code == 0:
-        return WorkerOutcome(None, None, _last_line(terminated.message), 0)
     disrupted = _disruption(pod)
+    if terminated is not None and terminated.reason == "Completed" and terminated.exit_code == 0:
+        # Without a supervisor nothing says when the stop was requested; a pod that is done is seldom deleted unread.
+        stopped = disrupted is not None or pod.metadata.deletion_timestamp is not None
+        if not stopped or exit_zero is ExitZero.SUCCEEDED:
+            return WorkerOutcome(None, None, _last_line(terminated.message), 0, zero_after_stop=stopped)
     if disrupted is not None:
         return WorkerOutcome(None, Category.INTERRUPTED, disrupted, terminated.exit_code if terminated else None, True)
     if terminated is not None:
@@ -146,7 +159,7 @@ def _container(pod: Pod, terminated: Terminated) -> WorkerOutcome:
         nodes_fault = any(word in terminated.message.lower() for word in _NODES_RUNTIME)
         category = Category.REJECTED if nodes_fault else Category.USER_ERROR
         return WorkerOutcome(None, category, f"the container could not be started: {words}", code)
-    if deleted and reason in ("Error", _VANISHED):
+    if deleted and reason in ("Completed", "Error", _VANISHED):
         return WorkerOutcome(None, Category.INTERRUPTED, words, code)
     if reason == "Error":
         return WorkerOutcome(None, Category.KILLED if code == _KILLED else Category.USER_ERROR, words, code)

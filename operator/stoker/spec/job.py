@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from .form import Keyed, repeated
 from .job_parts import (
+    EXIT_ZERO_SAYS,
     CheckpointPolicy,
     DataVolume,
     GpuRequest,
@@ -24,7 +25,7 @@ from .job_parts import (
 )
 from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
 from .names import API_VERSION, DEFAULT_QUEUE, DnsLabel, EnvName
-from .outcome import Category, Intent
+from .outcome import Category, ExitZero, Intent
 from .quantity import Duration, Quantity, cpu_milli, memory_bytes
 from .reasons import Code
 from .usage import JobUsage
@@ -92,6 +93,8 @@ class TrainingJobSpec(SpecModel):
             ):
                 if given:
                     raise ValueError(f"{name} works with a recipe; with a command only the program itself can do it")
+        elif self.stop.exit_zero_after_signal is ExitZero.STOPPED:
+            raise ValueError(EXIT_ZERO_SAYS)
         return self
 
     @property

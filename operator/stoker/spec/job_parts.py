@@ -14,7 +14,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from .code import CodeDigest
 from .meta import SpecModel
 from .names import DnsLabel, ImageName, ObjectName
-from .outcome import POLICIES, Category
+from .outcome import POLICIES, Category, ExitZero
 from .quantity import Duration, LongDuration, Quantity
 from .recipes import RECIPES, resolve
 
@@ -92,6 +92,9 @@ class Target(SpecModel):
     """Reached when the metric is at least this."""
 
 
+EXIT_ZERO_SAYS = "stop.exitZeroAfterSignal: Stopped is for a command; exit 0 of a recipe always means done"
+
+
 class Stop(SpecModel):
     """When the job is over; whatever comes first. Empty: when the program ends."""
 
@@ -101,6 +104,9 @@ class Stop(SpecModel):
     """Optimizer steps; with a recipe only."""
     target: Target | None = None
     """Good enough: stop as soon as an evaluation says so; with a recipe only."""
+    exit_zero_after_signal: ExitZero = ExitZero.SUCCEEDED
+    """What exit 0 of the command means after SIGTERM. Succeeded: the job is done. Stopped: the same as exit 75, so the
+    job is suspended, cancelled or queued again; for scripts that save and exit 0. With a command only."""
 
 
 class CheckpointPolicy(SpecModel):

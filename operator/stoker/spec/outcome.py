@@ -51,6 +51,13 @@ class Intent(StrEnum):
     WITHDRAW = "Withdraw"
 
 
+class ExitZero(StrEnum):
+    """What exit 0 of a user's command means after a stop request."""
+
+    SUCCEEDED = "Succeeded"
+    STOPPED = "Stopped"
+
+
 class Verdict(StrEnum):
     """What becomes of the job."""
 
@@ -99,14 +106,20 @@ _BY_EXIT_CODE = {
 
 
 def worker_category(
-    record: ExitRecord | None, *, rejected: bool, own_trainer: bool, gang_stopped: bool = False
+    record: ExitRecord | None,
+    *,
+    rejected: bool,
+    own_trainer: bool,
+    gang_stopped: bool = False,
+    exit_zero: ExitZero = ExitZero.SUCCEEDED,
 ) -> Category | None:
     """Why one worker ended, or None if it was done.
 
     `record` is its exit record, None where the supervisor left none (killed, node lost). `rejected` says the node
     refused to start it. `own_trainer` says that our trainer ran, whose exit codes mean something; a user's command may
     use any code for itself. `gang_stopped` says that a worker of its gang was told to stop: our trainer's ranks agree
-    on that among themselves, so the others end with STOPPED though nobody told them.
+    on that among themselves, so the others end with STOPPED without a request. `exit_zero` says what exit 0 of a
+    user's command means after a stop request; our trainer's 0 always means done.
     """
     if rejected:
         return Category.REJECTED
@@ -115,7 +128,8 @@ def worker_category(
     if record.stalled:  # the supervisor's own word, whatever code the command left
         return Category.STALLED
     if record.exit_code == ExitCode.DONE and record.signal is None:
-        return None
+        stopped = record.stop_requested and exit_zero is ExitZero.STOPPED and not own_trainer
+        return Category.INTERRUPTED if stopped else None
     if record.stop_requested or (gang_stopped and own_trainer and record.exit_code == ExitCode.STOPPED):
         return Category.INTERRUPTED
     if record.signal is not None:

@@ -168,7 +168,14 @@ SPECS = st.one_of(
         ("trainer", COMMANDS),
         *SHARED,
         either("precision", mostly(["auto"], ["bf16"])),
-        either("stop", some(either("maxDuration", mostly(["1h"], ["0h"])), either("maxSteps", mostly([None], [1])))),
+        either(
+            "stop",
+            some(
+                either("maxDuration", mostly(["1h"], ["0h"])),
+                either("maxSteps", mostly([None], [1])),
+                either("exitZeroAfterSignal", mostly(["Succeeded", "Stopped"], ["x"])),
+            ),
+        ),
         either("gpu", some(either("minMemory", mostly([None], ["8G"])))),
     ),
     some(
@@ -176,7 +183,14 @@ SPECS = st.one_of(
         *SHARED,
         ("gpusPerWorker", mostly([1, 64], [0, 65])),
         either("precision", mostly([*Precision], ["int3"])),
-        either("stop", some(either("maxSteps", mostly([1, 10**12], [0, 10**12 + 1])), either("target", TARGETS))),
+        either(
+            "stop",
+            some(
+                either("maxSteps", mostly([1, 10**12], [0, 10**12 + 1])),
+                either("target", TARGETS),
+                either("exitZeroAfterSignal", mostly(["Succeeded"], ["Stopped"])),
+            ),
+        ),
         either("gpu", some(either("models", mostly([["H100"], []], [[""]])), either("minMemory", st.just("8G")))),
     ),
 )

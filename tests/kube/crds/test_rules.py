@@ -149,6 +149,12 @@ CASES = [
     job({"precision": "int3"}, {"precision": "bf16"}, "Unsupported value", RECIPE, model_says="'auto', 'fp32'"),
     job({"stop": {"maxSteps": 3}}, {"stop": {}}, "stop.maxSteps works with a recipe"),
     job({"stop": {"target": {"value": 0.9}}}, {"stop": {}}, "stop.target works with a recipe"),
+    job(
+        {"stop": {"exitZeroAfterSignal": "Stopped"}},
+        {"stop": {"exitZeroAfterSignal": "Succeeded"}},
+        "stop.exitZeroAfterSignal: Stopped is for a command",
+        RECIPE,
+    ),
     # env
     job({"env": {"1X": ""}}, {"env": {"X1": ""}}, "an environment variable's name is letters, digits and '_'"),
     job({"env": {"RANK": "0"}}, {"env": {"RANKS": "0"}}, "is set by Stoker; choose another name"),

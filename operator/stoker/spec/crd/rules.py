@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from stoker.spec.form import Form
 from stoker.spec.job import MUTABLE, TrainingJobSpec
 from stoker.spec.job_parts import (
+    EXIT_ZERO_SAYS,
     MOUNT_PATH_SAYS,
     OWN_PATHS,
     OWN_PATHS_SAYS,
@@ -117,6 +118,11 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
         ),
         Rule(
             "!has(self.trainer.command) || !has(self.stop.target)", f"stop.target {_WITH_RECIPE}", field="stop.target"
+        ),
+        Rule(
+            "has(self.trainer.command) || self.stop.exitZeroAfterSignal != 'Stopped'",
+            EXIT_ZERO_SAYS,
+            field="stop.exitZeroAfterSignal",
         ),
     ],
     Trainer: [
