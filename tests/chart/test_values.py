@@ -63,6 +63,7 @@ OTHER: dict[str, Any] = {
     "exporter.withoutCollectors": ["pcie"],
     "monitoring.push.url": "https://prometheus.example/api/v1/write",
     "monitoring.rules.runbooks": "https://wiki.example/runbooks",
+    "operator.ttlAfterFinished": "7d",
     "networkPolicy.egress.apiServer.ports": [8443],
     "networkPolicy.egress.dns.ports": [5353],
 }

@@ -152,6 +152,18 @@ async def test_an_ended_job_is_deleted_with_its_pods_when_its_time_is_over(world
     await world.phase("b", Phase.SUCCEEDED)
 
 
+async def test_a_queues_time_for_ended_jobs_applies_to_those_that_have_ended_already(world: World) -> None:
+    await world.node(gpus=1)
+    await world.store.create(QUEUES, Queue(metadata=ObjectMeta(name="short")))
+    for name, queue, ttl in (("a", "short", None), ("own", "short", "1h"), ("other", "default", None)):
+        await world.submit(name, queue=queue, ttl_after_finished=ttl)
+        await world.phase(name, Phase.SUCCEEDED)
+    queue = await world.store.get(QUEUES, Key("", "short"))
+    spec = queue.spec.model_copy(update={"ttl_after_finished": "1ms"})
+    await world.store.update(QUEUES, queue.model_copy(update={"spec": spec}))
+    await world.until(lambda: {job.metadata.name for job in world.jobs.values()} == {"own", "other"}, "only a gone")
+
+
 @pytest.mark.parametrize("name", ["bad-poison", "bad-1-1", "bad-2-0", "bad-1-00", "bad-1-x"])
 async def test_a_pod_that_its_job_never_made_is_removed_and_changes_nothing(world: World, name: str) -> None:
     await world.node(gpus=2)

@@ -44,16 +44,34 @@ async def test_a_gang_has_its_names_before_its_pods_and_all_go_with_the_job(worl
     assert {pod.spec.node_name for pod in world.pods_of("gang")} == nodes
     await world.kubectl("delete", "trainingjob", "-n", world.project, "gang", "--wait=true", "--timeout=30s")
     await world.until(lambda: not world.pods_of("gang"), "no pod left")
+    await asyncio.wait_for(_service_gone(world), 30)
 
-    async def gone() -> None:
-        while True:
-            try:
-                await world.store.get(SERVICES, Key(world.project, "gang"))
-            except NotFound:
-                return
-            await asyncio.sleep(0.05)
 
-    await asyncio.wait_for(gone(), 30)
+async def test_a_gangs_names_go_when_it_has_ended_and_come_back_when_it_is_run_again(world: World) -> None:
+    await world.node("n", gpus=2)
+    world.kubelet.script = lambda _pod: Play(code=1)
+    job = await world.submit("gang", workers=2, gpusPerWorker=1, retry={"rules": []})
+    await world.phase("gang", Phase.FAILED)
+    await asyncio.wait_for(_service_gone(world), 10)
+    assert world.pods_of("gang"), "the pod that failed stays, to be looked at"
+    world.kubelet.script = lambda _pod: Play()
+    again = json.dumps({"spec": {"retryGeneration": 1}})
+    await world.kubectl("patch", "trainingjob", "-n", world.project, "gang", "--type=merge", "-p", again)
+    await world.phase("gang", Phase.RUNNING)
+    service = await world.store.get(SERVICES, Key(world.project, "gang"))
+    assert service.metadata.owner_references[0].uid == job.uid
+    cancel = json.dumps({"spec": {"cancel": True}})
+    await world.kubectl("patch", "trainingjob", "-n", world.project, "gang", "--type=merge", "-p", cancel)
+    await asyncio.wait_for(_service_gone(world), 20)
+
+
+async def _service_gone(world: World) -> None:
+    while True:
+        try:
+            await world.store.get(SERVICES, Key(world.project, "gang"))
+        except NotFound:
+            return
+        await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])

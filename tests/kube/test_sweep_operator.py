@@ -37,6 +37,7 @@ WRITES = (
     "status of trainingjobs: Suspended",
     "status of trainingjobs: Queued",
     "status of trainingjobs: Succeeded",
+    "delete services",
     "delete trainingjobs",
 )
 LIFE_S = 90.0

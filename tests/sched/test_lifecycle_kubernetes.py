@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -481,6 +482,27 @@ def test_a_duration_longer_than_the_bound_that_stands_in_a_stored_job_counts_as_
     assert (grace_s(at_work), worker_env(at_work, 0)["STOKER_HOLD_SECONDS"]) == (315_360_000, "315360000")
     ended = stored.model_copy(update={"status": job(Phase.SUCCEEDED, finished_at=NOW).status})
     assert go(ended).wake_at == NOW + bound
+
+
+@pytest.mark.parametrize(
+    ("own", "queue_s", "operator_s", "kept_s"),
+    [
+        ("10s", 20, 30, 10),
+        (None, 20, 30, 20),
+        (None, None, 30, 30),
+        ("10s", None, None, 10),
+        (None, 20, None, 20),
+        (None, None, None, None),
+    ],
+)
+def test_how_long_an_ended_job_is_kept_says_the_job_else_its_queue_else_the_operator(
+    own: str | None, queue_s: float | None, operator_s: float | None, kept_s: float | None
+) -> None:
+    ended = job(Phase.FAILED, ttlAfterFinished=own, finished_at=NOW)
+    settings, around = replace(SETTINGS, ttl_s=operator_s), Surroundings(queue_ttl_s=queue_s)
+    due_at = None if kept_s is None else NOW + timedelta(seconds=kept_s)
+    assert step(ended, (), NOW, settings, around) == Step(wake_at=due_at)
+    assert step(ended, (), due_at or NOW + timedelta(days=9999), settings, around).expire == (kept_s is not None)
 
 
 def test_an_ended_job_is_deleted_when_its_time_is_over_and_its_pods_have_told_all() -> None:

@@ -31,6 +31,7 @@ MaybeLabel = Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$",
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$", max_length=253)]
 MaybeHost = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?)?$", max_length=253)]
 Duration = Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$")]
+MaybeDuration = Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))*$")]
 Interval = Annotated[str, Field(pattern=r"^[0-9]+(ms|s|m|h)$")]
 """A duration as Prometheus writes it."""
 Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$")]

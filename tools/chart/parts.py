@@ -9,6 +9,7 @@ from pydantic import Field
 from .base import (
     Duration,
     Host,
+    MaybeDuration,
     MaybeHost,
     MaybeName,
     NodePort,
@@ -48,6 +49,9 @@ class Operator(Pod):
     """A gang that does not run by then is withdrawn."""
     pull_timeout: Duration = "30m"
     """The same while images are being pulled."""
+    ttl_after_finished: MaybeDuration = ""
+    """Jobs are deleted, with their logs, this long after their end where neither they nor their queue say it; empty:
+    never."""
     termination_grace_period_seconds: Annotated[int, Field(ge=5)] = 20
     """To finish what is being written and hand over the leadership."""
 

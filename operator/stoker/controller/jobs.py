@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from stoker.sched import lifecycle
 from stoker.sched.pod_end import EARLIEST
 from stoker.sched.step import Settings, Step, Surroundings
-from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.job import ENDED, JOBS, TrainingJob
 from stoker.spec.meta import Key, Kind, Resource
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.node import GPUNode
@@ -82,6 +82,7 @@ class JobReconciler:
         Raises: Conflict when the cache was behind (call again), StoreError.
         """
         refused = in_way = ""
+        has_ended = False
         for _ in range(_MOST_STEPS):
             job = self._jobs.get(key)
             mine, others = self._split(key, job)
@@ -95,16 +96,22 @@ class JobReconciler:
                 ephemeral=self._renderer.is_ephemeral(job),
                 refused=refused,
                 in_way=in_way,
+                queue_ttl_s=self._judge.queue_ttl_s(job),
                 bar=self._judge.bar(job),
             )
             step = lifecycle.step(job, mine, self._clock.now(), self._settings, around)
             if step.status is not None:
                 await self._write(job, step)
+                has_ended = step.status.phase in ENDED
                 continue
             refused, found = await self._create(job, step)
             if refused or found != in_way:
                 in_way = found
                 continue
+            # Before its pods are released, for they remind the next operator; what a death between these two lines and
+            # the status of a job without pods leaves goes with the job.
+            if has_ended or (job.status.phase in ENDED and step.release):
+                await _all(self._remove_beside(kind, obj.key, job) for kind, obj in self._renderer.until_ended(job))
             await self._touch_pods(step)
             if step.expire:
                 await self._expire(job)
@@ -170,6 +177,15 @@ class JobReconciler:
             await self._store.create(kind, obj)
         except AlreadyExists:
             _owned(await self._there(kind, obj.key), job)
+
+    async def _remove_beside(self, kind: Kind[Any], key: Key, job: TrainingJob) -> None:
+        try:
+            there = await self._store.get(kind, key)
+            owner = owning_job(there.metadata)
+            if owner is not None and owner.uid == job.uid:
+                await self._store.delete(kind, key, uid=there.uid)
+        except NotFound:
+            pass
 
     async def _create_pod(self, job: TrainingJob, worker: int) -> None:
         pod = self._renderer.pod(job, worker)

@@ -1,4 +1,5 @@
-"""Which waiting jobs may not run as they stand, and which of them to look at again when a Queue or a runtime changes.
+"""What jobs have from their Queue and runtime, and which of them to look at again when one of those changes: waiting
+jobs that may not run as they stand, ended ones that are kept for a time.
 
 Owns the way from a changed Queue or TrainingRuntime to the jobs it concerns; the rules are `sched.accepting`'s. Never
 writes. Called by `operator.Operator` (the changes) and `jobs.JobReconciler` (the answers).
@@ -9,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from stoker.sched.accepting import bars
-from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.meta import Key
+from stoker.spec.quantity import parse_duration
 from stoker.spec.queue import Queue
 from stoker.spec.reasons import Blocker
 from stoker.spec.runtime import DEFAULT_RUNTIME, TrainingRuntime, effective_runtime
@@ -42,10 +44,16 @@ class Judge:
         runtime = None if self._runtimes is None else self._runtimes.get(Key("", name))
         return next(bars(job, queue, name, runtime), None)
 
-    def subscribe(self, again: Callable[[Key], None]) -> list[Callable[[], None]]:
-        """Call `again` with every job that a change may let in or keep out. Returns: the ways to unsubscribe.
+    def queue_ttl_s(self, job: TrainingJob) -> float | None:
+        """How long its queue keeps ended jobs. Units: seconds."""
+        ttl = _ttl(self._queues.get(Key("", job.spec.queue)))
+        return None if ttl is None else parse_duration(ttl)
 
-        Cost: nothing for a change of limits or of pods' form; else O(waiting jobs concerned).
+    def subscribe(self, again: Callable[[Key], None]) -> list[Callable[[], None]]:
+        """Call `again` with every job that a change may let in, keep out or remove. Returns: the ways to unsubscribe.
+
+        Cost: nothing for a change of limits or of pods' form; O(all jobs) for one of a queue's ttlAfterFinished, which
+        is too rare for an index of ended jobs; else O(waiting jobs concerned).
         """
 
         def look(values: Iterable[tuple[str, str]]) -> None:
@@ -56,6 +64,10 @@ class Judge:
         def on_queue(change: Change[Queue]) -> None:
             if _rules(change.old) != _rules(change.new):
                 look([("queue", change.key.name)])
+            if _ttl(change.old) != _ttl(change.new):
+                for job in self._jobs.values():
+                    if job.status.phase in ENDED and job.spec.queue == change.key.name:
+                        again(job.key)
 
         def on_runtime(change: Change[TrainingRuntime]) -> None:
             name = change.key.name
@@ -83,6 +95,10 @@ def _rules(queue: Queue | None) -> tuple[object, ...]:
     if queue is None:
         return ()
     return (queue.metadata.deletion_timestamp, queue.spec.projects, queue.spec.highest_priority)
+
+
+def _ttl(queue: Queue | None) -> str | None:
+    return None if queue is None else queue.spec.ttl_after_finished
 
 
 def _audience(runtime: TrainingRuntime | None) -> tuple[object, ...]:

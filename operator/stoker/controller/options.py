@@ -15,7 +15,7 @@ import click
 from stoker.push import flags
 from stoker.push.sender import PushOptions
 from stoker.sched.step import Settings
-from stoker.spec.quantity import new_duration
+from stoker.spec.quantity import NOT_ZERO, new_duration
 
 from .log_lines import set_up_logging
 from .render_kube import ClusterSettings
@@ -71,6 +71,7 @@ def _options(given: dict[str, Any]) -> OperatorOptions:
             unschedulable_s=given["unschedulable_timeout"],
             node_lost_s=given["node_lost_after"],
             blame_s=given["blame"],
+            ttl_s=given["ttl_after_finished"],
         ),
         namespace=given["namespace"] or _own_namespace(),
         lease_name=given["lease"],
@@ -109,6 +110,13 @@ def _params() -> list[click.Parameter]:
         _duration("--unschedulable-timeout", "STOKER_UNSCHEDULABLE_TIMEOUT", "10s", "How long a pod may be refused."),
         _duration("--node-lost-after", "STOKER_NODE_LOST_AFTER", "60s", "A node silent for so long is given up."),
         _duration("--blame", "STOKER_BLAME", "5m", "How long a job avoids a node that failed it."),
+        _option(
+            "--ttl-after-finished",
+            "STOKER_TTL_AFTER_FINISHED",
+            None,
+            "Jobs are deleted this long after their end where neither they nor their queue say it. Absent: never.",
+            callback=_ttl,
+        ),
         *flags.params(),
     ]
 
@@ -128,6 +136,13 @@ def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> f
         return new_duration(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def _ttl(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    seconds = _seconds(context, option, value) if value else None
+    if seconds == 0:
+        raise click.BadParameter(NOT_ZERO)
+    return seconds
 
 
 def _certificates(path: str | None) -> str:

@@ -31,6 +31,10 @@ class Renderer(Protocol):
         """What must be there before its pods, owned by the job. Raises: CannotRender."""
         ...
 
+    def until_ended(self, job: TrainingJob) -> list[tuple[Kind[Any], Resource]]:
+        """What of that is of no use once the job has ended."""
+        ...
+
     def is_ephemeral(self, job: TrainingJob) -> bool:
         """Its checkpoints die with its pods."""
         ...
@@ -43,6 +47,9 @@ class LocalRenderer:
         return render.render_pod(job, worker)
 
     def beside(self, _job: TrainingJob) -> list[tuple[Kind[Any], Resource]]:
+        return []
+
+    def until_ended(self, _job: TrainingJob) -> list[tuple[Kind[Any], Resource]]:
         return []
 
     def is_ephemeral(self, _job: TrainingJob) -> bool:
@@ -60,13 +67,12 @@ class ClusterRenderer:
         return render_kube.render_pod(job, worker, self._runtime(job), self._settings)
 
     def beside(self, job: TrainingJob) -> list[tuple[Kind[Any], Resource]]:
-        service, claim = render_kube.render_service(job), render_volumes.checkpoint_claim(job, self._runtime(job))
-        found: list[tuple[Kind[Any], Resource]] = []
-        if service is not None:
-            found.append((SERVICES, service))
-        if claim is not None:
-            found.append((CLAIMS, claim))
-        return found
+        claim = render_volumes.checkpoint_claim(job, self._runtime(job))
+        return self.until_ended(job) + ([(CLAIMS, claim)] if claim is not None else [])
+
+    def until_ended(self, job: TrainingJob) -> list[tuple[Kind[Any], Resource]]:
+        service = render_kube.render_service(job)
+        return [(SERVICES, service)] if service is not None else []
 
     def is_ephemeral(self, job: TrainingJob) -> bool:
         try:

@@ -113,12 +113,21 @@ def _ended(job: TrainingJob, pods: Sequence[Pod], ground: Ground) -> Step:
     cleared = ground.clear(pods)
     # The newest attempt's pods stay, for those who look at them; they hold nothing any more.
     kept = replace(cleared, discard=tuple(pod for pod in cleared.discard if _attempt(pod) != status.attempt))
-    if job.spec.ttl_after_finished is None or status.finished_at is None:
+    ttl_s = _ttl_s(job, ground)
+    if ttl_s is None or status.finished_at is None:
         return kept
-    due_at = status.finished_at + timedelta(seconds=parse_duration(job.spec.ttl_after_finished))
+    due_at = status.finished_at + timedelta(seconds=ttl_s)
     if now < due_at:
         return replace(kept, wake_at=first(kept.wake_at, due_at))
     return replace(kept, expire=not kept.stop and not kept.release and all(ground.is_over(pod) for pod in pods))
+
+
+def _ttl_s(job: TrainingJob, ground: Ground) -> float | None:
+    """How long it is kept after its end: the job says it, else its queue, else the operator. None: for good."""
+    if job.spec.ttl_after_finished is not None:
+        return parse_duration(job.spec.ttl_after_finished)
+    queue_ttl_s = ground.around.queue_ttl_s
+    return ground.settings.ttl_s if queue_ttl_s is None else queue_ttl_s
 
 
 def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, ground: Ground) -> Step:

@@ -34,6 +34,8 @@ class Settings:
     """A node whose kubelet has not reported for so long is given up, and its workers with it."""
     lost_margin_s: float = 10.0
     """A deleted pod on a lost node counts as ended this long after its grace."""
+    ttl_s: float | None = None
+    """How long ended jobs are kept where neither they nor their queues say it; None: until they are deleted."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Surroundings:
     """Why the store would not take a pod of the current attempt, in its words."""
     in_way: str = ""
     """What has the name of something that the attempt needs and is another's, and what to do about it."""
+    queue_ttl_s: float | None = None
+    """How long its queue keeps ended jobs; None: it does not say, or is gone. Units: seconds."""
     bar: Blocker | None = None
     """Why it may not run as it stands: the first of `accepting.bars`."""
 
@@ -84,6 +88,6 @@ class Step:
     discard: tuple[Pod, ...] = ()
     """Ended, released pods of former attempts: delete."""
     expire: bool = False
-    """Its ttlAfterFinished is over: delete the job."""
+    """It has been kept as long as it is to be: delete the job."""
     wake_at: datetime | None = None
     """Ask again then, even if nothing changes."""

@@ -69,7 +69,7 @@ class TrainingJobSpec(SpecModel):
     stall: StallPolicy = StallPolicy()
     idle: IdlePolicy = IdlePolicy()
     ttl_after_finished: Duration | None = None
-    """The job is deleted, with its logs, this long after it has ended. Absent: it is kept."""
+    """The job is deleted, with its logs, this long after it has ended. Absent: as its queue says, else the operator."""
     suspend: bool = False
     """Stop after saving and wait; set back to go on from the checkpoint."""
     cancel: bool = False

@@ -10,7 +10,7 @@ from pydantic import Field
 from .form import DISTINCT
 from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
 from .names import API_VERSION, FINALIZER_IN_USE, DnsLabel
-from .quantity import Quantity
+from .quantity import Duration, Quantity
 
 
 class QueueLimit(SpecModel):
@@ -35,6 +35,9 @@ class QueueSpec(SpecModel):
     reservation_budget: float = Field(default=0.25, ge=0, le=100, strict=True)
     """Nodes are kept for a job that waits long until they stood idle for this share of its own GPU-hours of waiting.
     0: never."""
+    ttl_after_finished: Duration | None = None
+    """Its jobs that don't say it themselves are deleted, with their logs, this long after they have ended; those that
+    have ended already, too. Absent: as the operator is set up."""
 
 
 class QueueAmount(StatusModel):

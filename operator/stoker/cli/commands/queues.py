@@ -43,6 +43,7 @@ def ls(client: Client, form: str) -> None:
     help="How much idling it is worth to keep nodes for a job that waits long: GPU-hours per own GPU-hour of waiting. "
     "0: none are kept. [default: 0.25]",
 )
+@click.option("--ttl", metavar="DURATION", help="Delete its jobs this long after their end, where they name no time.")
 @output_option("table", "json", "yaml")
 @connected_cluster_wide
 def set_(
@@ -54,6 +55,7 @@ def set_(
     allowed: tuple[str, ...],
     highest_priority: int | None,
     reservation_budget: float | None,
+    ttl: str | None,
     form: str,
 ) -> None:
     """Create the queue NAME, or replace its limits: what is not given is not limited."""
@@ -67,6 +69,8 @@ def set_(
         spec["highestPriority"] = highest_priority
     if reservation_budget is not None:
         spec["reservationBudget"] = reservation_budget
+    if ttl is not None:
+        spec["ttlAfterFinished"] = ttl
     made = client.put_queue(name, spec)
     if form == "table":
         echo_table(*queue_table([made]))
