@@ -196,14 +196,18 @@ def test_killed_exporter_and_killed_server_come_back_and_every_second_is_account
 
 def test_an_exporter_that_did_not_end_with_its_server_is_ended_by_the_next(tmp_path: Path) -> None:
     with running(tmp_path / "data", "--virtual-gpus", "1") as server:
-        (old,) = until(lambda: exporters(server), "the exporter", 30)
-        os.kill(old, signal.SIGSTOP)  # as if it hung: it does not heed the signal that comes when its server dies
+        (first,) = until(lambda: exporters(server), "the exporter", 30)
+        argv = Path(f"/proc/{first}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
         server.kill()
-        assert exporters(server) == [old]
-        # A server can be killed after it has started one and before it has written anything down.
-        (server.data / "exporter" / "pid").unlink(missing_ok=True)
+        until(lambda: exporters(server) == [], "its end with its server", 30)
+        # One that did not end, as if it hung; and the server was killed before it had written anything down.
+        left = subprocess.Popen(argv, cwd=server.data / "exporter", start_new_session=True)
+        old = left.pid
+        until(lambda: exporters(server) == [old], "the one that is left", 30)
+        os.kill(old, signal.SIGSTOP)
         server.start()
         until(lambda: exporters(server) not in ([], [old]) and old not in exporters(server), "another exporter", 60)
+        left.wait(10)
 
 
 def test_pushed_by_one_option_prometheus_has_the_same(driver: Scenario, tmp_path: Path, monitoring: None) -> None:

@@ -298,7 +298,8 @@ async def test_a_project_gets_its_own_default_runtime_and_waits_where_that_is_cl
     await runtime(projects=["somebody-else"])
     try:
         await world.submit("a")
-        said = {"Accepted": f"runtime 'for-{world.project}' is not open to project '{world.project}'"}
+        why = f"runtime 'for-{world.project}' is not open to project '{world.project}'"
+        said = {"Accepted": why, "Scheduled": why}
         await world.until(lambda: told() == said, told)
         assert not world.pods_of("a")
         world.kubelet.script = lambda _pod: Play()

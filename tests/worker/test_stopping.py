@@ -115,6 +115,7 @@ time.sleep(60)
 """
     worker.python(script)
     wait_until((worker.folder / "left").exists)
+    wait_until(lambda: b"rank is" in worker.log and worker.log.endswith(b"\n"), what="the rank's line")
     rank = worker.log.decode().split()[2]
     wait_until(lambda: not Path("/proc", rank).exists(), what="the rank's end to be seen by the supervisor")
     worker.stop()

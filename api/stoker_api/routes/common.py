@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated
 
-from fastapi import Header, Path, Request
+from fastapi import Header, Path
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 from pydantic.alias_generators import to_camel
+from starlette.requests import HTTPConnection
 
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
@@ -49,7 +50,7 @@ class QueryModel(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
 
-async def no_query_twice(request: Request) -> None:
+async def no_query_twice(request: HTTPConnection) -> None:
     """Raises: Problem (422) where a query parameter is given twice: which one counts would be a guess."""
     given = [name for name, _ in request.query_params.multi_items()]
     twice = sorted({name for name in given if given.count(name) > 1})

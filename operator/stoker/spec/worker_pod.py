@@ -68,10 +68,10 @@ def is_ours(meta: ObjectMeta) -> bool:
 def concerned_jobs(meta: ObjectMeta) -> list[Key]:
     """The jobs whose reconcile sees to the pod: its owner, and the one whose worker's name it has.
 
-    Of neither: a name that no job needs to have, for our finalizer comes off all the same.
+    Of neither: a name that no job needs to have, for what is ours is let go all the same.
     """
     owner, name = owning_job(meta), worker_name(meta.name)
     names = [found for found in (owner and owner.name, name and name.job) if found]
-    if not names and FINALIZER_OUTCOME in meta.finalizers:
+    if not names and is_ours(meta):
         names = [meta.name]
     return [Key(meta.namespace, found) for found in dict.fromkeys(names)]
