@@ -245,6 +245,7 @@ class _Up:
                     if exporter is not None:
                         parts.append(tasks.create_task(self._export(exporter)))
                     _stop_on_signals(parts)
+                    await self._ready.wait()  # who reads that it is ready calls it at once
                     gpus = [gpu for node in nodes.values() for gpu in node.status.gpus]
                     self._greet(token_file, gpus)
             finally:
@@ -257,8 +258,8 @@ class _Up:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-        self._ready.set()
         write_private(self._datadir.endpoint, json.dumps({"url": self._url, "pid": os.getpid()}).encode() + b"\n")
+        self._ready.set()
 
     def _exporter(self, clock: SystemClock, report_key: bytes, scrape_token: Path) -> LocalExporter | None:
         """None where there is nothing to tell about, or none is wanted."""
