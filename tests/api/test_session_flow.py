@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import socket
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -53,14 +55,15 @@ async def test_much_is_carried_both_ways_at_once(served):
         assert sent_in == taken_in and sent_out == taken_out
 
 
-async def narrow(world: Any) -> dict[str, Any]:
+@contextlib.asynccontextmanager
+async def narrow(world: Any) -> AsyncIterator[dict[str, Any]]:
     """A connection with small buffers of its own, which soon takes no more if nobody reads."""
     host, _, port = world.base.removeprefix("http://").rpartition(":")
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 10)
-    sock.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
-    return {"sock": sock, "max_queue": 1}
+    with socket.socket() as sock:  # a session that fails before it takes the socket leaves it open
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 10)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+        yield {"sock": sock, "max_queue": 1}
 
 
 async def stalled(sender: Any, counted: list[int]) -> None:
@@ -83,7 +86,7 @@ async def stalled(sender: Any, counted: list[int]) -> None:
 async def test_a_slow_reader_slows_the_writer(served):
     """What is on its way lies in the sockets' buffers, of which the api's own part is small."""
     worker = await running(served)
-    async with worker.session(caller=await narrow(served)) as (client, side):
+    async with narrow(served) as small, worker.session(caller=small) as (client, side):
         counted: list[int] = []
         await stalled(side, counted)
         assert sum(counted) < 24 << 20, "the kernel's buffers, two sockets of them"
@@ -99,7 +102,7 @@ async def test_a_slow_reader_is_not_dead(new_world, monkeypatch):
     monkeypatch.setattr(serve, "PONG_WITHIN_S", 1.0)
     async with served_with(new_world) as world:
         worker = await running(world)
-        async with worker.session(caller=await narrow(world)) as (client, side):
+        async with narrow(world) as small, worker.session(caller=small) as (client, side):
             counted: list[int] = []
             await stalled(side, counted)
             await asyncio.sleep(1.6)  # longer than a peer has that owes nothing but its pong
@@ -131,7 +134,7 @@ async def test_a_caller_who_dies_before_a_worker_that_takes_nothing(new_world, m
     monkeypatch.setattr(serve, "PONG_WITHIN_S", 1.0)
     async with served_with(new_world) as world:
         worker = await running(world)
-        async with worker.session(worker=await narrow(world)) as (client, side):
+        async with narrow(world) as small, worker.session(worker=small) as (client, side):
             counted: list[int] = []
             await stalled(client, counted)
             client.transport.abort()
@@ -144,11 +147,11 @@ async def test_a_caller_who_dies_before_a_worker_that_takes_nothing(new_world, m
 
 
 async def test_a_stop_does_not_wait_for_who_reads_nothing(new_world):
-    async with served_with(new_world) as world:
-        worker = await running(world)
-        held = worker.session(caller=await narrow(world))
-        _, side = await held.__aenter__()
-        await stalled(side, [])
-        began = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - began < 6
-    await held.__aexit__(None, None, None)
+    async with contextlib.AsyncExitStack() as held:
+        async with served_with(new_world) as world:
+            worker = await running(world)
+            small = await held.enter_async_context(narrow(world))
+            _, side = await held.enter_async_context(worker.session(caller=small))
+            await stalled(side, [])
+            began = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - began < 6
