@@ -10,6 +10,7 @@ import pytest
 
 from harness import Server, running, until
 from stoker.cli.client import Client
+from stoker.spec.event import Event
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.outcome import Category
 from stoker.spec.reasons import Code
@@ -69,8 +70,13 @@ def test_a_stalled_command_is_ended_told_and_retried(server: Server) -> None:
         assert (job.status.phase, job.status.attempt, job.status.reason) == (Phase.FAILED, 2, Code.RETRIES_EXHAUSTED)
         assert [end.category for end in job.status.attempts] == [Category.STALLED] * 2
         assert "no progress for too long (signal 6): step 3 since 2 s" in job.status.message
-        stalls = [event for event in client.past_events("stuck") if event.reason == "Stalled"]
-        assert len(stalls) == 2 and "`stoker logs stuck --attempt 1`" in stalls[0].message
+
+        def stalled() -> list[Event]:  # events are written behind the status
+            found = [event for event in client.past_events("stuck") if event.reason == "Stalled"]
+            return found if len(found) == 2 else []
+
+        stalls = until(stalled, "both events", 20)
+        assert "`stoker logs stuck --attempt 1`" in stalls[0].message
         for attempt in (1, 2):
             log = log_of(client, "stuck", attempt=attempt)
             assert "[stoker] no progress: step 3" in log and "in wedged_in_a_collective" in log
