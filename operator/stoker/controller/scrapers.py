@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from stoker.store.clock import Clock
 from stoker.store.port import StoreError
 from stoker.store.remembered import Remembered
+
+U = TypeVar("U")
 
 PATH = "/metrics"
 ALLOWED_S, REFUSED_S = 60.0, 5.0
@@ -24,27 +25,16 @@ AT_ONCE = 2
 _LONGEST_TOKEN = 16 * 1024
 
 
-class User(Protocol):
-    @property
-    def username(self) -> str: ...
-    @property
-    def uid(self) -> str: ...
-    @property
-    def groups(self) -> Sequence[str]: ...
-    @property
-    def extra(self) -> Mapping[str, Sequence[str]]: ...
+class Reviews(Protocol[U]):
+    """Implemented by `stoker.kube.review.TokenReviewer`; what a user is, is its own. Raises everywhere: StoreError."""
 
+    async def review(self, token: str) -> U | None: ...
 
-class Reviews(Protocol):
-    """Implemented by `stoker.kube.review.TokenReviewer`. Raises everywhere: StoreError."""
-
-    async def review(self, token: str) -> User | None: ...
-
-    async def allowed_path(self, user: User, *, verb: str, path: str) -> bool: ...
+    async def allowed_path(self, user: U, *, verb: str, path: str) -> bool: ...
 
 
 class Scrapers:
-    def __init__(self, reviews: Reviews, clock: Clock) -> None:
+    def __init__(self, reviews: Reviews[Any], clock: Clock) -> None:
         self._reviews = reviews
         self._answers: Remembered[bytes, HTTPStatus] = Remembered(clock, _kept_s, most=1000, at_once=AT_ONCE)
 
