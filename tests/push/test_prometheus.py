@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,19 +43,13 @@ def offer_hours(push: Push, begin: float, end: float) -> list[tuple[float, float
 
 
 @pytest.fixture
-def pushing() -> Iterator[Callable[..., Push]]:
-    made: list[Push] = []
-
+def pushing(pushes: Callable[[PushOptions], Push]) -> Callable[..., Push]:
     def start(url: str, **more: object) -> Push:
         given = {"target": Target(url), "first_pause_s": 0.05, "longest_pause_s": 0.5, **more}
         given["labels"] = {"job": "stoker-exporter", "instance": "n0", **given.get("labels", {})}  # type: ignore[dict-item]
-        made.append(Push(PushOptions(**given)))  # type: ignore[arg-type]
-        made[-1].start()
-        return made[-1]
+        return pushes(PushOptions(**given))  # type: ignore[arg-type]
 
-    yield start
-    for push in made:
-        push.stop(timeout_s=0)
+    return start
 
 
 def settled(push: Push) -> PushStats:

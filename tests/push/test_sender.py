@@ -10,7 +10,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,21 +34,6 @@ def options(target: str | Target, **more: object) -> PushOptions:
     given = {"target": to, "first_pause_s": 0.02, "longest_pause_s": 0.1, **more}
     given["labels"] = {"job": "stoker-exporter", "instance": "n0", **given.get("labels", {})}  # type: ignore[dict-item]
     return PushOptions(**given)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def pushes() -> Iterator[Callable[[PushOptions], Push]]:
-    """Starts pushes that end with the test."""
-    made: list[Push] = []
-
-    def start(wanted: PushOptions) -> Push:
-        made.append(Push(wanted))
-        made[-1].start()
-        return made[-1]
-
-    yield start
-    for push in made:
-        push.stop(timeout_s=0)
 
 
 def settled(push: Push) -> PushStats:
