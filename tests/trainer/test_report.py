@@ -178,10 +178,15 @@ def served_on_loopback():
     return port
 
 
+def serves(thread: threading.Thread) -> bool:
+    """Whether this is a started thread of the metrics server: `threading.enumerate` lists those about to start, too."""
+    return "process_request_thread" in thread.name and thread.is_alive()
+
+
 def test_a_scraper_that_breaks_off_leaves_no_traceback_in_the_jobs_log(served_on_loopback, capfd):
     with socket.create_connection(("127.0.0.1", served_on_loopback)) as scraper:
         scraper.sendall(b"GET /met")
-        while not (serving := [one for one in threading.enumerate() if "process_request_thread" in one.name]):
+        while not (serving := [one for one in threading.enumerate() if serves(one)]):
             time.sleep(0.01)
         scraper.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets
     for one in serving:
