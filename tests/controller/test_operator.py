@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from stoker.controller.recorder import Recorder
 from stoker.controller.render import owned_by
-from stoker.spec.job import Phase
+from stoker.controller.scheduling import Scheduling
+from stoker.spec.job import JOBS, Phase
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.outcome import Category
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue, QueueSpec
 from stoker.spec.reasons import Code
-from stoker.store.port import Conflict
+from stoker.store.cache import WatchCache
+from stoker.store.clock import SystemClock
+from stoker.store.port import Conflict, Invalid
 
 if TYPE_CHECKING:
     from .conftest import World
+
+
+@asynccontextmanager
+async def running(cache: WatchCache[Any]) -> AsyncIterator[None]:
+    task = asyncio.create_task(cache.run())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 async def test_a_job_goes_from_submitted_to_succeeded_and_holds_nothing_then(world: World) -> None:
@@ -191,6 +206,57 @@ async def test_a_queue_made_later_lets_its_jobs_go(world: World) -> None:
     await world.until(lambda: world.job("a").status.reason is Code.QUEUE_MISSING, "the reason told")
     await world.store.create(QUEUES, Queue(metadata=ObjectMeta(name="later"), spec=QueueSpec()))
     await world.phase("a", Phase.SUCCEEDED)
+
+
+@pytest.mark.parametrize("gpus", [1, 9])
+async def test_a_status_that_the_store_refuses_stops_only_its_own_job(
+    world: World, monkeypatch: pytest.MonkeyPatch, gpus: int
+) -> None:
+    """Of a start (1 GPU) and of a reason to wait (9): no pass starts over, and the job's GPUs go to the next."""
+    patch_status, refused = world.store.patch_status, 0
+
+    async def refuse(kind: Any, key: Key, *args: Any, **options: Any) -> Any:
+        nonlocal refused
+        if key.name == "sick":
+            refused += 1
+            raise Invalid(["status.placement: Too many: 1: must have at most 0 items"])
+        return await patch_status(kind, key, *args, **options)
+
+    monkeypatch.setattr(world.store, "patch_status", refuse)
+    await world.submit("sick", gpus_per_worker=gpus)
+    await world.node(gpus=1)
+    for number in range(3):
+        await world.submit(f"j{number}", gpus_per_worker=1)
+        await world.phase(f"j{number}", Phase.SUCCEEDED)
+    assert (refused, world.operator.reconcile_errors) == (1, 0)
+    monkeypatch.setattr(world.store, "patch_status", patch_status)
+    await world.change("sick", priority=1)
+    await world.node(gpus=9, name="n2")
+    await world.phase("sick", Phase.SUCCEEDED)
+
+
+async def test_a_new_scheduler_waits_until_its_cache_shows_what_the_last_one_placed(world: World) -> None:
+    await world.node(gpus=1)
+    await world.stop()
+    held = await world.submit("held", gpus_per_worker=1)
+    await world.submit("next", gpus_per_worker=1, priority=1)
+    lagging = WatchCache(world.store, JOBS, clock=SystemClock())
+    async with running(lagging):
+        await lagging.synced()
+    placed = {"phase": "Starting", "attempt": 1, "placement": [{"worker": 0, "node": "n1"}]}
+    await world.store.patch_status(JOBS, held.key, placed, manager="operator")
+
+    clock = SystemClock()
+    loop = Scheduling(world.store, lagging, world.queues, world.nodes, Recorder(world.store, clock), clock)
+    deciding = asyncio.create_task(loop.run())
+    try:
+        done, _ = await asyncio.wait({deciding}, timeout=0.2)
+        assert not done and loop.passes == 0
+        async with running(lagging):
+            await world.until(lambda: loop.passes, "the first pass")
+            assert (await world.store.get(JOBS, Key("p", "next"))).status.placement == ()
+    finally:
+        deciding.cancel()
 
 
 async def test_events_tell_the_story(world: World) -> None:

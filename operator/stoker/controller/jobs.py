@@ -26,19 +26,18 @@ from stoker.store.clock import Clock
 from stoker.store.port import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Store
 
 from .judging import Judge
-from .patch import status_patch
+from .patch import write_status
 from .recorder import Recorder
 from .renderers import CannotRender, LocalRenderer, Renderer
 from .tally import Tally
 
 T = TypeVar("T", bound=Resource)
 
-MANAGER = "operator"
 PODS_BY_JOB = "job"
 # A job moves through at most a few statuses at one moment (Stopping, ended); more would be a loop of our own.
 _MOST_STEPS = 8
 # How long one's own write may take to come back by the watch; then the job is looked at again from the start.
-_SIGHT_S = 60.0
+SIGHT_S = 60.0
 # How soon a name that another has is tried again.
 _LOOK_S = 2.0
 
@@ -142,19 +141,12 @@ class JobReconciler:
 
     async def _write(self, job: TrainingJob, step: Step) -> None:
         assert step.status is not None
-        written = await self._store.patch_status(
-            JOBS,
-            job.key,
-            status_patch(job.status, step.status),
-            manager=MANAGER,
-            uid=job.uid,
-            resource_version=job.metadata.resource_version,
-        )
+        written = await write_status(self._store, job, step.status)
         self._tally.written(job, step.status, self._clock.now())
         for note in (step.before, step.note):
             if note is not None:
                 self._recorder.record(job, note)
-        await self._jobs.at_least(written.metadata.resource_version, timeout_s=_SIGHT_S)
+        await self._jobs.at_least(written.metadata.resource_version, timeout_s=SIGHT_S)
 
     async def _create(self, job: TrainingJob, step: Step) -> tuple[str, str]:
         """Create missing pods. One of our own that the cache has not seen yet is as good as created.
@@ -196,7 +188,7 @@ class JobReconciler:
             _owned(there, job)
         # Before this job is looked at again its pods must be in sight: an attempt that seems to have no pods would be
         # taken for ended.
-        await self._pods.at_least(there.metadata.resource_version, timeout_s=_SIGHT_S)
+        await self._pods.at_least(there.metadata.resource_version, timeout_s=SIGHT_S)
 
     async def _there(self, kind: Kind[T], key: Key) -> T:
         """What was said to exist. Raises: Conflict: not any more."""

@@ -33,6 +33,9 @@ from .renderers import Renderer
 from .scheduling import Scheduling
 from .tally import Tally
 
+_LONG_S = 60.0
+"""A scheduling loop that went on for so long was sound: the next fault is a new one."""
+
 log = logging.getLogger(__name__)
 
 
@@ -176,9 +179,12 @@ class Operator:
         """Keep the scheduling loop going: after a failure it starts over from the caches."""
         delay_s = 0.1
         while True:
+            began = self._clock.monotonic()
             try:
                 await self.scheduling.run()
             except Exception:
+                if self._clock.monotonic() - began > _LONG_S:
+                    delay_s = 0.1
                 self.reconcile_errors += 1
                 log.exception("a scheduling pass failed; starting over in %.1f s", delay_s)
             await self._clock.sleep(delay_s)

@@ -1,10 +1,54 @@
-"""The RFC 7396 merge patch between two statuses."""
+"""Writes a job's status: the RFC 7396 merge patch between two, for the version it was worked out from."""
 
 from __future__ import annotations
 
+import logging
+from enum import Enum, auto
 from typing import Any
 
-from stoker.spec.job import TrainingJobStatus
+from stoker.spec.job import JOBS, TrainingJob, TrainingJobStatus
+from stoker.store.port import Conflict, Invalid, NotFound, Store
+
+log = logging.getLogger(__name__)
+
+MANAGER = "operator"
+
+
+class Written(Enum):
+    """What became of a status that the scheduling loop wrote."""
+
+    DONE = auto()
+    CHANGED = auto()
+    """The job is not what it was: whoever wrote it wakes the loop."""
+    REFUSED = auto()
+    """The store takes no such status, and won't by being asked again."""
+
+
+async def write_status(store: Store, job: TrainingJob, status: TrainingJobStatus) -> TrainingJob:
+    """Replace the status of `job`, if it is still the version at hand. Returns: the job as stored.
+
+    Raises: Conflict, NotFound, Invalid.
+    """
+    return await store.patch_status(
+        JOBS,
+        job.key,
+        status_patch(job.status, status),
+        manager=MANAGER,
+        uid=job.uid,
+        resource_version=job.metadata.resource_version,
+    )
+
+
+async def try_write_status(store: Store, job: TrainingJob, status: TrainingJobStatus) -> Written:
+    """As `write_status`, for a loop that writes for many jobs: what is wrong with one must not stop it."""
+    try:
+        await write_status(store, job, status)
+    except (Conflict, NotFound):
+        return Written.CHANGED
+    except Invalid as error:
+        log.error("job %s is left alone until it changes: its status was refused: %s", job.key, error)
+        return Written.REFUSED
+    return Written.DONE
 
 
 def status_patch(old: TrainingJobStatus, new: TrainingJobStatus) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from stoker.spec.meta import Key, Kind
 from stoker.store.clock import Clock
 from stoker.store.port import NotFound, StoreError
 
-from .jobs import MANAGER
+from .patch import MANAGER
 from .recorder import Recorder
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from stoker.store.clock import Clock
 from stoker.store.port import Conflict, NotFound, NotLeader, Store, StoreError
 from stoker.store.workqueue import WorkQueue
 
-from .jobs import MANAGER
+from .patch import MANAGER
 
 log = logging.getLogger(__name__)
 

@@ -27,10 +27,10 @@ from stoker.spec.reasons import Code
 from stoker.spec.runtime import TrainingRuntime
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
-from stoker.store.port import Conflict, NotFound, Store, StoreError
+from stoker.store.port import Store, StoreError
 
-from .jobs import MANAGER
-from .patch import status_patch
+from .jobs import SIGHT_S
+from .patch import Written, try_write_status
 from .recorder import Recorder
 from .tally import Tally
 from .waiting import WaitingJobs
@@ -38,6 +38,7 @@ from .waiting import WaitingJobs
 T = TypeVar("T", bound=Resource)
 
 _WRITES_AT_ONCE = 256
+_PAGE = 500
 
 
 class Scheduling:
@@ -95,11 +96,23 @@ class Scheduling:
         return WaitingJobs(self._store, self._jobs, self._recorder, self._clock, self._tally)
 
     async def _synced(self) -> None:
-        """Half of the truth would start jobs in room that somebody holds."""
+        """Half of the truth would start jobs in room that is held.
+
+        The caches were in order once; here they reach what stands in the store now. A scheduler that ran a moment ago,
+        in this process or another, may have placed a job that no watch has shown yet.
+        """
         caches = (self._jobs, self._queues, self._nodes, self._others, self._runtimes, self._pods)
         for cache in caches:
             if cache is not None:
                 await cache.synced()
+        newest, token = 0, None
+        while True:
+            page = await self._store.list(JOBS, limit=_PAGE, continue_token=token)
+            newest = max([newest, *(int(job.metadata.resource_version) for job in page.items)])
+            token = page.continue_token
+            if token is None:
+                break
+        await self._jobs.at_least(str(newest), timeout_s=SIGHT_S)
 
     def _subscribe(self, state: SchedulerState) -> Iterator[Callable[[], None]]:
         """Nodes and runtimes first: jobs are then filed once."""
@@ -193,23 +206,23 @@ class Scheduling:
         )
         new = scheduled(unaccepted(new), self._clock.now(), job.metadata.generation)
         try:
-            await self._store.patch_status(
-                JOBS,
-                start.key,
-                status_patch(job.status, new),
-                manager=MANAGER,
-                uid=start.uid,
-                resource_version=start.resource_version,
-            )
-        except (Conflict, NotFound):
-            self._drop(start)  # somebody was faster (cancelled it, say); the next pass sees the job as it is
+            written = await try_write_status(self._store, job, new)
         except StoreError:
             self._drop(start)
             raise
+        if written is Written.CHANGED:
+            self._drop(start)  # it was cancelled, say; the next pass sees the job as it is
+        elif written is Written.REFUSED:
+            self._leave(job)
         else:
             self.starts += 1
             self._tally.placed()
             self._recorder.record(job, Note("Placed", f"attempt {new.attempt}: placed on {where}"))
+
+    def _leave(self, job: TrainingJob) -> None:
+        """Schedule without this job until it changes: what is refused now would be refused in every pass."""
+        self._changes.append(lambda: self._forget_job(job))
+        self._woken.set()
 
     def _drop(self, start: Start) -> None:
         self._changes.append(lambda: self._state.drop_assumption(start.key))
@@ -220,15 +233,9 @@ class Scheduling:
         job = self._jobs.get(key)
         if job is None or job.status.phase is not Phase.QUEUED:
             return
-        try:
-            await self._store.patch_status(
-                JOBS,
-                key,
-                status_patch(job.status, job.status.model_copy(update={"reservation": cost})),
-                manager=MANAGER,
-                uid=job.uid,
-                resource_version=job.metadata.resource_version,
-            )
-        except (Conflict, NotFound):
-            return  # the next pass tries again
-        self._state.wrote(key, cost)
+        new = job.status.model_copy(update={"reservation": cost})
+        written = await try_write_status(self._store, job, new)
+        if written is Written.DONE:
+            self._state.wrote(key, cost)
+        elif written is Written.REFUSED:
+            self._leave(job)  # where it only changed the next pass tries again

@@ -19,15 +19,14 @@ from datetime import UTC, datetime, timedelta
 from stoker.sched.accepting import BARRING
 from stoker.sched.scheduled import is_said, waits
 from stoker.sched.step import Step
-from stoker.spec.job import JOBS, Phase, TrainingJob
+from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.reasons import Blocker
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
-from stoker.store.port import Conflict, NotFound, Store
+from stoker.store.port import Store
 
-from .jobs import MANAGER
-from .patch import status_patch
+from .patch import Written, try_write_status
 from .recorder import Recorder
 from .tally import Tally
 
@@ -116,17 +115,12 @@ class WaitingJobs:
 
     async def _write(self, job: TrainingJob, step: Step) -> None:
         assert step.status is not None
-        try:
-            await self._store.patch_status(
-                JOBS,
-                job.key,
-                status_patch(job.status, step.status),
-                manager=MANAGER,
-                uid=job.uid,
-                resource_version=job.metadata.resource_version,
-            )
-        except (Conflict, NotFound):
-            self._put(job.key, self._clock.now().timestamp() + _SETTLE_S)  # it changed; the next look knows better
+        written = await try_write_status(self._store, job, step.status)
+        if written is Written.CHANGED:
+            self._put(job.key, self._clock.now().timestamp() + _SETTLE_S)  # the next look knows better
+        if written is Written.REFUSED:
+            self.forget(job.key)
+        if written is not Written.DONE:
             return
         if step.status.reason is not job.status.reason:
             self._tally.told(step.status.reason)
