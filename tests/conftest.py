@@ -1,4 +1,4 @@
-"""Fixtures that more than one folder of tests uses: the throw-away Kubernetes of a run (`control_plane`)."""
+"""What every run of tests has: the throw-away Kubernetes (`control_plane`), and its slowest files at the end."""
 
 from hypothesis import settings
 
@@ -6,4 +6,4 @@ from hypothesis import settings
 settings.register_profile("stoker", deadline=None)
 settings.load_profile("stoker")
 
-pytest_plugins = ["testbed.fixtures"]
+pytest_plugins = ["testbed.fixtures", "tests.support.file_times"]

@@ -1,0 +1,1 @@
+"""What tests, proofs and benches share: never shipped, never imported by the product."""
