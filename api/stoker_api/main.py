@@ -1,7 +1,7 @@
 """`python -m stoker_api.main`: the api as a process of its own on a Kubernetes cluster.
 
 Owns the composition and the process: options, signals, the data folder's lock. Holds no rule of its own. One of the
-few places that pick a concrete store (DESIGN §2). Everything it keeps but workers' logs is the cluster's.
+few places that pick a concrete store (docs/architecture.md). Everything it keeps but workers' logs is the cluster's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The outcome table holds what DESIGN §7 promises, and the docs say the same."""
+"""The outcome table holds what docs/worker-contract.md promises, and the docs say the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainer: `python -m stoker_trainer`, one process per rank, torchrun's environment (DESIGN §7; `docs/trainer.md`).
+"""The trainer: `python -m stoker_trainer`, one process per rank, torchrun's environment (`docs/trainer.md`).
 
 Owns recipes, precision, the step, checkpoints, evaluation, progress and its own metrics. Never imports anything else of
 ours: its config arrives complete in `STOKER_TRAINER_CONFIG`, and it reports by files and exit code. Importing this

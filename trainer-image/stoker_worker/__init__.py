@@ -1,4 +1,4 @@
-"""The supervisor: PID 1 of every worker (DESIGN §7, `docs/worker-contract.md`).
+"""The supervisor: PID 1 of every worker (`docs/worker-contract.md`).
 
 Owns a worker's processes from the first to the last: starts the ranks, carries their output into the log, honours a
 stop, reaps every descendant and writes the exit record. Never imports anything but the standard library, and little of

@@ -1,7 +1,7 @@
 """`stoker up`: store, operator, node agent and api in one process on one machine.
 
 Owns the composition and the process: data folder, lock, socket, signals, what it prints. Holds no rule of its own. One
-of the few places that pick a concrete store (DESIGN §2).
+of the few places that pick a concrete store (docs/architecture.md).
 """
 
 from __future__ import annotations

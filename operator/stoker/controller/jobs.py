@@ -1,7 +1,7 @@
 """Reconciles one job at a time by its key: reads it and its pods, asks `lifecycle.step`, does what it says.
 
-Level-triggered and crash-only (DESIGN §6): nothing is remembered between two calls; status is written, fenced by its
-resourceVersion, before any pod is touched. Called by `operator.Operator`'s workers.
+Level-triggered and crash-only: nothing is remembered between two calls; status is written, fenced by its
+resourceVersion, before any pod is touched (docs/architecture.md, Write order). Called by `operator.Operator`'s workers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The operator's process on a cluster: `python -m stoker.controller.main`.
 
 Owns the composition: client, store, caches, leader election, probes, signals. Holds no rule of its own. One of the few
-places that pick a concrete store (DESIGN §2). Every process keeps its caches warm; the one that leads operates.
+places that pick a concrete store (docs/architecture.md). Every process keeps its caches warm; the one that
+leads operates.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ RECIPE_COMMAND = ("python", "-m", "stoker_trainer")
 
 
 def pod_name(job: TrainingJob, worker: int) -> str:
-    """Deterministic, so that creating it twice is one pod (DESIGN §6)."""
+    """Deterministic, so that creating it twice is one pod (docs/architecture.md, Write order)."""
     return f"{job.metadata.name}-{job.status.attempt}-{worker}"
 
 

@@ -1,8 +1,8 @@
 """From a job's attempt and its TrainingRuntime to the pods of a real cluster, and what stands beside them. Pure.
 
-Owns the layout of a worker's container (DESIGN §7): `/stoker` with the supervisor, `/checkpoints`, `/data/<name>`,
-`/dev/shm`, a token for reports. Meets the *restricted* Pod Security Standard unless the runtime widens it. What the
-environment means stands in `docs/worker-contract.md`. Called by `renderers.ClusterRenderer`.
+Owns the layout of a worker's container (docs/kubernetes.md): `/stoker` with the supervisor, `/checkpoints`,
+`/data/<name>`, `/dev/shm`, a token for reports. Meets the *restricted* Pod Security Standard unless the runtime
+widens it. What the environment means stands in `docs/worker-contract.md`. Called by `renderers.ClusterRenderer`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Per-node GPU telemetry: what NVML says, who holds each GPU, and what every GPU-second and joule was spent on.
 
-Two processes (DESIGN §8): a child that alone imports pynvml (`stoker.exporter.nvml`) and a parent that never does. The
+Two processes: a child that alone imports pynvml (`stoker.exporter.nvml`) and a parent that never does. The
 parent holds all counters, so that a driver that hangs or crashes costs readings, never sums. Standard library, grpcio
 (where a kubelet is asked) and, in the child, nvidia-ml-py; nothing else of Stoker's and no pydantic: both processes
 together are to fit 60 MB.

@@ -1,4 +1,4 @@
-"""A container's log by `pods/log`, as bytes while they come. Never by `nodes/proxy` (DESIGN §9).
+"""A container's log by `pods/log`, as bytes while they come. Never by `nodes/proxy`.
 
 Owns the request. The kubelet keeps what it keeps: a rotated or deleted container's log is gone from here. Picked by
 `stoker_api.main`, for workers whose supervisor ships no log.

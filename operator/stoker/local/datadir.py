@@ -13,7 +13,7 @@ Owns the folder's layout, its lock and its private files. Never reads the store.
       exporter/               the exporter's: ledger, spool, log
       endpoint.json           where the api listens
       code/<project>/         users' code (docs/code.md)
-      workers/<pod-uid>/      one worker each (DESIGN §7)
+      workers/<pod-uid>/      one worker each (docs/worker-contract.md)
       jobs/<job-uid>/checkpoints, jobs/<job-uid>/output
 """
 

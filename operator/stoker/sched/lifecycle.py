@@ -1,6 +1,6 @@
 """A job's life as a pure function: what its status should be now, and what is to be done to its pods.
 
-`step(job, pods, now)` either moves the status (then nothing else: the status is written first, DESIGN §6) or, when the
+`step(job, pods, now)` either moves the status (then nothing else: the status is written first) or, when the
 status says all there is to say, names the pods to create, stop, release and delete. The operator applies a step and
 asks again until nothing is left; it may die between any two calls. `stoker.controller.jobs` calls it (and the
 simulator will).

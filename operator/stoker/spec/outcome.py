@@ -1,7 +1,7 @@
 """How an attempt ended and what follows: exit codes, failure categories and the one outcome table.
 
 The operator, the simulator, the docs and the tests read the same table. Exit codes count only with our own exit record
-beside them (DESIGN §7): a user's script may exit 75 of its own.
+beside them (docs/worker-contract.md): a user's script may exit 75 of its own.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Container(StatusModel):
 
 class PodSpec(StatusModel):
     node_name: str = ""
-    """Where it is to run. On Kubernetes rendered as required node affinity by `metadata.name` (DESIGN §3)."""
+    """Where it is to run. On Kubernetes rendered as required node affinity by `metadata.name`."""
     containers: tuple[Container, ...]
     termination_grace_period_seconds: int = Field(default=30)
     restart_policy: str = "Never"

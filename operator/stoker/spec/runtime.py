@@ -1,6 +1,6 @@
 """TrainingRuntime: how workers run on a cluster, by the administrator, for users to pick by name.
 
-Users write no pod fields; all that a worker's pod gets beyond the job itself stands here (DESIGN §3, §9).
+Users write no pod fields; all that a worker's pod gets beyond the job itself stands here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The worker's contract as the rest of Stoker reads and writes it (DESIGN §7; `docs/worker-contract.md`).
+"""The worker's contract as the rest of Stoker reads and writes it (`docs/worker-contract.md`).
 
 The supervisor is standard library only and has its own plain reading of the same JSON; `tests/contract` holds both
 against each other. Files live in the worker's folder; each is written to a temporary name and renamed into place.

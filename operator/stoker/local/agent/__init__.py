@@ -1,4 +1,4 @@
-"""The node agent: plays kubelet for one machine, each pod a local worker under the supervisor (DESIGN §4, §7).
+"""The node agent: plays kubelet for one machine, each pod a local worker under the supervisor.
 
 Crash-only: everything it must know is in the workers' folders; killed at any point, the next one goes on.
 """

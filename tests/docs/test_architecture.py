@@ -1,0 +1,33 @@
+"""docs/architecture.md stays true: every path and name in it exists, and every room is in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "architecture.md").read_text()
+SOURCES = [ROOT / name for name in ("operator", "api", "trainer-image")]
+SPAN = re.compile(r"`([^`\n]+)`")
+PATH = re.compile(r"(?P<path>[\w.-]+(?:/[\w.-]+)+|[\w-]+\.toml)(?::(?P<name>\w+))?")
+NOT_FILES = {"pods/log", "nodes/proxy", "stoker.dev/v1alpha1", "operator/__init__.py"}
+
+
+def test_every_path_and_name_exists() -> None:
+    words = {word for span in SPAN.findall(TEXT) for word in span.split()}
+    named = [found for word in sorted(words) if (found := PATH.fullmatch(word)) and found["path"] not in NOT_FILES]
+    assert len(named) > 100
+    assert [reason for found in named if (reason := _missing(found["path"], found["name"]))] == []
+
+
+def _missing(path: str, name: str | None) -> str:
+    found = [where for root in (ROOT, *SOURCES) if (where := root / path).exists()]
+    if not found:
+        return f"{path} is not there"
+    defined = rf"^\s*(?:(?:async )?def|class) {name}\b|^{name}\b.*="
+    return "" if name is None or re.search(defined, found[0].read_text(), re.MULTILINE) else f"{path} has no {name}"
+
+
+def test_every_room_is_named() -> None:
+    packages = {str(init.parent.relative_to(source)) for source in SOURCES for init in source.rglob("__init__.py")}
+    assert {package for package in packages - {"stoker"} if f"`{package}`" not in TEXT} == set()
