@@ -19,11 +19,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from stoker.controller.counters import Counters
 from stoker.controller.job_rows import JobRows
 from stoker.controller.main import GC_THRESHOLDS
 from stoker.controller.metrics import OperatorMetrics, reading
 from stoker.controller.render import owned_by
-from stoker.controller.tally import Tally
 from stoker.spec.job import JOBS, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Kind, ObjectMeta
@@ -75,7 +75,7 @@ async def bench(count: int) -> None:
 
     registry = CollectorRegistry()
     caches = {"TrainingJob": jobs, "Pod": pods, "Queue": queues}
-    registry.register(OperatorMetrics(lambda: reading(None, caches, leader=True), Tally(), rows))
+    registry.register(OperatorMetrics(lambda: reading(None, caches, leader=True), Counters(), rows))
     page = b""
     for _ in range(3):
         took, still, page = await _beside(asyncio.to_thread(generate_latest, registry))

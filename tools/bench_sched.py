@@ -28,13 +28,13 @@ from pathlib import Path
 import numpy as np
 
 from stoker.sched.decide import Start, decide
-from stoker.sched.explain import explain
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import Gpu, GPUNode, GPUNodeStatus
 from stoker.spec.queue import Queue
+from stoker.why.explain import explain
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 # (gpus per worker, workers): mostly small, as in the Philly trace (reference/schedulers.md section 3).

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from stoker.controller.counters import Counters
 from stoker.controller.job_rows import JobRows
 from stoker.controller.metrics import OperatorMetrics, Reading
-from stoker.controller.tally import Tally
 from stoker.exporter import catalogue
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Kind
@@ -48,16 +48,16 @@ class Series:
 
 
 def operator() -> list[Series]:
-    clock, tally = ManualClock(), Tally()
+    clock, counters = ManualClock(), Counters()
     caches: dict[str, WatchCache[Any]] = {kind.kind: _cache(kind) for kind in (JOBS, PODS, QUEUES)}
     rows = JobRows(caches["TrainingJob"], caches["Pod"], caches["Queue"], clock)
     now = Reading(
         leader=True, reconcile_errors=0, queue_depth=0, queue_delayed=0, scheduling_passes=0, starts=0,
         events_dropped=0, unreadable_jobs=0, objects={}, watch_stale_s={}, calls={},
     )  # fmt: skip
-    parts = [value for value in vars(tally).values() if hasattr(value, "_labelnames")]
+    parts = [value for value in vars(counters).values() if hasattr(value, "_labelnames")]
     told = {family.name for part in parts for family in part.collect()}
-    others = (family for family in OperatorMetrics(lambda: now, tally, rows).collect() if family.name not in told)
+    others = (family for family in OperatorMetrics(lambda: now, counters, rows).collect() if family.name not in told)
     return sorted((*map(_series, parts), *map(_series, others)), key=lambda series: series.name)
 
 

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from stoker.spec.names import GROUP
 from stoker.store.clock import Clock
 from stoker.store.port import StoreError
-from stoker.store.remembered import Remembered
+from stoker.store.ttl_cache import TTLCache
 
 from .identity import EVERYWHERE, IdentityUnavailable, Principal, Right
 
@@ -85,10 +85,10 @@ class ClusterIdentity:
     ) -> None:
         self._reviews, self._audiences = reviews, tuple(audiences)
         self._exporters = frozenset(f"{_SERVICE_ACCOUNT}{account}" for account in exporters)
-        self._users: Remembered[bytes, Reviewed | None] = Remembered(clock, _reviewed_s)
+        self._users: TTLCache[bytes, Reviewed | None] = TTLCache(clock, _reviewed_s)
         # Apart, so that a flood of unknown tokens keeps no worker from reporting.
-        self._workers: Remembered[bytes, Reviewed | None] = Remembered(clock, _reviewed_s)
-        self._rights: Remembered[tuple[object, ...], bool] = Remembered(clock, _decided_s)
+        self._workers: TTLCache[bytes, Reviewed | None] = TTLCache(clock, _reviewed_s)
+        self._rights: TTLCache[tuple[object, ...], bool] = TTLCache(clock, _decided_s)
 
     async def authenticate(self, token: str) -> Principal | None:
         if not _plausible(token):

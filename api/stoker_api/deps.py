@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from stoker.spec.event import EVENTS, Event
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.node import NODES, GPUNode
-from stoker.spec.others import OtherPod
+from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import PODS, Pod
 from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.runtime import TrainingRuntime

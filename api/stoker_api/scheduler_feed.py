@@ -15,17 +15,17 @@ from itertools import islice
 from typing import TypeVar
 
 from stoker.sched.decide import decide
-from stoker.sched.explain import explain, never_fits
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
-from stoker.spec.others import OtherPod
+from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
 from stoker.spec.reasons import Blocker, Explanation
 from stoker.spec.runtime import TrainingRuntime
 from stoker.store.cache import Change, WatchCache
+from stoker.why.explain import explain, never_fits
 
 from .ports import QueueUsage, Usage
 

@@ -9,9 +9,9 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from stoker.life.lifecycle import step
+from stoker.life.step import Settings
 from stoker.local.agent import life, spawning
-from stoker.sched.lifecycle import step
-from stoker.sched.step import Settings
 from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import NODES

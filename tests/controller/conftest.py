@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from stoker.controller.counters import Counters
 from stoker.controller.job_rows import JobRows
 from stoker.controller.jobs import PODS_BY_JOB, job_of
 from stoker.controller.metrics import OperatorMetrics, Reading, reading
 from stoker.controller.operator import Operator
-from stoker.controller.tally import Tally
+from stoker.life.step import Settings
 from stoker.local.store import KINDS, EmbeddedStore
-from stoker.sched.step import Settings
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import NODES, Gpu, GPUNode, GPUNodeStatus
@@ -116,9 +116,9 @@ class World:
         self.runtimes = WatchCache(store, RUNTIMES, clock=clock)
         self.kubelet = Kubelet(store, self.pods)
         self.pods.subscribe(self.kubelet.watch)
-        self.tally = Tally()
+        self.counters = Counters()
         self.rows = JobRows(self.jobs, self.pods, self.queues, clock)
-        self.metrics = OperatorMetrics(self._read, self.tally, self.rows)
+        self.metrics = OperatorMetrics(self._read, self.counters, self.rows)
         self.leads = True
         self.operator: Operator
         self._running: asyncio.Task[None] | None = None
@@ -134,7 +134,7 @@ class World:
             clock=SystemClock(),
             settings=self.settings,
             runtimes=self.runtimes,
-            tally=self.tally,
+            counters=self.counters,
         )
         self._running = asyncio.create_task(self.operator.run())
 

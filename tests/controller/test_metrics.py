@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stoker.controller import job_rows
-from stoker.controller.tally import LABEL_MAX, label
+from stoker.controller.counters import LABEL_MAX, label
 from stoker.spec.job import JOBS, Phase, TrainingJob
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import ANNOTATION_SUBMITTER

@@ -12,7 +12,7 @@ from stoker.spec.queue import QUEUES, Queue, QueueAmount, QueueStatus
 from stoker.spec.reasons import Code
 
 from .conftest import World
-from .test_accepting import barred, queue
+from .test_admission import barred, queue
 
 
 @pytest.fixture
@@ -51,21 +51,6 @@ async def test_a_queue_shows_what_its_jobs_hold_and_ask_for(often: None, world: 
     for name in ("runs", "waits"):
         await world.change(name, cancel=True)
     await shows(world, "default", used=nothing, running=nothing, pending=nothing)
-
-
-async def test_a_queue_without_jobs_carries_no_finalizer_that_an_uninstalled_operator_would_leave(
-    often: None, world: World
-) -> None:
-    await world.node(gpus=1)
-    world.kubelet.script = lambda pod: None
-    await world.submit("runs", gpus_per_worker=1)
-
-    def held() -> bool:
-        return FINALIZER_IN_USE in there(world, "default").metadata.finalizers  # type: ignore[union-attr]
-
-    await world.until(held, "its finalizer")
-    await world.change("runs", cancel=True)
-    await world.until(lambda: not held(), "its release")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from stoker.spec.event import EVENTS
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import NODES, Gpu, GPUNode, GPUNodeStatus
-from stoker.spec.others import OTHER_PODS, OtherPod
+from stoker.spec.other_pod import OTHER_PODS, OtherPod
 from stoker.spec.pod import PODS
 from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.runtime import RUNTIMES, TrainingRuntime

@@ -23,7 +23,7 @@ from stoker.controller.renderers import ClusterRenderer
 from stoker.kube.client import Call, KubeClient
 from stoker.kube.store import KubeStore
 from stoker.kube.views import cluster_pods
-from stoker.sched.step import Settings
+from stoker.life.step import Settings
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.node import NODES

@@ -14,14 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stoker.controller.jobs import job_of
-from stoker.controller.patch import status_patch
+from stoker.controller.status_writes import status_patch
 from stoker.kube.codec import Codec
 from stoker.kube.views import CLUSTER_PODS
 from stoker.kube.wire import wire
-from stoker.sched import lifecycle
+from stoker.life import lifecycle
+from stoker.life.step import Settings, Surroundings
 from stoker.sched.decide import decide
 from stoker.sched.state import SchedulerState
-from stoker.sched.step import Settings, Surroundings
 from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import FINALIZER_OUTCOME

@@ -18,10 +18,11 @@ from stoker.spec.job import Blame, Phase, Placed, TrainingJob, TrainingJobSpec, 
 from stoker.spec.job_parts import GpuRequest
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import CORDONED, Gpu, GPUNode, GPUNodeStatus, Taint
-from stoker.spec.others import OtherPod
+from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import Container, Pod, PodPhase, PodSpec, PodStatus, Resources
 from stoker.spec.queue import Queue, QueueLimit, QueueSpec
 from stoker.spec.runtime import Toleration, TrainingRuntime, TrainingRuntimeSpec
+from stoker.why.reasons import Reasons
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 GI = 2**30
@@ -252,8 +253,13 @@ class World:
             for start in self.decide(seconds, **options).starts
         }
 
+    def reasons(self, seconds: float = 0) -> Reasons:
+        """Of what a decide at that time left waiting."""
+        return Reasons(self.state, at(seconds))
+
     def codes(self, name: str, seconds: float = 0, **options: Any) -> list[str]:
-        return [str(blocker.code) for blocker in self.decide(seconds, **options).reasons[key(name)]]
+        self.decide(seconds, **options)
+        return [str(blocker.code) for blocker in self.reasons(seconds)[key(name)]]
 
 
 def fingerprint(state: SchedulerState) -> dict[str, Any]:

@@ -340,7 +340,8 @@ def test_rule(case: Case, backwards: bool, sched: SimpleNamespace) -> None:
     decisions = world.decide(case.now)
     started = {start.key.name: [placed.node for placed in start.placement] for start in decisions.starts}
     assert started == case.starts
-    codes = {waiting.name: [str(blocker.code) for blocker in reasons] for waiting, reasons in decisions.reasons.items()}
+    reasons = world.reasons(case.now)
+    codes = {waiting.name: [str(blocker.code) for blocker in found] for waiting, found in reasons.items()}
     assert codes == case.codes
     assert decisions.wake_at == (None if case.wake is None else sched.at(case.wake))
     assert world.starts(case.now) == {}, "a second decide must not start anything"

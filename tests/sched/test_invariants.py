@@ -11,17 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stoker.sched.decide import Start, decide
-from stoker.sched.explain import explain
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
-from stoker.spec.others import OtherPod
+from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import Pod
 from stoker.spec.quantity import cpu_milli, memory_bytes
 from stoker.spec.queue import Queue
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec, effective_runtime
 from stoker.spec.worker_pod import identity, worker_name
+from stoker.why.explain import explain
+from stoker.why.reasons import Reasons
 
 CHECKED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -414,7 +415,7 @@ def test_any_history(history: list[tuple[Any, ...]], sched: SimpleNamespace) -> 
     world.play(("decide", 0))
     again = decide(world.state, sched.at(world.now))
     assert again.starts == (), "not drained"
-    _check_reasons(world, again.reasons, sched)
+    _check_reasons(world, Reasons(world.state, sched.at(world.now)), sched)
     _check_rebuilt(world, sched)
     before = sched.fingerprint(world.state)
     for job in list(world.state.entries):

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.sched.explain import explain
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.job_parts import Stop
+from stoker.why.explain import explain
 
 
 class Crowd:

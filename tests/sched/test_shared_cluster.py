@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stoker.sched.explain import never_fits
 from stoker.spec.job import Phase
+from stoker.why.explain import never_fits
 
 Build = Callable[[SimpleNamespace], list[Any]]
 
@@ -210,7 +210,8 @@ def test_rule(case: Case, backwards: bool, sched: SimpleNamespace) -> None:
     objects = case.objects(sched)
     world = sched.World().feed(*(reversed(objects) if backwards else objects))
     assert world.starts(10) == case.starts
-    reasons = world.decide(10).reasons
+    world.decide(10)
+    reasons = world.reasons(10)
     assert {key.name: [str(found.code) for found in reasons[key]] for key in reasons} == case.codes
 
 

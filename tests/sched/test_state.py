@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.sched.gpu_groups import Claim, GpuGroup, worst_held
-from stoker.sched.ordered import Ordered
 from stoker.sched.request import GpuFilter, Request
+from stoker.sched.sorted_list import SortedList
 from stoker.spec.job import Phase
 
 
@@ -163,7 +163,7 @@ def test_without_a_reservation_it_would_starve(sched: SimpleNamespace) -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=200), st.integers(0, 2))
 def test_ordered_is_a_sorted_set(steps: list[tuple[bool, int]], bulk: int) -> None:
-    mine, theirs = Ordered[tuple[int]](), {(i,) for i in range(0, bulk * 1500, 1)}
+    mine, theirs = SortedList[tuple[int]](), {(i,) for i in range(0, bulk * 1500, 1)}
     for item in theirs:
         mine.add(item)
     for add, value in steps:

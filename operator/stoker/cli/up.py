@@ -24,11 +24,12 @@ from typing import Any
 import click
 import uvloop
 
+from stoker.controller.counters import Counters
 from stoker.controller.job_rows import JobRows
 from stoker.controller.jobs import PODS_BY_JOB, job_of
 from stoker.controller.metrics import OperatorMetrics, reading
 from stoker.controller.operator import Operator
-from stoker.controller.tally import Tally
+from stoker.life.step import Settings
 from stoker.local.agent import driver
 from stoker.local.agent.agent import NodeAgent
 from stoker.local.agent.inventory import NvmlGpus, Together, VirtualGpus
@@ -38,7 +39,6 @@ from stoker.local.datadir import DataDir, DataDirError, write_private
 from stoker.local.lost_store import check_store
 from stoker.local.store import EmbeddedStore
 from stoker.push.sender import PushOptions
-from stoker.sched.step import Settings
 from stoker.spec.job import JOBS
 from stoker.spec.job_parts import IdleAction
 from stoker.spec.node import NODES, Gpu
@@ -178,9 +178,16 @@ class _Up:
             nodes = WatchCache(store, NODES, clock=clock)
             pods = WatchCache(store, PODS, clock=clock, indexes={PODS_BY_JOB: job_of})
             events = event_cache(store, clock)
-            tally = Tally()
+            counters = Counters()
             operator = Operator(
-                store, jobs=jobs, queues=queues, nodes=nodes, pods=pods, clock=clock, settings=SETTINGS, tally=tally
+                store,
+                jobs=jobs,
+                queues=queues,
+                nodes=nodes,
+                pods=pods,
+                clock=clock,
+                settings=SETTINGS,
+                counters=counters,
             )
             rows = JobRows(jobs, pods, queues, clock)
             stack.callback(rows.close)
@@ -216,7 +223,7 @@ class _Up:
                     events=events,
                     hosts=self._options.allow_hosts,
                     calls=WorkerCalls(self._datadir),
-                    collectors=(OperatorMetrics(lambda: reading(operator, watched, leader=True), tally, rows),),
+                    collectors=(OperatorMetrics(lambda: reading(operator, watched, leader=True), counters, rows),),
                     folders={"data": self._datadir.path},
                     usage=usage,
                     idle=_idle_rule(self._options),

@@ -26,7 +26,7 @@ from stoker.spec.worker_pod import identity
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 
-from .tally import label
+from .counters import label
 
 KEPT = timedelta(minutes=15)
 """How long a job that left its place keeps its row: longer than exporters keep its counters (5 minutes)."""

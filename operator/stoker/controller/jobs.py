@@ -12,9 +12,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from stoker.sched import lifecycle
-from stoker.sched.pod_end import EARLIEST
-from stoker.sched.step import Settings, Step, Surroundings
+from stoker.life import lifecycle
+from stoker.life.pod_end import EARLIEST
+from stoker.life.step import Settings, Step, Surroundings
 from stoker.spec.job import ENDED, JOBS, TrainingJob
 from stoker.spec.meta import Key, Kind, Resource
 from stoker.spec.names import FINALIZER_OUTCOME
@@ -25,11 +25,11 @@ from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Store
 
-from .judging import Judge
-from .patch import write_status
+from .admission import Admission
+from .counters import Counters
 from .recorder import Recorder
 from .renderers import CannotRender, LocalRenderer, Renderer
-from .tally import Tally
+from .status_writes import write_status
 
 T = TypeVar("T", bound=Resource)
 
@@ -59,9 +59,9 @@ class JobReconciler:
         recorder: Recorder,
         clock: Clock,
         settings: Settings,
-        judge: Judge,
+        admission: Admission,
         renderer: Renderer | None = None,
-        tally: Tally | None = None,
+        counters: Counters | None = None,
     ) -> None:
         """`renderer`: how attempts become pods; absent: for the node agent."""
         self._store = store
@@ -71,9 +71,9 @@ class JobReconciler:
         self._recorder = recorder
         self._clock = clock
         self._settings = settings
-        self._judge = judge
+        self._admission = admission
         self._renderer = renderer or LocalRenderer()
-        self._tally = tally or Tally()
+        self._counters = counters or Counters()
 
     async def reconcile(self, key: Key) -> datetime | None:
         """Bring one job as far as it goes now. Returns when to look again though nothing changed.
@@ -95,8 +95,8 @@ class JobReconciler:
                 ephemeral=self._renderer.is_ephemeral(job),
                 refused=refused,
                 in_way=in_way,
-                queue_ttl_s=self._judge.queue_ttl_s(job),
-                bar=self._judge.bar(job),
+                queue_ttl_s=self._admission.queue_ttl_s(job),
+                bar=self._admission.bar(job),
             )
             step = lifecycle.step(job, mine, self._clock.now(), self._settings, around)
             if step.status is not None:
@@ -142,7 +142,7 @@ class JobReconciler:
     async def _write(self, job: TrainingJob, step: Step) -> None:
         assert step.status is not None
         written = await write_status(self._store, job, step.status)
-        self._tally.written(job, step.status, self._clock.now())
+        self._counters.written(job, step.status, self._clock.now())
         for note in (step.before, step.note):
             if note is not None:
                 self._recorder.record(job, note)

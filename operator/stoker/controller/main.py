@@ -38,16 +38,16 @@ from stoker.store.clock import SystemClock
 from stoker.store.port import StoreError
 from stoker.store.seam import Seam
 
+from .counters import Counters
 from .job_rows import JobRows
 from .jobs import PODS_BY_JOB, job_of
 from .metrics import OperatorMetrics, Reading, reading
 from .operator import Operator
 from .options import OperatorOptions, operator_command
-from .poison import PoisonTeller
 from .probes import Answer, Page, serve_probes, text
 from .renderers import ClusterRenderer
-from .scrapers import Scrapers
-from .tally import Tally
+from .scrape_auth import ScrapeAuth
+from .unreadable_jobs import UnreadableJobs
 
 log = logging.getLogger("stoker.operator")
 
@@ -76,7 +76,7 @@ class _Process:
         self._clock = SystemClock()
         trace = os.environ.get("STOKER_SEAM_TRACE")
         self._seam = Seam.parse(os.environ.get("STOKER_SEAM", ""), trace=Path(trace) if trace else None)
-        self._tally = Tally()
+        self._counters = Counters()
         self._operator: Operator | None = None
         self._past_errors = 0
         self._ready = False
@@ -92,16 +92,16 @@ class _Process:
                     context=options.context,
                     clock=clock,
                     seam=self._seam,
-                    meter=self._tally,
+                    meter=self._counters,
                 )
             )
             election = LeaderElection(
                 client, clock, namespace=options.namespace, identity=options.identity, name=options.lease_name
             )
             store = KubeStore(
-                client, clock, fence=election.check, on_poison=lambda poison: teller.found(poison), manager="stoker"
+                client, clock, fence=election.check, on_poison=lambda poison: unreadable.found(poison), manager="stoker"
             )
-            teller = PoisonTeller(store, clock)
+            unreadable = UnreadableJobs(store, clock)
             jobs = WatchCache(store, JOBS, clock=clock)
             queues = WatchCache(store, QUEUES, clock=clock)
             runtimes = WatchCache(store, RUNTIMES, clock=clock)
@@ -131,12 +131,12 @@ class _Process:
                     runtimes=runtimes,
                     renderer=ClusterRenderer(runtimes, options.cluster),
                     workers=options.workers,
-                    tally=self._tally,
+                    counters=self._counters,
                 )
                 try:
                     async with asyncio.TaskGroup() as term:
                         term.create_task(operator.run())
-                        term.create_task(teller.run(operator.recorder))
+                        term.create_task(unreadable.run(operator.recorder))
                 finally:
                     self._past_errors += operator.reconcile_errors
 
@@ -146,13 +146,13 @@ class _Process:
                     caches,
                     leader=election.is_leader,
                     past_errors=self._past_errors,
-                    unreadable_jobs=teller.told,
+                    unreadable_jobs=unreadable.told,
                 )
                 limit = client.limit
                 return replace(known, calls=self._seam.counts, api_window=limit.window, api_refusals=limit.refusals)
 
-            pages, page = self._pages(_registry(OperatorMetrics(read, self._tally, rows)))
-            scrapers = Scrapers(TokenReviewer(client), clock)
+            pages, page = self._pages(_registry(OperatorMetrics(read, self._counters, rows)))
+            scrapers = ScrapeAuth(TokenReviewer(client), clock)
             server = await serve_probes(options.host, options.port, pages, {"/metrics": scrapers.answer})
             stack.callback(server.close)
             port = server.sockets[0].getsockname()[1]

@@ -18,9 +18,9 @@ from prometheus_client.registry import Collector
 
 from stoker.store.cache import WatchCache
 
+from .counters import Counters
 from .job_rows import JobRows
 from .operator import Operator
-from .tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -74,18 +74,18 @@ def reading(
 class OperatorMetrics(Collector):
     """`rows`: what the leader tells about jobs."""
 
-    def __init__(self, read: Callable[[], Reading], tally: Tally, rows: JobRows) -> None:
-        self._read, self._tally, self._rows = read, tally, rows
-        self._errors: Counter[str] = Counter({"self": 0, "tally": 0, "jobs": 0})
+    def __init__(self, read: Callable[[], Reading], counters: Counters, rows: JobRows) -> None:
+        self._read, self._counters, self._rows = read, counters, rows
+        self._errors: Counter[str] = Counter({"self": 0, "counters": 0, "jobs": 0})
 
     def collect(self) -> Iterable[Metric]:
         now = self._read()
         yield from self._safely("self", lambda: _of_itself(now))
         if now.leader:
             for name in self._rows.queue_names():
-                self._tally.queue_seen(name)
+                self._counters.queue_seen(name)
             yield from self._safely("jobs", self._rows.collect)
-        yield from self._safely("tally", self._tally.collect)
+        yield from self._safely("counters", self._counters.collect)
         errors = CounterMetricFamily(
             "stoker_operator_metrics_errors", "Scrapes in which a part of this page could not be read.", labels=["part"]
         )

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from stoker.sched.step import Settings
+from stoker.life.step import Settings
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.names import DEFAULT_QUEUE
 from stoker.spec.node import GPUNode
-from stoker.spec.others import OtherPod
+from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import Pod
 from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.runtime import TrainingRuntime
@@ -25,13 +25,13 @@ from stoker.store.index import Index
 from stoker.store.port import AlreadyExists, Conflict, NotLeader, Store, StoreError
 from stoker.store.workqueue import WorkQueue
 
+from .admission import Admission
+from .counters import Counters
 from .jobs import JobReconciler, job_of
-from .judging import Judge
 from .queues import QueueKeeper
 from .recorder import Recorder
 from .renderers import Renderer
 from .scheduling import Scheduling
-from .tally import Tally
 
 _LONG_S = 60.0
 """A scheduling loop that went on for so long was sound: the next fault is a new one."""
@@ -56,9 +56,9 @@ class Operator:
         runtimes: WatchCache[TrainingRuntime] | None = None,
         renderer: Renderer | None = None,
         workers: int = 16,
-        tally: Tally | None = None,
+        counters: Counters | None = None,
     ) -> None:
-        """`tally`: where what is done is counted; the process', for an operator is one term.
+        """`counters`: where what is done is counted; the process', for an operator is one term.
 
         `workers`: jobs reconciled at once; what a store far away needs, and too many beside an api on one loop.
 
@@ -73,12 +73,12 @@ class Operator:
         self._others = others
         self._on_node_now: Index[Pod] = Index(lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ())
         self._clock = clock
-        self._tally = tally or Tally()
+        self._counters = counters or Counters()
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self.recorder = Recorder(store, clock)
-        self._judge = Judge(jobs, queues, runtimes)
+        self._admission = Admission(jobs, queues, runtimes)
         self._reconciler = JobReconciler(
-            store, jobs, pods, nodes, self.recorder, clock, settings, self._judge, renderer, self._tally
+            store, jobs, pods, nodes, self.recorder, clock, settings, self._admission, renderer, self._counters
         )
         self.scheduling = Scheduling(
             store,
@@ -90,7 +90,7 @@ class Operator:
             others=others,
             runtimes=runtimes,
             pods=pods if others is not None else None,
-            tally=self._tally,
+            counters=self._counters,
         )
         self._queue_keeper = QueueKeeper(store, jobs, queues, clock)
         self.reconcile_errors = 0
@@ -112,7 +112,7 @@ class Operator:
             self._pods.subscribe(self._on_pod),
             self._nodes.subscribe(self._on_node),
             *([self._others.subscribe(self._on_other)] if self._others is not None else []),
-            *self._judge.subscribe(self._queue.add),
+            *self._admission.subscribe(self._queue.add),
         ]
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -173,7 +173,7 @@ class Operator:
                     self._queue.add_after(key, max(0.0, (wake_at - self._clock.now()).total_seconds()))
             finally:
                 self._queue.done(key)
-                self._tally.reconcile_seconds.observe(self._clock.monotonic() - began)
+                self._counters.reconcile_seconds.observe(self._clock.monotonic() - began)
 
     async def _scheduling(self) -> None:
         """Keep the scheduling loop going: after a failure it starts over from the caches."""

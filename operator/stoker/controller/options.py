@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
+from stoker.life.step import Settings
 from stoker.push import flags
 from stoker.push.sender import PushOptions
-from stoker.sched.step import Settings
 from stoker.spec.quantity import NOT_ZERO, new_duration
 
 from .log_lines import set_up_logging

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stoker.sched.step import Note
+from stoker.life.step import Note
 from stoker.spec.event import EVENTS, Event, EventType, Subject, event_about
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.store.clock import Clock

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TypeVar
 
-from stoker.sched.accepting import unaccepted
+from stoker.life.admission import unaccepted
+from stoker.life.conditions import scheduled
+from stoker.life.step import Note
 from stoker.sched.decide import Start, decide
-from stoker.sched.scheduled import scheduled
 from stoker.sched.state import SchedulerState
-from stoker.sched.step import Note
 from stoker.spec.job import JOBS, Phase, ReservationCost, TrainingJob
 from stoker.spec.meta import Key, Resource
 from stoker.spec.node import GPUNode
-from stoker.spec.others import OtherPod
+from stoker.spec.other_pod import OtherPod
 from stoker.spec.outcome import Intent
 from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
@@ -28,12 +28,13 @@ from stoker.spec.runtime import TrainingRuntime
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Store, StoreError
+from stoker.why.reasons import Reasons
 
+from .counters import Counters
 from .jobs import SIGHT_S
-from .patch import Written, try_write_status
 from .recorder import Recorder
-from .tally import Tally
-from .waiting import WaitingJobs
+from .status_writes import Written, try_write_status
+from .waiting_reasons import WaitingJobs
 
 T = TypeVar("T", bound=Resource)
 
@@ -56,7 +57,7 @@ class Scheduling:
         others: WatchCache[OtherPod] | None = None,
         runtimes: WatchCache[TrainingRuntime] | None = None,
         pods: WatchCache[Pod] | None = None,
-        tally: Tally | None = None,
+        counters: Counters | None = None,
     ) -> None:
         """`others`, `runtimes`, `pods`: on a cluster, where nodes are shared and pods may outlive their jobs. On one
         machine the node agent's leases see to that."""
@@ -69,7 +70,7 @@ class Scheduling:
         self._pods = pods
         self._recorder = recorder
         self._clock = clock
-        self._tally = tally or Tally()
+        self._counters = counters or Counters()
         self._state = SchedulerState()
         self._waiting = self._new_waiting()
         self._changes: list[Callable[[], None]] = []
@@ -93,7 +94,7 @@ class Scheduling:
                 stop()
 
     def _new_waiting(self) -> WaitingJobs:
-        return WaitingJobs(self._store, self._jobs, self._recorder, self._clock, self._tally)
+        return WaitingJobs(self._store, self._jobs, self._recorder, self._clock, self._counters)
 
     async def _synced(self) -> None:
         """Half of the truth would start jobs in room that is held.
@@ -163,8 +164,8 @@ class Scheduling:
             batch = decisions.starts[begin : begin + _WRITES_AT_ONCE]
             await asyncio.gather(*(self._start(start) for start in batch))
         await asyncio.gather(*(self._write_reservation(*one) for one in decisions.reservations))
-        await self._waiting.write(decisions.reasons, now)
-        self._tally.pass_seconds.observe(self._clock.monotonic() - began)
+        await self._waiting.write(Reasons(self._state, now), now)
+        self._counters.pass_seconds.observe(self._clock.monotonic() - began)
         return min((at for at in (decisions.wake_at, self._waiting.next_at()) if at is not None), default=None)
 
     async def _wait(self, wake_at: datetime | None) -> None:
@@ -216,7 +217,7 @@ class Scheduling:
             self._leave(job)
         else:
             self.starts += 1
-            self._tally.placed()
+            self._counters.placed()
             self._recorder.record(job, Note("Placed", f"attempt {new.attempt}: placed on {where}"))
 
     def _leave(self, job: TrainingJob) -> None:

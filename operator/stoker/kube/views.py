@@ -15,12 +15,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from pydantic import ConfigDict, Field
 
 from stoker.spec.meta import Kind, Resource
-from stoker.spec.others import OTHER_PODS, OtherContainer, OtherPod, OtherPodSpec
+from stoker.spec.other_pod import OTHER_PODS, OtherContainer, OtherPod, OtherPodSpec
 from stoker.spec.pod import PODS, Container, EnvVar, Pod, PodSpec
 from stoker.spec.worker_pod import is_ours, worker_name
 from stoker.store.cache import WatchCache
+from stoker.store.cache_part import CachePart
 from stoker.store.clock import Clock
-from stoker.store.part import Part
 from stoker.store.port import Store
 
 _UNREAD = "(unread)"  # no field of Kubernetes is called that
@@ -73,7 +73,7 @@ def cluster_pods(
 ) -> tuple[WatchCache[Pod], WatchCache[OtherPod]]:
     """Stoker's pods, by `indexes`, and all others as far as they concern it. Run both; either keeps both current."""
     whole, turn = WatchCache(store, CLUSTER_PODS, clock=clock), asyncio.Lock()
-    return Part(whole, PODS, turn, indexes=indexes), Part(whole, OTHER_PODS, turn)
+    return CachePart(whole, PODS, turn, indexes=indexes), CachePart(whole, OTHER_PODS, turn)
 
 
 def _lean(container: Container) -> OtherContainer:

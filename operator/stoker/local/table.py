@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 
 from stoker.spec.meta import Key, Kind, Resource
 from stoker.store.clock import Clock
-from stoker.store.ordered import OrderedKeys
 from stoker.store.port import Gone, Page, WatchEvent, WatchType
+from stoker.store.sorted_keys import SortedKeys
 
 from .history import History
 
@@ -43,7 +43,7 @@ class Table(Generic[T]):
         self.unreadable: set[Key] = set()
         """Names taken by rows of the file that this version can't read."""
         self.history: History[T] = History(version, history)
-        self._keys = OrderedKeys()
+        self._keys = SortedKeys()
         self._pending: dict[Key, Write[T]] = {}
         self._clock = clock
         self._lists: OrderedDict[str, _OpenList[T]] = OrderedDict()

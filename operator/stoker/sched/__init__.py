@@ -1,5 +1,5 @@
-"""The pure scheduler and the pure job lifecycle: state in, decisions and reasons out. No I/O, no clock, no event loop.
+"""Placing: what waits, what is free, and which jobs start where. No I/O, no clock, no event loop.
 
-`state` holds what is known, `decide` says what to start, `explain` why a job waits and what would start it. The live
-operator, the api's answers and every what-if call the same functions.
+`state` holds what is known, `decide` says what to start. Called by the operator for real, and by `stoker.why` in a
+what-if. Knows nothing of pods' lifecycles (`stoker.life`) or of explanations (`stoker.why`).
 """

@@ -1,7 +1,7 @@
-"""What to start now: one pure function over the state, its decisions, and why the others wait.
+"""What to start now: one pure function over the state, and its decisions.
 
-Owns the drain; never does I/O or reads a clock. Called by the controller (live) and by
-`explain` (what-if).
+Owns the drain; never does I/O or reads a clock. Called by the controller (live) and by `stoker.why` (what-if), which
+also says why the others wait.
 
 Per call it tries lanes, not jobs. A lane that failed keeps its verdict until something relevant changes: for capacity,
 a node where one of its workers would fit got free; for limit, its queue got room; for reserved, anything at all.
@@ -9,23 +9,21 @@ a node where one of its workers would fit got free; for limit, its queue got roo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, islice
 
 from stoker.spec.job import Placed, ReservationCost
 from stoker.spec.meta import Key
-from stoker.spec.reasons import Blocker
 
-from .blockers import blockers
 from .budget import changes_at, charge, count, unwritten
 from .entries import Lane, Reservation, Verdict
+from .job_order import JobOrder
 from .place import Spread, place, placed
 from .request import Request
 from .reservations import RESERVE_AFTER_S, Reservations, idle_for, reserves, reserving_lanes
 from .state import SchedulerState
-from .turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,42 +36,9 @@ class Start:
     placement: tuple[Placed, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Reasons(Mapping[Key, tuple[Blocker, ...]]):
-    """Pending job -> everything that keeps it from starting; worked out when asked, from the state as it is then.
-
-    Invariant: right after `decide`, every pending job has at least one. A view, not a copy: read it where nobody feeds
-    the state meanwhile. Cost: about 0.2 ms a lookup, jobs of one lane
-    share it; iterating is O(pending).
-    """
-
-    state: SchedulerState
-    now: datetime
-    _by_lane: dict[Lane, tuple[Blocker, ...]] = field(default_factory=dict, repr=False)
-
-    def __getitem__(self, key: Key) -> tuple[Blocker, ...]:
-        entry = self.state.entries[key]
-        if not entry.pending:
-            raise KeyError(key)
-        lane = entry.lane
-        if lane is None:
-            return blockers(self.state, entry, self.now)
-        if lane not in self._by_lane:
-            head = self.state.entries[lane.jobs.first()[2]]
-            self._by_lane[lane] = blockers(self.state, head, self.now)
-        return self._by_lane[lane]
-
-    def __iter__(self) -> Iterator[Key]:
-        return (key for queue in list(self.state.queues.values()) for key in list(queue.pending))
-
-    def __len__(self) -> int:
-        return sum(len(queue.pending) for queue in self.state.queues.values())
-
-
 @dataclass(frozen=True, slots=True)
 class Decisions:
     starts: tuple[Start, ...]
-    reasons: Mapping[Key, tuple[Blocker, ...]]
     wake_at: datetime | None
     """When to decide again though nothing was observed: the end of a back-off, a blame or a reservation's budget."""
     reservations: tuple[tuple[Key, ReservationCost], ...] = ()
@@ -93,7 +58,7 @@ def decide(
     state.file_due(now)
     starts = tuple(islice(_drain(state, now, reserve_after_s), most)) if _has_work(state, now) else ()
     wake_at = earliest(state.timers.first()[0] if state.timers else None, state.spent_at)
-    return Decisions(starts, Reasons(state, now), wake_at, tuple(unwritten(state, now)))
+    return Decisions(starts, wake_at, tuple(unwritten(state, now)))
 
 
 def _has_work(state: SchedulerState, now: datetime) -> bool:
@@ -134,7 +99,7 @@ def _drain(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iter
 
 def _pass(state: SchedulerState, now: datetime, reserve_after_s: float, reservations: Reservations) -> Iterator[Start]:
     """Try the lanes without a verdict, their jobs in turn; those with one that reserve do so when it is theirs."""
-    turns = Turns(chain(state.untried.values(), reserving_lanes(state, now, reserve_after_s)[0]))
+    turns = JobOrder(chain(state.untried.values(), reserving_lanes(state, now, reserve_after_s)[0]))
     too_big: set[tuple[Request, frozenset[str]]] = set()  # found no room on the nodes in this pass
     while (turn := turns.pop()) is not None:
         order, lane = turn

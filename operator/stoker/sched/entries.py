@@ -15,11 +15,11 @@ from stoker.spec.queue import Queue
 from stoker.spec.runtime import TrainingRuntime
 
 from .eligible import Needs
-from .ordered import Ordered
 from .request import NOTHING, Request, Totals, limit_of, request_of
+from .sorted_list import SortedList
 
 Order = tuple[int, datetime, Key]
-"""Of the jobs of one queue, smallest first: -priority, when it was queued, key. Between queues: `turns`."""
+"""Of the jobs of one queue, smallest first: -priority, when it was queued, key. Between queues: `job_order`."""
 
 LATEST = datetime.max.replace(tzinfo=UTC)
 EARLIEST = datetime.min.replace(tzinfo=UTC)
@@ -44,7 +44,7 @@ class Lane:
     request: Request
     avoid: frozenset[str]
     """Nodes under blame."""
-    jobs: Ordered[Order] = field(default_factory=Ordered)
+    jobs: SortedList[Order] = field(default_factory=SortedList)
     verdict: Verdict | None = None
 
 

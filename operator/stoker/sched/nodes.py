@@ -1,8 +1,8 @@
 """The nodes as columns: what each has, what is free, and what a class of requests may count on there.
 
 Owns the struct-of-arrays over nodes, the claims of jobs and what other holders take; never decides. Called by `state`
-and `holders` (changes), `place` and the explaining modules (reading). A slot is a node's index in every column; slots
-of forgotten nodes are reused and open to nobody.
+and `foreign_pods` (changes), `place` and `stoker.why` (reading). A slot is a node's index in every column; slots of
+forgotten nodes are reused and admit no worker.
 
 `cap` is the empty node's, `rest` that less what lasting holders outside the jobs take, `free` what is free now. A GPU
 that became unavailable while somebody holds it counts as missing and as held until that ends.
@@ -19,11 +19,11 @@ import numpy as np
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
 
+from .columns import Column, DoorView, ExtendedView, ForeignClaim, GpuView, Holder, Mask, View
 from .eligible import NodeFilter
 from .gpu_groups import Claim, GpuGroup, group, worst_held
 from .journal import Journal, K
 from .request import ANY_GPU, GpuFilter, Request
-from .views import Column, DoorView, ExtendedView, GpuView, Holder, Mask, Taken, View
 
 V = TypeVar("V", GpuView, ExtendedView, DoorView)
 
@@ -41,13 +41,13 @@ class NodeTable:
         self.objects: dict[str, GPUNode] = {}
         self.claims: dict[str, dict[Key, Claim]] = {}
         """Node -> job -> what it holds; also for nodes that are not known (yet)."""
-        self.others: dict[str, dict[Holder, Taken]] = {}
+        self.others: dict[str, dict[Holder, ForeignClaim]] = {}
         """Node -> whoever else holds room there; as `claims`."""
         self.columns: dict[GpuFilter, GpuView] = {}
         self.extended: dict[str, ExtendedView] = {}
         self.doors: dict[NodeFilter, DoorView] = {}
         self.moved: set[int] = set()
-        """Slots whose holders changed since `ends` looked. An undo adds to it too."""
+        """Slots whose holders changed since `expected_ends` looked. An undo adds to it too."""
         self._groups: dict[int, tuple[GpuGroup, ...]] = {}
         self._spare: list[int] = []
         self._ranks: Column | None = None
@@ -157,7 +157,7 @@ class NodeTable:
             self._journal.drop(self.claims, name)
         self._shift(name, claim, 1, lasting=False)
 
-    def take(self, name: str, holder: Holder, taken: Taken) -> None:
+    def take(self, name: str, holder: Holder, taken: ForeignClaim) -> None:
         if name not in self.others:
             self._journal.put(self.others, name, {})
         self._journal.put(self.others[name], holder, taken)

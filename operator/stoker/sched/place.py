@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from stoker.spec.job import Placed
 
-from .ends import Ends
+from .columns import Column, Mask
+from .expected_ends import ExpectedEnds
 from .gpu_groups import Claim
 from .nodes import NodeTable
 from .request import GpuFilter, Request
-from .views import Column, Mask
 
 Spread = tuple[tuple[int, int], ...]
 """(slot, workers) of one gang."""
@@ -180,7 +180,7 @@ class Wanted(NamedTuple):
 
 
 def reserve(
-    table: NodeTable, wanted: Wanted, keep: Keep, ends: Ends, now_s: float
+    table: NodeTable, wanted: Wanted, keep: Keep, ends: ExpectedEnds, now_s: float
 ) -> tuple[Spread, float, float] | None:
     """The nodes to keep free, beside `keep`, for a gang that waits; None if it could not run there. With them the
     seconds until it is expected to start, and the GPU-seconds that are expected to be idle until then.

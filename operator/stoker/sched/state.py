@@ -17,13 +17,12 @@ from typing import NamedTuple
 from stoker.spec.job import Placed, ReservationCost, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
-from stoker.spec.others import OtherPod
+from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
 from stoker.spec.runtime import TrainingRuntime
 
 from .budget import Cost
-from .ends import Ends
 from .entries import (
     EARLIEST,
     Entry,
@@ -35,13 +34,14 @@ from .entries import (
     new_entry,
     queue_limit,
 )
+from .expected_ends import ExpectedEnds
+from .foreign_pods import ForeignPods
 from .gpu_groups import Claim
-from .holders import Holders
 from .journal import Journal
 from .nodes import NodeTable
-from .ordered import Ordered
 from .request import Totals, request_of
 from .runtime_table import RuntimeTable
+from .sorted_list import SortedList
 
 
 class QueueUsage(NamedTuple):
@@ -75,17 +75,17 @@ class SchedulerState:
     def __init__(self) -> None:
         self.journal = Journal()
         self.nodes = NodeTable(self.journal)
-        self.holders = Holders(
+        self.holders = ForeignPods(
             self.journal,
             self.nodes,
             freed=lambda name: self.journal.add(self.freed_nodes, name),
             filled=lambda: self.journal.set(self, "shifted", True),  # reservations may move to other nodes
         )
-        self.ends = Ends(self.nodes, self._job)
+        self.ends = ExpectedEnds(self.nodes, self._job)
         self.queues: dict[str, QueueState] = {}
         self.runtimes = RuntimeTable(self.journal)
         self.entries: dict[Key, Entry] = {}
-        self.timers: Ordered[tuple[datetime, Key]] = Ordered()
+        self.timers: SortedList[tuple[datetime, Key]] = SortedList()
         # What changed since the last decide:
         self.freed_nodes: set[str] = set()
         self.freed_queues: set[str] = set()

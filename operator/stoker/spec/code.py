@@ -13,7 +13,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from .form import Form
+from .markers import Form
 from .meta import SpecModel
 
 MAX_FILES = 10_000

@@ -9,7 +9,6 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from .form import Keyed, repeated
 from .job_parts import (
     EXIT_ZERO_SAYS,
     CheckpointPolicy,
@@ -23,6 +22,7 @@ from .job_parts import (
     Stop,
     Trainer,
 )
+from .markers import Keyed, repeated
 from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
 from .names import API_VERSION, DEFAULT_QUEUE, DnsLabel, EnvName
 from .outcome import Category, ExitZero, Intent

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic.alias_generators import to_camel
 
-from .form import Keyed
+from .markers import Keyed
 
 
 class SpecModel(BaseModel):

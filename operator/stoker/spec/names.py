@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from .form import Form
+from .markers import Form
 
 GROUP = "stoker.dev"
 VERSION = "v1alpha1"

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
-from .form import Form
+from .markers import Form
 
 _SUFFIX = {
     "n": Decimal("1e-9"),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .form import DISTINCT
+from .markers import DISTINCT
 from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
 from .names import API_VERSION, FINALIZER_IN_USE, DnsLabel
 from .quantity import Duration, Quantity

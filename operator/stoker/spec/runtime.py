@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
-from .form import DISTINCT, Form, Keyed, repeated
+from .markers import DISTINCT, Form, Keyed, repeated
 from .meta import Kind, Resource, SpecModel
 from .names import API_VERSION, DnsLabel, EnvName, ImageName, ObjectName
 from .quantity import Quantity

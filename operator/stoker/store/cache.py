@@ -19,8 +19,8 @@ from stoker.spec.meta import Key, Kind, Resource
 
 from .clock import Clock
 from .index import Index
-from .ordered import OrderedKeys
 from .port import Gone, Store, StoreError, Watching, WatchType
+from .sorted_keys import SortedKeys
 
 T = TypeVar("T", bound=Resource)
 
@@ -72,7 +72,7 @@ class WatchCache(Generic[T]):
         self._backoff_s, self._rng = backoff_s, rng or random.Random()
         self._objects: dict[Key, T] = {}
         self._uids: dict[str, T] = {}
-        self._keys = OrderedKeys()
+        self._keys = SortedKeys()
         self._indexes = {name: Index(values) for name, values in (indexes or {}).items()}
         self._handlers: dict[object, Handler[T]] = {}
         self._version: str | None = None

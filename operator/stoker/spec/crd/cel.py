@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from stoker.spec.form import Form
+from stoker.spec.markers import Form
 from stoker.spec.quantity import QUANTITY
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel
 
-from stoker.spec.form import Form
 from stoker.spec.job import MUTABLE, TrainingJobSpec
 from stoker.spec.job_parts import (
     EXIT_ZERO_SAYS,
@@ -23,6 +22,7 @@ from stoker.spec.job_parts import (
     RetryRule,
     Trainer,
 )
+from stoker.spec.markers import Form
 from stoker.spec.names import ENV_NAME, RESERVED_ENV, RESERVED_ENV_PREFIXES, SETTABLE_ENV
 from stoker.spec.outcome import POLICIES, Category
 from stoker.spec.quantity import AT_LEAST_A_MINUTE, DURATION, LONGEST_S, NOT_ZERO, QUANTITY, TOO_LARGE, TOO_LONG

@@ -19,7 +19,7 @@ import annotated_types as bounds
 from pydantic import BaseModel, JsonValue
 from pydantic.fields import FieldInfo
 
-from stoker.spec.form import Distinct, Form, Keyed
+from stoker.spec.markers import Distinct, Form, Keyed
 from stoker.spec.quantity import QUANTITY
 
 from . import cel, rules, words

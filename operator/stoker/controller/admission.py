@@ -1,0 +1,109 @@
+"""What jobs have from their Queue and runtime, and which of them to look at again when one of those changes: waiting
+jobs that may not run as they stand, ended ones that are kept for a time.
+
+Owns the way from a changed Queue or TrainingRuntime to the jobs it concerns; the rules are `life.admission`'s. Never
+writes. Called by `operator.Operator` (the changes) and `jobs.JobReconciler` (the answers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from stoker.life.admission import bars
+from stoker.spec.job import ENDED, Phase, TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.quantity import parse_duration
+from stoker.spec.queue import Queue
+from stoker.spec.reasons import Blocker
+from stoker.spec.runtime import DEFAULT_RUNTIME, TrainingRuntime, effective_runtime
+from stoker.store.cache import Change, WatchCache
+from stoker.store.index import Index
+
+_UNNAMED = ("runtime", "")
+
+
+class Admission:
+    """`runtimes` None: one machine, which has none."""
+
+    def __init__(
+        self,
+        jobs: WatchCache[TrainingJob],
+        queues: WatchCache[Queue],
+        runtimes: WatchCache[TrainingRuntime] | None,
+    ) -> None:
+        self._jobs, self._queues, self._runtimes = jobs, queues, runtimes
+        self._waiting: Index[TrainingJob] = Index(_under)
+
+    def bar(self, job: TrainingJob) -> Blocker | None:
+        """What bars a waiting job; None for others: what runs goes on, whatever its queue says now."""
+        if job.status.phase is not Phase.QUEUED:
+            return None
+        queue = self._queues.get(Key("", job.spec.queue))
+        listed = () if self._runtimes is None else self._runtimes.values()
+        name = effective_runtime(job.spec.runtime, job.metadata.namespace, listed)
+        runtime = None if self._runtimes is None else self._runtimes.get(Key("", name))
+        return next(bars(job, queue, name, runtime), None)
+
+    def queue_ttl_s(self, job: TrainingJob) -> float | None:
+        """How long its queue keeps ended jobs. Units: seconds."""
+        ttl = _ttl(self._queues.get(Key("", job.spec.queue)))
+        return None if ttl is None else parse_duration(ttl)
+
+    def subscribe(self, again: Callable[[Key], None]) -> list[Callable[[], None]]:
+        """Call `again` with every job that a change may let in, keep out or remove. Returns: the ways to unsubscribe.
+
+        Cost: nothing for a change of limits or of pods' form; O(all jobs) for one of a queue's ttlAfterFinished, which
+        is too rare for an index of ended jobs; else O(waiting jobs concerned).
+        """
+
+        def look(values: Iterable[tuple[str, str]]) -> None:
+            for value in values:
+                for job in self._waiting.find(value):
+                    again(job.key)
+
+        def on_queue(change: Change[Queue]) -> None:
+            if _rules(change.old) != _rules(change.new):
+                look([("queue", change.key.name)])
+            if _ttl(change.old) != _ttl(change.new):
+                for job in self._jobs.values():
+                    if job.status.phase in ENDED and job.spec.queue == change.key.name:
+                        again(job.key)
+
+        def on_runtime(change: Change[TrainingRuntime]) -> None:
+            name = change.key.name
+            if _audience(change.old) != _audience(change.new):
+                look([("runtime", name), *([_UNNAMED] if name == DEFAULT_RUNTIME else [])])
+            # A changed audience concerns those that it is the default of, too.
+            if _audience(change.old) != _audience(change.new) or _claims(change.old) != _claims(change.new):
+                look(("project", project) for project in _claims(change.old) | _claims(change.new))
+
+        stops = [
+            self._jobs.subscribe(lambda change: self._waiting.replace(change.old, change.new)),
+            self._queues.subscribe(on_queue),
+        ]
+        return stops if self._runtimes is None else [*stops, self._runtimes.subscribe(on_runtime)]
+
+
+def _under(job: TrainingJob) -> list[tuple[str, str]]:
+    if job.status.phase is not Phase.QUEUED:
+        return []
+    found = [("queue", job.spec.queue), ("runtime", job.spec.runtime or "")]
+    return found if job.spec.runtime is not None else [*found, ("project", job.metadata.namespace)]
+
+
+def _rules(queue: Queue | None) -> tuple[object, ...]:
+    if queue is None:
+        return ()
+    return (queue.metadata.deletion_timestamp, queue.spec.projects, queue.spec.highest_priority)
+
+
+def _ttl(queue: Queue | None) -> str | None:
+    return None if queue is None else queue.spec.ttl_after_finished
+
+
+def _audience(runtime: TrainingRuntime | None) -> tuple[object, ...]:
+    return () if runtime is None else (runtime.spec.projects,)
+
+
+def _claims(runtime: TrainingRuntime | None) -> frozenset[str]:
+    return frozenset() if runtime is None else frozenset(runtime.spec.default_for)

@@ -1,0 +1,107 @@
+"""Tells the owners of jobs that Stoker can't read what is wrong with them: a condition and an event, once.
+
+Such a job passed the API server's schema but not our model (a recipe's unknown setting, say). It is left aside by every
+cache and never half run. The store's adapter finds it (`on_poison`); only the leader writes. Called by `main`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from stoker.life.admission import ACCEPTED_CONDITION
+from stoker.life.step import Note
+from stoker.spec.event import Subject
+from stoker.spec.job import JOBS
+from stoker.spec.meta import Key, Kind
+from stoker.store.clock import Clock
+from stoker.store.port import NotFound, StoreError
+
+from .recorder import Recorder
+from .status_writes import MANAGER
+
+log = logging.getLogger(__name__)
+
+_MESSAGE_MAX = 1024
+_AGAIN_S = 5.0
+
+
+class Unread(Protocol):
+    """An object that can't be read. `errors` are sentences for people."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def key(self) -> Key: ...
+    @property
+    def uid(self) -> str: ...
+    @property
+    def errors(self) -> tuple[str, ...]: ...
+
+
+class UnreadStore(Protocol):
+    async def patch_unread(
+        self, kind: Kind[Any], key: Key, patch: Mapping[str, Any], *, manager: str, uid: str | None = None
+    ) -> None:
+        """Patch the status of an object that can't be read."""
+        ...
+
+
+class UnreadableJobs:
+    """`found` may be called at any time, from anywhere on the loop; `run` writes while this process leads."""
+
+    def __init__(self, store: UnreadStore, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._waiting: dict[str, Unread] = {}
+        self._told: dict[str, tuple[str, ...]] = {}
+        self._woken = asyncio.Event()
+
+    def found(self, poison: Unread) -> None:
+        """A job that can't be read. Our own write makes a new version of it, which says nothing new."""
+        if poison.kind == JOBS.kind and self._told.get(poison.uid) != poison.errors:
+            self._waiting[poison.uid] = poison
+            self._woken.set()
+
+    @property
+    def told(self) -> int:
+        """Jobs told of so far."""
+        return len(self._told)
+
+    async def run(self, recorder: Recorder) -> None:
+        """Tell until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            for uid in list(self._waiting):
+                await self._tell(self._waiting[uid], recorder)
+            if self._waiting:
+                await self._clock.sleep(_AGAIN_S)
+                self._woken.set()
+
+    async def _tell(self, poison: Unread, recorder: Recorder) -> None:
+        message = f"Stoker can't read this job: {'; '.join(poison.errors)}"[:_MESSAGE_MAX]
+        condition = {
+            "type": ACCEPTED_CONDITION,
+            "status": "False",
+            "reason": "Unreadable",
+            "message": message,
+            "lastTransitionTime": self._clock.now().isoformat().replace("+00:00", "Z"),
+        }
+        patch = {"message": message, "conditions": [condition]}
+        try:
+            await self._store.patch_unread(JOBS, poison.key, patch, manager=MANAGER, uid=poison.uid)
+        except NotFound:
+            self._waiting.pop(poison.uid, None)
+            return
+        except StoreError as error:
+            log.warning("can't tell %s what is wrong with it: %s", poison.key, error)
+            return
+        self._told[poison.uid] = poison.errors
+        if self._waiting.get(poison.uid) is poison:
+            del self._waiting[poison.uid]
+        recorder.record_about(
+            Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=poison.key, uid=poison.uid),
+            Note("NotAccepted", message, warning=True),
+        )

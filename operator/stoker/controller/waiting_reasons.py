@@ -1,0 +1,146 @@
+"""Writes why a job waits into its status: once when it is first left waiting, and again when that changes.
+
+A job that starts in its first pass costs no such write. Others are looked at again every LOOK_S. The cost is bounded
+whatever waits: reasons are worked out off the event loop, BUDGET_S a pass, and each look at jobs known already is
+followed by a rest: four times as long as it took, and 1 / REWRITES_PER_S for each status rewritten. So with N waiting
+jobs whose reasons all change all the time a status is N / REWRITES_PER_S old at most, LOOK_S at least.
+
+Called by `scheduling`, between two changes of the scheduler's state. The words are `why.blockers`', the condition
+`life.conditions`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from stoker.life.admission import BARRING
+from stoker.life.conditions import is_said, waits
+from stoker.life.step import Step
+from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.reasons import Blocker
+from stoker.store.cache import WatchCache
+from stoker.store.clock import Clock
+from stoker.store.port import Store
+
+from .counters import Counters
+from .recorder import Recorder
+from .status_writes import Written, try_write_status
+
+LOOK_S = 10.0
+_SETTLE_S = 1.0
+"""After a change of the job's own: it may start by itself, or be changed once more."""
+BUDGET_S = 0.25
+REWRITES_PER_S = 20.0
+_RESTS_FOR_WORK = 4.0
+_KNOWN_AT_ONCE = 1000
+_WRITES_AT_ONCE = 64
+
+Reasons = Mapping[Key, tuple[Blocker, ...]]
+
+
+class WaitingJobs:
+    """The jobs that wait, and when each is to be looked at. Cost: O(log n) per job and look."""
+
+    def __init__(
+        self, store: Store, jobs: WatchCache[TrainingJob], recorder: Recorder, clock: Clock, counters: Counters
+    ):
+        self._store, self._jobs, self._recorder, self._clock, self._counters = store, jobs, recorder, clock, counters
+        self._new: dict[Key, None] = {}
+        self._due_s: dict[Key, float] = {}
+        self._heap: list[tuple[float, Key]] = []
+        self._rest_until: datetime = datetime.min.replace(tzinfo=UTC)
+
+    def observe(self, job: TrainingJob) -> None:
+        """A job came or changed."""
+        if job.status.phase is not Phase.QUEUED or job.spec.suspend or job.spec.cancel:
+            self.forget(job.key)
+        elif job.key not in self._due_s and job.key not in self._new:
+            if is_said(job.status):
+                self._put(job.key, self._clock.now().timestamp() + _SETTLE_S)
+            else:
+                self._new[job.key] = None
+
+    def forget(self, key: Key) -> None:
+        self._new.pop(key, None)
+        self._due_s.pop(key, None)
+
+    def next_at(self) -> datetime | None:
+        """When a pass is wanted though nothing changed."""
+        if self._new:
+            return self._clock.now()
+        while self._heap and self._due_s.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return max(datetime.fromtimestamp(self._heap[0][0], UTC), self._rest_until) if self._heap else None
+
+    async def write(self, reasons: Reasons, now: datetime) -> None:
+        """Look at the jobs that are due, and write what has changed."""
+        new, known = list(self._new)[:_WRITES_AT_ONCE], self._take_due(now)
+        if not new and not known:
+            return
+        began = self._clock.monotonic()
+        found = await asyncio.to_thread(self._work_out, reasons, [*new, *known])
+        took_s = self._clock.monotonic() - began
+        late: list[tuple[TrainingJob, Step]] = []
+        rest_s = _RESTS_FOR_WORK * took_s if known else 0.0
+        for key, blocker in found.items():
+            job, step = self._jobs.get(key), None
+            # What bars a job altogether comes with the condition Accepted, from its own reconcile.
+            if job is not None and blocker is not None and blocker.code not in BARRING:
+                step = waits(job, blocker, now)
+                if step is not None and len(late) == _WRITES_AT_ONCE:
+                    continue
+                if step is not None:
+                    late.append((job, step))
+                    rest_s += 1 / REWRITES_PER_S if key in known else 0.0
+            settled = step is not None or (job is not None and is_said(job.status))
+            self._put(key, now.timestamp() + (LOOK_S if settled else _SETTLE_S))
+            known.pop(key, None)
+        for key, due_s in known.items():  # not looked at, or not written: the first ones after the rest
+            self._put(key, due_s)
+        self._rest_until = max(self._rest_until, now + timedelta(seconds=rest_s))
+        await asyncio.gather(*(self._write(job, step) for job, step in late))
+
+    def _work_out(self, reasons: Reasons, keys: Sequence[Key]) -> dict[Key, Blocker | None]:
+        """The first reason of each, as far as the time goes; None: it does not wait any more. On a thread."""
+        until = self._clock.monotonic() + BUDGET_S
+        found: dict[Key, Blocker | None] = {}
+        for key in keys:
+            blockers = reasons.get(key, ())
+            found[key] = blockers[0] if blockers else None
+            if self._clock.monotonic() > until:
+                break
+        return found
+
+    async def _write(self, job: TrainingJob, step: Step) -> None:
+        assert step.status is not None
+        written = await try_write_status(self._store, job, step.status)
+        if written is Written.CHANGED:
+            self._put(job.key, self._clock.now().timestamp() + _SETTLE_S)  # the next look knows better
+        if written is Written.REFUSED:
+            self.forget(job.key)
+        if written is not Written.DONE:
+            return
+        if step.status.reason is not job.status.reason:
+            self._counters.told(step.status.reason)
+        if step.note is not None:
+            self._recorder.record(job, step.note)
+
+    def _take_due(self, now: datetime) -> dict[Key, float]:
+        """Known jobs to look at, the longest due first, with when they were."""
+        found: dict[Key, float] = {}
+        if now < self._rest_until:
+            return found
+        while self._heap and self._heap[0][0] <= now.timestamp() and len(found) < _KNOWN_AT_ONCE:
+            due_s, key = heapq.heappop(self._heap)
+            if self._due_s.get(key) == due_s:
+                found[key] = due_s
+        return found
+
+    def _put(self, key: Key, due_s: float) -> None:
+        self._new.pop(key, None)
+        self._due_s[key] = due_s
+        heapq.heappush(self._heap, (due_s, key))

@@ -1,0 +1,300 @@
+"""How an attempt ended: from its workers' exit records to the job's new status.
+
+Pure. Owns the choice of the cause within a gang, retries and their back-off, blame, the attempt's entry in the history.
+Called by `lifecycle.step` once every worker of the attempt has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from stoker.spec.job import (
+    MAX_ATTEMPTS,
+    AttemptEnd,
+    Blame,
+    Phase,
+    TrainingJob,
+    WorkerEnd,
+)
+from stoker.spec.outcome import POLICIES, Category, Intent, Verdict, verdict
+from stoker.spec.pod import Pod
+from stoker.spec.quantity import parse_duration
+from stoker.spec.reasons import Code
+from stoker.spec.worker import ExitRecord
+
+from .conditions import with_condition
+from .failure_hold import held_s, intent_behind
+from .pod_end import WorkerOutcome, exit_record, read_worker
+from .stall import stall_note
+from .start_holdup import IMAGE_CONDITION
+from .step import NOTHING_SPECIAL, Note, Step, Surroundings
+
+MAX_BACKOFF_S = 600.0
+LONG_ATTEMPT_S = 60.0
+# Ends that say something about the node, not about the job.
+_NODES_FAULT = frozenset({Category.NODE_LOST, Category.REJECTED})
+_ZERO_SAYS = (
+    "exit 0 after SIGTERM counts as done; set stop.exitZeroAfterSignal: Stopped if the script saves and exits 0 on"
+    " SIGTERM, or exit 75"
+)
+
+
+@dataclass(frozen=True)
+class _Worker:
+    index: int
+    node: str
+    pod_uid: str
+    record: ExitRecord | None
+    category: Category | None
+    message: str
+    exit_code: int | None
+    disrupted: bool = False
+    zero_after_stop: bool = False
+
+
+def end_attempt(
+    job: TrainingJob,
+    pods: Mapping[int, Pod],
+    now: datetime,
+    blame_s: float,
+    around: Surroundings = NOTHING_SPECIAL,
+) -> Step:
+    """The status after the current attempt, all of whose pods (worker → pod) are over.
+
+    A worker without a pod was never started: its attempt was stopped before.
+    """
+    status = job.status
+    nodes = {placed.worker: placed.node for placed in status.placement}
+    records = {worker: exit_record(pod) for worker, pod in pods.items()}
+    stopped = any(record.stop_requested for record in records.values() if record)
+    workers = [
+        _read(job, w, nodes.get(w, ""), pods.get(w), records.get(w), around, gang_stopped=stopped)
+        for w in range(job.spec.workers)
+    ]
+    cause = _cause(workers)
+    category = cause.category if cause else None
+    withdrawn = category is Category.INTERRUPTED and status.intent is Intent.WITHDRAW
+    if withdrawn:
+        category = Category.IMAGE if status.reason is Code.IMAGE_UNAVAILABLE else Category.START_TIMEOUT
+    intent = intent_behind(status.intent, cause.record if cause else None)
+    what = verdict(intent, category)
+    if what is Verdict.FAILED and intent is Intent.MAX_DURATION:
+        category = Category.MAX_DURATION
+    kept_s = held_s(job, (w.record for w in workers if w.record is not None), now)
+    message = status.message if withdrawn and status.message else _message(job, cause, category)
+    ended = AttemptEnd(
+        number=status.attempt,
+        started_at=status.started_at,
+        ended_at=now,
+        intent=status.intent,
+        category=category,
+        held_s=round(kept_s, 3),
+        message=message,
+        workers=tuple(
+            WorkerEnd(
+                worker=w.index,
+                node=w.node,
+                pod_uid=w.pod_uid,
+                exit_code=w.exit_code,
+                category=w.category,
+            )
+            for w in workers
+        ),
+        progress=workers[0].record.progress if workers[0].record else None,
+    )
+    update: dict[str, object] = {
+        "attempts": (*status.attempts, ended)[-MAX_ATTEMPTS:],
+        "placement": (),
+        "placed_at": None,
+        "started_at": None,
+        "intent": Intent.NONE,
+        "ran_s": round(status.ran_s + max(0.0, _lasted_s(job, workers, now) - kept_s), 3),
+        "held_s": round(status.held_s + kept_s, 3),
+        "queued_at": status.queued_at or job.metadata.creation_timestamp,
+        "not_before": None,
+        "message": message,
+        "conditions": tuple(c for c in status.conditions if c.type != IMAGE_CONDITION),
+        "observed_generation": job.metadata.generation,
+    }
+    update |= _next(job, what, intent, category, ended, now)
+    if update["phase"] is Phase.QUEUED:
+        update["blamed"] = _blamed(job, workers, category, now, blame_s)
+    new = status.model_copy(update=update)
+    phase = new.phase
+    if phase is not Phase.QUEUED:
+        new = with_condition(new, phase.value, True, new.reason, now, job.metadata.generation)
+    text = f"attempt {status.attempt}: {new.message}"
+    before = stall_note(job, new.message) if category is Category.STALLED else None
+    if what is Verdict.SUCCEEDED and job.spec.trainer.recipe is None:
+        before = next((_zero_note(job, worker.index) for worker in workers if worker.zero_after_stop), None)
+    return Step(new, Note(_EVENT[phase], text, warning=phase in (Phase.FAILED, Phase.QUEUED)), before=before)
+
+
+def _zero_note(job: TrainingJob, worker: int) -> Note:
+    who = f"worker {worker}: " if job.spec.workers > 1 else ""
+    return Note("ExitZeroAfterSignal", f"{who}{_ZERO_SAYS}", warning=True)
+
+
+_EVENT = {
+    Phase.SUCCEEDED: "Succeeded",
+    Phase.FAILED: "Failed",
+    Phase.CANCELLED: "Cancelled",
+    Phase.SUSPENDED: "Suspended",
+    Phase.QUEUED: "Requeued",
+}
+
+
+def _next(
+    job: TrainingJob, what: Verdict, intent: Intent, category: Category | None, ended: AttemptEnd, now: datetime
+) -> dict[str, object]:
+    """Phase, reason and retries after `what`."""
+    final = {"finished_at": now, "observed_retry_generation": job.spec.retry_generation}
+    if what is Verdict.SUCCEEDED:
+        return {"phase": Phase.SUCCEEDED, "reason": Code.COMPLETED, **final}
+    if what is Verdict.CANCELLED:
+        return {"phase": Phase.CANCELLED, "reason": Code.CANCELLED, **final}
+    if what is Verdict.SUSPENDED:
+        return {"phase": Phase.SUSPENDED, "reason": Code.SUSPENDED}
+    if what is Verdict.FAILED or category is None:
+        return {"phase": Phase.FAILED, "reason": Code.FAILED, **final}
+    so_far = job.status.retries.get(category, 0)
+    limit, backoff_s = _rule(job, category)
+    if what is Verdict.RETRY and so_far >= limit:
+        reason = Code.RETRIES_EXHAUSTED if limit else Code.FAILED
+        return {"phase": Phase.FAILED, "reason": reason, **final}
+    times = max(0, _fruitless((*job.status.attempts, ended)) - 1)
+    wait_s = min(backoff_s * 2.0**times, MAX_BACKOFF_S)
+    return {
+        "phase": Phase.QUEUED,
+        "reason": Code.BACKING_OFF,
+        "retries": {**job.status.retries, category: so_far + 1},
+        "not_before": None if intent is Intent.PREEMPT else now + timedelta(seconds=wait_s),
+    }
+
+
+def _fruitless(attempts: tuple[AttemptEnd, ...]) -> int:
+    """How many of the newest attempts in a row came to nothing: short, and no further checkpoint.
+
+    A job that is interrupted or killed once a day goes back at once; one that a bad node throws out again and again
+    waits longer and longer.
+    """
+    count = 0
+    for index in range(len(attempts) - 1, -1, -1):
+        attempt = attempts[index]
+        if attempt.started_at and _ran_s(attempt, attempt.started_at) >= LONG_ATTEMPT_S:
+            break
+        if _saved_step(attempt) > max((_saved_step(earlier) for earlier in attempts[:index]), default=0):
+            break
+        count += 1
+    return count
+
+
+def _ran_s(attempt: AttemptEnd, started_at: datetime) -> float:
+    return (attempt.ended_at - started_at).total_seconds() - attempt.held_s
+
+
+def _saved_step(attempt: AttemptEnd) -> int:
+    return attempt.progress.checkpoint.step if attempt.progress and attempt.progress.checkpoint else 0
+
+
+def _rule(job: TrainingJob, category: Category) -> tuple[int, float]:
+    """(retries allowed, first back-off in seconds): the job's own first matching rule, else the default."""
+    policy = POLICIES[category]
+    for rule in job.spec.retry.rules:
+        if category in rule.categories:
+            return rule.limit, parse_duration(rule.backoff) if rule.backoff else policy.backoff_s
+    return policy.limit, policy.backoff_s
+
+
+def _read(
+    job: TrainingJob,
+    index: int,
+    node: str,
+    pod: Pod | None,
+    record: ExitRecord | None,
+    around: Surroundings,
+    *,
+    gang_stopped: bool,
+) -> _Worker:
+    if pod is None:
+        return _Worker(index, node, "", None, Category.INTERRUPTED, "was not started any more", None)
+    own_trainer = job.spec.trainer.recipe is not None
+    end: WorkerOutcome = read_worker(
+        pod,
+        record,
+        around.lost,
+        own_trainer=own_trainer,
+        gang_stopped=gang_stopped,
+        exit_zero=job.spec.stop.exit_zero_after_signal,
+    )
+    return _Worker(
+        index,
+        node,
+        pod.uid,
+        end.record,
+        end.category,
+        end.message,
+        end.exit_code,
+        end.disrupted,
+        end.zero_after_stop,
+    )
+
+
+def _cause(workers: list[_Worker]) -> _Worker | None:
+    """The worker that explains the end, None if all were done.
+
+    A lost or refused worker explains whatever its peers met; else the earliest recorded failure; workers that were
+    only told to stop come last, those that the cluster stopped before those that Stoker did.
+    """
+    failed = [w for w in workers if w.category is not None]
+
+    def rank(worker: _Worker) -> tuple[int, bool, float, int]:
+        order = 0 if worker.category in _NODES_FAULT else 2 if worker.category is Category.INTERRUPTED else 1
+        at = worker.record.failed_at if worker.record and worker.record.failed_at else float("inf")
+        return order, not worker.disrupted, at, worker.index
+
+    return min(failed, key=rank, default=None)
+
+
+def _message(job: TrainingJob, cause: _Worker | None, category: Category | None) -> str:
+    if cause is None or category is None:
+        return "every worker is done" if job.spec.workers > 1 else "done"
+    if category is Category.MAX_DURATION:
+        return f"stopped after stop.maxDuration ({job.spec.stop.max_duration})"
+    says = POLICIES[category].says
+    if job.status.intent is not Intent.NONE and category is Category.INTERRUPTED:
+        says = "stopped on request"
+    progress = cause.record.progress if cause.record else None
+    if category is Category.INTERRUPTED and progress is not None and progress.checkpoint is not None:
+        says += f" (last saved: step {progress.checkpoint.step})"
+    who = f"worker {cause.index}: " if job.spec.workers > 1 else ""
+    code = ""
+    if cause.exit_code is not None and category is not Category.INTERRUPTED:
+        signal = cause.record.signal if cause.record else None
+        code = f" (signal {signal})" if signal else f" (exit code {cause.exit_code})"
+    detail = f": {cause.message}" if cause.message else ""
+    return f"{who}{says}{code}{detail}"[:1024]
+
+
+def _lasted_s(job: TrainingJob, workers: list[_Worker], now: datetime) -> float:
+    """Seconds from the first worker's start to the last one's end; without any record, until now."""
+    records = [w.record for w in workers if w.record is not None]
+    if not records:
+        return (now - job.status.started_at).total_seconds() if job.status.started_at else 0.0
+    return max(0.0, max(r.finished_at for r in records) - min(r.started_at for r in records))
+
+
+def _blamed(
+    job: TrainingJob, workers: list[_Worker], category: Category | None, now: datetime, blame_s: float
+) -> tuple[Blame, ...]:
+    until = {blame.node: blame.until for blame in job.status.blamed if blame.until > now}
+    # Where it is known which node held up the gang, if one did, that one was blamed when the gang was withdrawn.
+    timed_out = category is Category.START_TIMEOUT and job.status.reason is Code.STOPPING
+    if blame_s > 0:
+        for worker in workers:
+            late = timed_out and worker.record is None
+            if worker.node and (worker.category in _NODES_FAULT or late):
+                until[worker.node] = now + timedelta(seconds=blame_s)
+    return tuple(Blame(node=node, until=at) for node, at in sorted(until.items()))

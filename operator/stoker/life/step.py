@@ -1,0 +1,93 @@
+"""The words of the lifecycle: what a step may ask of the operator, and the operator's times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from stoker.spec.job import TrainingJobStatus
+from stoker.spec.pod import Pod
+from stoker.spec.reasons import Blocker
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The operator's times. Units: seconds."""
+
+    start_timeout_s: float = 300.0
+    """A gang that is not fully running by then is withdrawn as a whole."""
+    blame_s: float = 300.0
+    """How long a job avoids a node that lost, refused or did not start one of its workers; 0: never."""
+    tell_s: float = 2.0
+    """A gang that starts sooner costs no write that says what it waits for."""
+    unschedulable_s: float = 10.0
+    """A gang is withdrawn when the cluster's scheduler has refused one of its pods for so long."""
+    image_timeout_s: float = 120.0
+    """A gang is withdrawn when an image could not be pulled for so long (the kubelet tries again meanwhile)."""
+    image_final_s: float = 20.0
+    """The same when the registry says that the image is not there or not for us: the kubelet's second try, ten
+    seconds after its first, confirms it."""
+    pull_timeout_s: float = 1800.0
+    """While images are being pulled, this stands for `start_timeout_s`."""
+    node_lost_s: float = 60.0
+    """A node whose kubelet has not reported for so long is given up, and its workers with it."""
+    lost_margin_s: float = 10.0
+    """A deleted pod on a lost node counts as ended this long after its grace."""
+    ttl_s: float | None = None
+    """How long ended jobs are kept where neither they nor their queues say it; None: until they are deleted."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a job's life depends on beside its pods."""
+
+    lost: Mapping[str, datetime] = field(default_factory=dict)
+    """Node → since when its kubelet has not reported. A node that is gone: since the beginning of time."""
+    ephemeral: bool = False
+    """Its checkpoints die with its pods: nobody has given it a volume."""
+    refused: str = ""
+    """Why the store would not take a pod of the current attempt, in its words."""
+    in_way: str = ""
+    """What has the name of something that the attempt needs and is another's, and what to do about it."""
+    queue_ttl_s: float | None = None
+    """How long its queue keeps ended jobs; None: it does not say, or is gone. Units: seconds."""
+    bar: Blocker | None = None
+    """Why it may not run as it stands: the first of `admission.bars`."""
+
+
+NOTHING_SPECIAL = Surroundings()
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something to tell people about (an Event)."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to do next.
+
+    Invariant: with `status` set, the pod fields are empty.
+    """
+
+    status: TrainingJobStatus | None = None
+    note: Note | None = None
+    before: Note | None = None
+    """Told before `note`."""
+    create: tuple[int, ...] = ()
+    """Workers whose pods of the current attempt are missing."""
+    stop: tuple[Pod, ...] = ()
+    """Pods to delete with the job's grace; their processes save and end."""
+    release: tuple[Pod, ...] = ()
+    """Ended pods whose outcome is in the status: take our finalizer off."""
+    discard: tuple[Pod, ...] = ()
+    """Ended, released pods of former attempts: delete."""
+    expire: bool = False
+    """It has been kept as long as it is to be: delete the job."""
+    wake_at: datetime | None = None
+    """Ask again then, even if nothing changes."""

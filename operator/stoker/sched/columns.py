@@ -1,0 +1,82 @@
+"""Columns for one class of requests each, kept while somebody asks for it: GPUs of a kind, open nodes, a resource.
+
+Owns the shapes; `nodes` fills them. A slot is a node's index in every column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.spec.meta import Key
+
+from .gpu_groups import Claim
+
+Column = NDArray[np.int64]  # slot -> number
+Mask = NDArray[np.bool_]  # slot -> whether
+
+
+class Holder(NamedTuple):
+    """A pod that takes room outside its job's placement."""
+
+    key: Key
+    ours: bool
+    """Of a former attempt, of a job that is gone, or asking for more than its job did."""
+
+
+class ForeignClaim(NamedTuple):
+    claim: Claim
+    going: bool
+    """It is being deleted: what it holds is free soon."""
+
+
+@dataclass(slots=True)
+class GpuView:
+    """One filter's view of the GPUs. Invariant: a request may use min(free_gpu, room) of a node."""
+
+    arrays: ClassVar[tuple[str, ...]] = ("rest", "room")
+    rest: Column
+    """Usable matching GPUs of the empty node, less what lasting holders outside the jobs may have."""
+    room: Column
+    users: int = 0
+
+    @classmethod
+    def of(cls, size: int) -> Self:
+        return cls(_zeros(size), _zeros(size))
+
+
+@dataclass(slots=True)
+class ExtendedView:
+    """One extended resource."""
+
+    arrays: ClassVar[tuple[str, ...]] = ("rest", "free")
+    rest: Column
+    free: Column
+    users: int = 0
+
+    @classmethod
+    def of(cls, size: int) -> Self:
+        return cls(_zeros(size), _zeros(size))
+
+
+@dataclass(slots=True)
+class DoorView:
+    """The nodes that are ready and let a filter's workers in."""
+
+    arrays: ClassVar[tuple[str, ...]] = ("open",)
+    open: Mask
+    users: int = 0
+
+    @classmethod
+    def of(cls, size: int) -> Self:
+        return cls(np.zeros(size, dtype=np.bool_))
+
+
+def _zeros(size: int) -> Column:
+    return np.zeros(size, dtype=np.int64)
+
+
+View = GpuView | ExtendedView | DoorView

@@ -1,0 +1,156 @@
+"""Everything that keeps one pending job from starting, with its numbers.
+
+Owns the reasons of the queue, of time and of reservations; `capacity_reasons` has those of the nodes. Reads the state,
+changes nothing. Called by `reasons` and `explain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from stoker.life.admission import bars
+from stoker.sched.budget import cost_of, may_cost_s
+from stoker.sched.entries import Entry
+from stoker.sched.place import capacity, place
+from stoker.sched.reservations import Kept
+from stoker.sched.state import SchedulerState
+from stoker.spec.quantity import format_duration
+from stoker.spec.reasons import Blocker, Code
+
+from .capacity_reasons import never_on_nodes, shortages
+from .phrases import amount, clock, counted, listed, numbers, part
+
+RESOURCES = ("gpus", "cpu", "memory")
+
+
+def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Blocker, ...]:
+    """All of them at once, not the first that was met; none if the next decide would start it.
+
+    Invariant: a sentence changes with the facts only, never with the time alone: the first is written into the status.
+    """
+    found = [*_barring(state, entry), *_time(entry, now)]
+    served = entry.runtime.serves(entry.job)  # else nobody knows which nodes it may use
+    never = [*never_in_queue(entry.queue.name, entry.queue.limit, entry.request.totals)]
+    never += never_on_nodes(state.nodes, entry.request) if served else []
+    if never:
+        return (*found, *never)
+    found += _limit(entry)
+    found += _nodes(state, entry, now) if served else []
+    if not found:
+        found += _reserved(state, entry, now)
+    found += _given_back(state, entry, now)
+    return tuple(found)
+
+
+def never_in_queue(name: str, limits: tuple[int | None, ...], totals: tuple[int, ...]) -> Iterator[Blocker]:
+    """What the queue could not hold even if nothing else ran in it."""
+    for resource, limit, wanted in zip(RESOURCES, limits, totals, strict=True):
+        if limit is not None and wanted > limit:
+            yield Blocker(
+                code=Code.NEVER_FITS,
+                message=f"asks for {amount(resource, wanted)} in all; queue '{name}' may never hold more than "
+                f"{amount(resource, limit)}",
+                **numbers(resource, wanted, limit),
+                where=name,
+            )
+
+
+def _barring(state: SchedulerState, entry: Entry) -> Iterator[Blocker]:
+    """What its queue and its runtime say, with the names of others that would do."""
+    job, runtime = entry.job, entry.runtime
+    for found in bars(job, entry.queue.queue, runtime.name, runtime.runtime):
+        there = ""
+        if found.code is Code.QUEUE_MISSING:
+            known = sorted(other.name for other in state.queues.values() if other.queue is not None)[:5]
+            there = f"; there is: {', '.join(known)}" if known else "; there is none yet"
+        elif found.code is Code.RUNTIME_MISSING:
+            project = job.metadata.namespace
+            others = [
+                one.name for one in state.runtimes.states.values() if one.runtime is not None and one.takes(project)
+            ]
+            there = f"; open to it: {listed(sorted(others), 5)}" if others else "; none is open to it yet"
+        yield found.model_copy(update={"message": found.message + there}) if there else found
+
+
+def _time(entry: Entry, now: datetime) -> Iterator[Blocker]:
+    until = entry.job.status.not_before
+    if until is not None and until > now:
+        yield Blocker(code=Code.BACKING_OFF, message=f"backing off until {clock(until)}")
+
+
+def _limit(entry: Entry) -> Iterator[Blocker]:
+    queue = entry.queue
+    for resource, limit, used, wanted in zip(RESOURCES, queue.limit, queue.used, entry.request.totals, strict=True):
+        if limit is not None and wanted and used + wanted > limit:
+            free = max(limit - used, 0)
+            yield Blocker(
+                code=Code.QUEUE_LIMIT,
+                message=f"queue '{queue.name}' is short {part(resource, wanted - free, wanted)}: its limit is "
+                f"{amount(resource, limit)}, its jobs hold {amount(resource, used)}",
+                **numbers(resource, wanted, free),
+                where=queue.name,
+            )
+
+
+def _nodes(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Blocker]:
+    avoid, request, table = entry.avoided(now), entry.request, state.nodes
+    if place(table, request, avoid) is not None:
+        return
+    if not avoid:
+        yield from shortages(table, request)
+        return
+    fits_there = place(table, request) is not None
+    only_there = int(capacity(table, request, avoid).sum()) < request.workers
+    if fits_there or only_there:
+        until = min(blame.until for blame in entry.job.status.blamed if blame.until > now)
+        names = listed(sorted(avoid), 3)
+        nodes = f"node {names}" if len(avoid) == 1 else f"nodes {names}"
+        yield Blocker(
+            code=Code.NODES_BLAMED,
+            message=f"only with {nodes} there {'is' if fits_there else 'could be'} room, but a worker of this job "
+            f"failed there: avoided until {clock(until)}",
+            where=",".join(sorted(avoid)),
+        )
+    if not fits_there:
+        yield from shortages(table, request, () if only_there else avoid)
+
+
+def _reserved(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Blocker]:
+    lane = entry.lane
+    spread = place(state.nodes, entry.request, entry.avoided(now))
+    if lane is None or spread is None:
+        return
+    kept = Kept(state)
+    for one in state.plan:
+        if not one.binds(entry.order, entry.queue):
+            continue
+        kept.add(one)
+        if kept.leave_room(lane, spread) is None:
+            holder = one.order[2]
+            yield Blocker(
+                code=Code.BEHIND_RESERVATION,
+                message=f"there is room, but it is kept for job {holder.name} (project {holder.namespace}), "
+                f"which is ahead and waits since {state.entries[holder].since:%Y-%m-%d %H:%M} UTC",
+                where=str(holder),
+            )
+            return
+
+
+def _given_back(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Blocker]:
+    cost = cost_of(state, entry, now)
+    if not cost.given_back:
+        return
+    may_s, gpus = may_cost_s(entry, now), entry.request.totals.gpus
+    waited = format_duration((now - entry.waiting_from).total_seconds())
+    message = f"nodes are no longer kept for it: that left GPUs idle for {_hours(cost.idle_s)}, and may for "
+    message += f"{_hours(may_s)} (reservationBudget {entry.queue.budget:g} of queue '{entry.queue.name}' x "
+    message += f"{counted(gpus, 'GPU')} x {waited} of waiting)"
+    if may_s:
+        again_s = 2 * cost.idle_s / may_s * (now - entry.waiting_from).total_seconds()
+        message += f"; they are kept again from {clock(entry.waiting_from + timedelta(seconds=again_s))}"
+    yield Blocker(code=Code.RESERVATION_SPENT, message=message, where=entry.queue.name)
+
+
+def _hours(gpu_s: float) -> str:
+    return f"{gpu_s / 3600:.3g} GPU-hours"

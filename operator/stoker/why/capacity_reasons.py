@@ -1,0 +1,223 @@
+"""What is short on the nodes for one gang, and what no set of empty nodes could ever hold.
+
+Owns the arithmetic of "short by" and its sentences. Reads the columns, changes nothing. Called by `blockers` and
+`explain`. Cost: O(nodes) in numpy; who holds what is told for at most _NAMED_NODES nodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.sched.columns import Column
+from stoker.sched.nodes import NodeTable
+from stoker.sched.place import capacity, without
+from stoker.sched.request import ANY_GPU, Request
+from stoker.spec.reasons import Blocker, Code
+
+from .phrases import amount, are, counted, listed, numbers, part
+from .unusable_nodes import held_outside, obstacles
+
+_NAMED_NODES = 64
+
+
+def shortages(table: NodeTable, request: Request, avoid: Collection[str] = ()) -> list[Blocker]:
+    """Why the gang finds no room right now: at least one blocker, given that `place` found none."""
+    could = capacity(table, request, avoid)
+    if int(could.sum()) < request.workers:
+        return [_too_few_nodes(table, request, avoid, could)]
+    found = []
+    base = could
+    if request.gpus:
+        free = table.free_for(request.filter)
+        fits = np.minimum(could, np.maximum(free, 0) // request.gpus)
+        if int(fits.sum()) < request.workers:
+            found.append(_short_gpus(table, request, avoid, could, fits, free))
+        else:
+            base = fits  # cores and memory are looked for where the GPUs are
+    for resource, need, free in (
+        ("cpu", request.cpu, table.free_cpu),
+        ("memory", request.memory, table.free_mem),
+        *((name, count, table.extended[name].free) for name, count in request.extended),
+    ):
+        if need:
+            fits = np.minimum(base, np.maximum(free, 0) // need)
+            if int(fits.sum()) < request.workers:
+                found.append(_short_of(table, request, avoid, (resource, need, free), base, fits))
+    return found or [_scattered(request)]
+
+
+def never_on_nodes(table: NodeTable, request: Request) -> list[Blocker]:
+    """What no known set of nodes could hold, empty of pods, all ready, open and every GPU usable. No nodes: nothing.
+
+    Cordons, taints, labels, other people's pods and extended resources rule nothing out: they come and go.
+    """
+    if not table.slots:
+        return []
+    whole = table.whole_for(request.filter)
+    slots = np.array(sorted(table.slots.values()))
+    fits = np.full(len(slots), request.workers)
+    columns = (
+        ("gpus", request.gpus, whole[slots]),
+        ("cpu", request.cpu, table.cap_cpu[slots]),
+        ("memory", request.memory, table.cap_mem[slots]),
+    )
+    for _, need, have in columns:
+        if need:
+            fits = np.minimum(fits, have // need)
+    if int(fits.sum()) >= request.workers:
+        return []
+    kind = f" {request.filter}" if request.filter != ANY_GPU else ""
+    if request.gpus and not whole.any() and request.filter != ANY_GPU:
+        there = sorted({f"{gpu.model}" for node in table.objects.values() for gpu in node.status.gpus})
+        have_text = f"there is: {listed(there, 5)}" if there else "no node has any GPU"
+        message = f"no node has a GPU{kind}; {have_text}"
+        return [_never(message, "gpus", request.totals.gpus, 0)]
+    found = []
+    for resource, need, have in columns:
+        most = int(have.max())
+        if need > most:
+            where = table.names[int(slots[int(have.argmax())])]
+            message = f"asks for {amount(resource, need)}{kind if resource == 'gpus' else ''} per worker; the largest "
+            message += f"node, {where}, has {amount(resource, most)}"
+            found.append(_never(message, resource, need, most, where))
+    if found:
+        return found
+    holds = int(fits.sum())
+    message = f"asks for {counted(request.workers, 'worker')} of {_worker(request)}{kind}; "
+    message += f"all nodes together, empty of jobs, hold {holds}"
+    resource, need = _main(request)
+    return [_never(message, resource, request.workers * need, holds * need)]
+
+
+def _never(message: str, resource: str, wanted: int, available: int, where: str | None = None) -> Blocker:
+    return Blocker(code=Code.NEVER_FITS, message=message, **numbers(resource, wanted, available), where=where)
+
+
+def _too_few_nodes(table: NodeTable, request: Request, avoid: Collection[str], could: Column) -> Blocker:
+    why = obstacles(table, request, avoid)
+    holds = int(could.sum())
+    resource, need = _main(request)
+    message = f"the nodes that are usable now would hold {holds} of {counted(request.workers, 'worker')} of "
+    message += f"{_worker(request)} even without other jobs"
+    if why:
+        message += f": {'; '.join(why)}"
+    if not need:
+        return Blocker(code=Code.NO_CAPACITY, message=message)
+    given = numbers(resource, request.workers * need, holds * need)
+    return Blocker(code=Code.NO_CAPACITY, message=message, **given)
+
+
+def _short_gpus(
+    table: NodeTable, request: Request, avoid: Collection[str], could: Column, fits: Column, free: Column
+) -> Blocker:
+    wanted = request.totals.gpus
+    short = _missing(request.workers, request.gpus, could, fits, free)
+    slots = np.flatnonzero(could)
+    there = {table.names[slot]: int(free[slot]) for slot in slots if free[slot] > 0}
+    total = sum(there.values())
+    kind = f" {request.filter}" if request.filter != ANY_GPU else ""
+    parts = [f"short {part('gpus', short, wanted)}{kind}: {_free_text(there, total)}"]
+    if total >= wanted:
+        parts[0] += f", and each worker needs {request.gpus} on one node"
+    parts += _holders(table, slots)
+    parts += held_outside(table, without(table, table.open_for(request.nodes), avoid), "gpus", request.gpus, free)
+    others = int(np.maximum(table.free_gpu[table.open_for(request.nodes)], 0).sum()) - total
+    if request.filter != ANY_GPU and others > 0:
+        parts.append(f"{others} free {'GPU is' if others == 1 else 'GPUs are'} of another kind or can't be counted on")
+    where = next(iter(there)) if len(there) == 1 else None
+    return Blocker(
+        code=Code.NO_CAPACITY,
+        message="; ".join(parts),
+        **numbers("gpus", wanted, wanted - short),
+        where=where,
+    )
+
+
+def _short_of(
+    table: NodeTable,
+    request: Request,
+    avoid: Collection[str],
+    what: tuple[str, int, Column],
+    could: Column,
+    fits: Column,
+) -> Blocker:
+    """`what`: the resource, the need per worker, what is free of it."""
+    resource, need, free = what
+    wanted = request.workers * need
+    short = _missing(request.workers, need, could, fits, free)
+    slots = np.flatnonzero(could)
+    best = int(slots[free[slots].argmax()])
+    name = table.names[best]
+    place = " on the nodes that have the GPUs" if request.gpus else ""
+    message = f"short {part(resource, short, wanted)}{place}: the most free on one "
+    message += f"node is {amount(resource, max(int(free[best]), 0))}, on {name}"
+    if request.workers > 1:
+        message += f"; each worker needs {amount(resource, need)}"
+    for thieves in held_outside(table, without(table, table.open_for(request.nodes), avoid), resource, need, free):
+        message += f"; {thieves}"
+    return Blocker(code=Code.NO_CAPACITY, message=message, **numbers(resource, wanted, wanted - short), where=name)
+
+
+def _scattered(request: Request) -> Blocker:
+    message = f"free GPUs, cores and memory are on different nodes: each worker needs {_worker(request)} on one node"
+    return Blocker(code=Code.NO_CAPACITY, message=message)
+
+
+def _missing(workers: int, need: int, could: Column, fits: Column, free: Column) -> int:
+    """The least that must get free, in the best places, for all workers to fit."""
+    slots = np.flatnonzero(could > fits)
+    more = could[slots] - fits[slots]
+    first = (fits[slots] + 1) * need - free[slots]  # one worker more on this node; each further one costs `need`
+    missing = workers - int(fits.sum())
+    cheap = first <= need
+    costs = np.sort(first[cheap])[:missing]
+    rest = max(missing - int(more[cheap].sum()), 0)
+    # Where more is held than there is, that comes first: the least of it for nodes that take the rest together.
+    debt = np.concatenate([[0], np.full(rest, np.iinfo(np.int64).max // 2)])  # workers -> debts
+    for extra, room in zip((first - need)[~cheap].tolist(), more[~cheap].tolist(), strict=True):
+        debt = np.minimum(debt, debt[np.maximum(np.arange(rest + 1) - room, 0)] + extra)
+    return int(costs.sum()) + (missing - len(costs)) * need + int(debt[rest])
+
+
+def _free_text(there: dict[str, int], total: int) -> str:
+    if not there:
+        return "none is free"
+    if len(there) == 1:
+        return f"{total} {are(total)} free on node {next(iter(there))}"
+    most = sorted(there.items(), key=lambda item: (-item[1], item[0]))
+    spots = listed([f"{count} on {name}" for name, count in most], 3)
+    return f"{total} {are(total)} free but on different nodes ({spots})"
+
+
+def _holders(table: NodeTable, slots: NDArray[np.intp]) -> list[str]:
+    if len(slots) > _NAMED_NODES:
+        return []
+    held: Counter[str] = Counter()
+    for slot in slots:
+        for key, claim in table.claims.get(table.names[slot], {}).items():
+            if claim.gpus:
+                held[key.name] += claim.gpus
+    if not held:
+        return []
+    names = [name for name, _ in sorted(held.items(), key=lambda item: (-item[1], item[0]))]
+    total = sum(held.values())
+    return [f"job {names[0]} holds {total}" if len(names) == 1 else f"jobs {listed(names, 3)} hold {total}"]
+
+
+def _main(request: Request) -> tuple[str, int]:
+    """What people think of the request as, and how much of it a worker needs. 0 if it asks for nothing at all."""
+    if request.gpus:
+        return "gpus", request.gpus
+    return ("cpu", request.cpu) if request.cpu else ("memory", request.memory)
+
+
+def _worker(request: Request) -> str:
+    parts = [amount("gpus", request.gpus)] if request.gpus else []
+    parts += [amount("cpu", request.cpu)] if request.cpu else []
+    parts += [amount("memory", request.memory)] if request.memory else []
+    parts += [amount(name, count) for name, count in request.extended]
+    return listed(parts, 5) or "nothing"

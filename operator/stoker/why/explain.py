@@ -1,0 +1,113 @@
+"""Why a job is where it is, and what would start it: the whole answer of `stoker why`.
+
+Owns the explanation and the check that a job could ever fit. Works in a what-if that is taken back: the state stays
+as it was. Called by the api.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from stoker.life.failure_hold import held_words, ways_on
+from stoker.life.stall import stalled_words, where
+from stoker.sched.decide import decide
+from stoker.sched.eligible import BUILT_IN
+from stoker.sched.entries import Entry, queue_limit
+from stoker.sched.request import request_of
+from stoker.sched.reservations import RESERVE_AFTER_S
+from stoker.sched.state import SchedulerState
+from stoker.spec.job import ENDED, Phase, TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.outcome import Category
+from stoker.spec.quantity import format_duration
+from stoker.spec.reasons import Blocker, Explanation
+
+from .blockers import never_in_queue
+from .capacity_reasons import never_on_nodes
+from .counterfactuals import hints
+from .phrases import listed
+from .reasons import Reasons
+
+
+def explain(state: SchedulerState, key: Key, now: datetime, *, reserve_after_s: float = RESERVE_AFTER_S) -> Explanation:
+    """Every blocker with its numbers, the position in the queue, and hints that were tried out.
+
+    Cost: one decide per hint tried, a few milliseconds. Raises: KeyError if the job was never observed.
+    """
+    entry = state.entries[key]
+    phase = str(entry.job.status.phase)
+    if not entry.pending:
+        return Explanation(phase=phase, summary=_summary(entry), hints=_ways_on(entry))
+    with state.what_if():
+        decisions = decide(state, now, reserve_after_s=reserve_after_s)
+        start = next((start for start in decisions.starts if start.key == key), None)
+        if start is not None:
+            nodes = listed(sorted({placed.node for placed in start.placement}), 3)
+            return Explanation(phase=phase, summary=f"can start now, on {nodes}; its turn is next", position=1)
+        found = Reasons(state, now)[key]
+        position = 1 + sum(lane.jobs.rank(entry.order) for lane in entry.queue.lanes.values())
+        tried = hints(state, entry, now, reserve_after_s)
+    more = len(found) - 1
+    summary = found[0].message + (f" (and {more} more)" if more else "")
+    return Explanation(phase=phase, summary=summary, blockers=found, position=position, hints=tried)
+
+
+def never_fits(state: SchedulerState, job: TrainingJob) -> tuple[Blocker, ...]:
+    """Why the job could never start; empty if some set of the known nodes, empty of jobs, and its queue could hold it.
+
+    Nodes that are away and GPUs that can't be leased at the moment count: they may come back. With no nodes known, and
+    for a queue that isn't, nothing is ruled out. The job need not have been observed.
+    """
+    runtime = state.runtimes.states.get(state.runtimes.name_of(job))
+    request = request_of(job.spec, runtime.needs if runtime is not None else BUILT_IN)
+    queue = state.queues.get(job.spec.queue)
+    limit = queue_limit(queue.queue if queue is not None else None)
+    return (
+        *never_in_queue(job.spec.queue, limit, request.totals),
+        *never_on_nodes(state.nodes, request),
+    )
+
+
+def _summary(entry: Entry) -> str:
+    job, status = entry.job, entry.job.status
+    if entry.assumed:
+        return f"placed on {_nodes(entry)}; its start is being written down"
+    said = f": {status.message}" if status.message else ""
+    if job.metadata.deletion_timestamp is not None:
+        return "being deleted"
+    match status.phase:
+        case Phase.QUEUED if job.spec.cancel:
+            return "being cancelled"
+        case Phase.QUEUED | Phase.SUSPENDED if job.spec.suspend:
+            return "suspended on request; resume it to queue it again"
+        case Phase.STARTING:
+            return f"placed on {_nodes(entry)}; its workers are starting{said}"
+        case Phase.RUNNING if status.held is not None:
+            return f"not training any more on {_nodes(entry)}: {held_words(job, status.held)}"
+        case Phase.RUNNING if status.stalled is not None:
+            return f"stalled on {_nodes(entry)}: {stalled_words(job, status.stalled)}"
+        case Phase.RUNNING:
+            return f"running on {_nodes(entry)} in attempt {status.attempt}{said}"
+        case Phase.STOPPING:
+            return f"stopping on {_nodes(entry)}; what it holds is free once its workers have ended{said}"
+        case phase if phase in ENDED:
+            ran = f" after running {format_duration(status.ran_s)}" if status.ran_s else ""
+            return f"{phase.lower()}{ran}{said}"
+        case phase:
+            return f"{phase.lower()}{said}"
+
+
+def _ways_on(entry: Entry) -> tuple[str, ...]:
+    job = entry.job
+    if entry.assumed or job.metadata.deletion_timestamp is not None:
+        return ()
+    if job.status.phase is Phase.RUNNING and job.status.held is not None:
+        return ways_on(job, job.status.held)
+    last = job.status.attempts[-1] if job.status.attempts else None
+    if last is not None and last.category is Category.STALLED:
+        return (f"{where(job, last.number)} shows where its processes stood when that attempt stalled",)
+    return ()
+
+
+def _nodes(entry: Entry) -> str:
+    return listed(sorted(entry.held), 3) or "no node"

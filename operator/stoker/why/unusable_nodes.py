@@ -1,0 +1,182 @@
+"""Why nodes that are there are of no use to a request: closed to it, away, or held by pods that no job accounts for.
+
+Owns the counting and the sentences. Reads the columns, changes nothing. Called by `capacity_reasons`.
+Cost: O(nodes that are closed, or where such pods are).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC
+
+import numpy as np
+
+from stoker.sched.columns import Column, ForeignClaim, Holder, Mask
+from stoker.sched.eligible import NodeFilter
+from stoker.sched.nodes import NodeTable
+from stoker.sched.place import without
+from stoker.sched.request import ANY_GPU, Request
+from stoker.spec.node import CORDONED, UNKNOWN_MODEL, GPUNode
+
+from .phrases import amount, are, counted, listed, part
+
+
+def obstacles(table: NodeTable, request: Request, avoid: Collection[str] = ()) -> list[str]:
+    """All of them, were there no jobs: closed nodes, unusable GPUs, resources nobody offers, lasting pods, blame."""
+    if not table.slots:
+        return ["no node is known"]
+    door = table.open_for(request.nodes)
+    found = list(closed(table, request.nodes))
+    found += _unusable(table, request, np.flatnonzero(door).tolist())
+    usable = without(table, door, avoid)
+    for resource, need, rest in _lasting(table, request):
+        found += held_outside(table, usable, resource, need, rest, lasting_only=True)
+    if avoid:
+        found.append(f"{listed(sorted(avoid), 3)} avoided for now")
+    return found
+
+
+def closed(table: NodeTable, wanted: NodeFilter) -> Iterator[str]:
+    """The nodes that take none of the filter's workers, each told once: by labels, then absence, then taints."""
+    door = table.open_for(wanted)
+    lacking: list[str] = []
+    cordoned: list[str] = []
+    lost: list[str] = []
+    away: list[str] = []
+    tainted: dict[str, list[str]] = {}
+    for name in sorted(name for name, slot in table.slots.items() if not door[slot]):
+        node = table.objects[name]
+        if wanted.lacking(node.metadata.labels):
+            lacking.append(name)
+        elif node.status.lost_since is not None:
+            lost.append(name)
+        elif not node.status.ready:
+            (cordoned if node.status.message == CORDONED else away).append(name)
+        elif (taint := wanted.repelling(node.status.taints)) is not None:
+            value = f"={taint.value}" if taint.value else ""
+            tainted.setdefault(f"{taint.key}{value}:{taint.effect}", []).append(name)
+    if lacking:
+        labels = ", ".join(f"{label}={value}" for label, value in wanted.labels)
+        noun = f"the runtime's {'label' if len(wanted.labels) == 1 else 'labels'} {labels}"
+        whole = len(lacking) == len(table.slots)
+        yield f"no node has {noun}" if whole else f"{counted(len(lacking), 'node')} without {noun}"
+    if cordoned:
+        yield f"{counted(len(cordoned), 'node')} {are(len(cordoned))} cordoned ({listed(cordoned, 3)})"
+    if lost:
+        yield _lost([table.objects[name] for name in lost])
+    if away:
+        said = table.objects[away[0]].status.message
+        yield f"{listed(away, 3)} {are(len(away))} not ready" + (f" ({said})" if said and len(away) == 1 else "")
+    for taint_text, names in sorted(tainted.items()):
+        have = "has" if len(names) == 1 else "have"
+        yield (
+            f"{counted(len(names), 'node')} {have} taint {taint_text} that runtime {wanted.runtime} does not tolerate"
+        )
+
+
+def held_outside(
+    table: NodeTable,
+    usable: Mask,
+    resource: str,
+    need: int,
+    there: Column,
+    *,
+    lasting_only: bool = False,
+) -> Iterator[str]:
+    """Who beside the jobs holds so much of a resource that, without them, more workers would fit; at most 3 names."""
+    held: dict[bool, dict[int, int]] = {False: {}, True: {}}  # ours -> slot -> amount
+    pods: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
+    for slot in shared_slots(table, usable):
+        taken: dict[Holder, int] = {}
+        for holder, one in table.others[table.names[slot]].items():
+            some = taken_of(one, resource)
+            if some and not (lasting_only and one.going):
+                taken[holder] = some
+        if not taken:
+            continue
+        if (int(there[slot]) + sum(taken.values())) // need <= max(int(there[slot]), 0) // need:
+            continue
+        for holder, some in taken.items():
+            held[holder.ours][slot] = held[holder.ours].get(slot, 0) + some
+            pods[holder.ours][str(holder.key)] += some
+    for ours, who in ((False, "pods outside Stoker"), (True, "pods of former attempts or deleted jobs")):
+        if not held[ours]:
+            continue
+        some, whole = sum(held[ours].values()), sum(capacity_of(table, resource)(slot) for slot in held[ours])
+        names = [name for name, _ in sorted(pods[ours].items(), key=lambda item: (-item[1], item[0]))]
+        text = part(resource, some, whole)
+        spread = len(held[ours])
+        where = f"{table.names[next(iter(held[ours]))]}: {text}" if spread == 1 else f"{text} on {spread} nodes"
+        yield f"{where} {are(1 if resource == 'memory' else some)} held by {who} ({listed(names, 3)})"
+
+
+def shared_slots(table: NodeTable, usable: Mask) -> list[int]:
+    """Those of the slots where somebody holds room beside the jobs, by the nodes' names."""
+    slots = (table.slots.get(name) for name in sorted(table.others))
+    return [slot for slot in slots if slot is not None and usable[slot]]
+
+
+def taken_of(taken: ForeignClaim, resource: str) -> int:
+    request = taken.claim.request
+    if resource == "gpus":
+        return request.gpus
+    if resource == "cpu":
+        return request.cpu
+    return request.memory if resource == "memory" else dict(request.extended).get(resource, 0)
+
+
+def capacity_of(table: NodeTable, resource: str) -> Callable[[int], int]:
+    """Slot -> what the node has of a resource that can be used."""
+    columns = {"gpus": table.usable, "cpu": table.cap_cpu, "memory": table.cap_mem}
+    if resource in columns:
+        return lambda slot: int(columns[resource][slot])
+    return lambda slot: table.objects[table.names[slot]].status.extended.get(resource, 0)
+
+
+def biggest_first(table: NodeTable, name: str, resource: str) -> list[tuple[Holder, ForeignClaim]]:
+    """Those beside the jobs that hold some of a resource on a node."""
+    here = [(holder, taken) for holder, taken in table.others.get(name, {}).items() if taken_of(taken, resource)]
+    return sorted(here, key=lambda item: (-taken_of(item[1], resource), item[0]))
+
+
+def _lasting(table: NodeTable, request: Request) -> Iterator[tuple[str, int, Column]]:
+    """(resource, need per worker, what is there beside lasting holders)."""
+    fixed = (
+        ("gpus", request.gpus, table.rest_for(request.filter)),
+        ("cpu", request.cpu, table.rest_cpu),
+        ("memory", request.memory, table.rest_mem),
+    )
+    yield from (item for item in fixed if item[1])
+    yield from ((name, need, table.extended[name].rest) for name, need in request.extended)
+
+
+def _unusable(table: NodeTable, request: Request, slots: list[int]) -> Iterator[str]:
+    """What the open nodes lack: GPUs that can't be leased or that nobody knows, extended resources."""
+    if request.gpus:
+        gone = [slot for slot in slots if table.total[slot] > table.usable[slot]]
+        why = {gpu.unavailable for slot in gone for gpu in _node(table, slot).status.gpus if gpu.unavailable}
+        if gone:
+            count = sum(int(table.total[slot] - table.usable[slot]) for slot in gone)
+            yield f"{amount('gpus', count)} can't be leased" + (f" ({why.pop()})" if len(why) == 1 else "")
+    if request.gpus and request.filter != ANY_GPU:
+        models = Counter(gpu.model for slot in slots for gpu in _node(table, slot).status.gpus)
+        unknown = models[UNKNOWN_MODEL]
+        if unknown:
+            yield f"{amount('gpus', unknown)} of unknown model: their nodes bear no labels of GPU Feature Discovery"
+    for name, _ in request.extended:
+        if not any(_node(table, slot).status.extended.get(name) for slot in slots):
+            yield f"no node that it may use offers {name}"
+
+
+def _lost(nodes: list[GPUNode]) -> str:
+    names = [node.metadata.name for node in nodes]
+    if len(nodes) > 1:
+        return f"{counted(len(nodes), 'node')} are lost ({listed(names, 3)})"
+    status = nodes[0].status
+    since = f" since {status.lost_since.astimezone(UTC):%H:%M:%S} UTC" if status.lost_since is not None else ""
+    return f"{names[0]} is lost{since}" + (f" ({status.message})" if status.message else "")
+
+
+def _node(table: NodeTable, slot: int) -> GPUNode:
+    return table.objects[table.names[slot]]

@@ -1,0 +1,133 @@
+"""A gang that makes no progress: what its status, its events and `stoker why` say, and what is the cause of its end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stoker.life.step import Step
+from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobStatus
+from stoker.spec.meta import ObjectMeta
+from stoker.spec.outcome import Category
+from stoker.spec.reasons import Code
+from stoker.spec.stall import stall_s, trainer_stall_s
+from stoker.spec.worker import ExitRecord, Progress, Stalled
+from stoker.why.explain import explain
+
+from .gang_pods import NOW, go, pod
+
+T = NOW.timestamp()
+WORDS = "step 7 since 600 s (stall.after: 600 s)"
+STALLED = Stalled(attempt=1, since=T - 600, until=T + 15, step=7, message=WORDS)
+
+
+def job(workers: int = 2, *, stalled: Stalled | None = STALLED, **given: Any) -> TrainingJob:
+    status: dict[str, Any] = {
+        "phase": Phase.RUNNING,
+        "reason": Code.WORKERS_RUNNING,
+        "attempt": 1,
+        "placement": tuple(Placed(worker=w, node=f"n{w}") for w in range(workers)),
+        "placed_at": NOW - timedelta(seconds=700),
+        "started_at": NOW - timedelta(seconds=690),
+        "progress": Progress(at=T - 1, step=7, stalled=stalled),
+    }
+    spec = {"workers": workers, "trainer": {"command": ["x"]}, "stall": {"after": "10m"}}
+    return TrainingJob(
+        metadata=ObjectMeta(name="j", namespace="p", uid="u1", creation_timestamp=NOW - timedelta(hours=1)),
+        spec=spec,  # type: ignore[arg-type]
+        status=TrainingJobStatus(**(status | given)),
+    )
+
+
+def record(exit_code: int, failed_at: float | None, **given: Any) -> ExitRecord:
+    made = {"pod_uid": "x", "started_at": T - 690, "finished_at": T, "stop_requested": False}
+    return ExitRecord(**(made | {"exit_code": exit_code, "failed_at": failed_at} | given))
+
+
+def test_a_stall_is_told_once_while_it_lasts() -> None:
+    first = go(job(), [pod(0), pod(1)])
+    assert first.status is not None and first.note is not None
+    assert (first.status.phase, first.status.reason) == (Phase.RUNNING, Code.STALLED)
+    assert (first.note.reason, first.note.warning) == ("Stalled", True)
+    assert WORDS in first.note.message and "`stoker logs j --attempt 1 --worker N`" in first.note.message
+    again = go(job().model_copy(update={"status": first.status}), [pod(0), pod(1)])
+    assert again == Step(), "no more writes, and no pod is touched: the supervisors end their ranks"
+
+
+def test_the_stall_of_an_attempt_before_says_nothing() -> None:
+    assert job().status.stalled == STALLED and job(attempt=2).status.stalled is None
+    assert job(phase=Phase.QUEUED).status.stalled is None
+
+
+GANG = [
+    # name, records, category, words
+    ("the cause is the stall, not what its end did to others",
+     [record(134, T - 20, signal=6, stalled=True, message=WORDS), record(1, T - 4, message="connection reset")],
+     Category.STALLED, f"worker 0: no progress for too long (signal 6): {WORDS}"),
+    ("nor that others were stopped",
+     [record(78, T - 20, stalled=True, message=WORDS), record(143, T - 1, stop_requested=True)],
+     Category.STALLED, f"worker 0: no progress for too long (exit code 78): {WORDS}"),
+    ("a failure before it is the cause",
+     [record(134, T - 20, signal=6, stalled=True), record(1, T - 300, message="KeyError")],
+     Category.USER_ERROR, "worker 1: the command exited with an error of its own (exit code 1): KeyError"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("records", "category", "words"), [case[1:] for case in GANG], ids=[case[0] for case in GANG])
+def test_the_cause_of_a_gangs_end(records, category, words) -> None:
+    done = go(job(stalled=None), [pod(w, ended) for w, ended in enumerate(records)])
+    assert done.status is not None and done.note is not None
+    assert done.status.attempts[-1].category is category and done.status.message == words
+    if category is Category.STALLED:
+        assert done.status.phase is Phase.QUEUED and done.status.retries == {Category.STALLED: 1}
+        assert done.before is not None and done.before.reason == "Stalled" and done.note.reason == "Requeued"
+        assert WORDS in done.before.message and "`stoker logs j --attempt 1" in done.before.message
+    else:
+        assert done.before is None
+
+
+def test_what_was_told_before_is_not_told_again() -> None:
+    ended = [record(78, T - 20, stalled=True, message=WORDS), record(78, T - 10, stalled=True)]
+    done = go(job(reason=Code.STALLED), [pod(w, one) for w, one in enumerate(ended)])
+    assert done.status is not None and done.before is None
+
+
+def _why(subject: TrainingJob) -> Any:
+    held = {"n0": 1}
+    entry = SimpleNamespace(pending=False, job=subject, assumed=False, held=held)
+    return explain(SimpleNamespace(entries={subject.key: entry}), subject.key, NOW)  # type: ignore[arg-type]
+
+
+def test_why_tells_it() -> None:
+    assert _why(job()).summary.startswith(f"stalled on n0: no progress: {WORDS}; its workers save their stacks")
+    over = go(job(1, stalled=None), [pod(0, record(78, T - 20, stalled=True, message=WORDS))]).status
+    assert over is not None
+    ended = over.model_copy(update={"phase": Phase.FAILED})
+    hints = _why(job(1).model_copy(update={"status": ended})).hints
+    assert hints == ("`stoker logs j --attempt 1` shows where its processes stood when that attempt stalled",)
+
+
+LIMITS = [
+    # name, spec, the supervisor's limit, what the trainer is told
+    ("a command has none", {"trainer": {"command": ["x"]}}, None, None),
+    ("… but what it is given", {"trainer": {"command": ["x"]}, "stall": {"after": "90s"}}, 90, 150),
+    ("a recipe has its watchdog, and we come later", {"trainer": {"recipe": "image-classification"}}, 660, None),
+    ("… whatever its limit",
+     {"trainer": {"recipe": "image-classification"}, "env": {"STOKER_STALL_SECONDS": "30"}}, 90, None),
+    ("… even if that is none",
+     {"trainer": {"recipe": "image-classification"}, "env": {"STOKER_STALL_SECONDS": "soon"}}, 660, None),
+    ("what is given comes first",
+     {"trainer": {"recipe": "image-classification"}, "stall": {"after": "5m"}}, 300, 360),
+    ("… and the env's is the env's",
+     {"trainer": {"recipe": "image-classification"}, "stall": {"after": "5m"}, "env": {"STOKER_STALL_SECONDS": "9"}},
+     300, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "ours", "trainers"), [case[1:] for case in LIMITS], ids=[case[0] for case in LIMITS])
+def test_the_limits(spec, ours, trainers) -> None:
+    found = TrainingJob(metadata=ObjectMeta(name="j"), spec=spec).spec
+    assert (stall_s(found), trainer_stall_s(found)) == (ours, trainers)

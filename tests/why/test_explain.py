@@ -1,0 +1,262 @@
+"""What `stoker why` answers: every blocker with true numbers, the position, and hints that hold when followed."""
+
+from __future__ import annotations
+
+import random
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.job_parts import GpuRequest
+from stoker.spec.reasons import Explanation
+from stoker.why.explain import explain, never_fits
+
+
+def why(sched: SimpleNamespace, objects: list[Any], name: str, now: float = 10) -> Explanation:
+    return explain(sched.World().feed(*objects).state, sched.key(name), sched.at(now))
+
+
+def test_short_of_gpus_says_how_many_where_and_who_holds_the_rest(sched: SimpleNamespace) -> None:
+    said = why(
+        sched,
+        [
+            sched.node("a", 8),
+            sched.queue(),
+            sched.job("x", 4, on=["a"]),
+            sched.job("y", 2, on=["a"]),
+            sched.job("z", 4),
+        ],
+        "z",
+    )
+    assert said.summary == "short 2 of 4 GPUs: 2 are free on node a; jobs x and y hold 6"
+    blocker = said.blockers[0]
+    assert (blocker.resource, blocker.requested, blocker.available, blocker.short) == ("gpus", 4, 2, 2)
+    assert blocker.where == "a"
+    assert said.hints == ("with gpusPerWorker: 2 instead of 4 it would start now",)
+
+
+def test_free_but_on_different_nodes_is_told_apart(sched: SimpleNamespace) -> None:
+    said = why(
+        sched,
+        [
+            sched.node("a", 4),
+            sched.node("b", 4),
+            sched.queue(),
+            sched.job("x", 2, on=["a"]),
+            sched.job("y", 3, on=["b"]),
+            sched.job("z", 3),
+        ],
+        "z",
+    )
+    assert "3 are free but on different nodes (2 on a and 1 on b)" in said.summary
+    assert "each worker needs 3 on one node" in said.summary
+    assert said.blockers[0].short == 1
+
+
+def test_queue_limit_says_used_limit_and_short(sched: SimpleNamespace) -> None:
+    said = why(
+        sched,
+        [
+            sched.node("a", 8),
+            sched.queue(gpus=4),
+            sched.queue("closed", projects=("others",)),
+            sched.queue("calm", highest=-1),
+            sched.queue("free"),
+            sched.job("x", 2, on=["a"]),
+            sched.job("z", 3),
+        ],
+        "z",
+    )
+    assert said.summary == "queue 'default' is short 1 of 3 GPUs: its limit is 4 GPUs, its jobs hold 2 GPUs"
+    assert said.hints == (
+        "with gpusPerWorker: 2 instead of 3 it would start now",
+        "in queue 'free' it would start now",
+    )
+
+
+def test_blame_and_back_off_say_until_when(sched: SimpleNamespace) -> None:
+    objects = [sched.node("a", 4), sched.queue(), sched.job("x", blamed={"a": 60}), sched.job("y", not_before=50)]
+    blamed, backing_off = why(sched, objects, "x"), why(sched, objects, "y")
+    assert "only with node a there is room" in blamed.summary
+    assert blamed.hints == (
+        "once a is no longer avoided at 10:01:00 UTC (in 50s) it would start, if nothing else changes",
+    )
+    assert backing_off.summary == "backing off until 10:00:50 UTC"
+    assert backing_off.hints == (
+        "once the back-off ends at 10:00:50 UTC (in 40s) it would start, if nothing else changes",
+    )
+
+
+def test_a_hint_is_told_only_if_it_holds(sched: SimpleNamespace) -> None:
+    full = [sched.node("a", 4), sched.queue(), sched.queue("other"), sched.job("r", 4, on=["a"])]
+    assert why(sched, [*full, sched.job("z", 2, not_before=50)], "z").hints == ()
+
+
+def test_behind_a_reservation_names_whose(sched: SimpleNamespace) -> None:
+    said = why(
+        sched,
+        [
+            sched.node("a", 4),
+            sched.queue(budget=1),
+            sched.job("r", 2, on=["a"]),
+            sched.job("head", 4),
+            sched.job("small", 1, queued=1),
+        ],
+        "small",
+        now=400,
+    )
+    assert said.blockers[0].where == "default/head"
+    assert "kept for job head (project default), which is ahead and waits since 2026-11-21 10:00 UTC" in said.summary
+    assert said.position == 2
+
+
+def test_cores_and_memory_short_together_get_one_hint(sched: SimpleNamespace) -> None:
+    said = why(
+        sched,
+        [
+            sched.node("a", 4, cpu=8, memory=8),
+            sched.queue(),
+            sched.job("r", 1, cpu="6", memory="6Gi", on=["a"]),
+            sched.job("z", 2, cpu="4", memory="4Gi"),
+        ],
+        "z",
+    )
+    assert [(blocker.resource, blocker.short) for blocker in said.blockers] == [("cpu", 2), ("memory", 2 * sched.GI)]
+    assert said.hints == ("with cpu: 2 and memory: 2Gi it would start now",)
+
+
+def test_position_counts_the_queues_jobs_ahead(sched: SimpleNamespace) -> None:
+    objects = [
+        sched.node("a", 1),
+        sched.queue(),
+        sched.queue("other"),
+        sched.job("r", 1, on=["a"]),
+        sched.job("first", 1, priority=2, queued=9),
+        sched.job("second", 1, queued=1),
+        sched.job("elsewhere", 1, queue="other", queued=0),
+        sched.job("third", 1, queued=2, blamed={"x": 900}),
+    ]
+    assert [why(sched, objects, name).position for name in ("first", "second", "third", "elsewhere")] == [1, 2, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("phase", "on", "words"),
+    [
+        (Phase.STARTING, ["a"], "placed on a; its workers are starting"),
+        (Phase.RUNNING, ["a"], "running on a"),
+        (Phase.STOPPING, ["a"], "stopping on a"),
+        (Phase.SUCCEEDED, [], "succeeded"),
+        (Phase.FAILED, [], "failed"),
+        (Phase.CANCELLED, [], "cancelled"),
+        (Phase.SUSPENDED, [], "suspended"),
+    ],
+)
+def test_other_phases_have_a_sentence(phase: Phase, on: list[str], words: str, sched: SimpleNamespace) -> None:
+    said = why(sched, [sched.node("a"), sched.queue(), sched.job("x", phase=phase, on=on)], "x")
+    assert said.phase == phase and said.summary.startswith(words) and not said.blockers
+
+
+def test_a_job_nobody_observed_is_a_key_error(sched: SimpleNamespace) -> None:
+    with pytest.raises(KeyError):
+        why(sched, [], "x")
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ({"gpus": 8}, "the largest node, a, has 4 GPUs"),
+        ({"gpus": 1, "models": ("H100",)}, "no node has a GPU of model h100; there is: NVIDIA A100-SXM4-80GB"),
+        ({"gpus": 1, "min_memory": "160Gi"}, "no node has a GPU with 160Gi or more"),
+        ({"gpus": 1, "cpu": "65"}, "asks for 65 cores per worker; the largest node, a, has 64 cores"),
+        ({"gpus": 2, "workers": 5}, "all nodes together, empty of jobs, hold 3"),
+        ({"gpus": 1, "queue": "tiny", "workers": 2}, "queue 'tiny' may never hold more than 1 GPU"),
+        ({"gpus": 4, "workers": 1}, ""),
+        ({"gpus": 2, "workers": 3}, ""),
+        ({"gpus": 1, "queue": "unknown"}, ""),
+    ],
+)
+def test_never_fits_is_about_the_empty_cluster(job: dict[str, Any], words: str, sched: SimpleNamespace) -> None:
+    # Node a is full, b is away and half of it can't be leased: all that may pass.
+    gpus = [("NVIDIA A100-SXM4-80GB", 80, "foreign process 42"), ("NVIDIA A100-SXM4-80GB", 80, "")]
+    world = sched.World().feed(
+        sched.node("a", 4),
+        sched.node("b", gpus, ready=False),
+        sched.queue("tiny", gpus=1),
+        sched.queue(),
+        sched.job("r", 4, on=["a"]),
+    )
+    found = never_fits(world.state, sched.job("new", **job))
+    assert (words in found[0].message) if words else not found
+
+
+def test_with_no_nodes_known_nothing_is_ruled_out(sched: SimpleNamespace) -> None:
+    assert never_fits(sched.World().state, sched.job("new", 64, workers=4096)) == ()
+
+
+def test_hints_hold_when_followed(sched: SimpleNamespace) -> None:
+    """Random full clusters: each hint is applied to a state built anew, and the job must start there."""
+    rng, told = random.Random(3), 0
+    for _ in range(60):
+        objects = [
+            *[sched.node(f"n{i}", rng.choice([2, 4, 8]), cpu=rng.choice([8, 16])) for i in range(3)],
+            sched.queue("q", gpus=rng.choice([None, 6])),
+            sched.queue("r", gpus=rng.choice([None, 4])),
+            *[
+                sched.job(
+                    f"j{i}",
+                    rng.choice([1, 2, 4]),
+                    workers=rng.choice([1, 1, 2]),
+                    queue=rng.choice("qr"),
+                    queued=i,
+                    cpu=rng.choice(["1", "6"]),
+                    blamed=rng.choice([None, None, {"n0": 60}]),
+                )
+                for i in range(14)
+            ],
+        ]
+        world = sched.World().feed(*objects)
+        written = {start.key: start.placement for start in world.decide(10).starts}
+        now = [
+            item.model_copy(
+                update={"status": item.status.model_copy(update={"phase": "Running", "placement": written[item.key]})}
+            )
+            if isinstance(item, TrainingJob) and item.key in written
+            else item
+            for item in objects
+        ]
+        for item in now:
+            if isinstance(item, TrainingJob) and not item.status.placement:
+                for hint in explain(world.state, item.key, sched.at(10)).hints:
+                    changed, when = follow(item, hint)
+                    others = [other for other in now if other is not item]
+                    assert item.key.name in sched.World().feed(*others, changed).starts(when), (hint, item)
+                    told += 1
+    assert told > 100
+
+
+def follow(job: TrainingJob, hint: str) -> tuple[TrainingJob, float]:
+    """The job as the hint says, and seconds after T0."""
+    if until := re.match(r"once .* at 10:0(\d):(\d\d) UTC", hint):
+        return job, int(until[1]) * 60 + int(until[2])
+    changes: dict[str, Any] = {}
+    if "any GPU" in hint:
+        changes["gpu"] = GpuRequest()
+    for field, kind in (("gpusPerWorker", int), ("workers", int), ("cpu", str), ("memory", str)):
+        if value := re.search(rf"\b{field}: (\S+)", hint):
+            changes[{"gpusPerWorker": "gpus_per_worker"}.get(field, field)] = kind(value[1])
+    if queue := re.match(r"in queue '(\w+)'", hint):
+        changes["queue"] = queue[1]
+    assert changes, hint
+    return job.model_copy(update={"spec": job.spec.model_copy(update=changes)}), 10
+
+
+def test_on_a_node_that_holds_more_than_it_has_that_much_more_is_short(sched: SimpleNamespace) -> None:
+    shrunk = [sched.node("a", 4), sched.node("b", 4), sched.queue(), sched.job("r", 6, on=["a"])]
+    full = sched.job("s", 4, on=["b"])
+    assert why(sched, [*shrunk, full, sched.job("x", 2)], "x").blockers[0].short == 2, "on b"
+    assert why(sched, [*shrunk, full, sched.job("x", 2, workers=3)], "x").blockers[0].short == 4 + 4, "b, and one on a"
+    away = sched.node("b", 4, ready=False)
+    assert why(sched, [*shrunk, away, full, sched.job("x", 2)], "x").blockers[0].short == 4
