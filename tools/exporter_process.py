@@ -74,11 +74,11 @@ class Exporter:
             return str(answer.read().decode())
 
     def values(self) -> dict[tuple[str, str], float]:
-        """(name, values of its own labels, joined) → value; of GPU 0 where there are several."""
+        """(name, its own labels' values, in the order of their names) → value; of GPU 0 where there are several."""
         found = {}
         for family in text_string_to_metric_families(self.get("/metrics")):
             for sample in family.samples:
-                own = {k: v for k, v in sample.labels.items() if k not in ("node", "gpu", "uuid")}
+                own = {k: v for k, v in sorted(sample.labels.items()) if k not in ("node", "gpu", "uuid")}
                 if sample.labels.get("gpu", "0") == "0":
                     found[sample.name, ",".join(own.values())] = sample.value
         return found

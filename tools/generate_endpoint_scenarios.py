@@ -12,7 +12,7 @@ from pathlib import Path
 
 from endpoint_scenarios import CASES
 from endpoint_stage import Case, Played, Scrape, play
-from stoker.exporter.serving.series import catalogue_names
+from stoker.exporter.catalogue import by_name
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "exporter-endpoint.md"
 THERE, ABSENT = "✓", "·"
@@ -48,7 +48,7 @@ def shown(scrape: Scrape) -> set[str]:
 def marks(played: Played) -> dict[str, str]:
     """Family → whether it was there at the worst moment."""
     during = shown(played.during)
-    return {name: THERE if name in during else ABSENT for name in catalogue_names()}
+    return {name: THERE if name in during else ABSENT for name in by_name()}
 
 
 def column(title: str) -> dict[str, str]:
@@ -56,7 +56,7 @@ def column(title: str) -> dict[str, str]:
     rows = [line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     head = next(row for row in rows if row[0] == "family")
     told = {row[0].strip("`"): row[head.index(title)] for row in rows if row[0].startswith("`stoker_")}
-    return {name: told.get(name, ABSENT) for name in catalogue_names()}
+    return {name: told.get(name, ABSENT) for name in by_name()}
 
 
 def _summary(case: Case, played: Played) -> str:
@@ -93,7 +93,7 @@ def page() -> str:
     ]
     lines += ["|---|\n", *(_summary(case, played) for case, played in zip(CASES, plays, strict=True))]
     lines += ["\n| family | ", " | ".join(case.title for case in CASES), " |\n|---", "|:-:" * len(CASES), "|\n"]
-    for name in catalogue_names():
+    for name in by_name():
         row = [told[name] for told in of_case]
         if THERE in row:
             lines.append(f"| `{name}` | {' | '.join(row)} |\n")

@@ -15,8 +15,8 @@ from stoker.exporter.allocation.owners_route import OwnersRoute
 from stoker.exporter.frames import GpuEvent
 from stoker.exporter.owners import Owner
 from stoker.exporter.receipts import Receipt
-from stoker.exporter.reporting.link import ApiLink
 from stoker.exporter.reporting.reporter import Reporter
+from stoker.push.link import Link
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 
@@ -46,7 +46,7 @@ async def exporter(served: Any, tmp_path: Any) -> AsyncIterator[Any]:
     token = tmp_path / "exporter-token"
     token.write_text(await served.exporter_token())
     served.token = token
-    link = ApiLink(served.base, token)
+    link = Link(served.base, token)
     served.reporter = Reporter(link, "node-a", tmp_path / "state", every_s=0.05, gather_s=0.01)
     served.reporter.start()
     yield served
@@ -102,7 +102,7 @@ async def test_owners_of_pods_and_what_has_ended(exporter):
             PODS, Pod(metadata=meta, spec=PodSpec(node_name="node-a", containers=(Container(),)))
         )
     await exporter.deps.pods.at_least(pod.metadata.resource_version, timeout_s=5)
-    link = ApiLink(exporter.base, exporter.token)
+    link = Link(exporter.base, exporter.token)
     route = OwnersRoute(link)
     asked = [("alpha", "one-1-0"), ("alpha", "nobody")]
     (told,) = await asyncio.to_thread(route.ask, asked)

@@ -69,8 +69,8 @@ def test_one_value_and_all_of_them_push(tmp_path: Any) -> None:
     assert len(pushes) == 1
     options = _operator(values, tmp_path).push
     assert options is not None and options.labels == {"cluster": "a"} and options.every_s == 15
-    assert options.target.url == "https://prometheus.example:8443/api/v1/write"
-    assert options.target.headers == {"X-Scope-OrgID": "team"} and str(options.target.ca_file).endswith("ca.crt")
+    assert options.receiver.url == "https://prometheus.example:8443/api/v1/write"
+    assert options.receiver.headers == {"X-Scope-OrgID": "team"} and str(options.receiver.ca_file).endswith("ca.crt")
     assert exporter_options([*container(values, "exporter")["args"]], {}).push_header == {"X-Scope-OrgID": "team"}
     policies = {one["metadata"]["name"]: one["spec"]["egress"] for one in of_kind(values, "NetworkPolicy")
                 if "egress" in one["spec"]}  # fmt: skip

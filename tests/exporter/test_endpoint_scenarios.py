@@ -12,11 +12,11 @@ import pytest
 from endpoint_scenarios import CASES, RICH, CanNotTrace
 from endpoint_stage import play
 from generate_endpoint_scenarios import AT_ONCE, column, marks
-from stoker.exporter.serving.series import catalogue_names
+from stoker.exporter.catalogue import by_name
 
 pytestmark = pytest.mark.slow
 
-CATALOGUE = catalogue_names()
+CATALOGUE = by_name()
 # Family and its own label → the scenario's name for it, and what that is in base units.
 SAID = {
     ("busy_ratio", ""): ("busy", 0.01),

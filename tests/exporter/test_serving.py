@@ -8,33 +8,37 @@ import subprocess
 import threading
 import time
 from contextlib import ExitStack, closing
-from dataclasses import replace as replace_dataclass
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from stoker.exporter.catalogue import COUNTER, EXPORTER, HARDWARE, JOB, JOB_LABELS, MIG, TABLES
 from stoker.exporter.meters.snapshot import Books, GpuState, JobState, MigState, Share, Snapshot
 from stoker.exporter.owners import Owner
-from stoker.exporter.reporting.link import ApiLink
-from stoker.exporter.serving.door import Certificate, DoorError, Tokens
+from stoker.exporter.serving.families import UNITS, families
 from stoker.exporter.serving.page import ALIVE_S, Page
-from stoker.exporter.serving.series import SampleMaker
 from stoker.exporter.serving.server import MAX_HEAD_BYTES, Server
-from stoker.exporter.serving.text import TextMaker
-from stoker.push.client import Client, Target
-from stoker.push.samples import Sample
+from stoker.exporter.serving.tls_and_tokens import Certificate, DoorError, Tokens
+from stoker.push.client import Client, Receiver
+from stoker.push.link import Link
 from testbed.build import Unavailable, program
 
 FORBIDDEN = {"job", "pod", "namespace", "instance", "container", "endpoint", "service"}
 
 
-def samples(snapshot):
-    return SampleMaker().samples(snapshot)
+TEXT, OPENMETRICS = "", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
+PARSERS = {TEXT: text_string_to_metric_families, OPENMETRICS: openmetrics_string_to_metric_families}
 
 
-def render(samples):
-    return TextMaker().render(samples)
+def page_of(snapshot):
+    page = Page()
+    page.show(lambda: families(snapshot))
+    return page
+
+
+def render(snapshot, accept=TEXT):
+    return page_of(snapshot).body(accept)[1].decode()
 
 
 def every_value(families, special):
@@ -56,16 +60,16 @@ def whole_snapshot():
     return Snapshot(1.0, "node-a", (gpu,), Books({"GPU-1": accounts}, jobs), exporter, "1.2.3")
 
 
-def test_every_family_of_the_catalogue_is_rendered_as_prometheus_reads_it():
-    text = render(samples(whole_snapshot())).decode()
-    found = {family.name: family for family in text_string_to_metric_families(text)}
-    wanted = {
-        prefix + family.name: (family, labels) for prefix, (families, labels) in TABLES.items() for family in families
-    }
+@pytest.mark.parametrize("accept", [TEXT, OPENMETRICS])
+def test_every_family_of_the_catalogue_is_rendered_as_prometheus_reads_it(accept):
+    found = {family.name: family for family in PARSERS[accept](render(whole_snapshot(), accept))}
+    wanted = {prefix + family.name: (family, labels) for prefix, (table, labels) in TABLES.items() for family in table}
     assert set(found) == {name.removesuffix("_total") for name in wanted}
     for name, (family, labels) in wanted.items():
         told = found[name.removesuffix("_total")]
         assert told.type == family.type and told.documentation == family.help
+        unit = told.name.rpartition("_")[2]
+        assert told.unit == (unit if accept and unit in UNITS else "")
         for sample in told.samples:
             assert sample.name == name and (name.endswith("_total") == (family.type == COUNTER))
             assert set(sample.labels) <= {*labels, *family.labels}
@@ -81,49 +85,51 @@ def test_what_promtool_says_of_it():
         pytest.skip(str(error))
     done = subprocess.run(
         [promtool, "check", "metrics"],
-        input=render(samples(whole_snapshot())),
+        input=render(whole_snapshot()),
+        text=True,
         capture_output=True,
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stderr.decode()) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_is_kept_from_poll_to_poll_shows_nothing_old():
-    maker, text = SampleMaker(), TextMaker()
-    first = whole_snapshot()
-    other = replace_dataclass(first, node="node-b", gpus=(), books=Books(), exporter={"polls_total": 2.0})
-    once = text.render(maker.samples(first))
-    assert text.render(maker.samples(first)) == once == render(samples(first))
-    assert text.render(maker.samples(other)) == render(samples(other))
-    assert b"node-a" not in text.render(maker.samples(other)) and b"job-1" not in text.render(maker.samples(other))
+@pytest.mark.parametrize("accept", [TEXT, OPENMETRICS])
+def test_odd_labels_come_through(accept):
+    node = 'a"b\\c\nd{},=é'
+    snapshot = Snapshot(1.0, node, (GpuState(0, "GPU-1", values={"up": 1.0, "power_watts": 150754820096.25}),))
+    watts, up = sorted(PARSERS[accept](render(snapshot, accept)), key=lambda family: family.name)
+    assert up.samples[0].labels == {"node": node, "gpu": "0", "uuid": "GPU-1"}
+    assert watts.samples[0].value == 150754820096.25
 
 
-def test_odd_labels_come_through():
-    (family,) = text_string_to_metric_families(
-        render([Sample("stoker_gpu_up", (("node", 'a"b\\c\nd{},='), ("uuid", "é")), 1.0)]).decode()
-    )
-    assert family.samples[0].labels == {"node": 'a"b\\c\nd{},=', "uuid": "é"}
+def test_a_poll_is_not_delayed_by_a_render():
+    page = Page()
+    begun, go_on = threading.Event(), threading.Event()
 
+    def slow():
+        begun.set()
+        go_on.wait(20)
+        return families(Snapshot(1.0, "old", exporter={"polls_total": 1.0}))
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        *[(0.0, "0"), (1.0, "1"), (0.1, "0.1"), (1e15, "1000000000000000.0"), (1e22, "1e+22")],
-        *[(150754820096.0, "150754820096"), (float("inf"), "+Inf"), (float("-inf"), "-Inf"), (float("nan"), "NaN")],
-        (1795305491.0706143, "1795305491.0706143"),
-    ],
-)
-def test_numbers(value, text):
-    line = render([Sample("stoker_gpu_up", (), value)]).decode().splitlines()[-1]
-    assert line == f"stoker_gpu_up {text}"
+    page.show(slow)
+    bodies = []
+    scrape = threading.Thread(target=lambda: bodies.append(page.body()[1]))
+    scrape.start()
+    assert begun.wait(20)
+    page.show(lambda: families(Snapshot(2.0, "new", exporter={"polls_total": 2.0})))
+    assert b'node="new"' in page.body()[1]
+    go_on.set()
+    scrape.join()
+    assert b'node="old"' in bodies[0]
 
 
 @pytest.fixture
 def page():
-    page = Page()
-    page.show(lambda: b"stoker_gpu_up 1\n" * 1000)
-    return page
+    values = {"up": 1.0, "power_watts": 312.5}
+    return page_of(
+        Snapshot(1.0, "node-a", tuple(GpuState(index, f"GPU-{index}", values=values) for index in range(99)))
+    )
 
 
 @pytest.fixture
@@ -157,11 +163,11 @@ def ask(port, path="/metrics", method="GET", tls=None, **headers):
 def test_paths_and_methods(serve, page):
     port = serve()
     status, headers, body = ask(port)
-    assert (status, body) == (200, page.plain())
+    assert (status, body) == (200, page.body()[1])
     assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8" and "Server" in headers
     assert ask(port, "/metrics?x=1")[0] == 200 and b"/metrics" in ask(port, "/")[2]
     status, headers, body = ask(port, method="HEAD")
-    assert (status, headers["Content-Length"], body) == (200, str(len(page.plain())), b"")
+    assert (status, headers["Content-Length"], body) == (200, str(len(page.body()[1])), b"")
     assert ask(port, "/nothing")[0] == 404
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
         status, headers, _ = ask(port, method=method)
@@ -172,18 +178,28 @@ def test_paths_and_methods(serve, page):
 def test_gzip_when_asked(serve, page):
     port = serve()
     _, headers, body = ask(port, **{"Accept-Encoding": "gzip, deflate"})
-    assert headers["Content-Encoding"] == "gzip" and gzip.decompress(body) == page.plain() and len(body) < 500
-    page.show(lambda: b"new\n")
-    assert gzip.decompress(ask(port, **{"Accept-Encoding": "gzip"})[2]) == b"new\n"
+    assert headers["Content-Encoding"] == "gzip" and gzip.decompress(body) == page.body()[1] and len(body) < 2000
+    page.show(lambda: families(Snapshot(2.0, "node-b", exporter={"polls_total": 2.0})))
+    assert b"node-b" in gzip.decompress(ask(port, **{"Accept-Encoding": "gzip"})[2])
+
+
+def test_openmetrics_when_asked(serve):
+    port = serve()
+    for encoding in ("identity", "gzip"):
+        _, headers, body = ask(port, Accept=OPENMETRICS, **{"Accept-Encoding": encoding})
+        text = (gzip.decompress(body) if encoding == "gzip" else body).decode()
+        assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
+        assert "# UNIT stoker_gpu_power_watts watts\n" in text and text.endswith("# EOF\n")
+    assert ask(port, Accept="text/plain;version=0.0.4")[1]["Content-Type"] == ask(port)[1]["Content-Type"]
 
 
 def test_one_connection_for_many_scrapes(serve, page):
     connection = http.client.HTTPConnection("127.0.0.1", serve(), timeout=20)
     connection.request("GET", "/metrics")
-    assert connection.getresponse().read() == page.plain()
+    assert connection.getresponse().read() == page.body()[1]
     first = connection.sock
     connection.request("GET", "/metrics")
-    assert connection.getresponse().read() == page.plain() and connection.sock is first
+    assert connection.getresponse().read() == page.body()[1] and connection.sock is first
     connection.close()
 
 
@@ -199,7 +215,7 @@ def test_probes(serve):
         assert ask(port, "/readyz")[0] == 200
         now[0] = ALIVE_S + 1
         assert ask(port, "/healthz")[0] == 503
-        page.show(bytes)
+        page.show(tuple)
         assert ask(port, "/healthz")[0] == 200
     finally:
         server.shutdown()
@@ -250,8 +266,8 @@ def test_both_clients_believe_an_authority_that_says_nothing_of_its_keys_use(ser
     authority, its_key = certificate(tmp_path, "authority")
     cert, key = certificate(tmp_path, "own", "-CA", authority, "-CAkey", its_key)
     address = f"https://127.0.0.1:{serve(certificate=Certificate(cert, key))}"
-    assert Client(Target(f"{address}/write", ca_file=authority)).send(b"").code == "405"
-    assert ApiLink(address, ca_file=authority).post("/v1", b"{}").status == 405
+    assert Client(Receiver(f"{address}/write", ca_file=authority)).send(b"").code == "405"
+    assert Link(address, ca_file=authority).post("/v1", b"{}").status == 405
 
 
 def test_tls_and_a_certificate_that_changes(serve, tmp_path, page):
@@ -262,7 +278,7 @@ def test_tls_and_a_certificate_that_changes(serve, tmp_path, page):
     port = serve(certificate=Certificate(cert, key))
     trusting_first = ssl.create_default_context(cafile=first[0])
     trusting_second = ssl.create_default_context(cafile=second[0])
-    assert ask(port, tls=trusting_first)[2] == page.plain()
+    assert ask(port, tls=trusting_first)[2] == page.body()[1]
     with socket.create_connection(("127.0.0.1", port)) as silent:  # a handshake that never comes holds up nobody
         assert ask(port, tls=trusting_first)[0] == 200
         assert b"HTTP" not in closed_after(silent, b"GET / HTTP/1.0\r\n\r\n")

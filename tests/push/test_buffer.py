@@ -5,9 +5,9 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
+from prometheus_client.core import Sample
 
 from stoker.push.buffer import Buffer
-from stoker.push.samples import Sample
 from stoker.push.snappy import compress
 from testbed.remote_write import read_request
 
@@ -15,7 +15,7 @@ More = {"job": "j", "instance": "n0"}
 
 
 def poll(*values: float, name: str = "x") -> list[Sample]:
-    return [Sample(name, (("gpu", str(gpu)),), value) for gpu, value in enumerate(values)]
+    return [Sample(name, {"gpu": str(gpu)}, value) for gpu, value in enumerate(values)]
 
 
 def points(buffer: Buffer, most: int = 1000) -> dict[str, list[tuple[int, float | None]]]:
@@ -78,7 +78,7 @@ def test_a_poll_larger_than_all_room_is_counted_and_nothing_breaks() -> None:
 
 def test_a_sample_that_waits_takes_few_bytes() -> None:
     node = [
-        Sample(f"stoker_gpu_family_{number % 115}", (("node", "gpu-node-017"), ("gpu", str(number // 115))), 0.5)
+        Sample(f"stoker_gpu_family_{number % 115}", {"node": "gpu-node-017", "gpu": str(number // 115)}, 0.5)
         for number in range(920)
     ]
     buffer = Buffer(500_000, More)
@@ -97,7 +97,7 @@ def test_a_sample_that_waits_takes_few_bytes() -> None:
 def test_series_that_nobody_needs_any_more_are_forgotten() -> None:
     buffer = Buffer(100, More)
     for at in range(20_000):
-        buffer.add(float(at), [Sample("x", (("gpu", str(at)),), 1.0)])
+        buffer.add(float(at), [Sample("x", {"gpu": str(at)}, 1.0)])
     assert len(buffer._labels) < 6_000
     assert points(buffer)["19999"] == [(19_999_000, 1)]
 
@@ -105,7 +105,7 @@ def test_series_that_nobody_needs_any_more_are_forgotten() -> None:
 def test_a_series_that_comes_twice_counts_once() -> None:
     """A receiver refuses the whole request for two values of one moment."""
     buffer = Buffer(1000, More)
-    buffer.add(1.0, [Sample("x", (("gpu", "0"),), 1.0), Sample("x", (("gpu", "0"),), 2.0)])
+    buffer.add(1.0, [Sample("x", {"gpu": "0"}, 1.0), Sample("x", {"gpu": "0"}, 2.0)])
     assert points(buffer) == {"0": [(1000, 2)]} and len(buffer) == 0
 
 
@@ -113,8 +113,6 @@ def test_ever_new_labels_in_an_outage_take_bounded_room(monkeypatch: pytest.Monk
     monkeypatch.setattr("stoker.push.buffer.LABEL_BYTES", 100_000)
     buffer = Buffer(1_000_000, More)
     for at in range(100):
-        buffer.add(
-            float(at), [Sample("x", (("gpu", f"{at}-{number}"), ("long", "y" * 100)), 1.0) for number in range(50)]
-        )
+        buffer.add(float(at), [Sample("x", {"gpu": f"{at}-{number}", "long": "y" * 100}, 1.0) for number in range(50)])
         assert sum(map(len, buffer._labels.values())) <= 100_000
     assert buffer.dropped > 0 and max(at for found in points(buffer).values() for at, _ in found) == 99_000

@@ -34,7 +34,7 @@ def test_the_request_of_a_node_becomes_a_fraction() -> None:
     node = [
         protobuf.series(
             f"stoker_gpu_family_{family}_total",
-            (("node", "gpu-node-017"), ("gpu", str(gpu)), ("uuid", f"GPU-{gpu}7d1c2a4-93f0-4f5e-b1c2-0a7b4bb58a3c")),
+            {"node": "gpu-node-017", "gpu": str(gpu), "uuid": f"GPU-{gpu}7d1c2a4-93f0-4f5e-b1c2-0a7b4bb58a3c"},
             {"job": "stoker-exporter", "instance": "gpu-node-017"},
         )
         for gpu in range(8)
@@ -50,7 +50,7 @@ def test_the_request_of_a_node_becomes_a_fraction() -> None:
 
 
 def test_labels_are_sorted_complete_and_never_empty() -> None:
-    labels = (("uuid", "GPU-1"), ("class", ""), ("job", "mine"), ("text", "grün \U0001f600"))
+    labels = {"uuid": "GPU-1", "class": "", "job": "mine", "text": "grün \U0001f600"}
     more = {"instance": "n0", "job": "stoker-exporter", "zone": ""}
     body = snappy.compress(protobuf.request([(protobuf.series("up", labels, more), b"")]))
     (series,) = read_request(body)
@@ -66,13 +66,13 @@ def test_labels_are_sorted_complete_and_never_empty() -> None:
 @given(st.floats(allow_nan=False), st.integers(min_value=0, max_value=2**53))
 def test_samples_are_exact(value: float, at_ms: int) -> None:
     field = protobuf.sample(protobuf.double(value), at_ms)
-    (series,) = read_request(snappy.compress(protobuf.request([(protobuf.series("x", (), {}), field)])))
+    (series,) = read_request(snappy.compress(protobuf.request([(protobuf.series("x", {}, {}), field)])))
     assert series.points == ((at_ms, value),)
 
 
 def test_the_staleness_marker_is_no_other_nan() -> None:
     fields = protobuf.sample(protobuf.STALE, 1) + protobuf.sample(protobuf.double(math.nan), 2)
-    (series,) = read_request(snappy.compress(protobuf.request([(protobuf.series("x", (), {}), fields)])))
+    (series,) = read_request(snappy.compress(protobuf.request([(protobuf.series("x", {}, {}), fields)])))
     stale, other = series.points
     assert stale == (1, None)
     assert other[1] is not None and math.isnan(other[1])

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Sample
 from prometheus_client.parser import text_string_to_metric_families
 
 from stoker.push.exposition import LONGEST_VALUE, MOST_LABELS, parse
-from stoker.push.samples import Sample
 
 
 def by_prometheus_client(page: bytes) -> set[tuple[str, frozenset[tuple[str, str]], float]]:
@@ -20,7 +20,7 @@ def by_prometheus_client(page: bytes) -> set[tuple[str, frozenset[tuple[str, str
 
 
 def compared(found: list[Sample]) -> set[tuple[str, frozenset[tuple[str, str]], float]]:
-    return {(one.name, frozenset(one.labels), one.value) for one in found}
+    return {(one.name, frozenset(one.labels.items()), one.value) for one in found}
 
 
 @given(

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from prometheus_client.core import Sample
 
 from nvml_scenario import NoCompiler, Scenario
-from stoker.push.client import Target
-from stoker.push.samples import Sample
+from stoker.push.client import Receiver
 from stoker.push.sender import Push, PushOptions, PushStats
 from testbed.monitoring import Prometheus
 from testbed.parts import until
@@ -28,7 +28,7 @@ EVERY_S = 15.0
 
 
 def energy(joules: float, gpu: int = 0) -> Sample:
-    labels = (("node", "n0"), ("gpu", str(gpu)), ("uuid", f"GPU-{gpu}"))
+    labels = {"node": "n0", "gpu": str(gpu), "uuid": f"GPU-{gpu}"}
     return Sample("stoker_gpu_energy_joules_total", labels, joules)
 
 
@@ -45,7 +45,7 @@ def offer_hours(push: Push, begin: float, end: float) -> list[tuple[float, float
 @pytest.fixture
 def pushing(pushes: Callable[[PushOptions], Push]) -> Callable[..., Push]:
     def start(url: str, **more: object) -> Push:
-        given = {"target": Target(url), "first_pause_s": 0.05, "longest_pause_s": 0.5, **more}
+        given = {"target": Receiver(url), "first_pause_s": 0.05, "longest_pause_s": 0.5, **more}
         given["labels"] = {"job": "stoker-exporter", "instance": "n0", **given.get("labels", {})}  # type: ignore[dict-item]
         return pushes(PushOptions(**given))  # type: ignore[arg-type]
 

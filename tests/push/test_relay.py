@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from stoker.push.client import Target
+from stoker.push.client import Receiver
 from stoker.push.relay import FOREIGN_BYTES, FOREIGN_SERIES, Relay, Source
 from stoker.push.sender import PushOptions
 from testbed.remote_write import Written, read_request
@@ -60,7 +60,7 @@ async def pushed(sources: Sequence[Source], wanted: Callable[[list[Written]], bo
         return sources
 
     with Webhook(lambda _: Answer(204)) as hook:
-        relay = asyncio.create_task(Relay(PushOptions(Target(hook.url), every_s=0.5, labels=labels), gather).run())
+        relay = asyncio.create_task(Relay(PushOptions(Receiver(hook.url), every_s=0.5, labels=labels), gather).run())
 
         def written() -> list[Written]:
             return [series for request in list(hook.posted) for series in read_request(request.body)]

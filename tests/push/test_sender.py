@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from prometheus_client.core import Sample
 
-from stoker.push.client import Target
-from stoker.push.samples import Sample
+from stoker.push.client import Receiver
 from stoker.push.sender import Push, PushOptions, PushStats
 from testbed.parts import until
 from testbed.remote_write import Written, read_request
@@ -26,12 +26,12 @@ Answers = Callable[[Posted], Answer]
 
 
 def gpu_power(watts: float, gpu: int = 0) -> Sample:
-    return Sample("stoker_gpu_power_watts", (("node", "n0"), ("gpu", str(gpu)), ("uuid", f"GPU-{gpu}")), watts)
+    return Sample("stoker_gpu_power_watts", {"node": "n0", "gpu": str(gpu), "uuid": f"GPU-{gpu}"}, watts)
 
 
-def options(target: str | Target, **more: object) -> PushOptions:
-    to = Target(target) if isinstance(target, str) else target
-    given = {"target": to, "first_pause_s": 0.02, "longest_pause_s": 0.1, **more}
+def options(receiver: str | Receiver, **more: object) -> PushOptions:
+    to = Receiver(receiver) if isinstance(receiver, str) else receiver
+    given = {"receiver": to, "first_pause_s": 0.02, "longest_pause_s": 0.1, **more}
     given["labels"] = {"job": "stoker-exporter", "instance": "n0", **given.get("labels", {})}  # type: ignore[dict-item]
     return PushOptions(**given)  # type: ignore[arg-type]
 
@@ -185,8 +185,8 @@ def test_nobody_there_is_tried_again_until_somebody_is(pushes: Callable[[PushOpt
 
 def test_a_receiver_that_does_not_answer_is_given_up_in_time(pushes: Callable[[PushOptions], Push]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        target = Target(f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout_s=0.2)
-        push = pushes(options(target))
+        receiver = Receiver(f"http://127.0.0.1:{silent.getsockname()[1]}/", timeout_s=0.2)
+        push = pushes(options(receiver))
         push.offer(1000.0, [gpu_power(1)])
         until(lambda: push.stats.retries.get("transport", 0) >= 2, "two tries", 10)
 
@@ -209,7 +209,7 @@ def test_the_token_is_read_anew_for_each_request(pushes: Callable[[PushOptions],
     token = tmp_path / "token"
     token.write_text("one\n")
     with Webhook(in_turn()) as hook:
-        push = pushes(options(Target(hook.url, token_file=token, allow_http=True, headers={"X-Scope-OrgID": "team"})))
+        push = pushes(options(Receiver(hook.url, token_file=token, allow_http=True, headers={"X-Scope-OrgID": "team"})))
         push.offer(1000.0, [])
         settled(push)
         token.unlink()
@@ -224,7 +224,7 @@ def test_the_token_is_read_anew_for_each_request(pushes: Callable[[PushOptions],
 def test_a_user_and_password_from_a_file(pushes: Callable[[PushOptions], Push], tmp_path: Path) -> None:
     (tmp_path / "basic").write_text("grafana:s3cret:with:colons\n")
     with Webhook(in_turn()) as hook:
-        push = pushes(options(Target(hook.url, basic_file=tmp_path / "basic", allow_http=True)))
+        push = pushes(options(Receiver(hook.url, basic_file=tmp_path / "basic", allow_http=True)))
         push.offer(1000.0, [])
         settled(push)
         scheme, _, encoded = hook.posted[0].headers["authorization"].partition(" ")
@@ -263,9 +263,9 @@ def test_the_end_waits_no_longer_than_told_for_a_receiver_that_is_away() -> None
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"url": "prometheus:9090"}, "no address to push to"),
-        ({"url": "http:///api/v1/write"}, "no address to push to"),
-        ({"url": "https://me:secret@host/"}, "not the password in the url"),
+        ({"url": "prometheus:9090"}, r"no http\(s\) address"),
+        ({"url": "http:///api/v1/write"}, r"no http\(s\) address"),
+        ({"url": "https://me:secret@host/"}, "take user and password out"),
         ({"url": "https://host/", "token_file": Path("a"), "basic_file": Path("b")}, "not both"),
         ({"url": "http://host/", "token_file": Path("a")}, "plain text.*--push-allow-http"),
         ({"url": "http://host/", "basic_file": Path("b")}, "plain text"),
@@ -275,9 +275,9 @@ def test_the_end_waits_no_longer_than_told_for_a_receiver_that_is_away() -> None
         ({"url": "https://host/", "headers": {"X A": "b"}}, "is no header"),
     ],
 )
-def test_a_target_that_is_none_is_refused(more: dict[str, object], says: str) -> None:
+def test_a_receiver_that_is_none_is_refused(more: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        Target(**more)  # type: ignore[arg-type]
+        Receiver(**more)  # type: ignore[arg-type]
 
 
 def test_a_label_that_is_none_is_refused() -> None:

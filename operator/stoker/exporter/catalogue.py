@@ -193,3 +193,8 @@ TABLES = {
     "stoker_exporter_": (EXPORTER, ("node",)),
 }
 """Prefix → families, and the labels they share."""
+
+
+def by_name() -> dict[str, Family]:
+    """Whole name → family, of every family."""
+    return {prefix + family.name: family for prefix, (families, _) in TABLES.items() for family in families}

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from prometheus_client.core import Sample
+
 from stoker import __version__
-from stoker.push.samples import Sample
 
 from .frames import Frame, GpuEvent, GpuReading, Said, Trouble
 from .keeper import EVERY_S, Keeper
@@ -22,9 +23,8 @@ from .meters.moment import Moment
 from .meters.node import NodeMeters
 from .meters.snapshot import Snapshot
 from .owners import Allocation, Owner
+from .serving.families import families, samples
 from .serving.page import Page
-from .serving.series import SampleMaker
-from .serving.text import TextMaker
 
 LATE_INTERVALS = 1.5
 """Without a poll for so long the page is made anew all the same: what has become too old goes."""
@@ -63,9 +63,6 @@ class Loop:
         self._inbox: queue.SimpleQueue[Said | Allocation | None] = queue.SimpleQueue()
         self._allocation: Allocation | None = None
         self._trouble = ""
-        self._samples, self._text = SampleMaker(), TextMaker()
-        self._making = threading.Lock()
-        self._made: tuple[Snapshot, list[Sample]] | None = None
         self._shown_s = self._kept_s = float("-inf")
         """CLOCK_BOOTTIME."""
         self.gpus: Sequence[GpuReading] = ()
@@ -156,20 +153,9 @@ class Loop:
         snapshot = Snapshot(
             now.at, self._meters.ledger.node, self._meters.gpus(now), self._keeper.books, self._told(now), __version__
         )
-        self._page.show(lambda: self._text.render(self._samples_of(snapshot)))
+        self._page.show(lambda: families(snapshot))
         if self._push is not None:
-            self._push.offer(now.at, self._later(snapshot))
-
-    def _later(self, snapshot: Snapshot) -> Iterator[Sample]:
-        """Made only if the push wants them now."""
-        yield from self._samples_of(snapshot)
-
-    def _samples_of(self, snapshot: Snapshot) -> list[Sample]:
-        """From any thread; once for each snapshot."""
-        with self._making:
-            if self._made is None or self._made[0] is not snapshot:
-                self._made = (snapshot, self._samples.samples(snapshot))
-            return self._made[1]
+            self._push.offer(now.at, samples(snapshot))
 
     def _keep(self, now: Moment) -> None:
         self._kept_s = now.mono_s

@@ -26,15 +26,15 @@ from .meters.node import NodeMeters
 from .options import Options, parse
 from .owners import Allocations
 from .receipts import Receipt
-from .serving.door import Certificate, DoorError, Tokens
 from .serving.page import Page
 from .serving.server import Server
+from .serving.tls_and_tokens import Certificate, DoorError, Tokens
 from .watch import Watch
 
 if TYPE_CHECKING:
+    from stoker.push.link import Link
     from stoker.push.sender import Push
 
-    from .reporting.link import ApiLink
     from .reporting.reporter import Reporter
 
 END_S = 1.5
@@ -186,11 +186,11 @@ def _reporter(options: Options) -> Reporter | None:
     return Reporter(_link(options), options.node, options.state)
 
 
-def _link(options: Options, timeout_s: float = 10.0) -> ApiLink:
-    from .reporting.link import ApiLink
+def _link(options: Options, timeout_s: float = 10.0) -> Link:
+    from stoker.push.link import Link
 
     try:
-        return ApiLink(options.api_url, options.api_token_file, options.api_ca, timeout_s)
+        return Link(options.api_url, options.api_token_file, options.api_ca, timeout_s)
     except ValueError as error:
         raise CannotStart(f"--api-url: {error}") from None
 
@@ -198,11 +198,11 @@ def _link(options: Options, timeout_s: float = 10.0) -> ApiLink:
 def _push(options: Options) -> Push | None:
     if not options.push_url:
         return None
-    from stoker.push.client import Target
+    from stoker.push.client import Receiver
     from stoker.push.sender import Push, PushOptions
 
     try:
-        target = Target(
+        receiver = Receiver(
             options.push_url,
             options.push_token_file,
             options.push_basic_auth_file,
@@ -211,7 +211,7 @@ def _push(options: Options) -> Push | None:
             options.push_allow_http,
         )
         labels = {"job": "stoker-exporter", "instance": options.node, **options.push_label}
-        return Push(PushOptions(target, options.push_every, labels))
+        return Push(PushOptions(receiver, options.push_every, labels))
     except (OSError, ValueError) as error:
         raise CannotStart(f"--push-…: {error}") from None
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from stoker.push.samples import Sample
+from prometheus_client.core import Sample
 
 from . import protobuf
 

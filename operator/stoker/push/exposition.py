@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from .samples import Sample
+from prometheus_client.core import Sample
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,[ \t]*|(?=\}))')
@@ -38,16 +38,16 @@ def _sample(line: str) -> Sample:
     name = _NAME.match(line)
     if name is None or name.end() > LONGEST_NAME:
         raise ValueError(f"no metric's name: {line[:80]!r}")
-    labels, at = _labels(line, name.end() + 1) if line[name.end() :].startswith("{") else ((), name.end())
+    labels, at = _labels(line, name.end() + 1) if line[name.end() :].startswith("{") else ({}, name.end())
     words = line[at:].split(None, 2)
     if not 1 <= len(words) <= 2:
         raise ValueError(f"no value: {line[:80]!r}")
     return Sample(name[0], labels, float(words[0]))
 
 
-def _labels(line: str, at: int) -> tuple[tuple[tuple[str, str], ...], int]:
+def _labels(line: str, at: int) -> tuple[dict[str, str], int]:
     """Those that begin at the place, and where the rest begins."""
-    labels: list[tuple[str, str]] = []
+    labels: dict[str, str] = {}
     while line[at : at + 1] != "}":
         label = _LABEL.match(line, at)
         if label is None or len(labels) == MOST_LABELS:
@@ -55,9 +55,9 @@ def _labels(line: str, at: int) -> tuple[tuple[tuple[str, str], ...], int]:
         if len(label[1]) > LONGEST_NAME or len(label[2]) > LONGEST_VALUE:
             raise ValueError(f"a label is too long: {line[:80]!r}")
         value = _ESCAPE.sub(_unescaped, label[2]) if "\\" in label[2] else label[2]
-        labels.append((label[1], value))
+        labels[label[1]] = value
         at = label.end()
-    return tuple(labels), at + 1
+    return labels, at + 1
 
 
 def _unescaped(found: re.Match[str]) -> str:

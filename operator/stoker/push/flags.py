@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from .client import Target
+from .client import Receiver
+from .link import client_context
 from .sender import PushOptions
-from .tls import client_context
 
 _EVERY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m)")
 
@@ -44,7 +44,7 @@ def taken(given: dict[str, Any]) -> PushOptions | None:
     try:
         if ca is not None:
             client_context(ca)
-        return PushOptions(Target(url, token, basic, ca, headers, allow_http), every_s, labels)
+        return PushOptions(Receiver(url, token, basic, ca, headers, allow_http), every_s, labels)
     except (OSError, ValueError) as error:
         raise click.UsageError(f"--push-…: {error}") from None
 

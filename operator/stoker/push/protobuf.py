@@ -23,12 +23,12 @@ _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _double = struct.Struct("<d").pack
 
 
-def series(name: str, labels: Iterable[tuple[str, str]], more: Mapping[str, str]) -> bytes:
+def series(name: str, labels: Mapping[str, str], more: Mapping[str, str]) -> bytes:
     """A TimeSeries' labels, sorted by name as the specification wants it; empty values are left out.
 
     `more` is added where the series has no label of that name.
     """
-    found = {**more, **dict(labels), "__name__": name}
+    found = {**more, **labels, "__name__": name}
     return b"".join([_label(*pair) for pair in sorted(found.items()) if pair[1]])
 
 

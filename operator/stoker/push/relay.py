@@ -14,8 +14,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from prometheus_client.core import Sample
+
 from .exposition import parse
-from .samples import Sample
 from .sender import Push, PushOptions
 
 log = logging.getLogger("stoker.push")
@@ -107,25 +108,25 @@ class Relay:
     def _samples(self, read: Sequence[tuple[Source, list[Sample] | None]]) -> Iterator[Sample]:
         for source, samples in read:
             labels = dict(source.labels)
-            yield Sample("up", tuple(labels.items()), float(samples is not None))
+            yield Sample("up", labels, float(samples is not None))
             given = {*labels, *IDENTITY, *self._options.labels} if source.foreign else labels.keys()
             for one in samples or ():
                 if source.foreign and _OURS.match(one.name):
                     continue
-                own = [label for label in one.labels if label[0] not in given and not label[0].startswith("__")]
-                yield Sample(one.name, (*own, *labels.items()), one.value)
+                own = {key: text for key, text in one.labels.items() if key not in given and not key.startswith("__")}
+                yield Sample(one.name, {**own, **labels}, one.value)
 
     def _counts(self, own: Sequence[tuple[Source, object]]) -> Iterator[Sample]:
         """What became of the samples so far, as the process' own."""
         if not own:
             return
-        whose = tuple(own[0][0].labels.items())
+        whose = own[0][0].labels
         for of, push in (("stoker", self._own), ("trainers", self._foreign)):
             stats = push.stats
             for outcome, count in (("sent", stats.sent), ("refused", stats.refused), ("dropped", stats.dropped)):
-                labels = (*whose, ("of", of), ("outcome", outcome))
+                labels = {**whose, "of": of, "outcome": outcome}
                 yield Sample("stoker_push_samples_total", labels, float(count))
-            yield Sample("stoker_push_buffered_samples", (*whose, ("of", of)), float(stats.buffered))
+            yield Sample("stoker_push_buffered_samples", {**whose, "of": of}, float(stats.buffered))
 
 
 def _read(source: Source, page: bytes | None) -> list[Sample] | None:

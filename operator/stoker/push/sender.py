@@ -15,24 +15,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stoker.push.samples import Sample
+from prometheus_client.core import Sample
 
 from . import protobuf
 from .buffer import Buffer, Taken
-from .client import Answer, Client, Target, What
+from .client import Client, Outcome, Receiver, Result
 
 log = logging.getLogger("stoker.push")
 
 REQUEST_SAMPLES = 5000
-_LONGEST_PAUSE_S = 600.0
-"""However long a receiver asks us to wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushOptions:
     """Raises: ValueError where a label's name is none."""
 
-    target: Target
+    receiver: Receiver
     every_s: float = 15.0
     labels: Mapping[str, str] = field(default_factory=dict)
     """For every series that has no label of that name."""
@@ -69,12 +67,12 @@ class Push:
         """Raises: OSError, ssl.SSLError where the CA file can't be used."""
         self._options, self._unix = options, unix
         self._buffer = Buffer(options.most_samples, options.labels)
-        self._client = Client(options.target)
+        self._client = Client(options.receiver)
         self._offered_at: float | None = None
         self._in_flight = 0
         self._sent = self._refused = 0
         self._retries: Counter[str] = Counter()
-        self._told: set[str] = set()
+        self._refusals_logged: set[str] = set()
         self._down = False
         self._wake = threading.Condition()
         self._stop_by: float | None = None
@@ -91,7 +89,7 @@ class Push:
         if before is not None and 0 <= at - before < 0.95 * self._options.every_s:
             return False
         self._offered_at = at
-        self._buffer.add(at, (Sample("up", (), 1.0), *samples) if self._options.up else samples)
+        self._buffer.add(at, (Sample("up", {}, 1.0), *samples) if self._options.up else samples)
         with self._wake:
             self._wake.notify()
         return True
@@ -134,21 +132,20 @@ class Push:
         """Until the receiver has taken or refused it, or the end has come."""
         pause_s = self._options.first_pause_s
         while not self._is_over():
-            answer = self._client.send(taken.request)
-            match answer.what:
-                case What.TAKEN:
+            result = self._client.send(taken.request)
+            match result.outcome:
+                case Outcome.TAKEN:
                     self._sent += taken.count
-                    self._tell_up()
+                    self._log_up()
                     return
-                case What.REFUSED:
+                case Outcome.REFUSED:
                     self._refused += taken.count
-                    self._tell_refused(answer, taken.count)
+                    self._log_refused(result, taken.count)
                     return
-                case What.LATER:
-                    self._retries[answer.code] += 1
-                    self._tell_down(answer)
-                    asked_s = min(answer.after_s or 0.0, _LONGEST_PAUSE_S)
-                    self._pause_whole(max(asked_s, pause_s * random.uniform(0.5, 1.0)))
+                case Outcome.LATER:
+                    self._retries[result.code] += 1
+                    self._log_down(result)
+                    self._pause_whole(max(result.after_s, pause_s * random.uniform(0.5, 1.0)))
                     pause_s = min(2 * pause_s, self._options.longest_pause_s)
 
     def _pause(self, seconds: float) -> None:
@@ -170,30 +167,30 @@ class Push:
     def _is_over(self) -> bool:
         return self._stop_by is not None and time.monotonic() >= self._stop_by
 
-    def _tell_refused(self, answer: Answer, count: int) -> None:
-        if answer.code in self._told:
+    def _log_refused(self, result: Result, count: int) -> None:
+        if result.code in self._refusals_logged:
             return
-        self._told.add(answer.code)
+        self._refusals_logged.add(result.code)
         log.warning(
             "%s refuses samples with %s, which are dropped (%d now; more for this reason are only counted): %s",
-            self._options.target.url,
-            answer.code,
+            self._options.receiver.url,
+            result.code,
             count,
-            answer.text[:300] or "no reason given",
+            result.text[:300] or "no reason given",
         )
 
-    def _tell_down(self, answer: Answer) -> None:
+    def _log_down(self, result: Result) -> None:
         if not self._down:
             self._down = True
             log.warning(
                 "can't push to %s (%s %s); trying again, the newest %d samples are kept",
-                self._options.target.url,
-                answer.code,
-                answer.text[:300],
+                self._options.receiver.url,
+                result.code,
+                result.text[:300],
                 self._options.most_samples,
             )
 
-    def _tell_up(self) -> None:
+    def _log_up(self) -> None:
         if self._down:
             self._down = False
-            log.warning("pushing to %s again", self._options.target.url)
+            log.warning("pushing to %s again", self._options.receiver.url)

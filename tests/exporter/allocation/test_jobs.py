@@ -10,7 +10,7 @@ from local_server import LocalServer
 from stoker.exporter.allocation.jobs import NoAnswer, PodJobs
 from stoker.exporter.allocation.owners_route import MAX_PODS, OwnersRoute
 from stoker.exporter.owners import Owner
-from stoker.exporter.reporting.link import ApiLink
+from stoker.push.link import Link
 
 from .kubelet_world import gpu_pod
 
@@ -168,7 +168,7 @@ def test_the_question_and_its_answer(owners_api, tmp_path):
     (tmp_path / "token").write_text("exp.n0.abc\n")
     told = {"namespace": "team", "name": "a", "podUid": "p", "jobUid": "j", "project": "team", "jobName": "train"}
     owners_api.answer = lambda _: (200, {"owners": [{**told, "attempt": 2, "worker": 3}, {**told, "name": "b"}]})
-    link = ApiLink(owners_api.url, tmp_path / "token")
+    link = Link(owners_api.url, tmp_path / "token")
     answers = OwnersRoute(link).ask([A, B])
     assert answers[0].owner == Owner("team", "a", "p", "j", "team", "train", 2, 3) and not answers[0].ended
     assert answers[1].owner.pod_name == "b"
@@ -178,7 +178,7 @@ def test_the_question_and_its_answer(owners_api, tmp_path):
 
 
 def test_many_pods_are_several_questions(owners_api):
-    link = ApiLink(owners_api.url)
+    link = Link(owners_api.url)
     OwnersRoute(link).ask([("team", f"p{n}") for n in range(MAX_PODS + 1)])
     assert [len(question["pods"]) for _, _, question in owners_api.asked] == [MAX_PODS, 1]
     link.close()
@@ -197,7 +197,7 @@ def test_many_pods_are_several_questions(owners_api):
 )
 def test_answers_that_tell_nothing(owners_api, status, data, why):
     owners_api.answer = lambda _: (status, data)
-    link = ApiLink(owners_api.url)
+    link = Link(owners_api.url)
     with pytest.raises(NoAnswer, match=why):
         OwnersRoute(link).ask([A])
     link.close()
@@ -205,4 +205,4 @@ def test_answers_that_tell_nothing(owners_api, status, data, why):
 
 def test_nobody_listens():
     with pytest.raises(NoAnswer, match="refused"):
-        OwnersRoute(ApiLink("http://127.0.0.1:1")).ask([A])
+        OwnersRoute(Link("http://127.0.0.1:1")).ask([A])

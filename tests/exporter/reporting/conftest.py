@@ -2,8 +2,8 @@ import contextlib
 
 import pytest
 
-from stoker.exporter.reporting.link import ApiLink
 from stoker.exporter.reporting.reporter import Reporter
+from stoker.push.link import Link
 
 from .recording_api import RecordingApi
 
@@ -21,7 +21,7 @@ def reporter(api, tmp_path):
     with contextlib.ExitStack() as ends:
 
         def start(url=api.url, state=tmp_path, every_s=0.05, timeout_s=5.0, token=None):
-            link = ApiLink(url, token, timeout_s=timeout_s)
+            link = Link(url, token, timeout_s=timeout_s)
             made = Reporter(link, "n0", state, every_s=every_s, gather_s=0.01)
             made.start()
             ends.callback(link.close)

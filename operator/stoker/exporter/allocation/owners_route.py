@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stoker.exporter.owners import Owner
-from stoker.exporter.reporting.link import ApiLink, Unreachable
+from stoker.push.link import Link, Unreachable
 
 from .jobs import NoAnswer, Told
 from .sharing import Pod
@@ -22,7 +22,7 @@ TIMEOUT_S = 3.0
 class OwnersRoute:
     """`jobs.Asks` of the api behind the link, which is to be nobody else's."""
 
-    def __init__(self, link: ApiLink) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
 
     def ask(self, pods: Sequence[Pod]) -> list[Told]:

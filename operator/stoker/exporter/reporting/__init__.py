@@ -3,7 +3,6 @@
 Receipts are cumulative and events have ids, so every post may be repeated. What the api has not taken lies in a spool
 on disk and survives restarts. One thread, its own connection.
 
-    link.py      a kept-alive connection to the api: address, token, CA, time-outs
     outbox.py    what waits to be sent, bounded; spool.py keeps it on disk
     delivery.py  one batch: what the api's answer means for each item
     reporter.py  when: the thread, pauses, stop

@@ -10,16 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .link import Answer
+from stoker.push.link import Response
+
 from .outbox import Item
 
 _WRONG = (400, 422)
 _TOO_LARGE = 413
+_APIS = ("application/json", "application/problem+json")
+"""Media types of Stoker's api: what answers otherwise stands before it."""
 _WHY_CHARS = 300
 
 
 class Posts(Protocol):
-    def post(self, path: str, data: bytes) -> Answer:
+    def post(self, path: str, data: bytes) -> Response:
         """Raises: Unreachable."""
         ...
 
@@ -45,23 +48,23 @@ def deliver(posts: Posts, path: str, head: str, name: str, items: Sequence[Item]
     Raises: NotNow, Unreachable; what `done` does not name was not taken then.
     """
     body = f'{{{head},"{name}":[{",".join(item.text for item in items)}]}}'
-    answer = posts.post(path, body.encode())
-    if answer.status == 200:
-        _note(answer, items, done)
-    elif answer.is_the_apis and (answer.status in _WRONG or answer.status == _TOO_LARGE):
+    response = posts.post(path, body.encode())
+    if response.status == 200:
+        _note(response, items, done)
+    elif response.media_type in _APIS and (response.status in _WRONG or response.status == _TOO_LARGE):
         if len(items) > 1:
             middle = len(items) // 2
             deliver(posts, path, head, name, items[:middle], done)
             deliver(posts, path, head, name, items[middle:], done)
         else:
-            done.refused += [(item, _said(answer)) for item in items]
+            done.refused += [(item, _detail(response)) for item in items]
     else:
-        raise NotNow(f"{answer.status} {_said(answer)}".strip(), answer.retry_after_s)
+        raise NotNow(f"{response.status} {_detail(response)}".strip(), response.retry_after_s)
 
 
-def _note(answer: Answer, items: Sequence[Item], done: Delivered) -> None:
+def _note(response: Response, items: Sequence[Item], done: Delivered) -> None:
     try:
-        data = answer.document()
+        data = response.document()
         int(data["taken"])
         refused = {int(one["index"]): str(one["why"])[:_WHY_CHARS] for one in data.get("refused") or ()}
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -73,9 +76,9 @@ def _note(answer: Answer, items: Sequence[Item], done: Delivered) -> None:
             done.taken.append(item)
 
 
-def _said(answer: Answer) -> str:
+def _detail(response: Response) -> str:
     try:
-        data = answer.document()
+        data = response.document()
     except ValueError:
         return ""
     text = data.get("detail") or data.get("title") or ""

@@ -19,9 +19,9 @@ from pathlib import Path
 from stoker.exporter.frames import GpuEvent
 from stoker.exporter.owners import Owner
 from stoker.exporter.receipts import Receipt
+from stoker.push.link import Unreachable
 
 from .delivery import Delivered, NotNow, Posts, deliver
-from .link import Unreachable
 from .outbox import Events, Receipts, event_item
 from .spool import Spool
 

@@ -1,7 +1,7 @@
-"""What the exporter shows: a snapshot → samples → Prometheus text → HTTP. Never reads a GPU, never waits for one.
+"""What the exporter shows: a snapshot → metric families → a page → HTTP. Never reads a GPU, never waits for one.
 
-series.py    snapshot → samples, by the catalogue
-text.py      samples → text 0.0.4
-page.py      the newest text, plain and gzip, made once a poll at most; whether the poll loop lives
-server.py    HTTP and TLS; door.py: tokens and certificates, followed when their files change
+families.py        snapshot → prometheus_client's metric families, by the catalogue
+page.py            the newest poll's page in the form that is asked for, made once; whether the poll loop lives
+server.py          HTTP and TLS
+tls_and_tokens.py  bearer tokens and the TLS certificate, followed when their files change
 """

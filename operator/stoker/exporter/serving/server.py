@@ -20,10 +20,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from .page import Page
-from .text import CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from .door import Certificate, Tokens
+    from .tls_and_tokens import Certificate, Tokens
 
 REQUEST_S = 10.0
 """For a request's head, the handshake before it included, and for each write of the answer."""
@@ -116,7 +115,7 @@ class Server(ThreadingHTTPServer):
             self._served -= 1
 
     def active(self, connection: _Connection) -> None:
-        """It has sent a request or got its answer: the last to be cut."""
+        """It has sent a request or gets its answer: the last to be cut."""
         with self._lock:
             if self._connections.pop(connection, self) is not self:
                 self._connections[connection] = None
@@ -199,7 +198,6 @@ class _Request(BaseHTTPRequestHandler):
         finally:
             self.connection.settimeout(self.server.request_s)
         if not self.close_connection:
-            self.server.active(self._held)
             self._deadline.begin(self._idle_s)
 
     def do_GET(self) -> None:
@@ -234,11 +232,9 @@ class _Request(BaseHTTPRequestHandler):
         return self.server.tokens is None or self.server.tokens.admit(self.headers.get("Authorization"))
 
     def metrics(self) -> None:
-        page = self.server.page
-        if "gzip" in self.headers.get("Accept-Encoding", ""):
-            self._send(HTTPStatus.OK, CONTENT_TYPE, page.packed(), ("Content-Encoding", "gzip"))
-        else:
-            self._send(HTTPStatus.OK, CONTENT_TYPE, page.plain())
+        gzip = "gzip" in self.headers.get("Accept-Encoding", "")
+        media_type, body = self.server.page.body(self.headers.get("Accept", ""), gzip=gzip)
+        self._send(HTTPStatus.OK, media_type, body, *((("Content-Encoding", "gzip"),) if gzip else ()))
 
     def health(self) -> None:
         page = self.server.page
@@ -264,6 +260,7 @@ class _Request(BaseHTTPRequestHandler):
     def _send(self, status: HTTPStatus, kind: str, body: bytes, *headers: tuple[str, str]) -> None:
         if status is not HTTPStatus.OK:
             self.close_connection = True
+        self.server.active(self._held)  # before the client may know: its next connection finds this one in order
         self.connection.settimeout(self.server.request_s)
         self.send_response(status)
         for name, value in (
