@@ -29,23 +29,23 @@ NUMBERS = [
     ("stoker-cluster", "Blind exporters", 1),
     ("stoker-cluster", "Alerts firing", 2),
     ("stoker-cluster", "Jobs running", 4),
-    ("stoker-cluster", "Operators that lead", 1),
+    ("stoker-cluster", "Leading operators", 1),
     ("stoker-job", "Attempts", 2),
     ("stoker-job", "Stalled", 0),
     ("stoker-job", "Memory peak", 0.93),
 ]
 # Title of a table → how many rows it has.
 ROWS = [
-    ("stoker-cluster", "Jobs that waste most", 5),
+    ("stoker-cluster", "Most wasteful jobs", 5),
     ("stoker-cluster", "Alerts", 2),
-    ("stoker-gpu", "Who holds it", 12),
-    ("stoker-gpu", "What they are", 19),
+    ("stoker-gpu", "Holders", 12),
+    ("stoker-gpu", "Hardware", 19),
     ("stoker-gpu", "XIDs", 1),
-    ("stoker-job", "GPUs that it had", 8),
+    ("stoker-job", "GPUs used", 8),
     ("stoker-queue", "GPU-hours by queue", 3),
     ("stoker-queue", "GPU-hours by user", 4),
-    ("stoker-queue", "Efficiency of jobs", 5),
-    ("stoker-queue", "Jobs with GPUs larger than they need", 1),
+    ("stoker-queue", "Job efficiency", 5),
+    ("stoker-queue", "Oversized GPU requests", 1),
 ]
 
 
@@ -131,7 +131,7 @@ def test_tables_have_a_row_for_each(shown: Shown) -> None:
 
 
 def test_owners_have_names(shown: Shown) -> None:
-    rows = shown.rows("stoker-gpu", "Who holds it")
+    rows = shown.rows("stoker-gpu", "Holders")
     assert {(row["job_name"], row["user"], row["queue"]) for row in rows} == {
         (job.name, job.user, job.queue) for job in sample.JOBS if job.runs[-1].end > 1
     }

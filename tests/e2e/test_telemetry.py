@@ -21,10 +21,10 @@ SLACK = 0.15
 OF_HARDWARE_AND_JOBS = {
     "stoker-gpu": {
         *(
-            "Answers",
-            "The driver asks for",
-            "XIDs seen",
-            "What works, mean of the GPUs chosen",
+            "GPU up",
+            "Recovery action",
+            "XID errors",
+            "Utilization, mean of selected GPUs",
             "Busy by GPU",
             "Memory",
         ),
@@ -34,9 +34,9 @@ OF_HARDWARE_AND_JOBS = {
             "Temperature",
             "SM clock",
             "NVLink",
-            "Who holds it",
+            "Holders",
             "MIG devices",
-            "What they are",
+            "Hardware",
         ),
     },
     "stoker-cluster": {
@@ -47,7 +47,7 @@ OF_HARDWARE_AND_JOBS = {
         "Cost",
         "GPUs in use",
         "Power and limit",
-        "Jobs that waste most",
+        "Most wasteful jobs",
     },
     "stoker-job": {
         "Attempts",
@@ -57,9 +57,9 @@ OF_HARDWARE_AND_JOBS = {
         "SM activity",
         "Memory peak",
         "Power",
-        "GPUs that it had",
+        "GPUs used",
     },
-    "stoker-queue": {"GPU-hours", "Energy", "Cost", "GPU-hours by queue", "GPU-hours by user", "Efficiency of jobs"},
+    "stoker-queue": {"GPU-hours", "Energy", "Cost", "GPU-hours by queue", "GPU-hours by user", "Job efficiency"},
 }
 """Panels whose figures come from the scenario's integrals and from who held what."""
 

@@ -19,17 +19,17 @@ from .truth import Truth
 
 DASHBOARDS = Path(__file__).resolve().parents[2] / "helm" / "stoker" / "files" / "dashboards"
 ROWS: dict[tuple[str, str], tuple[str, ...]] = {
-    ("stoker-cluster", "Jobs that waste most"): ("job_name",),
-    ("stoker-gpu", "Who holds it"): ("gpu", "project", "job_name", "attempt", "worker", "queue", "user", "method"),
+    ("stoker-cluster", "Most wasteful jobs"): ("job_name",),
+    ("stoker-gpu", "Holders"): ("gpu", "project", "job_name", "attempt", "worker", "queue", "user", "method"),
     ("stoker-gpu", "Processes"): ("gpu",),
     ("stoker-gpu", "XIDs"): ("gpu", "xid"),
     ("stoker-gpu", "MIG devices"): ("gpu", "profile"),
-    ("stoker-gpu", "What they are"): ("gpu", "model"),
-    ("stoker-job", "GPUs that it had"): ("gpu", "attempt", "worker"),
+    ("stoker-gpu", "Hardware"): ("gpu", "model"),
+    ("stoker-job", "GPUs used"): ("gpu", "attempt", "worker"),
     ("stoker-queue", "GPU-hours by queue"): ("queue",),
     ("stoker-queue", "GPU-hours by user"): ("user", "queue"),
-    ("stoker-queue", "Efficiency of jobs"): ("job_name",),
-    ("stoker-queue", "Jobs with GPUs larger than they need"): ("job_name",),
+    ("stoker-queue", "Job efficiency"): ("job_name",),
+    ("stoker-queue", "Oversized GPU requests"): ("job_name",),
 }
 """By what a row of a table is known."""
 _LEGEND = re.compile(r"\{\{(\w+)\}\}")

@@ -118,7 +118,7 @@ def _wait(truth: Truth) -> Figures:
     return one(waited(truth, 0.5))
 
 
-@panel(CLUSTER, "Wait, 95 of 100")
+@panel(CLUSTER, "Wait, p95")
 def _long_wait(truth: Truth) -> Figures:
     return one(waited(truth, 0.95))
 
@@ -139,7 +139,7 @@ def _in_use(truth: Truth) -> Figures:
     }
 
 
-@panel(CLUSTER, "Allocated GPUs by what they do")
+@panel(CLUSTER, "Allocated GPUs by activity")
 def _doing(truth: Truth) -> Figures:
     used = combined([truth.held(), truth.idle_of()], lambda values: values[0] - values[1])
     classes = ("no_process", "no_activity", "low_activity")
@@ -176,7 +176,7 @@ def _memory(truth: Truth) -> Figures:
     return {"A": {place(gpu): gauge(share(gpu)) for gpu in range(GPUS) if gpu not in truth.lost}}
 
 
-@panel(CLUSTER, "Jobs that waste most")
+@panel(CLUSTER, "Most wasteful jobs")
 def _jobs(truth: Truth) -> Figures:
     found: dict[str, dict[str, Figure]] = {"A": {}, "B": {}, "C": {}}
     for name in truth.names():
@@ -194,7 +194,7 @@ def active(truth: Truth, *jobs: str) -> Figure:
     return exactly(truth.sum(_unit(truth.used("sm", *jobs))) / held, min(0.5, 1.5 * spans / held), 0.03)
 
 
-@panel(CLUSTER, "Jobs that wait, by queue")
+@panel(CLUSTER, "Waiting jobs by queue")
 def _by_queue(truth: Truth) -> Figures:
     queues = {job.spec.queue for job in truth.jobs[-1][1].values()}
 

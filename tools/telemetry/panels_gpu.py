@@ -43,17 +43,17 @@ def while_quiet(truth: Truth) -> Course:
     return Course([(0.0, 1.0), *((at - 1, 0.0) for at in truth.lost.values())])
 
 
-@panel(GPU, "Answers")
+@panel(GPU, "GPU up")
 def _answers(truth: Truth) -> Figures:
     return {"A": {place(gpu): exactly(float(gpu not in truth.lost)) for gpu in EACH}}
 
 
-@panel(GPU, "The driver asks for")
+@panel(GPU, "Recovery action")
 def _recovery(truth: Truth) -> Figures:
     return {"A": each(truth, "recovery", gpus=living(truth))}
 
 
-@panel(GPU, "XIDs seen")
+@panel(GPU, "XID errors")
 def _xids(truth: Truth) -> Figures:
     return {"A": {place(gpu): exactly(len({number for at, _, number in truth.xids if at == gpu})) for gpu in EACH}}
 
@@ -68,7 +68,7 @@ def _ecc(truth: Truth) -> Figures:
     return {"A": found}
 
 
-@panel(GPU, "What works, mean of the GPUs chosen")
+@panel(GPU, "Utilization, mean of selected GPUs")
 def _works(truth: Truth) -> Figures:
     rows = {
         "A": ("busy (duty cycle)", "busy"),
@@ -129,12 +129,12 @@ def _memory_temperature(truth: Truth) -> Figures:
     return {"A": each(truth, "mem_temp")}
 
 
-@panel(GPU, "Margin to the slowdown")
+@panel(GPU, "Thermal margin")
 def _margin(truth: Truth) -> Figures:
     return {"A": each(truth, "margin")}
 
 
-@panel(GPU, "Held down, by reason")
+@panel(GPU, "Throttled, by reason")
 def _held_down(truth: Truth) -> Figures:
     def share(name: str) -> Course:
         there = combined([truth.told(gpu) for gpu in EACH])
@@ -164,7 +164,7 @@ def _nvlink(truth: Truth) -> Figures:
     return {"A": {way: rate(truth.all(f"nvlink_{way}"), truth.window_s, wide=1e6) for way in ("tx", "rx")}}
 
 
-@panel(GPU, "Errors of links")
+@panel(GPU, "Link errors")
 def _errors(truth: Truth) -> Figures:
     def kind(key: str) -> Figure:
         return steps_per_second(truth, combined([truth.raw(key, gpu) for gpu in EACH]))
@@ -186,7 +186,7 @@ def steps_per_second(truth: Truth, course: Course) -> Figure:
     return Figure(at, whole=0.5)
 
 
-@panel(GPU, "Who holds it")
+@panel(GPU, "Holders")
 def _holders(truth: Truth) -> Figures:
     """By GPU, job, attempt, worker, queue, user, method."""
     found = {}
@@ -198,7 +198,7 @@ def _holders(truth: Truth) -> Figures:
     return {"A": found}
 
 
-@panel(GPU, "Held but idle")
+@panel(GPU, "Allocated but idle")
 def _held_idle(truth: Truth) -> Figures:
     return {"A": {place(gpu): since(idle_now(truth, gpu), truth.had(gpu)) for gpu in WHOLE}}
 
@@ -264,7 +264,7 @@ def _mig(truth: Truth) -> Figures:
     return found
 
 
-@panel(GPU, "What they are")
+@panel(GPU, "Hardware")
 def _what(truth: Truth) -> Figures:
     def pending(gpu: int) -> float:
         return truth.raw("remap_pending", gpu).at(truth.end)

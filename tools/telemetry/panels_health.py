@@ -14,9 +14,9 @@ from .panels_cluster import CLUSTER
 from .panels_queue import ends, per_step
 from .truth import Truth
 
-EMPTY[CLUSTER, "Api: streams followed"] = "nobody followed a log"
+EMPTY[CLUSTER, "Api: open streams"] = "nobody followed a log"
 EMPTY[CLUSTER, "Requests to the API server"] = "`stoker up` has no API server"
-EMPTY[CLUSTER, "Refused by the API server"] = "`stoker up` has no API server"
+EMPTY[CLUSTER, "API server refusals"] = "`stoker up` has no API server"
 
 
 def _told(truth: Truth, name: str, label: str, scale: float = 1.0) -> dict[str, Figure]:
@@ -32,12 +32,12 @@ def _gauge(truth: Truth, name: str, **wanted: str) -> Figure:
     return gauge(Course(truth.pages["api"].course(name, **wanted)), wide=1e-6)
 
 
-@panel(CLUSTER, "Operators that lead")
+@panel(CLUSTER, "Leading operators")
 def _leads(truth: Truth) -> Figures:
     return one(exactly(1.0))
 
 
-@panel(CLUSTER, "Jobs that can't be read", "Oldest news", "Startable, not started")
+@panel(CLUSTER, "Unreadable jobs", "Watch staleness", "Startable, not started")
 def _zero(truth: Truth) -> Figures:
     return one(exactly(0.0))
 
@@ -48,7 +48,7 @@ def _disk(truth: Truth) -> Figures:
     return one(exactly(used.used / (used.used + used.free), 0.03))
 
 
-@panel(CLUSTER, "Exporters' oldest poll")
+@panel(CLUSTER, "Oldest exporter poll")
 def _poll(truth: Truth) -> Figures:
     """Since a GPU was lost no poll has read every one."""
     ago = truth.end - min(truth.lost.values(), default=truth.end - 1)
@@ -70,12 +70,12 @@ def _starts(truth: Truth) -> Figures:
     return {"A": {"starts": counted(points, truth.window_s, 60)}}
 
 
-@panel(CLUSTER, "Jobs to be reconciled")
+@panel(CLUSTER, "Reconcile queue")
 def _depth(truth: Truth) -> Figures:
     return {"A": {"waiting": Figure(lambda _: (0.0, 0.0, float(len(truth.jobs[-1][1]))), whole=99.0)}}
 
 
-@panel(CLUSTER, "Reconciles that failed")
+@panel(CLUSTER, "Reconcile errors")
 def _errors(truth: Truth) -> Figures:
     return {"A": {"errors": exactly(0.0)}}
 
@@ -85,12 +85,12 @@ def _requests(truth: Truth) -> Figures:
     return {"A": {}}
 
 
-@panel(CLUSTER, "Refused by the API server")
+@panel(CLUSTER, "API server refusals")
 def _refused(truth: Truth) -> Figures:
     return {"A": {"refused": exactly(0.0)}}
 
 
-@panel(CLUSTER, "A pass of the scheduler, a reconcile")
+@panel(CLUSTER, "Scheduling pass and reconcile, p95")
 def _passes(truth: Truth) -> Figures:
     """Between the bounds of the buckets into which all of the run fell."""
     return {
@@ -118,29 +118,29 @@ def _decisions(truth: Truth) -> Figures:
     return {"A": {code: per_step(truth, Course(page.course(name, code=code))) for code in codes}}
 
 
-@panel(CLUSTER, "Objects in the caches")
+@panel(CLUSTER, "Cached objects")
 def _cached(truth: Truth) -> Figures:
     kinds = truth.pages["api"].values("stoker_operator_cached_objects", "kind") - {""}
     return {"A": {kind: _gauge(truth, "stoker_operator_cached_objects", kind=kind) for kind in kinds}}
 
 
-@panel(CLUSTER, "Api: requests by code")
+@panel(CLUSTER, "Api: requests by status")
 def _codes(truth: Truth) -> Figures:
     return {"A": _told(truth, "stoker_api_request_seconds_count", "code")}
 
 
-@panel(CLUSTER, "Api: time to the answer's start")
+@panel(CLUSTER, "Api: time to first byte, p99")
 def _latency(truth: Truth) -> Figures:
     return {"A": {"p99": _fell(truth, "stoker_api_request_seconds")}}
 
 
-@panel(CLUSTER, "Api: streams followed")
+@panel(CLUSTER, "Api: open streams")
 def _streams(truth: Truth) -> Figures:
     kinds = truth.pages["api"].values("stoker_api_streams", "kind") - {""}
     return {"A": {kind: _gauge(truth, "stoker_api_streams", kind=kind) for kind in kinds}}
 
 
-@panel(CLUSTER, "Api: bytes of logs taken")
+@panel(CLUSTER, "Api: log bytes received")
 def _logs(truth: Truth) -> Figures:
     return {"A": {"logs": counted(truth.pages["api"].course("stoker_api_log_bytes_total"), truth.window_s)}}
 
@@ -150,7 +150,7 @@ def _reports(truth: Truth) -> Figures:
     return {"A": _told(truth, "stoker_api_progress_reports_total", "outcome")}
 
 
-@panel(CLUSTER, "Exporters: a poll")
+@panel(CLUSTER, "Exporters: poll time")
 def _poll_time(truth: Truth) -> Figures:
     course = Course(truth.pages["exporter"].course("stoker_exporter_collect_seconds"))
     low, high = course.bounds(truth.begin, truth.end)

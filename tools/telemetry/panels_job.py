@@ -63,7 +63,7 @@ def _left(truth: Truth) -> Figures:
     return one(read(truth, "eta_seconds", 0.1))
 
 
-@panel(NAME, "Since the last step")
+@panel(NAME, "Time since last step")
 def _since_step(truth: Truth) -> Figures:
     progress = newest(truth).status.progress
     assert progress is not None and progress.step_at
@@ -96,7 +96,7 @@ def _age(truth: Truth) -> Figure:
     return Figure(at, _is_read(list(zip(saves.times, saves.values, strict=True))), whole=0.5)
 
 
-@panel(NAME, "Since the checkpoint")
+@panel(NAME, "Time since checkpoint")
 def _since_checkpoint(truth: Truth) -> Figures:
     return one(_age(truth))
 
@@ -177,7 +177,7 @@ def _samples_per_joule_graph(truth: Truth) -> Figures:
     return {"A": {"samples/J": _per_joule(truth)}}
 
 
-@panel(NAME, "Time of a step")
+@panel(NAME, "Step time")
 def _step(truth: Truth) -> Figures:
     """Between the bounds of the buckets that steps fell into."""
     page = truth.pages[JOB]
@@ -192,7 +192,7 @@ def _step(truth: Truth) -> Figures:
     return {"A": {"p50": wide}, "B": {"p90": wide}, "C": {"p99": wide}}
 
 
-@panel(NAME, "Where its time goes")
+@panel(NAME, "Time by phase")
 def _where(truth: Truth) -> Figures:
     def phase(name: str) -> Figure:
         return counted(told(truth, "phase_seconds_total", phase=name), truth.window_s)
@@ -216,7 +216,7 @@ def _where(truth: Truth) -> Figures:
     }
 
 
-@panel(NAME, "Step, and the newest checkpoint's")
+@panel(NAME, "Step and checkpointed step")
 def _steps(truth: Truth) -> Figures:
     reported = [
         (at, float(progress.step))
@@ -240,7 +240,7 @@ def _rising(truth: Truth, steps: list[tuple[float, float]], reported: list[tuple
     return Figure(at, _is_read(reported), whole=0.1)
 
 
-@panel(NAME, "Age of the checkpoint")
+@panel(NAME, "Checkpoint age")
 def _age_graph(truth: Truth) -> Figures:
     return {"A": {"age": _age(truth)}, "B": {"asked for every": exactly(15.0)}}
 
@@ -287,7 +287,7 @@ def _idle_by_class(truth: Truth) -> Figures:
     }
 
 
-@panel(NAME, "Held down, by reason")
+@panel(NAME, "Throttled, by reason")
 def _held_down(truth: Truth) -> Figures:
     def down(name: str) -> Course:
         return truth.of_jobs(lambda gpu: truth.reason(name, gpu), JOB)
@@ -313,7 +313,7 @@ def _peaks(truth: Truth) -> Figures:
     }
 
 
-@panel(NAME, "GPUs that it had")
+@panel(NAME, "GPUs used")
 def _gpus(truth: Truth) -> Figures:
     found: dict[str, dict[str, Figure]] = {"A": {}, "B": {}, "C": {}}
     for hold in truth.holds:

@@ -27,12 +27,12 @@ def _wait(truth: Truth) -> Figures:
     return one(waited(truth, 0.5))
 
 
-@panel(QUEUE, "Wait, 90 of 100")
+@panel(QUEUE, "Wait, p90")
 def _wait_90(truth: Truth) -> Figures:
     return one(waited(truth, 0.9))
 
 
-@panel(QUEUE, "Wait, 99 of 100")
+@panel(QUEUE, "Wait, p99")
 def _wait_99(truth: Truth) -> Figures:
     return one(waited(truth, 0.99))
 
@@ -61,7 +61,7 @@ def _cost(truth: Truth) -> Figures:
     return one(increased(truth, truth.held(), PRICE / 3600))
 
 
-@panel(QUEUE, "GPUs that are held and wanted, by queue")
+@panel(QUEUE, "GPUs allocated and requested, by queue")
 def _held_and_wanted(truth: Truth) -> Figures:
     def gpus(queue: str, phases: Iterable[Phase]) -> Figure:
         def wanted(job: TrainingJob) -> bool:
@@ -166,12 +166,12 @@ def _by_user(truth: Truth) -> Figures:
     return columns(truth, groups)
 
 
-@panel(QUEUE, "Efficiency of jobs")
+@panel(QUEUE, "Job efficiency")
 def _efficiency(truth: Truth) -> Figures:
     return columns(truth, {name: [name] for name in truth.names()})
 
 
-@panel(QUEUE, "Jobs with GPUs larger than they need")
+@panel(QUEUE, "Oversized GPU requests")
 def _too_large(truth: Truth) -> Figures:
     found: dict[str, dict[str, Figure]] = {"A": {}, "B": {}, "C": {}}
     for name in truth.names():
@@ -183,7 +183,7 @@ def _too_large(truth: Truth) -> Figures:
     return found
 
 
-@panel(QUEUE, "Wait by queue")
+@panel(QUEUE, "Wait by queue, p90")
 def _wait_by_queue(truth: Truth) -> Figures:
     """Each wait that is shown lies between the shortest and the longest of the queue's, bucket by bucket."""
     bounds = sorted(float(one) for one in truth.pages["api"].values("stoker_queue_wait_seconds_bucket", "le") if one)
@@ -196,4 +196,4 @@ def _wait_by_queue(truth: Truth) -> Figures:
     return {"A": found}
 
 
-EMPTY[QUEUE, "Jobs with GPUs larger than they need"] = "no job of this run has had a whole GPU-hour"
+EMPTY[QUEUE, "Oversized GPU requests"] = "no job of this run has had a whole GPU-hour"

@@ -37,7 +37,7 @@ CLUSTER = Variable("cluster", "Cluster", "stoker_exporter_build_info", "cluster"
 _NUMBERS = (
     stat(
         "GPUs",
-        "GPUs that the nodes have: those that answer and those that are missing.",
+        "All GPUs of the nodes, responding or missing.",
         "short",
         Query(f"sum({most(('cluster', 'node'), 'stoker_exporter_gpus_expected')})"),
         base="text",
@@ -59,22 +59,22 @@ _NUMBERS = (
     ),
     stat(
         "Idle but allocated",
-        "GPUs that a pod has held without using them for a minute or longer. The table below names the jobs.",
+        "GPUs allocated to a pod and idle for at least a minute. The table below names the jobs.",
         "short",
         Query(none_is_zero(f"count({IDLE} >= 60)", f"count({UP})")),
         steps=WARN_ABOVE_ZERO,
     ),
     stat(
         "Lost",
-        "GPUs that were there and do not answer.",
+        "GPUs that stopped responding.",
         "short",
         Query(f"sum(1 - {UP})"),
         steps=BAD_ABOVE_ZERO,
     ),
     stat(
         "Goodput",
-        "Work done of all that could be: SM activity over the time shown, of all GPUs that tell it (Hopper and newer), "
-        "allocated or not. 10 to 30 % is usual.",
+        "SM activity over the time range, of all GPUs that report it (Hopper and newer), allocated or not. 10 to 30 % "
+        "is usual.",
         "percentunit",
         Query(GOODPUT),
         decimals=1,
@@ -84,7 +84,7 @@ _NUMBERS = (
     ),
     stat(
         "Wasted GPU-hours",
-        "Time shown × GPUs that jobs held and did not use.",
+        "Time range × GPUs that jobs held and did not use.",
         "short",
         Query(f"sum({WASTED_H})"),
         decimals=1,
@@ -92,7 +92,7 @@ _NUMBERS = (
     ),
     stat(
         "Alerts firing",
-        "Of Stoker's rules, as this Prometheus has them. 0 also where the rules are not loaded.",
+        "Alerts of Stoker's rules in this Prometheus. Also 0 if the rules are not loaded.",
         "short",
         Query(f"count({ALERTS}) or vector(0)"),
         steps=BAD_ABOVE_ZERO,
@@ -103,7 +103,7 @@ _COSTS = (
     stat("Power", "Drawn by all GPUs now.", "watt", Query(f"sum({most(GPU, 'stoker_gpu_power_watts')})"), base="blue"),
     stat(
         "Energy",
-        "Used by all GPUs in the time shown.",
+        "Used by all GPUs in the time range.",
         "kwatth",
         Query(f"sum({increase('stoker_gpu_energy_joules_total')}) / 3.6e6"),
         decimals=2,
@@ -111,7 +111,7 @@ _COSTS = (
     ),
     stat(
         "Cost",
-        "GPU-hours of jobs in the time shown × the price of the model, in the currency of your prices.",
+        "GPU-hours of jobs in the time range × the price of the model, in the currency of your prices.",
         "short",
         Query(f"sum({priced(f'sum by (cluster, node, gpu) ({GPU_HOURS})')})"),
         decimals=2,
@@ -144,15 +144,15 @@ _COSTS = (
     ),
     stat(
         "Wait, median",
-        "From queued to all workers running, of jobs that started in the time shown.",
+        "From queued to all workers running, of jobs that started in the time range.",
         "s",
         Query(f"histogram_quantile(0.5, sum by (le) ({increase('stoker_queue_wait_seconds_bucket')}))"),
         none=NOTHING,
         base="blue",
     ),
     stat(
-        "Wait, 95 of 100",
-        "95 of 100 jobs that started in the time shown waited no longer.",
+        "Wait, p95",
+        "95 % of the jobs that started in the time range waited no longer.",
         "s",
         Query(f"histogram_quantile(0.95, sum by (le) ({increase('stoker_queue_wait_seconds_bucket')}))"),
         none=NOTHING,
@@ -160,7 +160,7 @@ _COSTS = (
     ),
     stat(
         "Blind exporters",
-        "Nodes whose exporter could not read every GPU at its newest poll.",
+        "Nodes whose exporter could not read every GPU in its latest poll.",
         "short",
         Query(f"sum(1 - {most(('cluster', 'node'), 'stoker_exporter_collect_success')})"),
         steps=BAD_ABOVE_ZERO,
@@ -170,7 +170,7 @@ _COSTS = (
 _COURSE = (
     series(
         "GPUs in use",
-        "How many there are, are held, are busy (duty cycle), and do work (SM activity; Hopper and newer).",
+        "Total, allocated, busy (duty cycle), and active SMs (Hopper and newer).",
         "short",
         Query(f"sum({most(('cluster', 'node'), 'stoker_exporter_gpus_expected')})", "there", dashed=True),
         Query(none_is_zero(f"count({HELD} > 0)", f"count({UP})"), "allocated"),
@@ -178,7 +178,7 @@ _COURSE = (
         Query(f"sum({rate('stoker_gpu_sm_active_seconds_total')})", "SMs active"),
     ),
     series(
-        "Allocated GPUs by what they do",
+        "Allocated GPUs by activity",
         "Used, or idle: no process, a process but no kernel, or SM activity under a tenth. Not observed is never idle.",
         "short",
         Query(
@@ -200,7 +200,7 @@ _COURSE = (
     ),
     bars(
         "Hottest GPUs",
-        "Core temperature. What matters is the margin to the slowdown: on the dashboard of the GPU.",
+        "Core temperature. What matters is the thermal margin, on the GPU's dashboard.",
         "celsius",
         Query(f"topk(10, {most(GPU, 'stoker_gpu_temperature_celsius', eq('sensor', 'core'))})", "{{node}}/{{gpu}}"),
         steps=((75, "orange"), (85, "red")),
@@ -208,7 +208,7 @@ _COURSE = (
     ),
     bars(
         "Most throttled GPUs",
-        "Share of time in which the clocks were held down, whatever the reason.",
+        "Share of time with throttled clocks, for any reason.",
         "percentunit",
         Query(
             f"topk(10, sum by (cluster, node, gpu) ({rate('stoker_gpu_throttle_seconds_total')}))", "{{node}}/{{gpu}}"
@@ -233,8 +233,8 @@ _COURSE = (
 _JOB_LABELS = {"project": "Project", "job_name": "Job", "queue": "Queue", "user": "User"}
 _JOBS = (
     table(
-        "Jobs that waste most",
-        "GPU-hours that jobs held and did not use in the time shown. Follow the job's name to see why.",
+        "Most wasteful jobs",
+        "GPU-hours that jobs held and did not use in the time range. Click a job to see why.",
         _JOB_LABELS,
         Column(
             "Wasted GPU-hours",
@@ -260,8 +260,8 @@ _JOBS = (
         width=16,
     ),
     series(
-        "Jobs that wait, by queue",
-        "Depth of the queues.",
+        "Waiting jobs by queue",
+        "Queue depth.",
         "short",
         Query(most(("cluster", "queue"), "stoker_queue_jobs", eq("phase", "Queued")), "{{queue}}"),
         stack=True,
@@ -271,7 +271,7 @@ _JOBS = (
 DASHBOARD = Dashboard(
     "stoker-cluster",
     "Stoker / Cluster",
-    "What the GPUs do, what is wasted, what is wrong; and Stoker itself.",
+    "GPU use, waste and faults; Stoker's own health.",
     (CLUSTER,),
     (
         Row("Now", (*_NUMBERS, *_COSTS)),

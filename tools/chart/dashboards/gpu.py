@@ -49,8 +49,8 @@ def _each(metric: str, *matchers: str) -> Query:
 
 _BANNER: tuple[Panel, ...] = (
     stat(
-        "Answers",
-        "Whether the GPU answers the driver. A lost one needs a reset or a reboot.",
+        "GPU up",
+        "Whether the GPU responds to the driver. A lost one needs a reset or a reboot.",
         "none",
         Query(_UP, NAME),
         states={1: ("up", "green"), 0: ("LOST", "red")},
@@ -58,8 +58,8 @@ _BANNER: tuple[Panel, ...] = (
         height=_LINE,
     ),
     stat(
-        "The driver asks for",
-        "NVML's recovery action: the best single word about a GPU's health (driver 570 and newer).",
+        "Recovery action",
+        "What the driver asks for: the best single indicator of a GPU's health (driver 570 and newer).",
         "none",
         Query(_gauge("stoker_gpu_recovery_action"), NAME),
         states=RECOVERY,
@@ -68,9 +68,9 @@ _BANNER: tuple[Panel, ...] = (
         height=_LINE,
     ),
     stat(
-        "XIDs seen",
-        "Different XID errors in the time shown; the table below has their numbers. Those caused by a user's program "
-        "(13, 31, 43) are no fault of the GPU.",
+        "XID errors",
+        "Distinct XID errors in the time range; the table below has their numbers. 13, 31 and 43 are caused by a "
+        "user's program, not by the GPU.",
         "none",
         Query(
             f"count by (cluster, node, gpu) ({_SEEN} > time() - $__range_s) or 0 * {_UP}",
@@ -82,7 +82,7 @@ _BANNER: tuple[Panel, ...] = (
     ),
     stat(
         "Uncorrected memory errors",
-        "ECC errors that could not be corrected, in the time shown.",
+        "Uncorrectable ECC errors in the time range.",
         "none",
         Query(
             total(GPU, increase("stoker_gpu_ecc_errors_total", *HERE, *_UNCORRECTED)),
@@ -98,9 +98,9 @@ _BANNER: tuple[Panel, ...] = (
 
 _WORK = (
     series(
-        "What works, mean of the GPUs chosen",
-        "Busy is the duty cycle: any kernel at all. SM, tensor cores and memory bandwidth say how much of the GPU that "
-        "kernel used (Hopper and newer). Busy near 100 % and SMs near 0 % is a kernel that waits, in a collective say.",
+        "Utilization, mean of selected GPUs",
+        "Busy is the duty cycle: any kernel at all. SM, tensor cores and memory bandwidth show how much of the GPU it "
+        "used (Hopper and newer). Busy near 100 % with SMs near 0 % is a kernel that waits, often in a collective.",
         "percentunit",
         _mean("stoker_gpu_busy_ratio", "busy (duty cycle)"),
         _mean("stoker_gpu_sm_active_ratio", "SM active"),
@@ -128,14 +128,14 @@ _WORK = (
     ),
     series(
         "Memory",
-        "In use, and what there is.",
+        "In use, and total.",
         "bytes",
         _each("stoker_gpu_memory_used_bytes"),
         Query(f"max({_gauge('stoker_gpu_memory_total_bytes')})", "total", dashed=True),
     ),
     series(
         "Time by account",
-        "All GPU time: attributed to a pod, unallocated, or unobserved. The three add up to all there is.",
+        "All GPU time: attributed to a pod, unallocated, or unobserved. They add up to the whole.",
         "percentunit",
         Query(
             f"sum by (account) ({rate('stoker_gpu_account_seconds_total', *HERE)})"
@@ -163,14 +163,14 @@ _HEAT = (
     ),
     series(
         "Memory temperature",
-        "Of the device memory, where it tells.",
+        "Of the device memory, where reported.",
         "celsius",
         _each("stoker_gpu_temperature_celsius", eq("sensor", "memory")),
         none=NOT_TOLD,
     ),
     series(
-        "Margin to the slowdown",
-        "Degrees left until the GPU slows itself down. At 0 it does.",
+        "Thermal margin",
+        "Degrees below the slowdown temperature. At 0 the GPU throttles.",
         "celsius",
         _each("stoker_gpu_temperature_margin_celsius"),
         low=None,
@@ -180,9 +180,9 @@ _HEAT = (
         width=12,
     ),
     series(
-        "Held down, by reason",
-        "Share of time in which the clocks were held down, mean of the GPUs chosen. sw_power_cap is the power limit at "
-        "work; hw_thermal and hw_power_brake are cooling and supply.",
+        "Throttled, by reason",
+        "Share of time with throttled clocks, mean of the selected GPUs. sw_power_cap: the power limit; hw_thermal: "
+        "cooling; hw_power_brake: power supply.",
         "percentunit",
         Query(
             f"avg by (reason) ({total((*GPU, 'reason'), rate('stoker_gpu_throttle_seconds_total', *HERE))})",
@@ -212,8 +212,8 @@ _LINKS = (
         none=NOT_TOLD,
     ),
     series(
-        "Errors of links",
-        "PCIe packets sent again; NVLink errors by kind. Per second.",
+        "Link errors",
+        "PCIe replays and NVLink errors by kind, per second.",
         "ops",
         Query(f"sum({rate('stoker_gpu_pcie_replays_total', *HERE)})", "PCIe replays"),
         Query(f"sum by (kind) ({rate('stoker_gpu_nvlink_errors_total', *HERE)})", "NVLink {{kind}}"),
@@ -231,8 +231,8 @@ _INFO = most((*GPU, *_KIND), "stoker_gpu_info", *HERE)
 _WHERE = {"node": "Node", "gpu": "GPU"}
 _OWNERS = (
     table(
-        "Who holds it",
-        "The share of each pod. Pods that are no workers of Stoker's have no job.",
+        "Holders",
+        "Each pod's share. Pods that are not Stoker's workers have no job.",
         {
             **_WHERE,
             "project": "Project",
@@ -254,15 +254,15 @@ _OWNERS = (
         ),
     ),
     series(
-        "Held but idle",
-        "How long a GPU that somebody holds has been idle without a break.",
+        "Allocated but idle",
+        "How long an allocated GPU has been idle without a break.",
         "s",
         _each("stoker_gpu_idle_seconds"),
         width=12,
     ),
     table(
         "Processes",
-        "Compute processes where they can be seen, those that belong to no allocation, and use of GPUs nobody holds.",
+        "Compute processes where visible, those outside any allocation, and use of unallocated GPUs.",
         _WHERE,
         Column("Processes", _gauge("stoker_gpu_processes"), "none"),
         Column("Without owner", _gauge("stoker_gpu_unowned_processes"), "none", steps=((1, "orange"),)),
@@ -276,14 +276,14 @@ _OWNERS = (
     ),
     table(
         "XIDs",
-        "Numbers and how long ago the newest of each was.",
+        "XID numbers and the time since the latest of each.",
         {**_WHERE, "xid": "XID"},
         Column("Ago", f"time() - {most((*GPU, 'xid'), _XID, *HERE)}", "s", decimals=0),
         width=12,
     ),
     table(
         "MIG devices",
-        "Memory and SM activity of each. Power can't be told of a single one.",
+        "Memory and SM activity of each. NVML has no power per MIG device.",
         {**_WHERE, "profile": "Profile"},
         Column(
             "Devices",
@@ -305,8 +305,8 @@ _OWNERS = (
         width=12,
     ),
     table(
-        "What they are",
-        "Model, driver, and what waits for a reset.",
+        "Hardware",
+        "Model, driver, and pending resets.",
         {**_WHERE, "model": "Model", "driver": "Driver", "mig": "MIG", "simulated": "Simulated"},
         Column(
             "Memory",
@@ -331,7 +331,7 @@ _XIDS = f"time() - {most((*GPU, 'xid'), _XID, *HERE)} < 60"
 DASHBOARD = Dashboard(
     "stoker-gpu",
     "Stoker / Node and GPU",
-    "Are the GPUs well, what do they do, what holds them back, whose are they.",
+    "Health, utilization, throttling and holders of GPUs.",
     (
         CLUSTER,
         Variable("node", "Node", 'stoker_gpu_up{cluster=~"$cluster"}', "node"),

@@ -48,14 +48,14 @@ _NOW = (
     ),
     stat(
         "Attempts",
-        "That had workers in the time shown. More than one: it was preempted, failed, or its node was lost.",
+        "Attempts with workers in the time range. More than one: it was preempted, failed, or its node was lost.",
         "none",
         Query(f"count(max by (job_uid, attempt) (max_over_time({of('stoker_job_pod_info', THIS)}[{RANGE}])))"),
         steps=((2, "orange"), (4, "red")),
     ),
     stat(
         "Progress",
-        "Steps done of all, where the job says how many there are.",
+        "Steps done, of the total the job reports.",
         "percentunit",
         Query(f"max({of('stoker_train_progress_ratio', ITS_TRAINER)})"),
         base="blue",
@@ -63,15 +63,15 @@ _NOW = (
     ),
     stat(
         "Time left",
-        "At the present speed.",
+        "At the current speed.",
         "s",
         Query(f"max({of('stoker_train_eta_seconds', ITS_TRAINER)})"),
         base="blue",
         none=NOT_TOLD,
     ),
     stat(
-        "Since the last step",
-        "A job whose step does not change is stalled, whatever its GPUs' utilization says.",
+        "Time since last step",
+        "A job whose step does not change is stalled, whatever its GPU utilization.",
         "s",
         Query(f"time() - max({of('stoker_job_progress_timestamp_seconds', THIS)})"),
         steps=((300, "orange"), (900, "red")),
@@ -79,15 +79,15 @@ _NOW = (
     ),
     stat(
         "Stalled",
-        "Found without progress for longer than its limit.",
+        "No progress for longer than its limit.",
         "none",
         Query(f"max({of('stoker_job_stalled', THIS)})"),
         states={0: ("no", "green"), 1: ("STALLED", "red")},
         none=NOT_TOLD,
     ),
     stat(
-        "Since the checkpoint",
-        "What would be lost if it ended now.",
+        "Time since checkpoint",
+        "The work that would be lost if it ended now.",
         "s",
         Query(_CHECKPOINT),
         steps=((3600, "orange"), (4 * 3600, "red")),
@@ -95,7 +95,7 @@ _NOW = (
     ),
     stat(
         "Failures",
-        "Attempts that failed by themselves since it was submitted or last run again. Preemptions do not count.",
+        "Failed attempts since it was submitted or retried. Preemptions do not count.",
         "none",
         Query(f"max({of('stoker_job_failures', THIS)})"),
         steps=((1, "orange"), (3, "red")),
@@ -103,7 +103,7 @@ _NOW = (
     ),
     stat(
         "GPU-hours",
-        "That GPUs were the job's, over all attempts.",
+        "Held by the job, over all attempts.",
         "short",
         Query(f"{_ALLOCATED} / 3600"),
         decimals=2,
@@ -111,7 +111,7 @@ _NOW = (
     ),
     stat(
         "Idle",
-        "Share of those in which the GPUs did nothing, or less than a tenth.",
+        "Share of GPU-hours without activity, or under a tenth.",
         "percentunit",
         Query(f"{_sum('stoker_job_gpu_idle_seconds_total', 'class')} / {_ALLOCATED}"),
         decimals=1,
@@ -156,7 +156,7 @@ _NOW = (
     ),
     stat(
         "Samples / joule",
-        "Samples a second over watts of its GPUs.",
+        "Samples per second divided by the watts of its GPUs.",
         "short",
         Query(f"{_SAMPLES} / ({_ENERGY_W} > 0)"),
         decimals=3,
@@ -165,7 +165,7 @@ _NOW = (
     ),
     stat(
         "Memory peak",
-        "Of the fullest of its GPUs, of all there is.",
+        "Of its fullest GPU, share of the total.",
         "percentunit",
         Query(
             f"max({most_over(GPU, 'stoker_job_gpu_memory_peak_bytes', THIS)}"
@@ -182,7 +182,7 @@ _TRAINING = (
     series("Samples per second", "Of all ranks.", "short", Query(_SAMPLES, "samples/s"), none=NOT_TOLD),
     series(
         "Loss",
-        "Of the newest step that was read, by attempt.",
+        "Of the latest step read, by attempt.",
         "short",
         Query(f"max by (attempt) ({of('stoker_train_loss', ITS_TRAINER)})", "attempt {{attempt}}"),
         low=None,
@@ -190,14 +190,14 @@ _TRAINING = (
     ),
     series(
         "Samples per joule",
-        "Falls when the GPUs wait, or are clocked past their best.",
+        "Falls when GPUs wait, or run above their most efficient clock.",
         "short",
         Query(f"{_SAMPLES} / ({_ENERGY_W} > 0)", "samples/J"),
         none=NOT_TOLD,
     ),
     series(
-        "Time of a step",
-        "Half, 90 and 99 of 100 steps take no longer.",
+        "Step time",
+        "p50, p90 and p99.",
         "s",
         *(
             Query(
@@ -209,7 +209,7 @@ _TRAINING = (
         none=NOT_TOLD,
     ),
     series(
-        "Where its time goes",
+        "Time by phase",
         "Rank 0's wall time by phase: training, waiting for data, evaluation, checkpoints.",
         "percentunit",
         Query(f"{_TRAINING_S} - ({_WAITING_S} or vector(0))", "train"),
@@ -219,16 +219,16 @@ _TRAINING = (
         none=NOT_TOLD,
     ),
     series(
-        "Step, and the newest checkpoint's",
-        "A step that falls back was lost with an attempt.",
+        "Step and checkpointed step",
+        "A step that falls back: work lost with an attempt.",
         "short",
         Query(f"max({of('stoker_job_step', THIS)})", "step"),
         Query(f"max({of('stoker_train_checkpoint_last_step', ITS_TRAINER)})", "in the checkpoint"),
         none=NOT_TOLD,
     ),
     series(
-        "Age of the checkpoint",
-        "And how often one is asked for.",
+        "Checkpoint age",
+        "And the configured interval.",
         "s",
         Query(_CHECKPOINT, "age"),
         Query(f"max({of('stoker_job_checkpoint_every_seconds', THIS)})", "asked for every", dashed=True),
@@ -236,7 +236,7 @@ _TRAINING = (
     ),
     series(
         "Trouble",
-        "Steps skipped for a gradient that was not finite, halvings of the micro-batch for want of memory; per minute.",
+        "Steps skipped because of a non-finite gradient, and micro-batches halved because of memory, per minute.",
         "short",
         Query(f"60 * sum by (reason) ({rate('stoker_train_steps_skipped_total', ITS_TRAINER)})", "skipped: {{reason}}"),
         Query(f"60 * sum({rate('stoker_train_oom_total', ITS_TRAINER)})", "out of memory"),
@@ -244,7 +244,7 @@ _TRAINING = (
     ),
     series(
         "Workers and attempts",
-        "Workers that there are. A gap is time without GPUs.",
+        "Running workers. A gap is time without GPUs.",
         "short",
         Query(
             f"count by (attempt) (max by (attempt, worker) ({of('stoker_job_pod_info', THIS)}))", "attempt {{attempt}}"
@@ -256,7 +256,7 @@ _TRAINING = (
 _GPUS = (
     series(
         "SM activity by worker",
-        "Hopper and newer. One below the others is a straggler, and the others wait for it.",
+        "Hopper and newer. One below the others is a straggler that the others wait for.",
         "percentunit",
         Query(total(WORKER, rate("stoker_job_gpu_sm_active_seconds_total", THIS)), NAME),
         high=1,
@@ -265,7 +265,7 @@ _GPUS = (
     ),
     series(
         "Busy by worker",
-        "Duty cycle: also of a kernel that only waits.",
+        "Duty cycle; includes kernels that only wait.",
         "percentunit",
         Query(total(WORKER, rate("stoker_job_gpu_busy_seconds_total", THIS)), NAME),
         high=1,
@@ -273,16 +273,15 @@ _GPUS = (
     ),
     series(
         "Idle, by class",
-        "GPUs that it holds and does not use: no process, a process but no kernel, SM activity under a tenth; "
-        "and those of which nothing is known.",
+        "Allocated and unused: no process, a process but no kernel, SM activity under a tenth; and not observed.",
         "short",
         Query(f"sum by (class) ({rate('stoker_job_gpu_idle_seconds_total', THIS)})", "{{class}}"),
         Query(f"sum({rate('stoker_job_gpu_unobserved_seconds_total', THIS)})", "not observed"),
         stack=True,
     ),
     series(
-        "Held down, by reason",
-        "GPUs whose clocks were held down while they were this job's.",
+        "Throttled, by reason",
+        "GPUs throttled while this job held them.",
         "short",
         Query(f"sum by (reason) ({rate('stoker_job_gpu_throttled_seconds_total', THIS)})", "{{reason}}"),
         stack=True,
@@ -296,7 +295,7 @@ _GPUS = (
     ),
     bars(
         "Memory peak by GPU",
-        "The most that was in use, of all there is. Below a quarter: the batch could be larger, or the GPU smaller.",
+        "Peak use, of the total. Below a quarter: the batch could be larger, or the GPU smaller.",
         "percentunit",
         Query(
             f"{most_over((*GPU, 'worker'), 'stoker_job_gpu_memory_peak_bytes', THIS)}"
@@ -310,8 +309,8 @@ _GPUS = (
         none=NOT_TOLD,
     ),
     table(
-        "GPUs that it had",
-        "By worker and attempt, in the time shown.",
+        "GPUs used",
+        "By worker and attempt, in the time range.",
         {"node": "Node", "gpu": "GPU", "attempt": "Attempt", "worker": "Worker"},
         Column("GPU-hours", f"{_HELD_S} / 3600", decimals=3),
         Column(
@@ -336,7 +335,7 @@ _GPUS = (
 DASHBOARD = Dashboard(
     "stoker-job",
     "Stoker / Job",
-    "Does the job get on, how fast, what does it cost, which of its GPUs holds it up.",
+    "Progress, speed, cost, and which GPU is the slowest.",
     (
         CLUSTER,
         Variable("project", "Project", _JOBS + "}", "project", every=False, multi=False),
@@ -356,7 +355,7 @@ DASHBOARD = Dashboard(
             listed=True,
         ),
     ),
-    (Row("This job", _NOW), Row("Training", _TRAINING), Row("Its GPUs", _GPUS)),
+    (Row("Summary", _NOW), Row("Training", _TRAINING), Row("GPUs", _GPUS)),
     (
         Annotation(
             "New attempt",

@@ -85,7 +85,7 @@ def _columns(by: tuple[str, ...]) -> tuple[Column, ...]:
 _NOW = (
     stat(
         "Jobs queued",
-        "That wait now.",
+        "Waiting now.",
         "short",
         Query(none_is_zero(f"sum({_QUEUED})", _LEADS)),
         base="blue",
@@ -93,17 +93,17 @@ _NOW = (
     *(
         stat(
             title,
-            f"{share} of 100 jobs that started in the time shown waited no longer, from queued to all workers running.",
+            f"{share} % of the jobs that started in the time range waited no longer, from queued to running.",
             "s",
             Query(f"histogram_quantile({share / 100}, {_WAITS})"),
             base="blue",
             none=NOTHING,
         )
-        for title, share in (("Wait, median", 50), ("Wait, 90 of 100", 90), ("Wait, 99 of 100", 99))
+        for title, share in (("Wait, median", 50), ("Wait, p90", 90), ("Wait, p99", 99))
     ),
     stat(
         "GPU-hours",
-        "That jobs held in the time shown.",
+        "Held by jobs in the time range.",
         "short",
         Query(f"sum({_HELD}) / 3600"),
         base="blue",
@@ -111,7 +111,7 @@ _NOW = (
     ),
     stat(
         "Wasted",
-        "Of these, not used.",
+        "Held and not used.",
         "percentunit",
         Query(f"sum({_IDLE}) / sum({_HELD})"),
         decimals=1,
@@ -119,7 +119,7 @@ _NOW = (
     ),
     stat(
         "Energy",
-        "Of jobs' GPUs in the time shown.",
+        "Of jobs' GPUs in the time range.",
         "kwatth",
         Query(f"sum({_JOULES}) / 3.6e6"),
         base="blue",
@@ -138,8 +138,8 @@ _NOW = (
 
 _QUEUES = (
     series(
-        "Wait by queue",
-        "90 of 100 jobs that started waited no longer.",
+        "Wait by queue, p90",
+        "90 % of the jobs that started waited no longer.",
         "s",
         Query(
             f"histogram_quantile(0.9, sum by (queue, le) ({_WAITING}))",
@@ -148,15 +148,15 @@ _QUEUES = (
         none=NOTHING,
     ),
     series(
-        "GPUs that are held and wanted, by queue",
-        "Allocated, and dashed what jobs that wait ask for besides.",
+        "GPUs allocated and requested, by queue",
+        "Allocated; dashed: requested by waiting jobs.",
         "short",
         Query(_gpus("allocated"), "{{queue}}"),
         Query(_gpus("requested"), "{{queue}} waits for", dashed=True),
     ),
     bars(
         "Quota in use",
-        "GPUs allocated of the queue's limit. Queues without a limit are not shown.",
+        "Allocated share of the queue's GPU limit. Queues without a limit are not shown.",
         "percentunit",
         Query(f"{_gpus('allocated')} / on (cluster, queue) ({_gpus('limit')} > 0)", "{{queue}}"),
         high=1,
@@ -166,7 +166,7 @@ _QUEUES = (
     ),
     series(
         "Why jobs wait",
-        "Jobs of the queues chosen, by the reason that their status tells.",
+        "Jobs of the selected queues, by the reason in their status.",
         "short",
         Query(
             total(("reason",), most(("cluster", "queue", "reason"), "stoker_queue_waiting_jobs", HERE)), "{{reason}}"
@@ -176,7 +176,7 @@ _QUEUES = (
     ),
     series(
         "Attempts ended, by category",
-        "Why attempts ended, and what Stoker had asked of them; per step of the graph.",
+        "Category and intent of ended attempts, per graph step.",
         "short",
         Query(happened(("category", "intent"), ENDED, HERE), "{{category}} {{intent}}"),
         bars=True,
@@ -198,7 +198,7 @@ _QUEUES = (
 _SPENT = (
     table(
         "GPU-hours by queue",
-        "What was held, busy (duty cycle), wasted; what it took. SM activity only of GPUs that tell it.",
+        "Held, busy (duty cycle), wasted; energy and cost. SM activity only of GPUs that report it.",
         {"queue": "Queue"},
         *_columns(("queue",)),
         sort="GPU-hours",
@@ -206,15 +206,15 @@ _SPENT = (
     ),
     table(
         "GPU-hours by user",
-        "The same by who submitted.",
+        "The same by submitter.",
         {"user": "User", "queue": "Queue"},
         *_columns(("user", "queue")),
         sort="GPU-hours",
         width=12,
     ),
     table(
-        "Efficiency of jobs",
-        "Every job of the time shown, those that wasted most first.",
+        "Job efficiency",
+        "Every job in the time range, the most wasteful first.",
         {"project": "Project", "job_name": "Job", "queue": "Queue", "user": "User"},
         *_columns(("project", "job_name", "queue", "user")),
         sort="Wasted",
@@ -222,8 +222,8 @@ _SPENT = (
         height=10,
     ),
     table(
-        "Jobs with GPUs larger than they need",
-        "Memory peak under 25 %, or SM activity under 30 %, of jobs that had at least one GPU-hour in the time shown. "
+        "Oversized GPU requests",
+        "Memory peak under 25 %, or SM activity under 30 %, of jobs with at least one GPU-hour in the time range. "
         "Fewer or smaller GPUs, a MIG device, or a larger batch would do.",
         {"project": "Project", "job_name": "Job", "queue": "Queue", "user": "User"},
         Column(
@@ -241,9 +241,9 @@ _SPENT = (
 DASHBOARD = Dashboard(
     "stoker-queue",
     "Stoker / Queues and efficiency",
-    "How long jobs wait, what quota is used, and how well the GPU-hours were spent.",
+    "Wait times, quota in use, and how well GPU-hours were spent.",
     (CLUSTER, Variable("queue", "Queue", 'stoker_queue_jobs{cluster=~"$cluster"}', "queue")),
-    (Row("Now", _NOW), Row("Queues", _QUEUES), Row("What GPU-hours were spent on", _SPENT)),
+    (Row("Now", _NOW), Row("Queues", _QUEUES), Row("GPU-hours by owner", _SPENT)),
     ended(HERE),
     since="now-24h",
 )
