@@ -53,6 +53,21 @@ async def test_a_queue_shows_what_its_jobs_hold_and_ask_for(often: None, world: 
     await shows(world, "default", used=nothing, running=nothing, pending=nothing)
 
 
+async def test_a_queue_without_jobs_carries_no_finalizer_that_an_uninstalled_operator_would_leave(
+    often: None, world: World
+) -> None:
+    await world.node(gpus=1)
+    world.kubelet.script = lambda pod: None
+    await world.submit("runs", gpus_per_worker=1)
+
+    def held() -> bool:
+        return FINALIZER_IN_USE in there(world, "default").metadata.finalizers  # type: ignore[union-attr]
+
+    await world.until(held, "its finalizer")
+    await world.change("runs", cancel=True)
+    await world.until(lambda: not held(), "its release")
+
+
 @pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "STATUS_EVERY_S", 3600.0)

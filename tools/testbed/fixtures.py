@@ -21,7 +21,6 @@ from testbed.errors import Unavailable
 from testbed.nodes import NodeBed
 
 _SKIPPED = "no test bed: "
-_OF_THE_BED = {"control_plane", "own_control_plane", "node_bed", "monitoring"}
 
 
 def in_ci() -> bool:
@@ -87,15 +86,25 @@ def monitoring() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is asked
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what uses the test bed's programs (`-m "not cluster"`).
+    """Marks what uses the test bed (`-m "not cluster"`): fixtures ending in `plane`, or `node_bed`, `monitoring`.
 
+    Where several processes run the tests (`--dist loadgroup`), a cluster is started in one of them, for all its tests:
+    each more would cost a fifth of a core while it idles. Other tests stay together by file. The longest come first.
     Leaves out what needs root and real nodes, or very long, unless the run asks for it by name (`-m e2e`, `-m sweep`).
     """
+    groups: dict[pytest.Item, str] = {}
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
         in_mode = any(isinstance(value, str) and value == "kubernetes" for value in params.values())
-        if in_mode or not _OF_THE_BED.isdisjoint(getattr(item, "fixturenames", ())):
+        fixtures = getattr(item, "fixturenames", ())
+        planes = [name for name in fixtures if name.endswith("_plane")] or ["control_plane"] * in_mode
+        if planes or "node_bed" in fixtures or "monitoring" in fixtures:
             item.add_marker("cluster")
+        shared = [name for name in planes if name != "own_control_plane"]
+        groups[item] = shared[0] if shared else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(groups[item]))
+    slow = {group for item, group in groups.items() if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (not groups[item].endswith("_plane"), groups[item] not in slow))
     for mark in ("e2e", "sweep"):
         if mark not in config.option.markexpr:
             config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(mark)])

@@ -1,7 +1,8 @@
 """What queues say of themselves: their status, and the finalizer of those in use.
 
 Owns the sums over each queue's jobs, and two writes: a status that changed, at most once in STATUS_EVERY_S per queue;
-the finalizer, put on with the first job that has not ended, taken off once the queue is deleted and none is left.
+the finalizer, put on with the first job that has not ended, taken off when none is left (as seldom as a status where
+the queue is not deleted), so that it outlives an uninstalled operator only where jobs run on.
 Never decides about a job: those made after their queue was deleted are barred by `life.admission` and keep nothing.
 Run by `operator.Operator`. Cost: O(1) per change of a job.
 """
@@ -139,11 +140,15 @@ class QueueKeeper:
             await self._store.update(QUEUES, released(queue))
             return 0.0
         status = self._status(queue, use, users)
-        if status == queue.status:
+        idle = held and not users
+        if status == queue.status and not idle:
             return 0.0
         wait_s = use.write_at - self._clock.monotonic()
         if wait_s > 0:
             return wait_s
+        if idle:
+            await self._store.update(QUEUES, released(queue))
+            return 0.0
         self._uses.setdefault(name, use).write_at = self._clock.monotonic() + STATUS_EVERY_S
         await self._store.patch_status(
             QUEUES,

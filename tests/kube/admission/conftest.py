@@ -126,25 +126,32 @@ def stamping(served: str) -> bool:
 
 
 @pytest.fixture(scope="session")
-def admitting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admitting]:
+def admission_plane() -> Iterator[Cluster]:
+    """A cluster whose admission policies refuse what other tests create."""
     try:
         plane = ControlPlane(scheduler=False)
         build.program("helm")
     except Unavailable as error:
         skip_loudly(str(error))
     with plane:
-        bed = Bed.make(plane)
-        plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(SETUP))
-        for name in ("carol", "lost", "edith", "over"):
-            bed.tokens[name] = plane.kubectl("create", "token", name, "-n", "alpha", "--duration=2h").strip()
-        names = ["names", "pods", "queues", "rights", "runtimes"]
-        served = plane.kubectl("api-resources", "--api-group=admissionregistration.k8s.io", "-o", "wide")
-        stamps = stamping(served)
-        templates = [f"admission/{name}.yaml" for name in (*names, *(["submitter"] if stamps else []))]
-        plane.kubectl("apply", "-f", "-", stdin=rendered(plane, *templates))
-        found = Admitting(bed, tmp_path_factory.mktemp("admitting"), stamps)
-        restore(found)
-        yield found
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def admitting(admission_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Admitting:
+    plane = admission_plane
+    bed = Bed.make(plane)
+    plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(SETUP))
+    for name in ("carol", "lost", "edith", "over"):
+        bed.tokens[name] = plane.kubectl("create", "token", name, "-n", "alpha", "--duration=2h").strip()
+    names = ["names", "pods", "queues", "rights", "runtimes"]
+    served = plane.kubectl("api-resources", "--api-group=admissionregistration.k8s.io", "-o", "wide")
+    stamps = stamping(served)
+    templates = [f"admission/{name}.yaml" for name in (*names, *(["submitter"] if stamps else []))]
+    plane.kubectl("apply", "-f", "-", stdin=rendered(plane, *templates))
+    found = Admitting(bed, tmp_path_factory.mktemp("admitting"), stamps)
+    restore(found)
+    return found
 
 
 def restore(admitting: Admitting) -> None:
