@@ -195,15 +195,18 @@ async def test_folders_stay_while_pod_or_job_exist(node, wait_until):
     node.jobs.add("uid-of-kept")
     await node.create("kept", ["true"])
     await node.create("dropped", ["true"])
-    kept, dropped = await node.ended("kept"), await node.ended("dropped")
+    await node.create("saved", ["sh", "-c", 'echo 1 > "$STOKER_CHECKPOINT_DIR/1"'])
+    kept, dropped, _ = [await node.ended(name) for name in ("kept", "dropped", "saved")]
     await node.agent.sweep()
     assert node.folder(kept).exists() and node.folder(dropped).exists()
-    for name in ("kept", "dropped"):
+    for name in ("kept", "dropped", "saved"):
         await node.delete(name)
         await node.gone(name)
-    await wait_until(lambda: len(node.agent._lives.ended) == 2)
+    await wait_until(lambda: len(node.agent._lives.ended) == 3)
     await node.agent.sweep()
     assert node.folder(kept).exists() and not node.folder(dropped).exists()
+    jobs = {path.name: [file.name for file in path.rglob("1")] for path in node.datadir.jobs.iterdir()}
+    assert jobs == {"uid-of-kept": [], "uid-of-saved": ["1"]}, "of what saved nothing no folder stays"
     node.jobs.clear()
     await node.agent.sweep()
     assert not node.folder(kept).exists()

@@ -22,7 +22,7 @@ from stoker.store.seam import Seam
 from stoker.store.workqueue import QueueShutDown, WorkQueue
 from stoker_worker.bundle import build_folder
 
-from .folders import Places, look_at_all
+from .folders import Places, look_at_all, remove_unused
 from .inventory import Inventory
 from .leftovers import pod_uid_of
 from .life import Lives, Surroundings
@@ -114,10 +114,13 @@ class NodeAgent:
             self._lives.let_go()
 
     async def sweep(self) -> None:
-        """Remove the folders of ended workers whose pod and job are both gone."""
+        """Remove the folders of ended workers whose pod and job are both gone, and such jobs' own if left empty."""
         ended = self._lives.ended
         for pod_uid, job_uid in list(ended.items()):
             if self._pods.by_uid(pod_uid) is None and not (job_uid and self._job_exists(job_uid)):
+                if job_uid and all(one.job_uid != job_uid for one in self._lives.workers.values()):
+                    # First: the worker's folder is what brings us here again if we die in between.
+                    await self._in_thread(remove_unused, self._datadir.jobs / job_uid)
                 await self._in_thread(self._lives.folder(pod_uid).remove, self._seam)
                 del ended[pod_uid]
 

@@ -140,6 +140,13 @@ class WorkerFolder:
             shutil.rmtree(trash, ignore_errors=True)
 
 
+def remove_unused(job_folder: Path) -> None:
+    """Remove the folder of a job that saved nothing; what a job saved stays."""
+    for folder in (job_folder / "checkpoints", job_folder / "output", job_folder):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
 class _Bare(ExitRecord):
     """An exit record whose progress is left unread."""
 
