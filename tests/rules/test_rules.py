@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "helm" / "stoker" / "files" / "rules").glob("*.yaml"))
 TESTS = sorted(Path(__file__).parent.glob("*.yaml"))
 RUNBOOKS = "https://github.com/stoker-dev/stoker/blob/main/docs/runbooks/"
-SECTIONS = ["## What it means", "## Why it matters", "## How to look", "## How to mend it", "## When to silence it"]
+SECTIONS = ["## Meaning", "## Impact", "## Diagnose", "## Fix", "## Silence"]
 FIRING = re.compile(r'ALERTS\{alertname="(\w+)", alertstate="firing"\}')
 LABEL = re.compile(r"\$labels\.(\w+)")
 # What a monitoring of many clusters adds, and what promtool and Prometheus set themselves.
