@@ -6,4 +6,4 @@ from hypothesis import settings
 settings.register_profile("stoker", deadline=None)
 settings.load_profile("stoker")
 
-pytest_plugins = ["testbed.fixtures", "tests.support.file_times"]
+pytest_plugins = ["testbed.fixtures", "tests.support.file_times", "tests.support.nvml_fixtures"]

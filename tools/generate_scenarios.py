@@ -15,7 +15,7 @@ from pathlib import Path
 from nvml_child import Heard, listening
 from nvml_scenario import NO_PERMISSION, NOT_SUPPORTED, Scenario
 from stoker.exporter.catalogue import COUNTER, HARDWARE, MIG
-from stoker.exporter.frames import Frame, GpuReading, Trouble
+from stoker.nvml.frames import Frame, GpuReading, Trouble
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "exporter-scenarios.md"
 THERE, ABSENT = "✓", "·"
@@ -33,7 +33,7 @@ family is ever 0 for unknown, and none repeats an old value: what can't be read 
 supports is the driver's business: the columns show what the exporter makes of it, not what that GPU tells.
 
 XIDs, counters that wrap, MIG devices that change, a lost GPU beside a well one and 8 GPUs with a known power trace are
-shown by `tests/exporter/nvml`; a child that hangs, crashes or can't be killed by `tests/exporter/watch`. All of it ran
+shown by `tests/nvml`; a child that hangs, crashes or can't be killed by `tests/exporter/test_watch.py`. All of it ran
 on the fake library. Only on a GPU can be seen: which calls its driver supports, GPM without privileges, what a call
 takes, how often the energy counter moves, whether fields 197/198 and 269–271 count as documented.
 

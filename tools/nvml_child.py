@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from stoker.exporter.frames import Frame, GpuEvent, Said, Trouble, parse
+from stoker.nvml.frames import Frame, GpuEvent, Said, Trouble, parse
 
 S = TypeVar("S", Frame, GpuEvent, Trouble)
 INTERVAL_S = 0.25
@@ -66,7 +66,7 @@ class Heard:
 
 
 def command(*options: str, interval_s: float = INTERVAL_S) -> list[str]:
-    return [sys.executable, "-m", "stoker.exporter.nvml", "--interval", str(interval_s), *options]
+    return [sys.executable, "-m", "stoker.nvml", "--interval", str(interval_s), *options]
 
 
 @contextmanager

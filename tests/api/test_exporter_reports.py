@@ -12,10 +12,10 @@ import pytest
 from stoker.controller.render import owned_by
 from stoker.exporter.allocation.jobs import NoAnswer
 from stoker.exporter.allocation.owners_route import OwnersRoute
-from stoker.exporter.frames import GpuEvent
 from stoker.exporter.owners import Owner
 from stoker.exporter.receipts import Receipt
 from stoker.exporter.reporting.reporter import Reporter
+from stoker.nvml.frames import GpuEvent
 from stoker.push.link import Link
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.pod import PODS, Container, Pod, PodSpec

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stoker.exporter.frames import Frame, GpuReading, MigReading, Process
 from stoker.exporter.meters.ledger import Ledger
 from stoker.exporter.meters.moment import Moment
 from stoker.exporter.meters.node import NodeMeters
 from stoker.exporter.owners import Allocation, Holding, Owner
+from stoker.nvml.frames import Frame, GpuReading, MigReading, Process
 
 BEGIN_AT, BEGIN_S = 1_800_000_000.0, 5000.0
 WORKING = {"busy_ratio": 1.0, "sm_active_ratio": 0.5, "memory_used_bytes": 8e9, "memory_total_bytes": 80e9}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from stoker.exporter.frames import GpuEvent, MigReading, Process
 from stoker.exporter.meters.idle import ACTIVE, doing, in_use
 from stoker.exporter.meters.ledger import parse, resume
 from stoker.exporter.owners import Allocation, Holding, Owner
+from stoker.nvml.frames import GpuEvent, MigReading, Process
 
 from .metering import BEGIN_S, WORKING, frame, held, meters, moment, owner, reading, run
 

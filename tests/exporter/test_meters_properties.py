@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.exporter.frames import GpuReading, MigReading
 from stoker.exporter.meters.account import ACCOUNTS
 from stoker.exporter.meters.ledger import parse, resume
 from stoker.exporter.meters.moment import NS, UJ
 from stoker.exporter.owners import Allocation, Holding
 from stoker.exporter.receipts import Receipt
+from stoker.nvml.frames import GpuReading, MigReading
 
 from .metering import BEGIN_S, frame, meters, moment, owner
 

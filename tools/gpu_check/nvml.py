@@ -18,9 +18,9 @@ from typing import Any
 import pynvml
 
 from gpu_check.report import Figure
-from stoker.exporter.catalogue import COLLECTORS
-from stoker.exporter.nvml.calls import Refused, code_name
-from stoker.exporter.nvml.session import Session
+from stoker.nvml.calls import Refused, code_name
+from stoker.nvml.frames import COLLECTORS
+from stoker.nvml.session import Session
 
 POLLS, GAP_S = 100, 0.12
 """GPM samples are to be 100 ms apart."""

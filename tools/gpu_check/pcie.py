@@ -9,12 +9,12 @@ import pynvml
 import torch
 
 from gpu_check.report import Figure
-from stoker.exporter.nvml.calls import Calls, Refused
-from stoker.exporter.nvml.fields import Field, Fields
+from stoker.nvml.calls import Calls, Refused
+from stoker.nvml.fields import Field, Fields
 
 CHUNK_BYTES, CHUNKS, GAP_S = 1 << 30, 64, 0.02
 COUNTERS = {"tx": 197, "rx": 198}
-"""As in stoker.exporter.nvml.board; rx is what the GPU receives."""
+"""As in stoker.nvml.board; rx is what the GPU receives."""
 
 
 class _Watch(threading.Thread):

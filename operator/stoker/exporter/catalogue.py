@@ -29,21 +29,6 @@ HARDWARE_LABELS = ("node", "gpu", "uuid")
 MIG_LABELS = (*HARDWARE_LABELS, "mig_uuid", "profile")
 JOB_LABELS = ("node", "gpu", "uuid", "project", "job_uid", "attempt", "worker")
 
-COLLECTORS = (
-    "clocks",
-    "temperatures",
-    "limits",
-    "throttling",
-    "pcie",
-    "nvlink",
-    "ecc",
-    "processes",
-    "gpm",
-    "xid",
-    "mig",
-)
-"""Switches; `core` (identity, utilization, memory, power, energy) is always read."""
-
 
 def _c(name: str, text: str, *labels: str, of: str = "core") -> Family:
     return Family(name, COUNTER, text, labels, of)

@@ -15,8 +15,8 @@ from typing import Protocol
 from prometheus_client.core import Sample
 
 from stoker import __version__
+from stoker.nvml.frames import Frame, GpuEvent, GpuReading, Said, Trouble
 
-from .frames import Frame, GpuEvent, GpuReading, Said, Trouble
 from .keeper import EVERY_S, Keeper
 from .keeper import Page as Kept
 from .meters.moment import Moment

@@ -135,7 +135,7 @@ def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
 
 
 def child_command(options: Options) -> list[str]:
-    command = [sys.executable, "-P", "-m", "stoker.exporter.nvml", "--interval", str(options.interval)]
+    command = [sys.executable, "-P", "-m", "stoker.nvml", "--interval", str(options.interval)]
     command += ["--collectors", ",".join(options.collectors)]
     return [*command, "--expected", str(options.expected_gpus)] if options.expected_gpus else command
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .catalogue import COLLECTORS
+from stoker.nvml.frames import COLLECTORS
 
 PORT = 8475
 PREFIX = "STOKER_EXPORTER_"

@@ -5,8 +5,8 @@ import pytest
 from stoker.exporter.allocation.asking import Kubelet
 from stoker.exporter.allocation.jobs import NoAnswer, PodJobs, Told
 from stoker.exporter.allocation.kubelet import KubeletAllocation
-from stoker.exporter.frames import GpuReading, MigReading
 from stoker.exporter.owners import Owner
+from stoker.nvml.frames import GpuReading, MigReading
 
 from .kubelet_world import FakeKubelet
 

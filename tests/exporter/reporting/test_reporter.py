@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from stoker.exporter.frames import GpuEvent
 from stoker.exporter.owners import Owner
 from stoker.exporter.reporting.reporter import PAUSE_MAX_S, _longer
+from stoker.nvml.frames import GpuEvent
 
 from .recording_api import HTML, RecordingApi, Say, problem, receipt, until
 

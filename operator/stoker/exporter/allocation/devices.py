@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from stoker.exporter.frames import GpuReading
+from stoker.nvml.frames import GpuReading
 
 _CDI = re.compile(r"[^/=]+/[^/=]+=(?P<name>.+)")
 _INDEX = re.compile(r"\d{1,4}")

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.exporter.frames import GpuReading
 from stoker.exporter.owners import Allocation, Holding, Owner
+from stoker.nvml.frames import GpuReading
 
 from .devices import Devices
 from .moments import Clock, boottime_s

@@ -14,8 +14,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from stoker.exporter.frames import GpuReading
 from stoker.exporter.owners import Allocation
+from stoker.nvml.frames import GpuReading
 
 from .asking import KubeletError
 from .devices import Devices

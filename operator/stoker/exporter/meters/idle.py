@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stoker.exporter.frames import Process
+from stoker.nvml.frames import Process
 
 ACTIVE = "active"
 LITTLE_MEMORY_BYTES = 64 << 20

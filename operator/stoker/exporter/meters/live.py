@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from stoker.exporter.frames import GpuReading, Process
+from stoker.nvml.frames import GpuReading, Process
 
 from .account import Seen
 from .hardware import MIG_COUNTERS, DeviceValues

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from stoker.exporter.frames import Frame, GpuEvent, GpuReading
 from stoker.exporter.owners import Allocation, Owner
 from stoker.exporter.receipts import Receipt
+from stoker.nvml.frames import Frame, GpuEvent, GpuReading
 
 from .account import Account
 from .allocated import Allocated

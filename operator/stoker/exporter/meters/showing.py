@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stoker.exporter.frames import Frame
 from stoker.exporter.receipts import IDLE_CLASSES
+from stoker.nvml.frames import Frame
 
 from .account import Account
 from .allocated import View

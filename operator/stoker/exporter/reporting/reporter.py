@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.exporter.frames import GpuEvent
 from stoker.exporter.owners import Owner
 from stoker.exporter.receipts import Receipt
+from stoker.nvml.frames import GpuEvent
 from stoker.push.link import Unreachable
 
 from .delivery import Delivered, NotNow, Posts, deliver

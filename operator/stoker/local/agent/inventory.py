@@ -13,13 +13,11 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import ValidationError
-
-from stoker.spec.meta import StatusModel
+from stoker.nvml import sees_all_pids
+from stoker.nvml.frames import Frame, GpuEvent, GpuReading, Trouble, parse
 from stoker.spec.node import Gpu
 
 from . import driver as nvidia
-from . import nvml_child
 
 SIMULATED_MODEL = "Simulated GPU"
 
@@ -74,27 +72,34 @@ class NvmlGpus:
         if not nvidia.is_here(self._env, self._driver):
             return ()
         held_before = set(held())
-        report = await self._ask_child()
-        if report is None:
-            return tuple(gpu.model_copy(update={"unavailable": "the driver does not answer"}) for gpu in self._last)
+        poll = await self._run_child()
+        if not isinstance(poll, Frame):
+            why = "the driver does not answer" + (f" ({poll.code} {poll.text})".replace(" )", ")") if poll else "")
+            return tuple(gpu.model_copy(update={"unavailable": why}) for gpu in self._last)
         held_meanwhile = held_before | set(held())
-        known = {gpu.index: gpu for gpu in self._last}
-        self._last = tuple(
-            seen.as_gpu(known.get(seen.index), seen.uuid in held_meanwhile, is_ours)
-            for seen in report.gpus
-            if seen.uuid or seen.index in known
-        )
+        gpus = {gpu.uuid: gpu.model_copy(update={"unavailable": "lost (NVML does not list it)"}) for gpu in self._last}
+        for reading in poll.gpus:
+            known = gpus.get(reading.uuid)
+            if reading.lost and known is not None:
+                gpus[reading.uuid] = known.model_copy(update={"unavailable": f"lost ({reading.lost})"})
+            else:
+                gpus[reading.uuid] = Gpu(
+                    uuid=reading.uuid,
+                    index=reading.index,
+                    model=reading.info.get("model", ""),
+                    memory_bytes=int(reading.values.get("memory_total_bytes", 0)),
+                    compute_capability=reading.info.get("compute_capability"),
+                    unavailable=_why_not(reading, reading.uuid in held_meanwhile, is_ours),
+                )
+        self._last = tuple(sorted(gpus.values(), key=lambda gpu: gpu.index))
         return self._last
 
-    async def _ask_child(self) -> _Report | None:
+    async def _run_child(self) -> Frame | Trouble | None:
         """None if it can't be known now. At most one child: a stuck one is not joined by more."""
         if self._child is not None and self._child.returncode is None:
             return None
         self._child = child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            "-S",
-            str(nvml_child.__file__),
+            *(sys.executable, "-P", "-m", "stoker.nvml", "--once", "--collectors", "processes,mig"),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -104,60 +109,35 @@ class NvmlGpus:
         try:
             async with asyncio.timeout(self._timeout_s):
                 output, _ = await child.communicate()
-            report = _Report.model_validate_json(output)
-            return None if report.error else report
-        except TimeoutError:
+            polls = [said for line in output.splitlines() if not isinstance(said := parse(line), GpuEvent)]
+            return polls[-1] if polls else None
+        except (TimeoutError, ValueError):  # ValueError: it crashed half-way
             return None
-        except ValidationError:
-            return None  # it crashed half-way
         finally:
             if child.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     child.kill()  # not waited for: a call that hangs in the kernel outlives even this
 
 
-class _Process(StatusModel):
-    pid: int
-    name: str | None = None
-
-
-class _Seen(StatusModel):
-    index: int
-    uuid: str
-    model: str = ""
-    memory_bytes: int = 0
-    compute_capability: str | None = None
-    mig: bool = False
-    processes: tuple[_Process, ...] = ()
-    lost: str = ""
-
-    def as_gpu(self, known: Gpu | None, held: bool, is_ours: Callable[[int], bool]) -> Gpu:
-        if self.lost and known is not None:
-            return known.model_copy(update={"unavailable": f"lost ({self.lost})"})
-        return Gpu(
-            uuid=self.uuid,
-            index=self.index,
-            model=self.model,
-            memory_bytes=self.memory_bytes,
-            compute_capability=self.compute_capability,
-            unavailable=self._why_not(held, is_ours),
-        )
-
-    def _why_not(self, held: bool, is_ours: Callable[[int], bool]) -> str:
-        if self.lost:
-            return f"lost ({self.lost})"
-        if self.mig:
-            return "split into MIG devices, which Stoker does not lease yet"
-        if held:
-            return ""
-        for process in self.processes:
-            # A name says that the process could be seen; if it can't any more, it has ended since.
-            if process.name is not None and (is_ours(process.pid) or not Path(f"/proc/{process.pid}").exists()):
-                continue
-            return f"in use by foreign process {process.pid} ({process.name or 'of another pid namespace'})"
+def _why_not(reading: GpuReading, held: bool, is_ours: Callable[[int], bool]) -> str:
+    """Why the GPU can't be leased; empty: it can."""
+    if reading.lost:
+        return f"lost ({reading.lost})"
+    if reading.info.get("mig") == "on":
+        return "split into MIG devices, which Stoker does not lease yet"
+    if held:
         return ""
+    for process in reading.processes or ():
+        name = _name(process.pid)
+        if is_ours(process.pid) or (name is None and sees_all_pids()):  # the latter has ended since
+            continue
+        return f"in use by foreign process {process.pid} ({name or 'of another pid namespace'})"
+    return ""
 
 
-class _Report(StatusModel):
-    gpus: tuple[_Seen, ...] = ()
-    error: str = ""
+def _name(pid: int) -> str | None:
+    """None where no such process can be seen from here: it has ended, or lives in another pid namespace."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return None

@@ -8,7 +8,7 @@ import pytest
 from nvml_child import listening
 from nvml_scenario import FOREVER, NO_PERMISSION, NOT_SUPPORTED
 from stoker.exporter.catalogue import COUNTER, HARDWARE, MIG
-from stoker.exporter.frames import Frame, GpuEvent
+from stoker.nvml.frames import Frame, GpuEvent
 
 GIB = 1 << 30
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stoker.exporter.frames import Frame, GpuEvent, GpuReading, MigReading, Process, Trouble, parse
+from stoker.nvml.frames import Frame, GpuEvent, GpuReading, MigReading, Process, Trouble, parse
 
 PROCESSES = (Process(7, 1 << 30, 0.5), Process(8))
 MIG = MigReading("MIG-1", "1g.10gb", 1, {"memory_used_bytes": 5.0}, (), 3)

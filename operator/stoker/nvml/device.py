@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.exporter.frames import GpuReading
-
 from .board import Board
 from .calls import Calls, Lost, Refused, code_name
+from .frames import GpuReading
 from .gpm import Gpm
 from .load import POWER_FIELDS, Load
 from .mig import MigDevices

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stoker.exporter.frames import Frame, GpuEvent, GpuReading, Trouble
-
 from .calls import DriverLost, Lost, Refused
+from .frames import Frame, GpuEvent, GpuReading, Trouble
 from .session import Session
 
 FIRST_WAIT_S, MAX_WAIT_S = 1.0, 30.0

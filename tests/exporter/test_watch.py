@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from nvml_child import command
-from stoker.exporter.frames import Frame, Trouble
 from stoker.exporter.watch import Watch, child_environment
+from stoker.nvml.frames import Frame, Trouble
 
 FRAME = Frame(number=1, at=0.0, mono_s=0.0, took_s=0.0).line()
 
@@ -225,7 +225,7 @@ def test_the_childs_environment_holds_no_secrets():
 def test_the_child_gets_that_environment(watch, monkeypatch):
     monkeypatch.setenv("STOKER_EXPORTER_PUSH_TOKEN", "s3cret")
     text = """
-        from stoker.exporter.frames import Trouble
+        from stoker.nvml.frames import Trouble
         print(Trouble(0.0, "ENVIRONMENT", " ".join(os.environ)).line()); time.sleep(60)
     """
     _, listener = watch(program(text))

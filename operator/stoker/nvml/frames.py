@@ -15,6 +15,20 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 VERSION = 1
+COLLECTORS = (
+    "clocks",
+    "temperatures",
+    "limits",
+    "throttling",
+    "pcie",
+    "nvlink",
+    "ecc",
+    "processes",
+    "gpm",
+    "xid",
+    "mig",
+)
+"""Switches; `core` (identity, utilization, memory, power, energy) is always read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,24 +7,12 @@ nothing, and is told as None (not visible), never as "no process".
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from stoker.exporter.frames import Process
-
 from .calls import Calls
+from .frames import Process
 
-_FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""Source: include/linux/proc_ns.h (PROC_PID_INIT_INO)."""
 NO_INSTANCE = 0xFFFFFFFF
-
-
-def sees_all_pids() -> bool:
-    """Whether this process is in the machine's first pid namespace."""
-    try:
-        return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
-    except OSError:
-        return False
 
 
 class Running(NamedTuple):
@@ -43,6 +31,8 @@ class Processes:
     def read(self) -> tuple[Running, ...] | None:
         """None: can't be seen. Raises: Lost, DriverLost."""
         told = self._calls.ask("nvmlDeviceGetComputeRunningProcesses_v3")
+        if told is None:  # drivers before 510
+            told = self._calls.ask("nvmlDeviceGetComputeRunningProcesses_v2")
         if told is None or (not told and not self._all_visible):
             return None
         shares = self._shares() if told else {}

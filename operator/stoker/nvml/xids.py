@@ -13,10 +13,9 @@ from typing import Any
 
 import pynvml
 
-from stoker.exporter.frames import GpuEvent
-
 from .calls import ABSENT, NOTHING_NEW, Refused
 from .device import Device
+from .frames import GpuEvent
 
 _XID = 0x8  # nvmlEventTypeXidCriticalError
 _TIMEOUT = 10

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import pynvml
 
-from stoker.exporter.frames import MigReading
-
 from .calls import Calls
+from .frames import MigReading
 from .gpm import Gpm
 from .load import read_memory
 from .processes import Running

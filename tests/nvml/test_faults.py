@@ -11,7 +11,7 @@ import pytest
 
 from nvml_child import command, listening
 from nvml_scenario import FOREVER, GPU_IS_LOST, UNKNOWN
-from stoker.exporter.frames import Frame, GpuEvent, Trouble, parse
+from stoker.nvml.frames import Frame, GpuEvent, Trouble, parse
 
 MISMATCH = 18
 
@@ -149,7 +149,7 @@ def test_a_thread_that_hangs_when_a_new_session_is_due_needs_a_new_process(scena
     scenario.add_gpu()
     scenario.fault("nvmlEventSetWait_v2", do="hang")
     program = (
-        "import sys; from stoker.exporter.nvml import poller, __main__ as child;"
+        "import sys; from stoker.nvml import poller, __main__ as child;"
         "poller.STOP_WITHIN_S = 1.0; sys.exit(child.main(['--interval', '0.25']))"
     )
     env = {**os.environ, **scenario.write().env()}
@@ -216,7 +216,7 @@ def test_the_child_needs_no_privileges(scenario, tmp_path):
 def test_options_are_checked():
     for options, complaint in ((["--collectors", "fans"], "fans is not one of"), (["--interval", "0"], "at least 0.2")):
         ran = subprocess.run(
-            [sys.executable, "-m", "stoker.exporter.nvml", *options], capture_output=True, text=True, timeout=30
+            [sys.executable, "-m", "stoker.nvml", *options], capture_output=True, text=True, timeout=30
         )
         assert ran.returncode == 2 and complaint in ran.stderr
 

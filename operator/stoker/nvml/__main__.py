@@ -1,4 +1,4 @@
-"""`python -m stoker.exporter.nvml`: polls on a steady schedule and writes each poll as a line to stdout.
+"""`python -m stoker.nvml`: polls on a steady schedule, or once, and writes each poll as a line to stdout.
 
 Ends with its parent: the kernel kills it when the thread that spawned it ends, and a closed pipe ends it at its next
 line. Exit codes: 0 the parent is gone; 3 only a new process helps.
@@ -15,11 +15,9 @@ import sys
 import threading
 import time
 
-from stoker.exporter.catalogue import COLLECTORS
-from stoker.exporter.frames import Said, Trouble
-
+from . import sees_all_pids
+from .frames import COLLECTORS, Said, Trouble
 from .poller import BeginAnew, Choice, Poller
-from .processes import sees_all_pids
 
 ANEW = 3
 MIN_INTERVAL_S = 0.2
@@ -50,12 +48,13 @@ class Lines:
 
 
 def parse_options(words: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m stoker.exporter.nvml", description="Says what NVML tells.")
+    parser = argparse.ArgumentParser(prog="python -m stoker.nvml", description="Print what NVML knows.")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two polls (default 1)")
     parser.add_argument(
         "--collectors", default=",".join(COLLECTORS), help=f"what to read beside the core: {', '.join(COLLECTORS)}"
     )
     parser.add_argument("--expected", type=int, help="GPUs that should be here; none found is then trouble")
+    parser.add_argument("--once", action="store_true", help="end after the first poll")
     parser.add_argument(
         "--pids",
         choices=("auto", "all", "own"),
@@ -90,6 +89,8 @@ def main(words: list[str]) -> int:
         except BeginAnew as error:
             lines.say(Trouble(at, "BEGIN_ANEW", str(error)))
             return ANEW
+        if options.once:
+            return 0
         number += 1
         # Steady: after a poll that took too long the next stands where it would have stood.
         behind_s = time.monotonic() - begin_s

@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 import pynvml
 
-from stoker.exporter.frames import GpuEvent
-
 from .calls import DriverLost, Lost, Refused, code_name
 from .device import Device
+from .frames import GpuEvent
 from .xids import Xids
 
 
