@@ -4,8 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # Tests wait half of their time: three processes keep two cores busy (1.5 GB of memory each, a control plane with it).
-# By shared cluster or file, for their tests share what fixtures start: the longest first (tools/testbed/fixtures.py).
-export AT_ONCE := -n 3 --dist loadgroup --no-loadscope-reorder
+# By shared cluster or file (tests/support/groups.py), for their tests share what fixtures start.
+export AT_ONCE := -n 3
 
 # Without cached bytecode every start compiles hundreds of modules: `stoker up` takes twice as long to be ready.
 unexport PYTHONDONTWRITEBYTECODE

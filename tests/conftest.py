@@ -6,4 +6,9 @@ from hypothesis import settings
 settings.register_profile("stoker", deadline=None)
 settings.load_profile("stoker")
 
-pytest_plugins = ["testbed.fixtures", "tests.support.file_times", "tests.support.nvml_fixtures"]
+pytest_plugins = [
+    "testbed.fixtures",
+    "tests.support.file_times",
+    "tests.support.groups",
+    "tests.support.nvml_fixtures",
+]

@@ -1,5 +1,5 @@
 """pytest plugin: `control_plane` and `node_bed`, each started once, when the first test of a run asks for it, and
-`monitoring`: whether Prometheus and Alertmanager are there.
+`monitoring`: whether Prometheus and Alertmanager are there. Marks the tests that use them (`-m "not cluster"`).
 
 Never builds (a build outlasts every test's time-out): `make testbed` does. Where there is no cluster (or Prometheus) to
 be had, tests that want one are skipped and the run's last lines say so loudly; under CI (`$CI` set) they fail instead.
@@ -84,27 +84,20 @@ def monitoring() -> None:
         skip_loudly(str(error))
 
 
+def clusters(item: pytest.Item) -> list[str]:
+    """The fixtures of a test that are clusters: their names end in `plane`."""
+    named = [name for name in getattr(item, "fixturenames", ()) if name.endswith("_plane")]
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    in_mode = any(isinstance(value, str) and value == "kubernetes" for value in params.values())
+    return named or ["control_plane"] * in_mode
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` is asked
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what uses the test bed (`-m "not cluster"`): fixtures ending in `plane`, or `node_bed`, `monitoring`.
-
-    Where several processes run the tests (`--dist loadgroup`), a cluster is started in one of them, for all its tests:
-    each more would cost a fifth of a core while it idles. Other tests stay together by file. The longest come first.
-    Leaves out what needs root and real nodes, or very long, unless the run asks for it by name (`-m e2e`, `-m sweep`).
-    """
-    groups: dict[pytest.Item, str] = {}
+    """Leaves out what needs root and real nodes, or very long, unless the run asks for it (`-m e2e`, `-m sweep`)."""
     for item in items:
-        params = getattr(getattr(item, "callspec", None), "params", {})
-        in_mode = any(isinstance(value, str) and value == "kubernetes" for value in params.values())
-        fixtures = getattr(item, "fixturenames", ())
-        planes = [name for name in fixtures if name.endswith("_plane")] or ["control_plane"] * in_mode
-        if planes or "node_bed" in fixtures or "monitoring" in fixtures:
+        if clusters(item) or not {"node_bed", "monitoring"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("cluster")
-        shared = [name for name in planes if name != "own_control_plane"]
-        groups[item] = shared[0] if shared else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(groups[item]))
-    slow = {group for item, group in groups.items() if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (not groups[item].endswith("_plane"), groups[item] not in slow))
     for mark in ("e2e", "sweep"):
         if mark not in config.option.markexpr:
             config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(mark)])
