@@ -65,7 +65,7 @@ class ServiceAccount(Values):
     name: MaybeName = ""
     """Its name; empty: the Deployment's, or `default` where the chart makes none."""
     annotations: Strings = {}
-    """For a cloud's workload identity, say."""
+    """For example a cloud's workload identity."""
 
 
 class Pod(Values):
@@ -73,15 +73,15 @@ class Pod(Values):
 
     service_account: ServiceAccount = ServiceAccount()
     pod_annotations: Strings = {}
-    """Beside those for all pods."""
+    """In addition to those for all pods."""
     resources: Resources
     """Of the container."""
     priority_class_name: MaybeName = ""
-    """`system-cluster-critical`, say: without Stoker nothing new starts."""
+    """For example `system-cluster-critical`: without Stoker nothing new starts."""
     node_selector: Strings = {}
     """Labels its nodes must have."""
     tolerations: list[Object] = []
-    """Taints it may live with."""
+    """Taints it tolerates."""
     affinity: Object = {}
     """As in a pod."""
     extra_args: list[str] = []

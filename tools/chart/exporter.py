@@ -36,15 +36,15 @@ class ExporterCa(Values):
 
 class Exporter(Pod):
     enabled: bool = True
-    """Whether nodes are watched: without it nothing is known of GPUs, and usage is not counted."""
+    """Run it on GPU nodes: without it there are no GPU metrics and no usage."""
     namespace: MaybeName = ""
-    """Its own, for it runs as uid 0 with a folder of the host (docs/allocation.md); empty: `<Stoker's>-exporter`."""
+    """Its own, because it runs as uid 0 with a host folder (docs/allocation.md); empty: `<Stoker's>-exporter`."""
     create_namespace: bool = True
     """Whether the chart makes it, labelled for Pod Security's *privileged* profile."""
     node_selector: Strings = {"nvidia.com/gpu.present": "true"}
     """Labels its nodes must have; this one is GPU Feature Discovery's. Helm merges maps: null takes it away."""
     tolerations: list[Object] = [{"operator": "Exists"}]
-    """Taints it may live with: all, for a node that is tainted has GPUs too."""
+    """Taints it tolerates: all, because tainted nodes have GPUs too."""
     resources: Resources = Resources(requests={"cpu": "20m", "memory": "64Mi"}, limits={"memory": "128Mi"})
     """Of the container (docs/benchmarks.md)."""
     port: Port = 8475
@@ -56,7 +56,7 @@ class Exporter(Pod):
     kubelet_root: Annotated[str, Field(pattern=r"^/\S+$")] = "/var/lib/kubelet"
     """The kubelet's folder on nodes; its `pod-resources` is mounted, for reading."""
     runtime_class_name: MaybeName = ""
-    """`nvidia`, say: the one that brings the driver's library into containers, where it is not the nodes' default."""
+    """For example `nvidia`: it brings the driver's library into containers, if it is not the nodes' default."""
     driver_root: Annotated[str, Field(pattern=r"^(/\S+)?$")] = ""
     """A folder on nodes with libnvidia-ml.so.1, instead of a runtime class; empty: the container runtime brings it."""
     privileged: bool = False

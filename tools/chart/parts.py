@@ -26,7 +26,7 @@ from .base import (
 
 class DisruptionBudget(Values):
     enabled: bool = True
-    """Whether there is one, where there are two replicas or more."""
+    """With two or more replicas."""
     max_unavailable: Annotated[int, Field(ge=1)] = 1
     """How many may be evicted at once."""
 
@@ -40,25 +40,24 @@ class Operator(Pod):
     topology_spread_constraints: list[Object] = []
     """Empty: spread over nodes and zones where that is possible."""
     log_format: Literal["text", "json"] = "text"
-    """How lines of its log look."""
+    """Format of its log."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What it logs."""
+    """The lowest level that it logs."""
     node_lost_after: Duration = "60s"
-    """A node silent for so long is given up, and its workers placed elsewhere."""
+    """A node that has not reported for this long is given up; its jobs are placed elsewhere."""
     start_timeout: Duration = "5m"
-    """A gang that does not run by then is withdrawn."""
+    """A gang that is not running within this time is withdrawn."""
     pull_timeout: Duration = "30m"
     """The same while images are being pulled."""
     ttl_after_finished: MaybeDuration = ""
-    """Jobs are deleted, with their logs, this long after their end where neither they nor their queue say it; empty:
-    never."""
+    """Jobs are deleted, with their logs, this long after their end if they and their queue set none; empty: never."""
     termination_grace_period_seconds: Annotated[int, Field(ge=5)] = 20
-    """To finish what is being written and hand over the leadership."""
+    """To finish writes and hand over leadership."""
 
 
 class Persistence(Values):
     enabled: bool = True
-    """Off: an empty folder that dies with the pod, and with it the logs of jobs and code bundles."""
+    """Off: an emptyDir; jobs' logs and code bundles are lost with the pod."""
     size: Quantity = "20Gi"
     """Of the claim: logs of jobs and code bundles."""
     storage_class: Annotated[str, Field(pattern=r"^(-|([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?)$")] = ""
@@ -68,20 +67,20 @@ class Persistence(Values):
     annotations: Strings = {}
     """Of the claim."""
     existing_claim: MaybeName = ""
-    """A claim that is there already, instead of one of the chart's."""
+    """Use this existing claim instead of the chart's."""
     keep: bool = True
-    """Leave the claim where it is when Stoker is uninstalled."""
+    """Keep the claim on uninstall."""
 
 
 class ApiService(Values):
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = "ClusterIP"
-    """How it is reached from outside of the cluster, besides by an Ingress."""
+    """Type of the Service, for access without an Ingress."""
     port: Port = 8470
     """Of the Service; workers report there."""
     node_port: NodePort = 0
     """With type NodePort or LoadBalancer; 0: the cluster picks one."""
     load_balancer_source_ranges: list[Annotated[str, Field(pattern=r"^[0-9a-fA-F.:]+/[0-9]+$")]] = []
-    """With type LoadBalancer: who may come, as CIDRs."""
+    """With type LoadBalancer: allowed source CIDRs."""
     annotations: Strings = {}
     """Of the Service."""
 
@@ -97,7 +96,7 @@ class Ingress(Values):
     class_name: MaybeName = ""
     """Empty: the cluster's default."""
     host: MaybeHost = ""
-    """The name people call the api by; needed."""
+    """Host name of the api; required."""
     annotations: Strings = {}
     """Streams last, code comes in packs: raise time-outs and sizes (nginx: proxy-read-timeout, proxy-body-size)."""
     tls: IngressTls = IngressTls()
@@ -105,14 +104,14 @@ class Ingress(Values):
 
 class ApiTls(Values):
     secret_name: MaybeName = ""
-    """A Secret of type kubernetes.io/tls: the api speaks https, to workers too. They need `caBundle` to believe it."""
+    """A Secret of type kubernetes.io/tls: the api speaks https, to workers too. They need `caBundle` to trust it."""
 
 
 class Idle(Values):
     after: Duration = "30m"
-    """A job whose GPUs have all been idle for so long is told of, where its spec says nothing of that itself."""
+    """A job whose GPUs have all been idle for this long is reported, unless its spec says otherwise."""
     action: Literal["Notify", "Suspend", "None"] = "Notify"
-    """What is done about it."""
+    """What happens then."""
 
 
 class Api(Pod):
@@ -127,13 +126,13 @@ class Api(Pod):
     allow_hosts: list[Host] = []
     """Further names in Host headers: a load balancer's, a node's address. The Service's and the Ingress' are known."""
     audiences: list[Annotated[str, Field(min_length=1)]] = []
-    """What people's tokens must be made for; empty: the API server itself."""
+    """Audiences of users' tokens; empty: the API server's own."""
     log_bytes: Annotated[int, Field(ge=0)] = 0
-    """The most that all logs of jobs may hold; 0: the disk."""
+    """Limit on all jobs' logs together; 0: the disk."""
     code_bytes: Annotated[int, Field(ge=1 << 20)] = 5 << 30
-    """The most that all code bundles may hold; logs need room beside them in the claim."""
+    """Limit on all code bundles together; logs need room beside them in the claim."""
     usage_keep: Duration = "400d"
-    """How long the history of usage stays, longer than the jobs themselves."""
+    """How long usage history is kept; it outlives the jobs."""
     gpu_prices: dict[str, Price] = {}
     """Part of a GPU model's name → price of an hour; `*`: of any other. Usage is then priced."""
     currency: Annotated[str, Field(pattern=r"^([A-Z]{3})?$")] = ""

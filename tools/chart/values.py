@@ -35,7 +35,7 @@ class TrainerImage(Values):
 
 class Image(Values):
     registry: str = "ghcr.io/stoker-dev"
-    """Before every repository: the one value to change for a mirror. Empty: repositories are full names."""
+    """Prefix of every repository: the one value to change for a mirror. Empty: repositories are full names."""
     pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     """Of the control-plane image, in workers' pods too."""
     pull_secrets: list[Name] = []
@@ -46,25 +46,25 @@ class Image(Values):
 
 class Crds(Values):
     enabled: bool = True
-    """Install and upgrade the definitions with the chart."""
+    """Install and upgrade the CRDs with the chart."""
     keep: bool = True
-    """Leave them, and with them every job and queue, when Stoker is uninstalled."""
+    """Keep them, and with them every job and queue, on uninstall."""
 
 
 class Admission(Values):
     enabled: bool = True
-    """Policies that hold kubectl to the rules of the api."""
+    """Admission policies that apply the api's rules to kubectl."""
 
 
 class Rbac(Values):
     create: bool = True
-    """Off: you bind the rights that docs/helm.md lists yourself."""
+    """Off: bind the permissions listed in docs/helm.md yourself."""
     aggregate: bool = True
-    """Add the rights on Stoker's objects to the cluster's own roles view, edit and admin."""
+    """Add the permissions on Stoker's objects to the cluster's own roles view, edit and admin."""
     open_default_queue: bool = True
-    """Everybody who is authenticated may spend queue `default` and run workers in runtime `default`."""
+    """Every authenticated user may use queue `default` and run workers in runtime `default`."""
     open_lists: bool = True
-    """Everybody who is authenticated may list queues, runtimes and how full the GPUs are."""
+    """Every authenticated user may list queues, runtimes and GPU use."""
 
 
 class CaConfigMap(Values):
@@ -76,7 +76,7 @@ class CaConfigMap(Values):
 
 class CaSecret(Values):
     name: MaybeName = ""
-    """A Secret in Stoker's namespace, of which this key alone is read: cert-manager's, say."""
+    """A Secret in Stoker's namespace, cert-manager's for example; only this key is read."""
     key: str = "ca.crt"
     """Its key with the certificates."""
 
@@ -85,24 +85,24 @@ class CaBundle(Values):
     """One of the three."""
 
     pem: str = ""
-    """PEM certificates of the authorities that workers believe when they report to the api."""
+    """CA certificates (PEM) that workers trust when they report to the api."""
     config_map: CaConfigMap = CaConfigMap()
     secret: CaSecret = CaSecret()
 
 
 class ApiPolicy(Values):
     from_: list[Object] = Field([], alias="from")
-    """Who may reach the api, as NetworkPolicy peers; empty: anybody. Workers of every project must be among them."""
+    """NetworkPolicy peers that may reach the api; empty: all. They must include the workers of every project."""
 
 
 class OperatorPolicy(Values):
     from_: list[Object] = Field([], alias="from")
-    """Who may reach the operator's metrics, as NetworkPolicy peers; empty: Prometheus' namespace."""
+    """NetworkPolicy peers that may reach the operator's metrics; empty: Prometheus' namespace."""
 
 
 class ExporterPolicy(Values):
     from_: list[Object] = Field([], alias="from")
-    """Who may reach the exporters' metrics, as NetworkPolicy peers; empty: Prometheus' namespace."""
+    """NetworkPolicy peers that may reach the exporters' metrics; empty: Prometheus' namespace."""
 
 
 class ApiServerEgress(Values):
@@ -135,7 +135,7 @@ class NetworkPolicies(Values):
 
 class Scraper(Values):
     service_account: MaybeName = ""
-    """Prometheus' own account: it gets the right to read the api's and the operators' metrics. Empty: bind
+    """Prometheus' own account: it gets permission to read the api's and the operators' metrics. Empty: bind
     `…-metrics` yourself."""
     namespace: MaybeName = "monitoring"
     """Where Prometheus runs: from there the operators' and exporters' metrics are reached. Empty: Stoker's."""
@@ -152,7 +152,7 @@ class ServiceMonitor(Values):
     enabled: bool = False
     """ServiceMonitors for the api and the operators (needs the Prometheus operator's definitions)."""
     labels: Strings = {}
-    """By which your Prometheus finds it."""
+    """Labels that your Prometheus selects it by."""
     interval: Interval = "30s"
     """How often it is scraped."""
     credentials: Credentials = Credentials()
@@ -162,7 +162,7 @@ class PodMonitor(Values):
     enabled: bool = False
     """PodMonitors for the exporters and workers."""
     labels: Strings = {}
-    """By which your Prometheus finds it."""
+    """Labels that your Prometheus selects it by."""
     interval: Interval = "30s"
     """How often they are scraped."""
     workers: bool = True
@@ -173,7 +173,7 @@ class Rules(Values):
     enabled: bool = False
     """PrometheusRules: recording rules, and the alerts below."""
     labels: Strings = {}
-    """By which your Prometheus finds them."""
+    """Labels that your Prometheus selects them by."""
     stoker: bool = True
     """Alerts about Stoker itself."""
     gpus: bool = True
@@ -183,16 +183,16 @@ class Rules(Values):
     dcgm: bool = False
     """Series under the names of dcgm-exporter, for dashboards that are written for it."""
     runbooks: Annotated[str, Field(pattern=r"^https?://[^\s]+[^/\s]$")] = RUNBOOKS
-    """Where the alerts' pages are: your copy of docs/runbooks, say."""
+    """Base URL of the runbooks, for example of your copy of docs/runbooks."""
 
 
 class Dashboards(Values):
     enabled: bool = False
-    """ConfigMaps that Grafana's sidecar takes up."""
+    """ConfigMaps for Grafana's sidecar."""
     labels: Strings = {"grafana_dashboard": "1"}
-    """By which the sidecar finds them."""
+    """Labels that the sidecar selects them by."""
     annotations: Strings = {}
-    """`grafana_folder`, say."""
+    """For example `grafana_folder`."""
 
 
 class Push(Values):
@@ -206,11 +206,11 @@ class Push(Values):
     basic_auth_secret: MaybeName = ""
     """The same with key `auth`, user:password, instead of a token."""
     ca_secret: MaybeName = ""
-    """The same with key `ca.crt`: certificates by which the receiver is believed. Empty: the system's."""
+    """The same with key `ca.crt`: CA certificates for the receiver. Empty: the system's."""
     headers: Strings = {}
-    """Sent with each request: `X-Scope-OrgID`, say. No secrets: they stand in command lines."""
+    """Sent with each request, for example `X-Scope-OrgID`. No secrets: they appear in command lines."""
     labels: Strings = {}
-    """On every series that is sent: `cluster`, say."""
+    """On every series that is sent, for example `cluster`."""
     allow_http: bool = False
     """Send the token or password over http:// too."""
 
