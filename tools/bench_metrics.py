@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import platform
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -21,9 +20,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from stoker.controller.counters import Counters
 from stoker.controller.job_rows import JobRows
-from stoker.controller.main import GC_THRESHOLDS
 from stoker.controller.metrics import OperatorMetrics, reading
 from stoker.controller.render import owned_by
+from stoker.process import keep_loaded
 from stoker.spec.job import JOBS, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Kind, ObjectMeta
@@ -69,9 +68,7 @@ async def bench(count: int) -> None:
     for job in pending:
         _put(jobs, job)
     print(f"a change of a job, all subscribers: {(time.perf_counter() - began) / count * 1e6:.1f} us")
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)  # as the processes do
+    keep_loaded()  # as the processes do
 
     registry = CollectorRegistry()
     caches = {"TrainingJob": jobs, "Pod": pods, "Queue": queues}

@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import gc
 import logging
 import os
 import re
-import signal
 import socket
 import ssl
 import sys
@@ -29,6 +27,7 @@ from stoker.kube.pod_logs import PodLogs
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
 from stoker.kube.views import cluster_pods
+from stoker.process import keep_loaded, set_up_logging, stop_on_signals
 from stoker.push import flags
 from stoker.push.sender import PushOptions
 from stoker.spec.job import JOBS
@@ -59,8 +58,6 @@ from .worker_logs.storage import LogLimits, ShippedLogs
 log = logging.getLogger("stoker.api")
 
 PORT = 8470
-# As in `stoker up`: full collections over the caches' objects pause the loop; objects are trees, freed by counting.
-GC_THRESHOLDS = (20_000, 50, 1000)
 _ACCOUNT = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _ANYWHERE = ("", "0.0.0.0", "::")
 
@@ -187,7 +184,7 @@ def main(**given: object) -> None:
 
     Each option may come from the environment: STOKER_API_PORT, STOKER_API_ALLOW_HOST (several: separated by blanks), …
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging("info")
     push = flags.taken(given)
     sys.exit(run(Options(**given, push=push)))  # type: ignore[arg-type]
 
@@ -243,7 +240,7 @@ async def _serve(
             parts.append(tasks.create_task(_when_synced(options, deps, logs, listening, certificate)))
             if certificate is not None:
                 parts.append(tasks.create_task(certificate.follow(clock)))
-            _stop_on_signals(parts)
+            stop_on_signals(parts)
 
 
 async def _when_synced(
@@ -251,9 +248,7 @@ async def _when_synced(
 ) -> None:
     """Answer once the caches hold what the cluster holds: half of the truth is worse than a refused connection."""
     await asyncio.gather(*(cache.synced() for cache in deps.caches))
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    keep_loaded()
     async with logs.running():
         tls = None if certificate is None else certificate.context
         app = create_app(deps, Pushing(options.push) if options.push else None)
@@ -282,17 +277,6 @@ def _names(options: Options) -> tuple[str, ...]:
     own = (options.host, os.environ.get("POD_IP", ""))
     addresses = (f"[{name}]" if ":" in name else name for name in own if name not in _ANYWHERE)
     return (*options.allow_hosts, *addresses)
-
-
-def _stop_on_signals(parts: list[asyncio.Task[None]]) -> None:
-    def stop() -> None:
-        # Once: a second cancel would cut off the graceful end that the first one began.
-        while parts:
-            parts.pop().cancel()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
 
 
 def _usage(options: Options) -> UsageStore:

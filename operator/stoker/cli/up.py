@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import json
 import logging
 import os
-import signal
 import socket
 import sys
 from contextlib import AsyncExitStack
@@ -38,6 +36,7 @@ from stoker.local.agent.sessions import WorkerCalls
 from stoker.local.datadir import DataDir, DataDirError, write_private
 from stoker.local.lost_store import check_store
 from stoker.local.store import EmbeddedStore
+from stoker.process import keep_loaded, set_up_logging, stop_on_signals
 from stoker.push.sender import PushOptions
 from stoker.spec.job import JOBS
 from stoker.spec.job_parts import IdleAction
@@ -79,8 +78,6 @@ SETTINGS = Settings(start_timeout_s=120.0, blame_s=5.0)
 RECONCILES_AT_ONCE = 2
 # Changes of each kind kept for watchers. All of these are in this process and keep up; each change is an object kept.
 WATCH_HISTORY = 1024
-# Full collections over a store's objects pause the loop for 0.1 to 0.35 s; objects here are trees, freed by counting.
-GC_THRESHOLDS = (20_000, 50, 1000)
 # The store's writer thread waits for the busy loop at each call; with the default 5 ms a batch takes 20 ms, so 3.
 SWITCH_INTERVAL_S = 0.0005
 
@@ -109,7 +106,7 @@ class UpOptions:
 
 def run_up(options: UpOptions) -> int:
     """Run until SIGTERM or Ctrl-C. Returns the exit code: 0, or 1 when it could not start or broke down."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging("warning")
     try:
         _idle_rule(options)
         datadir = DataDir(options.data or data_folder())
@@ -251,7 +248,7 @@ class _Up:
                     parts.append(tasks.create_task(serve(app, sock=self._listening, on_ready=self._announce)))
                     if exporter is not None:
                         parts.append(tasks.create_task(self._export(exporter)))
-                    _stop_on_signals(parts)
+                    stop_on_signals(parts)
                     await self._ready.wait()  # who reads that it is ready calls it at once
                     gpus = [gpu for node in nodes.values() for gpu in node.status.gpus]
                     self._greet(token_file, gpus)
@@ -261,10 +258,7 @@ class _Up:
                     click.echo(f"stoker: stopped; {workers} and the next `stoker up` finds them", err=True)
 
     def _announce(self, _port: int) -> None:
-        # What was loaded so far lives as long as the process: the collector need not walk it again and again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
+        keep_loaded()
         write_private(self._datadir.endpoint, json.dumps({"url": self._url, "pid": os.getpid()}).encode() + b"\n")
         self._ready.set()
 
@@ -302,17 +296,6 @@ class _Up:
             f"  try    stoker run --gpus {1 if gpus else 0} --no-code -- python -c 'print(42)'",
             err=True,
         )
-
-
-def _stop_on_signals(parts: list[asyncio.Task[None]]) -> None:
-    def stop() -> None:
-        # Once: a second cancel would cut off the graceful end that the first one began.
-        while parts:
-            parts.pop().cancel()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
 
 
 def _port(options: UpOptions, datadir: DataDir) -> int:

@@ -8,10 +8,8 @@ leads operates.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
-import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -28,6 +26,7 @@ from stoker.kube.lease import LeaderElection
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
 from stoker.kube.views import cluster_pods
+from stoker.process import keep_loaded, stop_on_signals
 from stoker.push.relay import Relay, Source
 from stoker.spec.job import JOBS
 from stoker.spec.node import NODES
@@ -50,9 +49,6 @@ from .scrape_auth import ScrapeAuth
 from .unreadable_jobs import UnreadableJobs
 
 log = logging.getLogger("stoker.operator")
-
-# Full collections over a cluster's objects pause the loop for tenths of a second; they are trees, freed by counting.
-GC_THRESHOLDS = (20_000, 50, 1000)
 
 
 def run_operator(options: OperatorOptions) -> int:
@@ -162,7 +158,7 @@ class _Process:
                 leading = tasks.create_task(self._lead(election, operate, caches))
                 if options.push is not None:
                     parts.append(tasks.create_task(Relay(options.push, page).run()))
-                _stop_on_signals(leading)
+                stop_on_signals([leading])
                 await asyncio.wait({leading})  # a cancelled leader has stopped its work and released the lease
                 for part in parts:
                     part.cancel()
@@ -172,10 +168,7 @@ class _Process:
     ) -> None:
         began = self._clock.monotonic()
         await asyncio.gather(*(cache.synced() for cache in caches.values()))
-        # What was listed lives as long as the process: the collector need not walk it again and again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
+        keep_loaded()
         self._ready = True
         counts = ", ".join(f"{len(cache)} {name}" for name, cache in caches.items())
         log.info("in sync after %.1f s: %s", self._clock.monotonic() - began, counts)
@@ -209,20 +202,6 @@ def _registry(metrics: OperatorMetrics) -> CollectorRegistry:
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
     return registry
-
-
-def _stop_on_signals(leading: asyncio.Task[None]) -> None:
-    """Once: a second signal would cut off the graceful end that the first one began."""
-    stopped = False
-
-    def stop() -> None:
-        nonlocal stopped
-        if not stopped:
-            stopped = True
-            leading.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
 
 
 main = operator_command(run_operator)

@@ -13,11 +13,11 @@ from typing import Any
 import click
 
 from stoker.life.step import Settings
+from stoker.process import set_up_logging
 from stoker.push import flags
 from stoker.push.sender import PushOptions
 from stoker.spec.quantity import NOT_ZERO, new_duration
 
-from .log_lines import set_up_logging
 from .render_kube import ClusterSettings
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -45,7 +45,7 @@ def operator_command(run: Callable[[OperatorOptions], int]) -> click.Command:
     """The command line; `run`'s result is the exit code."""
 
     def callback(**given: Any) -> None:
-        set_up_logging(given["log_format"], given["log_level"])
+        set_up_logging(given["log_level"], given["log_format"])
         raise SystemExit(run(_options(given)))
 
     return click.Command(
