@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 
-TESTBED := PYTHONPATH=tools $(BIN)/python -m testbed
+TESTBED := $(BIN)/python -m tests.support.testbed
 
 .PHONY: help setup demo test quick newer lint format bench sweep verify clean testbed cluster nodes cluster-down e2e images image-check release chart screenshots gpu-check gpu-check-wheels
 help: ## show the targets
@@ -67,23 +67,23 @@ verify: setup ## the proofs of docs/verify.md, one after the other (about half a
 	@bash tools/verify.sh
 
 images: setup ## build the images that changed (root, buildah, mmdebstrap; no registry)
-	@PYTHONPATH=tools $(BIN)/python -m images build
+	@$(BIN)/python -m tools.images build
 
 image-check: setup ## build all images, CUDA's too (30 GB free disk), and start each under runc
-	@PYTHONPATH=tools $(BIN)/python -m images check
+	@$(BIN)/python -m tools.images check
 
 chart: setup ## write what of helm/stoker is generated, and lint it
-	@PYTHONPATH=tools $(BIN)/python -m chart --lint
+	@$(BIN)/python -m tools.chart --lint
 
 screenshots: setup ## draw the dashboards with Grafana's own components (node, chromium; PROMETHEUS=url, else made-up data)
 	@$(TESTBED) build monitoring
-	@PYTHONPATH=tools $(BIN)/python -m screenshots $(PROMETHEUS:%=--prometheus %) $(ARGS)
+	@$(BIN)/python -m tools.screenshots $(PROMETHEUS:%=--prometheus %) $(ARGS)
 
 release: setup ## wheel, images, chart, SBOMs, checksums into dist/ (root, buildah; VERSION=, CUDA=1, DIRTY=1)
-	@PYTHONPATH=tools $(BIN)/python -m release $(VERSION:%=--version %) $(CUDA:%=--cuda) $(DIRTY:%=--dirty)
+	@$(BIN)/python -m tools.release $(VERSION:%=--version %) $(CUDA:%=--cuda) $(DIRTY:%=--dirty)
 
 gpu-check: ## what only a real GPU can show, into docs/gpu-check (an NVIDIA GPU, root, torch; no network, no set-up)
-	@PYTHONPATH=tools $(GPU_PYTHON) -m gpu_check $(ARGS)
+	@$(GPU_PYTHON) -m tools.gpu_check $(ARGS)
 
 gpu-check-wheels: ## fetch into .whl/ what such a machine may lack beside torch (5 MB, for Python 3.12 on x86-64)
 	@bash tools/gpu_check/wheels.sh

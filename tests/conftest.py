@@ -7,7 +7,7 @@ settings.register_profile("stoker", deadline=None)
 settings.load_profile("stoker")
 
 pytest_plugins = [
-    "testbed.fixtures",
+    "tests.support.testbed.fixtures",
     "tests.support.file_times",
     "tests.support.groups",
     "tests.support.nvml_fixtures",

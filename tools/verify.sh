@@ -5,18 +5,18 @@ cd "$(dirname "$0")/.."
 export OMP_NUM_THREADS=1
 python=${VENV:-.venv}/bin/python
 run() { echo; echo "## $*"; time "$@"; }
-run "$python" tools/verify_gang.py
-run "$python" tools/verify_user_scripts.py
-run "$python" tools/verify_sigkill.py --kills 20
-run "$python" tools/verify_thousand.py --jobs 1000
-run "$python" tools/verify_start.py
-run "$python" tools/verify_crash_sweep.py
-run "$python" tools/verify_crash_sweep.py --suspended
+run "$python" -m tools.verify.gang
+run "$python" -m tools.verify.user_scripts
+run "$python" -m tools.verify.sigkill --kills 20
+run "$python" -m tools.verify.thousand --jobs 1000
+run "$python" -m tools.verify.start
+run "$python" -m tools.verify.crash_sweep
+run "$python" -m tools.verify.crash_sweep --suspended
 for workers in 1 2; do for how in suspend sigterm sigkill; do
-  run "$python" tools/verify_suspend.py --stops 20 --workers "$workers" --how "$how"
+  run "$python" -m tools.verify.suspend --stops 20 --workers "$workers" --how "$how"
 done; done
-run "$python" tools/verify_leader.py --rounds 3
-run "$python" tools/verify_permissions.py
-run "$python" tools/verify_accounting.py
-run "$python" tools/verify_dashboards.py --length 300
-run "$python" tools/verify_alerts.py
+run "$python" -m tools.verify.leader --rounds 3
+run "$python" -m tools.verify.permissions
+run "$python" -m tools.verify.accounting
+run "$python" -m tools.verify.dashboards --length 300
+run "$python" -m tools.verify.alerts

@@ -6,7 +6,7 @@ for minutes means that nobody leads, or that operator and api see different thin
 
 The work is bounded, for the api answers requests on the same loop: every 30 s at most, and so that it takes no more
 than a hundredth of the time; changes of jobs are taken in in small pieces; at most 32 startable jobs are looked at.
-Cost: tools/bench_metrics.py.
+Cost: tools/bench/metrics.py.
 """
 
 from __future__ import annotations

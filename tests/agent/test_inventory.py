@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
-from nvml_scenario import GPU_IS_LOST, H200_BYTES
 from stoker.local.agent.driver import is_here
 from stoker.local.agent.inventory import NvmlGpus, VirtualGpus
+from tests.support.nvml_scenario import GPU_IS_LOST, H200_BYTES
 
 
 @pytest.fixture

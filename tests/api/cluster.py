@@ -17,7 +17,6 @@ from typing import Any
 
 import yaml
 
-from chart import rights
 from stoker.controller.render import owned_by
 from stoker.kube.client import MERGE_PATCH, Call, KubeClient
 from stoker.kube.review import TokenReviewer
@@ -36,7 +35,8 @@ from stoker_api.ports import LogSource
 from stoker_api.streams.sse import StreamSettings
 from stoker_api.usage.prices import Prices
 from stoker_api.usage.store import UsageStore
-from testbed.cluster import Cluster
+from tests.support.testbed.cluster import Cluster
+from tools.chart import rights
 
 CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "files" / "crds"
 EXPORTER = "exporter"

@@ -39,7 +39,7 @@ from stoker_api.tokens import TokenFile
 from stoker_api.usage.prices import Prices
 from stoker_api.usage.store import UsageStore
 from stoker_api.worker_token import worker_token
-from testbed.cluster import Cluster
+from tests.support.testbed.cluster import Cluster
 
 from .cluster import PEOPLE, Bed, Hands, cluster_parts, node_is_free
 

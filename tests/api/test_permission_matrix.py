@@ -1,6 +1,6 @@
 """Every route × every kind of caller, in both modes: who is let in, and that "not yours" reads like "not there".
 
-`tools/verify_permissions.py` runs this with $STOKER_MATRIX set to a folder, which then gets the table.
+`tools/verify/permissions.py` runs this with $STOKER_MATRIX set to a folder, which then gets the table.
 """
 
 from __future__ import annotations

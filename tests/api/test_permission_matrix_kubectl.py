@@ -1,6 +1,6 @@
 """The same by kubectl, with the roles that the chart ships: who may do what to jobs, their status, queues and pods.
 
-Roles are taken from `helm template`; accounts and namespaces are the test's own. `tools/verify_permissions.py` runs
+Roles are taken from `helm template`; accounts and namespaces are the test's own. `tools/verify/permissions.py` runs
 this with $STOKER_MATRIX set to a folder, which then gets the table.
 """
 
@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from testbed import build
-from testbed.cluster import Cluster
-from testbed.errors import Unavailable
-from testbed.fixtures import skip_loudly
+from tests.support.testbed import build
+from tests.support.testbed.cluster import Cluster
+from tests.support.testbed.errors import Unavailable
+from tests.support.testbed.fixtures import skip_loudly
 
 from .cluster import Bed
 from .permissions import as_text

@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
-from harness import free_port
-from testbed.faulty_proxy import Fault, FaultyProxy, proxied
-from testbed.sweep_table import write_table
+from tests.support.harness import free_port
+from tests.support.testbed.faulty_proxy import Fault, FaultyProxy, proxied
+from tests.support.testbed.sweep_table import write_table
 
 from .cluster import API, Bed
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from testbed import build, downloads
-from testbed.cluster import Cluster
-from testbed.errors import Unavailable
-from testbed.fixtures import skip_loudly
+from tests.support.testbed import build, downloads
+from tests.support.testbed.cluster import Cluster
+from tests.support.testbed.errors import Unavailable
+from tests.support.testbed.fixtures import skip_loudly
 
 WANTED = ("podmonitors", "prometheusrules", "servicemonitors")
 

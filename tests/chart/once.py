@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from chart import rendering
+from tools.chart import rendering
 
 
 def objects(values: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:

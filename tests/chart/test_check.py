@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-from local_server import LocalServer
+from tests.support.local_server import LocalServer
 
 from .once import of_kind
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-import metrics_table
-from chart import promql, rendering
-from chart.dashboards import files
-from screenshots import sample
+from tools.chart import promql, rendering
+from tools.chart.dashboards import files
+from tools.generate import metrics_table
+from tools.screenshots import sample
 
 from .matrix import MONITORING
 from .once import objects
@@ -62,7 +62,7 @@ EACH = pytest.mark.parametrize("uid", list(DASHBOARDS))
 
 def test_there_are_the_four() -> None:
     assert set(DASHBOARDS) == {"stoker-cluster", "stoker-gpu", "stoker-job", "stoker-queue"}
-    assert files() == {path.name: path.read_text() for path in FOLDER.iterdir()}, "PYTHONPATH=tools python -m chart"
+    assert files() == {path.name: path.read_text() for path in FOLDER.iterdir()}, "python -m tools.chart"
 
 
 @EACH

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from chart import rendering
-from screenshots import sample
-from screenshots.questions import Prometheus, Questions, Window
-from testbed.errors import Unavailable
+from tests.support.testbed.errors import Unavailable
+from tools.chart import rendering
+from tools.screenshots import sample
+from tools.screenshots.questions import Prometheus, Questions, Window
 
 pytestmark = pytest.mark.slow
 FOLDER = rendering.CHART / "files" / "dashboards"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from chart import rendering
-from testbed.cluster import Cluster
+from tests.support.testbed.cluster import Cluster
+from tools.chart import rendering
 
 from .matrix import MATRIX, MONITORING, PEM
 from .once import container, objects, of_kind, workloads

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from chart import rendering
 from stoker.kube.client import KubeClient
 from stoker.kube.lease import LeaderElection, Timing
 from stoker.store.clock import SystemClock
-from testbed import build
-from testbed.cluster import Cluster
+from tests.support.testbed import build
+from tests.support.testbed.cluster import Cluster
+from tools.chart import rendering
 
 # Without what other tests of this API server would notice, and the namespace that `restricted` has made already.
 QUIET = {

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from chart import rendering, values
 from stoker.cli.commands.prometheus import _CONFIG
 from stoker.spec.names import LABEL_ATTEMPT, LABEL_JOB, LABEL_JOB_UID, LABEL_QUEUE, LABEL_WORKER
+from tools.chart import rendering, values
 
 from .matrix import MATRIX, MONITORING
 from .once import objects

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import pytest
 import yaml
 
-from chart import rendering, rights
-from testbed.cluster import Cluster
-from testbed.errors import BedError
+from tests.support.testbed.cluster import Cluster
+from tests.support.testbed.errors import BedError
+from tools.chart import rendering, rights
 
 from .matrix import MATRIX
 from .once import objects, of_kind, text, workloads

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-import chart.__main__ as generating
-from chart import rendering
-from chart.leaves import Value, walk
-from chart.leaves import values as leaves
-from chart.values import ChartValues
-from release import versions
+import tools.chart.__main__ as generating
 from stoker import __version__
+from tools.chart import rendering
+from tools.chart.leaves import Value, walk
+from tools.chart.leaves import values as leaves
+from tools.chart.values import ChartValues
+from tools.release import versions
 
 from . import once
 from .matrix import DIGEST, MATRIX, MONITORING, PEM

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from local_server import LocalServer
+from tests.support.local_server import LocalServer
 
 from .code_store import CodeStore
 

@@ -22,7 +22,7 @@ EXAMPLES = sorted(
 
 
 def test_the_reference_is_the_help_itself() -> None:
-    assert reference() in (ROOT / "docs/cli.md").read_text(), "run python tools/generate_docs.py"
+    assert reference() in (ROOT / "docs/cli.md").read_text(), "run python -m tools.generate.docs"
 
 
 def test_every_command_has_an_example() -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from local_server import LocalServer
-from testbed.build import cache
-from testbed.monitoring import Prometheus, check_config
+from tests.support.local_server import LocalServer
+from tests.support.testbed.build import cache
+from tests.support.testbed.monitoring import Prometheus, check_config
 
 BUILT = cache()
 """Read before a test has another home."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from harness import Server, until
+from tests.support.harness import Server, until
 
 SLEEPS = {"trainer": {"command": ["sleep", "600"], "workingDir": "/"}}
 

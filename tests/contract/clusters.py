@@ -18,7 +18,7 @@ from stoker.kube.store import KubeStore
 from stoker.spec.meta import Key, Kind
 from stoker.store.clock import SystemClock
 from stoker.store.port import AlreadyExists, NotFound
-from testbed.cluster import Cluster
+from tests.support.testbed.cluster import Cluster
 
 CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "files" / "crds"
 _ready: set[str] = set()

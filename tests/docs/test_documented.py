@@ -1,6 +1,6 @@
 """Every command of README, docs/*.md and the chart's notes runs as it is written.
 
-tools/documented.toml holds the values that are put in; what needs nodes or minutes is run by tests/e2e/cluster.
+tests/support/documented.toml holds the values that are put in; what needs nodes or minutes is run by tests/e2e/cluster.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from documented import PROGRAMS, ROOT, Sandbox, blocks, notes, pages
-from testbed import build
-from testbed.control_plane import ControlPlane
-from testbed.errors import Unavailable
-from testbed.fixtures import skip_loudly
+from tests.support.documented import PROGRAMS, ROOT, Sandbox, blocks, notes, pages
+from tests.support.testbed import build
+from tests.support.testbed.control_plane import ControlPlane
+from tests.support.testbed.errors import Unavailable
+from tests.support.testbed.fixtures import skip_loudly
 
 PAGES = pages()
 NOTES = "helm/stoker/templates/NOTES.txt"

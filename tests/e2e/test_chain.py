@@ -6,28 +6,22 @@ from pathlib import Path
 
 import pytest
 
-import verify_accounting
-import verify_crash_sweep
-import verify_gang
-import verify_sigkill
-import verify_suspend
-import verify_thousand
-import verify_user_scripts
-from nvml_scenario import NoCompiler, library
+from tests.support.nvml_scenario import NoCompiler, library
+from tools.verify import accounting, crash_sweep, gang, sigkill, suspend, thousand, user_scripts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_six_jobs_on_two_gpus_never_use_more_and_gangs_run_whole_or_not_at_all(tmp_path: Path) -> None:
-    verify_gang.check(tmp_path / "data")
+    gang.check(tmp_path / "data")
 
 
 def test_users_scripts_end_as_they_should_and_leave_nothing(tmp_path: Path) -> None:
-    verify_user_scripts.check(tmp_path / "data")
+    user_scripts.check(tmp_path / "data")
 
 
 def test_killed_again_and_again_nothing_is_lost_or_run_twice(tmp_path: Path) -> None:
-    figures = verify_sigkill.check(tmp_path, kills=5)
+    figures = sigkill.check(tmp_path, kills=5)
     assert figures["jobs"]
 
 
@@ -36,11 +30,11 @@ def test_every_gpu_second_and_joule_is_in_one_account_whatever_is_killed(tmp_pat
         library()
     except NoCompiler as error:
         pytest.skip(str(error))
-    verify_accounting.check(tmp_path)
+    accounting.check(tmp_path)
 
 
 def test_a_hundred_trivial_jobs_are_all_accounted_for(tmp_path: Path) -> None:
-    verify_thousand.check(tmp_path / "data", jobs=100, connections=8)
+    thousand.check(tmp_path / "data", jobs=100, connections=8)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +43,10 @@ def test_a_hundred_trivial_jobs_are_all_accounted_for(tmp_path: Path) -> None:
 )
 def test_killed_at_a_call_that_matters_the_job_still_runs_once(tmp_path: Path, call: str, side: str) -> None:
     """Three of the calls that `make verify` goes through on both sides, each."""
-    assert verify_crash_sweep.outcome(tmp_path, call, side)["killed"] == "yes"
+    assert crash_sweep.outcome(tmp_path, call, side)["killed"] == "yes"
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("how", "workers"), [("suspend", 1), ("sigterm", 2), ("sigkill", 2)])
 def test_a_stopped_job_goes_on_with_the_very_same_bits(tmp_path: Path, how: str, workers: int) -> None:
-    verify_suspend.check(tmp_path, stops=3, how=how, workers=workers, epochs=20)
+    suspend.check(tmp_path, stops=3, how=how, workers=workers, epochs=20)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness import Server, running, until
 from stoker.cli.client import Client
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.outcome import Category
 from stoker.spec.reasons import Code
+from tests.support.harness import Server, running, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 import yaml
 
-from harness import Server, running, until
-from nvml_scenario import NoCompiler, Scenario
 from stoker.cli.client import Client
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.usage import JobUsage, UsageState
-from testbed.monitoring import Prometheus
+from tests.support.harness import Server, running, until
+from tests.support.nvml_scenario import NoCompiler, Scenario
+from tests.support.testbed.monitoring import Prometheus
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

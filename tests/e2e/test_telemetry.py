@@ -1,6 +1,6 @@
 """Dashboards show what a real run's own records say; alerts come and go by Alertmanager: the core of two scripts.
 
-`tools/verify_dashboards.py` and `tools/verify_alerts.py` do the same for every panel and every alert.
+`tools/verify/dashboards.py` and `tools/verify/alerts.py` do the same for every panel and every alert.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import verify_alerts
-import verify_dashboards
-from nvml_scenario import NoCompiler
+from tests.support.nvml_scenario import NoCompiler
+from tools.verify import alerts, dashboards
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -71,7 +70,7 @@ def folder(tmp_path: Path, monitoring: None) -> Path:
 
 def test_panels_show_what_the_run_records_say(folder: Path) -> None:
     try:
-        found = verify_dashboards.checked(folder, LENGTH_S, slack=SLACK)
+        found = dashboards.checked(folder, LENGTH_S, slack=SLACK)
     except NoCompiler as error:
         pytest.skip(str(error))
     core = [one for one in found if one.panel in OF_HARDWARE_AND_JOBS[one.dashboard]]
@@ -81,7 +80,7 @@ def test_panels_show_what_the_run_records_say(folder: Path) -> None:
 
 def test_alerts_of_hardware_fire_and_are_resolved(folder: Path) -> None:
     try:
-        done = verify_alerts.checked(folder, only=("hardware",))
+        done = alerts.checked(folder, only=("hardware",))
     except NoCompiler as error:
         pytest.skip(str(error))
     assert len(done) == 15

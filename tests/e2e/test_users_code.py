@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import Server, running
+from tests.support.harness import Server, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 Stoker = Callable[..., subprocess.CompletedProcess[str]]

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from endpoint_scenarios import CASES, RICH, CanNotTrace
-from endpoint_stage import play
-from generate_endpoint_scenarios import AT_ONCE, column, marks
 from stoker.exporter.catalogue import by_name
+from tests.support.endpoint_scenarios import CASES, RICH, CanNotTrace
+from tests.support.endpoint_stage import play
+from tools.generate.exporter_endpoint import AT_ONCE, column, marks
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def test_scenario(case, plays):
     no_counter_falls(case, played)
     nothing_is_made_up(case, played)
     FURTHER[case.title](played)
-    assert column(case.title) == marks(played), "run: python tools/generate_endpoint_scenarios.py, and look at it"
+    assert column(case.title) == marks(played), "run: python -m tools.generate.exporter_endpoint, and look at it"
 
 
 def answered(played):

@@ -22,7 +22,7 @@ from stoker.exporter.serving.server import MAX_HEAD_BYTES, Server
 from stoker.exporter.serving.tls_and_tokens import Certificate, DoorError, Tokens
 from stoker.push.client import Client, Receiver
 from stoker.push.link import Link
-from testbed.build import Unavailable, program
+from tests.support.testbed.build import Unavailable, program
 
 FORBIDDEN = {"job", "pod", "namespace", "instance", "container", "endpoint", "service"}
 

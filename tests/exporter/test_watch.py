@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nvml_child import command
 from stoker.exporter.watch import Watch, child_environment
 from stoker.nvml.frames import Frame, Trouble
+from tests.support.nvml_child import command
 
 FRAME = Frame(number=1, at=0.0, mono_s=0.0, took_s=0.0).line()
 

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from gpu_check.__main__ import run
-from gpu_check.environment import Environment
-from gpu_check.report import Report, Section
-from nvml_scenario import NoCompiler, Scenario
+from tests.support.nvml_scenario import NoCompiler, Scenario
+from tools.gpu_check.__main__ import run
+from tools.gpu_check.environment import Environment
+from tools.gpu_check.report import Report, Section
 
 ROOT = Path(__file__).parents[2]
-PATHS = {"PYTHONPATH": str(ROOT / "tools")}
+PATHS = {"PYTHONPATH": str(ROOT)}
 
 
 def test_without_a_gpu_it_says_so_and_writes_nothing(tmp_path: Path) -> None:
     if shutil.which("nvidia-smi"):
         pytest.skip("there is a driver here")
-    command = [sys.executable, "-m", "gpu_check", "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "tools.gpu_check", "--out", str(tmp_path / "out")]
     done = subprocess.run(command, env=os.environ | PATHS, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, (tmp_path / "out").exists()) == (2, "", False)
     assert done.stderr == "no GPU: nvidia-smi was not found; run it on a machine with an NVIDIA GPU and its driver\n"

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from images import catalogue, requirements
-from images.catalogue import RECIPES, ROOT
+from tools.images import catalogue, requirements
+from tools.images.catalogue import RECIPES, ROOT
 
 OURS = [name for name, recipe in RECIPES.items() if recipe.inputs]
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from images import RECIPES, NotEnoughDisk, ensure, machine
-from images.ensuring import Image
+from tools.images import RECIPES, NotEnoughDisk, ensure, machine
+from tools.images.ensuring import Image
 
 
 def test_a_mirror_is_passed_on_without_this_machines_paths(tmp_path):

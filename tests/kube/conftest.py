@@ -1,6 +1,6 @@
 """What the tests against a real Kubernetes share: a namespace of their own in the run's throw-away cluster.
 
-`control_plane` and `own_control_plane` come from testbed.fixtures (tests/conftest.py loads it for every folder).
+`control_plane` and `own_control_plane` come from tests.support.testbed.fixtures, which tests/conftest.py loads.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from testbed.cluster import Cluster
-from testbed.control_plane import ControlPlane
-from testbed.errors import Unavailable
-from testbed.fixtures import skip_loudly
+from tests.support.testbed.cluster import Cluster
+from tests.support.testbed.control_plane import ControlPlane
+from tests.support.testbed.errors import Unavailable
+from tests.support.testbed.fixtures import skip_loudly
 
 from .operator_world import World, operator_world
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from chart import rights
-from testbed.cluster import Cluster
+from tests.support.testbed.cluster import Cluster
+from tools.chart import rights
 
 NAME = "operator-of-the-chart"
 SCRAPER = "prometheus"

@@ -34,7 +34,7 @@ from stoker.spec.worker import ExitRecord
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import SystemClock
 from stoker.store.port import NotFound, StoreError
-from testbed.cluster import Cluster
+from tests.support.testbed.cluster import Cluster
 
 from .operator_account import operators_kubeconfig
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from stoker.spec.event import EVENTS
 from stoker.spec.job import JOBS, Phase
-from testbed.remote_write import read_request
-from testbed.webhook import Answer, Webhook
+from tests.support.testbed.remote_write import read_request
+from tests.support.testbed.webhook import Answer, Webhook
 
 from .operator_account import SCRAPER
 from .operator_world import Play, World

@@ -17,7 +17,7 @@ from stoker.spec.meta import Key
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
 from stoker.store.port import Gone, NotFound, Unavailable
-from testbed.arguments import API, ETCD
+from tests.support.testbed.arguments import API, ETCD
 
 CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "files" / "crds"
 NAMESPACE = "default"

@@ -13,7 +13,7 @@ from stoker.kube.review import Reviewed, TokenReviewer
 from stoker.spec.meta import Key
 from stoker.store.clock import SystemClock
 from stoker.store.port import Forbidden, NotFound, Unavailable
-from testbed.errors import Unavailable as BedUnavailable
+from tests.support.testbed.errors import Unavailable as BedUnavailable
 
 from .fake_server import kubeconfig, refuses, serving, streams
 

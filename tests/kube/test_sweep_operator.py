@@ -20,8 +20,8 @@ from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
 from stoker.store.cache import Change
 from stoker.store.port import Conflict
-from testbed.faulty_proxy import Fault, FaultyProxy, proxied
-from testbed.sweep_table import write_table
+from tests.support.testbed.faulty_proxy import Fault, FaultyProxy, proxied
+from tests.support.testbed.sweep_table import write_table
 
 from .operator_world import Play, World
 from .sweep_subject import Subject

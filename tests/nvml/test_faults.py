@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nvml_child import command, listening
-from nvml_scenario import FOREVER, GPU_IS_LOST, UNKNOWN
 from stoker.nvml.frames import Frame, GpuEvent, Trouble, parse
+from tests.support.nvml_child import command, listening
+from tests.support.nvml_scenario import FOREVER, GPU_IS_LOST, UNKNOWN
 
 MISMATCH = 18
 

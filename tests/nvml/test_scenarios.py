@@ -2,9 +2,9 @@
 
 import pytest
 
-from generate_scenarios import PAGE, page
+from tools.generate.exporter_scenarios import PAGE, page
 
 
 @pytest.mark.slow
 def test_the_table_of_series_and_scenarios(fake_nvml):
-    assert page() == PAGE.read_text(), "run: python tools/generate_scenarios.py, and look at what changed"
+    assert page() == PAGE.read_text(), "run: python -m tools.generate.exporter_scenarios, and look at what changed"

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from nvml_child import listening
-from nvml_scenario import FOREVER, NO_PERMISSION, NOT_SUPPORTED
 from stoker.exporter.catalogue import COUNTER, HARDWARE, MIG
 from stoker.nvml.frames import Frame, GpuEvent
+from tests.support.nvml_child import listening
+from tests.support.nvml_scenario import FOREVER, NO_PERMISSION, NOT_SUPPORTED
 
 GIB = 1 << 30
 

@@ -9,7 +9,7 @@ from prometheus_client.core import Sample
 
 from stoker.push.buffer import Buffer
 from stoker.push.snappy import compress
-from testbed.remote_write import read_request
+from tests.support.testbed.remote_write import read_request
 
 More = {"job": "j", "instance": "n0"}
 

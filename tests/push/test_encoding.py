@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.push import protobuf, snappy
-from testbed.remote_write import decompress, read_request
+from tests.support.testbed.remote_write import decompress, read_request
 
 words = st.sampled_from([b"stoker_gpu_busy_ratio", b"\x0a\x04node", b"GPU-1", bytes(70), b"x"])
 texts = st.one_of(st.binary(max_size=300), st.lists(st.one_of(words, st.binary(max_size=9))).map(b"".join))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.push.link import Link, NoCredentials, Unreachable
-from testbed.webhook import Answer, Webhook
+from tests.support.testbed.webhook import Answer, Webhook
 
 
 @pytest.fixture

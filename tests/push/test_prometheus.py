@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import Sample
 
-from nvml_scenario import NoCompiler, Scenario
 from stoker.push.client import Receiver
 from stoker.push.sender import Push, PushOptions, PushStats
-from testbed.monitoring import Prometheus
-from testbed.parts import until
-from testbed.webhook import Answer, Posted, Webhook
+from tests.support.nvml_scenario import NoCompiler, Scenario
+from tests.support.testbed.monitoring import Prometheus
+from tests.support.testbed.parts import until
+from tests.support.testbed.webhook import Answer, Posted, Webhook
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("monitoring")]
 

@@ -15,8 +15,8 @@ import pytest
 from stoker.push.client import Receiver
 from stoker.push.relay import FOREIGN_BYTES, FOREIGN_SERIES, Relay, Source
 from stoker.push.sender import PushOptions
-from testbed.remote_write import Written, read_request
-from testbed.webhook import Answer, Webhook
+from tests.support.testbed.remote_write import Written, read_request
+from tests.support.testbed.webhook import Answer, Webhook
 
 OWN = Source({"job": "stoker-api", "instance": "here"}, text=b'stoker_job_info{user="alice"} 1\n')
 MINE = {"job": "stoker-workers", "project": "vision", "job_name": "mnist", "job_uid": "u1", "worker": "0"}

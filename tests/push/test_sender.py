@@ -18,9 +18,9 @@ from prometheus_client.core import Sample
 
 from stoker.push.client import Receiver
 from stoker.push.sender import Push, PushOptions, PushStats
-from testbed.parts import until
-from testbed.remote_write import Written, read_request
-from testbed.webhook import Answer, Posted, Webhook
+from tests.support.testbed.parts import until
+from tests.support.testbed.remote_write import Written, read_request
+from tests.support.testbed.webhook import Answer, Posted, Webhook
 
 Answers = Callable[[Posted], Answer]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from release import making, source
-from testbed import build
-from testbed.errors import Unavailable
-from testbed.fixtures import skip_loudly
+from tests.support.testbed import build
+from tests.support.testbed.errors import Unavailable
+from tests.support.testbed.fixtures import skip_loudly
+from tools.release import making, source
 
 _GIT = {
     **os.environ,

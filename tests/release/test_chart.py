@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from release import chart, source
-from release.errors import Refused
+from tools.release import chart, source
+from tools.release.errors import Refused
 
 pytestmark = pytest.mark.usefixtures("helm")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from release import oci, sbom
+from tools.release import oci, sbom
 
 from .conftest import write_layout
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import images
-from images import building
-from release import making, oci, record, sbom, source, verifying
-from testbed import build
+from tests.support.testbed import build
+from tools import images
+from tools.images import building
+from tools.release import making, oci, record, sbom, source, verifying
 
 # Root, buildah, mmdebstrap. With warm layers three minutes, most of it to compress the trainer's.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

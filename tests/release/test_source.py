@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from release import source
-from release.errors import Refused
+from tools.release import source
+from tools.release.errors import Refused
 
 from .conftest import commit_all, git
 
@@ -92,7 +92,7 @@ def test_a_chart_of_another_version_is_refused(repository: Path, field: str) -> 
     kept = [line for line in chart.read_text().splitlines() if not line.startswith(f"{field}:")]
     chart.write_text("\n".join([*kept, f'{field}: "0.3.9"', ""]))
     git(repository, "commit", "-q", "-a", "-m", "chart")
-    with pytest.raises(Refused, match=r"Chart.yaml has .*0\.3\.9.*wants 0\.4\.0.*python -m chart"):
+    with pytest.raises(Refused, match=r"Chart.yaml has .*0\.3\.9.*wants 0\.4\.0.*python -m tools\.chart"):
         take(repository)
 
 

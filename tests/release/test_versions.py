@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from release import versions
-from release.errors import Refused
+from tools.release import versions
+from tools.release.errors import Refused
 
 _NUMBERS = st.integers(0, 12)
 _SUFFIXES = st.sampled_from(["", "a", "b", "rc", ".dev"])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
-from release import source, wheel
+from tools.release import source, wheel
 
 SERVERS = ("torch", "fastapi", "uvicorn", "numpy", "kubernetes", "prometheus-client", "nvidia-ml-py")
 

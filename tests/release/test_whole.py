@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from images.machine import require_disk
-from release import __main__ as command
-from release import making, oci, record, sbom, verifying
-from release.errors import Refused
+from tools.images.machine import require_disk
+from tools.release import __main__ as command
+from tools.release import making, oci, record, sbom, verifying
+from tools.release.errors import Refused
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("helm", "syft", "small_images")]
 

@@ -17,9 +17,9 @@ import promql_parser
 import pytest
 import yaml
 
-import metrics_table
-from testbed import build
-from testbed.errors import Unavailable
+from tests.support.testbed import build
+from tests.support.testbed.errors import Unavailable
+from tools.generate import metrics_table
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "helm" / "stoker" / "files" / "rules").glob("*.yaml"))

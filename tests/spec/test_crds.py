@@ -7,17 +7,17 @@ from typing import Any, get_args
 
 import pytest
 
-import generate_crds
 from stoker.spec.crd.definition import DEFINITIONS, Definition, custom_resource
 from stoker.spec.job import TrainingJobSpec
 from stoker.spec.meta import SpecModel
+from tools.generate import crds
 
 KINDS = pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: str(definition.kind))
 
 
 def test_the_files_are_up_to_date() -> None:
-    behind = generate_crds.stale(write=False)
-    assert not behind, f"{', '.join(behind)} differ from the models: run `.venv/bin/python tools/generate_crds.py`"
+    behind = crds.stale(write=False)
+    assert not behind, f"{', '.join(behind)} differ from the models: run `.venv/bin/python -m tools.generate.crds`"
 
 
 def root(definition: Definition) -> dict[str, Any]:

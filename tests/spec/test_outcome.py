@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import generate_docs
 from stoker.spec.outcome import FREE, POLICIES, Category, ExitZero, Intent, Verdict, verdict, worker_category
 from stoker.spec.worker import ExitRecord
+from tools.generate import docs
 
 
 def record(exit_code: int, *, signal: int | None = None, stop_requested: bool = False) -> ExitRecord:
@@ -77,4 +77,4 @@ def test_what_the_cluster_did_spends_no_retries() -> None:
 
 
 def test_the_docs_show_this_table() -> None:
-    assert generate_docs.stale(write=False) == []
+    assert docs.stale(write=False) == []

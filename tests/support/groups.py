@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from testbed.fixtures import clusters
+from tests.support.testbed.fixtures import clusters
 
 _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvml_scenario import NoCompiler, Scenario, library
+from tests.support.nvml_scenario import NoCompiler, Scenario, library
 
 
 @pytest.fixture(scope="session")

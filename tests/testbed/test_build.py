@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from testbed import build
-from testbed.errors import Unavailable
-from testbed.fixtures import skip_loudly
+from tests.support.testbed import build
+from tests.support.testbed.errors import Unavailable
+from tests.support.testbed.fixtures import skip_loudly
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ def test_assets_of_kubebuilder_win(empty_cache: Path, tmp_path: Path, monkeypatc
 
 def test_the_command_may_skip_but_not_in_ci(tmp_path: Path) -> None:
     env = {"STOKER_CACHE": str(tmp_path), "PATH": "/nowhere", "HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "testbed", "build", "control-plane", "--or-skip"]
-    skipped = subprocess.run(command, cwd=TOOLS, env=env, capture_output=True, text=True, timeout=30)
+    command = [sys.executable, "-m", "tests.support.testbed", "build", "control-plane", "--or-skip"]
+    skipped = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=30)
     assert skipped.returncode == 0 and "SKIPPED: no Kubernetes for the tests" in skipped.stderr
-    in_ci = subprocess.run(command, cwd=TOOLS, env={**env, "CI": "true"}, capture_output=True, text=True, timeout=30)
+    in_ci = subprocess.run(command, cwd=ROOT, env={**env, "CI": "true"}, capture_output=True, text=True, timeout=30)
     assert in_ci.returncode == 1 and "no `go` on PATH" in in_ci.stderr

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from testbed import build
-from testbed.cluster import Cluster
-from testbed.control_plane import ControlPlane
-from testbed.errors import BedError
-from testbed.parts import Part, make_bed, marked, until
-from testbed.teardown import tear_down
+from tests.support.testbed import build
+from tests.support.testbed.cluster import Cluster
+from tests.support.testbed.control_plane import ControlPlane
+from tests.support.testbed.errors import BedError
+from tests.support.testbed.parts import Part, make_bed, marked, until
+from tests.support.testbed.teardown import tear_down
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_rbac_holds_for_users(control_plane: Cluster) -> None:
@@ -116,11 +116,11 @@ def test_a_part_that_fails_says_why_and_leaves_nothing(
 def test_a_killed_owner_leaves_nothing(tmp_path: Path, control_plane: Cluster) -> None:
     folder = tmp_path / "bed"
     script = (
-        "import time, pathlib; from testbed.control_plane import ControlPlane\n"
+        "import time, pathlib; from tests.support.testbed.control_plane import ControlPlane\n"
         f"plane = ControlPlane(pathlib.Path({str(folder)!r}), controllers=False, scheduler=False).start()\n"
         "print('ready', flush=True); time.sleep(600)"
     )
-    with subprocess.Popen([sys.executable, "-c", script], cwd=TOOLS, stdout=subprocess.PIPE, env=os.environ) as owner:
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, env=os.environ) as owner:
         assert owner.stdout is not None and owner.stdout.readline() == b"ready\n"
         pids = list(marked(folder))
         assert len(pids) == 2

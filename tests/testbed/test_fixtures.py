@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.cluster import Cluster, existing
-from testbed.errors import Unavailable
+from tests.support.testbed.cluster import Cluster, existing
+from tests.support.testbed.errors import Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 WANTS_A_CLUSTER = "tests/testbed/test_control_plane.py::test_rbac_holds_for_users"

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from local_server import LocalServer
+from tests.support.local_server import LocalServer
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from testbed.errors import BedError
-from testbed.monitoring import Alertmanager, Prometheus
-from testbed.webhook import Webhook
+from tests.support.testbed.errors import BedError
+from tests.support.testbed.monitoring import Alertmanager, Prometheus
+from tests.support.testbed.webhook import Webhook
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("monitoring")]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from testbed.images import BUSYBOX
-from testbed.nodes import NodeBed
-from testbed.parts import marked, until
+from tests.support.testbed.images import BUSYBOX
+from tests.support.testbed.nodes import NodeBed
+from tests.support.testbed.parts import marked, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 _RESTRICTED = {

@@ -172,7 +172,7 @@ def test_a_superseded_attempt_ends_itself(run, make_config, small):
 @pytest.mark.parametrize(("ranks", "how"), [(1, "sigterm"), (1, "sigkill"), (2, "sigterm"), (2, "sigkill")])
 def test_resume_is_bitwise(ranks, how):
     """The committed tool with few stops; docs/trainer.md has the figures for twenty."""
-    tool = [sys.executable, str(ROOT / "tools" / "verify_resume.py")]
+    tool = [sys.executable, "-m", "tools.verify.resume"]
     options = ["--stops", "2", "--ranks", str(ranks), "--how", how, "--epochs", "8", "--seed", str(ranks)]
     env = {k: v for k, v in os.environ.items() if not k.startswith("STOKER_")}
     done = subprocess.run([*tool, *options], capture_output=True, text=True, env=env)

@@ -16,9 +16,9 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import stoker_worker
-from local_server import LocalServer
 from stoker.spec.worker import ExitRecord
 from stoker_api.worker_logs.stored import Gap, LogOwner, StoredLog
+from tests.support.local_server import LocalServer
 
 from .peer import Peer
 

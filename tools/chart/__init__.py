@@ -1,1 +1,1 @@
-"""What of the chart `helm/stoker` is generated: values, schema, README, dashboards. `python -m chart` writes it."""
+"""What of the chart `helm/stoker` is generated: values, schema, README, dashboards; `python -m tools.chart` does."""

@@ -1,4 +1,4 @@
-"""`python -m chart` (in tools/): writes what of helm/stoker is generated.
+"""`python -m tools.chart`: writes what of helm/stoker is generated.
 
 `--check`: says whether it is up to date, and writes nothing. `--lint`: has helm look at the chart afterwards.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from testbed import build
+from tests.support.testbed import build
 
 from . import dashboards, rendering, text
 
@@ -44,7 +44,7 @@ if __name__ == "__main__":
     checking = "--check" in sys.argv
     behind = stale(write=not checking)
     for name in behind:
-        print(f"{name}: {'out of date; run PYTHONPATH=tools python -m chart' if checking else 'written'}")
+        print(f"{name}: {'out of date; run python -m tools.chart' if checking else 'written'}")
     if "--lint" in sys.argv:
         build.build("helm")
         print(rendering.lint())

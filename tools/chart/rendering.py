@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from testbed import build
+from tests.support.testbed import build
 
 CHART = Path(__file__).resolve().parents[2] / "helm" / "stoker"
 RELEASE, NAMESPACE = "stoker", "stoker-system"

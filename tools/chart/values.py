@@ -1,5 +1,5 @@
 """The values of the chart: name, type, default and documentation of each. The one source of values.yaml, its schema,
-and the README's table (`python -m chart`). Owns no rendering: templates are helm/stoker/templates.
+and the README's table (`python -m tools.chart`). Owns no rendering: templates are helm/stoker/templates.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs the sections one after the other, each in a process of its own with a limit, and writes JSON and a table.
 
-    python -m gpu_check [--only NAME] [--out FOLDER]
+    python -m tools.gpu_check [--only NAME] [--out FOLDER]
 
 Owns the order, the limits and the report. A section is a module with `measure()`, which returns its figures or
 raises; a section that fails, crashes or hangs is reported with its error, and the next one goes on.
@@ -20,8 +20,8 @@ import sys
 import time
 from pathlib import Path
 
-from gpu_check.environment import Environment, NoGpu, NoWheels, gpu_name, prepared
-from gpu_check.report import Report, Section
+from tools.gpu_check.environment import Environment, NoGpu, NoWheels, gpu_name, prepared
+from tools.gpu_check.report import Report, Section
 
 SECTIONS = {
     "trainer_tests": 200.0,
@@ -71,7 +71,7 @@ def run(name: str, environment: Environment, left_s: float) -> Section:
         return Section(name, 0.0, error="no time was left for it")
     began = time.monotonic()
     program = (
-        "import json, sys, importlib; module = importlib.import_module('gpu_check.' + sys.argv[1]);"
+        "import json, sys, importlib; module = importlib.import_module('tools.gpu_check.' + sys.argv[1]);"
         "print('FIGURES ' + json.dumps(module.measure()))"
     )
     process = subprocess.Popen(

@@ -9,10 +9,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpu_check.report import Figure
-from harness import running, until
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.usage import JobUsage, UsageState
+from tests.support.harness import running, until
+from tools.gpu_check.report import Figure
 
 ROOT = Path(__file__).resolve().parents[2]
 USED = ("gpu_seconds", "busy_seconds", "sm_active_seconds", "unobserved_seconds", "energy_joules", "memory_peak_bytes")

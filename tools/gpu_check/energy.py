@@ -8,11 +8,11 @@ import time
 
 import pynvml
 
-from gpu_check.load import busy
-from gpu_check.report import Figure
 from stoker.nvml.calls import Calls, Refused
 from stoker.nvml.fields import Fields
 from stoker.nvml.load import POWER_FIELDS
+from tools.gpu_check.load import busy
+from tools.gpu_check.report import Figure
 
 TICKS_S, IDLE_S, LOAD_S, GAP_S = 5.0, 10.0, 20.0, 0.02
 

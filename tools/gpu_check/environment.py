@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 WHEELS = ROOT / ".whl"
 NEEDED = ("pydantic", "fastapi", "uvicorn", "httptools", "websockets", "pathspec", "pynvml", "pytest_asyncio")
-ROOMS = ("operator", "api", "trainer-image", "tools")
+ROOMS = ("operator", "api", "trainer-image", ".")
 
 
 class NoGpu(Exception):

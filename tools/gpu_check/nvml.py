@@ -17,10 +17,10 @@ from typing import Any
 
 import pynvml
 
-from gpu_check.report import Figure
 from stoker.nvml.calls import Refused, code_name
 from stoker.nvml.frames import COLLECTORS
 from stoker.nvml.session import Session
+from tools.gpu_check.report import Figure
 
 POLLS, GAP_S = 100, 0.12
 """GPM samples are to be 100 ms apart."""
@@ -93,7 +93,7 @@ def _quantile(values: list[float], q: float) -> float:
 
 def _gpm_as(user: str) -> dict[str, Figure]:
     """What a process of this user reads by GPM. Rights are dropped after all is imported, before NVML is opened."""
-    code = "from gpu_check.nvml import gpm; gpm(__import__('sys').argv[1])"
+    code = "from tools.gpu_check.nvml import gpm; gpm(__import__('sys').argv[1])"
     done = subprocess.run([sys.executable, "-c", code, user], capture_output=True, text=True, timeout=20)
     if done.returncode:
         return {"error": done.stderr.strip().splitlines()[-1]}

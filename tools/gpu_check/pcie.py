@@ -8,9 +8,9 @@ import time
 import pynvml
 import torch
 
-from gpu_check.report import Figure
 from stoker.nvml.calls import Calls, Refused
 from stoker.nvml.fields import Field, Fields
+from tools.gpu_check.report import Figure
 
 CHUNK_BYTES, CHUNKS, GAP_S = 1 << 30, 64, 0.02
 COUNTERS = {"tx": 197, "rx": 198}

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-import bench_trainer
-from gpu_check.report import Figure
 from stoker_trainer.counter import order
 from stoker_trainer.distributed import Vote
 from stoker_trainer.step import train_step
 from stoker_trainer.training import Training
+from tools.bench import trainer
+from tools.gpu_check.report import Figure
 
 STEPS, WARM_UP = (50, 20) if torch.cuda.is_available() else (3, 1)
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
@@ -30,7 +30,7 @@ def measure() -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     # fp32 last: it switches TF32 off for the whole process.
     for precision in ("bf16", "fp16", "fp32") if torch.cuda.is_available() else ("fp32",):
-        training = bench_trainer.make("digits", precision)
+        training = trainer.make("digits", precision)
         figures |= {f"{precision}: {name}": value for name, value in _of(training).items()}
     return figures
 

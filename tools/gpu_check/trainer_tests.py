@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 
-from gpu_check.report import Figure
+from tools.gpu_check.report import Figure
 
 
 def measure() -> dict[str, Figure]:

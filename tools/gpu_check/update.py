@@ -9,9 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from gpu_check.report import Figure
 from stoker_trainer.flat import FlatModel
 from stoker_trainer.optim import AdamW
+from tools.gpu_check.report import Figure
 
 ROUNDS, A_ROUND = (30, 10) if torch.cuda.is_available() else (3, 1)
 

@@ -1,7 +1,7 @@
 """The project's container images, built without a registry: `ensure` gives one, built only when its inputs changed.
 
 Called by `make images`, `make image-check` and the bed of `make e2e`; `build_tagged` by `make release`. By hand:
-`PYTHONPATH=tools python -m images`.
+`python -m tools.images`.
 Needs root, buildah and mmdebstrap. Never pushes anywhere and never writes this machine's mirrors into a layer.
 """
 

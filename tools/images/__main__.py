@@ -1,4 +1,4 @@
-"""`python -m images`: build, show, prune and check the project's images."""
+"""`python -m tools.images`: build, show, prune and check the project's images."""
 
 from __future__ import annotations
 

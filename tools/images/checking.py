@@ -1,6 +1,6 @@
 """`make image-check`: starts the images the way a *restricted* pod would and says what is wrong with them.
 
-Looks at the content, then starts commands under runc (`running`). Called by `python -m images check`.
+Looks at the content, then starts commands under runc (`running`). Called by `python -m tools.images check`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def require_disk(what: str, wanted_bytes: int, *folders: Path) -> None:
         if free < wanted_bytes:
             raise NotEnoughDisk(
                 f"{what} needs {wanted_bytes / 1e9:.1f} GB of free disk in {folder} while it is built; there are "
-                f"{free / 1e9:.1f} GB. `python -m images prune` removes what older builds left"
+                f"{free / 1e9:.1f} GB. `python -m tools.images prune` removes what older builds left"
             )
 
 

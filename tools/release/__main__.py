@@ -1,4 +1,4 @@
-"""`python -m release` (in tools/): makes a release, or verifies one. What `make release` calls."""
+"""`python -m tools.release`: makes a release, or verifies one. What `make release` calls."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-import images
-from release import making, source, verifying
-from release.errors import Refused
+from tools import images
+from tools.release import making, source, verifying
+from tools.release.errors import Refused
 
 
 def main(argv: list[str]) -> int:

@@ -17,10 +17,10 @@ from typing import Any
 
 import yaml
 
-from release import source, versions
-from release.errors import Refused
-from testbed import build as testbed_build
-from testbed.errors import Unavailable
+from tests.support.testbed import build as testbed_build
+from tests.support.testbed.errors import Unavailable
+from tools.release import source, versions
+from tools.release.errors import Refused
 
 NAME = "stoker"
 _HELM_S = 60

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import yaml
 
-import images
-from images import building
-from release import chart, oci, record, sbom, versions, wheel
-from release.errors import Refused
-from release.source import CHART, ROOT, Source, take
+from tools import images
+from tools.images import building
+from tools.release import chart, oci, record, sbom, versions, wheel
+from tools.release.errors import Refused
+from tools.release.source import CHART, ROOT, Source, take
 
 Say = Callable[[str], None]
 PARTS = ("wheel", "chart", "images")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from release.errors import Refused
-from release.sbom import sha256
+from tools.release.errors import Refused
+from tools.release.sbom import sha256
 
 FILE = "release.json"
 SUMS = "SHA256SUMS"

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from release.errors import Refused
-from release.oci import Installed, normalized
-from testbed import build as testbed_build
-from testbed.errors import Unavailable
+from tests.support.testbed import build as testbed_build
+from tests.support.testbed.errors import Unavailable
+from tools.release.errors import Refused
+from tools.release.oci import Installed, normalized
 
 SUFFIX = ".spdx.json"
 _SYFT_S = 900

@@ -17,8 +17,8 @@ from pathlib import Path
 import yaml
 from packaging.version import Version
 
-from release import versions
-from release.errors import Refused
+from tools.release import versions
+from tools.release.errors import Refused
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION_FILE = "operator/stoker/__init__.py"
@@ -87,7 +87,7 @@ def check_chart(root: Path, version: Version) -> None:
     if has != wanted:
         raise Refused(
             f"{CHART}/Chart.yaml has version {has[0]} and appVersion {has[1]}, {VERSION_FILE} wants {wanted[0]} and "
-            f"{wanted[1]}: run `PYTHONPATH=tools python -m chart` and commit"
+            f"{wanted[1]}: run `python -m tools.chart` and commit"
         )
 
 

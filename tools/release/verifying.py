@@ -9,8 +9,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from release import chart, oci, record, sbom, versions, wheel
-from release.errors import Refused
+from tools.release import chart, oci, record, sbom, versions, wheel
+from tools.release.errors import Refused
 
 Say = Callable[[str], None]
 _LABEL = "org.opencontainers.image."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packaging.version import InvalidVersion, Version
 
-from release.errors import Refused
+from tools.release.errors import Refused
 
 _STAGES = {"a": "alpha", "b": "beta", "rc": "rc"}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
-from release.errors import Refused
-from release.source import Source, extract_all
+from tools.release.errors import Refused
+from tools.release.source import Source, extract_all
 
 CONSTRAINTS = Path(__file__).with_name("build-constraints.txt")
 ROOMS = ("stoker", "stoker_api", "stoker_worker", "stoker_trainer")

@@ -1,4 +1,4 @@
-"""`python -m screenshots` (in tools/): draws every dashboard over a Prometheus, and says which panels are empty.
+"""`python -m tools.screenshots`: draws every dashboard over a Prometheus, and says which panels are empty.
 
 Without `--prometheus` it starts one with the sample data. Writes `<out>/<uid>.png`.
 """
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from testbed.errors import BedError, Unavailable
+from tests.support.testbed.errors import BedError, Unavailable
 
 from . import drawing, sample
 from .questions import Prometheus, Questions, Refused, Window

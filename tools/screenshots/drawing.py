@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from testbed import build
-from testbed.errors import Unavailable
+from tests.support.testbed import build
+from tests.support.testbed.errors import Unavailable
 
 HERE = Path(__file__).resolve().parent
 WIDTH = 1680

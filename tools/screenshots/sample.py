@@ -4,7 +4,7 @@ Owns the story (`JOBS`): a straggler, a job that idles, one that was preempted, 
 devices and old GPUs that tell no SM activity, a GPU that is lost, exporters that are restarted, two operators of which
 the other leads after a while. The figures are plausible and made up; figures in docs come from elsewhere.
 
-Written as OpenMetrics text and turned into blocks by promtool. Called by `python -m screenshots` and tests/chart.
+Written as OpenMetrics text and turned into blocks by promtool. Called by `python -m tools.screenshots` and tests/chart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from testbed import monitoring
+from tests.support.testbed import monitoring
 
 STEP_S = 30.0
 GIB = 2**30

@@ -9,5 +9,5 @@
     panels…   panel → what it has to show
     compare   panel by panel: shown, computed, ok
 
-Called by `tools/verify_dashboards.py` and `tests/e2e/test_dashboards.py`. Never used by the product.
+Called by `tools/verify/dashboards.py` and `tests/e2e/test_dashboards.py`. Never used by the product.
 """

@@ -15,9 +15,9 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
 
-from local_server import LocalServer
-from testbed.monitoring import Alertmanager, Prometheus
-from testbed.webhook import Webhook
+from tests.support.local_server import LocalServer
+from tests.support.testbed.monitoring import Alertmanager, Prometheus
+from tests.support.testbed.webhook import Webhook
 
 from .run import rules
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import Server, until
-from nvml_scenario import GPU_IS_LOST, Scenario
 from stoker.cli.client import Client
+from tests.support.harness import Server, until
+from tests.support.nvml_scenario import GPU_IS_LOST, Scenario
 
 from .alarms import Case, Served
 from .story import GIB

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from screenshots.questions import Prometheus, Questions, Window
+from tools.screenshots.questions import Prometheus, Questions, Window
 
 from .figures import Figure
 from .panels import EMPTY, all_panels

@@ -13,8 +13,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from harness import Server, WorkerProcess
-from nvml_scenario import GPU_IS_LOST, Gpu, Scenario
+from tests.support.harness import Server, WorkerProcess
+from tests.support.nvml_scenario import GPU_IS_LOST, Gpu, Scenario
 
 from .story import GIB, GPUS, INCIDENTS, MIG_GPU, RESTING, Incident, Job, Values
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nvml_scenario import H200_BYTES
 from stoker.spec.job import Phase
+from tests.support.nvml_scenario import H200_BYTES
 
 from .course import Course, combined
 from .figures import Figure, between, exactly, gauge, quantile, rate

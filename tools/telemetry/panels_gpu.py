@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from nvml_scenario import H200_BYTES
 from stoker.spec.job import Phase
+from tests.support.nvml_scenario import H200_BYTES
 
 from .course import Course, combined, product
 from .figures import EARLY_S, SLOP_S, Bounds, Figure, between, exactly, gauge, rate

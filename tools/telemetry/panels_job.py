@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nvml_scenario import H200_BYTES
 from stoker.spec.job import TrainingJob
+from tests.support.nvml_scenario import H200_BYTES
 
 from .course import Course, product
 from .figures import Figure, between, counted, exactly, gauge, rate

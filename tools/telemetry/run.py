@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from harness import Server, running, until
-from nvml_scenario import Scenario
 from stoker.cli.client import Client
-from testbed.monitoring import Prometheus
+from tests.support.harness import Server, running, until
+from tests.support.nvml_scenario import Scenario
+from tests.support.testbed.monitoring import Prometheus
 
 from .drive import Driver
 from .story import GIB, GPUS, MIG_GPU, PRICE, QUEUES, USERS, Job, jobs

@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nvml_scenario import H200_BYTES, Gpu
 from stoker.spec.job import TrainingJob
 from stoker.spec.names import ANNOTATION_SUBMITTER
+from tests.support.nvml_scenario import H200_BYTES, Gpu
 
 from .course import Course, combined, product, while_
 from .drive import Hold

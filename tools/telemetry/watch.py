@@ -15,8 +15,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from harness import Server
 from stoker.spec.job import TrainingJob
+from tests.support.harness import Server
 
 Labels = frozenset[tuple[str, str]]
 Page = dict[tuple[str, Labels], float]

@@ -1,6 +1,15 @@
-"""The test bed: a real Kubernetes, built from source and started on this machine for tests, then stopped again.
+"""The old name of `tests.support.testbed`, until bench_followers and verify_soak have moved."""
 
-`build` makes the programs from tools/modules, `control_plane` runs etcd, API server, controllers and scheduler on
-loopback (no root), `nodes` adds real nodes in network namespaces (root), `fixtures` hands both to pytest. Never
-shipped, never imported by the product. Called by `make cluster`, `make nodes`, `make test` and `make e2e`.
-"""
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
+import tests.support.testbed as there
+
+sys.modules["testbed"] = there
+for one in pkgutil.iter_modules(there.__path__):
+    if one.name != "__main__":
+        sys.modules[f"testbed.{one.name}"] = importlib.import_module(f"tests.support.testbed.{one.name}")
+there.__path__.append(str(Path(__file__).parent))

@@ -1,5 +1,5 @@
 """Owns the proof of exact resume: one JSON line per step with the loss's bits and a hash of every part of the state.
-Called by the loop where `STOKER_TRACE_FILE` is set (tests, `tools/verify_resume.py`); reads the device each step.
+Called by the loop where `STOKER_TRACE_FILE` is set (tests, `tools/verify/resume.py`); reads the device each step.
 """
 
 from __future__ import annotations

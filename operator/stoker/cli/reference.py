@@ -1,4 +1,4 @@
-"""The reference part of docs/cli.md, from the commands themselves. Called by tools/generate_docs.py and its test."""
+"""The reference part of docs/cli.md, from the commands themselves. Called by tools/generate/docs.py and its test."""
 
 from __future__ import annotations
 

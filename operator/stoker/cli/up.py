@@ -74,7 +74,7 @@ LOG_BYTES = 1 << 30
 SETTINGS = Settings(start_timeout_s=120.0, blame_s=5.0)
 
 # The api's requests wait behind every reconcile that is ready on the same loop: with 2 at once a client submits nearly
-# twice as many jobs a second as with 16, and as many are finished (tools/verify_thousand.py).
+# twice as many jobs a second as with 16, and as many are finished (tools/verify/thousand.py).
 RECONCILES_AT_ONCE = 2
 # Changes of each kind kept for watchers. All of these are in this process and keep up; each change is an object kept.
 WATCH_HISTORY = 1024

@@ -5,7 +5,7 @@ Prometheus joins what exporters and the api tell about a job_uid with its name, 
 that have a place and for those that have left it within the last 15 minutes (at most 5,000), not for those that wait:
 their number has no bound, and no GPU counter speaks of them. Never asks a store. Called by `metrics.OperatorMetrics`.
 
-Cost: about 4 µs per change of a job; a scrape costs what there are rows, whatever waits (tools/bench_metrics.py).
+Cost: about 4 µs per change of a job; a scrape costs what there are rows, whatever waits (tools/bench/metrics.py).
 """
 
 from __future__ import annotations

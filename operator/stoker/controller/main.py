@@ -178,7 +178,7 @@ class _Process:
         """What is served, and the metrics as they are pushed."""
 
         async def page() -> bytes:
-            # Off the loop: with rows of 10,000 jobs it takes tenths of a second (tools/bench_metrics.py).
+            # Off the loop: with rows of 10,000 jobs it takes tenths of a second (tools/bench/metrics.py).
             return await asyncio.to_thread(generate_latest, registry)
 
         async def metrics() -> Answer:

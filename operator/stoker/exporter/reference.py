@@ -1,4 +1,4 @@
-"""docs/metrics.md's tables of the exporter's metrics, from the catalogue. Called by tools/generate_docs.py."""
+"""docs/metrics.md's tables of the exporter's metrics, from the catalogue. Called by tools/generate/docs.py."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Meter(Protocol):
 class KubeClient:
     """`async with KubeClient.from_config(…) as client`: connections are opened as they are needed, closed at the end.
 
-    Cost: 0.4 ms of CPU per small request over TLS, most of it the kernel's and aiohttp's (tools/bench_kube.py).
+    Cost: 0.4 ms of CPU per small request over TLS, most of it the kernel's and aiohttp's (tools/bench/kube.py).
     """
 
     def __init__(

@@ -82,7 +82,7 @@ class Bookmark:
 
 
 class Codec(Generic[T]):
-    """One kind's decoder. Cost: 49 µs per pod of 5 KB; standard json 123, typed models 1,204 (tools/bench_kube.py)."""
+    """One kind's decoder. Cost: 49 µs per pod of 5 KB; standard json 123, typed models 1,204 (tools/bench/kube.py)."""
 
     def __init__(self, wire: Wire[T], on_poison: PoisonHook | None = None) -> None:
         self._wire, self._on_poison = wire, on_poison

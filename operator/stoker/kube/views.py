@@ -1,7 +1,7 @@
 """What of a Kubernetes pod is read where the spec's own model would read too much, and as what it is kept.
 
 Pods are read without their environment and commands, which are never read of a stored pod and are most of it: 47
-instead of 173 µs and 10 instead of 22 KiB a pod of 20 variables (tools/bench_kube.py). One watch of all pods feeds both
+instead of 173 µs and 10 instead of 22 KiB a pod of 20 variables (tools/bench/kube.py). One watch of all pods feeds both
 caches, `Pod` and `OtherPod`: a selector by label would let who may edit a pod take it out of our sight, finalizer and
 all. A change of another's pod costs 72 µs (40 where it had a watch and a model of its own). Called by `wire` and main
 files.

@@ -47,7 +47,7 @@ class EmbeddedStore:
     """`async with EmbeddedStore(path, clock, seam) as store`: open and loaded inside, closed and complete after.
 
     Cost: 80 µs of the event loop per create and 55 µs per status write, 2,000 to 6,000 writes/s, on two busy cores
-    (tools/bench_store.py, with Python's cyclic collector off; left at its defaults it adds half as much again and
+    (tools/bench/store.py, with Python's cyclic collector off; left at its defaults it adds half as much again and
     pauses of 0.2 s at 5,000 jobs, so main files should freeze and relax it). 16 KiB of memory per job.
     """
 

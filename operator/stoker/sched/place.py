@@ -93,7 +93,7 @@ def place(table: NodeTable, request: Request, avoid: Collection[str] = (), keep:
     """The best fit for the whole gang right now, or None.
 
     As few nodes as can be; among those the fullest that still fit (fewest free GPUs, then free cores, then name), so
-    that whole nodes stay whole. Cost: O(nodes) in numpy, `tools/bench_sched.py`.
+    that whole nodes stay whole. Cost: O(nodes) in numpy, `tools/bench/sched.py`.
     """
     free = free_room(table, request, keep)
     if request.workers == 1:

@@ -55,7 +55,7 @@ Handler = Callable[[Change[T]], None]
 
 
 class WatchCache(Generic[T]):
-    """Cost: about 9 µs per change with one index and one subscriber (tools/bench_store.py)."""
+    """Cost: about 9 µs per change with one index and one subscriber (tools/bench/store.py)."""
 
     def __init__(
         self,

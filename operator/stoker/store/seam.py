@@ -45,7 +45,7 @@ class Rule:
 
 
 class Seam:
-    """Counts external calls, in total order and by name. Cost: 2 µs a call with nothing injected (bench_store.py)."""
+    """Counts external calls, in order and by name. Cost: 2 µs a call with nothing injected (tools/bench/store.py)."""
 
     def __init__(self, rules: tuple[Rule, ...] = (), trace: Path | None = None) -> None:
         self._rules = rules

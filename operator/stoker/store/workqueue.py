@@ -29,7 +29,7 @@ class QueueShutDown(Exception):
 
 
 class WorkQueue(Generic[K]):
-    """Cost: about 0.5 µs per key through add, get and done (tools/bench_store.py)."""
+    """Cost: about 0.5 µs per key through add, get and done (tools/bench/store.py)."""
 
     def __init__(
         self,

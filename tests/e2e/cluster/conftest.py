@@ -1,7 +1,7 @@
 """One bed with two real nodes for the whole run, Stoker on it, a project per test; figures are printed at the end.
 
-`STOKER_E2E_BED` names a bed that runs already (`python -m testbed nodes up 2 2`): it is used, given the images of the
-working tree, and left running.
+`STOKER_E2E_BED` names a bed that runs already (`python -m tests.support.testbed nodes up 2 2`): it is
+used, given the images of the working tree, and left running.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster_stack import Project, Stack, built_images
-from testbed.nodes import NodeBed
+from tests.support.cluster_stack import Project, Stack, built_images
+from tests.support.testbed.nodes import NodeBed
 
 GPUS_PER_NODE = 2
 _FIGURES: list[tuple[str, str]] = []

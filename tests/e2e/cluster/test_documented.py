@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster_stack import CHART, SYSTEM, Stack
-from documented import Sandbox, blocks, notes, pages
-from testbed.errors import BedError
+from tests.support.cluster_stack import CHART, SYSTEM, Stack
+from tests.support.documented import Sandbox, blocks, notes, pages
+from tests.support.testbed.errors import BedError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 PAGES = pages()

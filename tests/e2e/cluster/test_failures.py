@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster_stack import SYSTEM, Project, Stack
-from harness import until
 from stoker.spec.job import Phase
 from stoker.spec.outcome import Category
+from tests.support.cluster_stack import SYSTEM, Project, Stack
+from tests.support.harness import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
 Figure = Callable[[str, object], None]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster_stack import Project, Stack
 from stoker.spec.job import Phase
+from tests.support.cluster_stack import Project, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 OWNER = 4321

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster_stack import CHART, SYSTEM, WATCH, Project, Stack
-from harness import until
-from release.chart import package
 from stoker.spec.job import Phase
-from testbed.build import program
+from tests.support.cluster_stack import CHART, SYSTEM, WATCH, Project, Stack
+from tests.support.harness import until
+from tests.support.testbed.build import program
+from tools.release.chart import package
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 Figure = Callable[[str, object], None]

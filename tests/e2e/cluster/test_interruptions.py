@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster_stack import Project, Stack
-from harness import until
 from stoker.spec.job import Phase
 from stoker.spec.outcome import Category
+from tests.support.cluster_stack import Project, Stack
+from tests.support.harness import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 Figure = Callable[[str, object], None]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cluster_stack import CHART, SYSTEM, WATCH, Project, Stack
 from stoker.spec.job import Phase
-from testbed.monitoring import Prometheus
+from tests.support.cluster_stack import CHART, SYSTEM, WATCH, Project, Stack
+from tests.support.testbed.monitoring import Prometheus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 Figure = Callable[[str, object], None]

@@ -1,7 +1,7 @@
 """A real Prometheus finds all of Stoker on real nodes by the chart's monitors, and the chart's rules give figures.
 
 It runs on this machine with a service account's token, discovers by the cluster's API and reaches pods at their own
-addresses, as one in the cluster does. What its operator would make of the monitors is `testbed.monitors`.
+addresses, as one in the cluster does. What its operator would make of the monitors is `tests.support.testbed.monitors`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from chart import rendering
-from cluster_driver import SM, watts_of
-from cluster_stack import CHART, SYSTEM, WATCH, Project, Stack
-from harness import until
 from stoker.spec.job import Phase, TrainingJob
-from testbed.monitoring import Prometheus, Series
-from testbed.monitors import scrape_configs
+from tests.support.cluster_driver import SM, watts_of
+from tests.support.cluster_stack import CHART, SYSTEM, WATCH, Project, Stack
+from tests.support.harness import until
+from tests.support.testbed.monitoring import Prometheus, Series
+from tests.support.testbed.monitors import scrape_configs
+from tools.chart import rendering
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 Figure = Callable[[str, object], None]

@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from cluster_driver import watts_of
-from cluster_exporters import Exporter, pod_of
-from cluster_stack import SYSTEM, WATCH, Project, Stack
-from harness import until
 from stoker.cli.usage_calls import JobUsageReport
 from stoker.spec.job import Phase
 from stoker.spec.usage import JobUsage, UsageState
+from tests.support.cluster_driver import watts_of
+from tests.support.cluster_exporters import Exporter, pod_of
+from tests.support.cluster_stack import SYSTEM, WATCH, Project, Stack
+from tests.support.harness import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 Figure = Callable[[str, object], None]

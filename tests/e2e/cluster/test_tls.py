@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster_stack import CHART, SYSTEM, Project, Stack
-from harness import until
 from stoker.spec.job import Phase
-from testbed.pki import issue, make_authority
+from tests.support.cluster_stack import CHART, SYSTEM, Project, Stack
+from tests.support.harness import until
+from tests.support.testbed.pki import issue, make_authority
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster_stack import Project
 from stoker.cli.views import JobChanged
 from stoker.spec.job import Phase
+from tests.support.cluster_stack import Project
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 Figure = Callable[[str, object], None]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster_stack import Project
-from harness import until
 from stoker.spec.job import Phase
+from tests.support.cluster_stack import Project
+from tests.support.harness import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 Figure = Callable[[str, object], None]

@@ -6,11 +6,11 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from local_server import LocalServer
 from stoker.exporter.allocation.jobs import NoAnswer, PodJobs
 from stoker.exporter.allocation.owners_route import MAX_PODS, OwnersRoute
 from stoker.exporter.owners import Owner
 from stoker.push.link import Link
+from tests.support.local_server import LocalServer
 
 from .kubelet_world import gpu_pod
 

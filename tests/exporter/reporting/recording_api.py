@@ -11,8 +11,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
 
-from local_server import LocalServer
 from stoker.exporter.receipts import Receipt
+from tests.support.local_server import LocalServer
 
 JSON, PROBLEM, HTML = "application/json", "application/problem+json", "text/html"
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed import build
-from testbed.cluster import Cluster
-from testbed.control_plane import ControlPlane
-from testbed.errors import BedError, Unavailable
-from testbed.fixtures import skip_loudly
+from tests.support.testbed import build
+from tests.support.testbed.cluster import Cluster
+from tests.support.testbed.control_plane import ControlPlane
+from tests.support.testbed.errors import BedError, Unavailable
+from tests.support.testbed.fixtures import skip_loudly
 
 from ...api.cluster import Bed  # noqa: TID252
 from .cases import GRANTED, QUEUES, RUNTIMES

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from stoker.spec.meta import Kind
-from testbed.cluster import Cluster
+from tests.support.testbed.cluster import Cluster
 
 CRDS = Path(__file__).resolve().parents[3] / "helm" / "stoker" / "files" / "crds"
 

@@ -13,8 +13,8 @@ import yaml
 
 from stoker.spec.crd.definition import DEFINITIONS, custom_resource
 from stoker.spec.job import JOBS, TrainingJob
-from testbed.cluster import Cluster
-from testbed.errors import BedError
+from tests.support.testbed.cluster import Cluster
+from tests.support.testbed.errors import BedError
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 JOB = """\

@@ -21,7 +21,7 @@ UNITS = frozenset({"bytes", "celsius", "hertz", "joules", "ratio", "seconds", "w
 
 
 def families(snapshot: Snapshot) -> list[Metric]:
-    """Those that have a series. Cost: 2 ms for 1,562 series; to render them takes 12 more (tools/bench_exporter.py)."""
+    """Those that have a series. Cost: 2 ms for 1,562 series; to render them takes 12 more (tools/bench/exporter.py)."""
     node = {"node": snapshot.node}
     gpus = [(gpu, {**node, "gpu": str(gpu.index), "uuid": gpu.uuid}) for gpu in snapshot.gpus]
     mig = [(one, {**labels, "mig_uuid": one.uuid, "profile": one.profile}) for gpu, labels in gpus for one in gpu.mig]

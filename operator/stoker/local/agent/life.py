@@ -42,7 +42,7 @@ KILL_AFTER_GRACE_S = 10.0
 LOOK_AGAIN_S = 0.05
 _SHORTAGES = (errno.EMFILE, errno.ENFILE)
 TRIES = 5
-STEPS_AT_ONCE = 2  # more of them only keep the api waiting, which lives on the same loop (tools/verify_thousand.py)
+STEPS_AT_ONCE = 2  # more of them only keep the api waiting, which lives on the same loop (tools/verify/thousand.py)
 """Spawns of a worker that never came to its start, before its pod is refused."""
 
 

@@ -1,6 +1,6 @@
 """The tables of docs/crds.md: what kubectl knows of each kind, every field of its spec, every rule; from the schemas.
 
-Called by tools/generate_docs.py.
+Called by tools/generate/docs.py.
 """
 
 from __future__ import annotations

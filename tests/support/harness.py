@@ -1,0 +1,193 @@
+"""Drives a real `stoker up` from outside, for the verify scripts and the end-to-end tests.
+
+Owns starting, killing and restarting the server process, and counting live worker processes by their environments.
+Never imports server parts: what it sees is what a user or a process table sees.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from stoker.cli.client import Client
+
+T = TypeVar("T")
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def until(check: Callable[[], T | None], what: str, timeout_s: float = 60.0, every_s: float = 0.05) -> T:
+    """The first true answer of `check`. Raises: TimeoutError naming `what`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = check()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(every_s)
+
+
+@dataclass(frozen=True)
+class WorkerProcess:
+    """One live process of a worker, as its environment names it."""
+
+    pid: int
+    pod_uid: str
+    job: str
+    attempt: int
+    worker: int
+    gpus: tuple[str, ...]
+    rank: int | None
+
+
+def worker_processes(data: Path) -> list[WorkerProcess]:
+    """Every live process (zombies left out) that was started for a worker of this data folder."""
+    found = []
+    marker = str(data)
+    for entry in (path.name for path in Path("/proc").iterdir()):
+        if not entry.isdigit():
+            continue
+        try:
+            raw = Path(f"/proc/{entry}/environ").read_bytes()
+            state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        env = dict(item.partition("=")[::2] for item in raw.decode(errors="replace").split("\0") if "=" in item)
+        if "STOKER_POD_UID" not in env or marker not in env.get("STOKER_CHECKPOINT_DIR", "") or state == "Z":
+            continue
+        found.append(
+            WorkerProcess(
+                pid=int(entry),
+                pod_uid=env["STOKER_POD_UID"],
+                job=env.get("STOKER_JOB", ""),
+                attempt=int(env.get("STOKER_ATTEMPT", "0")),
+                worker=int(env.get("STOKER_WORKER", "0")),
+                gpus=tuple(filter(None, env.get("STOKER_GPU_UUIDS", "").split(","))),
+                rank=int(env["RANK"]) if "RANK" in env else None,
+            )
+        )
+    return found
+
+
+class Server:
+    """A `stoker up` on a data folder of its own; survives being killed: `start` again."""
+
+    def __init__(self, data: Path, *options: str, port: int | None = None, env: dict[str, str] | None = None) -> None:
+        self.data = data
+        self.port = port or free_port()
+        self.options = options
+        self.env = env or {}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.ready_s = 0.0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self.data.parent / f"{self.data.name}.up.log"
+
+    def start(self, *, wait: bool = True, env: dict[str, str] | None = None) -> Server:
+        """Start it and wait until it is ready; `ready_s` says how long that took."""
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        command = [sys.executable, "-m", "stoker.cli.main", "up", "--data", str(self.data), "--port", str(self.port)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *self.options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_user_env() | self.env | (env or {}),
+            )
+        if wait:
+            until(self._ready, f"`stoker up` ready (see {self.log})", 30, 0.01)
+            self.ready_s = time.monotonic() - began
+        return self
+
+    def client(self) -> Client:
+        return Client(self.url, (self.data / "token").read_text().strip())
+
+    def kill(self) -> None:
+        """SIGKILL, as the kernel's out-of-memory killer would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(30)
+
+    def stop(self) -> int:
+        """SIGTERM and wait."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def workers(self) -> list[WorkerProcess]:
+        return worker_processes(self.data)
+
+    def close(self) -> None:
+        """Stop it, and every worker that is left."""
+        if self.process is not None and self.process.poll() is None:
+            self.stop()
+        for worker in self.workers():
+            try:
+                os.kill(worker.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def _ready(self) -> bool:
+        import httpx
+
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise RuntimeError(f"`stoker up` ended with {self.process.returncode}:\n{self.log.read_text()[-3000:]}")
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+def _user_env() -> dict[str, str]:
+    """Our environment as a user's is: Python keeps the bytecode it has compiled."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+@contextmanager
+def running(data: Path, *options: str, **given: object) -> Iterator[Server]:
+    """A started server; nothing of it is left afterwards."""
+    server = Server(data, *options, **given)  # type: ignore[arg-type]
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+def machine() -> str:
+    """The machine and the versions a figure belongs to, in one line."""
+    import platform
+    from importlib.metadata import version
+
+    with Path("/proc/cpuinfo").open() as info:
+        model = next((line.partition(":")[2].strip() for line in info if line.startswith("model name")), "?")
+    packages = ", ".join(f"{name} {version(name)}" for name in ("stoker", "fastapi", "pydantic", "httpx"))
+    return f"{os.cpu_count()} x {model}; Python {platform.python_version()}; {packages}"

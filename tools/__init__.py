@@ -1,0 +1,1 @@
+"""What makes, measures and proves Stoker: never shipped, never imported by the product."""

@@ -1,0 +1,255 @@
+"""Prints what the exporter costs on this machine: memory of both processes, CPU, scrapes. Nothing is asserted.
+
+python -m tools.bench.exporter [seconds of CPU, default 60] [minutes of memory slope, default 0]: the real program over
+the fake NVML (tests/nvml) with 8 GPUs, a kubelet's socket with 50 pods that share them and an api that takes receipts
+(both in this process). Budget on a quiet machine: both processes < 60 MB PSS, < 2 % of a core, scrape p99 < 80 ms.
+
+CALL_US: each NVML call sleeps so long. An assumption, not a measurement: no GPU was at hand. What counts for us is that
+the child waits and burns nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import grpc
+
+from tests.support.local_server import LocalServer
+from tests.support.nvml_scenario import Scenario
+
+GPUS, PODS = 8, 50
+CALL_US = 100
+SCRAPES = 500
+PROMETHEUS = {"Accept-Encoding": "gzip", "Accept": "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;q=0.3"}
+"""As it asks."""
+FORMATS = {"text": {}, "text, gzip": {"Accept-Encoding": "gzip"}, "OpenMetrics, gzip": PROMETHEUS}
+
+
+def main(cpu_s: float, slope_min: float) -> None:
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; {GPUS} GPUs, {PODS} pods")
+    with tempfile.TemporaryDirectory(prefix="stoker-bench-exporter-") as scratch, contextlib.ExitStack() as stack:
+        folder = Path(scratch)
+        scenario = _scenario(folder)
+        socket_path = _kubelet([gpu.uuid for gpu in scenario.gpus], folder, stack)
+        exporter, port = _start(folder, scenario, socket_path, _api(stack))
+        try:
+            _wait_for_jobs(port)
+            child = _child_of(exporter.pid)
+            page = _scrape(_open(port), {})[1]
+            print(f"{len(page):,} bytes, {page.count(b'}'):,} series, {CALL_US} µs a call\n")
+            _memory("at the begin", exporter.pid, child)
+            before = _cpu_s(exporter.pid), _cpu_s(child)
+            began = time.monotonic()
+            _wait(cpu_s, port)
+            took_s = time.monotonic() - began
+            used = [_cpu_s(pid) - was for pid, was in zip((exporter.pid, child), before, strict=True)]
+            print(
+                f"CPU over {took_s:.0f} s, a scrape every 15 s: parent {used[0] / took_s:.2%}, child "
+                f"{used[1] / took_s:.2%}, both {sum(used) / took_s:.2%} of a core"
+            )
+            for name, headers in FORMATS.items():
+                _scrapes(port, name, headers)
+            if slope_min:
+                _slope(slope_min, port, exporter.pid, child)
+            _memory("at the end", exporter.pid, child)
+        finally:
+            exporter.terminate()
+            began = time.monotonic()
+            exporter.wait(10)
+            print(f"end after SIGTERM: {time.monotonic() - began:.3f} s")
+
+
+def _scenario(folder: Path) -> Scenario:
+    scenario = Scenario(folder)
+    for index in range(GPUS):
+        scenario.add_gpu(
+            watts=300.0 + 50 * index,
+            busy=90.0,
+            sm=45.0,
+            tensor=20.0,
+            dram=30.0,
+            used=float(40 << 30),
+            pcie_tx=1e9,
+            nvlink_tx=5e9,
+            processes=[(4000 + index, 40 << 30, 45.0)],
+        )
+    scenario.latency(CALL_US)
+    scenario.write()
+    return scenario
+
+
+def _kubelet(uuids: list[str], folder: Path, stack: contextlib.ExitStack) -> Path:
+    """A PodResources server: time-sliced devices, a slice to each pod."""
+
+    def field(number: int, value: bytes) -> bytes:
+        size, length = b"", len(value)
+        while length > 127:
+            size, length = size + bytes([length & 127 | 128]), length >> 7
+        return bytes([number << 3 | 2]) + size + bytes([length]) + value
+
+    answer = b""
+    for number in range(PODS):
+        device = f"{uuids[number % len(uuids)]}::{number // len(uuids)}".encode()
+        devices = field(1, b"nvidia.com/gpu") + field(2, device)
+        container = field(1, b"worker") + field(2, devices)
+        pod = field(1, f"resnet-{number}-1-0".encode()) + field(2, b"vision") + field(3, container)
+        answer += field(1, pod)
+    lists = grpc.unary_unary_rpc_method_handler(lambda _request, _context: answer)
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": lists}),))
+    path = folder / "kubelet.sock"
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
+    stack.callback(server.stop, 0)
+    return path
+
+
+class _Api(BaseHTTPRequestHandler):
+    """Knows every pod's job and takes every receipt."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        owners = [
+            {
+                "namespace": pod["namespace"],
+                "name": pod["name"],
+                "podUid": f"uid-{pod['name']}",
+                "jobUid": f"00000000-0000-4000-8000-{int(pod['name'].split('-')[1]):012}",
+                "project": pod["namespace"],
+                "jobName": pod["name"].rsplit("-", 2)[0],
+                "attempt": 1,
+                "worker": 0,
+            }
+            for pod in body.get("pods", ())
+        ]
+        answer = json.dumps({"owners": owners, "taken": len(body.get("receipts", ())), "refused": []}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name there)
+        return
+
+
+def _api(stack: contextlib.ExitStack) -> str:
+    server = stack.enter_context(LocalServer(_Api))
+    stack.callback(server.shutdown)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.url
+
+
+def _start(folder: Path, scenario: Scenario, kubelet: Path, api: str) -> tuple[subprocess.Popen[str], int]:
+    command = [sys.executable, "-m", "stoker.exporter", "--host", "127.0.0.1", "--port", "0", "--node", "bench"]
+    command += ["--state", str(folder / "state"), "--allocation", "kubelet", "--kubelet-socket", str(kubelet)]
+    command += ["--api-url", api]
+    process = subprocess.Popen(command, env={**os.environ, **scenario.env()}, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(r"on port (\d+)", line):
+            return process, int(found[1])
+    raise SystemExit("the exporter did not start")
+
+
+def _wait_for_jobs(port: int) -> None:
+    """A kubelet that has just started is not asked for ten seconds."""
+    until = time.monotonic() + 60
+    while _scrape(_open(port), {})[1].count(b"stoker_job_gpu_energy_joules_total{") < PODS:
+        if time.monotonic() > until:
+            raise SystemExit("the jobs are not known after a minute")
+        time.sleep(1)
+
+
+def _child_of(pid: int) -> int:
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if entry.name.isdecimal() and int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                return int(entry.name)
+    raise SystemExit("the exporter has no child")
+
+
+def _pss_mb(pid: int) -> float:
+    found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def _memory(when: str, parent: int, child: int) -> None:
+    one, other = _pss_mb(parent), _pss_mb(child)
+    print(f"PSS {when}: parent {one:.1f} MiB, child {other:.1f} MiB, both {one + other:.1f} MiB")
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _wait(seconds: float, port: int) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        _scrape(_open(port), PROMETHEUS)  # a connection of its own: the server keeps none open for so long
+        time.sleep(min(15.0, left))
+
+
+def _open(port: int) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+
+
+def _scrape(connection: http.client.HTTPConnection, headers: dict[str, str]) -> tuple[float, bytes]:
+    began = time.perf_counter()
+    connection.request("GET", "/metrics", headers=headers)
+    body = connection.getresponse().read()
+    return time.perf_counter() - began, body
+
+
+def _scrapes(port: int, name: str, headers: dict[str, str]) -> None:
+    """Spread over polls, so that pages are packed anew and rendering gets in the way as it does."""
+    connection = _open(port)
+    took_ms = []
+    for _ in range(SCRAPES):
+        took_ms.append(_scrape(connection, headers)[0] * 1000)
+        time.sleep(0.03)
+    cuts = statistics.quantiles(took_ms, n=100)
+    print(f"{SCRAPES} scrapes, {name}: p50 {cuts[49]:.2f} ms, p99 {cuts[98]:.2f} ms, most {max(took_ms):.2f} ms")
+
+
+def _slope(minutes: float, port: int, parent: int, child: int) -> None:
+    """Least squares over one reading a 10 s."""
+    points: list[tuple[float, float]] = []
+    began = time.monotonic()
+    for turn in _every(10.0, minutes * 60):
+        if turn % 2 == 0:
+            _scrape(_open(port), PROMETHEUS)
+        points.append(((time.monotonic() - began) / 60, _pss_mb(parent) + _pss_mb(child)))
+    slope = statistics.linear_regression(*zip(*points, strict=True)).slope
+    print(
+        f"memory over {minutes:g} min: {slope * 1024:+.1f} KiB a minute, {points[0][1]:.1f} → {points[-1][1]:.1f} MiB"
+    )
+
+
+def _every(seconds: float, whole_s: float) -> Iterator[int]:
+    for turn in range(int(whole_s / seconds)):
+        yield turn
+        time.sleep(seconds)
+
+
+if __name__ == "__main__":
+    numbers = [float(word) for word in sys.argv[1:]]
+    main(*[*numbers, *(60.0, 0.0)[len(numbers) :]])

@@ -1,0 +1,1 @@
+"""Proofs on a real `stoker up` or API server, one script each: docs/verify.md holds what they showed."""
