@@ -143,7 +143,7 @@ class ApiMetrics:
         )
         self.gpu_events = Counter(
             "stoker_api_gpu_events_total",
-            "What exporters told of GPUs (xid, lost, recovered, recovery_action, mig_changed).",
+            "GPU events that exporters reported (xid, lost, recovered, recovery_action, mig_changed).",
             ["kind"],
             registry=self.registry,
         )

@@ -1,7 +1,7 @@
 """How far running jobs are, as series for Prometheus: last step, last checkpoint, stalled, idle.
 
-Only jobs that hold a place have series, and only of what is known: a job that never told a step has no progress. That a
-report came is no progress; that `step` changed is. Counted when scraped, from memory alone. Called by `metrics`.
+Only jobs that hold a place have series, and only of what is known: a job that never reported a step has no
+progress. A report is no progress; a changed `step` is. Counted when scraped, from memory alone. Called by `metrics`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STALLED = "stoker_job_stalled"
 IDLE = "stoker_job_idle_seconds"
 FAMILIES = {
     PROGRESS_AT: "Unix time of the last change of the job's step.",
-    STEP: "Steps done, as the program tells.",
+    STEP: "Steps done, as the program reports.",
     CHECKPOINT_AT: "Unix time of the newest checkpoint.",
     CHECKPOINT_EVERY: "checkpoint.every: a job that saves should do so this often.",
     STALLED: "1 if the step has not changed for longer than the job's limit (stall.after), else 0.",

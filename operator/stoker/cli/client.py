@@ -362,7 +362,7 @@ class Client(CodeCalls, UsageCalls):
             200,
             "NotStoker",
             f"{self.endpoint.url} answers in words this client does not know ({what}); is one of them older? "
-            "`stoker --version` and GET /version tell",
+            "`stoker --version` and GET /version show them",
         )
 
 

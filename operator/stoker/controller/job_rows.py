@@ -1,7 +1,7 @@
 """Which job is whose, and what queues hold: rows of `/metrics`, kept current as the caches change.
 
 Owns `stoker_job_info`, `stoker_job_pod_info`, what is known of a job's attempts, and the GPUs of queues. By these rows
-Prometheus joins what exporters and the api tell about a job_uid with its name, queue and user. There are rows for jobs
+Prometheus joins series of exporters and api by job_uid with its name, queue and user. There are rows for jobs
 that have a place and for those that have left it within the last 15 minutes (at most 5,000), not for those that wait:
 their number has no bound, and no GPU counter speaks of them. Never asks a store. Called by `metrics.OperatorMetrics`.
 
@@ -142,7 +142,7 @@ class JobRows:
             waiting[label(name) if name in known else "", why] += count
         yield _family(
             "stoker_queue_waiting_jobs",
-            "Jobs that wait, by the reason their status tells; queue is empty where there is no such queue.",
+            "Waiting jobs by the reason in their status; queue is empty where there is no such queue.",
             ("queue", "reason"),
             ((labels, float(count)) for labels, count in sorted(waiting.items()) if count),
         )

@@ -1,8 +1,8 @@
 """The operator's own metrics, read from its parts when they are asked for. Called by `main` and `stoker up`.
 
-Names are Prometheus' and in base units. Of several operators only the one that leads tells about jobs and queues; each
-tells about itself (leader, watches, caches, requests) and keeps the counters of what it did while it led. A family that
-can't be read is left out and counted: it never costs the page.
+Names are Prometheus' and in base units. Of several operators only the leader exports jobs and queues; each exports its
+own state (leader, watches, caches, requests) and keeps the counters of what it did while it led. A family that can't be
+read is left out and counted: it never costs the page.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def reading(
 
 
 class OperatorMetrics(Collector):
-    """`rows`: what the leader tells about jobs."""
+    """`rows`: the leader's series about jobs."""
 
     def __init__(self, read: Callable[[], Reading], counters: Counters, rows: JobRows) -> None:
         self._read, self._counters, self._rows = read, counters, rows
@@ -98,7 +98,7 @@ class OperatorMetrics(Collector):
             return list(read())
         except Exception:
             self._errors[part] += 1
-            log.exception("metrics of %s can't be read; the others are told", part)
+            log.exception("metrics of %s can't be read; the others are exported", part)
             return []
 
 
@@ -110,7 +110,9 @@ def _of_itself(now: Reading) -> Iterable[Metric]:
     yield _counter("stoker_operator_scheduling_passes", "Passes of the scheduler.", now.scheduling_passes)
     yield _counter("stoker_operator_starts", "Attempts started.", now.starts)
     yield _counter("stoker_operator_events_dropped", "Events that could not be written.", now.events_dropped)
-    yield _gauge("stoker_operator_unreadable_jobs", "Jobs told that they can't be read.", now.unreadable_jobs)
+    yield _gauge(
+        "stoker_operator_unreadable_jobs", "Jobs that can't be read; their status says so.", now.unreadable_jobs
+    )
     yield _by_kind("stoker_operator_cached_objects", "Objects in the caches.", now.objects)
     yield _by_kind(
         "stoker_operator_watch_stale_seconds",

@@ -52,7 +52,7 @@ from stoker.push import flags
 @click.option(
     "--exporter/--no-exporter",
     default=True,
-    help="Tell what GPUs do, and for whom (docs/monitoring.md). [default: where there are any]",
+    help="Measure GPUs, and which job uses them (docs/monitoring.md). [default: where there are any]",
 )
 @click.option(
     "--gpu-price",

@@ -17,7 +17,7 @@ GROUPS = ("user", "queue", "project", "job", "model", "day", "hour")
 @click.option("--by", metavar="WHAT[,...]", help=f"Sum by {', '.join(GROUPS)}. [default: project,queue,user]")
 @click.option("--since", metavar="WHEN", help="A duration before now, a date or a time (UTC). [default: 30d]")
 @click.option("--until", metavar="WHEN", help="As --since. [default: now]")
-@click.option("-q", "--queue", help="Only jobs of this queue; hints tell what to change in it.")
+@click.option("-q", "--queue", help="Only jobs of this queue; with hints on what to change.")
 @click.option("--user", help="Only jobs that this user submitted.")
 @click.option("--limit", type=click.IntRange(1, 10_000), help="The most rows. [default: 1000]")
 @click.option("-p", "--project", metavar="PROJECT", help="Only this project. [default: all that the token sees]")
@@ -35,11 +35,11 @@ def usage(
     project: str | None,
     form: str,
 ) -> None:
-    """Show what JOB has had of GPUs, also when it is deleted; without JOB, GPU time summed over many.
+    """Show the GPU usage of JOB, also after its deletion; without JOB, GPU time summed over many jobs.
 
-    Counted are GPUs only: a job that asked for none has no usage. Unobserved time is time that GPUs were allocated and
-    nobody saw; it is never counted as idle. SM ACTIVE is of the observed time of GPUs that tell it (Hopper and later).
-    docs/usage.md has the rest.
+    Only GPUs are counted: a job without GPUs has no usage. Unobserved time is allocated but not observed; it is never
+    counted as idle. SM ACTIVE is of the observed time of GPUs that report it (Hopper and newer). docs/usage.md has the
+    rest.
     """
     above = (click.get_current_context().find_root().obj or {}).get("project")
     project = project or above

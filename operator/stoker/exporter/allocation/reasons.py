@@ -1,4 +1,4 @@
-"""Why a device's holder can't be told: the words of `stoker_exporter_unattributed_devices{reason}`. Pure.
+"""Why a device's holder is unknown: the texts of `stoker_exporter_unattributed_devices{reason}`. Pure.
 
 The table of docs/allocation.md is made of this one.
 """
@@ -38,12 +38,12 @@ class Entry:
 
 
 _ALL = "all GPUs: unobserved"
-_LATER = "as last told for a minute, then all GPUs: unobserved"
-_DOUBT = "GPUs that nobody else holds: unobserved"
+_LATER = "the last answer counts for a minute, then all GPUs: unobserved"
+_DOUBT = "GPUs without a known holder: unobserved"
 
 REASONS: dict[Reason, Entry] = {
     Reason.KUBELET_SOCKET_MISSING: Entry(
-        "No socket, or nobody listens there.",
+        "No socket, or none that answers.",
         _LATER,
         "Mount the kubelet's `pod-resources` folder (not the socket), and check `--kubelet-socket`: a kubelet with "
         "another `--root-dir` has it there. Gone by itself if the kubelet was only restarted.",
@@ -87,17 +87,17 @@ REASONS: dict[Reason, Entry] = {
         "Exporter and `stoker up` must be of the same release and user.",
     ),
     Reason.DEVICE_ID_UNKNOWN: Entry(
-        "A pod holds a device whose name can't be told to be one GPU.",
+        "A pod holds a device whose id matches no single GPU.",
         _DOUBT,
         "See the names above; use a device plugin whose device ids are uuids.",
     ),
     Reason.DRA_DEVICE_UNKNOWN: Entry(
         "Likewise, a device of Dynamic Resource Allocation (MIG devices made on demand, say).",
         _DOUBT,
-        "None here: the kubelet tells only the device's name in its pool.",
+        "None here: the kubelet reports only the device's name in its pool.",
     ),
     Reason.HOLDER_AMBIGUOUS: Entry(
-        "One device is listed for two pods: one of them has ended, and it can't be told which.",
+        "One device is listed for two pods: one of them has ended, and it is unknown which.",
         "this GPU: unobserved",
         "Upgrade to Kubernetes 1.34, whose kubelets list living pods only, or give the exporter an api to ask.",
     ),
@@ -107,7 +107,7 @@ REASONS: dict[Reason, Entry] = {
         "The exporter must see every GPU: `NVIDIA_VISIBLE_DEVICES=all`, RuntimeClass `nvidia`.",
     ),
     Reason.OWNER_UNKNOWN: Entry(
-        "The api has not told which job the pod belongs to.",
+        "The api has not answered which job the pod belongs to.",
         "attributed to the pod, without a job",
         "Check `--api-url`, the token and the api; it is asked again every few seconds.",
     ),
