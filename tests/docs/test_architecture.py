@@ -1,4 +1,4 @@
-"""docs/architecture.md stays true: every path and name in it exists, and every room is in it."""
+"""docs/architecture.md stays true: its paths, names and rooms exist; and scripts that pages run do."""
 
 from __future__ import annotations
 
@@ -31,3 +31,16 @@ def _missing(path: str, name: str | None) -> str:
 def test_every_room_is_named() -> None:
     packages = {str(init.parent.relative_to(source)) for source in SOURCES for init in source.rglob("__init__.py")}
     assert {package for package in packages - {"stoker"} if f"`{package}`" not in TEXT} == set()
+
+
+def test_every_script_exists() -> None:
+    """Modules and files that any page runs with Python, also in its tables; the reader's own have no folder."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    named = {
+        found for page in pages for found in re.findall(r"python (-m [\w.]+|[\w-]+/[\w/.-]+\.py)", page.read_text())
+    }
+    paths = {name: name.removeprefix("-m ").replace(".", "/") if name.startswith("-m") else name for name in named}
+    wanted = {name: (path, f"{path}.py", f"{path}/__main__.py") for name, path in paths.items() if path != "pytest"}
+    assert [
+        name for name, files in wanted.items() if not any((r / f).is_file() for r in (ROOT, *SOURCES) for f in files)
+    ] == []
