@@ -14,6 +14,7 @@ from typing import Any
 
 from prometheus_client.registry import Collector
 
+from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.event import EVENTS, Event
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.node import NODES, GPUNode
@@ -73,6 +74,8 @@ class Deps:
     """For jobs that say nothing themselves."""
     scraping: Scraping | None = None
     """Where metrics are served; None: where pods say so."""
+    feed: SchedulerFeed | None = None
+    """The operator's, where it runs in this process; None: the api makes one."""
     trouble: Callable[[], str] = lambda: ""
     """Why the store takes no writes now; '': it does."""
 
@@ -112,6 +115,7 @@ def make_deps(
     prices: Prices | None = None,
     idle: IdleRule | None = None,
     scraping: Scraping | None = None,
+    feed: SchedulerFeed | None = None,
     trouble: Callable[[], str] = lambda: "",
 ) -> Deps:
     """Deps over any store; the caches that are not given are made."""
@@ -138,6 +142,7 @@ def make_deps(
         prices=prices or Prices(),
         idle=idle or IdleRule(),
         scraping=scraping,
+        feed=feed,
         trouble=trouble,
     )
 

@@ -5,7 +5,7 @@ Never names an implementation: `deps.py` picks them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -120,6 +120,14 @@ class SchedulerView(Protocol):
         """Why the job could not start even on an idle cluster; [] if it could."""
         ...
 
-    def explain(self, key: Key, now: datetime) -> Explanation: ...
-    def queue_usage(self, name: str) -> QueueUsage: ...
-    def node_usage(self, name: str) -> Usage: ...
+    async def explain(self, key: Key, now: datetime) -> Explanation:
+        """Raises: KeyError if the scheduler does not know the job (yet)."""
+        ...
+
+    async def queue_usage(self, names: Iterable[str]) -> dict[str, QueueUsage]:
+        """Zeros for a queue without jobs."""
+        ...
+
+    async def node_usage(self, names: Iterable[str]) -> dict[str, Usage]:
+        """Without those that are gone meanwhile."""
+        ...

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi.requests import HTTPConnection
 
 from stoker.push.relay import Relay
+from stoker.scheduler_feed import SchedulerFeed
 from stoker.store.cache import WatchCache
 
 from .code.keeper import keep_tidy
@@ -26,7 +27,7 @@ from .jobs.render import JobRenderer, live
 from .jobs.submit import Submitter
 from .metrics import ApiMetrics, CodeHeld, GpuPrices, QueueCounts
 from .pushing import Pushing, relay
-from .scheduler_feed import SchedulerFeed
+from .scheduler_view import FedScheduler
 from .sessions.records import SessionRecords
 from .sessions.registry import Sessions
 from .sessions.rendezvous import Rendezvous
@@ -49,7 +50,8 @@ class Services:
     deps: Deps
     metrics: ApiMetrics
     index: JobIndex
-    scheduler: SchedulerFeed
+    feed: SchedulerFeed
+    scheduler: FedScheduler
     board: ProgressBoard
     writer: ProgressWriter
     renderer: JobRenderer
@@ -83,7 +85,7 @@ class Services:
         counts = QueueCounts(index.counts, index.held_gpus)
         metrics = ApiMetrics([counts, prices, *_code_held(deps), *deps.collectors], progress.text)
         shared = deps.other_pods is not None  # with others: a cluster, where our own pods may outlive their jobs too
-        scheduler = SchedulerFeed(
+        feed = deps.feed or SchedulerFeed(
             deps.jobs,
             deps.queues,
             deps.nodes,
@@ -91,6 +93,8 @@ class Services:
             runtimes=deps.runtimes,
             pods=deps.pods if shared else None,
         )
+        feed.start()
+        scheduler = FedScheduler(feed, is_operators=deps.feed is not None)
         startable = Startable(scheduler, deps.queues, deps.clock)
         vitals = Vitals(_named(deps), deps.folders, startable, deps.clock)
         metrics.registry.register(vitals)
@@ -105,6 +109,7 @@ class Services:
             startable=startable,
             vitals=vitals,
             index=index,
+            feed=feed,
             scheduler=scheduler,
             board=board,
             writer=ProgressWriter(
@@ -170,7 +175,8 @@ class Services:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.news.close()
-            self.scheduler.close()
+            if self.deps.feed is None:
+                self.feed.stop()
             self.index.unsubscribe()
 
     async def _keep_writing(self) -> None:

@@ -1,8 +1,8 @@
-"""An independent check of the scheduler: jobs that could start now, by the api's own run of `decide`, and do not.
+"""A check of the scheduler from outside: jobs that could start now, by the api's own run of `decide`, and do not.
 
 Owns since when each such job has been startable. The operator starts a job within a second; one that stays startable
-for minutes means that nobody leads, or that operator and api see different things. Never starts anything. Run by
-`services`; told to Prometheus by `vitals`.
+for minutes means that no operator leads, or that operator and api see different things (in `stoker up`, where both use
+one state, only that the operator's loop stands still). Never starts anything. Run by `services`; shown by `vitals`.
 
 The work is bounded, for the api answers requests on the same loop: every 30 s at most, and so that it takes no more
 than a hundredth of the time; changes of jobs are taken in in small pieces; at most 32 startable jobs are looked at.
@@ -18,7 +18,7 @@ from stoker.spec.queue import Queue
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 
-from .scheduler_feed import SchedulerFeed
+from .scheduler_view import FedScheduler
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ MOST = 32
 class Startable:
     """One observer of one feed."""
 
-    def __init__(self, scheduler: SchedulerFeed, queues: WatchCache[Queue], clock: Clock) -> None:
+    def __init__(self, scheduler: FedScheduler, queues: WatchCache[Queue], clock: Clock) -> None:
         self._scheduler, self._queues, self._clock = scheduler, queues, clock
         self._since: dict[tuple[Key, str], tuple[str, float]] = {}
         """(key, uid) → its queue, and when it was first seen to be startable (monotonic)."""
@@ -45,15 +45,15 @@ class Startable:
         while True:
             try:
                 await self._scheduler.catch_up()
-                self.look()
+                await self.look()
             except Exception:
                 log.exception("the check of the scheduler failed; it will be tried again")
             await self._clock.sleep(max(EVERY_S, self.took_s / SHARE))
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """Ask the scheduler once."""
         began = self._clock.monotonic()
-        found = self._scheduler.startable(self._clock.now(), MOST)
+        found = await self._scheduler.startable(self._clock.now(), MOST)
         self._since = {
             (key, uid): (queue, self._since[key, uid][1] if (key, uid) in self._since else began)
             for key, uid, queue in found

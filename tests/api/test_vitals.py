@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from stoker.local.store import EmbeddedStore
+from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import NODES, Gpu, GPUNode, GPUNodeStatus
 from stoker.spec.queue import QUEUES, Queue
 from stoker.store.cache import WatchCache
 from stoker.store.clock import ManualClock
-from stoker_api.scheduler_feed import SchedulerFeed
+from stoker_api.scheduler_view import FedScheduler
 from stoker_api.startable import EVERY_S, MOST, Startable
 from stoker_api.vitals import used_ratio
 
@@ -31,8 +32,10 @@ class Bed:
         self.jobs = WatchCache(store, JOBS, clock=clock)
         self.queues = WatchCache(store, QUEUES, clock=clock)
         self.nodes = WatchCache(store, NODES, clock=clock)
-        self.feed = SchedulerFeed(self.jobs, self.queues, self.nodes)
-        self.startable = Startable(self.feed, self.queues, clock)
+        feed = SchedulerFeed(self.jobs, self.queues, self.nodes)
+        feed.start()
+        self.scheduler = FedScheduler(feed)
+        self.startable = Startable(self.scheduler, self.queues, clock)
 
     async def node(self, gpus: int) -> None:
         status = GPUNodeStatus(
@@ -57,9 +60,9 @@ class Bed:
         written = await self.store.patch_status(JOBS, job.key, patch, manager="operator")
         await self.jobs.at_least(written.metadata.resource_version)
 
-    def look(self, after_s: float = 0.0) -> dict[str, float]:
+    async def look(self, after_s: float = 0.0) -> dict[str, float]:
         self.clock.advance(after_s)
-        self.startable.look()
+        await self.startable.look()
         return self.startable.seconds()
 
 
@@ -83,18 +86,18 @@ async def bed(tmp_path: Path) -> Any:
 async def test_what_could_run_and_is_not_started_grows_old_in_its_queue(bed: Bed) -> None:
     assert bed.startable.seconds() == {}, "not known before the first look"
     await bed.node(gpus=2)
-    assert bed.look() == {"fast": 0, "slow": 0}
+    assert await bed.look() == {"fast": 0, "slow": 0}
     first = await bed.job("first", queue="slow")
-    assert bed.look() == {"fast": 0, "slow": 0}
+    assert await bed.look() == {"fast": 0, "slow": 0}
     await bed.job("second", queue="slow")
     await bed.job("third", queue="fast")
-    assert bed.look(30) == {"fast": 0, "slow": 30}, "two GPUs: the third has to wait and is nobody's fault"
-    assert bed.look(30) == {"fast": 0, "slow": 60}
+    assert await bed.look(30) == {"fast": 0, "slow": 30}, "two GPUs: the third has to wait and is nobody's fault"
+    assert await bed.look(30) == {"fast": 0, "slow": 60}
     await bed.status(first, phase="Starting", placement=[{"worker": 0, "node": "n"}], attempt=1)
-    assert bed.look(30) == {"fast": 0, "slow": 60}, "the oldest of those left: second, since a minute"
+    assert await bed.look(30) == {"fast": 0, "slow": 60}, "the oldest of those left: second, since a minute"
     await bed.status(first, phase="Succeeded", placement=[])
-    assert bed.look(30) == {"fast": 0, "slow": 90}
-    assert bed.look(30) == {"fast": 30, "slow": 120}
+    assert await bed.look(30) == {"fast": 0, "slow": 90}
+    assert await bed.look(30) == {"fast": 30, "slow": 120}
 
 
 async def test_looking_starts_nothing_and_changes_no_answer(bed: Bed) -> None:
@@ -102,21 +105,24 @@ async def test_looking_starts_nothing_and_changes_no_answer(bed: Bed) -> None:
     one = await bed.job("one", queue="fast")
     two = await bed.job("two", queue="fast")
     for _ in range(3):
-        bed.look(30)
-        assert bed.feed.explain(one.key, bed.clock.now()).summary == "can start now, on n; its turn is next"
-        assert bed.feed.explain(two.key, bed.clock.now()).blockers
-        assert bed.feed.queue_usage("fast").gpus == 0 and bed.feed.queue_usage("fast").pending == 2
-        assert bed.feed.node_usage("n").gpus == 0
+        await bed.look(30)
+        assert (
+            await bed.scheduler.explain(one.key, bed.clock.now())
+        ).summary == "can start now, on n; its turn is next"
+        assert (await bed.scheduler.explain(two.key, bed.clock.now())).blockers
+        used = (await bed.scheduler.queue_usage(["fast"]))["fast"]
+        assert (used.gpus, used.pending) == (0, 2)
+        assert (await bed.scheduler.node_usage(["n"]))["n"].gpus == 0
 
 
 async def test_a_job_that_comes_again_under_its_name_is_another(bed: Bed) -> None:
     await bed.node(gpus=1)
     job = await bed.job("one", queue="fast")
-    bed.look()
-    assert bed.look(100)["fast"] == 100
+    await bed.look()
+    assert (await bed.look(100))["fast"] == 100
     await bed.store.delete(JOBS, job.key)
     await bed.job("one", queue="fast")
-    assert bed.look(10)["fast"] == 0
+    assert (await bed.look(10))["fast"] == 0
 
 
 async def test_a_backlog_is_taken_in_pieces_and_few_starts_are_tried(bed: Bed) -> None:
@@ -132,11 +138,11 @@ async def test_a_backlog_is_taken_in_pieces_and_few_starts_are_tried(bed: Bed) -
             await asyncio.sleep(0)
 
     beside = asyncio.create_task(others())
-    await bed.feed.catch_up()
+    await bed.scheduler.catch_up()
     beside.cancel()
     assert turns >= 2, "others had their turn in between"
-    assert len(bed.feed.startable(bed.clock.now(), MOST)) == MOST
-    assert bed.feed.queue_usage("fast").pending == 450
+    assert len(await bed.scheduler.startable(bed.clock.now(), MOST)) == MOST
+    assert (await bed.scheduler.queue_usage(["fast"]))["fast"].pending == 450
 
 
 async def taking_the_rest(coroutine: Any) -> None:
@@ -149,16 +155,16 @@ async def test_what_changes_while_a_backlog_is_taken_in_is_not_lost(bed: Bed) ->
     await bed.node(gpus=500)
     made = [await bed.job(f"j{number}", queue="fast") for number in range(300)]
     gone, started = made[299], made[298]
-    taking = bed.feed.catch_up()
+    taking = bed.scheduler.catch_up()
     taking.send(None)  # the first piece is in, these two are not
     await bed.store.delete(JOBS, gone.key)
     await bed.status(started, phase="Running", placement=[{"worker": 0, "node": "n"}], attempt=1)
     await bed.jobs.wait_for(lambda cache: cache.get(gone.key) is None)
     await taking_the_rest(taking)
-    usage = bed.feed.queue_usage("fast")
+    usage = (await bed.scheduler.queue_usage(["fast"]))["fast"]
     assert (usage.pending, usage.running, usage.gpus) == (298, 1, 1)
     with pytest.raises(KeyError):
-        bed.feed.explain(gone.key, bed.clock.now())
+        await bed.scheduler.explain(gone.key, bed.clock.now())
 
 
 async def test_it_looks_on_its_own_and_goes_on_after_a_failure(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +173,7 @@ async def test_it_looks_on_its_own_and_goes_on_after_a_failure(bed: Bed, monkeyp
     running = asyncio.create_task(bed.startable.run())
     try:
         await bed.clock.wait_for_sleepers(1)
-        monkeypatch.setattr(bed.feed, "startable", lambda *_: 1 / 0)
+        monkeypatch.setattr(bed.scheduler, "startable", lambda *_: 1 / 0)
         bed.clock.advance(EVERY_S)
         await asyncio.sleep(0)
         await bed.clock.wait_for_sleepers(1)

@@ -13,6 +13,7 @@ import pytest
 from stoker.controller.recorder import Recorder
 from stoker.controller.render import owned_by
 from stoker.controller.scheduling import Scheduling
+from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import JOBS, Phase
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.names import FINALIZER_OUTCOME
@@ -248,7 +249,8 @@ async def test_a_new_scheduler_waits_until_its_cache_shows_what_the_last_one_pla
     await world.store.patch_status(JOBS, held.key, placed, manager="operator")
 
     clock = SystemClock()
-    loop = Scheduling(world.store, lagging, world.queues, world.nodes, Recorder(world.store, clock), clock)
+    feed = SchedulerFeed(lagging, world.queues, world.nodes)
+    loop = Scheduling(world.store, lagging, feed, Recorder(world.store, clock), clock)
     deciding = asyncio.create_task(loop.run())
     try:
         done, _ = await asyncio.wait({deciding}, timeout=0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from stoker.controller.recorder import Recorder
 from stoker.controller.scheduling import Scheduling
 from stoker.local.store import KINDS, EmbeddedStore
+from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.event import EVENTS
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
@@ -20,8 +22,9 @@ from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.runtime import RUNTIMES, TrainingRuntime
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
-from stoker_api.scheduler_feed import SchedulerFeed
+from stoker_api.scheduler_view import FedScheduler
 
+SCRIPT = {"command": ["x"]}
 THIEF = OtherPod.model_validate(
     {
         "metadata": {"name": "thief", "namespace": "t"},
@@ -55,7 +58,8 @@ async def test_both_schedulers_count_others_and_know_runtimes(tmp_path: Path) ->
             await store.create(JOBS, TrainingJob(metadata=ObjectMeta(name=name, namespace="p"), spec=spec))  # type: ignore[arg-type]
 
         fed = {"others": caches.others, "runtimes": caches.runtimes, "pods": caches.pods}
-        loop = Scheduling(store, caches.jobs, caches.queues, caches.nodes, Recorder(store, clock), clock, **fed)
+        feed, other = (SchedulerFeed(caches.jobs, caches.queues, caches.nodes, **fed) for _ in range(2))
+        loop = Scheduling(store, caches.jobs, feed, Recorder(store, clock), clock)
         scheduling = asyncio.create_task(loop.run())
         await asyncio.sleep(0)
         assert loop.passes == 0, "it waits for the caches: half of the truth would start the big one"
@@ -63,11 +67,12 @@ async def test_both_schedulers_count_others_and_know_runtimes(tmp_path: Path) ->
         try:
             async with asyncio.timeout(10):
                 await asyncio.gather(*(cache.synced() for cache in vars(caches).values()))
-                feed = SchedulerFeed(caches.jobs, caches.queues, caches.nodes, **fed)
-                big = feed.explain(Key("p", "big"), clock.now())
+                other.start()
+                api = FedScheduler(other)
+                big = await api.explain(Key("p", "big"), clock.now())
                 assert "n1: 2 of 4 GPUs are held by pods outside Stoker (t/thief)" in big.summary
-                assert "no runtime 'fast'" in feed.explain(Key("p", "fast"), clock.now()).summary
-                assert feed.node_usage("n1").gpus == 2
+                assert "no runtime 'fast'" in (await api.explain(Key("p", "fast"), clock.now())).summary
+                assert (await api.node_usage(["n1"]))["n1"].gpus == 2
 
                 await store.create(RUNTIMES, TrainingRuntime(metadata=ObjectMeta(name="fast")))
                 while loop.starts < 1:
@@ -79,10 +84,40 @@ async def test_both_schedulers_count_others_and_know_runtimes(tmp_path: Path) ->
                     await asyncio.sleep(0.005)
                 while not caches.jobs.get(Key("p", "big")).status.placement:
                     await asyncio.sleep(0.005)
-                assert feed.node_usage("n1").gpus == 4
-                feed.close()
+                assert (await api.node_usage(["n1"]))["n1"].gpus == 4
         finally:
             for task in tasks:
                 task.cancel()
             with suppress(asyncio.CancelledError):
                 await asyncio.gather(*tasks)
+
+
+async def test_the_state_stands_still_while_a_thread_works_on_it(tmp_path: Path) -> None:
+    clock, go_on = SystemClock(), threading.Event()
+    async with AsyncExitStack() as stack:
+        stack.callback(go_on.set)
+        store = await stack.enter_async_context(EmbeddedStore(tmp_path / "db", clock))
+        jobs, queues, nodes = (WatchCache(store, kind, clock=clock) for kind in (JOBS, QUEUES, NODES))
+        feed = SchedulerFeed(jobs, queues, nodes)
+        feed.start()
+        async with asyncio.TaskGroup() as tasks:
+            following = [tasks.create_task(cache.run()) for cache in (jobs, queues, nodes)]
+            deciding = asyncio.create_task(feed.on_thread(lambda state: go_on.wait(10)))
+            await asyncio.sleep(0)
+            job = TrainingJob.model_validate({"metadata": {"name": "a", "namespace": "p"}, "spec": {"trainer": SCRIPT}})
+            made = await store.create(JOBS, job)
+            await jobs.at_least(made.metadata.resource_version)
+
+            async def pending() -> int:
+                async with feed.current() as state:
+                    return state.queue_usage("default").pending
+
+            reading = asyncio.create_task(pending())
+            deciding.cancel()
+            done, _ = await asyncio.wait({reading, deciding}, timeout=0.05)
+            assert not done, "a cancelled thread goes on, so the state is its own"
+            assert feed.rules().queue_usage("default").pending == 0, "what a submit asks does not wait"
+            go_on.set()
+            assert await reading == 1
+            for task in following:
+                task.cancel()

@@ -23,6 +23,7 @@ from stoker.controller.job_rows import JobRows
 from stoker.controller.metrics import OperatorMetrics, reading
 from stoker.controller.render import owned_by
 from stoker.process import keep_loaded
+from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import JOBS, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Kind, ObjectMeta
@@ -32,7 +33,7 @@ from stoker.spec.pod import PODS, Container, Pod, PodPhase, PodSpec, PodStatus
 from stoker.spec.queue import QUEUES, Queue
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
-from stoker_api.scheduler_feed import SchedulerFeed
+from stoker_api.scheduler_view import FedScheduler
 from stoker_api.startable import MOST
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
@@ -55,6 +56,8 @@ async def bench(count: int) -> None:
     clock = SystemClock()
     jobs, pods, queues, nodes = (_cache(kind) for kind in (JOBS, PODS, QUEUES, NODES))
     rows, feed = JobRows(jobs, pods, queues, clock), SchedulerFeed(jobs, queues, nodes)
+    feed.start()
+    scheduler = FedScheduler(feed)
     for number in range(QUEUES_OF):
         _put(queues, Queue(metadata=ObjectMeta(name=f"q{number}", uid=f"q{number}")))
     for number in range(NODE_COUNT):
@@ -82,18 +85,18 @@ async def bench(count: int) -> None:
     took, still, _ = await _beside(feed.catch_up(), time.thread_time)
     print(f"api takes in the backlog: {took:.1f} s, loop held for {still * 1e3:.1f} ms of CPU at most")
     for what in ("first look", "nothing changed"):
-        print(f"api's check, {what}: {_timed(feed) * 1e3:.1f} ms")
+        print(f"api's check, {what}: {await _timed(scheduler) * 1e3:.1f} ms")
     ended = next(_running())
     status = ended.status.model_copy(update={"phase": Phase.SUCCEEDED, "placement": ()})
     _put(jobs, ended.model_copy(update={"status": status}))
-    print(f"api's check, a job has ended and nobody starts the next: {_timed(feed) * 1e3:.1f} ms")
-    print(f"api's check, again: {_timed(feed) * 1e3:.1f} ms")
-    assert feed.startable(T0, MOST), "the freed GPUs could be used"
+    print(f"api's check, a job has ended and nobody starts the next: {await _timed(scheduler) * 1e3:.1f} ms")
+    print(f"api's check, again: {await _timed(scheduler) * 1e3:.1f} ms")
+    assert await scheduler.startable(T0, MOST), "the freed GPUs could be used"
 
 
-def _timed(feed: SchedulerFeed) -> float:
+async def _timed(scheduler: FedScheduler) -> float:
     began = time.perf_counter()
-    feed.startable(T0, MOST)
+    await scheduler.startable(T0, MOST)
     return time.perf_counter() - began
 
 

@@ -14,6 +14,7 @@ from stoker.controller.counters import Counters
 from stoker.controller.job_rows import JobRows
 from stoker.controller.metrics import OperatorMetrics, Reading
 from stoker.exporter import catalogue
+from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Kind
 from stoker.spec.pod import PODS
@@ -22,7 +23,7 @@ from stoker.store.cache import WatchCache
 from stoker.store.clock import ManualClock
 from stoker_api.jobs import progress_metrics
 from stoker_api.metrics import ApiMetrics, CodeHeld, GpuPrices, QueueCounts
-from stoker_api.scheduler_feed import SchedulerFeed
+from stoker_api.scheduler_view import FedScheduler
 from stoker_api.startable import Startable
 from stoker_api.vitals import Vitals
 from stoker_trainer.metrics import FAMILIES, LABELS, PREFIX
@@ -64,12 +65,12 @@ def operator() -> list[Series]:
 def api() -> list[Series]:
     caches: dict[str, WatchCache[Any]] = {kind.kind: _cache(kind) for kind in (JOBS, QUEUES)}
     clock = ManualClock()
-    feed = SchedulerFeed(caches["TrainingJob"], caches["Queue"], _cache(PODS))
+    scheduler = FedScheduler(SchedulerFeed(caches["TrainingJob"], caches["Queue"], _cache(PODS)))
     collectors = (
         QueueCounts(dict, dict),
         CodeHeld(lambda: (0, 0)),
         GpuPrices(lambda _model: None, tuple),
-        Vitals({}, {}, Startable(feed, caches["Queue"], clock), clock),
+        Vitals({}, {}, Startable(scheduler, caches["Queue"], clock), clock),
     )
     own = [value for value in vars(ApiMetrics()).values() if hasattr(value, "_labelnames")]
     progress = (

@@ -24,7 +24,7 @@ async def explain_job(request: Request, project: Project, name: Name) -> Respons
     found = services(request)
     job = await find_job(found, project, name)
     try:
-        explanation = found.scheduler.explain(job.key, found.deps.clock.now())
+        explanation = await found.scheduler.explain(job.key, found.deps.clock.now())
     except KeyError:
         raise Problem(Code.UNAVAILABLE, "The job has only just been stored; ask again.", retry_after_s=1) from None
     return json_response(explanation.model_dump_json(by_alias=True, exclude_none=True).encode())

@@ -15,7 +15,8 @@ from stoker_api.bodies import json_response
 from stoker_api.identity import LIST_NODES
 from stoker_api.jobs.render import dump, joined
 from stoker_api.models import NodeList
-from stoker_api.services import Services, services
+from stoker_api.ports import Usage
+from stoker_api.services import services
 
 router = APIRouter(tags=["nodes"])
 
@@ -26,9 +27,12 @@ async def list_nodes(request: Request) -> Response:
     """All nodes, by name."""
     found = services(request)
     nodes = sorted(found.deps.nodes.values(), key=lambda node: node.metadata.name)
-    return json_response(joined(_with_usage(found, node) for node in nodes))
+    used = await found.scheduler.node_usage(node.metadata.name for node in nodes)
+    return json_response(
+        joined(_with_usage(node, used[name]) for node in nodes if (name := node.metadata.name) in used)
+    )
 
 
-def _with_usage(found: Services, node: GPUNode) -> bytes:
-    usage = {to_camel(name): value for name, value in asdict(found.scheduler.node_usage(node.metadata.name)).items()}
+def _with_usage(node: GPUNode, used: Usage) -> bytes:
+    usage = {to_camel(name): value for name, value in asdict(used).items()}
     return dump(node)[:-1] + b',"usage":' + json.dumps(usage).encode() + b"}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import asdict
 
 from fastapi import APIRouter, Request
@@ -32,8 +32,7 @@ router = APIRouter(tags=["queues"])
 async def list_queues(request: Request) -> Response:
     """All queues with what their jobs hold, by name."""
     found = services(request)
-    held = found.index.held_gpus()
-    return json_response(joined(_with_usage(found, queue, held) for queue in _queues(found).listed()))
+    return json_response(joined(await _with_usage(found, _queues(found).listed())))
 
 
 @router.get("/v1/queues/{name}", response_model=None, responses={200: {"model": QueueWithUsage}})
@@ -41,7 +40,8 @@ async def list_queues(request: Request) -> Response:
 async def get_queue(request: Request, name: Name) -> Response:
     found = services(request)
     queue = await _queues(found).find(name)
-    return json_response(_with_usage(found, queue, found.index.held_gpus()), headers={"ETag": etag(queue)})
+    (shown,) = await _with_usage(found, [queue])
+    return json_response(shown, headers={"ETag": etag(queue)})
 
 
 @router.put(
@@ -61,7 +61,7 @@ async def put_queue(request: Request, caller: Caller, name: Name, if_match: IfMa
         if_match,
         lambda: require(request, caller, CREATE_QUEUE),
     )
-    shown = _with_usage(found, queue, found.index.held_gpus())
+    (shown,) = await _with_usage(found, [queue])
     return json_response(shown, status=201 if created else 200, headers={"ETag": etag(queue)})
 
 
@@ -98,8 +98,13 @@ def _queues(found: Services) -> Objects[Queue]:
     return Objects(found.deps.store, found.deps.queues, QUEUES, "queue")
 
 
-def _with_usage(found: Services, queue: Queue, held: Mapping[str, int]) -> bytes:
-    name = queue.metadata.name
-    usage = {to_camel(what): value for what, value in asdict(found.scheduler.queue_usage(name)).items()}
-    usage["heldGpus"] = held.get(name, 0)
-    return dump(queue)[:-1] + b',"usage":' + json.dumps(usage).encode() + b"}"
+async def _with_usage(found: Services, queues: Collection[Queue]) -> list[bytes]:
+    used, held = await found.scheduler.queue_usage(queue.metadata.name for queue in queues), found.index.held_gpus()
+
+    def shown(queue: Queue) -> bytes:
+        name = queue.metadata.name
+        usage = {to_camel(what): value for what, value in asdict(used[name]).items()}
+        usage["heldGpus"] = held.get(name, 0)
+        return dump(queue)[:-1] + b',"usage":' + json.dumps(usage).encode() + b"}"
+
+    return [shown(queue) for queue in queues]

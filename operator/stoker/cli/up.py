@@ -218,6 +218,7 @@ class _Up:
                     nodes=nodes,
                     pods=pods,
                     events=events,
+                    feed=operator.feed,
                     hosts=self._options.allow_hosts,
                     calls=WorkerCalls(self._datadir),
                     collectors=(OperatorMetrics(lambda: reading(operator, watched, leader=True), counters, rows),),

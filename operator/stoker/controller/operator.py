@@ -10,6 +10,7 @@ import asyncio
 import logging
 
 from stoker.life.step import Settings
+from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.names import DEFAULT_QUEUE
@@ -80,18 +81,9 @@ class Operator:
         self._reconciler = JobReconciler(
             store, jobs, pods, nodes, self.recorder, clock, settings, self._admission, renderer, self._counters
         )
-        self.scheduling = Scheduling(
-            store,
-            jobs,
-            queues,
-            nodes,
-            self.recorder,
-            clock,
-            others=others,
-            runtimes=runtimes,
-            pods=pods if others is not None else None,
-            counters=self._counters,
-        )
+        shared = others is not None  # with others: our own pods may outlive their jobs too
+        self.feed = SchedulerFeed(jobs, queues, nodes, others=others, runtimes=runtimes, pods=pods if shared else None)
+        self.scheduling = Scheduling(store, jobs, self.feed, self.recorder, clock, counters=self._counters)
         self._queue_keeper = QueueKeeper(store, jobs, queues, clock)
         self.reconcile_errors = 0
 
@@ -125,6 +117,7 @@ class Operator:
         finally:
             for stop in unsubscribe:
                 stop()
+            self.feed.stop()
             self._queue.shutdown()
 
     def _on_job(self, change: Change[TrainingJob]) -> None:

@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from stoker.life.admission import BARRING
 from stoker.life.conditions import is_said, waits
 from stoker.life.step import Step
+from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.reasons import Blocker
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Store
+from stoker.why.reasons import Reasons
 
 from .counters import Counters
 from .recorder import Recorder
@@ -39,16 +41,21 @@ _RESTS_FOR_WORK = 4.0
 _KNOWN_AT_ONCE = 1000
 _WRITES_AT_ONCE = 64
 
-Reasons = Mapping[Key, tuple[Blocker, ...]]
-
 
 class WaitingJobs:
     """The jobs that wait, and when each is to be looked at. Cost: O(log n) per job and look."""
 
     def __init__(
-        self, store: Store, jobs: WatchCache[TrainingJob], recorder: Recorder, clock: Clock, counters: Counters
-    ):
-        self._store, self._jobs, self._recorder, self._clock, self._counters = store, jobs, recorder, clock, counters
+        self,
+        store: Store,
+        jobs: WatchCache[TrainingJob],
+        feed: SchedulerFeed,
+        recorder: Recorder,
+        clock: Clock,
+        counters: Counters,
+    ) -> None:
+        self._store, self._jobs, self._feed = store, jobs, feed
+        self._recorder, self._clock, self._counters = recorder, clock, counters
         self._new: dict[Key, None] = {}
         self._due_s: dict[Key, float] = {}
         self._heap: list[tuple[float, Key]] = []
@@ -76,13 +83,14 @@ class WaitingJobs:
             heapq.heappop(self._heap)
         return max(datetime.fromtimestamp(self._heap[0][0], UTC), self._rest_until) if self._heap else None
 
-    async def write(self, reasons: Reasons, now: datetime) -> None:
+    async def write(self, now: datetime) -> None:
         """Look at the jobs that are due, and write what has changed."""
         new, known = list(self._new)[:_WRITES_AT_ONCE], self._take_due(now)
         if not new and not known:
             return
         began = self._clock.monotonic()
-        found = await asyncio.to_thread(self._work_out, reasons, [*new, *known])
+        keys = [*new, *known]
+        found = await self._feed.on_thread(lambda state: self._work_out(Reasons(state, now), keys), take_in=False)
         took_s = self._clock.monotonic() - began
         late: list[tuple[TrainingJob, Step]] = []
         rest_s = _RESTS_FOR_WORK * took_s if known else 0.0

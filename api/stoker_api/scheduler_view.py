@@ -1,0 +1,69 @@
+"""What the api asks of the scheduler's state: would it fit, why does it wait, what is used. Never starts a job.
+
+Called by `services.py`; the state is `stoker.scheduler_feed`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from datetime import datetime
+
+from stoker.sched.decide import decide
+from stoker.scheduler_feed import SchedulerFeed
+from stoker.spec.job import TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.reasons import Blocker, Explanation
+from stoker.why.explain import explain, never_fits
+
+from .ports import QueueUsage, Usage
+
+
+class FedScheduler:
+    """Implements `ports.SchedulerView`."""
+
+    def __init__(self, feed: SchedulerFeed, *, is_operators: bool = False) -> None:
+        """`is_operators`: the operator decides on the feed's state, so this leaves it as it is."""
+        self._feed, self._is_operators = feed, is_operators
+
+    def never_fits(self, job: TrainingJob) -> list[Blocker]:
+        return list(never_fits(self._feed.rules(), job))
+
+    async def explain(self, key: Key, now: datetime) -> Explanation:
+        async with self._feed.current() as state:
+            return explain(state, key, now)
+
+    async def catch_up(self) -> None:
+        await self._feed.catch_up()
+
+    async def startable(self, now: datetime, most: int) -> list[tuple[Key, str, str]]:
+        """Up to `most` jobs that could start now: key, uid, queue. They are not started.
+
+        On a state of its own it decides for real and takes the starts back: what it found about all that can't start
+        stays, so that the next call costs what has changed. The operator's state has that from its own passes.
+        """
+        async with self._feed.current() as state:
+            with state.what_if() if self._is_operators else nullcontext():
+                starts = decide(state, now, most=most).starts
+                found = [(start.key, start.uid, state.entries[start.key].queue.name) for start in starts]
+                for start in starts:
+                    state.drop_assumption(start.key)
+        return found
+
+    async def queue_usage(self, names: Iterable[str]) -> dict[str, QueueUsage]:
+        async with self._feed.current() as state:
+            used = {name: state.queue_usage(name) for name in names}
+        return {
+            name: QueueUsage(one.gpus, one.cpu_milli, one.memory_bytes, one.running, one.pending)
+            for name, one in used.items()
+        }
+
+    async def node_usage(self, names: Iterable[str]) -> dict[str, Usage]:
+        async with self._feed.current() as state:
+            used = {name: state.node_usage(name) for name in names if name in state.nodes.slots}
+        return {
+            name: Usage(
+                one.gpus - one.free_gpus, one.cpu_milli - one.free_cpu_milli, one.memory_bytes - one.free_memory_bytes
+            )
+            for name, one in used.items()
+        }
