@@ -185,7 +185,7 @@ def main(**given: object) -> None:
     Each option may come from the environment: STOKER_API_PORT, STOKER_API_ALLOW_HOST (several: separated by blanks), …
     """
     set_up_logging("info")
-    push = flags.taken(given)
+    push = flags.push_options(given)
     sys.exit(run(Options(**given, push=push)))  # type: ignore[arg-type]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stoker.exporter.clock import Moment
 from stoker.exporter.meters.ledger import Ledger
-from stoker.exporter.meters.moment import Moment
 from stoker.exporter.meters.node import NodeMeters
 from stoker.exporter.owners import Allocation, Holding, Owner
 from stoker.nvml.frames import Frame, GpuReading, MigReading, Process

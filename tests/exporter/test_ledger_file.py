@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from stoker.exporter.keeper import Keeper, Page
+from stoker.exporter.clock import NS
+from stoker.exporter.ledger_writer import LedgerCopy, LedgerWriter
 from stoker.exporter.meters import ledger_file
 from stoker.exporter.meters.ledger import FORGET_S, parse, resume
-from stoker.exporter.meters.moment import NS
 from stoker.exporter.meters.snapshot import Books
 from stoker.exporter.owners import Holding
 
@@ -113,14 +113,14 @@ def test_only_what_is_on_disk_is_shown_and_sent(ledger, tmp_path, monkeypatch):
 
     monkeypatch.setattr(ledger_file, "write", slow)
     old, new = Books(), Books({"GPU-0": {}})
-    keeper = Keeper(tmp_path, old, sent.append)
-    keeper.start()
-    keeper.offer(Page(ledger.as_json(moment(2)), new, ()))
+    writer = LedgerWriter(tmp_path, old, sent.append)
+    writer.start()
+    writer.offer(LedgerCopy(ledger.as_json(moment(2)), new, ()))
     assert writing.wait(20)
-    assert keeper.books is old and sent == []
+    assert writer.books is old and sent == []
     go_on.set()
-    assert keeper.stop(20)
-    assert keeper.books is new and sent == [()]
+    assert writer.stop(20)
+    assert writer.books is new and sent == [()]
     assert parse((tmp_path / "ledger.json").read_bytes()).id == ledger.id
 
 
@@ -130,8 +130,8 @@ def test_a_full_disk_is_told_and_stops_nothing(ledger, tmp_path, monkeypatch, ca
 
     monkeypatch.setattr(ledger_file, "write", full)
     new = Books({"GPU-0": {}})
-    keeper = Keeper(tmp_path, Books(), lambda receipts: None)
-    keeper.start()
-    keeper.offer(Page(ledger.as_json(moment(2)), new, ()))
-    assert keeper.stop(20) and keeper.books is new
+    writer = LedgerWriter(tmp_path, Books(), lambda receipts: None)
+    writer.start()
+    writer.offer(LedgerCopy(ledger.as_json(moment(2)), new, ()))
+    assert writer.stop(20) and writer.books is new
     assert "No space left" in caplog.text

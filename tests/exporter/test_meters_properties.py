@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stoker.exporter.clock import NS, UJ
 from stoker.exporter.meters.account import ACCOUNTS
 from stoker.exporter.meters.ledger import parse, resume
-from stoker.exporter.meters.moment import NS, UJ
 from stoker.exporter.owners import Allocation, Holding
 from stoker.exporter.receipts import Receipt
 from stoker.nvml.frames import GpuReading, MigReading

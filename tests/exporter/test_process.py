@@ -13,8 +13,8 @@ from contextlib import ExitStack
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stoker.exporter.clock import UJ
 from stoker.exporter.meters.ledger import parse
-from stoker.exporter.meters.moment import UJ
 from tests.support.exporter_process import Exporter, until, worker
 
 JOB = "1,job-a,vision,0"

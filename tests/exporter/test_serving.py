@@ -19,7 +19,7 @@ from stoker.exporter.owners import Owner
 from stoker.exporter.serving.families import UNITS, families
 from stoker.exporter.serving.page import ALIVE_S, Page
 from stoker.exporter.serving.server import MAX_HEAD_BYTES, Server
-from stoker.exporter.serving.tls_and_tokens import Certificate, DoorError, Tokens
+from stoker.exporter.serving.tls_and_tokens import Certificate, CredentialsError, Tokens
 from stoker.push.client import Client, Receiver
 from stoker.push.link import Link
 from tests.support.testbed.build import Unavailable, program
@@ -242,7 +242,7 @@ def test_tokens(serve, tmp_path, caplog):
 def test_token_files_that_can_not_be_used(tmp_path):
     (tmp_path / "empty").write_text(" \n")
     for name in ("none", "empty"):
-        with pytest.raises(DoorError, match=name):
+        with pytest.raises(CredentialsError, match=name):
             Tokens(tmp_path / name)
 
 
@@ -288,7 +288,7 @@ def test_tls_and_a_certificate_that_changes(serve, tmp_path, page):
     assert ask(port, tls=trusting_second)[0] == 200
     with pytest.raises(ssl.SSLError):
         ask(port, tls=trusting_first)
-    with pytest.raises(DoorError, match="cert"):
+    with pytest.raises(CredentialsError, match="cert"):
         Certificate(cert, first[1])
 
 

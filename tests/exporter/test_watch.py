@@ -66,7 +66,7 @@ def test_a_child_that_works_is_left_alone(scenario, watch):
     one, listener = watch(command(), environment={**os.environ, **scenario.env()})
     until(lambda: len(listener.frames()) >= 5)
     assert [frame.number for frame in listener.frames()[:5]] == [0, 1, 2, 3, 4]
-    assert not any(one.restarts.values()) and not one.stuck and one.last_said_mono_s > 0
+    assert not any(one.restarts.values()) and not one.stuck and one.last_message_mono_s > 0
 
 
 @pytest.mark.parametrize(("do", "reason"), [("hang", "stuck"), ("segv", "crashed"), ("exit", "exited")])

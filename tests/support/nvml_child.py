@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from stoker.nvml.frames import Frame, GpuEvent, Said, Trouble, parse
+from stoker.nvml.frames import Frame, GpuEvent, Message, Trouble, parse
 
 S = TypeVar("S", Frame, GpuEvent, Trouble)
 INTERVAL_S = 0.25
@@ -22,7 +22,7 @@ class Heard:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
-        self.all: list[Said] = []
+        self.all: list[Message] = []
         self._news = threading.Condition()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()

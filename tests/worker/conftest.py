@@ -14,8 +14,8 @@ import pytest
 import stoker_worker
 from stoker.spec.worker import ExitRecord
 
-from .entering import Entered
-from .podding import LogApi, PodWorker
+from .pod_worker import LogApi, PodWorker
+from .session_worker import SessionWorker
 
 PROGRAM = Path(stoker_worker.__file__).with_name("__main__.py")
 
@@ -178,4 +178,4 @@ def log_api(tmp_path):
 
 @pytest.fixture
 def entered(worker, log_api):
-    return Entered(worker, log_api)
+    return SessionWorker(worker, log_api)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from stoker.spec.code import BUNDLE_TYPE, CodeFile, CodeManifest
 from stoker_worker.unpack import CantKeep, Damaged, Malformed, Torn, check_manifest, read_manifest, write_files
 
-from .podding import PROGRAM
+from .pod_worker import PROGRAM
 
 SHOWS = """
 import hashlib, json, os

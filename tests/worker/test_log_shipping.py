@@ -11,7 +11,7 @@ import pytest
 
 from stoker_worker.bundle import build_zipapp
 
-from .podding import PYTHONS
+from .pod_worker import PYTHONS
 
 PRINTS = """
 import hashlib, os, sys

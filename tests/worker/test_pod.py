@@ -18,7 +18,7 @@ from stoker_worker import pod
 from stoker_worker.bundle import install
 from stoker_worker.folder import termination_message
 
-from .podding import PROGRAM
+from .pod_worker import PROGRAM
 
 SHOWS_ENV = """
 import json, os

@@ -13,9 +13,9 @@ from stoker_worker import sessions
 from stoker_worker.bundle import build_zipapp
 
 from .conftest import family_of
-from .entering import WAITS, Entered
 from .peer import END, OVER, RESIZE, STDIN, STDOUT, sha256
-from .podding import PROGRAM, PYTHONS
+from .pod_worker import PROGRAM, PYTHONS
+from .session_worker import WAITS, SessionWorker
 from .test_code import bundle_of, sends
 
 FAILS = "import sys; open('trace', 'w').write('it broke here'); sys.exit(3)"
@@ -293,7 +293,7 @@ def test_the_zipapp_serves_sessions_and_fetches_code_on_the_oldest_and_the_newes
     )
     worker.start(python=python, program=tmp_path / "worker.pyz")
     worker.says("held for")
-    entered = Entered(worker, log_api)
+    entered = SessionWorker(worker, log_api)
     assert entered.call().exec("sh", "-c", "ls; exit 7").rest() == (b"run.sh\n", b"", {"exitCode": 7, "message": ""})
     peer = entered.call().exec("cat", tty=True)
     peer.send(STDIN, b"x\n")

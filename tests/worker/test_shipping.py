@@ -13,7 +13,7 @@ from stoker.spec.worker import Launch
 from stoker_worker import folder
 from stoker_worker.bundle import build_folder, build_zipapp
 
-from .podding import PYTHONS
+from .pod_worker import PYTHONS
 
 
 def imported(python, program, tmp_path):

@@ -7,10 +7,10 @@ import sys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker_worker import bounded, spool
+from stoker_worker import bounded_log, spool
 from stoker_worker.mirror import Mirror
 
-from .podding import PROGRAM
+from .pod_worker import PROGRAM
 
 LINE = "line %06d\n"
 steps = st.lists(st.tuples(st.integers(1, 400), st.booleans(), st.integers(0, 100)), max_size=60)
@@ -21,7 +21,7 @@ steps = st.lists(st.tuples(st.integers(1, 400), st.booleans(), st.integers(0, 10
 def test_every_byte_is_in_the_file_or_counted(tmp_path_factory, steps):
     """Writes of any size, an api that acknowledges now and then: beginning and end stay, in order, nothing twice."""
     folder = tmp_path_factory.mktemp("spool")
-    newest, bounded.NEWEST_BYTES = bounded.NEWEST_BYTES, 300
+    newest, bounded_log.NEWEST_BYTES = bounded_log.NEWEST_BYTES, 300
     out = os.open(folder / "out", os.O_WRONLY | os.O_CREAT)
     try:
         log = spool.Spool(str(folder / "log"), Mirror(out), 2000, shipping=True)
@@ -38,7 +38,7 @@ def test_every_byte_is_in_the_file_or_counted(tmp_path_factory, steps):
             assert log.size() - log.acknowledged <= 2000 + 2 * 300 + 100
         log.finish()
     finally:
-        bounded.NEWEST_BYTES = newest
+        bounded_log.NEWEST_BYTES = newest
         os.close(out)
     assert (folder / "out").read_bytes() == whole[:at]
     pieces = re.split(r"\[stoker\] (\d+) bytes of output are missing here[^\n]*\n", (folder / "log").read_text())

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from .podding import PYTHONS
+from .pod_worker import PYTHONS
 
 PROGRESS = """
 import ctypes, json, os, signal, sys, threading, time

@@ -13,12 +13,12 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from stoker_worker import entered, forward
+from stoker_worker import exec_session, forward
 from stoker_worker import session as sessions
-from stoker_worker.entered import Exec
+from stoker_worker.exec_session import Exec
+from stoker_worker.fork_exec import Command
 from stoker_worker.forward import Forward
 from stoker_worker.session import Session
-from stoker_worker.starting import Command
 from stoker_worker.websocket import BINARY, MESSAGE_BYTES, TEXT, Lost, Refused, WebSocket, _check
 
 OPEN, DATA, SHUT, RESET = range(4)
@@ -254,7 +254,7 @@ def test_a_command_that_does_not_read_stops_the_caller_not_the_session(begun, pa
     session, _, settle = begun(lambda send: Exec(command("import time; time.sleep(60)"), {}, send))
     settle()
     sent = fill(pair[1], settle, frame(BINARY, b"\0" + bytes(65_535)))
-    assert entered.STDIN_BYTES <= len(session._service._waiting) <= entered.STDIN_BYTES + 2 * 65_536
+    assert exec_session.STDIN_BYTES <= len(session._service._waiting) <= exec_session.STDIN_BYTES + 2 * 65_536
     assert sent < 16 << 20
 
 

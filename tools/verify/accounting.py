@@ -23,8 +23,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from stoker.cli.client import Client
+from stoker.exporter.clock import NS, UJ
 from stoker.exporter.meters.ledger import Ledger, parse
-from stoker.exporter.meters.moment import NS, UJ
 from stoker.spec.job import ENDED, Phase
 from stoker.spec.usage import UsageState
 from tests.support.endpoint_stage import children

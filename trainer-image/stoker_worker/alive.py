@@ -12,7 +12,7 @@ import os
 import time
 
 from .folder import Launch
-from .lean import parse_json, render_json
+from .light_stdlib import parse_json, render_json
 from .link import Answer, Link, Refused
 
 MYPY = False

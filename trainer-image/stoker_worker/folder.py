@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-from .lean import parse_json, render_json
+from .light_stdlib import parse_json, render_json
 
 MYPY = False
 if MYPY:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from .folder import CODE_FOLDER, LAUNCH_FILE, PROGRESS_FILE, Launch, replace_file
-from .lean import render_json
+from .light_stdlib import render_json
 
 MYPY = False
 if MYPY:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from .folder import Launch
-from .starting import Command, start
+from .fork_exec import Command, start
 
 
 def rank_env(launch: Launch, local_rank: int) -> dict[str, str]:

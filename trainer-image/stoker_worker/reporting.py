@@ -12,8 +12,8 @@ import threading
 import time
 
 from .alive import AliveLane
-from .lanes import LogLane, ProgressLane
 from .link import Link, Refused, Unreachable
+from .outgoing_reports import LogLane, ProgressLane
 
 MYPY = False
 if MYPY:

@@ -1,8 +1,8 @@
 """One session (`stoker exec`, `stoker port-forward`): the process that goes to the api and carries what it says.
 
-Owns the process's loop: the WebSocket on one side, a service (`entered.Exec`, `forward.Forward`) on the other. When one
-side does not take, nothing is read from the other. Started by the supervisor (`sessions`) as `--session <id> <folder>
-<supervisor's pid> [why not]`, with the command's environment. Never writes into the worker's folder.
+Owns the process's loop: the WebSocket on one side, a service (`exec_session.Exec`, `forward.Forward`) on the other.
+When one side does not take, nothing is read from the other. Started by the supervisor (`sessions`) as `--session <id>
+<folder> <supervisor's pid> [why not]`, with the command's environment. Never writes into the worker's folder.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import select
 import sys
 import time
 
-from .entered import Exec, command_of
+from .exec_session import Exec, command_of
 from .folder import LAUNCH_FILE, read_launch
+from .fork_exec import CannotStart
 from .forward import Forward
-from .lean import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, parse_json, prctl, render_json
-from .starting import CannotStart
-from .waking import Wake
+from .light_stdlib import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, parse_json, prctl, render_json
+from .wake_pipe import WakePipe
 from .websocket import GOING_AWAY, NORMAL, PROTOCOL_ERROR, TEXT, Lost, Refused, WebSocket, connect
 
 MYPY = False
@@ -50,7 +50,7 @@ def main(argv: list[str], stop_requests: list[int]) -> int:
     try:
         launch = read_launch(folder + "/" + LAUNCH_FILE)
         target = launch.report or {}
-        wake = Wake()
+        wake = WakePipe()
         socket = connect(target, SESSION_PATH + session_id, SUBPROTOCOL, CONNECT_S)
     except (OSError, Refused, ValueError, KeyError) as error:
         sys.stderr.write("[stoker] a session could not be joined: %s\n" % (str(error) or repr(error)))
@@ -74,7 +74,7 @@ def _serve(request: dict[str, Any], working_dir: str, socket: WebSocket) -> Serv
 
 class Session:
     def __init__(
-        self, socket: WebSocket, wake: Wake, serve: Callable[[dict[str, Any]], Service], stop_requests: list[int]
+        self, socket: WebSocket, wake: WakePipe, serve: Callable[[dict[str, Any]], Service], stop_requests: list[int]
     ) -> None:
         self._socket = socket
         self._wake = wake

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from .bounded import Bounded
+from .bounded_log import BoundedLog
 
 MYPY = False
 if MYPY:
@@ -25,8 +25,8 @@ _PUNCH_HOLE_KEEP_SIZE = 3
 _BLOCK = 4096
 
 
-class Spool(Bounded):
-    """`Bounded` with a mirror, of what the api has not taken. `shipping` False: nobody takes it, so none is on disk."""
+class Spool(BoundedLog):
+    """`BoundedLog` with a mirror, of what the api has not taken. `shipping` False: no api takes it, none is on disk."""
 
     def __init__(self, path: str, mirror: Mirror, limit_bytes: int, shipping: bool) -> None:
         super().__init__(path, limit_bytes, "the api took no log for long")

@@ -18,7 +18,7 @@ import _signal  # type: ignore[import-not-found]
 import os
 import time
 
-from .family import Member, send, send_group
+from .descendants import Member, send, send_group
 from .folder import STACKS_FILE, Launch
 from .stacks import catches, lives, standing
 

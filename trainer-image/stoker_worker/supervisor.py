@@ -12,16 +12,16 @@ import os
 import select
 import time
 
+from .descendants import descendants, send, send_group
 from .ending import STALLED, STOPPED, Ending
-from .family import descendants, send, send_group
+from .failure_hold import FailureHold
 from .folder import Launch, read_progress, reserve_exit, write_exit, write_started, write_termination
-from .hold import Hold
-from .lean import PR_SET_CHILD_SUBREAPER, prctl
+from .fork_exec import NOT_STARTABLE, CannotStart
+from .light_stdlib import PR_SET_CHILD_SUBREAPER, prctl
 from .output import HOLD_S, RankOutput
-from .outward import KUBELET_MARGIN_S, Outward
 from .ranks import start_rank
-from .starting import NOT_STARTABLE, CannotStart
-from .waking import Wake
+from .reporter_side import KUBELET_MARGIN_S, ReporterSide
+from .wake_pipe import WakePipe
 
 MYPY = False
 if MYPY:
@@ -53,10 +53,10 @@ class Supervisor:
         self._ready_fd = ready_fd
         self._pod = pod
         self._poll = select.poll()
-        self._wake = Wake()
+        self._wake = WakePipe()
         self._poll.register(self._wake.fd, select.POLLIN)
-        self._outward = Outward(folder, launch, pod, self._poll, self._wake)
-        self._log = self._outward.log
+        self._reporter_side = ReporterSide(folder, launch, pod, self._poll, self._wake)
+        self._log = self._reporter_side.log
         self._ending = Ending(launch)
         self._fetch: CodeFetch | None = None
         """The user's code on its way; nothing is started before it is there."""
@@ -69,13 +69,13 @@ class Supervisor:
         self._kill_at: float | None = None
         self._leftovers_kill_at: float | None = None
         self._termed: set[int] = set()
-        self._hold = Hold(launch)
+        self._hold = FailureHold(launch)
         self._sessions: Sessions | None = None
         self._stall: Stall | None = None
         if launch.stall_s > 0:
             from .stall import Stall
 
-            self._stall = Stall(folder, launch, self._outward.steps, self._log)
+            self._stall = Stall(folder, launch, self._reporter_side.steps, self._log)
 
     def run(self) -> int:
         """The worker's exit code, when all its processes are gone and the exit record stands. Raises: OSError."""
@@ -207,8 +207,8 @@ class Supervisor:
         """The first stop request counts; later ones change nothing."""
         self._stop_at = now
         self._ending.stop_asked()
-        if self._outward.why_stop:
-            self._log.say("asked to stop by the api: " + self._outward.why_stop)
+        if self._reporter_side.why_stop:
+            self._log.say("asked to stop by the api: " + self._reporter_side.why_stop)
         if self._stall is not None and self._stall.began:
             self._end_stalled(self._stall, now)
         else:
@@ -230,17 +230,17 @@ class Supervisor:
             elif stall.is_time(now):
                 self._end_stalled(stall, now)
         elif self._live and self._stop_at is None and not self._ending.failed:
-            told = self._outward.stalled
+            told = self._reporter_side.stalled
             why = stall.overdue(now) if told is None else told[1]
             if why:
                 self._begin_stall(stall, why)
 
     def _begin_stall(self, stall: Stall, why: str) -> None:
-        told, family = self._outward.stalled, descendants(self._session_pids())
+        told, family = self._reporter_side.stalled, descendants(self._session_pids())
         report = stall.begin(why, None if told is None else told[0], family, self._live, self._outputs)
         self._ending.stall(why)
         if not self._launch.worker:
-            self._outward.tell(stalled=report)
+            self._reporter_side.tell(stalled=report)
 
     def _end_stalled(self, stall: Stall, now: float) -> None:
         stall.end(descendants(self._session_pids()), self._live, self._outputs)
@@ -256,7 +256,7 @@ class Supervisor:
             if not held and (self._childless or not descendants(self._session_pids())):
                 told, line = self._hold.begin(now, self._ending)
                 self._log.say(line)
-                self._outward.tell(held=told)
+                self._reporter_side.tell(held=told)
             return False
         if held:
             self._ending.held_s = self._hold.end(now)
@@ -313,7 +313,7 @@ class Supervisor:
             due.append(self._hold.until)
         elif self._fetch is None:
             due.append(now + KILL_AGAIN_S)
-        due += self._outward.due(now)
+        due += self._reporter_side.due(now)
         if self._stall is not None:
             due += self._stall.due(now, bool(self._live))
         timeout_ms = None if not due else max(0.0, min(min(due) - now, LONGEST_WAIT_S) * 1000 + 1)
@@ -321,7 +321,7 @@ class Supervisor:
             if fd == self._wake.fd:
                 self._wake.drain()
             elif fd not in self._by_fd:
-                self._outward.stdout_ready()
+                self._reporter_side.stdout_ready()
             else:
                 output = self._by_fd[fd]
                 output.pump(time.monotonic())
@@ -332,9 +332,9 @@ class Supervisor:
         for output in self._outputs:
             if output.held_since is not None and now >= output.held_since + HOLD_S:
                 output.flush()
-        self._outward.turn(now)
+        self._reporter_side.turn(now)
         if self._live or self._hold.lasts:
-            for session_id in self._outward.session_ids():
+            for session_id in self._reporter_side.session_ids():
                 self._start_session(session_id)
 
     def _start_session(self, session_id: str) -> None:
@@ -361,5 +361,5 @@ class Supervisor:
             stands = write_termination(self._pod.termination_log, record) or stands
         if not stands:
             self._log.say("the exit record could not be written: the disk takes nothing")
-        self._outward.finish(self._stop_at)
+        self._reporter_side.finish(self._stop_at)
         return int(record["exitCode"]) if stands else BROKEN

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 
-from .lean import parse_json
+from .light_stdlib import parse_json
 
 MYPY = False
 if MYPY:

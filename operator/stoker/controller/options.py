@@ -81,7 +81,7 @@ def _options(given: dict[str, Any]) -> OperatorOptions:
         host=given["host"],
         port=given["port"],
         workers=given["workers"],
-        push=flags.taken(given),
+        push=flags.push_options(given),
     )
 
 

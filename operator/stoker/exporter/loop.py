@@ -15,11 +15,10 @@ from typing import Protocol
 from prometheus_client.core import Sample
 
 from stoker import __version__
-from stoker.nvml.frames import Frame, GpuEvent, GpuReading, Said, Trouble
+from stoker.exporter.clock import Moment
+from stoker.nvml.frames import Frame, GpuEvent, GpuReading, Message, Trouble
 
-from .keeper import EVERY_S, Keeper
-from .keeper import Page as Kept
-from .meters.moment import Moment
+from .ledger_writer import EVERY_S, LedgerCopy, LedgerWriter
 from .meters.node import NodeMeters
 from .meters.snapshot import Snapshot
 from .owners import Allocation, Owner
@@ -45,7 +44,7 @@ class Loop:
         self,
         meters: NodeMeters,
         page: Page,
-        keeper: Keeper,
+        writer: LedgerWriter,
         *,
         clock: Callable[[], Moment],
         interval_s: float,
@@ -56,11 +55,11 @@ class Loop:
         parts: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         """parts: What the other parts count of themselves, as `catalogue.EXPORTER`. polls: False without hardware."""
-        self._meters, self._page, self._keeper = meters, page, keeper
+        self._meters, self._page, self._writer = meters, page, writer
         self._clock, self._interval_s = clock, interval_s
         self._tracks, self._polls = tracks_allocation, polls
         self._push, self._events, self._parts = push, events, parts
-        self._inbox: queue.SimpleQueue[Said | Allocation | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Message | Allocation | None] = queue.SimpleQueue()
         self._allocation: Allocation | None = None
         self._trouble = ""
         self._shown_s = self._kept_s = float("-inf")
@@ -73,9 +72,9 @@ class Loop:
         self._page.ready = not self._polls
         self._thread.start()
 
-    def tell(self, said: Said | Allocation) -> None:
+    def tell(self, message: Message | Allocation) -> None:
         """From any thread."""
-        self._inbox.put(said)
+        self._inbox.put(message)
 
     def stop(self, timeout_s: float) -> bool:
         """Takes in what was told, offers the last of it to be kept and pushed. Whether that was done in time."""
@@ -94,28 +93,28 @@ class Loop:
     def _turn(self) -> bool:
         """One thing that was told, or a look at the clock. False: that was the end."""
         try:
-            said = self._inbox.get(timeout=LATE_INTERVALS * self._interval_s if self._polls else self._interval_s)
+            message = self._inbox.get(timeout=LATE_INTERVALS * self._interval_s if self._polls else self._interval_s)
         except queue.Empty:
             now = self._clock()
             self._meters.tick(now)
             self._show(now)
             return True
         now = self._clock()
-        if said is None:
+        if message is None:
             self._meters.tick(now)
             self._keep(now)
             return False
-        if isinstance(said, Frame):
-            self._take_frame(said)
+        if isinstance(message, Frame):
+            self._take_frame(message)
             self._show(now)
-        elif isinstance(said, GpuEvent):
-            self._take_event(said)
-        elif isinstance(said, Trouble):
-            self._take_trouble(said)
+        elif isinstance(message, GpuEvent):
+            self._take_event(message)
+        elif isinstance(message, Trouble):
+            self._take_trouble(message)
             self._show(now)
         else:
-            self._allocation = said
-            if self._meters.allocation(said, now):
+            self._allocation = message
+            if self._meters.allocation(message, now):
                 self._keep(now)
         if now.mono_s - self._shown_s >= LATE_INTERVALS * self._interval_s:
             self._show(now)
@@ -151,7 +150,7 @@ class Loop:
         if now.mono_s - self._kept_s >= EVERY_S:
             self._keep(now)
         snapshot = Snapshot(
-            now.at, self._meters.ledger.node, self._meters.gpus(now), self._keeper.books, self._told(now), __version__
+            now.at, self._meters.ledger.node, self._meters.gpus(now), self._writer.books, self._told(now), __version__
         )
         self._page.show(lambda: families(snapshot))
         if self._push is not None:
@@ -160,7 +159,7 @@ class Loop:
     def _keep(self, now: Moment) -> None:
         self._kept_s = now.mono_s
         receipts = self._meters.receipts()  # before the ledger: it holds their numbers
-        self._keeper.offer(Kept(self._meters.ledger.as_json(now), self._meters.books(), receipts))
+        self._writer.offer(LedgerCopy(self._meters.ledger.as_json(now), self._meters.books(), receipts))
 
     def _told(self, now: Moment) -> dict[str, float]:
         values = {**self._meters.told(now), **self._parts()}

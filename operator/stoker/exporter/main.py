@@ -1,6 +1,6 @@
 """The exporter's process: composes its parts, runs until SIGTERM or Ctrl-C, ends within two seconds whatever hangs.
 
-Holds no rule of its own. The only place that reads the clocks for the meters.
+Holds no rule of its own. The meters get their time from here.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from .allocation import NoAllocation
 from .allocation.folders import EVERY_S as FOLDERS_EVERY_S
 from .allocation.folders import FolderAllocation
-from .allocation.nobody import Nobody
-from .keeper import Keeper
+from .clock import now
+from .ledger_writer import LedgerWriter
 from .loop import Loop
 from .meters import ledger_file
-from .meters.moment import Moment
 from .meters.node import NodeMeters
 from .options import Options, parse
 from .owners import Allocations
 from .receipts import Receipt
 from .serving.page import Page
 from .serving.server import Server
-from .serving.tls_and_tokens import Certificate, DoorError, Tokens
+from .serving.tls_and_tokens import Certificate, CredentialsError, Tokens
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -70,10 +70,6 @@ def run(options: Options) -> int:
     return 0
 
 
-def now() -> Moment:
-    return Moment(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
-
-
 def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
     state = options.state
     if state is not None:
@@ -101,11 +97,11 @@ def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
         if reporter is not None:
             reporter.offer(receipts)
 
-    keeper = Keeper(state, meters.books(), send)
+    writer = LedgerWriter(state, meters.books(), send)
     loop = Loop(
         meters,
         page,
-        keeper,
+        writer,
         clock=now,
         interval_s=options.interval,
         tracks_allocation=tracks,
@@ -118,7 +114,7 @@ def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
     if not options.simulated_gpus:
         watch = Watch(child_command(options), loop.tell, stuck_after_s=options.stuck_after)
     told = _told_to_end(stack)
-    keeper.start()
+    writer.start()
     loop.start()
     for part in (reporter, push, watch):
         if part is not None:
@@ -131,7 +127,7 @@ def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
     log.info("node %s: metrics on port %d", options.node, server.server_address[1])
     os.read(told, 1)
     over.set()
-    _end(watch, loop, keeper, reporter, push)
+    _end(watch, loop, writer, reporter, push)
 
 
 def child_command(options: Options) -> list[str]:
@@ -140,7 +136,7 @@ def child_command(options: Options) -> list[str]:
     return [*command, "--expected", str(options.expected_gpus)] if options.expected_gpus else command
 
 
-def _end(watch: Watch | None, loop: Loop, keeper: Keeper, reporter: Reporter | None, push: Push | None) -> None:
+def _end(watch: Watch | None, loop: Loop, writer: LedgerWriter, reporter: Reporter | None, push: Push | None) -> None:
     """The last figures are counted first, then kept, then sent; each only as long as the deadline leaves it."""
     by_s = time.monotonic() + END_S
 
@@ -149,7 +145,7 @@ def _end(watch: Watch | None, loop: Loop, keeper: Keeper, reporter: Reporter | N
 
     last = [threading.Thread(target=push.stop, args=(left_s(),), daemon=True)] if push is not None else []
     loop.stop(left_s() / 2)
-    if not keeper.stop(left_s() / 2):
+    if not writer.stop(left_s() / 2):
         log.error("the disk hangs: the ledger's last seconds are lost")
     if reporter is not None:
         last.append(threading.Thread(target=reporter.stop, args=(left_s(),), daemon=True))
@@ -169,7 +165,7 @@ def _server(options: Options, page: Page) -> Server:
                 tokens = Tokens(options.auth_token_file)
             if options.tls_cert and options.tls_key:
                 certificate = Certificate(options.tls_cert, options.tls_key)
-        except DoorError as error:
+        except CredentialsError as error:
             raise CannotStart(str(error)) from None
     try:
         return Server((options.host, options.port), page, tokens=tokens, certificate=certificate)
@@ -221,14 +217,14 @@ def _allocation(options: Options, loop: Loop) -> tuple[Allocations, float]:
     if options.allocation == "workers" and options.workers is not None:
         return FolderAllocation(options.workers, lambda: loop.gpus), FOLDERS_EVERY_S
     if options.allocation == "kubelet":
-        from .allocation.asking import Kubelet
         from .allocation.jobs import PodJobs
         from .allocation.kubelet import EVERY_S, KubeletAllocation
+        from .allocation.kubelet_client import Kubelet
         from .allocation.owners_route import TIMEOUT_S, OwnersRoute
 
         jobs = PodJobs(OwnersRoute(_link(options, TIMEOUT_S)) if options.api_url else None)
         return KubeletAllocation(Kubelet(options.kubelet_socket), lambda: loop.gpus, jobs), EVERY_S
-    return Nobody(), 60.0
+    return NoAllocation(), 60.0
 
 
 def _start_reading(allocations: Allocations, every_s: float, loop: Loop, over: threading.Event) -> None:

@@ -16,7 +16,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from stoker.nvml.frames import Frame, Said, parse
+from stoker.nvml.frames import Frame, Message, parse
+
+from .clock import boottime_s
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +37,8 @@ _PASSED_ON = frozenset(
 )
 
 
-def _boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class Watch:
-    """`start`, then `on_said` is called in the watch's thread with each thing the child says, until `stop`.
+    """`start`, then `on_message` is called in the watch's thread with each thing the child says, until `stop`.
 
     Its figures may be read from any thread.
     """
@@ -48,7 +46,7 @@ class Watch:
     def __init__(
         self,
         command: Sequence[str],
-        on_said: Callable[[Said], None],
+        on_message: Callable[[Message], None],
         *,
         stuck_after_s: float = 10.0,
         start_within_s: float = START_WITHIN_S,
@@ -56,12 +54,13 @@ class Watch:
         max_wait_s: float = 30.0,
         environment: Mapping[str, str] | None = None,
         user: int | None = None,
-        clock: Callable[[], float] = _boottime,
+        clock: Callable[[], float] = boottime_s,
     ) -> None:
         """stuck_after_s: a child silent for so long is killed. first_wait_s … max_wait_s: before a child is replaced,
-        doubling while children fail. user: uid and gid of the child, where we may choose. clock: of `last_said_mono_s`.
+        doubling while children fail. user: uid and gid of the child, where we may choose. clock: of
+        `last_message_mono_s`.
         """
-        self._command, self._on_said = list(command), on_said
+        self._command, self._on_message = list(command), on_message
         self._stuck_after_s, self._start_within_s = stuck_after_s, max(start_within_s, stuck_after_s)
         self._first_wait_s, self._max_wait_s = first_wait_s, max_wait_s
         self._environment = child_environment(os.environ) if environment is None else dict(environment)
@@ -70,7 +69,7 @@ class Watch:
         """Children started after the first, by why the one before is gone."""
         self.stuck = False
         """A child was killed and does not die."""
-        self.last_said_mono_s: float | None = None
+        self.last_message_mono_s: float | None = None
         self.pid: int | None = None
         """Of the child that runs."""
         self._wait_s = first_wait_s
@@ -147,16 +146,16 @@ class Watch:
 
     def _hand_on(self, line: bytes) -> None:
         try:
-            said = parse(line)
+            message = parse(line)
         except ValueError as error:
             raise Garbled(str(error)) from None
-        self.last_said_mono_s = self._clock()
-        if isinstance(said, Frame) and said.number > 0:
+        self.last_message_mono_s = self._clock()
+        if isinstance(message, Frame) and message.number > 0:
             self._wait_s = self._first_wait_s  # it works
         try:
-            self._on_said(said)
+            self._on_message(message)
         except Exception:  # the loop's edge: a listener's fault must not end the watch
-            log.exception("what the NVML child said could not be taken in")
+            log.exception("what the NVML child message could not be taken in")
 
     def _wait_for(self, child: Child) -> None:
         """A killed child is still there: it hangs in the driver. No other is started beside it."""

@@ -16,7 +16,7 @@ import threading
 import time
 
 from . import sees_all_pids
-from .frames import COLLECTORS, Said, Trouble
+from .frames import COLLECTORS, Message, Trouble
 from .poller import BeginAnew, Choice, Poller
 
 ANEW = 3
@@ -36,9 +36,9 @@ class Lines:
         self._descriptor = descriptor
         self._lock = threading.Lock()
 
-    def say(self, said: Said) -> None:
+    def say(self, message: Message) -> None:
         """Ends the process if nobody reads any more."""
-        data = memoryview(said.line().encode() + b"\n")
+        data = memoryview(message.line().encode() + b"\n")
         try:
             with self._lock:
                 while data:

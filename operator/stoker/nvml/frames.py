@@ -139,10 +139,10 @@ class Trouble:
         return json.dumps({"v": VERSION, "says": "trouble", **asdict(self)}, separators=(",", ":"))
 
 
-Said = Frame | GpuEvent | Trouble
+Message = Frame | GpuEvent | Trouble
 
 
-def parse(line: bytes | str) -> Said:
+def parse(line: bytes | str) -> Message:
     """Raises: ValueError if the line is not one of ours."""
     try:
         data: dict[str, Any] = json.loads(line)

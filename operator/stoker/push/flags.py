@@ -33,7 +33,7 @@ def params() -> list[click.Parameter]:
     ]
 
 
-def taken(given: dict[str, Any]) -> PushOptions | None:
+def push_options(given: dict[str, Any]) -> PushOptions | None:
     """Takes the options out of what a command was given; None: nothing is to be pushed. Raises: click.UsageError."""
     url, every_s, token, basic, ca, headers, labels, allow_http = (
         given.pop(f"push_{name}")

@@ -15,8 +15,6 @@ import re
 import struct
 from collections.abc import Iterable, Mapping
 
-from .varint import varint
-
 STALE = struct.pack("<Q", 0x7FF0000000000002)
 """The NaN that says: this series has ended. Bytes, since a float on its way may lose a NaN's payload."""
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -58,3 +56,13 @@ def _label(name: str, value: str) -> bytes:
     key, text = name.encode(), value.encode("utf-8", "replace")
     body = b"\x0a%b%b\x12%b%b" % (varint(len(key)), key, varint(len(text)), text)
     return b"\x0a%b%b" % (varint(len(body)), body)
+
+
+def varint(number: int) -> bytes:
+    """Of a number that is not negative: seven bits a byte, the lowest first. Snappy writes lengths in the same way."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import Sample
 
 from . import protobuf
-from .buffer import Buffer, Taken
+from .buffer import Batch, Buffer
 from .client import Client, Outcome, Receiver, Result
 
 log = logging.getLogger("stoker.push")
@@ -116,31 +116,31 @@ class Push:
 
     def _run(self) -> None:
         while not self._is_over():
-            taken = self._buffer.take(REQUEST_SAMPLES)
-            if taken is None:
+            batch = self._buffer.take(REQUEST_SAMPLES)
+            if batch is None:
                 self._client.close()
                 if self._stop_by is not None:
                     return
                 self._pause(self._options.every_s)
                 continue
-            self._in_flight = taken.count
-            self._deliver(taken)
+            self._in_flight = batch.count
+            self._deliver(batch)
             self._in_flight = 0
         self._client.close()
 
-    def _deliver(self, taken: Taken) -> None:
+    def _deliver(self, batch: Batch) -> None:
         """Until the receiver has taken or refused it, or the end has come."""
         pause_s = self._options.first_pause_s
         while not self._is_over():
-            result = self._client.send(taken.request)
+            result = self._client.send(batch.request)
             match result.outcome:
                 case Outcome.TAKEN:
-                    self._sent += taken.count
+                    self._sent += batch.count
                     self._log_up()
                     return
                 case Outcome.REFUSED:
-                    self._refused += taken.count
-                    self._log_refused(result, taken.count)
+                    self._refused += batch.count
+                    self._log_refused(result, batch.count)
                     return
                 case Outcome.LATER:
                     self._retries[result.code] += 1

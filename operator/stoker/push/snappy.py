@@ -9,7 +9,7 @@ Source: google/snappy, format_description.txt.
 
 from __future__ import annotations
 
-from .varint import varint
+from .protobuf import varint
 
 _BLOCK = 1 << 16
 """Matches reach no further back than their block, so that two bytes hold every distance."""

@@ -2,9 +2,9 @@
 
 import pytest
 
-from stoker.exporter.allocation.asking import Kubelet
 from stoker.exporter.allocation.jobs import NoAnswer, PodJobs, Told
 from stoker.exporter.allocation.kubelet import KubeletAllocation
+from stoker.exporter.allocation.kubelet_client import Kubelet
 from stoker.exporter.owners import Owner
 from stoker.nvml.frames import GpuReading, MigReading
 

@@ -12,7 +12,7 @@ import threading
 import grpc
 import pytest
 
-from stoker.exporter.allocation.asking import Kubelet, KubeletError
+from stoker.exporter.allocation.kubelet_client import Kubelet, KubeletError
 from stoker.exporter.allocation.reasons import REASONS, Reason
 
 from .conftest import gpu, mig
@@ -271,7 +271,7 @@ def test_who_may_not_open_the_socket_is_told_so(node, tmp_path, mode):
         tmp_path.chmod(0o700)
     script = (
         "import os, sys; from pathlib import Path\n"
-        "from stoker.exporter.allocation.asking import Kubelet, KubeletError\n"
+        "from stoker.exporter.allocation.kubelet_client import Kubelet, KubeletError\n"
         "import grpc\n"  # before, for the libraries may not be readable afterwards
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "try: Kubelet(Path(sys.argv[1])).list_pods()\n"

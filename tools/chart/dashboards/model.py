@@ -66,7 +66,7 @@ class Panel:
     states: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """Value → (text, colour)."""
     none: str = ""
-    """Said where there is no value; see NOT_TOLD."""
+    """Message where there is no value; see NOT_TOLD."""
     by_name: bool = False
     """A stat that shows the series' name instead of its value."""
     columns: tuple[Column, ...] = ()

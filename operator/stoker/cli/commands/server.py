@@ -108,7 +108,7 @@ def up(
         exporter=exporter,
         gpu_prices=gpu_prices,
         currency=currency,
-        push=flags.taken(push),
+        push=flags.push_options(push),
     )
     ctx.exit(run_up(options))
 

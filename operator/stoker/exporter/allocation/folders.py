@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.exporter.clock import Clock, boottime_s
 from stoker.exporter.owners import Allocation, Holding, Owner
 from stoker.nvml.frames import GpuReading
 
 from .devices import Devices
-from .moments import Clock, boottime_s
 from .reasons import REASONS, Reason
 
 EVERY_S = 1.0

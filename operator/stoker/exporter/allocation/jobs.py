@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from stoker.exporter.clock import Clock, boottime_s
 from stoker.exporter.owners import Owner
 
-from .moments import Clock, boottime_s
 from .sharing import Pod
 
 AGAIN_S = 30.0

@@ -14,13 +14,13 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Protocol
 
+from stoker.exporter.clock import Clock, boottime_s
 from stoker.exporter.owners import Allocation
 from stoker.nvml.frames import GpuReading
 
-from .asking import KubeletError
 from .devices import Devices
 from .jobs import PodJobs
-from .moments import Clock, boottime_s
+from .kubelet_client import KubeletError
 from .podresources import PodDevices, decode
 from .reasons import REASONS, Reason
 from .sharing import Claim, Pod, share_out, without_phantoms

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stoker.exporter.clock import Moment
+
+from .device_usage import DeviceUsage
 from .energy import EnergyMeter, Used
-from .hold import Hold
-from .moment import Moment
 
 ATTRIBUTED, UNALLOCATED, UNOBSERVED = ACCOUNTS = ("attributed", "unallocated", "unobserved")
 
@@ -47,7 +48,9 @@ class Account:
     energy_uj: dict[str, int] = field(default_factory=_zeros)
     energy: EnergyMeter = field(default_factory=EnergyMeter)
 
-    def advance(self, now: Moment, holds: Sequence[Hold], seen: Mapping[str, Seen] | None, doubtful: bool) -> None:
+    def advance(
+        self, now: Moment, holds: Sequence[DeviceUsage], seen: Mapping[str, Seen] | None, doubtful: bool
+    ) -> None:
         """Account all time up to now.
 
         seen: Device uuid → what was seen of it since `accounted_ns`; None: nothing, the time is unobserved.
@@ -73,7 +76,7 @@ class Account:
                 self.time_ns[ATTRIBUTED if self.simulated and hold.told else UNOBSERVED] += part_ns
         self.time_ns[self._rest(seen is not None or self.simulated, doubtful)] += left_ns
 
-    def spend(self, used: Used, holds: Sequence[Hold], observed: bool, doubtful: bool) -> None:
+    def spend(self, used: Used, holds: Sequence[DeviceUsage], observed: bool, doubtful: bool) -> None:
         """Divide energy by the time that each hold had in its span."""
         left_uj = used.energy_uj
         for hold in holds:

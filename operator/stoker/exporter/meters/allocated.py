@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from stoker.exporter.clock import NS, Moment
 from stoker.exporter.owners import Allocation, Holding
 
-from .hold import Hold
+from .device_usage import DeviceUsage
 from .ledger import Ledger
-from .moment import NS, Moment
 from .snapshot import Share
 
 MIG_SLICES = 7
@@ -28,7 +28,7 @@ class View(NamedTuple):
 
     known: bool
     shares: tuple[Share, ...]
-    holds: tuple[Hold, ...]
+    holds: tuple[DeviceUsage, ...]
 
 
 class Allocated:
@@ -39,7 +39,7 @@ class Allocated:
         """GPU's uuid → MIG device's uuid → slices."""
         self._places: dict[str, tuple[str, float]] = {}
         """Device's uuid → its GPU's, and its part of that."""
-        self._active: dict[str, list[Hold]] = {}
+        self._active: dict[str, list[DeviceUsage]] = {}
         """GPU's uuid → holds."""
         self._doubtful: frozenset[str] = frozenset()
         self._known = False
@@ -71,7 +71,7 @@ class Allocated:
         if any(hold.ended_ns is not None and hold.ended_ns < before_ns for hold in holds):
             holds[:] = [hold for hold in holds if hold.ended_ns is None or hold.ended_ns >= before_ns]
 
-    def on(self, gpu: str) -> list[Hold]:
+    def on(self, gpu: str) -> list[DeviceUsage]:
         """Holds on the GPU and its MIG devices, those in doubt too."""
         return self._active.get(gpu, [])
 
@@ -101,7 +101,7 @@ class Allocated:
         self._sort()
         return bool(ended) or len(self._ledger.holds) > before
 
-    def _hold(self, holding: Holding, now: Moment) -> Hold | None:
+    def _hold(self, holding: Holding, now: Moment) -> DeviceUsage | None:
         """The hold that this holding goes on with or begins. None: on a device that was never seen."""
         simulated = self._allocation is not None and holding.uuid in self._allocation.simulated
         of_uuid = (hold for hold in self._ledger.holds if hold.uuid == holding.uuid)
@@ -115,13 +115,13 @@ class Allocated:
             account = self._ledger.accounts[gpu]
             # Its first interval is the one under way.
             begin_at = now.at - max(0, now.mono_ns - account.accounted_ns) / NS
-            hold = Hold(holding.owner, holding.uuid, gpu, begin_at, begin_at, simulated=simulated)
+            hold = DeviceUsage(holding.owner, holding.uuid, gpu, begin_at, begin_at, simulated=simulated)
             self._ledger.holds.append(hold)
         share = hold.share if place is None else part * max(0.0, min(1.0, holding.share))
         hold.hold_on(holding.owner, share, method)
         return hold
 
-    def _of_device(self, hold: Hold) -> float:
+    def _of_device(self, hold: DeviceUsage) -> float:
         part = self._places.get(hold.uuid, (hold.gpu, 1.0))[1]
         return min(1.0, hold.share / part)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .moment import NS, UJ
+from stoker.exporter.clock import NS, UJ
 
 COUNTER, INTEGRAL = "counter", "power_integral"
 MAX_WATTS = 10_000

@@ -10,12 +10,12 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from stoker.exporter.clock import NS, Moment
 from stoker.exporter.owners import Owner
 
 from .account import Account
+from .device_usage import DeviceUsage
 from .energy import EnergyMeter
-from .hold import Hold
-from .moment import NS, Moment
 
 VERSION = 1
 FORGET_S = 30 * 24 * 3600
@@ -34,7 +34,7 @@ class Ledger:
     written: Moment
     accounts: dict[str, Account] = field(default_factory=dict)
     """GPU's uuid → account."""
-    holds: list[Hold] = field(default_factory=list)
+    holds: list[DeviceUsage] = field(default_factory=list)
 
     def as_json(self, now: Moment) -> bytes:
         self.written = now
@@ -101,5 +101,5 @@ def _account(data: dict[str, Any]) -> Account:
     return Account(**{**data, "energy": EnergyMeter(**{**data["energy"], "power_w": None})})
 
 
-def _hold(data: dict[str, Any]) -> Hold:
-    return Hold(**{**data, "owner": Owner(**data["owner"])})
+def _hold(data: dict[str, Any]) -> DeviceUsage:
+    return DeviceUsage(**{**data, "owner": Owner(**data["owner"])})

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from stoker.exporter.clock import Moment
+
 from .ledger import Ledger, parse, resume
-from .moment import Moment
 
 NAME = "ledger.json"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

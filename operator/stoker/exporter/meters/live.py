@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from stoker.exporter.clock import NS
 from stoker.nvml.frames import GpuReading, Process
 
 from .account import Seen
+from .device_usage import DeviceUsage
 from .hardware import MIG_COUNTERS, DeviceValues
-from .hold import Hold
 from .idle import doing, in_use
-from .moment import NS
 from .snapshot import MigState
 
 MIG_KEPT = 32
@@ -56,7 +56,7 @@ class LiveGpu:
         )
         return observed_ns
 
-    def seen(self, holds: Iterable[Hold]) -> dict[str, Seen]:
+    def seen(self, holds: Iterable[DeviceUsage]) -> dict[str, Seen]:
         """Device uuid → what its holders account by."""
         if self.reading is None:
             return {}

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from stoker.exporter.clock import NS, Moment
 from stoker.exporter.owners import Allocation, Owner
 from stoker.exporter.receipts import Receipt
 from stoker.nvml.frames import Frame, GpuEvent, GpuReading
 
 from .account import Account
 from .allocated import Allocated
+from .flat_values import account_values, gpu_state, job_state
 from .ledger import Ledger
 from .live import LiveGpu
-from .moment import NS, Moment
-from .showing import account_values, gpu_state, job_state
 from .snapshot import Books, GpuState
 
 GAP_INTERVALS = 2.5

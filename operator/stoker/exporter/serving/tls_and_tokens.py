@@ -15,7 +15,7 @@ from pathlib import Path
 log = logging.getLogger("stoker.exporter")
 
 
-class DoorError(Exception):
+class CredentialsError(Exception):
     """A file can't be used; the text says which and what to do."""
 
 
@@ -23,7 +23,7 @@ class Tokens:
     """One token a line, that the old and the new one hold while they are exchanged."""
 
     def __init__(self, file: Path) -> None:
-        """Raises: DoorError."""
+        """Raises: CredentialsError."""
         self._file, self._stamp = file, _stamp(file)
         self._tokens = _read_tokens(file)
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class Tokens:
             try:
                 self._tokens = _read_tokens(self._file)
                 log.info("tokens read anew from %s", self._file)
-            except DoorError as error:
+            except CredentialsError as error:
                 log.warning("%s; the tokens before go on", error)
 
 
@@ -53,7 +53,7 @@ class Certificate:
     """The context for new connections."""
 
     def __init__(self, cert: Path, key: Path) -> None:
-        """Raises: DoorError."""
+        """Raises: CredentialsError."""
         self._cert, self._key = cert, key
         self._stamp = _stamp(cert), _stamp(key)
         self._context = self._load()
@@ -67,7 +67,7 @@ class Certificate:
                 try:
                     self._context = self._load()
                     log.info("certificate read anew from %s", self._cert)
-                except DoorError as error:
+                except CredentialsError as error:
                     log.warning("%s; the certificate before goes on", error)
             return self._context
 
@@ -77,7 +77,7 @@ class Certificate:
         try:
             context.load_cert_chain(self._cert, self._key)
         except (OSError, ssl.SSLError) as error:
-            raise DoorError(f"can't use the certificate in {self._cert} with {self._key}: {error}") from None
+            raise CredentialsError(f"can't use the certificate in {self._cert} with {self._key}: {error}") from None
         return context
 
 
@@ -94,7 +94,7 @@ def _read_tokens(file: Path) -> list[bytes]:
     try:
         tokens = [line.strip() for line in file.read_bytes().splitlines() if line.strip()]
     except OSError as error:
-        raise DoorError(f"can't read --auth-token-file {file}: {error.strerror}") from None
+        raise CredentialsError(f"can't read --auth-token-file {file}: {error.strerror}") from None
     if not tokens:
-        raise DoorError(f"--auth-token-file {file} is empty: put one token on a line")
+        raise CredentialsError(f"--auth-token-file {file} is empty: put one token on a line")
     return tokens

@@ -24,7 +24,7 @@ HANGS_AFTER_S = 30.0
 log = logging.getLogger("stoker.exporter")
 
 
-class Page(NamedTuple):
+class LedgerCopy(NamedTuple):
     """The ledger at one moment, in its three forms."""
 
     data: bytes
@@ -32,30 +32,30 @@ class Page(NamedTuple):
     receipts: tuple[Receipt, ...]
 
 
-class Keeper:
+class LedgerWriter:
     def __init__(self, state: Path | None, kept: Books, send: Callable[[tuple[Receipt, ...]], None]) -> None:
         """kept: What the file says as we begin. send: Gets receipts that are kept; must not block."""
         self._state, self._send = state, send
         self._books = kept
-        self._waiting: Page | None = None
+        self._waiting: LedgerCopy | None = None
         self._since_s: float | None = None
         """Monotonic seconds since when something waits to be written."""
         self._told = False
         self._ending = False
         self._news = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
 
     def start(self) -> None:
         if self._state is not None:
             self._thread.start()
 
-    def offer(self, page: Page) -> None:
-        """Never blocks on the disk; the newest page is what counts."""
+    def offer(self, copy: LedgerCopy) -> None:
+        """Never blocks on the disk; the newest copy is what counts."""
         if self._state is None:
-            self._publish(page)
+            self._publish(copy)
             return
         with self._news:
-            self._waiting = page
+            self._waiting = copy
             self._since_s = self._since_s or time.monotonic()
             self._news.notify()
 
@@ -72,25 +72,25 @@ class Keeper:
     def books(self) -> Books:
         """What may be shown."""
         with self._news:
-            page = self._waiting
-            if page is not None and self._since_s is not None and time.monotonic() - self._since_s > HANGS_AFTER_S:
-                return page.books
+            copy = self._waiting
+            if copy is not None and self._since_s is not None and time.monotonic() - self._since_s > HANGS_AFTER_S:
+                return copy.books
             return self._books
 
     def _run(self) -> None:
         while True:
             with self._news:
                 self._news.wait_for(lambda: self._waiting is not None or self._ending)
-                page, self._waiting = self._waiting, None
-            if page is None:
+                copy, self._waiting = self._waiting, None
+            if copy is None:
                 return
-            self._write(page)
-            self._publish(page)
+            self._write(copy)
+            self._publish(copy)
 
-    def _write(self, page: Page) -> None:
+    def _write(self, copy: LedgerCopy) -> None:
         assert self._state is not None
         try:
-            ledger_file.write(self._state, page.data)
+            ledger_file.write(self._state, copy.data)
         except OSError as error:
             if not self._told:
                 log.warning("the ledger can't be written to %s: %s; it is tried again and again", self._state, error)
@@ -100,7 +100,7 @@ class Keeper:
             log.warning("the ledger is written to %s again", self._state)
         self._told = False
 
-    def _publish(self, page: Page) -> None:
+    def _publish(self, copy: LedgerCopy) -> None:
         with self._news:
-            self._books, self._since_s = page.books, None if self._waiting is None else time.monotonic()
-        self._send(page.receipts)
+            self._books, self._since_s = copy.books, None if self._waiting is None else time.monotonic()
+        self._send(copy.receipts)

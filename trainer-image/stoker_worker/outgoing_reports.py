@@ -9,7 +9,7 @@ import time
 
 from .alive import document, who
 from .folder import Launch
-from .lean import render_json
+from .light_stdlib import render_json
 from .link import Answer, Link, Refused
 from .spool import Spool, SpoolReader
 

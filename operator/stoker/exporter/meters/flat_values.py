@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stoker.exporter.clock import NS, UJ, Moment
 from stoker.exporter.receipts import IDLE_CLASSES
 from stoker.nvml.frames import Frame
 
 from .account import Account
 from .allocated import View
+from .device_usage import DeviceUsage
 from .energy import INTEGRAL
-from .hold import Hold
 from .idle import ACTIVE
 from .live import LiveGpu
-from .moment import NS, UJ, Moment
 from .snapshot import GpuState, JobState
 
 _INFO = ("model", "pci_bus_id", "compute_capability", "mig")
@@ -55,7 +55,7 @@ def account_values(account: Account) -> dict[str, float]:
     return values
 
 
-def job_state(hold: Hold, index: int) -> JobState:
+def job_state(hold: DeviceUsage, index: int) -> JobState:
     """Idle classes are there once anything was observed: a series that begins at 1 hides its first second."""
     values = {"allocated_seconds_total": hold.allocated_ns / NS, "unobserved_seconds_total": hold.unobserved_ns / NS}
     values |= {f"{name}_seconds_total": ns / NS for name, ns in hold.ratio_ns.items()}

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stoker.exporter.clock import NS, UJ, Moment
 from stoker.exporter.owners import Owner
 from stoker.exporter.receipts import Receipt
 
 from .hardware import unit
 from .idle import ACTIVE
-from .moment import NS, UJ, Moment
 
 _RATIOS = {
     "busy": "busy_ratio",
@@ -25,7 +25,7 @@ _THROTTLE = "throttle_seconds_total|"
 
 
 @dataclass(slots=True)
-class Hold:
+class DeviceUsage:
     owner: Owner
     uuid: str
     """Of the GPU or MIG device."""

@@ -10,7 +10,7 @@ import _signal  # type: ignore[import-not-found]
 import errno
 import os
 
-from .lean import PR_SET_PDEATHSIG, prctl
+from .light_stdlib import PR_SET_PDEATHSIG, prctl
 
 NOT_FOUND = 127
 NOT_STARTABLE = 126

@@ -6,7 +6,7 @@ import _signal  # type: ignore[import-not-found]
 import os
 
 
-class Wake:
+class WakePipe:
     def __init__(self) -> None:
         self.fd, self._write_fd = os.pipe()
         os.set_blocking(self.fd, False)

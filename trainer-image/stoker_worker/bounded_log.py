@@ -1,8 +1,8 @@
 """A log with a limit: its beginning stays in the file, and its end follows when the worker ends.
 
-Owns what happens at the limit: a line says so, what comes then is kept in memory as far as it is the newest, and a
-line before that says how much is missing between. Called by `outward` on one machine; in a pod `spool` bounds what
-waits for the api in the same way.
+Owns what happens at the limit: a line says so, of what comes then the newest is kept in memory, and a line before that
+says how much is missing. Called by `reporter_side` on one machine; in a pod `spool` bounds what waits for the api
+in the same way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .output import Log
 NEWEST_BYTES = 1 << 20
 
 
-class Bounded(Log):
+class BoundedLog(Log):
     """`Log` of at most `limit_bytes` and twice what is newest. The training never waits."""
 
     def __init__(self, path: str, limit_bytes: int, why: str) -> None:

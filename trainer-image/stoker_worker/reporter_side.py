@@ -23,7 +23,7 @@ if MYPY:
     from .pod import PodOrder
     from .reporting import Reporter
     from .spool import Spool
-    from .waking import Wake
+    from .wake_pipe import WakePipe
 
 LAST_REPORT_S = 2.0
 LAST_SHIPPING_S = 30.0
@@ -38,8 +38,8 @@ ASK_AFTER_S = 5.0
 """In a pod, from here on the api is asked whether to stop, also by a worker with nothing else to report."""
 
 
-class Outward:
-    def __init__(self, folder: str, launch: Launch, pod: PodOrder | None, poll: select.poll, wake: Wake) -> None:
+class ReporterSide:
+    def __init__(self, folder: str, launch: Launch, pod: PodOrder | None, poll: select.poll, wake: WakePipe) -> None:
         """`pod`: what belongs to a pod; None where the node agent takes care of the log."""
         self._folder = folder
         self._launch = launch
@@ -192,10 +192,10 @@ class Outward:
 def _log(folder: str, limit_bytes: int) -> Log:
     if not limit_bytes:
         return Log(folder + "/" + LOG_FILE)
-    from .bounded import Bounded
+    from .bounded_log import BoundedLog
 
     why = "this log has reached its limit of %d bytes (`stoker up --log-bytes`)" % limit_bytes
-    return Bounded(folder + "/" + LOG_FILE, limit_bytes, why)
+    return BoundedLog(folder + "/" + LOG_FILE, limit_bytes, why)
 
 
 def _spool(folder: str, pod: PodOrder) -> Spool:

@@ -3,7 +3,7 @@
 WAITS = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('done')"
 
 
-class Entered:
+class SessionWorker:
     """A worker on one machine and the api it reports to."""
 
     def __init__(self, worker, api):

@@ -15,7 +15,7 @@ if MYPY:
     from typing import Any
 
 
-class Hold:
+class FailureHold:
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._wanted = launch.hold_s > 0

@@ -15,9 +15,9 @@ import select
 import struct
 import termios
 
-from .family import send_group
-from .lean import parse_json, render_json
-from .starting import NOT_FOUND, CannotStart, Command, find_command, start
+from .descendants import send_group
+from .fork_exec import NOT_FOUND, CannotStart, Command, find_command, start
+from .light_stdlib import parse_json, render_json
 
 MYPY = False
 if MYPY:
