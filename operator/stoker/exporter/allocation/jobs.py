@@ -1,8 +1,8 @@
 """Which job a pod is a worker of: asked of Stoker's api, remembered while the kubelet lists the pod.
 
-A hold begins with the pod: what was counted before its job was known is the job's as soon as it is (`meters.hold`), and
-of a pod whose job is never told no receipt is made. Never waits long: an api that is away is asked ever less often, and
-what it has told stays true meanwhile. Used by one thread.
+What was counted before a pod's job was known is the job's as soon as it is (`meters.device_usage`); a pod whose job is
+never learned gets no receipt. Never waits long: an api that is away is asked ever less often, and what it said stays
+true meanwhile. Used by one thread.
 """
 
 from __future__ import annotations
