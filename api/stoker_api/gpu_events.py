@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 
 from stoker.spec.event import EVENTS, Event, EventType, Subject, event_about
 from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.reports import ReportedGpuEvent
 from stoker.store.port import AlreadyExists, NotFound, Store
-
-from .models import GpuEventTold
 
 _KINDS = {
     "xid": ("GpuXid", "reports XID {code}", EventType.WARNING),
@@ -27,7 +26,7 @@ class GpuEvents:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def write(self, job: TrainingJob, node: str, told: GpuEventTold) -> None:
+    async def write(self, job: TrainingJob, node: str, told: ReportedGpuEvent) -> None:
         """Raises: StoreError."""
         try:
             await self._store.create(EVENTS, event_of(job, node, told))
@@ -35,7 +34,7 @@ class GpuEvents:
             pass  # told before; or the job's namespace is gone
 
 
-def event_of(job: TrainingJob, node: str, told: GpuEventTold) -> Event:
+def event_of(job: TrainingJob, node: str, told: ReportedGpuEvent) -> Event:
     reason, what, kind = _KINDS[told.kind]
     more = f": {_line(told.text)}" if told.text else ""
     return event_about(

@@ -15,20 +15,12 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from stoker.spec.code import CodeManifest
+from stoker.spec.reports import GpuEventsReport, OwnersQuery, ProgressReport, ReceiptsReport, WorkerReport
+from stoker.spec.rest import ProblemDocument, QueuePut, RuntimePut
 from stoker.spec.usage import GpuReceipt
 
 from .access import Access, declared
 from .jobs.request import Submission
-from .models import (
-    GpuEventsReport,
-    OwnersAsked,
-    ProblemDocument,
-    ProgressReport,
-    QueuePut,
-    ReceiptsReport,
-    RuntimePut,
-    WorkerReport,
-)
 from .problems import MEDIA_TYPE
 from .routes.table import api_routes
 
@@ -54,7 +46,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.pop(name, None)
     bodies = (
         Submission, CodeManifest, QueuePut, RuntimePut, WorkerReport, ProgressReport, ReceiptsReport, GpuReceipt,
-        OwnersAsked, GpuEventsReport, ProblemDocument,
+        OwnersQuery, GpuEventsReport, ProblemDocument,
     )  # fmt: skip
     _, own = models_json_schema(
         [(model, "validation") for model in bodies],

@@ -14,6 +14,7 @@ from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.pod import Pod
 from stoker.spec.reasons import Blocker, Explanation
+from stoker.spec.rest import NodeUsage, QueueUsage
 from stoker.spec.usage import GpuReceipt
 
 
@@ -52,21 +53,6 @@ class LogSource(Protocol):
     async def wait_growth(self, pod_uid: str, offset: int, timeout_s: float) -> None:
         """Return once the log is longer than `offset`, has ended, or `timeout_s` is over."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What is held of a queue or a node now. Units: GPUs, thousandths of a core, bytes."""
-
-    gpus: int = 0
-    cpu_milli: int = 0
-    memory_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class QueueUsage(Usage):
-    running: int = 0
-    pending: int = 0
 
 
 class SessionCaller(Protocol):
@@ -128,6 +114,6 @@ class SchedulerView(Protocol):
         """Zeros for a queue without jobs."""
         ...
 
-    async def node_usage(self, names: Iterable[str]) -> dict[str, Usage]:
+    async def node_usage(self, names: Iterable[str]) -> dict[str, NodeUsage]:
         """Without those that are gone meanwhile."""
         ...

@@ -14,9 +14,8 @@ from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.reasons import Blocker, Explanation
+from stoker.spec.rest import NodeUsage, QueueUsage
 from stoker.why.explain import explain, never_fits
-
-from .ports import QueueUsage, Usage
 
 
 class FedScheduler:
@@ -52,18 +51,8 @@ class FedScheduler:
 
     async def queue_usage(self, names: Iterable[str]) -> dict[str, QueueUsage]:
         async with self._feed.current() as state:
-            used = {name: state.queue_usage(name) for name in names}
-        return {
-            name: QueueUsage(one.gpus, one.cpu_milli, one.memory_bytes, one.running, one.pending)
-            for name, one in used.items()
-        }
+            return {name: state.queue_usage(name) for name in names}
 
-    async def node_usage(self, names: Iterable[str]) -> dict[str, Usage]:
+    async def node_usage(self, names: Iterable[str]) -> dict[str, NodeUsage]:
         async with self._feed.current() as state:
-            used = {name: state.node_usage(name) for name in names if name in state.nodes.slots}
-        return {
-            name: Usage(
-                one.gpus - one.free_gpus, one.cpu_milli - one.free_cpu_milli, one.memory_bytes - one.free_memory_bytes
-            )
-            for name, one in used.items()
-        }
+            return {name: state.node_usage(name) for name in names if name in state.nodes.slots}

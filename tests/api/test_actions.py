@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from stoker.spec.job import JOBS
+from stoker.spec.rest import JobList, NodeList, ProblemDocument, QueueList
 from stoker.store.port import Conflict
 from stoker_api.app import bare_app
-from stoker_api.models import JobList, NodeList, ProblemDocument, QueueList
 
 ONE = "/v1/projects/alpha/jobs/one"
 

@@ -13,11 +13,11 @@ from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.pod import PODS, Container, Pod, PodPhase, PodSpec, PodStatus
+from stoker.spec.reports import WorkerReport
 from stoker.store.clock import SystemClock
 from stoker.store.port import Unavailable
 from stoker_api.deps import make_deps
 from stoker_api.jobs.wanted import unwanted, why_stop
-from stoker_api.models import WorkerReport
 from stoker_worker.alive import AliveLane
 from stoker_worker.folder import Launch
 from stoker_worker.link import Answer

@@ -14,8 +14,8 @@ from stoker.controller.render import owned_by
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
+from stoker.spec.rest import JobUsageReport, UsageReport
 from stoker_api.app import create_app
-from stoker_api.models import JobUsageShown, UsageAnswer
 from stoker_api.usage.amounts import Amounts
 from stoker_api.usage.history import Sum
 from stoker_api.usage.intake import facts_of
@@ -174,7 +174,7 @@ async def test_a_job_deleted_meanwhile_gets_its_last_receipt(world):
     answer = await post(world, "usage", body(of(job, 2, final=True)))
     assert answer.json() == {"taken": 1, "refused": []}
     assert len(world.services.usage_board) == 0
-    shown = JobUsageShown.model_validate((await world.call("GET", "/v1/projects/alpha/jobs/one/usage")).json())
+    shown = JobUsageReport.model_validate((await world.call("GET", "/v1/projects/alpha/jobs/one/usage")).json())
     assert shown.deleted and shown.usage.state == "final" and shown.usage.gpu_seconds == 120.0
     assert (shown.user, shown.queue) == (world.name("alice"), "default")
     assert (await world.call("GET", "/v1/projects/alpha/jobs/one/usage", who="bob")).status_code == 404
@@ -259,7 +259,7 @@ async def two_jobs(world: Any) -> tuple[Any, Any]:
 async def test_usage_by_whom_it_is_asked_for(world):
     one, _ = await two_jobs(world)
     answer = await world.call("GET", "/v1/usage?by=queue,project&since=3d")
-    found = UsageAnswer.model_validate(answer.json())
+    found = UsageReport.model_validate(answer.json())
     rows = {row.queue: row for row in found.rows}
     assert [(row.queue, row.project, row.gpu_hours, row.jobs) for row in found.rows] == [
         ("default", "alpha", 6.0, 1), ("small", "alpha", 1.0, 1)
@@ -335,7 +335,7 @@ async def test_the_usage_of_a_job(world):
     one, _ = await two_jobs(world)
     path = "/v1/projects/alpha/jobs/one/usage"
     answer = await world.call("GET", path)
-    found = JobUsageShown.model_validate(answer.json())
+    found = JobUsageReport.model_validate(answer.json())
     assert (found.usage.gpu_seconds, found.cost, found.unpriced_hours, found.deleted) == (21_600.0, 6.0, 3.0, False)
     assert [(gpu.uuid, gpu.worker, gpu.usage.gpu_seconds) for gpu in found.gpus] == [
         ("GPU-0", 0, 10_800.0), ("GPU-1", 0, 10_800.0)

@@ -17,11 +17,10 @@ from stoker.cli.output import (
     state_text,
     table,
 )
-from stoker.cli.usage_calls import JobUsageReport
 from stoker.cli.usage_text import hint_lines, job_usage_text
-from stoker.cli.views import NodeView, QueueView
 from stoker.spec.job import TrainingJob
 from stoker.spec.reasons import Explanation
+from stoker.spec.rest import JobUsageReport, NodeWithUsage, QueueWithUsage
 from stoker.spec.worker import Progress
 
 NOW = datetime(2026, 1, 1, 1, 2, 3, tzinfo=UTC)
@@ -168,7 +167,7 @@ def test_why() -> None:
 
 
 def test_queues_show_used_of_limit() -> None:
-    queue = QueueView.model_validate(
+    queue = QueueWithUsage.model_validate(
         {
             "metadata": {"name": "research"},
             "spec": {"limit": {"gpus": 8, "memory": "64Gi"}, "projects": ["vision", "speech"]},
@@ -186,7 +185,7 @@ def test_nodes_say_what_is_simulated_and_what_is_lost() -> None:
         {"uuid": "a", "index": 0, "model": "virtual", "memoryBytes": 1, "simulated": True},
         {"uuid": "b", "index": 1, "model": "virtual", "memoryBytes": 1, "simulated": True, "unavailable": "lost"},
     ]
-    node = NodeView.model_validate(
+    node = NodeWithUsage.model_validate(
         {
             "metadata": {"name": "laptop"},
             "status": {"ready": True, "cpuMilli": 2000, "memoryBytes": 2**33, "gpus": gpus},
@@ -202,7 +201,8 @@ def test_nodes_say_what_is_simulated_and_what_is_lost() -> None:
 def test_nobodys_name_moves_the_terminal_of_who_looks_at_it() -> None:
     name = "a\x1b]0;owned\x07\x1b[2Jb"
     shown = table([Column("USER")], [[name]], width=None, colour=True)
-    report = JobUsageReport.model_validate({"project": "p", "job": "j", "user": name, "usage": {}})
+    head = {"project": "p", "job": "j", "jobUid": "u", "queue": "q", "user": name, "deleted": False}
+    report = JobUsageReport.model_validate({**head, "usage": {}})
     for text in (shown, one_line(name), job_usage_text(report), hint_lines([name])):
         assert "a?]0;owned??[2Jb" in text
         assert "\x07" not in text and "\x1b]" not in text and "\x1b[2J" not in text

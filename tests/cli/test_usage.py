@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from stoker.cli.client import Client
 from stoker.cli.errors import ApiError
 from stoker.cli.main import cli
-from stoker.cli.usage_calls import UsageReport, UsageRow
 from stoker.cli.usage_text import usage_csv
+from stoker.spec.rest import UsageReport, UsageRow
 from stoker.spec.usage import GpuReceipt
 
 if TYPE_CHECKING:
@@ -81,6 +81,49 @@ def test_one_job_with_its_gpus_and_hints_also_when_it_is_gone(live: Live) -> Non
     assert "1 of 1 jobs of queue default" in queue.stdout
 
 
+def test_the_sdk_keeps_every_field_of_every_answer(live: Live) -> None:
+    live.gpus()
+    live.receipts(had(), had(1.0, attempt=2, uuid="GPU-1"))
+    with Client() as client:
+        live.event(client.submit(SPEC, name="one"), "Queued")
+        job = "/v1/projects/default/jobs/one"
+        answers: list[tuple[str, Any]] = [
+            ("/version", client.version()),
+            ("/v1/whoami", client.whoami()),
+            ("/v1/queues", {"items": client.queues()}),
+            ("/v1/queues/default", client.queue("default")),
+            ("/v1/nodes", {"items": client.nodes()}),
+            (job, client.get("one")),
+            (f"{job}/explain", client.explain("one")),
+            (f"{job}/events", {"items": client.past_events("one")}),
+            ("/v1/projects/default/jobs/gone/usage", client.job_usage("gone")),
+            ("/v1/usage?by=job&queue=default", client.usage(["job"], queue="default")),
+        ]
+        for path, parsed in answers:
+            assert lost(client._wire.call("GET", path).body, ready(parsed)) == [], path
+
+
+def ready(parsed: Any) -> Any:
+    """What the SDK returned, as JSON-ready data."""
+    if isinstance(parsed, dict):
+        return {name: [ready(item) for item in value] for name, value in parsed.items()}
+    return parsed.model_dump(mode="json", by_alias=True)
+
+
+def lost(sent: Any, kept: Any, path: str = "") -> list[str]:
+    """Pointers to fields of an answer that its model does not have."""
+    if isinstance(sent, dict):
+        missing = [f"{path}/{name}" for name in sent if name not in kept]
+        both = [name for name in sent if name in kept]
+        return missing + [at for name in both for at in lost(sent[name], kept[name], f"{path}/{name}")]
+    if isinstance(sent, list):
+        assert len(sent) == len(kept), path
+        return [
+            at for n, (one, other) in enumerate(zip(sent, kept, strict=True)) for at in lost(one, other, f"{path}/{n}")
+        ]
+    return []
+
+
 def test_a_job_without_gpus_is_told_plainly(live: Live) -> None:
     with Client() as client:
         client.submit({"trainer": SPEC["trainer"]}, name="cpu")
@@ -110,5 +153,7 @@ def test_what_is_cut_off_is_told(live: Live) -> None:
 
 def test_a_name_is_no_formula() -> None:
     at = datetime.now(UTC)
-    report = UsageReport(since=at, until=at, by=("user",), rows=(UsageRow(user="=cmd()"), UsageRow(user='a"b')))
+    nothing: dict[str, Any] = {"simulated": False, "jobs": 1, "gpuHours": 0, "idleHours": {}, "unobservedHours": 0}
+    rows = tuple(UsageRow.model_validate({**nothing, "unpricedHours": 0, "user": user}) for user in ("=cmd()", 'a"b'))
+    report = UsageReport(since=at, until=at, by=("user",), rows=rows, totals=(), truncated=False)
     assert [row["user"] for row in csv.DictReader(io.StringIO(usage_csv(report)))] == ["'=cmd()", 'a"b']

@@ -319,7 +319,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
 def accounting(state: SchedulerState) -> dict[str, Any]:
     """What is counted where, whatever the history: the same for a state rebuilt from scratch."""
     return {
-        "nodes": {name: state.node_usage(name) for name in state.nodes.slots},
+        "nodes": {name: state.node_room(name) for name in state.nodes.slots},
         "free": {
             (name, wanted): int(state.nodes.free_for(wanted)[slot])
             for name, slot in state.nodes.slots.items()

@@ -467,7 +467,7 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
         ]
         assert not later, f"{later} are the same and come first"
     for name, gpus, cpu in touched:
-        usage = world.state.node_usage(name)
+        usage = world.state.node_room(name)
         assert usage.ready and usage.free_memory_bytes >= 0
         held, status = used(world, name), world.nodes[name].status
         assert not gpus or held["gpu"] <= sum(not gpu.unavailable for gpu in status.gpus)

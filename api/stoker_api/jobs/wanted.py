@@ -15,9 +15,9 @@ from typing import TypeVar
 from stoker.spec.job import JOBS, PLACED, TrainingJob
 from stoker.spec.meta import Key, Kind, Resource
 from stoker.spec.pod import PODS, Pod
+from stoker.spec.reports import WorkerReport
 from stoker.store.port import NotFound, Store
 from stoker_api.deps import Deps
-from stoker_api.models import WorkerReport
 
 T = TypeVar("T", bound=Resource)
 

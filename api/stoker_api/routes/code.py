@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from stoker.spec.code import MAX_BYTES, PACK_TYPE, CodeDigest
+from stoker.spec.rest import CodeStored, PackStored
 from stoker_api.access import access
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.code.manifests import MAX_MANIFEST, parse_manifest, wrong_size
@@ -18,7 +19,6 @@ from stoker_api.code.room import CodeFull
 from stoker_api.code.store import CodeStore
 from stoker_api.identity import CREATE_JOB
 from stoker_api.middleware.limits import Bounds, bounded
-from stoker_api.models import CodeStored, CodeTaken
 from stoker_api.problems import Code, Problem
 from stoker_api.services import Services, services
 
@@ -90,7 +90,7 @@ async def put_code(request: Request, project: Project, digest: Digest) -> Respon
 @router.post(
     "/v1/projects/{project}/code/files",
     response_model=None,
-    responses={200: {"model": CodeTaken}},
+    responses={200: {"model": PackStored}},
     openapi_extra={"requestBody": {"required": True, "content": {PACK_TYPE: _BYTES}}},
 )
 @access(CREATE_JOB)
@@ -113,7 +113,7 @@ async def post_files(request: Request, project: Project) -> Response:
     except CodeFull as full:
         raise _full(full) from None
     found.metrics.code_bytes.labels("received").inc(taken.bytes_stored)
-    return _answer(CodeTaken(**asdict(taken)))
+    return _answer(PackStored(**asdict(taken)))
 
 
 def _store(found: Services) -> CodeStore:
@@ -149,5 +149,5 @@ def _full(full: CodeFull) -> Problem:
     )
 
 
-def _answer(answer: CodeStored | CodeTaken, *, status: int = 200) -> Response:
+def _answer(answer: CodeStored | PackStored, *, status: int = 200) -> Response:
     return json_response(answer.model_dump_json(by_alias=True).encode(), status=status)

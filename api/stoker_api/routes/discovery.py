@@ -9,10 +9,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from stoker.spec.rest import ScrapeTargetGroup
 from stoker_api.access import access
 from stoker_api.bodies import json_response
 from stoker_api.identity import GET_METRICS
-from stoker_api.models import ScrapeTargetGroup
 from stoker_api.scrape_targets import server_targets, worker_targets
 from stoker_api.services import services
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from stoker.spec.rest import EventList
 from stoker_api.access import Caller, access
 from stoker_api.bodies import json_response
 from stoker_api.identity import GET_JOB
 from stoker_api.jobs.render import dump, joined
-from stoker_api.models import EventList
 from stoker_api.problems import invalid
 from stoker_api.services import services
 from stoker_api.streams.sse import EVENT_STREAM

@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from stoker import __version__
 from stoker.spec.names import API_VERSION
+from stoker.spec.rest import ServerVersion, WhoAmI
 from stoker_api.access import Access, Caller, access
 from stoker_api.bodies import json_response
 from stoker_api.identity import CREATE_JOB, EVERYWHERE, GET_METRICS, LIST_JOBS, UPDATE_QUEUE, seen_by
-from stoker_api.models import Version, WhoAmI
 from stoker_api.problems import Code, Problem
 from stoker_api.services import services
 
@@ -40,7 +40,7 @@ async def readyz(request: Request) -> Response:
     return Response("ok\n", media_type="text/plain")
 
 
-@router.get("/version", response_model=None, responses={200: {"model": Version}})
+@router.get("/version", response_model=None, responses={200: {"model": ServerVersion}})
 @access(Access.OPEN)
 async def version(request: Request) -> Response:
     """`mode`: what jobs may ask for here, `OneMachine` or `Cluster`."""

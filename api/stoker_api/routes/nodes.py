@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 from fastapi import APIRouter, Request
-from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
 from stoker.spec.node import GPUNode
+from stoker.spec.rest import NodeList, NodeUsage
 from stoker_api.access import access
 from stoker_api.bodies import json_response
 from stoker_api.identity import LIST_NODES
 from stoker_api.jobs.render import dump, joined
-from stoker_api.models import NodeList
-from stoker_api.ports import Usage
 from stoker_api.services import services
 
 router = APIRouter(tags=["nodes"])
@@ -33,6 +30,5 @@ async def list_nodes(request: Request) -> Response:
     )
 
 
-def _with_usage(node: GPUNode, used: Usage) -> bytes:
-    usage = {to_camel(name): value for name, value in asdict(used).items()}
-    return dump(node)[:-1] + b',"usage":' + json.dumps(usage).encode() + b"}"
+def _with_usage(node: GPUNode, used: NodeUsage) -> bytes:
+    return dump(node)[:-1] + b',"usage":' + json.dumps(used.model_dump(by_alias=True)).encode() + b"}"

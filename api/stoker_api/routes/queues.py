@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import asdict
 
 from fastapi import APIRouter, Request
-from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import DEFAULT_QUEUE, FINALIZER_IN_USE
 from stoker.spec.queue import QUEUES, Queue, deletion_words, protected
+from stoker.spec.rest import BeingDeleted, QueueList, QueuePut, QueueWithUsage
 from stoker_api.access import Caller, access, require
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.identity import CREATE_QUEUE, DELETE_QUEUE, LIST_QUEUES, UPDATE_QUEUE
 from stoker_api.jobs.render import dump, etag, joined
-from stoker_api.models import BeingDeleted, QueueList, QueuePut, QueueWithUsage
 from stoker_api.objects import Objects, parse_put
 from stoker_api.problems import Code, Problem, not_found
 from stoker_api.services import Services, services
@@ -103,8 +101,7 @@ async def _with_usage(found: Services, queues: Collection[Queue]) -> list[bytes]
 
     def shown(queue: Queue) -> bytes:
         name = queue.metadata.name
-        usage = {to_camel(what): value for what, value in asdict(used[name]).items()}
-        usage["heldGpus"] = held.get(name, 0)
-        return dump(queue)[:-1] + b',"usage":' + json.dumps(usage).encode() + b"}"
+        usage = used[name].model_copy(update={"held_gpus": held.get(name, 0)})
+        return dump(queue)[:-1] + b',"usage":' + json.dumps(usage.model_dump(by_alias=True)).encode() + b"}"
 
     return [shown(queue) for queue in queues]

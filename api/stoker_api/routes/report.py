@@ -13,12 +13,12 @@ from starlette.responses import Response
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.pod import Pod
+from stoker.spec.reports import AliveAnswer, LogAnswer, ProgressReport, StallOrder, WorkerReport
 from stoker.spec.worker_pod import identity
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.faults import invalid_fields
 from stoker_api.jobs.wanted import unwanted, why_stop
-from stoker_api.models import AliveWord, LogHeld, ProgressReport, StallWord, WorkerReport
 from stoker_api.problems import MEDIA_TYPE as PROBLEM
 from stoker_api.problems import TRACE_ID, Code, Problem
 from stoker_api.services import Services, services
@@ -64,7 +64,7 @@ async def report_progress(request: Request) -> Response:
     return Response(status_code=204)
 
 
-@router.post("/v1/report/alive", response_model=AliveWord, openapi_extra=body_of("WorkerReport"))
+@router.post("/v1/report/alive", response_model=AliveAnswer, openapi_extra=body_of("WorkerReport"))
 @access(Access.WORKER)
 async def report_alive(request: Request) -> Response:
     """Whether the worker is still wanted. One that is not (its pod, job or attempt is over) is to save and to end."""
@@ -77,14 +77,14 @@ async def report_alive(request: Request) -> Response:
         outcome = "stop" if why else "wanted"
     finally:
         found.metrics.alive_posts.labels(outcome).inc()
-    return _answer(AliveWord(**_word(found, said.pod_uid, said, why)))
+    return _answer(AliveAnswer(**_word(found, said.pod_uid, said, why)))
 
 
 @router.post(
     "/v1/report/log",
-    response_model=LogHeld,
+    response_model=LogAnswer,
     openapi_extra={"requestBody": {"required": True, "content": {OCTETS: {"schema": _BYTES}}}},
-    responses={409: {"model": LogHeld, "description": "The body begins too late; go on at the offset told."}},
+    responses={409: {"model": LogAnswer, "description": "The body begins too late; go on at the offset told."}},
 )
 @access(Access.WORKER)
 async def report_log(request: Request, query: Annotated[LogQuery, Query()]) -> Response:
@@ -114,7 +114,7 @@ async def report_log(request: Request, query: Annotated[LogQuery, Query()]) -> R
         found.metrics.log_bytes.inc(len(data))
         deps = found.deps
         why = unwanted(deps.pods.by_uid(pod_uid), deps.jobs.by_uid(owner.job_uid), owner.attempt)
-        return _answer(LogHeld(offset=held, **_word(found, pod_uid, owner, why)))
+        return _answer(LogAnswer(offset=held, **_word(found, pod_uid, owner, why)))
     finally:
         posts.labels(outcome).inc()
 
@@ -145,7 +145,7 @@ def _word(found: Services, pod_uid: str, who: WorkerReport | LogOwner, why_stop:
     return {"stop": False, "why": "", "sessions": tuple(found.sessions.waiting(pod_uid)), "stalled": stalled}
 
 
-def _stall(found: Services, job_uid: str, attempt: int, worker: int) -> StallWord | None:
+def _stall(found: Services, job_uid: str, attempt: int, worker: int) -> StallOrder | None:
     """What the other workers of a gang are told once worker 0 makes no progress; None: nothing."""
     job = found.deps.jobs.by_uid(job_uid)
     progress = None if job is None or worker == 0 else found.board.newest(job)
@@ -153,10 +153,10 @@ def _stall(found: Services, job_uid: str, attempt: int, worker: int) -> StallWor
     if stalled is None or stalled.attempt != attempt:
         return None
     in_s = stalled.until - found.deps.clock.now().timestamp()
-    return StallWord(in_s=round(min(MOST_STALL_S, max(0.0, in_s)), 3), why=f"worker 0: {stalled.message}"[:300])
+    return StallOrder(in_s=round(min(MOST_STALL_S, max(0.0, in_s)), 3), why=f"worker 0: {stalled.message}"[:300])
 
 
-def _answer(word: AliveWord) -> Response:
+def _answer(word: AliveAnswer) -> Response:
     absent = {name for name in ("sessions", "stalled") if not getattr(word, name)}
     return json_response(word.model_dump_json(by_alias=True, exclude=absent).encode())
 

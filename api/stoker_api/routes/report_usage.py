@@ -15,22 +15,22 @@ from starlette.responses import Response
 
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
+from stoker.spec.reports import (
+    GpuEventsAnswer,
+    GpuEventsReport,
+    OwnersAnswer,
+    OwnersQuery,
+    PodOwner,
+    ReceiptRefused,
+    ReceiptsAnswer,
+    ReceiptsReport,
+)
 from stoker.spec.usage import GpuReceipt
 from stoker.store.port import NotFound
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.faults import invalid_fields
 from stoker_api.middleware.limits import Bounds, bounded
-from stoker_api.models import (
-    GpuEventsReport,
-    GpuEventsTaken,
-    OwnersAsked,
-    OwnersFound,
-    PodOwner,
-    ReceiptRefused,
-    ReceiptsReport,
-    ReceiptsTaken,
-)
 from stoker_api.problems import Code, Problem
 from stoker_api.services import Services, services
 from stoker_api.usage.intake import UsageIntake
@@ -46,7 +46,7 @@ _BOUNDS = Bounds(max_body=MAX_REPORT, too_large="send fewer receipts at once")
 M = TypeVar("M", bound=BaseModel)
 
 
-@router.post("/v1/report/usage", response_model=ReceiptsTaken, openapi_extra=body_of("ReceiptsReport"))
+@router.post("/v1/report/usage", response_model=ReceiptsAnswer, openapi_extra=body_of("ReceiptsReport"))
 @bounded(_BOUNDS)
 @access(Access.EXPORTER)
 async def report_usage(request: Request) -> Response:
@@ -86,20 +86,20 @@ async def report_usage(request: Request) -> Response:
     found.writer.wake()
     for outcome, count in (("taken", taken.new), ("stale", taken.stale), ("refused", refused)):
         found.metrics.receipts.labels(outcome).inc(len(count))
-    answer = ReceiptsTaken(
+    answer = ReceiptsAnswer(
         taken=len(taken.new) + len(taken.stale),
         refused=tuple(ReceiptRefused(index=index, why=why) for index, why in sorted(refused.items())),
     )
     return json_response(answer.model_dump_json(by_alias=True).encode())
 
 
-@router.post("/v1/report/owners", response_model=OwnersFound, openapi_extra=body_of("OwnersAsked"))
+@router.post("/v1/report/owners", response_model=OwnersAnswer, openapi_extra=body_of("OwnersQuery"))
 @access(Access.EXPORTER)
 async def report_owners(request: Request) -> Response:
     """Whose the pods are, of those on the exporter's node. What is not (yet) known is left out; what is no worker of
     Stoker's has an empty jobUid."""
     found = services(request)
-    asked = _parse(OwnersAsked, await json_body(request))
+    asked = _parse(OwnersQuery, await json_body(request))
     node, deps = request.state.node, found.deps
     owners: list[PodOwner] = []
     for pod_name in asked.pods:
@@ -117,10 +117,10 @@ async def report_owners(request: Request) -> Response:
             other = deps.other_pods.get(key)
             if other is not None and other.spec.node_name == node:
                 owners.append(PodOwner(namespace=key.namespace, name=key.name, pod_uid=other.uid))
-    return json_response(OwnersFound(owners=tuple(owners)).model_dump_json(by_alias=True).encode())
+    return json_response(OwnersAnswer(owners=tuple(owners)).model_dump_json(by_alias=True).encode())
 
 
-@router.post("/v1/report/gpu-events", response_model=GpuEventsTaken, openapi_extra=body_of("GpuEventsReport"))
+@router.post("/v1/report/gpu-events", response_model=GpuEventsAnswer, openapi_extra=body_of("GpuEventsReport"))
 @access(Access.EXPORTER)
 async def report_gpu_events(request: Request) -> Response:
     """What befell GPUs: an event on each job that held one. Telling twice makes no second event."""
@@ -134,7 +134,7 @@ async def report_gpu_events(request: Request) -> Response:
             job = await _job(found, owner.project, owner.job_name, owner.job_uid)
             if job is not None and _ran_on(job, node):
                 await found.gpu_events.write(job, node, event)
-    return json_response(GpuEventsTaken(taken=len(report.events)).model_dump_json(by_alias=True).encode())
+    return json_response(GpuEventsAnswer(taken=len(report.events)).model_dump_json(by_alias=True).encode())
 
 
 def _usage(found: Services) -> UsageIntake:

@@ -7,12 +7,12 @@ from starlette.responses import Response
 
 from stoker.spec.job import ENDED
 from stoker.spec.meta import ObjectMeta
+from stoker.spec.rest import RuntimeList, RuntimePut
 from stoker.spec.runtime import RUNTIMES, TrainingRuntime
 from stoker_api.access import Caller, access, require
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.identity import CREATE_RUNTIME, DELETE_RUNTIME, LIST_RUNTIMES, UPDATE_RUNTIME
 from stoker_api.jobs.render import dump, etag, joined
-from stoker_api.models import RuntimeList, RuntimePut
 from stoker_api.objects import Objects, parse_put
 from stoker_api.problems import Code, Problem, not_found
 from stoker_api.services import Services, services

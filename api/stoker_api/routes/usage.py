@@ -13,12 +13,12 @@ from starlette.responses import Response
 
 from stoker.spec.job import ENDED, TrainingJob
 from stoker.spec.quantity import new_duration
+from stoker.spec.rest import JobUsageReport, UsageReport
 from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
 from stoker_api.access import Access, Caller, access
 from stoker_api.bodies import json_response
 from stoker_api.etags import unchanged
 from stoker_api.identity import GET_JOB, seen_by
-from stoker_api.models import JobUsageShown, UsageAnswer
 from stoker_api.problems import Code, Problem, invalid, not_found
 from stoker_api.services import Services, services
 from stoker_api.usage import hints, history, shown
@@ -65,7 +65,7 @@ class JobUsageQuery(QueryModel):
     attempt: int | None = Field(default=None, ge=0, description="GPUs of this attempt only.")
 
 
-@router.get("/v1/usage", response_model=None, responses={200: {"model": UsageAnswer}})
+@router.get("/v1/usage", response_model=None, responses={200: {"model": UsageReport}})
 @access(Access.KNOWN)
 async def list_usage(request: Request, caller: Caller, query: Annotated[UsageQuery, Query()]) -> Response:
     """GPU time summed over whole hours, of the projects whose jobs the token may list."""
@@ -93,7 +93,7 @@ async def list_usage(request: Request, caller: Caller, query: Annotated[UsageQue
         rows, totals, more, jobs = await store.read(ask)
     except UsageUnavailable as error:
         raise _not_now(error) from None
-    answer = UsageAnswer(
+    answer = UsageReport(
         since=since,
         until=until,
         by=tuple(by),
@@ -101,12 +101,12 @@ async def list_usage(request: Request, caller: Caller, query: Annotated[UsageQue
         rows=tuple(shown.row(one) for one in rows),
         totals=tuple(shown.row(one) for one in totals),
         truncated=more,
-        hints=() if query.queue is None else shown.hints(hints.of_queue(query.queue, jobs)),
+        hints=() if query.queue is None else tuple(hints.of_queue(query.queue, jobs)),
     )
     return json_response(answer.model_dump_json(by_alias=True, exclude_none=True).encode())
 
 
-@router.get("/v1/projects/{project}/jobs/{name}/usage", response_model=None, responses={200: {"model": JobUsageShown}})
+@router.get("/v1/projects/{project}/jobs/{name}/usage", response_model=None, responses={200: {"model": JobUsageReport}})
 @access(GET_JOB)
 async def job_usage(
     request: Request,
@@ -134,7 +134,7 @@ async def job_usage(
     now = deps.clock.now()
     cost, unpriced_hours = shown.cost(receipts, deps.prices)
     gpus = [gpu for gpu in shown.gpus(receipts) if query.attempt in (None, gpu.attempt)]
-    answer = JobUsageShown(
+    answer = JobUsageReport(
         project=facts.project,
         job=facts.name,
         job_uid=facts.uid,
@@ -149,7 +149,7 @@ async def job_usage(
         attempts=tuple(shown.attempts(receipts)),
         gpus=tuple(gpus[:_MOST_GPUS]),
         truncated=len(gpus) > _MOST_GPUS,
-        hints=shown.hints(hints.of_job(receipts, None if job is None else job.spec.gpus_per_worker)),
+        hints=tuple(hints.of_job(receipts, None if job is None else job.spec.gpus_per_worker)),
         note=_note(job, receipts),
     )
     body = answer.model_dump_json(by_alias=True, exclude_none=True).encode()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from stoker.spec.quantity import format_bytes
+from stoker.spec.rest import Hint
 from stoker.spec.usage import GpuReceipt
 
 from .amounts import Amounts
@@ -32,12 +33,6 @@ class HintCode(StrEnum):
     IDLE = "Idle"
     COMPUTE = "Compute"
     MEMORY = "Memory"
-
-
-@dataclass(frozen=True, slots=True)
-class Hint:
-    code: HintCode
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +85,15 @@ def of_job(receipts: Collection[GpuReceipt], gpus_per_worker: int | None) -> lis
         return []
     found = _unused(slots, gpus_per_worker)
     if not found and had.idle_ratio > IDLE_RATIO:
-        found.append(Hint(HintCode.IDLE, _idle(had)))
+        found.append(Hint(code=HintCode.IDLE, text=_idle(had)))
     elif not found and had.active is not None and had.active[0] < ACTIVE_RATIO:
         ratio, words = had.active
         found.append(
             Hint(
-                HintCode.COMPUTE,
-                f"Its GPUs had little to compute: {words} {ratio:.0%} of the time. Look whether they wait for data "
-                "(more cpu, more loader workers), then for a larger batch; else fewer or smaller GPUs do the same.",
+                code=HintCode.COMPUTE,
+                text=f"Its GPUs had little to compute: {words} {ratio:.0%} of the time. Look whether they wait for "
+                "data (more cpu, more loader workers), then for a larger batch; else fewer or smaller GPUs do the "
+                "same.",
             )
         )
     ratio_held = had.memory_ratio
@@ -105,8 +101,8 @@ def of_job(receipts: Collection[GpuReceipt], gpus_per_worker: int | None) -> lis
         enough = -(-int(had.memory_peak_bytes * _ROOM) // _GIB)
         found.append(
             Hint(
-                HintCode.MEMORY,
-                f"Its fullest GPU held at most {format_bytes(had.memory_peak_bytes)} of "
+                code=HintCode.MEMORY,
+                text=f"Its fullest GPU held at most {format_bytes(had.memory_peak_bytes)} of "
                 f"{format_bytes(had.memory_total_bytes)} ({ratio_held:.0%}). Use a larger batch, or let it run on "
                 f"smaller GPUs: gpu.minMemory of {enough}Gi is enough.",
             )
@@ -141,7 +137,7 @@ def of_queue(queue: str, jobs: Sequence[Had]) -> list[Hint]:
         if some:
             whose = f"{len(some)} of {len(telling)} jobs of queue {queue}"
             hours = f"{_hours(some):.1f} of {all_h:.1f} GPU-hours"
-            found.append(Hint(code, f"{whose} ({hours}) {what.format(queue=queue)}."))
+            found.append(Hint(code=code, text=f"{whose} ({hours}) {what.format(queue=queue)}."))
     return found
 
 
@@ -157,9 +153,9 @@ def _unused(slots: dict[Slot, Amounts], gpus_per_worker: int | None) -> list[Hin
     instead = "fewer GPUs" if gpus_per_worker is None or most >= gpus_per_worker else f"gpusPerWorker: {most}"
     return [
         Hint(
-            HintCode.UNUSED_GPUS,
-            f"{len(unused)} of its {len(seen)} GPUs never ran a process. Ask for {instead}, or start a rank on each "
-            "(torchrun --nproc-per-node, CUDA_VISIBLE_DEVICES).",
+            code=HintCode.UNUSED_GPUS,
+            text=f"{len(unused)} of its {len(seen)} GPUs never ran a process. Ask for {instead}, or start a rank on "
+            "each (torchrun --nproc-per-node, CUDA_VISIBLE_DEVICES).",
         )
     ]
 

@@ -1,16 +1,15 @@
-"""Sums and receipts → the answers that people get (`models.py`): units they know, unknown left out. Pure."""
+"""Sums and receipts → the answers that people get (`spec/rest.py`): units they know, unknown left out. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import datetime
 
+from stoker.spec.rest import AttemptUsage, GpuUsage, UsageRow
 from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
-from stoker_api.models import AttemptUsage, GpuUsage, HintShown, UsageRow
 
 from .amounts import Amounts
-from .hints import Hint
 from .history import Sum
 from .prices import Prices
 from .taking import HOUR_S
@@ -39,10 +38,6 @@ def row(one: Sum) -> UsageRow:
             "efficiency": None if a.sm_ratio is None else round(a.sm_ratio, 4),
         }
     )
-
-
-def hints(found: Sequence[Hint]) -> tuple[HintShown, ...]:
-    return tuple(HintShown(code=hint.code, text=hint.text) for hint in found)
 
 
 def gpus(receipts: Collection[GpuReceipt]) -> list[GpuUsage]:

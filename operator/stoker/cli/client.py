@@ -27,6 +27,7 @@ from stoker.spec.job import ENDED, Phase, TrainingJob, TrainingJobSpec
 from stoker.spec.names import DEFAULT_PROJECT
 from stoker.spec.queue import QueueSpec
 from stoker.spec.reasons import Explanation
+from stoker.spec.rest import JobEnd, NodeWithUsage, QueueWithUsage, ServerVersion, WhoAmI
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
 
 from .code.calls import CodeCalls
@@ -36,18 +37,7 @@ from .following import Following
 from .log_text import LogReader
 from .sse import Frame
 from .usage_calls import UsageCalls
-from .views import (
-    EventSeen,
-    JobChanged,
-    JobEnd,
-    JobEnded,
-    JobUpdate,
-    LogChunk,
-    NodeView,
-    QueueView,
-    ServerVersion,
-    Whoami,
-)
+from .views import EventSeen, JobChanged, JobEnded, JobUpdate, LogChunk
 from .wire import Lost, Wire
 
 ALL_PROJECTS = "-"
@@ -264,16 +254,16 @@ class Client(CodeCalls, UsageCalls):
 
     # queues, runtimes, nodes, identity
 
-    def queues(self) -> tuple[QueueView, ...]:
-        return self._items(QueueView, "/v1/queues")
+    def queues(self) -> tuple[QueueWithUsage, ...]:
+        return self._items(QueueWithUsage, "/v1/queues")
 
-    def queue(self, name: str) -> QueueView:
-        return self._parse(QueueView, self._wire.call("GET", f"/v1/queues/{quote(name, safe='')}").body)
+    def queue(self, name: str) -> QueueWithUsage:
+        return self._parse(QueueWithUsage, self._wire.call("GET", f"/v1/queues/{quote(name, safe='')}").body)
 
-    def put_queue(self, name: str, spec: QueueSpec | Mapping[str, Any]) -> QueueView:
+    def put_queue(self, name: str, spec: QueueSpec | Mapping[str, Any]) -> QueueWithUsage:
         """The queue, created or with its whole spec replaced (role admin)."""
         body = {"spec": _plain(spec) if isinstance(spec, QueueSpec) else dict(spec)}
-        return self._parse(QueueView, self._wire.call("PUT", f"/v1/queues/{quote(name, safe='')}", body=body).body)
+        return self._parse(QueueWithUsage, self._wire.call("PUT", f"/v1/queues/{quote(name, safe='')}", body=body).body)
 
     def delete_queue(self, name: str) -> str:
         """What keeps it for the moment (jobs that have not ended use it), for people; '' if it is gone."""
@@ -297,11 +287,11 @@ class Client(CodeCalls, UsageCalls):
         """Raises: ApiError 409 while jobs that have not ended name it."""
         self._delete(f"/v1/runtimes/{quote(name, safe='')}")
 
-    def nodes(self) -> tuple[NodeView, ...]:
-        return self._items(NodeView, "/v1/nodes")
+    def nodes(self) -> tuple[NodeWithUsage, ...]:
+        return self._items(NodeWithUsage, "/v1/nodes")
 
-    def whoami(self) -> Whoami:
-        return self._parse(Whoami, self._wire.call("GET", "/v1/whoami").body)
+    def whoami(self) -> WhoAmI:
+        return self._parse(WhoAmI, self._wire.call("GET", "/v1/whoami").body)
 
     def version(self) -> ServerVersion:
         return self._parse(ServerVersion, self._wire.call("GET", "/version").body)

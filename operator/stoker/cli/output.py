@@ -22,10 +22,9 @@ from stoker.spec.meta import Resource, StatusModel
 from stoker.spec.names import ANNOTATION_IDLE_SUSPENDED
 from stoker.spec.quantity import format_bytes, format_cpu, format_duration
 from stoker.spec.reasons import Explanation
+from stoker.spec.rest import NodeWithUsage, QueueWithUsage
 from stoker.spec.runtime import CheckpointStore, TrainingRuntime
 from stoker.spec.worker import Held, Progress
-
-from .views import NodeView, QueueView
 
 _COLOURS: dict[str, str] = {
     Phase.RUNNING: "cyan",
@@ -261,7 +260,7 @@ def explanation_text(name: str, why: Explanation) -> str:
 # Queues, runtimes and nodes
 
 
-def queue_table(queues: Iterable[QueueView]) -> tuple[list[Column], list[list[str]]]:
+def queue_table(queues: Iterable[QueueWithUsage]) -> tuple[list[Column], list[list[str]]]:
     columns = [
         Column("NAME"),
         Column("GPUS", right=True),
@@ -315,7 +314,7 @@ def _checkpoints_text(store: CheckpointStore | None) -> str:
     return f"claim {store.claim}" if store.template is None else f"{store.template.size} each"
 
 
-def node_table(nodes: Iterable[NodeView]) -> tuple[list[Column], list[list[str]]]:
+def node_table(nodes: Iterable[NodeWithUsage]) -> tuple[list[Column], list[list[str]]]:
     columns = [
         Column("NAME"),
         Column("READY"),

@@ -1,96 +1,19 @@
-"""The client's calls about usage, and what the server answers. `Client` is the only one who has them."""
+"""The client's calls about usage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel
 
-from stoker.spec.meta import StatusModel
-from stoker.spec.usage import JobUsage
+from stoker.spec.rest import JobUsageReport, UsageReport
 
 from .wire import Wire
 
 if TYPE_CHECKING:
     M = TypeVar("M", bound=BaseModel)
-
-
-class Hint(StatusModel):
-    """What to ask for instead. Codes: UnusedGpus, Idle, Compute, Memory."""
-
-    code: str
-    text: str
-
-
-class UsageRow(StatusModel):
-    """GPU time summed; of what stands in the fields that were asked for. None: not known, never 0."""
-
-    user: str | None = None
-    queue: str | None = None
-    project: str | None = None
-    job: str | None = None
-    job_uid: str | None = None
-    model: str | None = None
-    day: str | None = None
-    hour: str | None = None
-    simulated: bool = False
-    jobs: int = 0
-    gpu_hours: float = 0.0
-    busy_hours: float | None = None
-    sm_active_hours: float | None = None
-    tensor_active_hours: float | None = None
-    idle_hours: Mapping[str, float] = {}
-    unobserved_hours: float = 0.0
-    energy_kwh: float | None = None
-    cost: float | None = None
-    unpriced_hours: float = 0.0
-    efficiency: float | None = None
-
-
-class UsageReport(StatusModel):
-    """`rows`: of whole hours from `since` to before `until`; `totals`: over all of them, simulated GPUs apart."""
-
-    since: datetime
-    until: datetime
-    by: tuple[str, ...]
-    currency: str | None = None
-    rows: tuple[UsageRow, ...] = ()
-    totals: tuple[UsageRow, ...] = ()
-    truncated: bool = False
-    hints: tuple[Hint, ...] = ()
-
-
-class GpuUsage(StatusModel):
-    attempt: int
-    worker: int
-    node: str = ""
-    uuid: str
-    model: str = ""
-    method: str = ""
-    usage: JobUsage
-
-
-class JobUsageReport(StatusModel):
-    """What one job has had. `deleted`: the job itself is gone."""
-
-    project: str
-    job: str
-    job_uid: str = ""
-    queue: str = ""
-    user: str = ""
-    deleted: bool = False
-    usage: JobUsage
-    efficiency: float | None = None
-    cost: float | None = None
-    unpriced_hours: float = 0.0
-    currency: str | None = None
-    gpus: tuple[GpuUsage, ...] = ()
-    truncated: bool = False
-    hints: tuple[Hint, ...] = ()
-    note: str = ""
 
 
 class UsageCalls:

@@ -7,10 +7,10 @@ import io
 from collections.abc import Iterable
 
 from stoker.spec.quantity import format_bytes, format_duration
+from stoker.spec.rest import JobUsageReport, UsageReport, UsageRow
 from stoker.spec.usage import JobUsage
 
 from .output import DASH, Column, harmless
-from .usage_calls import JobUsageReport, UsageReport, UsageRow
 
 _NAMES = ("user", "queue", "project", "job", "job_uid", "model", "day", "hour")
 _HIDDEN = ("job_uid",)

@@ -20,6 +20,7 @@ from stoker.spec.node import GPUNode
 from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
+from stoker.spec.rest import NodeUsage, QueueUsage
 from stoker.spec.runtime import TrainingRuntime
 
 from .budget import Cost
@@ -44,17 +45,11 @@ from .runtime_table import RuntimeTable
 from .sorted_list import SortedList
 
 
-class QueueUsage(NamedTuple):
-    gpus: int
-    cpu_milli: int
-    memory_bytes: int
-    running: int
-    """Jobs that hold resources."""
-    pending: int
+class NodeRoom(NamedTuple):
+    """What a node has and has free. Free is negative on a node that shrank under its jobs.
 
-
-class NodeUsage(NamedTuple):
-    """Units: GPUs, thousandths of a core, bytes. Free is negative on a node that shrank under its jobs."""
+    Units: GPUs, thousandths of a core, bytes.
+    """
 
     ready: bool
     gpus: int
@@ -230,14 +225,30 @@ class SchedulerState:
     # -- usage
 
     def queue_usage(self, name: str) -> QueueUsage:
-        """What the queue's jobs hold, assumed starts included; zeros for a queue nobody knows."""
+        """What the queue's jobs hold, assumed starts included; zeros for an unknown queue; without `held_gpus`."""
         queue = self.queues.get(name) or QueueState(name)
-        return QueueUsage(*queue.used, queue.running, len(queue.pending))
+        gpus, cpu_milli, memory_bytes = map(int, queue.used)
+        return QueueUsage(
+            gpus=gpus,
+            cpu_milli=cpu_milli,
+            memory_bytes=memory_bytes,
+            running=queue.running,
+            pending=len(queue.pending),
+        )
 
     def node_usage(self, name: str) -> NodeUsage:
+        """What jobs and other pods hold of the node. Raises: KeyError if the node is not known."""
+        room = self.node_room(name)
+        return NodeUsage(
+            gpus=room.gpus - room.free_gpus,
+            cpu_milli=room.cpu_milli - room.free_cpu_milli,
+            memory_bytes=room.memory_bytes - room.free_memory_bytes,
+        )
+
+    def node_room(self, name: str) -> NodeRoom:
         """Raises: KeyError if the node is not known."""
         slot, table = self.nodes.slots[name], self.nodes
-        return NodeUsage(
+        return NodeRoom(
             ready=bool(table.ready[slot]),
             gpus=int(table.usable[slot]),
             free_gpus=int(table.free_gpu[slot]),

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from stoker.cli.usage_calls import JobUsageReport
 from stoker.spec.job import Phase
+from stoker.spec.rest import JobUsageReport
 from stoker.spec.usage import JobUsage, UsageState
 from tests.support.cluster_driver import watts_of
 from tests.support.cluster_exporters import Exporter, pod_of

@@ -1,0 +1,163 @@
+"""The contract of `/v1/report/…`: what workers and exporters post, and the api's answers.
+
+Supervisor and exporter import no pydantic and have their own plain reading and writing of the same JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from .meta import StatusModel
+from .usage import MAX_RECEIPTS
+from .worker import MAX_UNIX_S, Progress
+
+_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+
+
+class WorkerReport(StatusModel):
+    """Which worker speaks: the body of `POST /v1/report/alive`.
+
+    Unknown fields (a newer supervisor's) are left aside.
+    """
+
+    pod_uid: Annotated[str, Field(max_length=128)]
+    job_uid: Annotated[str, Field(max_length=128)]
+    project: Annotated[str, Field(max_length=63, pattern=_NAME)]
+    job_name: Annotated[str, Field(max_length=63, pattern=_NAME)]
+    attempt: Annotated[int, Field(ge=0)]
+    worker: Annotated[int, Field(ge=0)]
+
+
+class ProgressReport(WorkerReport):
+    """The body of `POST /v1/report/progress`."""
+
+    progress: Progress
+
+
+class StopOrder(StatusModel):
+    """Whether the worker is to go on: in answers to its reports."""
+
+    stop: bool = False
+    """Nobody waits for this worker any more: it is to save and to end, as if its node had told it."""
+    why: str = ""
+    """For the worker's log."""
+
+
+class StallOrder(StatusModel):
+    """The worker's gang makes no progress: it is to save its stacks now, and to end its ranks then."""
+
+    in_s: float
+    """Seconds from now until the whole gang's ranks are ended."""
+    why: str
+    """For the worker's log and exit record."""
+
+
+class AliveAnswer(StopOrder):
+    """The answer to `POST /v1/report/alive`."""
+
+    stalled: StallOrder | None = None
+    """Absent: it is not."""
+
+    sessions: tuple[str, ...] = ()
+    """Somebody waits for this worker in these sessions (`/v1/report/sessions/{id}`); absent: nobody."""
+
+
+class LogAnswer(AliveAnswer):
+    """The answer to `POST /v1/report/log`: a worker that ships its log asks nothing else."""
+
+    offset: int
+    """How much of the worker's log is held without a gap: where the next piece is to begin."""
+
+
+class ReceiptsReport(StatusModel):
+    """The body of `POST /v1/report/usage`: what the node's exporter counted."""
+
+    node: Annotated[str, Field(max_length=253)]
+    receipts: Annotated[tuple[dict[str, Any], ...], Field(max_length=MAX_RECEIPTS)]
+    """As `GpuReceipt`; each is read by itself, so that a wrong one costs no other."""
+
+
+class ReceiptRefused(StatusModel):
+    index: int
+    """Into the report's receipts."""
+    why: str
+    """For the exporter's log; the same receipt will be refused again."""
+
+
+class ReceiptsAnswer(StatusModel):
+    """The answer to `POST /v1/report/usage`."""
+
+    taken: int
+    """On the disk now, those that were there already among them."""
+    refused: tuple[ReceiptRefused, ...]
+
+
+class PodName(StatusModel):
+    namespace: Annotated[str, Field(max_length=63)]
+    name: Annotated[str, Field(max_length=253)]
+
+
+class OwnersQuery(StatusModel):
+    """The body of `POST /v1/report/owners`: pods that hold GPUs of the exporter's node."""
+
+    pods: Annotated[tuple[PodName, ...], Field(max_length=1024)]
+
+
+class PodOwner(StatusModel):
+    """A pod, and the worker it is; jobUid is empty where it is none of Stoker's."""
+
+    namespace: str
+    name: str
+    pod_uid: str
+    job_uid: str = ""
+    project: str = ""
+    job_name: str = ""
+    attempt: int = 0
+    worker: int = 0
+    ended: bool = False
+    """It holds nothing any more; kubelets before 1.34 list its devices nevertheless."""
+
+
+class OwnersAnswer(StatusModel):
+    """The answer to `POST /v1/report/owners`; pods that are not known (yet) are left out."""
+
+    owners: tuple[PodOwner, ...]
+
+
+class JobHolder(StatusModel):
+    """A job that held the GPU."""
+
+    job_uid: Annotated[str, Field(max_length=64)]
+    project: Annotated[str, Field(max_length=63)]
+    job_name: Annotated[str, Field(max_length=63)]
+
+
+class ReportedGpuEvent(StatusModel):
+    """Something that befell a GPU."""
+
+    id: Annotated[str, Field(min_length=1, max_length=128)]
+    """The exporter's; of one id one event is written."""
+    at: Annotated[float, Field(ge=0, le=MAX_UNIX_S)]
+    """Unix time in seconds."""
+    uuid: Annotated[str, Field(max_length=128)]
+    index: int
+    kind: Literal["xid", "lost", "recovered", "recovery_action", "mig_changed"]
+    code: int = 0
+    """The XID, or the recovery action."""
+    text: Annotated[str, Field(max_length=1024)] = ""
+    owners: Annotated[tuple[JobHolder, ...], Field(max_length=64)] = ()
+
+
+class GpuEventsReport(StatusModel):
+    """The body of `POST /v1/report/gpu-events`."""
+
+    node: Annotated[str, Field(max_length=253)]
+    events: Annotated[tuple[ReportedGpuEvent, ...], Field(max_length=256)]
+
+
+class GpuEventsAnswer(StatusModel):
+    """The answer to `POST /v1/report/gpu-events`."""
+
+    taken: int

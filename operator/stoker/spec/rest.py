@@ -1,0 +1,257 @@
+"""The REST contract: bodies of requests and answers that are not stored objects.
+
+Written once, for the api's OpenAPI document, the SDK and the CLI. Reports of workers and exporters are in `reports`.
+The api writes most answers as bytes; tests hold these models against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .event import Event
+from .job import Phase, TrainingJob
+from .meta import SpecModel, StatusModel
+from .node import GPUNode
+from .queue import Queue, QueueSpec
+from .runtime import TrainingRuntime, TrainingRuntimeSpec
+from .usage import JobUsage
+
+
+class JobList(StatusModel):
+    items: tuple[TrainingJob, ...]
+    next_cursor: str | None
+    """Where the next page begins; null: that was all."""
+
+
+class EventList(StatusModel):
+    items: tuple[Event, ...]
+
+
+class NodeUsage(StatusModel):
+    """What running jobs hold of a node. Units: GPUs, thousandths of a core, bytes."""
+
+    gpus: int = 0
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+class QueueUsage(NodeUsage):
+    """What a queue's jobs hold, and how many there are."""
+
+    running: int = 0
+    pending: int = 0
+    held_gpus: int = 0
+    """Of `gpus`: those of jobs that have failed and are kept for a look inside (onFailure.hold)."""
+
+
+class QueueWithUsage(Queue):
+    usage: QueueUsage = QueueUsage()
+
+
+class QueueList(StatusModel):
+    items: tuple[QueueWithUsage, ...]
+
+
+class BeingDeleted(StatusModel):
+    """What keeps a deleted object for the moment."""
+
+    message: str
+
+
+class NodeWithUsage(GPUNode):
+    usage: NodeUsage = NodeUsage()
+
+
+class NodeList(StatusModel):
+    items: tuple[NodeWithUsage, ...]
+
+
+class QueuePut(SpecModel):
+    """The body of `PUT /v1/queues/{name}`."""
+
+    spec: QueueSpec
+
+
+class RuntimeList(StatusModel):
+    items: tuple[TrainingRuntime, ...]
+
+
+class RuntimePut(SpecModel):
+    """The body of `PUT /v1/runtimes/{name}`."""
+
+    spec: TrainingRuntimeSpec
+
+
+class CodeStored(StatusModel):
+    """A bundle of code that is here, with all its files."""
+
+    digest: str
+    files: int
+    """Links among them."""
+    size: int
+    """Bytes of all files."""
+
+
+class PackStored(StatusModel):
+    """What became of a pack's files. Units: files, bytes."""
+
+    stored: int
+    known: int
+    """They were here already."""
+    bytes_stored: int
+
+
+class Hint(StatusModel):
+    """What to ask for instead."""
+
+    code: str
+    """UnusedGpus, Idle, Compute, Memory."""
+    text: str
+    """For people."""
+
+
+class UsageRow(StatusModel):
+    """GPU time summed. What it is the sum of stands in the fields that `by` named. Absent: not known, never 0."""
+
+    user: str | None = None
+    queue: str | None = None
+    project: str | None = None
+    job: str | None = None
+    job_uid: str | None = None
+    model: str | None = None
+    day: str | None = None
+    hour: str | None = None
+    """Its begin, UTC."""
+    simulated: bool
+    """Of slots of `--virtual-gpus`; never summed with devices."""
+    jobs: int
+    gpu_hours: float
+    busy_hours: float | None = None
+    """A kernel ran."""
+    sm_active_hours: float | None = None
+    tensor_active_hours: float | None = None
+    idle_hours: Mapping[str, float]
+    """By class."""
+    unobserved_hours: float
+    """About which nothing is known; never counted as idle."""
+    energy_kwh: float | None = None
+    """Of the GPUs alone."""
+    cost: float | None = None
+    """Absent: no price is set for these GPUs."""
+    unpriced_hours: float
+    """Of gpuHours: of devices without a price."""
+    efficiency: float | None = None
+    """SM activity per observed GPU-hour, of GPUs that report it."""
+
+
+class UsageReport(StatusModel):
+    since: datetime
+    until: datetime
+    """Whole hours from `since` to before `until`."""
+    by: tuple[str, ...]
+    currency: str | None = None
+    """Absent: no prices are set."""
+    rows: tuple[UsageRow, ...]
+    totals: tuple[UsageRow, ...]
+    """Over all, those rows that were left out among them; devices and simulated GPUs apart."""
+    truncated: bool
+    """There are more rows than `limit`."""
+    hints: tuple[Hint, ...] = ()
+    """Of the queue, if one was asked for."""
+
+
+class AttemptUsage(StatusModel):
+    attempt: int
+    usage: JobUsage
+
+
+class GpuUsage(StatusModel):
+    """One GPU of one worker in one attempt."""
+
+    attempt: int
+    worker: int
+    node: str
+    uuid: str
+    model: str
+    method: str
+    """How the worker's share came about: exclusive, even, mig_slices."""
+    begin_at: datetime
+    usage: JobUsage
+
+
+class JobUsageReport(StatusModel):
+    """What one job has had of GPUs."""
+
+    project: str
+    job: str
+    job_uid: str
+    queue: str
+    user: str
+    deleted: bool
+    """The job itself is gone."""
+    usage: JobUsage
+    efficiency: float | None = None
+    """SM activity per observed GPU-second. Absent: the GPUs don't report it."""
+    cost: float | None = None
+    """Absent: no price is set for these GPUs."""
+    unpriced_hours: float = 0.0
+    currency: str | None = None
+    attempts: tuple[AttemptUsage, ...] = ()
+    gpus: tuple[GpuUsage, ...] = ()
+    truncated: bool = False
+    """There are more GPUs; `?attempt=` shows those of one attempt."""
+    hints: tuple[Hint, ...] = ()
+    note: str = ""
+    """Why there is nothing, if there is nothing."""
+
+
+class WhoAmI(StatusModel):
+    name: str
+    role: str
+    projects: tuple[str, ...]
+
+
+class JobEnd(StatusModel):
+    """What `event: end` of a job's events carries."""
+
+    phase: Phase
+    reason: str = ""
+    message: str = ""
+
+
+class ScrapeTargetGroup(StatusModel):
+    """One target, as Prometheus' HTTP service discovery has it."""
+
+    targets: tuple[str, ...]
+    """host:port"""
+    labels: dict[str, str]
+    """Of workers: job (stoker-workers), project, job_name, job_uid, attempt, worker, queue."""
+
+
+class ServerVersion(StatusModel):
+    version: str
+    api_version: str
+    mode: Literal["OneMachine", "Cluster"]
+
+
+class ProblemFault(StatusModel):
+    pointer: str
+    detail: str
+    in_: Annotated[str, Field(alias="in")] = "body"
+
+
+class ProblemDocument(StatusModel):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    errors: tuple[ProblemFault, ...]
+    retryable: bool
+    trace_id: str
