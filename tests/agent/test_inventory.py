@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from stoker.local.agent.driver import is_here
 from stoker.local.agent.inventory import NvmlGpus, VirtualGpus
+from stoker.nvml import has_driver
 from tests.support.nvml_scenario import GPU_IS_LOST, H200_BYTES
 
 
@@ -109,6 +109,6 @@ async def test_a_library_where_the_loader_is_told_to_look_is_a_driver(nvml, scen
     inventory = nvml()
     inventory._driver = (tmp_path / "none",)
     assert [gpu.model for gpu in await read(inventory)] == ["NVIDIA H200"]
-    assert not is_here({"LD_LIBRARY_PATH": "/usr"}, [tmp_path / "none"])
-    assert is_here({"LD_LIBRARY_PATH": f"/usr::{tmp_path}"}, [tmp_path / "none"])
-    assert is_here({}, [tmp_path])
+    assert not has_driver({"LD_LIBRARY_PATH": "/usr"}, [tmp_path / "none"])
+    assert has_driver({"LD_LIBRARY_PATH": f"/usr::{tmp_path}"}, [tmp_path / "none"])
+    assert has_driver({}, [tmp_path])

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from stoker.local.agent.leases import GIB, CannotLease, Lease, LeaseTable, Wish
-from stoker.local.agent.ports import is_free, leasable_ports
+from stoker.local.agent.leases import GIB, CannotLease, Lease, LeaseTable, Wish, leasable_ports, port_is_free
 from stoker.spec.node import Gpu
 
 
@@ -142,4 +141,4 @@ def test_a_port_that_is_listened_on_is_not_free():
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert not is_free(server.getsockname()[1])
+        assert not port_is_free(server.getsockname()[1])

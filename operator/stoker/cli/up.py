@@ -28,7 +28,6 @@ from stoker.controller.jobs import PODS_BY_JOB, job_of
 from stoker.controller.metrics import OperatorMetrics, reading
 from stoker.controller.operator import Operator
 from stoker.life.step import Settings
-from stoker.local.agent import driver
 from stoker.local.agent.agent import NodeAgent
 from stoker.local.agent.inventory import NvmlGpus, Together, VirtualGpus
 from stoker.local.agent.logs import WorkerLogs
@@ -36,6 +35,7 @@ from stoker.local.agent.sessions import WorkerCalls
 from stoker.local.datadir import DataDir, DataDirError, write_private
 from stoker.local.lost_store import check_store
 from stoker.local.store import EmbeddedStore
+from stoker.nvml import has_driver
 from stoker.process import keep_loaded, set_up_logging, stop_on_signals
 from stoker.push.sender import PushOptions
 from stoker.spec.job import JOBS
@@ -265,7 +265,7 @@ class _Up:
 
     def _exporter(self, clock: SystemClock, report_key: bytes, scrape_token: Path) -> LocalExporter | None:
         """None where there is nothing to tell about, or none is wanted."""
-        real = driver.is_here(os.environ)
+        real = has_driver(os.environ)
         if not self._options.exporter or not (real or self._options.virtual_gpus):
             return None
         settings = ExporterSettings(

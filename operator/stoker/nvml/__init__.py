@@ -13,8 +13,13 @@ lost GPUs. It alone imports pynvml; who starts it (the exporter's `watch`, the n
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+DRIVER_PATHS = (Path("/proc/driver/nvidia"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
+"""One of these exists where a driver is loaded (the last: WSL)."""
+_LIBRARY = "libnvidia-ml.so.1"
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Source: include/linux/proc_ns.h (PROC_PID_INIT_INO)."""
 
@@ -25,3 +30,9 @@ def sees_all_pids() -> bool:
         return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_PID_NAMESPACE
     except OSError:
         return False
+
+
+def has_driver(env: Mapping[str, str], paths: Iterable[Path] = DRIVER_PATHS) -> bool:
+    """Whether NVIDIA's driver is here; also where its library lies in a folder that `env` has the loader look into."""
+    folders = [folder for folder in env.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
+    return any(path.exists() for path in (*paths, *(Path(folder) / _LIBRARY for folder in folders)))

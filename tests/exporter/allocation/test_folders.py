@@ -19,8 +19,7 @@ import stoker_worker
 from stoker.exporter.allocation.folders import FolderAllocation
 from stoker.exporter.owners import Owner
 from stoker.local.agent.folders import WorkerFolder
-from stoker.local.agent.spawning import send
-from stoker.local.agent.starting import start
+from stoker.local.agent.spawning import send, start
 from stoker.spec.worker import EXIT_FILE, LAUNCH_FILE, LOCK_FILE, STARTED_FILE, Launch, LaunchMode
 from stoker.store.seam import Seam
 

@@ -1,8 +1,8 @@
 """The node agent: carries pods bound to this node from their creation to their end, like kubelet.
 
-Owns the loop around the workers' lives (`life`): who is looked at and when, the node's own object, and the removal of
-what nobody needs any more. Level-triggered and crash-only: killed at any point, the next agent finds the same folders
-and goes on. Never decides where or when something runs. Called by `stoker up`.
+Owns the loop around the workers' lives (`life`): which worker is looked at and when, the node's own object, and the
+removal of folders that are not needed any more. Level-triggered and crash-only: killed at any point, the next agent
+finds the same folders and goes on. Never decides where or when something runs. Called by `stoker up`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.node import NODES, Gpu, GPUNode, GPUNodeStatus
 from stoker.spec.pod import Pod
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
-from stoker.store.port import Store, StoreError
+from stoker.store.port import AlreadyExists, NotFound, Store, StoreError
 from stoker.store.seam import Seam
 from stoker.store.workqueue import QueueShutDown, WorkQueue
 from stoker_worker.bundle import build_folder
@@ -25,8 +27,7 @@ from stoker_worker.bundle import build_folder
 from .folders import Places, look_at_all, remove_unused
 from .inventory import Inventory
 from .leftovers import pod_uid_of
-from .life import Lives, Surroundings
-from .node import NodeObject
+from .life import MANAGER, Lives, Surroundings
 
 T = TypeVar("T")
 
@@ -156,7 +157,7 @@ class NodeAgent:
         leases, workers = self._lives.leases, self._lives.workers
         gpus = await self._inventory.read(lambda: leases.holders, lambda pid: pod_uid_of(pid) in workers)
         leases.set_inventory(gpus)
-        await self._node.tell(gpus)
+        await self._node.update(gpus)
 
     async def _every(self, seconds: float, act: Callable[[], Coroutine[None, None, None]]) -> None:
         while True:
@@ -170,3 +171,34 @@ class NodeAgent:
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+
+class NodeObject:
+    """This machine as a GPUNode object: registered once, kept current from the inventory."""
+
+    def __init__(self, store: Store, name: str, cpu_milli: int, memory_bytes: int) -> None:
+        self._store = store
+        self._key = Key("", name)
+        self._cpu_milli = cpu_milli
+        self._memory_bytes = memory_bytes
+        self._written: dict[str, Any] | None = None
+
+    async def update(self, gpus: Sequence[Gpu]) -> None:
+        """Nothing is written when nothing changed. Raises: StoreError."""
+        status = GPUNodeStatus(
+            ready=True, cpu_milli=self._cpu_milli, memory_bytes=self._memory_bytes, gpus=tuple(gpus)
+        ).model_dump(mode="json", by_alias=True)
+        if status == self._written:
+            return
+        try:
+            await self._patch(status)
+        except NotFound:
+            try:
+                await self._store.create(NODES, GPUNode(metadata=ObjectMeta(name=self._key.name)))
+            except AlreadyExists:
+                pass
+            await self._patch(status)
+        self._written = status
+
+    async def _patch(self, status: dict[str, Any]) -> None:
+        await self._store.patch_status(NODES, self._key, status, manager=MANAGER)

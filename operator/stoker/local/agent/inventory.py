@@ -13,11 +13,9 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from stoker.nvml import sees_all_pids
+from stoker.nvml import DRIVER_PATHS, has_driver, sees_all_pids
 from stoker.nvml.frames import Frame, GpuEvent, GpuReading, Trouble, parse
 from stoker.spec.node import Gpu
-
-from . import driver as nvidia
 
 SIMULATED_MODEL = "Simulated GPU"
 
@@ -58,10 +56,10 @@ class NvmlGpus:
         self,
         *,
         timeout_s: float = 20.0,
-        driver: Collection[Path] = nvidia.PATHS,
+        driver: Collection[Path] = DRIVER_PATHS,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """`driver`: paths as `driver.PATHS`. `env`: the child's, if not ours."""
+        """`driver`: paths as `nvml.DRIVER_PATHS`. `env`: the child's, if not ours."""
         self._timeout_s = timeout_s
         self._driver = tuple(driver)
         self._env = dict(os.environ if env is None else env)
@@ -69,7 +67,7 @@ class NvmlGpus:
         self._last: tuple[Gpu, ...] = ()
 
     async def read(self, held: Callable[[], Collection[str]], is_ours: Callable[[int], bool]) -> tuple[Gpu, ...]:
-        if not nvidia.is_here(self._env, self._driver):
+        if not has_driver(self._env, self._driver):
             return ()
         held_before = set(held())
         poll = await self._run_child()

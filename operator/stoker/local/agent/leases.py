@@ -1,16 +1,22 @@
-"""Who holds which GPU and which port of this node. Pure: folders are the truth on disk, this is their sum in memory.
+"""Which pod holds which GPU and port of this node: folders are the truth on disk, this is their sum in memory.
 
 Invariant: a GPU has at most one holder, a port at most one user; what a pod holds it holds until `release`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from stoker.spec.node import Gpu
 
 GIB = 1 << 30
+_LOWEST_PORT = 10_000
+_MOST_PORTS = 10_000
+_EPHEMERAL_PORTS = (32_768, 60_999)  # the kernel's default, where /proc does not say
 
 
 class CannotLease(Exception):
@@ -152,3 +158,27 @@ def _like(wish: Wish) -> str:
     model = f" like {' or '.join(wish.models)}" if wish.models else ""
     memory = f" with at least {wish.min_memory_bytes / GIB:.4g} GiB" if wish.min_memory_bytes else ""
     return model + memory
+
+
+def leasable_ports(proc: Path = Path("/proc")) -> range:
+    """The larger part of 10000..65535 that the kernel does not give out by itself, at most 10,000 ports of it.
+
+    If that leaves nothing (a machine set up to use every port), all of 10000..65535: `port_is_free` still guards.
+    """
+    low, high = _EPHEMERAL_PORTS
+    with contextlib.suppress(OSError, ValueError):
+        low, high = map(int, (proc / "sys/net/ipv4/ip_local_port_range").read_text().split())
+    below, above = range(_LOWEST_PORT, low), range(max(high + 1, _LOWEST_PORT), 65_536)
+    best = max(below, above, key=len)
+    return best[-_MOST_PORTS:] if len(best) >= 100 else range(_LOWEST_PORT, 65_536)
+
+
+def port_is_free(port: int) -> bool:
+    """Whether nothing listens there now, on any address."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

@@ -26,11 +26,9 @@ from stoker.store.workqueue import WorkQueue
 from . import spawning, status
 from .folders import Found, Places, WorkerFolder
 from .launching import BadPod, compose_launch, lease_of, parse_pod, report_token
-from .leases import CannotLease, LeaseTable
+from .leases import CannotLease, LeaseTable, leasable_ports, port_is_free
 from .leftovers import Leftovers
-from .node import MANAGER
-from .ports import is_free, leasable_ports
-from .starting import RanAlready, start
+from .spawning import RanAlready, start
 from .worker import Stage, Worker
 
 T = TypeVar("T")
@@ -42,8 +40,9 @@ KILL_AFTER_GRACE_S = 10.0
 LOOK_AGAIN_S = 0.05
 _SHORTAGES = (errno.EMFILE, errno.ENFILE)
 TRIES = 5
-STEPS_AT_ONCE = 2  # more of them only keep the api waiting, which lives on the same loop (tools/verify/thousand.py)
 """Spawns of a worker that never came to its start, before its pod is refused."""
+STEPS_AT_ONCE = 2  # more of them only keep the api waiting, which lives on the same loop (tools/verify/thousand.py)
+MANAGER = "agent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class Lives:
         self._leftovers = Leftovers(clock, seam, threads)
         self._tries: dict[str, int] = {}
         self._gate = asyncio.Semaphore(STEPS_AT_ONCE)
-        self.leases = LeaseTable(leasable_ports(), is_free)
+        self.leases = LeaseTable(leasable_ports(), port_is_free)
         self.workers: dict[str, Worker] = {}
         self.ended: dict[str, str] = {}
         """Folders that only wait for their removal: pod uid -> job uid ('' unknown)."""

@@ -1,6 +1,8 @@
 """Starting a supervisor, detached, and holding on to one: pidfds, so that a reused pid is never hit.
 
-Blocking and small (`spawn` takes ~1 ms): called from the agent's threads.
+Whatever dies during a start, here or the whole agent, leaves a folder that says how far it came: no lock and no
+started.json, and nothing has run; lock held, and a supervisor lives. Blocking and small (`spawn` takes ~1 ms): called
+from the agent's threads.
 """
 
 from __future__ import annotations
@@ -10,17 +12,24 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.spec.worker import LAUNCH_FILE, LOG_FILE
+from stoker.spec.worker import EXIT_FILE, LAUNCH_FILE, LOG_FILE, STARTED_FILE, Launch
+from stoker.store.seam import Seam
 
-from .folders import Started
+from .folders import Started, WorkerFolder
 
 # As this process was given it, before the api took more for its connections: programs that close or select on all
 # descriptors they may have are slow or break with many.
 OPEN_FILES, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+_LOCK_TRIES = 10
+
+
+class RanAlready(Exception):
+    """The folder shows that this worker has run: it must not run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,35 @@ class Handle:
     pidfd: int
     ready_fd: int | None
     """Readable when started.json stands (or the supervisor ended); None for one that was found again."""
+
+
+def start(
+    folder: WorkerFolder,
+    launch: Launch,
+    job_folder: Path,
+    program: str,
+    host_env: Mapping[str, str],
+    seam: Seam,
+) -> Handle | None:
+    """The live supervisor; None if one lives there already. Raises: OSError (nothing runs), RanAlready."""
+    folder.write_launch(launch, job_folder, seam)
+    with seam.crossing("agent.lock", folder.pod_uid):
+        lock_fd = _take_lock(folder)
+    if lock_fd is None:
+        return None
+    handle: Handle | None = None
+    try:
+        if any((folder.path / name).exists() for name in (STARTED_FILE, EXIT_FILE)):
+            raise RanAlready(folder.pod_uid)
+        with seam.crossing("agent.spawn", folder.pod_uid):
+            handle = spawn(program, folder.path, lock_fd, host_env)
+    except OSError:
+        if handle is None:
+            raise
+        # The call was made and took effect: it lives, whatever went wrong behind it.
+    finally:
+        os.close(lock_fd)  # the supervisor has its own
+    return handle
 
 
 def spawn(program: str, folder: Path, lock_fd: int, host_env: Mapping[str, str]) -> Handle:
@@ -67,7 +105,7 @@ def spawn(program: str, folder: Path, lock_fd: int, host_env: Mapping[str, str])
     try:
         return Handle(pid, os.pidfd_open(pid), ready_r)  # our child: its pid is not reused before we reap it
     except OSError:
-        os.kill(pid, signal.SIGKILL)  # nobody could watch it
+        os.kill(pid, signal.SIGKILL)  # it could not be watched
         os.waitpid(pid, 0)
         os.close(ready_r)
         raise
@@ -99,6 +137,16 @@ def bury(handle: Handle) -> None:
     os.close(handle.pidfd)
     if handle.ready_fd is not None:
         os.close(handle.ready_fd)
+
+
+def _take_lock(folder: WorkerFolder) -> int | None:
+    """The lock; another thread's look at it (microseconds) is waited out."""
+    for _ in range(_LOCK_TRIES):
+        lock_fd = folder.take_lock()
+        if lock_fd is not None:
+            return lock_fd
+        time.sleep(0.001)
+    return None
 
 
 def _start_ticks(pid: int) -> int:
