@@ -102,7 +102,7 @@ def test_a_silent_gpu_is_accounted_while_it_is_silent_and_not_shown():
     assert gpu(node, 3)["up"] == 1  # a poll may take long
     node.tick(moment(8))
     assert job(node)["unobserved_seconds_total"] == 7
-    assert gpu(node, 8) == {} and node.told(moment(8))["collect_success"] == 0
+    assert gpu(node, 8) == {} and node.exporter_values(moment(8))["collect_success"] == 0
 
 
 def test_a_lost_gpu_is_down_and_its_neighbour_is_not():
@@ -114,9 +114,9 @@ def test_a_lost_gpu_is_down_and_its_neighbour_is_not():
     first, second = node.gpus(moment(3))
     assert first.values["power_watts"] == 300 and first.values["up"] == 1
     assert second.values == {"up": 0.0} and second.info == {}
-    told = node.told(moment(3))
-    assert (told["gpus_visible"], told["gpus_expected"], told["collect_success"]) == (1, 2, 0)
-    node.frame(frame(4, reading(values)))  # not even told of any more
+    shown = node.exporter_values(moment(3))
+    assert (shown["gpus_visible"], shown["gpus_expected"], shown["collect_success"]) == (1, 2, 0)
+    node.frame(frame(4, reading(values)))  # not even listed any more
     assert node.gpus(moment(4))[1].values == {"up": 0.0}
 
 
@@ -249,7 +249,7 @@ def test_two_jobs_back_to_back_and_the_firsts_final_receipt():
     first, second = sorted(node.receipts(), key=lambda receipt: receipt.job_name)
     assert (first.final, first.allocated_s, first.at) == (True, 3, moment(3).at)
     assert (second.final, second.allocated_s, second.begin_at) == (False, 2, moment(3).at)
-    assert node.receipts()[0] == first  # told once: the number stays
+    assert node.receipts()[0] == first  # the same once more: the number stays
     node.tick(moment(300))
     assert job(node)["allocated_seconds_total"] == 3
     node.tick(moment(3 + 361))
@@ -342,15 +342,15 @@ def test_simulated_slots():
     assert job(node)["allocated_seconds_total"] == job(node)["unobserved_seconds_total"] == 4
     assert "energy_joules_total|exclusive" not in job(node) and "idle_seconds_total|no_process" not in job(node)
     assert accounts(node, "SIM-1")["account_seconds_total|attributed"] == 4
-    assert accounts(node, "SIM-0")["account_seconds_total|unallocated"] == 4  # before, nobody had told
+    assert accounts(node, "SIM-0")["account_seconds_total|unallocated"] == 4  # before the first allocation
     (receipt,) = node.receipts()
     assert receipt.simulated and receipt.energy_j is None and receipt.busy_s is None
-    assert node.told(moment(5))["collect_success"] == 1
+    assert node.exporter_values(moment(5))["collect_success"] == 1
 
 
 def test_refused_calls_add_up_over_children():
     node = meters()
     for s, number, refused in ((0, 0, {"a:X": 1}), (1, 1, {"a:X": 4}), (2, 0, {"a:X": 1, "f(74):Y": 2}), (3, 5, {})):
         node.frame(frame(s, reading(WORKING), number=number, refused=refused))
-    told = node.told(moment(3))
-    assert told["collect_errors_total|a|X"] == 5 and told["collect_errors_total|f(74)|Y"] == 2
+    shown = node.exporter_values(moment(3))
+    assert shown["collect_errors_total|a|X"] == 5 and shown["collect_errors_total|f(74)|Y"] == 2

@@ -7,7 +7,7 @@ processes together fit 60 MB.
 
     watch        the parent's side of the child: spawn, time-outs, restarts
     meters/      frames + allocation → integrals, the ledger of each job and GPU, its file
-    allocation/  who holds which GPU: kubelet, the node agent's folders, nobody
+    allocation/  who holds which GPU: kubelet, the node agent's folders, none
     reporting/   receipts and GPU events to the api, spooled on disk
     serving/     /metrics: rendering, TLS, tokens; push/: remote-write
 """

@@ -40,7 +40,7 @@ class LedgerWriter:
         self._waiting: LedgerCopy | None = None
         self._since_s: float | None = None
         """Monotonic seconds since when something waits to be written."""
-        self._told = False
+        self._failing = False
         self._ending = False
         self._news = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
@@ -92,13 +92,13 @@ class LedgerWriter:
         try:
             ledger_file.write(self._state, copy.data)
         except OSError as error:
-            if not self._told:
+            if not self._failing:
                 log.warning("the ledger can't be written to %s: %s; it is tried again and again", self._state, error)
-            self._told = True
+            self._failing = True
             return
-        if self._told:
+        if self._failing:
             log.warning("the ledger is written to %s again", self._state)
-        self._told = False
+        self._failing = False
 
     def _publish(self, copy: LedgerCopy) -> None:
         with self._news:

@@ -1,4 +1,4 @@
-"""The poll loop: what NVML's child and the allocation tell goes into the meters, what comes out onto the page.
+"""The poll loop: messages of NVML's child and allocations go into the meters, what comes out onto the page.
 
 Owns the order of things and nothing else; one thread, the only one that touches the meters. Never waits for a GPU, the
 disk or the network. Called by `main`.
@@ -72,12 +72,12 @@ class Loop:
         self._page.ready = not self._polls
         self._thread.start()
 
-    def tell(self, message: Message | Allocation) -> None:
+    def put(self, message: Message | Allocation) -> None:
         """From any thread."""
         self._inbox.put(message)
 
     def stop(self, timeout_s: float) -> bool:
-        """Takes in what was told, offers the last of it to be kept and pushed. Whether that was done in time."""
+        """Handles what was put before, offers the last figures to be kept and pushed. Whether that was done in time."""
         self._inbox.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -91,7 +91,7 @@ class Loop:
                 log.exception("a turn of the poll loop failed")
 
     def _turn(self) -> bool:
-        """One thing that was told, or a look at the clock. False: that was the end."""
+        """One message, or a look at the clock. False: that was the end."""
         try:
             message = self._inbox.get(timeout=LATE_INTERVALS * self._interval_s if self._polls else self._interval_s)
         except queue.Empty:
@@ -133,7 +133,7 @@ class Loop:
     def _take_event(self, event: GpuEvent) -> None:
         self._meters.event(event)
         owners = self._meters.owners(event.uuid)
-        whose = ", ".join(f"{owner.pod_namespace}/{owner.pod_name}" for owner in owners) or "nobody"
+        whose = ", ".join(f"{owner.pod_namespace}/{owner.pod_name}" for owner in owners) or "no pod"
         log.warning("GPU %d (%s), held by %s: %s %s %s", *_event_words(event, whose))
         if self._events is not None:
             self._events.event(event, owners)
@@ -143,15 +143,14 @@ class Loop:
             log.error("NVML can't be used: %s %s; tried again", trouble.code, trouble.text)
         self._trouble = trouble.code
         self._meters.failed()
-        self._page.ready = True  # it is told that there is nothing to tell
+        self._page.ready = True  # the page says that there is nothing to show
 
     def _show(self, now: Moment) -> None:
         self._shown_s = now.mono_s
         if now.mono_s - self._kept_s >= EVERY_S:
             self._keep(now)
-        snapshot = Snapshot(
-            now.at, self._meters.ledger.node, self._meters.gpus(now), self._writer.books, self._told(now), __version__
-        )
+        node, gpus, books = self._meters.ledger.node, self._meters.gpus(now), self._writer.books
+        snapshot = Snapshot(now.at, node, gpus, books, self._exporter_values(now), __version__)
         self._page.show(lambda: families(snapshot))
         if self._push is not None:
             self._push.offer(now.at, samples(snapshot))
@@ -161,8 +160,8 @@ class Loop:
         receipts = self._meters.receipts()  # before the ledger: it holds their numbers
         self._writer.offer(LedgerCopy(self._meters.ledger.as_json(now), self._meters.books(), receipts))
 
-    def _told(self, now: Moment) -> dict[str, float]:
-        values = {**self._meters.told(now), **self._parts()}
+    def _exporter_values(self, now: Moment) -> dict[str, float]:
+        values = {**self._meters.exporter_values(now), **self._parts()}
         if self._tracks and self._allocation is not None:
             values["allocation_known"] = float(self._allocation.known)
             values["allocation_age_seconds"] = max(0.0, now.mono_s - self._allocation.mono_s)

@@ -112,8 +112,8 @@ def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
     )
     server = _server(options, page)
     if not options.simulated_gpus:
-        watch = Watch(child_command(options), loop.tell, stuck_after_s=options.stuck_after)
-    told = _told_to_end(stack)
+        watch = Watch(child_command(options), loop.put, stuck_after_s=options.stuck_after)
+    ending = _end_signal(stack)
     writer.start()
     loop.start()
     for part in (reporter, push, watch):
@@ -125,7 +125,7 @@ def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
     gc.collect()
     gc.freeze()
     log.info("node %s: metrics on port %d", options.node, server.server_address[1])
-    os.read(told, 1)
+    os.read(ending, 1)
     over.set()
     _end(watch, loop, writer, reporter, push)
 
@@ -213,7 +213,7 @@ def _push(options: Options) -> Push | None:
 
 
 def _allocation(options: Options, loop: Loop) -> tuple[Allocations, float]:
-    """Who tells who holds what, and how often to ask."""
+    """Where allocations come from, and how often they are read."""
     if options.allocation == "workers" and options.workers is not None:
         return FolderAllocation(options.workers, lambda: loop.gpus), FOLDERS_EVERY_S
     if options.allocation == "kubelet":
@@ -230,7 +230,7 @@ def _allocation(options: Options, loop: Loop) -> tuple[Allocations, float]:
 def _start_reading(allocations: Allocations, every_s: float, loop: Loop, over: threading.Event) -> None:
     def read() -> None:
         while not over.is_set():
-            loop.tell(allocations.read())
+            loop.put(allocations.read())
             over.wait(every_s)
 
     threading.Thread(target=read, name="allocation", daemon=True).start()
@@ -256,7 +256,7 @@ def _counts(watch: Watch | None, reporter: Reporter | None, push: Push | None) -
     return values
 
 
-def _told_to_end(stack: ExitStack) -> int:
+def _end_signal(stack: ExitStack) -> int:
     """What can be read from once SIGTERM or SIGINT has come, whichever thread the kernel gave it to.
 
     Not an Event that a handler sets: the handler may find the Event's lock held by what it interrupts, and a signal

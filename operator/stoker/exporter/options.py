@@ -1,4 +1,4 @@
-"""What the process was told: its options, each from the command line or else from the environment. Called by `main`."""
+"""The process's options, each from the command line or else from the environment. Called by `main`."""
 
 from __future__ import annotations
 
@@ -83,18 +83,18 @@ def _mistake(options: Options) -> str:
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stoker-exporter",
-        description="Serve what this node's GPUs do, and for whom, to Prometheus.",
+        description="Serve what this node's GPUs do, and for which jobs, to Prometheus.",
         epilog=f"Each option may come from the environment: {PREFIX}PORT, {PREFIX}NO_COLLECTOR (several: separated by "
         "blanks), … What the metrics mean: docs/metrics.md. How time and energy are counted: docs/exporter.md.",
         allow_abbrev=False,
     )
 
     def add(flag: str, kind: Callable[[str], Any] = str, default: Any = None, **more: Any) -> None:
-        told = environment.get(PREFIX + flag.removeprefix("--").upper().replace("-", "_"), "")
+        given = environment.get(PREFIX + flag.removeprefix("--").upper().replace("-", "_"), "")
         if more.get("action") == "append":
-            default = _converted(parser, flag, kind, told.split(), more.get("choices"))
-        elif told:
-            (default,) = _converted(parser, flag, kind, [told], more.get("choices"))
+            default = _converted(parser, flag, kind, given.split(), more.get("choices"))
+        elif given:
+            (default,) = _converted(parser, flag, kind, [given], more.get("choices"))
         parser.add_argument(flag, type=kind, default=default, **more)
 
     here = environment.get("STOKER_NODE_NAME") or socket.gethostname()

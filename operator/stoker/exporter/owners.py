@@ -16,7 +16,7 @@ class Owner:
     pod_namespace: str
     pod_name: str
     pod_uid: str = ""
-    """Empty until somebody has told."""
+    """Empty until it is known."""
     job_uid: str = ""
     """Empty: not a worker of Stoker's, or not known yet."""
     project: str = ""
@@ -46,12 +46,12 @@ class Allocation:
     """CLOCK_BOOTTIME seconds when it was true."""
     holdings: tuple[Holding, ...] = ()
     known: bool = True
-    """False: it can't be told now; GPU time is then unobserved, never unallocated."""
+    """False: it is not known now; GPU time is then unobserved, never unallocated."""
     unattributed: dict[str, int] = field(default_factory=dict)
     """Why devices could not be attributed → how many: `dra_device_unknown`, `device_id_unknown`, `owner_unknown`, …"""
     doubtful: tuple[str, ...] = ()
-    """Uuids of GPUs and MIG devices of which can't be told whether somebody holds them, for a device that is held can't
-    be resolved to a uuid: their time is unobserved, as with `known=False`, never unallocated."""
+    """Uuids of GPUs and MIG devices that may be held, for a device that is held can't be resolved to a uuid: their time
+    is unobserved, as with `known=False`, never unallocated."""
     simulated: tuple[str, ...] = ()
     """Uuids that are slots, not devices (`stoker up --virtual-gpus`)."""
 

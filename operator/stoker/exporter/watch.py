@@ -136,7 +136,7 @@ class Watch:
                 return "stuck"
             lines = child.lines(left_s, self._wake_read)
             if lines is None:
-                # It is about to end by itself: by which signal or code is what is told.
+                # It is about to end by itself: its signal or code is the reason.
                 child.ended(KILLED_WITHIN_S)
                 return ""
             for line in lines:

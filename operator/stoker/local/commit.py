@@ -136,11 +136,11 @@ class GroupCommit:
         try:
             with self._seam.crossing("sqlite.commit"):
                 self._database.write(rows)
-        except Exception as error:  # noqa: BLE001 - the thread's edge: whoever waits must hear of it, whatever it is
+        except Exception as error:  # noqa: BLE001 - the thread's edge: all who wait must hear of it, whatever it is
             try:
                 return None if self._database.holds(rows[-1]) else error
             except sqlite3.Error as trouble:
-                # Nobody can tell what is in the file, so memory can't be trusted either; a new start reads it afresh.
+                # It is not known what is in the file, so memory can't be trusted either; a new start reads it afresh.
                 self._refusal = f"a commit failed ({error}) and the file can't be read ({trouble}): start again"
                 return error
         return None

@@ -36,7 +36,7 @@ class DataDirError(Exception):
 
 
 class DataDirLocked(DataDirError):
-    """Another process holds the folder. `pid`: which, if it can be told."""
+    """Another process holds the folder. `pid`: which, if known."""
 
     def __init__(self, path: Path, pid: int | None) -> None:
         who = "another process" if pid is None else f"process {pid}"

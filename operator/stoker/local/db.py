@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from stoker.store.port import StoreError, Unavailable
 
-APPLICATION_ID = 0x53746F6B  # "Stok": tells our file from any other SQLite file
+APPLICATION_ID = 0x53746F6B  # "Stok": sets our file apart from any other SQLite file
 
 MIGRATIONS: tuple[str, ...] = (
     """

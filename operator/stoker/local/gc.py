@@ -1,7 +1,7 @@
 """Garbage collection: objects go when every owner they name is gone (Kubernetes' background cascade).
 
-Owns who is owned by whom. It works from the state, not from the deletion: an object whose owner went before it came, or
-while nobody ran, goes too. Never touches an object with a living owner or an owner of a kind this store does not
+Owns the owner references. It works from the state, not from the deletion: an object whose owner went before it came, or
+while no process ran, goes too. Never touches an object with a living owner or an owner of a kind this store does not
 keep. Fed and run by `store.EmbeddedStore`.
 
 Source: Kubernetes "Garbage Collection" (owners are known by uid; an owner in another namespace counts as absent).

@@ -1,7 +1,7 @@
 """The last changes of one kind, and the watches that read along.
 
 Owns a bounded log in the order of resource versions; a watch is no more than a position in it, so a slow reader costs
-nothing and is told Gone once the log has moved past it. Never holds current objects. Called by `store.EmbeddedStore`.
+nothing and gets Gone once the log has moved past it. Never holds current objects. Called by `store.EmbeddedStore`.
 """
 
 from __future__ import annotations

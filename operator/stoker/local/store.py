@@ -244,7 +244,7 @@ class EmbeddedStore:
             self._prune(table, self._events.see(event))
 
     def _prune(self, table: Table[Any], keys: Iterable[Key]) -> None:
-        """Let go of events that are too many. Nobody waits; what fails is counted again at the next start."""
+        """Let go of events that are too many. Nothing waits for it; what fails is counted again at the next start."""
         for key in keys:
             old = table.head(key)
             if old is not None:

@@ -37,7 +37,7 @@ class Lines:
         self._lock = threading.Lock()
 
     def say(self, message: Message) -> None:
-        """Ends the process if nobody reads any more."""
+        """Ends the process if the reader is gone."""
         data = memoryview(message.line().encode() + b"\n")
         try:
             with self._lock:

@@ -146,23 +146,23 @@ class Board:
             self._read_memory_errors(rare)
 
     def _read_limits(self, rare: dict[str, float]) -> None:
-        told = {
+        read = {
             "enforced": self._calls.ask("nvmlDeviceGetEnforcedPowerLimit"),
             "default": self._calls.ask("nvmlDeviceGetPowerManagementDefaultLimit"),
         }
         if (bounds := self._calls.ask("nvmlDeviceGetPowerManagementLimitConstraints")) is not None:
-            told["min"], told["max"] = bounds
-        rare |= {f"power_limit_watts|{kind}": value / 1000 for kind, value in told.items() if value is not None}
+            read["min"], read["max"] = bounds
+        rare |= {f"power_limit_watts|{kind}": value / 1000 for kind, value in read.items() if value is not None}
 
     def _read_pcie(self, rare: dict[str, float]) -> None:
-        told = {
+        read = {
             "pcie_replays_total": "nvmlDeviceGetPcieReplayCounter",
             "pcie_link_generation|current": "nvmlDeviceGetCurrPcieLinkGeneration",
             "pcie_link_generation|max": "nvmlDeviceGetMaxPcieLinkGeneration",
             "pcie_link_width|current": "nvmlDeviceGetCurrPcieLinkWidth",
             "pcie_link_width|max": "nvmlDeviceGetMaxPcieLinkWidth",
         }
-        for key, call in told.items():
+        for key, call in read.items():
             if (value := self._calls.ask(call)) is not None:
                 rare[key] = float(value)
 

@@ -65,7 +65,7 @@ class Calls:
     def ask(self, name: str, *args: Any, about: object = None) -> Any:
         """What the call returns; None where it is not known.
 
-        about: Tells calls with other arguments apart where `args` change from poll to poll.
+        about: Distinguishes calls with other arguments where `args` change from poll to poll.
         Raises: Lost, DriverLost.
         """
         key = (name, *args) if about is None else (name, about)

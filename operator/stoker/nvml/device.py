@@ -41,7 +41,7 @@ class Device:
         self._processes = Processes(self._calls, seen_us, all_pids) if "processes" in collectors else None
         self._gpm = Gpm(self._calls) if "gpm" in collectors else None
         self._mig = MigDevices(self._calls, self._gpm)
-        self._mig_told = "mig" in collectors
+        self._reads_mig = "mig" in collectors
         self._info = self._read_info()
         self._polls = 0
 
@@ -61,7 +61,7 @@ class Device:
         if self._gpm:
             values |= self._gpm.read(now_s)
         self._mig.read_mode()
-        devices = self._mig.read(now_s, running) if self._mig_told else ()
+        devices = self._mig.read(now_s, running) if self._reads_mig else ()
         info = {
             **self._info,
             "mig": self._mig.mode,

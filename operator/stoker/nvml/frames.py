@@ -1,4 +1,4 @@
-"""What the NVML child tells its parent: one JSON object a line on its stdout, and nothing else there.
+"""What the NVML child writes to its parent: one JSON object a line on its stdout, and nothing else there.
 
 Owns the words of that line. The child writes (`Frame.line`), the parent reads (`parse`). Pure.
 
@@ -110,7 +110,7 @@ def _plain_gpu(gpu: GpuReading) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class GpuEvent:
-    """Something NVML told by itself, or that was seen between two polls."""
+    """Something NVML reported by itself, or that was seen between two polls."""
 
     at: float
     """Unix seconds."""

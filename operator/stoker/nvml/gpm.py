@@ -1,6 +1,6 @@
 """Activity of SMs, tensor cores and memory by GPM (Hopper and newer): means between two samples. Called by `device`.
 
-Of GPUs and of MIG devices' GPU instances; needs no privileges and locks nobody out. Samples are memory of the
+Of GPUs and of MIG devices' GPU instances; needs no privileges and locks no one out. Samples are memory of the
 library's: `close` frees them, before the session ends.
 
 Source: NVML API reference, GPM (samples at least 100 ms apart); NVIDIA/DCGM#62.
@@ -58,8 +58,8 @@ class Gpm:
     def read(self, now_s: float, instance: int | None = None) -> dict[str, float]:
         """Ratios since the poll before; instance: of this GPU instance. Raises: Lost, DriverLost."""
         if self._supported is None:
-            told = self._calls.ask("nvmlGpmQueryDeviceSupport")
-            self._supported = bool(told and told.isSupportedDevice)
+            support = self._calls.ask("nvmlGpmQueryDeviceSupport")
+            self._supported = bool(support and support.isSupportedDevice)
         if not self._supported:
             return {}
         pair = self._pair(instance)
@@ -113,10 +113,10 @@ class Gpm:
                 self._supported = False
             return {}
         values = {}
-        for told, key in zip(get.metrics, METRICS.values(), strict=False):
-            code, percent = told.nvmlReturn, told.value
+        for metric, key in zip(get.metrics, METRICS.values(), strict=False):
+            code, percent = metric.nvmlReturn, metric.value
             if code:
-                self._calls.judge(f"nvmlGpmMetricsGet({told.metricId})", code)
+                self._calls.judge(f"nvmlGpmMetricsGet({metric.metricId})", code)
             elif math.isfinite(percent) and 0 <= percent <= _MOST_PERCENT:
                 values[key] = min(percent / 100, 1.0)
         return values

@@ -74,8 +74,8 @@ class Load:
             ("encoder", "nvmlDeviceGetEncoderUtilization"),
             ("decoder", "nvmlDeviceGetDecoderUtilization"),
         ):
-            if (told := self._calls.ask(engine)) is not None:
-                values[f"{name}_busy_ratio"] = told[0] / 100
+            if (rate := self._calls.ask(engine)) is not None:
+                values[f"{name}_busy_ratio"] = rate[0] / 100
         values |= read_memory(self._calls)
         instant = values.pop("power_instant", None)
         if "power_watts" not in values:
@@ -101,15 +101,15 @@ class Load:
 
 def read_memory(calls: Calls) -> dict[str, float]:
     """Without what the driver reserves (v2); where it is too old for that, with it. Raises: Lost, DriverLost."""
-    told: Any = calls.ask("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2)
-    reserved = {} if told is None else {"memory_reserved_bytes": float(told.reserved)}
-    if told is None:
-        told = calls.ask("nvmlDeviceGetMemoryInfo")
-    if told is None or not told.total:
+    memory: Any = calls.ask("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2)
+    reserved = {} if memory is None else {"memory_reserved_bytes": float(memory.reserved)}
+    if memory is None:
+        memory = calls.ask("nvmlDeviceGetMemoryInfo")
+    if memory is None or not memory.total:
         return {}
     return {
-        "memory_total_bytes": float(told.total),
-        "memory_used_bytes": float(told.used),
-        "memory_free_bytes": float(told.free),
+        "memory_total_bytes": float(memory.total),
+        "memory_used_bytes": float(memory.used),
+        "memory_free_bytes": float(memory.free),
         **reserved,
     }

@@ -1,6 +1,6 @@
 """A GPU's MIG devices: which there are, their memory, activity and processes. Called by `device`.
 
-NVML tells neither power nor throttling nor duty cycle of a MIG device. Activity is that of its GPU instance.
+NVML has neither power nor throttling nor duty cycle of a MIG device. Activity is that of its GPU instance.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .processes import Running
 LIST_EVERY = 5
 """Polls. One that vanishes is noticed at once."""
 _VALUES = frozenset({"sm_active_ratio", "tensor_active_ratio", "dram_active_ratio"})
-"""Of what GPM tells, the families of `catalogue.MIG`."""
+"""Of what GPM reads, the families of `catalogue.MIG`."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class _Device:
     slices: int
     gpu_instance: int
     compute_instance: int
-    told_memory: bool = False
+    had_memory: bool = False
 
 
 class _Gone(Exception):
@@ -49,8 +49,8 @@ class MigDevices:
 
     def read_mode(self) -> None:
         """Raises: Lost, DriverLost."""
-        told = self._calls.ask("nvmlDeviceGetMigMode")
-        mode = "none" if told is None else "on" if told[0] else "off"
+        modes = self._calls.ask("nvmlDeviceGetMigMode")
+        mode = "none" if modes is None else "on" if modes[0] else "off"
         if mode != self.mode:
             self.mode, self._list_in = mode, 0
 
@@ -84,9 +84,9 @@ class MigDevices:
     ) -> MigReading | None:
         values = read_memory(device.calls)
         values.pop("memory_reserved_bytes", None)
-        if device.told_memory and not values:
+        if device.had_memory and not values:
             raise _Gone(device.uuid)
-        device.told_memory = bool(values)
+        device.had_memory = bool(values)
         values |= {key: value for key, value in active.items() if key in _VALUES}
         if not values:
             return None

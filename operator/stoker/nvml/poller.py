@@ -118,23 +118,23 @@ class Poller:
             known = self._known[reading.uuid] = _Known(reading.index)
         known.index = reading.index
 
-        def tell(kind: str, code: int = 0, text: str = "") -> None:
+        def report(kind: str, code: int = 0, text: str = "") -> None:
             self._say(GpuEvent(at, reading.uuid, reading.index, kind, code, text))
 
         if reading.lost and not known.lost:
-            tell("lost", text=reading.lost)
+            report("lost", text=reading.lost)
         if known.lost and not reading.lost:
-            tell("recovered", text=known.lost)
+            report("recovered", text=known.lost)
         known.lost = reading.lost
         if reading.lost:
             return
         if (action := reading.values.get("recovery_action")) is not None:
             if int(action) != known.recovery_action:
-                tell("recovery_action", int(action))
+                report("recovery_action", int(action))
             known.recovery_action = int(action)
         mig = tuple(sorted(one.uuid for one in reading.mig))
         if known.mig is not None and mig != known.mig:
-            tell("mig_changed", len(mig))
+            report("mig_changed", len(mig))
         known.mig = mig
 
     def _renew(self, now_s: float, at: float) -> None:

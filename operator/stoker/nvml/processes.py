@@ -1,7 +1,7 @@
 """Compute processes of one GPU, with their share of SM time. Called by `device`.
 
 In a container with a pid namespace of its own NVML leaves other namespaces' processes out: an empty list then says
-nothing, and is told as None (not visible), never as "no process".
+nothing, and becomes None (not visible), never as "no process".
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ class Processes:
 
     def read(self) -> tuple[Running, ...] | None:
         """None: can't be seen. Raises: Lost, DriverLost."""
-        told = self._calls.ask("nvmlDeviceGetComputeRunningProcesses_v3")
-        if told is None:  # drivers before 510
-            told = self._calls.ask("nvmlDeviceGetComputeRunningProcesses_v2")
-        if told is None or (not told and not self._all_visible):
+        running = self._calls.ask("nvmlDeviceGetComputeRunningProcesses_v3")
+        if running is None:  # drivers before 510
+            running = self._calls.ask("nvmlDeviceGetComputeRunningProcesses_v2")
+        if running is None or (not running and not self._all_visible):
             return None
-        shares = self._shares() if told else {}
+        shares = self._shares() if running else {}
         return tuple(
             Running(Process(one.pid, one.usedGpuMemory, shares.get(one.pid)), one.gpuInstanceId, one.computeInstanceId)
-            for one in told
+            for one in running
         )
 
     def _shares(self) -> _Shares:
         """Pid → share of SM time since the poll before."""
         samples: Iterable[Any] = self._calls.ask("nvmlDeviceGetProcessUtilization", self._seen_us, about="") or ()
-        # A sample may come twice, and tell more than 100 %.
+        # A sample may come twice, and be more than 100 %.
         percents = {(one.timeStamp, one.pid): min(one.smUtil, 100) for one in samples if one.timeStamp > self._seen_us}
         moments = {moment for moment, _ in percents}
         if not moments:
             return _Shares()
         self._seen_us = max(moments)
-        shares = _Shares(told=True)
+        shares = _Shares(known=True)
         for (_, pid), percent in percents.items():
             shares[pid] = shares.get(pid, 0.0) + percent / 100 / len(moments)
         return shares
 
 
 class _Shares(dict[int, float]):
-    """A sample names only processes that did something: of the others it tells 0, where it tells anything."""
+    """A sample names only processes that did something: the others' share is 0, where there are samples at all."""
 
-    def __init__(self, told: bool = False) -> None:
+    def __init__(self, known: bool = False) -> None:
         super().__init__()
-        self._told = told
+        self._known = known
 
     def get(self, pid: int, otherwise: Any = None) -> Any:
-        return super().get(pid, 0.0 if self._told else otherwise)
+        return super().get(pid, 0.0 if self._known else otherwise)

@@ -1,4 +1,4 @@
-"""XID errors as NVML tells them, in a thread of its own: a wait for them must not hold up polls. Called by `poller`.
+"""XID errors as NVML reports them, in a thread of its own: a wait for them must not hold up polls. Called by `poller`.
 
 NVML does not repeat what happened before the wait began.
 """
@@ -65,17 +65,17 @@ class Xids:
 
     def _wait(self, events: Any) -> None:
         try:
-            told = pynvml.nvmlEventSetWait_v2(events, WAIT_MS)
+            event = pynvml.nvmlEventSetWait_v2(events, WAIT_MS)
         except pynvml.NVMLError as error:
             if error.value != _TIMEOUT:
                 self._count("nvmlEventSetWait_v2", error)
                 self._stop.wait(WAIT_MS / 1000)  # the poller begins a new session
             return
-        uuid, index = self._by_handle.get(_address(told.device), ("", -1))
-        if told.eventType != _XID:
+        uuid, index = self._by_handle.get(_address(event.device), ("", -1))
+        if event.eventType != _XID:
             return
-        where = "" if told.gpuInstanceId == _NO_INSTANCE else f"GPU instance {told.gpuInstanceId}"
-        self._say(GpuEvent(time.time(), uuid, index, "xid", int(told.eventData), where))
+        where = "" if event.gpuInstanceId == _NO_INSTANCE else f"GPU instance {event.gpuInstanceId}"
+        self._say(GpuEvent(time.time(), uuid, index, "xid", int(event.eventData), where))
 
     def _count(self, call: str, error: Any) -> None:
         if error.value not in ABSENT | NOTHING_NEW:

@@ -39,7 +39,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Where to push, and as whom. Raises: ValueError for a url that is none, and for what would show a secret."""
+    """Where to push, with which credentials. Raises: ValueError for a url that is none and what would show a secret."""
 
     url: str
     token_file: Path | None = None

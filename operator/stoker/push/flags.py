@@ -1,4 +1,4 @@
-"""The options by which the api, the operator and `stoker up` are told to push. The exporter has them of its own parser.
+"""The push options of the api, the operator and `stoker up`. The exporter has its own parser for them.
 
 Owns names and help; the only module of this room that needs click.
 """

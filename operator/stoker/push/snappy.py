@@ -30,7 +30,7 @@ def compress(data: bytes) -> bytes:
 def _block(data: bytes, out: bytearray) -> None:
     seen: dict[bytes, int] = {}
     size = len(data)
-    at = told = 0  # `told`: up to where everything is in `out`
+    at = done = 0  # `done`: up to where everything is in `out`
     while at + _WORD <= size:
         word = data[at : at + _WORD]
         before = seen.get(word)
@@ -38,11 +38,11 @@ def _block(data: bytes, out: bytearray) -> None:
         if before is None:
             at += 1
             continue
-        _literal(data[told:at], out)
-        told = _copy(data, before, at, out)
+        _literal(data[done:at], out)
+        done = _copy(data, before, at, out)
         # The words within a match are known from its first time; only where it ends something new begins.
-        at = told
-    _literal(data[told:], out)
+        at = done
+    _literal(data[done:], out)
 
 
 def _copy(data: bytes, before: int, at: int, out: bytearray) -> int:

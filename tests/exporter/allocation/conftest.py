@@ -2,7 +2,7 @@
 
 import pytest
 
-from stoker.exporter.allocation.jobs import NoAnswer, PodJobs, Told
+from stoker.exporter.allocation.jobs import NoAnswer, PodJobs, PodOwner
 from stoker.exporter.allocation.kubelet import KubeletAllocation
 from stoker.exporter.allocation.kubelet_client import Kubelet
 from stoker.exporter.owners import Owner
@@ -31,7 +31,7 @@ class KnowingApi:
         owner = Owner(namespace, name, uid)
         if job:
             owner = Owner(namespace, name, uid, job, namespace, f"{job}-name", attempt, worker)
-        self.pods[namespace, name] = Told(owner, ended)
+        self.pods[namespace, name] = PodOwner(owner, ended)
         return owner
 
     def ask(self, pods):

@@ -1,6 +1,6 @@
 """Device names → uuids, by what the newest frame shows. Pure.
 
-A wrong name would charge the wrong job, so what can be told in two ways is not told at all.
+A wrong name would charge the wrong job, so a name that fits two devices gives none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Devices:
         return uuid in self.parents or uuid in self.gpus
 
     def resolve(self, device_id: str) -> str | None:
-        """The uuid of a device plugin's device; None if the id does not tell one.
+        """The uuid of a device plugin's device; None if the id names none.
 
         Ids: `GPU-…`, `MIG-…`, either with `::3` behind it (time-slicing, MPS) or `nvidia.com/gpu=` before it (CDI);
         `0`: NVML's index; `nvidia0`, `nvidia0/vgpu1`, `nvidia0/gi1`: the device file's number (GKE).
@@ -57,10 +57,10 @@ class Devices:
         return self._instances.get((gpu, int(file["gi"])))
 
     def resolve_claimed(self, device: str) -> str | None:
-        """The uuid of a DRA driver's device; None if the name does not tell one.
+        """The uuid of a DRA driver's device; None if the name fits none.
 
         `gpu-<n>` is NVML's index in some releases of NVIDIA's driver and the device file's number in others: it is
-        told where both are the same GPU. Names that hold a uuid tell it.
+        resolved where both are the same GPU. Names that hold a uuid give it.
         """
         number = _DRA_GPU.fullmatch(device)
         if number is not None:

@@ -2,7 +2,7 @@
 is down.
 
 A worker lives while its folder's `lock` is held. That is tried with a shared lock of our own, and only once the
-supervisor has written `started.json`: from then on nobody takes the lock to start a worker in this folder again, so
+supervisor has written `started.json`: from then on no one takes the lock to start a worker in this folder again, so
 our look can't make a start fail. Before that nothing of the user's runs. Never writes: the folders are the node
 agent's.
 
@@ -122,7 +122,7 @@ class FolderAllocation:
     def _unknown(self, reason: Reason, error: Exception) -> Allocation:
         if reason is not self._trouble:
             self._trouble = reason
-            log.warning("can't tell who holds which GPU: %s (%s) %s", error, reason, REASONS[reason].do)
+            log.warning("it is not known who holds which GPU: %s (%s) %s", error, reason, REASONS[reason].do)
         return Allocation(self._good_s, known=False, unattributed={str(reason): max(1, len(self._gpus()))})
 
 

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PodOwner:
     """What the api says about one pod."""
 
     owner: Owner
@@ -40,33 +40,33 @@ class NoAnswer(Exception):
 
 
 class Asks(Protocol):
-    def ask(self, pods: Sequence[Pod]) -> list[Told]:
+    def ask(self, pods: Sequence[Pod]) -> list[PodOwner]:
         """About those that the api knows. Raises: NoAnswer."""
         ...
 
 
 class PodJobs:
-    """`api` None: there is nobody to ask, and pods have no jobs."""
+    """`api` None: there is no api to ask, and pods have no jobs."""
 
     def __init__(self, api: Asks | None, clock: Clock = boottime_s) -> None:
         self._api = api
         self._clock = clock
-        self._told: dict[Pod, Told] = {}
+        self._known: dict[Pod, PodOwner] = {}
         self._asked_s: dict[Pod, float] = {}
         self._pause_s = 0.0
         self._not_before_s = clock()
 
     def ask_about(self, pods: Collection[Pod]) -> None:
         """Ask what has to be asked now; forget pods that are not among these."""
-        for gone in self._told.keys() - pods:
-            del self._told[gone]
+        for gone in self._known.keys() - pods:
+            del self._known[gone]
         self._asked_s = {pod: at for pod, at in self._asked_s.items() if pod in pods}
         now = self._clock()
         due = sorted(pod for pod in pods if now - self._asked_s.get(pod, -AGAIN_S) >= self._asked_again_s(pod))
         if self._api is None or not due or now < self._not_before_s:
             return
         try:
-            answers = {(told.owner.pod_namespace, told.owner.pod_name): told for told in self._api.ask(due)}
+            answers = {(one.owner.pod_namespace, one.owner.pod_name): one for one in self._api.ask(due)}
         except NoAnswer as error:
             if not self._pause_s:
                 log.warning("the api can't be asked which jobs pods belong to; it is asked again: %s", error)
@@ -77,20 +77,20 @@ class PodJobs:
         for pod in due:
             self._asked_s[pod] = now
             if pod in answers:  # else it was the job's, and its GPUs are held still
-                self._told[pod] = answers[pod]
+                self._known[pod] = answers[pod]
 
     def _asked_again_s(self, pod: Pod) -> float:
-        told = self._told.get(pod)
-        return AGAIN_S if told is not None and not told.ended else 0.0
+        known = self._known.get(pod)
+        return AGAIN_S if known is not None and not known.ended else 0.0
 
     def knows(self, pod: Pod) -> bool:
         """Whether the pod's job is known, or that it has none."""
-        return self._api is None or pod in self._told
+        return self._api is None or pod in self._known
 
     def has_ended(self, pod: Pod) -> bool:
-        told = self._told.get(pod)
-        return told is not None and told.ended
+        known = self._known.get(pod)
+        return known is not None and known.ended
 
     def owner(self, pod: Pod) -> Owner:
-        told = self._told.get(pod)
-        return told.owner if told else Owner(*pod)
+        known = self._known.get(pod)
+        return known.owner if known else Owner(*pod)

@@ -79,7 +79,7 @@ class Kubelet:
         return answer
 
     def _check_socket(self) -> None:
-        """What gRPC would call UNAVAILABLE, told apart. Raises: KubeletError."""
+        """The causes that gRPC lumps together as UNAVAILABLE. Raises: KubeletError."""
         try:
             found = self._path.stat()
         except PermissionError as error:

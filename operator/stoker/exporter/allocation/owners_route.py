@@ -9,7 +9,7 @@ from typing import Any
 from stoker.exporter.owners import Owner
 from stoker.push.link import Link, Unreachable
 
-from .jobs import NoAnswer, Told
+from .jobs import NoAnswer, PodOwner
 from .sharing import Pod
 
 OWNERS_PATH = "/v1/report/owners"
@@ -20,18 +20,18 @@ TIMEOUT_S = 3.0
 
 
 class OwnersRoute:
-    """`jobs.Asks` of the api behind the link, which is to be nobody else's."""
+    """`jobs.Asks` of the api behind the link, which nothing else uses."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def ask(self, pods: Sequence[Pod]) -> list[Told]:
-        told: list[Told] = []
+    def ask(self, pods: Sequence[Pod]) -> list[PodOwner]:
+        found: list[PodOwner] = []
         for first in range(0, len(pods), MAX_PODS):
-            told += self._ask(pods[first : first + MAX_PODS])
-        return told
+            found += self._ask(pods[first : first + MAX_PODS])
+        return found
 
-    def _ask(self, pods: Sequence[Pod]) -> list[Told]:
+    def _ask(self, pods: Sequence[Pod]) -> list[PodOwner]:
         body = {"pods": [{"namespace": namespace, "name": name} for namespace, name in pods]}
         try:
             answer = self._link.post(OWNERS_PATH, json.dumps(body).encode())
@@ -40,12 +40,12 @@ class OwnersRoute:
         if answer.status != 200:
             raise NoAnswer(f"the api answered {answer.status}")
         try:
-            return [_told(one) for one in answer.document()["owners"]]
+            return [_pod_owner(one) for one in answer.document()["owners"]]
         except (ValueError, KeyError, TypeError) as error:
             raise NoAnswer(f"an answer that is not the api's: {error!r}") from None
 
 
-def _told(data: dict[str, Any]) -> Told:
+def _pod_owner(data: dict[str, Any]) -> PodOwner:
     """Raises: ValueError, KeyError, TypeError."""
     owner = Owner(
         pod_namespace=str(data["namespace"]),
@@ -57,4 +57,4 @@ def _told(data: dict[str, Any]) -> Told:
         attempt=int(data.get("attempt") or 0),
         worker=int(data.get("worker") or 0),
     )
-    return Told(owner, ended=data.get("ended") is True)
+    return PodOwner(owner, ended=data.get("ended") is True)

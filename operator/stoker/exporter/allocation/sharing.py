@@ -23,10 +23,10 @@ class Claim:
 
 
 def without_phantoms(claims: Collection[Claim], first_seen: Mapping[Pod, float]) -> tuple[list[Claim], set[str]]:
-    """The claims without those of pods that have ended; uuids of which it can't be told.
+    """The claims without those of pods that have ended; uuids of devices where that is not known.
 
     Kubelets before 1.34 go on listing a pod that is done with what it held. The kubelet never gives one id to two pods,
-    so where two have it, the one that came later holds it. Two that were there at our first look can't be told apart.
+    so where two have it, the one that came later holds it. Of two that were there at our first look that is not known.
     """
     by_id: dict[str, list[Claim]] = {}
     for claim in claims:
@@ -60,5 +60,5 @@ def share_out(claims: Collection[Claim], owners: Mapping[Pod, Owner]) -> tuple[H
 
 def _method(uuid: str, owners: int) -> str:
     if uuid.startswith("MIG-"):
-        return "mig_slices"  # NVML tells the energy of the whole GPU only
+        return "mig_slices"  # NVML has the energy of the whole GPU only
     return "exclusive" if owners == 1 else "even"

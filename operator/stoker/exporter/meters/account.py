@@ -1,7 +1,7 @@
 """One GPU's time and energy since the ledger began, divided among its holders and three accounts. Pure.
 
-Invariants: the accounts' times sum to the time since the first reading and their energies to the energy told since, to
-the nanosecond and the microjoule; nothing ever falls.
+Invariants: the accounts' times sum to the time since the first reading and their energies to the energy metered since,
+to the nanosecond and the microjoule; nothing ever falls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Seen(NamedTuple):
     throttled_s: Mapping[str, float]
     """The rise of the GPU's throttle counters."""
     memory_is_owners: bool = True
-    """False: several share the device, and its memory tells nothing of one of them."""
+    """False: several share the device, and its memory says nothing of one of them."""
 
 
 def _zeros() -> dict[str, int]:
@@ -54,7 +54,7 @@ class Account:
         """Account all time up to now.
 
         seen: Device uuid → what was seen of it since `accounted_ns`; None: nothing, the time is unobserved.
-        doubtful: It can't be told whether somebody else holds a part of it: what is left is then unobserved.
+        doubtful: It is not known whether another pod holds a part of it: what is left is then unobserved.
         """
         dt_ns = now.mono_ns - self.accounted_ns
         if dt_ns <= 0:

@@ -1,7 +1,7 @@
-"""Which holds there are on each GPU, by what the newest allocation tells. Pure.
+"""Which holds there are on each GPU, by the newest allocation. Pure.
 
-A hold that nobody tells of any more has ended, unless it can't be told: then it waits, and what would be its is kept
-for it. MIG devices have their slices of the GPU.
+A hold that is not in it has ended, unless that is in doubt: then it waits, and what would be its is kept for it. MIG
+devices have their slices of the GPU.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class Allocated:
             self._places = places
             self._apply(now)
 
-    def told(self, allocation: Allocation, now: Moment) -> bool:
+    def update(self, allocation: Allocation, now: Moment) -> bool:
         """Whether a hold began or ended by that."""
         self._allocation = allocation
         self._places |= {uuid: (uuid, 1.0) for uuid in self._ledger.accounts}
         return self._apply(now)
 
     def age(self, now: Moment) -> None:
-        """Forget what is too old: an allocation that nobody renews, holds that ended long ago."""
+        """Forget what is too old: an allocation that is not renewed, holds that ended long ago."""
         if self._known and self._allocation is not None and now.mono_s - self._allocation.mono_s > MAX_AGE_S:
             self._allocation = None
             self._apply(now)
@@ -76,13 +76,13 @@ class Allocated:
         return self._active.get(gpu, [])
 
     def doubtful(self, gpu: str) -> bool:
-        """Whether somebody may hold it of whom nobody can tell."""
+        """Whether a pod may hold it that is not known."""
         return not self._known or gpu in self._doubtful
 
     def view(self, gpu: str) -> View:
-        told = tuple(hold for hold in self.on(gpu) if hold.told)
-        shares = tuple(Share(hold.uuid, hold.owner, self._of_device(hold), hold.method) for hold in told)
-        return View(not self.doubtful(gpu), shares, told)
+        sure = tuple(hold for hold in self.on(gpu) if hold.told)
+        shares = tuple(Share(hold.uuid, hold.owner, self._of_device(hold), hold.method) for hold in sure)
+        return View(not self.doubtful(gpu), shares, sure)
 
     def _apply(self, now: Moment) -> bool:
         allocation = self._allocation

@@ -54,22 +54,22 @@ class DeviceUsage:
     ended_ns: int | None = None
     """CLOCK_BOOTTIME when it was found to have ended."""
     told: bool = True
-    """False while nobody can say whether it still holds; what would be its then waits in `pending_…`."""
+    """False while it is not known whether it still holds; what would be its waits in `pending_…`. Named so on disk."""
     pending_ns: int = 0
     pending_uj: int = 0
     untold_energy_ns: int = 0
-    """Its part of the time since the GPU's energy was last told."""
+    """Its part of the time since the GPU's energy was last read."""
 
     def same_pod(self, owner: Owner) -> bool:
-        """A pod's or job's uid may be told later than its name; a name may come back as another pod."""
+        """A pod's or job's uid may come later than its name; a name may come back as another pod."""
         mine = self.owner
         return (mine.pod_namespace, mine.pod_name) == (owner.pod_namespace, owner.pod_name) and all(
-            known == told or not known or not told
-            for known, told in ((mine.pod_uid, owner.pod_uid), (mine.job_uid, owner.job_uid))
+            known == new or not known or not new
+            for known, new in ((mine.pod_uid, owner.pod_uid), (mine.job_uid, owner.job_uid))
         )
 
     def hold_on(self, owner: Owner, share: float, method: str) -> None:
-        """It is told that the pod holds the device; so it did all the time that it was not told."""
+        """The pod is known to hold the device; so it did all the time that this was not known."""
         if owner.job_uid or not self.owner.job_uid:
             self.owner = owner
         self.share, self.method, self.told, self.ended_ns = share, method, True, None

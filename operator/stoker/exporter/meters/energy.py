@@ -1,4 +1,4 @@
-"""Energy that a GPU used since it was last told: by NVML's counter, where it has none by power × time. Pure.
+"""Energy that a GPU used since the reading before: by NVML's counter, where it has none by power × time. Pure.
 
 Once a counter has been seen only the counter counts: a poll without it is made good by the next one with it.
 """
@@ -13,7 +13,7 @@ from stoker.exporter.clock import NS, UJ
 
 COUNTER, INTEGRAL = "counter", "power_integral"
 MAX_WATTS = 10_000
-"""More than any board draws. A counter that jumps further than that allows tells nothing but where it goes on."""
+"""More than any board draws. A counter that jumps further than that allows says nothing but where it goes on."""
 
 
 class Used(NamedTuple):
@@ -26,7 +26,7 @@ class Used(NamedTuple):
 class EnergyMeter:
     source: str = ""
     counter_uj: int = 0
-    """As last told."""
+    """As last read."""
     at_ns: int = 0
     """When it was."""
     integral_uj: int = 0

@@ -27,7 +27,7 @@ def gpu_state(
     view: View | None,
     now: Moment,
 ) -> GpuState:
-    """frame: The newest one if it is fresh. view: None where nobody tells who holds what."""
+    """frame: The newest one if it is fresh. view: None where it is not known who holds what."""
     index, uuid = account.index, account.uuid
     shares = view.shares if view is not None else ()
     if account.simulated:
@@ -85,7 +85,7 @@ def _held(live: LiveGpu, view: View, now: Moment) -> dict[str, float]:
         idle = [hold.idle_since for hold in view.holds]
         if any(hold.uuid in seen and seen[hold.uuid].doing == ACTIVE for hold in view.holds):
             return {"idle_seconds": 0.0}
-        # Idle after a time that was not observed, or nothing tells what it does: not known, which is no 0.
+        # Idle after a time that was not observed, or its activity is unknown: not known, which is no 0.
         return {} if None in idle else {"idle_seconds": max(0.0, now.at - max(at for at in idle if at is not None))}
     in_use = live.in_use()
     if not view.known or in_use is None:

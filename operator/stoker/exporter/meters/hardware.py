@@ -69,5 +69,5 @@ class DeviceValues:
 
 
 def unit(ratio: float) -> float:
-    """Within 0..1: drivers have told more."""
+    """Within 0..1: drivers have reported more."""
     return min(1.0, max(0.0, ratio))

@@ -1,7 +1,7 @@
 """What a device was doing over one interval. Pure.
 
 Activity comes first: a process list that is empty says nothing where a kernel ran (processes of another pid namespace
-are not always told), and no activity known is not idle.
+are not always listed), and no activity known is not idle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOW_RATIO = 0.1
 
 
 def doing(values: Mapping[str, float], processes: tuple[Process, ...] | None) -> str | None:
-    """`active`, one of `receipts.IDLE_CLASSES`, or None if nothing tells."""
+    """`active`, one of `receipts.IDLE_CLASSES`, or None if it is not known."""
     busy, sm = values.get("busy_ratio"), values.get("sm_active_ratio")
     activity = busy if sm is None else sm
     if activity is None:

@@ -73,7 +73,7 @@ def parse(data: bytes) -> Ledger:
 
 
 def resume(ledger: Ledger, now: Moment, boot_id: str) -> Ledger:
-    """The ledger as it goes on now: who holds what has to be told anew.
+    """The ledger as it goes on now: who holds what must be learned anew.
 
     CLOCK_BOOTTIME of another boot is put onto this one's by the wall clock.
     """

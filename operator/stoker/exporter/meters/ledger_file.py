@@ -88,6 +88,6 @@ def write(state: Path, data: bytes) -> None:
 
 
 def _private(path: Path) -> BinaryIO:
-    """For nobody else's eyes: it says who works on what. Never through a link. Raises: OSError."""
+    """Readable by its owner only: it says who works on what. Never through a link. Raises: OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     return os.fdopen(fd, "wb")

@@ -23,7 +23,7 @@ class LiveGpu:
     def __init__(self, index: int) -> None:
         self.index = index
         self.read_ns: int | None = None
-        """CLOCK_BOOTTIME of the newest reading that told something."""
+        """CLOCK_BOOTTIME of the newest reading with values."""
         self.lost = ""
         self.reading: GpuReading | None = None
         """None while it is lost."""
@@ -72,5 +72,5 @@ class LiveGpu:
         }
 
     def in_use(self) -> bool | None:
-        """Whether somebody uses it, as far as that shows."""
+        """Whether it is in use, as far as that shows."""
         return None if self.reading is None else in_use(self.reading.values, self.reading.processes)

@@ -1,4 +1,4 @@
-"""All meters of a node. The poll loop tells it frames, events and allocations, and asks what to show, write and send.
+"""All meters of a node. The poll loop gives it frames, events and allocations, and asks what to show, write and send.
 
 Not thread-safe: one thread owns it. Reads no clock.
 """
@@ -37,9 +37,9 @@ class NodeMeters:
         simulated_gpus: int = 0,
         tracks_allocation: bool = True,
     ) -> None:
-        """simulated_gpus: Slots instead of hardware: no frames are told then.
+        """simulated_gpus: Slots instead of hardware: no frames come then.
 
-        tracks_allocation: False where nobody tells who holds what: then there are no accounts to show.
+        tracks_allocation: False where it is not known who holds what: then there are no accounts to show.
         """
         self.ledger = ledger
         self._gap_ns = round(GAP_INTERVALS * interval_s * NS)
@@ -63,9 +63,9 @@ class NodeMeters:
         now = Moment(frame.at, frame.mono_s)
         self._frame, self._polls = frame, self._polls + 1
         self._count_refused(frame)
-        told = {reading.uuid for reading in frame.gpus}
+        listed = {reading.uuid for reading in frame.gpus}
         for uuid, live in self._live.items():
-            if uuid not in told:
+            if uuid not in listed:
                 live.lose("MISSING")
         for reading in frame.gpus:
             live = self._live.setdefault(reading.uuid, LiveGpu(reading.index))
@@ -100,7 +100,7 @@ class NodeMeters:
         """Who holds what from now on; time up to now is its former holders'. Returns whether a hold began or ended."""
         self.tick(now)
         self._simulate(allocation.simulated, now)
-        return self._allocated.told(allocation, now)
+        return self._allocated.update(allocation, now)
 
     def tick(self, now: Moment) -> None:
         """Account what can't be observed: silent, lost and simulated GPUs. At least once an interval."""
@@ -156,7 +156,7 @@ class NodeMeters:
             self._receipts[key] = receipt
         return tuple(self._receipts.values())
 
-    def told(self, now: Moment) -> dict[str, float]:
+    def exporter_values(self, now: Moment) -> dict[str, float]:
         """Values of `catalogue.EXPORTER` that the meters know."""
         frame = self._fresh(now)
         values = {

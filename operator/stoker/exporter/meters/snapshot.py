@@ -1,4 +1,4 @@
-"""What the meters tell of one moment. Pure data; `serving.series` makes samples of it.
+"""What the meters show at one moment. Pure data; `serving.families` makes metric families of it.
 
 Values are flat as in `frames`: a family's name without its prefix, the values of its own labels behind it.
 """

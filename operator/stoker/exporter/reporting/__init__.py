@@ -1,4 +1,4 @@
-"""What the exporter tells the api: receipts of jobs' GPU time, and GPU events. Failing to report never stops a meter.
+"""Reports to the api: receipts of jobs' GPU time, and GPU events. Failing to report never stops a meter.
 
 Receipts are cumulative and events have ids, so every post may be repeated. What the api has not taken lies in a spool
 on disk and survives restarts. One thread, its own connection.

@@ -33,7 +33,7 @@ GATHER_S = 0.5
 MAX_TEXT_CHARS, MAX_OWNERS = 1024, 64
 """Of an event, as the api takes them."""
 SAME_S = 60.0
-"""The same XID of a GPU within so long is not told again: they come in storms, and each would be an event in the
+"""The same XID of a GPU within so long is not reported again: they come in storms, and each would be an event in the
 cluster's store. The counter of XIDs counts them all."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 1.0, 60.0
 
@@ -68,13 +68,13 @@ class Reporter:
             self._events.put(item)
         self._counts = {name: {"sent": 0, "refused": 0, "failed": 0} for name in ("receipts", "events")}
         self._changed = threading.Condition()
-        """Guards everything above; told when there is news or an end."""
+        """Guards everything above; notified at news and at the end."""
         self._keeping = threading.Lock()
         self._urgent = bool(len(self._receipts) or len(self._events))
         self._stopping = False
         self._pause_s = 0.0
-        self._told_at: dict[tuple[object, ...], float] = {}
-        """Which XID, and whom it befell → unix seconds; the poll loop's alone."""
+        self._reported_at: dict[tuple[object, ...], float] = {}
+        """Which XID, and the jobs on its GPU → unix seconds; the poll loop's alone."""
         self._refusals: set[str] = set()
         """Why, as the log has it already."""
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
@@ -123,10 +123,11 @@ class Reporter:
             self._changed.notify()
 
     def _is_repeated(self, what: tuple[object, ...], at: float) -> bool:
-        told_at = self._told_at.get(what)
-        if told_at is not None and 0 <= at - told_at < SAME_S:
+        reported_at = self._reported_at.get(what)
+        if reported_at is not None and 0 <= at - reported_at < SAME_S:
             return True
-        self._told_at = {one: then for one, then in self._told_at.items() if 0 <= at - then < SAME_S} | {what: at}
+        newer = {one: then for one, then in self._reported_at.items() if 0 <= at - then < SAME_S}
+        self._reported_at = newer | {what: at}
         return False
 
     def stop(self, timeout_s: float = 5.0) -> None:
@@ -152,7 +153,7 @@ class Reporter:
         while True:
             stopping = self._wait_until(due_s)
             try:
-                if self._has_last_words():
+                if self._has_unrepeated():
                     self._keep()  # before the network is tried
                 done = self._send()
             except Exception:  # (the edge: a defect here must not end the reporting)
@@ -223,8 +224,8 @@ class Reporter:
             self._counts[name]["sent"] += len(done.taken)
             self._counts[name]["refused"] += len(done.refused)
 
-    def _has_last_words(self) -> bool:
-        """Whether something waits that nobody will say again."""
+    def _has_unrepeated(self) -> bool:
+        """Whether something waits that is not reported again."""
         with self._changed:
             return bool(len(self._events)) or any(item.final for item in self._receipts.items())
 

@@ -51,7 +51,7 @@ class _Connection:
 
 
 class Server(ThreadingHTTPServer):
-    """`serve_forever` on a thread of its own; `server_address` tells the port."""
+    """`serve_forever` on a thread of its own; `server_address` has the port."""
 
     daemon_threads = True
     block_on_close = False

@@ -1,6 +1,6 @@
-"""Who may scrape and over what: bearer tokens and the TLS certificate, both from files that may change while we run.
+"""Bearer tokens of scrapers and the TLS certificate, both from files that may change while we run.
 
-A changed file that can't be used is told once, and what was good before goes on.
+A changed file that can't be used is logged once, and what was good before goes on.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class WorkerFolder:
         self.path = workers / pod_uid
 
     def look(self) -> Found:
-        """What the folder says. The lock first: what is written after it was seen free is nobody's."""
+        """What the folder says. The lock first: what is written after it was seen free does not count."""
         held = self.is_held()
         return Found(self.pod_uid, self.read_launch(), held, self.read_started(), (self.path / EXIT_FILE).exists())
 
@@ -136,7 +136,7 @@ class WorkerFolder:
         with seam.crossing("agent.remove", self.pod_uid):
             trash = self.path.with_name(_TRASH + self.pod_uid)
             with contextlib.suppress(FileNotFoundError):
-                self.path.rename(trash)  # at once and whole: half a folder would tell a wrong story
+                self.path.rename(trash)  # at once and whole: half a folder would be misread
             shutil.rmtree(trash, ignore_errors=True)
 
 

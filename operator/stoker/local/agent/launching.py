@@ -99,7 +99,7 @@ def compose_launch(
     log_bytes: int,
     host_env: Mapping[str, str],
 ) -> Launch:
-    """The order for the supervisor: complete, it asks nobody."""
+    """The order for the supervisor: complete: it needs no answer."""
     output = job_folder / "output"
     real = lease.gpu_uuids and not lease.simulated
     base = {name: host_env[name] for name in INHERITED if name in host_env}

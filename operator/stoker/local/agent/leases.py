@@ -65,7 +65,7 @@ class LeaseTable:
         return dict(self._holder)
 
     def set_inventory(self, gpus: Sequence[Gpu]) -> None:
-        """What there is now. A GPU that vanished stays held by whoever holds it."""
+        """What there is now. A GPU that vanished stays with its holder."""
         self._gpus = tuple(gpus)
 
     def take(self, pod_uid: str, gang: Gang, wish: Wish) -> Lease:

@@ -1,4 +1,4 @@
-"""A worker's life as the agent leads it: lease, folder, spawn, stop, burial, and what its pod is told of it.
+"""A worker's life as the agent leads it: lease, folder, spawn, stop, burial, and its pod's status.
 
 Owns the workers, the leases and the hold on each supervisor. `step` brings one worker one step on, from what is there:
 the pod, the folder, the supervisor. Never decides where or when something runs. Called by `agent.NodeAgent` only.
@@ -134,14 +134,14 @@ class Lives:
         if down is None:
             return
         if down.stage is not Stage.BURIED:
-            await self._leftovers.gone(pod_uid)  # outside the gate: what will not die holds up nobody else
+            await self._leftovers.gone(pod_uid)  # outside the gate: what will not die holds up no other worker
             self.leases.release(pod_uid)
             down.stage = Stage.BURIED
         async with self._gate:
             await self._tell_end(down, pod)
 
     async def _advance(self, pod_uid: str, pod: Pod | None) -> Worker | None:
-        """The worker, if it is down for good and its end is to be told."""
+        """The worker, if it is down for good and its end is still to be written."""
         worker = self.workers.get(pod_uid)
         if worker is None:
             if pod is None:
@@ -155,10 +155,10 @@ class Lives:
         if worker.alive:
             if pod is None or pod.ended or pod.metadata.deletion_timestamp is not None:
                 self._stop(worker, pod)
-            elif worker.stage is Stage.RUNNING and not worker.told_running:
+            elif worker.stage is Stage.RUNNING and not worker.running_written:
                 if pod.status.phase is PodPhase.PENDING and worker.started_at is not None:
                     await self._tell(pod, status.running(worker.started_at))
-                worker.told_running = True
+                worker.running_written = True
             return None
         return worker if await self._is_over(worker, pod) else None
 
@@ -298,7 +298,7 @@ class Lives:
         return True
 
     async def _tell_end(self, worker: Worker, pod: Pod | None) -> None:
-        """Tell the pod how its worker ended; by now nothing of it is left and its leases are free."""
+        """Write how the worker ended into the pod's status; by now nothing of it is left and its leases are free."""
         if pod is None or pod.ended:
             self._forget(worker)
             return

@@ -1,4 +1,4 @@
-"""Workers' logs, for whoever reads or follows them: part of a log, and waiting for more of it.
+"""Workers' logs, to read and to follow: part of a log, and waiting for more of it.
 
 Never parses a line. A thousand followers cost one `stat` per followed log and tick. Called by the api through its own
 protocol.
@@ -33,7 +33,7 @@ class LogChunk:
 
 @dataclass(slots=True)
 class _Followed:
-    """One log that somebody waits on: (offset, who waits)."""
+    """One log that is waited on: (offset, who waits)."""
 
     waiters: set[tuple[int, asyncio.Future[None]]] = field(default_factory=set)
     ticks: int = 0
@@ -110,7 +110,7 @@ def _size(folder: Path) -> int:
 
 
 def _has_ended(workers: Path, pod_uid: str) -> bool:
-    """Whether nobody will write any more: there is an exit record, or the supervisor died without one."""
+    """Whether nothing will be written any more: there is an exit record, or the supervisor died without one."""
     folder = workers / pod_uid
     if (folder / EXIT_FILE).exists():
         return True

@@ -12,7 +12,7 @@ class Stage(Enum):
     STARTING = auto()  # spawned (or found with its lock held); started.json has not been seen
     RUNNING = auto()  # started.json stands
     DOWN = auto()  # its supervisor has ended; what it left is to be cleared
-    BURIED = auto()  # no process is left, its leases are free; its pod is to be told
+    BURIED = auto()  # no process is left, its leases are free; its pod's status is to be written
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +24,7 @@ class Worker:
     handle: Handle | None = None
     started_at: float | None = None
     """Units: Unix seconds."""
-    told_running: bool = False
+    running_written: bool = False
     stop_sent: bool = False
     kill_at: float | None = None
     """Units: the clock's monotonic seconds; set with the first stop signal."""
