@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stoker.local.agent import status
@@ -17,6 +17,7 @@ from stoker_api.worker_token import pod_uid_of
     summary=st.dictionaries(st.text(max_size=40), st.text(max_size=400), max_size=20),
     metrics=st.dictionaries(st.text(max_size=100), st.floats(allow_nan=False, allow_infinity=False), max_size=60),
 )
+@example(message="\N{FIRE}" * 1000, ranks=64, summary={}, metrics={})
 def test_a_termination_message_fits_and_is_a_record(message, ranks, summary, metrics):
     record = ExitRecord(
         pod_uid="u" * 36,
@@ -24,7 +25,12 @@ def test_a_termination_message_fits_and_is_a_record(message, ranks, summary, met
         finished_at=2.5,
         stop_requested=False,
         exit_code=1,
-        ranks=tuple(RankExit(rank=i, exit_code=1, at=2.0) for i in range(ranks)),
+        signal=9,
+        failed_rank=63,
+        failed_at=1792000000.123456,
+        grace_exceeded=True,
+        log_bytes=1 << 40,
+        ranks=tuple(RankExit(rank=i, exit_code=1, at=1792000000.123456) for i in range(ranks)),
         message=message,
         progress=Progress(at=2.0, step=7, metrics=metrics, checkpoint=Checkpoint(step=5), summary=summary),
     )

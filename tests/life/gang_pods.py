@@ -28,9 +28,9 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 def pod(worker: int, ended: ExitRecord | None = None, *, lost: bool = False) -> Pod:
     """Of the first attempt. `ended`: with this record; `lost`: without any."""
     over = ended is not None or lost
-    told = ended.model_dump_json(by_alias=True) if ended else ""
+    message = ended.model_copy(update={"pod_uid": f"pod-{worker}"}).model_dump_json(by_alias=True) if ended else ""
     code = ended.exit_code if ended else 137
-    state = ContainerState(terminated=Terminated(exit_code=code, message=told)) if over else ContainerState()
+    state = ContainerState(terminated=Terminated(exit_code=code, message=message)) if over else ContainerState()
     return Pod(
         metadata=ObjectMeta(
             name=f"j-1-{worker}",

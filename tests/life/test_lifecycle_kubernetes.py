@@ -269,7 +269,7 @@ def test_how_a_worker_ended(case: str, ended: Pod, category: Category | None, wo
     assert blamed == (["n0"] if category in (Category.REJECTED, Category.NODE_LOST) else [])
 
 
-def test_of_an_exit_record_that_was_cut_what_is_whole_counts() -> None:
+def test_of_an_exit_record_that_was_cut_the_whole_fields_count_and_another_pods_is_none() -> None:
     whole = record(
         76,
         message="x" * 300,
@@ -280,6 +280,9 @@ def test_of_an_exit_record_that_was_cut_what_is_whole_counts() -> None:
     trainer = {"recipe": "image-classification"}
     status = status_of(go(job(trainer=trainer), pod(phase=FAILED, **container(code=76, message=whole[:4096]))))
     assert status.attempts[-1].category is Category.OUT_OF_MEMORY
+    other = whole.replace("pod-1-0", "pod-1-1")
+    foreign = status_of(go(job(trainer=trainer), pod(phase=FAILED, **container(code=76, message=other[:4096]))))
+    assert foreign.attempts[-1].category is Category.USER_ERROR, "another pod's record says nothing of this one"
     hopeless = status_of(go(job(), pod(phase=FAILED, **container(code=76, message=whole[:60]))))
     assert hopeless.attempts[-1].category is Category.USER_ERROR
 

@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.pod import Pod
+from stoker.spec.worker import exit_record
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker_api.ports import LogChunk
 
-from .pods import exit_record, owner_of, running_since_s
+from .pods import owner_of, running_since_s
 from .pull import Puller
 from .storage import LogGone, LogsFull, ShippedLogs
 from .stored import LogOwner

@@ -22,11 +22,11 @@ from stoker.spec.outcome import POLICIES, Category, Intent, Verdict, verdict
 from stoker.spec.pod import Pod
 from stoker.spec.quantity import parse_duration
 from stoker.spec.reasons import Code
-from stoker.spec.worker import ExitRecord
+from stoker.spec.worker import ExitRecord, exit_record
 
 from .conditions import with_condition
 from .failure_hold import held_s, intent_behind
-from .pod_end import WorkerOutcome, exit_record, read_worker
+from .pod_end import WorkerOutcome, read_worker
 from .stall import stall_note
 from .start_holdup import IMAGE_CONDITION
 from .step import NOTHING_SPECIAL, Note, Step, Surroundings

@@ -17,6 +17,7 @@ from stoker.spec.outcome import ExitZero
 from stoker.spec.pod import Pod, PodPhase
 from stoker.spec.quantity import parse_duration
 from stoker.spec.reasons import Code
+from stoker.spec.worker import exit_record
 from stoker.spec.worker_pod import worker_name
 
 from .admission import judged, unaccepted
@@ -24,7 +25,7 @@ from .conditions import unscheduled, with_condition
 from .context import Ground, first
 from .ending import end_attempt
 from .intents import asked, deadline_of, later, told
-from .pod_end import exit_record, read_worker
+from .pod_end import read_worker
 from .start_holdup import IMAGE_CONDITION, hold_up
 from .step import NOTHING_SPECIAL, Note, Settings, Step, Surroundings
 

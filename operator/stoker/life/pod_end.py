@@ -1,6 +1,6 @@
-"""How one worker ended, read from its pod: our exit record, else what the kubelet and the cluster say.
+"""How one worker ended: its exit record (`spec.worker.exit_record`), else what the kubelet and the cluster say.
 
-Pure. Knows the words of Kubernetes (reasons, conditions) so that nobody else need to; the node agent's pods are read by
+Pure. Only this module knows the reasons and conditions of Kubernetes; the node agent's pods are read by
 the same rules. Called by `ending` once a worker is over, and by `lifecycle` to know whether it is.
 
 Source: kubelet `pkg/kubelet/{lifecycle,eviction,nodeshutdown,preemption}`, "Pod Lifecycle" and "Disruptions" of the
@@ -12,9 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-
-from pydantic import ValidationError
-from pydantic_core import from_json
 
 from stoker.spec.outcome import Category, ExitZero, worker_category
 from stoker.spec.pod import NEVER_STARTED, REJECTED, Pod, PodPhase, Terminated
@@ -68,27 +65,6 @@ def over_at(pod: Pod, lost: Mapping[str, datetime], margin_s: float) -> datetime
         return EARLIEST if pod.status.phase is PodPhase.PENDING else None
     since = lost.get(pod.spec.node_name)
     return None if since is None else max(deleted_at, since) + timedelta(seconds=margin_s)
-
-
-def exit_record(pod: Pod) -> ExitRecord | None:
-    """Our supervisor's words about a worker; None where it left none: lost, or a container that ran without one.
-
-    The kubelet cuts a termination message at 4,096 bytes: of a cut record what is whole counts.
-    """
-    terminated = pod.terminated
-    if terminated is None or not terminated.message.startswith("{"):
-        return None
-    try:
-        told = from_json(terminated.message, allow_partial=True)
-        return ExitRecord.model_validate(told)
-    except ValidationError as error:
-        torn = {fault["loc"][0] for fault in error.errors()}
-    except ValueError:
-        return None
-    try:
-        return ExitRecord.model_validate({name: value for name, value in told.items() if name not in torn})
-    except ValidationError:
-        return None
 
 
 def read_worker(

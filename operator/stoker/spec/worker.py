@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, ValidationError
+from pydantic_core import from_json
 
 from .meta import StatusModel
+from .pod import Pod
 
 CONTRACT_VERSION = 1
 MAX_UNIX_S = 253_402_300_799
@@ -173,3 +175,27 @@ class ExitRecord(StatusModel):
     progress: Progress | None = None
     """The last progress that was written; its checkpoint is what a resume starts from."""
     log_bytes: int = 0
+
+
+def exit_record(pod: Pod) -> ExitRecord | None:
+    """The exit record in the pod's termination message; None: there is none, or it is another pod's.
+
+    Supervisor and node agent keep a record within 4,096 bytes. A pod with more than three containers gets less from the
+    kubelet: of a record that was cut there the whole fields count.
+    Source: Kubernetes, "Determine the Reason for Pod Failure" (12 KiB for all containers together).
+    """
+    terminated = pod.terminated
+    if terminated is None or not terminated.message.startswith("{"):
+        return None
+    try:
+        found = from_json(terminated.message, allow_partial=True)
+        record = ExitRecord.model_validate(found)
+    except ValidationError as error:
+        torn = {fault["loc"][0] for fault in error.errors()}
+        try:
+            record = ExitRecord.model_validate({name: value for name, value in found.items() if name not in torn})
+        except ValidationError:
+            return None
+    except ValueError:
+        return None
+    return record if record.pod_uid == pod.uid else None

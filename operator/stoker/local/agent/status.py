@@ -83,7 +83,8 @@ def _fitting(record: ExitRecord) -> str:
         record = record.model_copy(update={"progress": record.progress.model_copy(update={"metrics": {}})})
         text = _json(record)
     if len(text) > MESSAGE_MAX_BYTES:
-        text = _json(record.model_copy(update={"progress": None}))
+        # 12 bytes a character outside the basic plane.
+        text = _json(record.model_copy(update={"progress": None, "message": record.message[:200]}))
     return text
 
 
