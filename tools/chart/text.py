@@ -16,7 +16,7 @@ from .values import ChartValues
 
 ROOT_README = "README.md.in"
 TABLE = "<!-- values -->\n"
-DESCRIPTION = "Stoker keeps GPUs fed: fair queues, gangs, explained waiting, training that survives preemption."
+DESCRIPTION = "Stoker keeps GPUs fed: gangs, queues with limits, explained waiting, training that resumes."
 
 
 def chart_yaml() -> str:

@@ -21,7 +21,7 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{/* Labels of everything: the same argument; without a component for what is nobody's alone. */}}
+{{/* Labels of everything: the same argument; without a component for what several share. */}}
 {{- define "stoker.labels" -}}
 app.kubernetes.io/name: {{ include "stoker.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -93,7 +93,7 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* The volume source of the certificates that workers believe; nothing where there are none. */}}
+{{/* The volume source of the certificates that workers trust; nothing where there are none. */}}
 {{- define "stoker.caVolume" -}}
 {{- $ca := .Values.caBundle -}}
 {{- if gt (len (compact (list $ca.pem $ca.configMap.name $ca.secret.name))) 1 -}}
@@ -190,8 +190,8 @@ port: api
 scheme: {{ include "stoker.api.scheme" $root | upper }}
 {{- end -}}
 
-{{/* A ClusterRole of this name for everybody who is authenticated: (list $ "name"). */}}
-{{- define "stoker.everybody" -}}
+{{/* A ClusterRole of this name for every authenticated user: (list $ "name"). */}}
+{{- define "stoker.authenticated" -}}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding

@@ -202,7 +202,7 @@ class TrainingJobStatus(StatusModel):
     phase: Phase = Phase.QUEUED
     """Where the job is in its life."""
     reason: Code = Code.SUBMITTED
-    """Why it is there, as a stable code; `stoker why` tells all of it."""
+    """Why it is there, as a stable code; `stoker why` has the details."""
     message: str = ""
     """The same, for people."""
     conditions: Conditions = ()

@@ -83,9 +83,9 @@ class JobUsage(StatusModel):
     busy_seconds: float | None = None
     """In which a kernel ran. Absent: not known."""
     sm_active_seconds: float | None = None
-    """SM activity, summed. Absent: the GPUs don't tell (before Hopper)."""
+    """SM activity, summed. Absent: the GPUs don't report it (before Hopper)."""
     tensor_active_seconds: float | None = None
-    """Tensor cores' activity, summed. Absent: the GPUs don't tell."""
+    """Tensor cores' activity, summed. Absent: the GPUs don't report it."""
     idle_seconds: Mapping[str, float] = {}
     """By class: no_process, no_activity, low_activity."""
     unobserved_seconds: float = 0.0

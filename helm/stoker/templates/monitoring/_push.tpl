@@ -1,4 +1,4 @@
-{{/* What exporters, operators and the api are told alike of where to push, and the files for it. */}}
+{{/* Push options of exporters, operators and the api, and their files. */}}
 {{- define "stoker.push.args" -}}
 {{- with .Values.monitoring.push -}}
 {{- if .url -}}

@@ -1,5 +1,5 @@
-{{/* What all policies are about: TrainingJobs on their way into the cluster, from anybody but Stoker itself: the api has asked
-for the rights of the person it writes for. */}}
+{{/* Common to all policies: requests for TrainingJobs, except from Stoker itself; the api has checked the user's
+permissions. */}}
 {{- define "stoker.admission.others" -}}
 - name: not-from-stoker
   expression: >-
