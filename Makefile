@@ -58,10 +58,12 @@ e2e: setup ## the tests on real nodes (root)
 bench: setup ## speed and memory, with machine and versions
 	@bash tools/bench.sh
 
-sweep: setup ## faults at every write of operator and api (docs/reliability.md), then `make verify` (an hour)
+sweep: setup ## faults at every write of operator and api, `make verify`, a soak (docs/reliability.md; two hours)
 	@$(TESTBED) build control-plane
 	@SWEEP_WRITES=1 $(PYTEST) -m sweep
 	@$(MAKE) verify
+	@$(BIN)/python -m tools.verify.soak --mode up
+	@$(BIN)/python -m tools.verify.soak --mode cluster
 
 verify: setup ## the proofs of docs/verify.md, one after the other (about half an hour)
 	@bash tools/verify.sh

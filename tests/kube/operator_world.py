@@ -1,8 +1,5 @@
-"""An operator beside a real API server, scheduler and controller manager; nodes and their kubelets are a test's own.
-
-The kubelet here is as small as one can be and still honest: it does with the pods that the cluster's scheduler bound to
-its nodes what a real one does in the API (phases, conditions, container states, removal after the grace), and runs
-nothing.
+"""An operator beside a real API server, scheduler and controller manager; nodes are a test's own, their kubelets the
+test bed's stand-in.
 """
 
 from __future__ import annotations
@@ -11,7 +8,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,16 +23,15 @@ from stoker.life.step import Settings
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.node import NODES
-from stoker.spec.pod import PODS, Pod
+from stoker.spec.pod import Pod
 from stoker.spec.queue import QUEUES
 from stoker.spec.runtime import RUNTIMES
-from stoker.spec.worker import ExitRecord
-from stoker.store.cache import Change, WatchCache
+from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
-from stoker.store.port import NotFound, StoreError
+from stoker.store.port import NotFound
+from tests.support.testbed.accounts import operators_kubeconfig
 from tests.support.testbed.cluster import Cluster
-
-from .operator_account import operators_kubeconfig
+from tests.support.testbed.kubelets import Kubelets
 
 SETTINGS = Settings(
     start_timeout_s=30,
@@ -48,100 +43,6 @@ SETTINGS = Settings(
     lost_margin_s=1.0,
 )
 IMAGES = ClusterSettings(control_image="stoker:test", trainer_image="trainer:test", node_lost_s=2.0)
-
-
-@dataclass(frozen=True)
-class Play:
-    """What becomes of a pod on its node."""
-
-    code: int | None = None
-    """The exit code of its process; None: it runs until it is told to stop, then saves and exits 75."""
-    rejected: tuple[str, str] | None = None
-    """The kubelet refuses it: reason and message."""
-    image: tuple[str, str] | None = None
-    """The container waits for ever: reason and message."""
-
-
-class Kubelet:
-    """The kubelets of all of a test's nodes."""
-
-    def __init__(self, store: KubeStore, pods: WatchCache[Pod]) -> None:
-        self._store, self._pods = store, pods
-        self.script: Callable[[Pod], Play] = lambda _pod: Play(code=0)
-        self.silent: set[str] = set()
-        """Nodes that do and say nothing any more."""
-        self.ran: list[str] = []
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-
-    def watch(self, change: Change[Pod]) -> None:
-        pod = change.new
-        if pod is not None and pod.spec.node_name and pod.uid not in self._tasks:
-            self._tasks[pod.uid] = asyncio.create_task(self._keep(pod))
-
-    async def _keep(self, pod: Pod) -> None:
-        play = self.script(pod)
-        if play.rejected:
-            await self._status(pod, {"phase": "Failed", "reason": play.rejected[0], "message": play.rejected[1]})
-        elif play.image:
-            waiting = {"reason": play.image[0], "message": play.image[1]}
-            await self._status(pod, {"phase": "Pending", **_container({"waiting": waiting})}, sandbox=True)
-            await self._deleted(pod)
-            gone = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "could not be located"}
-            await self._status(pod, {"phase": "Failed", **_container({"terminated": gone})})
-        else:
-            await self._run(pod, play.code)
-        await self._deleted(pod)
-        with suppress(StoreError):
-            await self._store.delete(PODS, pod.key, uid=pod.uid, grace_s=0)
-
-    async def _run(self, pod: Pod, code: int | None) -> None:
-        self.ran.append(pod.metadata.name)
-        at = datetime.now(UTC)
-        running = _container({"running": {"startedAt": _text(at)}})
-        await self._status(pod, {"phase": "Running", "startTime": _text(at), **running}, sandbox=True)
-        told = code is None
-        if code is None:
-            await self._deleted(pod)
-            code = 75
-        record = ExitRecord(
-            pod_uid=pod.uid,
-            started_at=at.timestamp(),
-            finished_at=datetime.now(UTC).timestamp(),
-            stop_requested=told,
-            exit_code=code,
-        ).model_dump_json(by_alias=True)
-        ended: dict[str, Any] = {"exitCode": code, "reason": "Error" if code else "Completed", "message": record}
-        ended |= {"startedAt": _text(at), "finishedAt": _text(datetime.now(UTC))}
-        await self._status(
-            pod, {"phase": "Failed" if code else "Succeeded", **_container({"terminated": ended})}, sandbox=True
-        )
-
-    async def _deleted(self, pod: Pod) -> None:
-        """Return once the pod is under deletion; never on a silent node."""
-        while True:
-            there = self._pods.by_uid(pod.uid)
-            heard = pod.spec.node_name not in self.silent
-            if heard and (there is None or there.metadata.deletion_timestamp is not None):
-                return
-            await asyncio.sleep(0.02)
-
-    async def _status(self, pod: Pod, status: dict[str, Any], *, sandbox: bool = False) -> None:
-        while pod.spec.node_name in self.silent:
-            await asyncio.sleep(0.02)
-        if sandbox:
-            now = _text(datetime.now(UTC))
-            there = self._pods.by_uid(pod.uid) or pod
-            kept = [c.model_dump(mode="json", by_alias=True, exclude_none=True) for c in there.status.conditions]
-            kept = [c for c in kept if c["type"] != "PodReadyToStartContainers"]
-            ready = {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": now}
-            status = status | {"conditions": [*kept, ready]}
-        with suppress(NotFound):
-            await self._store.patch_status(PODS, pod.key, status, manager="kubelet", uid=pod.uid)
-
-    async def close(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
 
 class World:
@@ -160,7 +61,7 @@ class World:
         self.nodes = WatchCache(operators, NODES, clock=clock)
         self.runtimes = WatchCache(operators, RUNTIMES, clock=clock)
         self.pods, self.others = cluster_pods(operators, clock, {PODS_BY_JOB: job_of})
-        self.kubelet = Kubelet(store, self.pods)
+        self.kubelet = Kubelets(store, self.pods)
         self.pods.subscribe(self.kubelet.watch)
         self.operator: Operator
         self._running: asyncio.Task[None] | None = None
@@ -320,11 +221,6 @@ async def _clear(world: World) -> None:
             await world.store.delete(JOBS, job.key, uid=job.uid)
     left = lambda: [p for p in world.pods.values() if p.metadata.namespace == world.project]  # noqa: E731
     await world.until(lambda: not left(), lambda: f"no pod left: {left()}", 60.0)
-
-
-def _container(state: dict[str, Any]) -> dict[str, Any]:
-    status = {"name": "worker", "image": "x", "imageID": "", "ready": False, "restartCount": 0, "state": state}
-    return {"containerStatuses": [status]}
 
 
 def _text(at: datetime) -> str:

@@ -11,8 +11,9 @@ from stoker.spec.job import Phase
 from stoker.spec.meta import Key
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.reasons import Code
+from tests.support.testbed.kubelets import Play
 
-from .operator_world import Play, World
+from .operator_world import World
 
 
 async def forge(world: World, name: str, node: str = "", gpus: int = 0, **metadata: Any) -> None:

@@ -14,8 +14,9 @@ from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.outcome import Category
 from stoker.spec.reasons import Code
 from stoker.store.port import NotFound
+from tests.support.testbed.kubelets import Play
 
-from .operator_world import Play, World
+from .operator_world import World
 
 
 async def test_a_job_made_with_nothing_but_its_command_runs_and_succeeds(world: World) -> None:

@@ -16,11 +16,12 @@ from pathlib import Path
 
 from stoker.spec.event import EVENTS
 from stoker.spec.job import JOBS, Phase
+from tests.support.testbed.accounts import SCRAPER
+from tests.support.testbed.kubelets import Play
 from tests.support.testbed.remote_write import read_request
 from tests.support.testbed.webhook import Answer, Webhook
 
-from .operator_account import SCRAPER
-from .operator_world import Play, World
+from .operator_world import World
 
 _PORT = re.compile(r"metrics on port (\d+)")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from stoker.spec.job import Phase
+from tests.support.testbed.kubelets import Play
 
-from .operator_world import Play, World
+from .operator_world import World
 
 
 async def test_kubectl_finds_and_awaits_a_queued_job(world: World) -> None:

@@ -6,8 +6,9 @@ import json
 
 from stoker.spec.job import Phase
 from stoker.spec.meta import Key
+from tests.support.testbed.kubelets import Play
 
-from .operator_world import Play, World
+from .operator_world import World
 
 
 async def test_kubectl_shows_what_a_queue_uses_and_deletes_it_with_its_last_job(world: World) -> None:

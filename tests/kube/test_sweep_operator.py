@@ -21,9 +21,10 @@ from stoker.spec.meta import Key
 from stoker.store.cache import Change
 from stoker.store.port import Conflict
 from tests.support.testbed.faulty_proxy import Fault, FaultyProxy, proxied
+from tests.support.testbed.kubelets import Play
 from tests.support.testbed.sweep_table import write_table
 
-from .operator_world import Play, World
+from .operator_world import World
 from .sweep_subject import Subject
 
 WRITES = (

@@ -1,4 +1,4 @@
-"""The operator's own account on a test's cluster: with the rights that the chart gives it, and no others."""
+"""The operator's and the api's own accounts on a test's cluster: with the rights the chart gives them, no others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.support.testbed.cluster import Cluster
 from tools.chart import rights
 
 NAME = "operator-of-the-chart"
+API = "api-of-the-chart"
 SCRAPER = "prometheus"
 _RBAC = "rbac.authorization.k8s.io"
 
@@ -35,11 +36,27 @@ def operators_kubeconfig(cluster: Cluster, project: str) -> Path:
         ),
     ]
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    return _kubeconfig(cluster, project, NAME)
+
+
+def apis_kubeconfig(cluster: Cluster, namespace: str) -> Path:
+    """A kubeconfig of the api's account in `namespace`."""
+    subject = [{"kind": "ServiceAccount", "name": API, "namespace": namespace}]
+    objects = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": API, "namespace": namespace}},
+        _role("ClusterRole", {"name": API}, rights.rules("api")),
+        _binding("ClusterRole", {"name": f"{API}-{namespace}"}, subject, API),
+    ]
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    return _kubeconfig(cluster, namespace, API)
+
+
+def _kubeconfig(cluster: Cluster, namespace: str, account: str) -> Path:
     config = yaml.safe_load(cluster.kubeconfig.read_text())
-    token = cluster.kubectl("create", "token", NAME, "-n", project, "--duration=2h").strip()
+    token = cluster.kubectl("create", "token", account, "-n", namespace, "--duration=2h").strip()
     for one in config["users"]:
         one["user"] = {"token": token}
-    path = cluster.kubeconfig.with_name(f"{NAME}-{project}.kubeconfig")
+    path = cluster.kubeconfig.with_name(f"{account}-{namespace}.kubeconfig")
     path.write_text(yaml.safe_dump(config))
     return path
 
