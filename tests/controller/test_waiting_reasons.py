@@ -68,7 +68,7 @@ async def test_a_job_that_goes_back_to_its_queue_has_no_place_again(world: World
     await world.submit("a", gpus_per_worker=1, retry=retry)
     await world.until(lambda: world.job("a").status.attempts, "the first attempt over")
     job = await waits(world, "a", Code.BACKING_OFF)
-    assert "exit code 1" in job.status.message, "how it ended stays there to be read"
+    assert "exit 1" in job.status.message, "how it ended stays there to be read"
 
 
 async def test_the_message_follows_its_facts_and_is_left_alone_without(world: World, often: None) -> None:

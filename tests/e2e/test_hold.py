@@ -60,7 +60,7 @@ def test_a_hold_outlives_the_server_and_ends_on_request(server: Server) -> None:
         assert job.status.phase is Phase.RUNNING and client.queue("default").usage.gpus == 1
         assert client.queue("default").usage.held_gpus == 1
         why = client.explain("looked")
-        assert "failed (exit code 3) and is held until" in why.summary and "`stoker exec looked`" in why.hints[0]
+        assert "failed (exit 3) and is held until" in why.summary and "`stoker exec looked`" in why.hints[0]
         assert [event.reason for event in client.past_events("looked")].count("Held") == 1
 
     server.kill()
@@ -90,7 +90,7 @@ def test_a_retry_waits_for_the_end_of_the_hold(server: Server) -> None:
         job = ended(client, "again", 40)
     assert (job.status.phase, job.status.attempt, job.status.reason) == (Phase.FAILED, 2, Code.RETRIES_EXHAUSTED)
     assert [1 <= end.held_s < 5 for end in job.status.attempts] == [True, True]
-    assert "exit code 3" in job.status.message
+    assert "exit 3" in job.status.message
 
 
 def test_max_duration_ends_a_hold_and_hides_no_failure(server: Server) -> None:
@@ -99,7 +99,7 @@ def test_max_duration_ends_a_hold_and_hides_no_failure(server: Server) -> None:
         job = ended(client, "limited")
     end = job.status.attempts[-1]
     assert (job.status.phase, end.category) == (Phase.FAILED, Category.USER_ERROR)
-    assert "exit code 3" in job.status.message and 0.5 < end.held_s < 15
+    assert "exit 3" in job.status.message and 0.5 < end.held_s < 15
 
 
 def test_of_a_gang_the_failed_worker_is_named_and_a_delete_ends_all(server: Server) -> None:
@@ -108,7 +108,7 @@ def test_of_a_gang_the_failed_worker_is_named_and_a_delete_ends_all(server: Serv
         submit(client, "gang", script.replace(": print", ":\n  print"), workers=2)
         job = held(client, "gang")
         assert job.status.held is not None and job.status.held.worker == 1
-        assert "worker 1 failed (exit code 3)" in job.status.message
+        assert "worker 1 failed (exit 3)" in job.status.message
         assert "`stoker exec gang --worker 1`" in client.explain("gang").hints[0]
         client.delete("gang")
         until(lambda: not server.workers(), "no process left", 20)

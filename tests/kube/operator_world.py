@@ -36,7 +36,7 @@ from tests.support.testbed.kubelets import Kubelets
 SETTINGS = Settings(
     start_timeout_s=30,
     blame_s=5,
-    tell_s=0.2,
+    notice_after_s=0.2,
     unschedulable_s=1.0,
     image_timeout_s=1.0,
     node_lost_s=2.0,

@@ -19,7 +19,7 @@ from stoker.kube.codec import Codec
 from stoker.kube.views import CLUSTER_PODS
 from stoker.kube.wire import wire
 from stoker.life import lifecycle
-from stoker.life.step import Settings, Surroundings
+from stoker.life.step import Facts, Settings
 from stoker.sched.decide import decide
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
@@ -210,7 +210,7 @@ def test_no_pod_harms_another_project_or_its_own_jobs_reconcile(
     assert room == 0 or "good" in starts
 
     mine = [pod for pod in ours if (who := identity(pod.metadata)) and who.job_uid == evil.uid]
-    around = Surroundings(lost={"gone": datetime.min.replace(tzinfo=UTC)})
+    around = Facts(lost={"gone": datetime.min.replace(tzinfo=UTC)})
     for pod in ours:
         assert job_of(pod), "some reconcile sees to it"
         lifecycle.orphans([pod], NOW, Settings(), around)

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.life.admission import ACCEPTED_CONDITION, BARRING, bars
+from stoker.life.admission import ACCEPTED_CONDITION, ADMISSION_CODES, admission_blockers
 from stoker.life.lifecycle import step
-from stoker.life.step import Settings, Step, Surroundings
+from stoker.life.step import Facts, Settings, Step
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.reasons import Blocker, Code
 from stoker.spec.runtime import effective_runtime
 
-SETTINGS = Settings(tell_s=2.0)
+SETTINGS = Settings(notice_after_s=2.0)
 BAR = Blocker(code=Code.PROJECT_NOT_ALLOWED, message="queue 'q' is not open to project 'p'", where="q")
 OTHER = Blocker(code=Code.PRIORITY_TOO_HIGH, message="priority 5 is above 1, the highest that queue 'q' takes")
 
@@ -50,9 +50,9 @@ def test_rules(sched, queue, runtime, job, expect) -> None:
     wanted = sched.job("x", runtime=named, **job)
     there = None if queue is None else sched.queue(**queue)
     object_ = None if runtime is None else sched.runtime(named or "default", **runtime)
-    found = list(bars(wanted, there, named or "default", object_))
+    found = list(admission_blockers(wanted, there, named or "default", object_))
     assert [str(bar.code) for bar in found] == expect
-    assert {bar.code for bar in found} <= BARRING
+    assert {bar.code for bar in found} <= ADMISSION_CODES
     # The scheduler never starts what is barred, and says so first.
     world = sched.World().feed(sched.node("n"), *[one for one in (there, object_) if one is not None], wanted)
     assert world.codes("x")[: len(expect)] == expect if expect else world.starts() == {"x": ["n"]}
@@ -66,13 +66,13 @@ class Case:
         job: TrainingJob = self.sched.job("x", **given)
         return job if told is None else self.after(job, told)
 
-    def after(self, job: TrainingJob, bar: Blocker | None, seconds: float = 60) -> TrainingJob:
-        found = self.step(job, bar, seconds)
+    def after(self, job: TrainingJob, barred_by: Blocker | None, seconds: float = 60) -> TrainingJob:
+        found = self.step(job, barred_by, seconds)
         assert found.status is not None
         return job.model_copy(update={"status": found.status})
 
-    def step(self, job: TrainingJob, bar: Blocker | None, seconds: float = 60) -> Step:
-        return step(job, (), self.sched.at(seconds), SETTINGS, Surroundings(bar=bar))
+    def step(self, job: TrainingJob, barred_by: Blocker | None, seconds: float = 60) -> Step:
+        return step(job, (), self.sched.at(seconds), SETTINGS, Facts(barred_by=barred_by))
 
 
 @pytest.fixture
@@ -130,7 +130,9 @@ def test_a_barred_job_that_is_asked_to_go_loses_the_condition_in_the_same_write(
     asked = told.model_copy(update={"spec": told.spec.model_copy(update=change)})
     gone = case.after(asked, BAR)
     assert (gone.status.phase, accepted(gone)) == (phase, [])
-    assert case.step(gone, BAR).status is None, "nothing more to write: what does not want to start is not judged"
+    assert case.step(gone, BAR).status is None, (
+        "nothing more to write: what does not want to start is not admission_step"
+    )
 
 
 def test_what_was_unreadable_and_is_read_now_is_judged_like_any_other(case: Case) -> None:

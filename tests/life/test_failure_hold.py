@@ -55,7 +55,7 @@ def test_a_hold_is_told_once() -> None:
     first = go(job(), [pod(0)])
     assert first.status is not None and first.note is not None
     assert (first.status.phase, first.status.reason) == (Phase.RUNNING, Code.HELD)
-    assert first.status.message == "failed (exit code 1) and is held until 12:09:00 UTC: KeyError: 'lr'"
+    assert first.status.message == "failed (exit 1) and is held until 12:09:00 UTC: KeyError: 'lr'"
     assert (first.note.reason, first.note.warning) == ("Held", True)
     again = go(job().model_copy(update={"status": first.status}), [pod(0)])
     assert again == Step(), "no more writes, and no pod is touched while it lasts"
@@ -65,7 +65,7 @@ def test_a_hold_is_told_once() -> None:
     ("hold", "workers", "words"),
     [
         (HELD.model_copy(update={"exit_code": 137, "message": ""}), 1, "failed (signal 9) and is held until"),
-        (HELD.model_copy(update={"worker": 1}), 2, "worker 1 failed (exit code 1) and is held until"),
+        (HELD.model_copy(update={"worker": 1}), 2, "worker 1 failed (exit 1) and is held until"),
     ],
 )
 def test_its_words(hold: Held, workers: int, words: str) -> None:
@@ -172,6 +172,6 @@ def test_why(sched: SimpleNamespace) -> None:
     objects = [sched.node("a", 8), sched.queue(), held.model_copy(update={"status": status})]
     said = explain(sched.World().feed(*objects).state, sched.key("x"), sched.at(10))
     assert said.summary == (
-        "not training any more on a: failed (exit code 1) and is held until 12:09:00 UTC: KeyError: 'lr'"
+        "not training any more on a: failed (exit 1) and is held until 12:09:00 UTC: KeyError: 'lr'"
     )
-    assert said.hints[0] == "`stoker exec x` enters the worker" and len(said.hints) == 3
+    assert said.hints[0] == "`stoker exec x` opens a shell in the worker" and len(said.hints) == 3

@@ -12,7 +12,7 @@ import pytest
 from stoker.controller.render import grace_s, worker_env
 from stoker.life.lifecycle import orphans, step
 from stoker.life.pod_end import EARLIEST
-from stoker.life.step import Settings, Step, Surroundings
+from stoker.life.step import Facts, Settings, Step
 from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import FINALIZER_OUTCOME
@@ -25,7 +25,7 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 SETTINGS = Settings(
     start_timeout_s=60,
     blame_s=120,
-    tell_s=2,
+    notice_after_s=2,
     unschedulable_s=10,
     image_timeout_s=120,
     pull_timeout_s=1800,
@@ -121,7 +121,7 @@ def record(code: int = 0, *, stop_requested: bool = False, **given: Any) -> str:
 def go(
     subject: TrainingJob, *pods: Pod, now: datetime = NOW, lost: Mapping[str, datetime] | None = None, **around: Any
 ) -> Step:
-    return step(subject, pods, now, SETTINGS, Surroundings(lost=lost or {}, **around))
+    return step(subject, pods, now, SETTINGS, Facts(lost=lost or {}, **around))
 
 
 def status_of(result: Step) -> TrainingJobStatus:
@@ -242,7 +242,7 @@ ENDS = [
         "nvidia",
     ),
     (
-        "the supervisor could not be put in place",
+        "the supervisor could not be installed",
         pod(
             phase=FAILED,
             initContainerStatuses=[
@@ -502,7 +502,7 @@ def test_how_long_an_ended_job_is_kept_says_the_job_else_its_queue_else_the_oper
     own: str | None, queue_s: float | None, operator_s: float | None, kept_s: float | None
 ) -> None:
     ended = job(Phase.FAILED, ttlAfterFinished=own, finished_at=NOW)
-    settings, around = replace(SETTINGS, ttl_s=operator_s), Surroundings(queue_ttl_s=queue_s)
+    settings, around = replace(SETTINGS, ttl_s=operator_s), Facts(queue_ttl_s=queue_s)
     due_at = None if kept_s is None else NOW + timedelta(seconds=kept_s)
     assert step(ended, (), NOW, settings, around) == Step(wake_at=due_at)
     assert step(ended, (), due_at or NOW + timedelta(days=9999), settings, around).expire == (kept_s is not None)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.life.lifecycle import step
-from stoker.life.step import Settings, Surroundings
+from stoker.life.step import Facts, Settings
 from stoker.spec.job import ENDED, PLACED, Phase, Placed, TrainingJob
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import FINALIZER_OUTCOME
@@ -75,7 +75,7 @@ class World:
     def operate(self, calls: int | None = None) -> None:
         """Reconcile until nothing is left to do, or die after `calls` calls."""
         for _ in range(12):
-            around = Surroundings(lost=self.lost)
+            around = Facts(lost=self.lost)
             result = step(self.job, list(self.pods.values()), self.now, SETTINGS, around)
             todo = []
             if result.status is not None:

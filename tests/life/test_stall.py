@@ -69,10 +69,10 @@ GANG = [
      Category.STALLED, f"worker 0: no progress for too long (signal 6): {WORDS}"),
     ("nor that others were stopped",
      [record(78, T - 20, stalled=True, message=WORDS), record(143, T - 1, stop_requested=True)],
-     Category.STALLED, f"worker 0: no progress for too long (exit code 78): {WORDS}"),
+     Category.STALLED, f"worker 0: no progress for too long (exit 78): {WORDS}"),
     ("a failure before it is the cause",
      [record(134, T - 20, signal=6, stalled=True), record(1, T - 300, message="KeyError")],
-     Category.USER_ERROR, "worker 1: the command exited with an error of its own (exit code 1): KeyError"),
+     Category.USER_ERROR, "worker 1: exit 1: KeyError"),
 ]  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def test_what_was_told_before_is_not_told_again() -> None:
 
 def _why(subject: TrainingJob) -> Any:
     held = {"n0": 1}
-    entry = SimpleNamespace(pending=False, job=subject, assumed=False, held=held)
+    entry = SimpleNamespace(pending=False, job=subject, assumed=False, workers_on=held)
     return explain(SimpleNamespace(entries={subject.key: entry}), subject.key, NOW)  # type: ignore[arg-type]
 
 

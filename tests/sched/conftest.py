@@ -283,9 +283,9 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         },
         "users": {wanted: view.users for wanted, view in views.items()},
         "holders": (
-            dict(state.holders.where),
-            dict(state.holders.pods),
-            {job: set(pods) for job, pods in state.holders.of_job.items()},
+            dict(state.foreign_pods.where),
+            dict(state.foreign_pods.pods),
+            {job: set(pods) for job, pods in state.foreign_pods.of_job.items()},
         ),
         "runtimes": {
             name: (known.runtime, known.needs, set(known.users)) for name, known in state.runtimes.states.items()
@@ -294,7 +294,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         "entries": {
             entry.key: (
                 *(entry.job, entry.request, entry.pending, entry.wakes_at, entry.assumed),
-                *(dict(entry.held), id(entry.lane), id(entry.runtime)),
+                *(dict(entry.workers_on), id(entry.lane), id(entry.runtime)),
             )
             for entry in state.entries.values()
         },
@@ -305,7 +305,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
                 queue.used,
                 queue.running,
                 set(queue.pending),
-                {kind: (list(lane.jobs), lane.verdict, id(lane)) for kind, lane in queue.lanes.items()},
+                {kind: (list(lane.jobs), lane.blocked_by, id(lane)) for kind, lane in queue.lanes.items()},
             )
             for name, queue in state.queues.items()
         },

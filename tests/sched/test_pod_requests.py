@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stoker.sched.pod_requests import other_taken, own_pod
+from stoker.sched.pod_requests import other_claim, own_pod
 from stoker.spec.other_pod import OtherPod
 
 GI = 2**30
@@ -46,16 +46,16 @@ CASES: list[tuple[str, OtherPod, tuple[int, int, int]]] = [
 
 @pytest.mark.parametrize(("wanted", "given"), [(c[2], c[1]) for c in CASES], ids=[c[0] for c in CASES])
 def test_rule(given: OtherPod, wanted: tuple[int, int, int]) -> None:
-    taken = other_taken(given)
+    taken = other_claim(given)
     assert taken is not None and taken.claim.request.totals == wanted
 
 
 def test_who_asks_for_nothing_takes_nothing() -> None:
-    assert other_taken(pod({}, {})) is None
+    assert other_claim(pod({}, {})) is None
 
 
 def test_other_resources_are_kept_by_name_and_disk_is_not() -> None:
-    taken = other_taken(pod({"resources": {"requests": {"rdma/hca": "2", "ephemeral-storage": "1Gi", "cpu": "1"}}}))
+    taken = other_claim(pod({"resources": {"requests": {"rdma/hca": "2", "ephemeral-storage": "1Gi", "cpu": "1"}}}))
     assert taken is not None and taken.claim.request.extended == (("rdma/hca", 2),)
 
 
@@ -64,6 +64,6 @@ def test_our_own_pods_tell_whose_they_are(sched: SimpleNamespace) -> None:
     mine = own_pod(sched.pod(job, 1, on="a"))
     assert mine is not None
     assert (mine.worker, mine.node) == (("default", "x", "uid-x", 3, 1), "a")
-    assert mine.taken.claim.request.totals == (2, 1000, GI) and not mine.taken.going
+    assert mine.taken.claim.request.totals == (2, 1000, GI) and not mine.taken.terminating
     assert own_pod(sched.pod(job, on="a", ended=True)) is None
     assert own_pod(sched.pod(job, on="")) is None

@@ -129,7 +129,9 @@ class Bench:
         while sum(len(queue.pending) for queue in self.state.queues.values()) < self.pending:
             self.submit(job(self.next))
         self.decide()
-        singles = [key for key, entry in self.state.entries.items() if entry.held and entry.request.totals.gpus == 1]
+        singles = [
+            key for key, entry in self.state.entries.items() if entry.workers_on and entry.request.totals.gpus == 1
+        ]
         figures = {
             "pending": float(sum(len(queue.pending) for queue in self.state.queues.values())),
             "running": float(sum(queue.running for queue in self.state.queues.values())),

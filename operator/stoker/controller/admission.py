@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from stoker.life.admission import bars
+from stoker.life.admission import admission_blockers
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.quantity import parse_duration
@@ -34,7 +34,7 @@ class Admission:
         self._jobs, self._queues, self._runtimes = jobs, queues, runtimes
         self._waiting: Index[TrainingJob] = Index(_under)
 
-    def bar(self, job: TrainingJob) -> Blocker | None:
+    def blocker(self, job: TrainingJob) -> Blocker | None:
         """What bars a waiting job; None for others: what runs goes on, whatever its queue says now."""
         if job.status.phase is not Phase.QUEUED:
             return None
@@ -42,7 +42,7 @@ class Admission:
         listed = () if self._runtimes is None else self._runtimes.values()
         name = effective_runtime(job.spec.runtime, job.metadata.namespace, listed)
         runtime = None if self._runtimes is None else self._runtimes.get(Key("", name))
-        return next(bars(job, queue, name, runtime), None)
+        return next(admission_blockers(job, queue, name, runtime), None)
 
     def queue_ttl_s(self, job: TrainingJob) -> float | None:
         """How long its queue keeps ended jobs. Units: seconds."""

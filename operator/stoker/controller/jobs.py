@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from stoker.life import lifecycle
 from stoker.life.pod_end import EARLIEST
-from stoker.life.step import Settings, Step, Surroundings
+from stoker.life.step import Facts, Settings, Step
 from stoker.spec.job import ENDED, JOBS, TrainingJob
 from stoker.spec.meta import Key, Kind, Resource
 from stoker.spec.names import FINALIZER_OUTCOME
@@ -80,32 +80,32 @@ class JobReconciler:
 
         Raises: Conflict when the cache was behind (call again), StoreError.
         """
-        refused = in_way = ""
+        refused = name_taken = ""
         has_ended = False
         for _ in range(_MOST_STEPS):
             job = self._jobs.get(key)
             mine, others = self._split(key, job)
             # First, since they stand in the way of new ones of the same names.
-            left = lifecycle.orphans(others, self._clock.now(), self._settings, self._around(others))
+            left = lifecycle.orphans(others, self._clock.now(), self._settings, self._facts(others))
             await self._touch_pods(left)
             if job is None:
                 return left.wake_at
-            around = replace(
-                self._around(mine),
+            facts = replace(
+                self._facts(mine),
                 ephemeral=self._renderer.is_ephemeral(job),
                 refused=refused,
-                in_way=in_way,
+                name_taken=name_taken,
                 queue_ttl_s=self._admission.queue_ttl_s(job),
-                bar=self._admission.bar(job),
+                barred_by=self._admission.blocker(job),
             )
-            step = lifecycle.step(job, mine, self._clock.now(), self._settings, around)
+            step = lifecycle.step(job, mine, self._clock.now(), self._settings, facts)
             if step.status is not None:
                 await self._write(job, step)
                 has_ended = step.status.phase in ENDED
                 continue
             refused, found = await self._create(job, step)
-            if refused or found != in_way:
-                in_way = found
+            if refused or found != name_taken:
+                name_taken = found
                 continue
             # Before its pods are released, for they remind the next operator; what a death between these two lines and
             # the status of a job without pods leaves goes with the job.
@@ -114,7 +114,7 @@ class JobReconciler:
             await self._touch_pods(step)
             if step.expire:
                 await self._expire(job)
-            look_at = _look_again_at(job, self._clock.now()) if in_way else None
+            look_at = _look_again_at(job, self._clock.now()) if name_taken else None
             return min((at for at in (step.wake_at, left.wake_at, look_at) if at is not None), default=None)
         raise Conflict(f"{key} did not settle in {_MOST_STEPS} steps")
 
@@ -130,14 +130,14 @@ class JobReconciler:
                 others.append(pod)
         return mine, others
 
-    def _around(self, pods: Iterable[Pod]) -> Surroundings:
+    def _facts(self, pods: Iterable[Pod]) -> Facts:
         lost = {}
         for name in {pod.spec.node_name for pod in pods if pod.spec.node_name and not pod.ended}:
             node = self._nodes.get(Key("", name))
             since = EARLIEST if node is None else node.status.lost_since
             if since is not None:
                 lost[name] = since
-        return Surroundings(lost=lost)
+        return Facts(lost=lost)
 
     async def _write(self, job: TrainingJob, step: Step) -> None:
         assert step.status is not None
@@ -160,7 +160,7 @@ class JobReconciler:
             await _all(self._create_pod(job, worker) for worker in step.create)
         except (CannotRender, Invalid, Forbidden) as error:
             return str(error) or type(error).__name__, ""
-        except _InTheWay as error:
+        except _NameTaken as error:
             return "", str(error)
         return "", ""
 
@@ -223,18 +223,18 @@ class JobReconciler:
             pass
 
 
-class _InTheWay(Exception):
+class _NameTaken(Exception):
     """A name that the job needs is taken, until its owner frees it."""
 
 
 def _owned(there: Resource, job: TrainingJob) -> None:
-    """Raises: _InTheWay if the object is not of our making; Conflict if it is a former job's, or on its way out."""
+    """Raises: _NameTaken if the object is not of our making; Conflict if it is a former job's, or on its way out."""
     owner = owning_job(there.metadata)
     if owner is None and there.metadata.deletion_timestamp is None and not is_ours(there.metadata):
         what, name = there.kind, there.metadata.name
         command = f"kubectl -n {there.metadata.namespace} delete {what.lower()} {name}"
         words = f"there is a {what} {name} already that is not of this job"
-        raise _InTheWay(f"{words}; it starts as soon as that is removed ({command})")
+        raise _NameTaken(f"{words}; it starts as soon as that is removed ({command})")
     if owner is None or owner.uid != job.uid:
         raise Conflict(f"a {there.kind} named {there.key} of another owner is in the way; waiting for it to go")
 

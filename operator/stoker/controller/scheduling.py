@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime
 
-from stoker.life.admission import unaccepted
-from stoker.life.conditions import scheduled
+from stoker.life.admission import without_accepted
+from stoker.life.conditions import with_scheduled
 from stoker.life.step import Note
 from stoker.sched.decide import Start, decide
 from stoker.sched.state import SchedulerState
@@ -139,7 +139,7 @@ class Scheduling:
                 "observed_retry_generation": job.spec.retry_generation,
             }
         )
-        new = scheduled(unaccepted(new), self._clock.now(), job.metadata.generation)
+        new = with_scheduled(without_accepted(new), self._clock.now(), job.metadata.generation)
         try:
             written = await try_write_status(self._store, job, new)
         except StoreError:

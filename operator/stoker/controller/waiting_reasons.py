@@ -16,8 +16,8 @@ import heapq
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from stoker.life.admission import BARRING
-from stoker.life.conditions import is_said, waits
+from stoker.life.admission import ADMISSION_CODES
+from stoker.life.conditions import has_scheduled_condition, waiting_step
 from stoker.life.step import Step
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import Phase, TrainingJob
@@ -66,7 +66,7 @@ class WaitingJobs:
         if job.status.phase is not Phase.QUEUED or job.spec.suspend or job.spec.cancel:
             self.forget(job.key)
         elif job.key not in self._due_s and job.key not in self._new:
-            if is_said(job.status):
+            if has_scheduled_condition(job.status):
                 self._put(job.key, self._clock.now().timestamp() + _SETTLE_S)
             else:
                 self._new[job.key] = None
@@ -97,14 +97,14 @@ class WaitingJobs:
         for key, blocker in found.items():
             job, step = self._jobs.get(key), None
             # What bars a job altogether comes with the condition Accepted, from its own reconcile.
-            if job is not None and blocker is not None and blocker.code not in BARRING:
-                step = waits(job, blocker, now)
+            if job is not None and blocker is not None and blocker.code not in ADMISSION_CODES:
+                step = waiting_step(job, blocker, now)
                 if step is not None and len(late) == _WRITES_AT_ONCE:
                     continue
                 if step is not None:
                     late.append((job, step))
                     rest_s += 1 / REWRITES_PER_S if key in known else 0.0
-            settled = step is not None or (job is not None and is_said(job.status))
+            settled = step is not None or (job is not None and has_scheduled_condition(job.status))
             self._put(key, now.timestamp() + (LOOK_S if settled else _SETTLE_S))
             known.pop(key, None)
         for key, due_s in known.items():  # not looked at, or not written: the first ones after the rest

@@ -19,38 +19,38 @@ SCHEDULED_CONDITION = "Scheduled"
 _WITHOUT_PLACE = frozenset({Phase.QUEUED, Phase.SUSPENDED})
 
 
-def waits(job: TrainingJob, blocker: Blocker, now: datetime) -> Step | None:
+def waiting_step(job: TrainingJob, blocker: Blocker, now: datetime) -> Step | None:
     """The status of a queued job that `blocker` keeps from starting; None: its status says so already.
 
-    The first time it comes with the event Queued.
+    The first time with event Queued.
     """
     status = job.status
-    first = not is_said(status)
+    first = not has_scheduled_condition(status)
     if not first and (status.reason, status.message) == (blocker.code, blocker.message):
         return None
     if status.reason is blocker.code is Code.BACKING_OFF:
         return None  # the message says how the attempt ended, `notBefore` until when
     new = status.model_copy(update={"reason": blocker.code, "message": blocker.message})
     note = Note("Queued", blocker.message) if first else None
-    return Step(scheduled(new, now, job.metadata.generation), note)
+    return Step(with_scheduled(new, now, job.metadata.generation), note)
 
 
-def is_said(status: TrainingJobStatus) -> bool:
-    """Some status of the job was written already: kubectl shows its phase."""
+def has_scheduled_condition(status: TrainingJobStatus) -> bool:
+    """A status was written before, so kubectl shows the job's phase."""
     return any(condition.type == SCHEDULED_CONDITION for condition in status.conditions)
 
 
-def scheduled(status: TrainingJobStatus, now: datetime, generation: int) -> TrainingJobStatus:
+def with_scheduled(status: TrainingJobStatus, now: datetime, generation: int) -> TrainingJobStatus:
     """The status with the condition, by its phase: True from the start on, False while queued or suspended."""
     has_place = status.phase not in _WITHOUT_PLACE
     return with_condition(status, SCHEDULED_CONDITION, has_place, status.reason, now, generation)
 
 
-def unscheduled(step: Step, job: TrainingJob, now: datetime) -> Step:
+def mark_unscheduled(step: Step, job: TrainingJob, now: datetime) -> Step:
     """The step; where it brings the job back to its queue or suspends it, with the condition."""
     if step.status is None or step.status.phase not in _WITHOUT_PLACE:
         return step
-    return replace(step, status=scheduled(step.status, now, job.metadata.generation))
+    return replace(step, status=with_scheduled(step.status, now, job.metadata.generation))
 
 
 def with_condition(

@@ -1,6 +1,6 @@
-"""What every rule of a job's life stands on: the time, the operator's times, the nodes.
+"""What every lifecycle rule needs: the time, the operator's settings and the facts about nodes and surroundings.
 
-Pure. Owns when a pod counts as over and when its node is given up. Called by `lifecycle` and `intents`.
+Pure. Owns when a pod counts as over and when its node is given up. Called by `lifecycle`, `intents` and `admission`.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.pod import Pod
 
 from .pod_end import over_at
-from .step import Settings, Step, Surroundings
+from .step import Facts, Settings, Step
 
 
-class Ground:
-    """One look at one job."""
+class Context:
+    """For one step of one job."""
 
-    def __init__(self, now: datetime, settings: Settings, around: Surroundings) -> None:
-        self.now, self.settings, self.around = now, settings, around
+    def __init__(self, now: datetime, settings: Settings, facts: Facts) -> None:
+        self.now, self.settings, self.facts = now, settings, facts
 
     def over_at(self, pod: Pod) -> datetime | None:
-        return over_at(pod, self.around.lost, self.settings.lost_margin_s)
+        return over_at(pod, self.facts.lost, self.settings.lost_margin_s)
 
     def is_over(self, pod: Pod) -> bool:
         at = self.over_at(pod)
         return at is not None and at <= self.now
 
     def given_up_at(self, pod: Pod) -> datetime | None:
-        """When the node of a living pod has been silent for too long."""
-        since = self.around.lost.get(pod.spec.node_name) if pod.spec.node_name else None
+        """When the node of a live pod has been silent for too long."""
+        since = self.facts.lost.get(pod.spec.node_name) if pod.spec.node_name else None
         return None if since is None else since + timedelta(seconds=self.settings.node_lost_s)
 
     def wake_at(self, pods: Iterable[Pod]) -> datetime | None:
@@ -45,7 +45,7 @@ class Ground:
         return min(times, default=None)
 
     def clear(self, pods: Sequence[Pod]) -> Step:
-        """Stop, release and delete pods nobody waits for any more."""
+        """Stop, release and delete pods that are no longer needed."""
         over = [pod for pod in pods if self.is_over(pod)]
         live = [pod for pod in pods if not self.is_over(pod)]
         return Step(
@@ -56,6 +56,6 @@ class Ground:
         )
 
 
-def first(*times: datetime | None) -> datetime | None:
+def earliest(*times: datetime | None) -> datetime | None:
     """The earliest of those that are known."""
     return min((at for at in times if at is not None), default=None)

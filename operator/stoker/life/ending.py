@@ -27,9 +27,9 @@ from stoker.spec.worker import ExitRecord, exit_record
 from .conditions import with_condition
 from .failure_hold import held_s, intent_behind
 from .pod_end import WorkerOutcome, read_worker
-from .stall import stall_note
+from .stall import late_stall_note
 from .start_holdup import IMAGE_CONDITION
-from .step import NOTHING_SPECIAL, Note, Step, Surroundings
+from .step import NO_FACTS, Facts, Note, Step
 
 MAX_BACKOFF_S = 600.0
 LONG_ATTEMPT_S = 60.0
@@ -59,7 +59,7 @@ def end_attempt(
     pods: Mapping[int, Pod],
     now: datetime,
     blame_s: float,
-    around: Surroundings = NOTHING_SPECIAL,
+    facts: Facts = NO_FACTS,
 ) -> Step:
     """The status after the current attempt, all of whose pods (worker → pod) are over.
 
@@ -70,7 +70,7 @@ def end_attempt(
     records = {worker: exit_record(pod) for worker, pod in pods.items()}
     stopped = any(record.stop_requested for record in records.values() if record)
     workers = [
-        _read(job, w, nodes.get(w, ""), pods.get(w), records.get(w), around, gang_stopped=stopped)
+        _read(job, w, nodes.get(w, ""), pods.get(w), records.get(w), facts, gang_stopped=stopped)
         for w in range(job.spec.workers)
     ]
     cause = _cause(workers)
@@ -126,7 +126,7 @@ def end_attempt(
     if phase is not Phase.QUEUED:
         new = with_condition(new, phase.value, True, new.reason, now, job.metadata.generation)
     text = f"attempt {status.attempt}: {new.message}"
-    before = stall_note(job, new.message) if category is Category.STALLED else None
+    before = late_stall_note(job, new.message) if category is Category.STALLED else None
     if what is Verdict.SUCCEEDED and job.spec.trainer.recipe is None:
         before = next((_zero_note(job, worker.index) for worker in workers if worker.zero_after_stop), None)
     return Step(new, Note(_EVENT[phase], text, warning=phase in (Phase.FAILED, Phase.QUEUED)), before=before)
@@ -177,8 +177,7 @@ def _next(
 def _fruitless(attempts: tuple[AttemptEnd, ...]) -> int:
     """How many of the newest attempts in a row came to nothing: short, and no further checkpoint.
 
-    A job that is interrupted or killed once a day goes back at once; one that a bad node throws out again and again
-    waits longer and longer.
+    A job interrupted once a day is queued again at once; one that keeps failing on bad nodes waits longer each time.
     """
     count = 0
     for index in range(len(attempts) - 1, -1, -1):
@@ -214,17 +213,17 @@ def _read(
     node: str,
     pod: Pod | None,
     record: ExitRecord | None,
-    around: Surroundings,
+    facts: Facts,
     *,
     gang_stopped: bool,
 ) -> _Worker:
     if pod is None:
-        return _Worker(index, node, "", None, Category.INTERRUPTED, "was not started any more", None)
+        return _Worker(index, node, "", None, Category.INTERRUPTED, "not started: the attempt was stopped first", None)
     own_trainer = job.spec.trainer.recipe is not None
     end: WorkerOutcome = read_worker(
         pod,
         record,
-        around.lost,
+        facts.lost,
         own_trainer=own_trainer,
         gang_stopped=gang_stopped,
         exit_zero=job.spec.stop.exit_zero_after_signal,
@@ -245,8 +244,8 @@ def _read(
 def _cause(workers: list[_Worker]) -> _Worker | None:
     """The worker that explains the end, None if all were done.
 
-    A lost or refused worker explains whatever its peers met; else the earliest recorded failure; workers that were
-    only told to stop come last, those that the cluster stopped before those that Stoker did.
+    A lost or refused worker explains whatever its peers met; else the earliest recorded failure; workers that only
+    received a stop come last, those the cluster stopped before those Stoker stopped.
     """
     failed = [w for w in workers if w.category is not None]
 
@@ -260,7 +259,7 @@ def _cause(workers: list[_Worker]) -> _Worker | None:
 
 def _message(job: TrainingJob, cause: _Worker | None, category: Category | None) -> str:
     if cause is None or category is None:
-        return "every worker is done" if job.spec.workers > 1 else "done"
+        return "all workers are done" if job.spec.workers > 1 else "done"
     if category is Category.MAX_DURATION:
         return f"stopped after stop.maxDuration ({job.spec.stop.max_duration})"
     says = POLICIES[category].says
@@ -270,12 +269,12 @@ def _message(job: TrainingJob, cause: _Worker | None, category: Category | None)
     if category is Category.INTERRUPTED and progress is not None and progress.checkpoint is not None:
         says += f" (last saved: step {progress.checkpoint.step})"
     who = f"worker {cause.index}: " if job.spec.workers > 1 else ""
-    code = ""
     if cause.exit_code is not None and category is not Category.INTERRUPTED:
         signal = cause.record.signal if cause.record else None
-        code = f" (signal {signal})" if signal else f" (exit code {cause.exit_code})"
+        code = f"signal {signal}" if signal else f"exit {cause.exit_code}"
+        says = code if category is Category.USER_ERROR else f"{says} ({code})"
     detail = f": {cause.message}" if cause.message else ""
-    return f"{who}{says}{code}{detail}"[:1024]
+    return f"{who}{says}{detail}"[:1024]
 
 
 def _lasted_s(job: TrainingJob, workers: list[_Worker], now: datetime) -> float:
@@ -290,7 +289,7 @@ def _blamed(
     job: TrainingJob, workers: list[_Worker], category: Category | None, now: datetime, blame_s: float
 ) -> tuple[Blame, ...]:
     until = {blame.node: blame.until for blame in job.status.blamed if blame.until > now}
-    # Where it is known which node held up the gang, if one did, that one was blamed when the gang was withdrawn.
+    # If the node that held up the gang is known, it was blamed when the gang was withdrawn.
     timed_out = category is Category.START_TIMEOUT and job.status.reason is Code.STOPPING
     if blame_s > 0:
         for worker in workers:

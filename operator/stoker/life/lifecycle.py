@@ -20,14 +20,14 @@ from stoker.spec.reasons import Code
 from stoker.spec.worker import exit_record
 from stoker.spec.worker_pod import worker_name
 
-from .admission import judged, unaccepted
-from .conditions import unscheduled, with_condition
-from .context import Ground, first
+from .admission import admission_step, without_accepted
+from .conditions import mark_unscheduled, with_condition
+from .context import Context, earliest
 from .ending import end_attempt
-from .intents import asked, deadline_of, later, told
+from .intents import deadline_of, intent_step, notice_step, with_notice_timer
 from .pod_end import read_worker
-from .start_holdup import IMAGE_CONDITION, hold_up
-from .step import NOTHING_SPECIAL, Note, Settings, Step, Surroundings
+from .start_holdup import IMAGE_CONDITION, start_holdup
+from .step import NO_FACTS, Facts, Note, Settings, Step
 
 CHECKPOINTS_CONDITION = "CheckpointsPersistent"
 
@@ -37,37 +37,37 @@ def step(
     pods: Sequence[Pod],
     now: datetime,
     settings: Settings,
-    around: Surroundings = NOTHING_SPECIAL,
+    facts: Facts = NO_FACTS,
 ) -> Step:
     """The next step of a job whose pods (of all attempts) are `pods`, by name and owner. Cost: linear in the pods."""
-    return unscheduled(_next(job, pods, Ground(now, settings, around)), job, now)
+    return mark_unscheduled(_next(job, pods, Context(now, settings, facts)), job, now)
 
 
-def _next(job: TrainingJob, pods: Sequence[Pod], ground: Ground) -> Step:
+def _next(job: TrainingJob, pods: Sequence[Pod], context: Context) -> Step:
     status = job.status
     if job.metadata.deletion_timestamp is not None:
-        return ground.clear(pods)  # it is going, whatever it was at
-    accepted = unaccepted(status)
+        return context.clear(pods)  # it is going, whatever it was at
+    accepted = without_accepted(status)
     if status.phase not in ENDED | PLACED:
-        return _waiting(job, accepted, pods, ground)
+        return _waiting(job, accepted, pods, context)
     if accepted is not status:
         return Step(accepted)
     if status.phase in ENDED:
-        return _ended(job, pods, ground)
+        return _ended(job, pods, context)
     wanted = {f"{job.metadata.name}-{status.attempt}-{worker}": worker for worker in range(job.spec.workers)}
     mine = {wanted[name]: pod for pod in pods if (name := pod.metadata.name) in wanted}
     former = [pod for pod in pods if pod.metadata.name not in wanted]
-    return _placed(job, mine, ground.clear(former), ground)
+    return _placed(job, mine, context.clear(former), context)
 
 
-def orphans(pods: Sequence[Pod], now: datetime, settings: Settings, around: Surroundings = NOTHING_SPECIAL) -> Step:
+def orphans(pods: Sequence[Pod], now: datetime, settings: Settings, facts: Facts = NO_FACTS) -> Step:
     """What to do with pods whose job is gone: stop them, let them go."""
-    return Ground(now, settings, around).clear(pods)
+    return Context(now, settings, facts).clear(pods)
 
 
-def _waiting(job: TrainingJob, status: TrainingJobStatus, pods: Sequence[Pod], ground: Ground) -> Step:
+def _waiting(job: TrainingJob, status: TrainingJobStatus, pods: Sequence[Pod], context: Context) -> Step:
     """Queued or Suspended: no attempt is under way. `status`: the job's, without the condition Accepted."""
-    now = ground.now
+    now = context.now
     if job.spec.cancel:
         return _finish(job, status, Phase.CANCELLED, Code.CANCELLED, "cancelled while waiting", now)
     if status.phase is Phase.QUEUED and job.spec.suspend:
@@ -93,61 +93,63 @@ def _waiting(job: TrainingJob, status: TrainingJobStatus, pods: Sequence[Pod], g
             Note("Resumed", "resumed; back in its queue"),
         )
     if status.phase is Phase.QUEUED:
-        return judged(job, ground.clear(pods), ground)
-    return Step(status) if status is not job.status else ground.clear(pods)
+        return admission_step(job, context.clear(pods), context)
+    return Step(status) if status is not job.status else context.clear(pods)
 
 
-def _ended(job: TrainingJob, pods: Sequence[Pod], ground: Ground) -> Step:
-    status, now = job.status, ground.now
+def _ended(job: TrainingJob, pods: Sequence[Pod], context: Context) -> Step:
+    status, now = job.status, context.now
     again = job.spec.retry_generation > status.observed_retry_generation
     if again and status.phase is not Phase.SUCCEEDED and not job.spec.cancel:
         new = TrainingJobStatus(
             attempt=status.attempt,
             attempts=status.attempts,
             progress=status.progress,
-            message="to be run again on request",
+            message="queued again on request",
             queued_at=now,
             observed_generation=job.metadata.generation,
             observed_retry_generation=job.spec.retry_generation,
         )
-        return Step(new, Note("RetryRequested", "to be run again on request"))
-    cleared = ground.clear(pods)
-    # The newest attempt's pods stay, for those who look at them; they hold nothing any more.
+        return Step(new, Note("RetryRequested", "queued again on request"))
+    cleared = context.clear(pods)
+    # The newest attempt's pods stay, to be looked at; they hold no resources any more.
     kept = replace(cleared, discard=tuple(pod for pod in cleared.discard if _attempt(pod) != status.attempt))
-    ttl_s = _ttl_s(job, ground)
+    ttl_s = _ttl_s(job, context)
     if ttl_s is None or status.finished_at is None:
         return kept
     due_at = status.finished_at + timedelta(seconds=ttl_s)
     if now < due_at:
-        return replace(kept, wake_at=first(kept.wake_at, due_at))
-    return replace(kept, expire=not kept.stop and not kept.release and all(ground.is_over(pod) for pod in pods))
+        return replace(kept, wake_at=earliest(kept.wake_at, due_at))
+    return replace(kept, expire=not kept.stop and not kept.release and all(context.is_over(pod) for pod in pods))
 
 
-def _ttl_s(job: TrainingJob, ground: Ground) -> float | None:
-    """How long it is kept after its end: the job says it, else its queue, else the operator. None: for good."""
+def _ttl_s(job: TrainingJob, context: Context) -> float | None:
+    """How long it is kept after its end: the job's setting, else its queue's, else the operator's. None: forever."""
     if job.spec.ttl_after_finished is not None:
         return parse_duration(job.spec.ttl_after_finished)
-    queue_ttl_s = ground.around.queue_ttl_s
-    return ground.settings.ttl_s if queue_ttl_s is None else queue_ttl_s
+    queue_ttl_s = context.facts.queue_ttl_s
+    return context.settings.ttl_s if queue_ttl_s is None else queue_ttl_s
 
 
-def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, ground: Ground) -> Step:
-    status, now = job.status, ground.now
+def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, context: Context) -> Step:
+    status, now = job.status, context.now
     stopping = status.phase is Phase.STOPPING
     complete = len(mine) == job.spec.workers
-    if all(ground.is_over(pod) for pod in mine.values()) and (complete or stopping):
-        return end_attempt(job, mine, now, ground.settings.blame_s, ground.around)
+    if all(context.is_over(pod) for pod in mine.values()) and (complete or stopping):
+        return end_attempt(job, mine, now, context.settings.blame_s, context.facts)
 
     # Once all of them run nothing is held up, however long it took.
     late = not complete or any(pod.status.phase is PodPhase.PENDING for pod in mine.values())
     late = late and status.phase is Phase.STARTING
-    held = hold_up(job, mine, now, ground.settings, ground.around.in_way) if late else None
-    stop_first = asked(job, held, ground)
+    holdup = start_holdup(job, mine, now, context.settings, context.facts.name_taken) if late else None
+    stop_first = intent_step(job, holdup, context)
     if stop_first is not None:
         return stop_first
 
-    clearing = replace(clearing, wake_at=first(clearing.wake_at, ground.wake_at(mine.values()), deadline_of(job, held)))
-    lost = [pod for pod in mine.values() if (at := ground.given_up_at(pod)) is not None and at <= now]
+    clearing = replace(
+        clearing, wake_at=earliest(clearing.wake_at, context.wake_at(mine.values()), deadline_of(job, holdup))
+    )
+    lost = [pod for pod in mine.values() if (at := context.given_up_at(pod)) is not None and at <= now]
     broken = stopping or lost or any(_failed(job, pod) or pod.metadata.deletion_timestamp for pod in mine.values())
     if broken:
         if not stopping and not complete:
@@ -156,25 +158,25 @@ def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, ground: Grou
                 update={"phase": Phase.STOPPING, "reason": Code.STOPPING, "message": "a worker ended early"}
             )
             return Step(new)
-        stop = tuple(p for p in mine.values() if not ground.is_over(p) and p.metadata.deletion_timestamp is None)
+        stop = tuple(p for p in mine.values() if not context.is_over(p) and p.metadata.deletion_timestamp is None)
         return replace(clearing, stop=clearing.stop + stop)
 
     if status.phase is Phase.STARTING and not complete:
         missing = tuple(w for w in range(job.spec.workers) if w not in mine)
-        in_way = told(job, held, ground) if ground.around.in_way else None
-        return in_way or replace(clearing, create=missing)
+        name_taken = notice_step(job, holdup, context) if context.facts.name_taken else None
+        return name_taken or replace(clearing, create=missing)
     started = [_began(p) for p in mine.values() if p.status.phase is not PodPhase.PENDING]
     if status.phase is Phase.STARTING and len(started) == job.spec.workers:
-        return _running(job, max((at for at in started if at), default=now), ground)
+        return _running(job, max((at for at in started if at), default=now), context)
     if not complete:  # Running, and a pod is gone although our finalizer was on it: forced away with its node
         new = status.model_copy(
-            update={"phase": Phase.STOPPING, "reason": Code.STOPPING, "message": "a worker's pod vanished"}
+            update={"phase": Phase.STOPPING, "reason": Code.STOPPING, "message": "a worker's pod disappeared"}
         )
-        return Step(new, Note("WorkerLost", "a worker's pod vanished", warning=True))
-    return told(job, held, ground) or later(clearing, job, held, ground)
+        return Step(new, Note("WorkerLost", "a worker's pod disappeared", warning=True))
+    return notice_step(job, holdup, context) or with_notice_timer(clearing, job, holdup, context)
 
 
-def _running(job: TrainingJob, started_at: datetime, ground: Ground) -> Step:
+def _running(job: TrainingJob, started_at: datetime, context: Context) -> Step:
     count = job.spec.workers
     message = "running" if count == 1 else f"all {count} workers are running"
     new = job.status.model_copy(
@@ -186,10 +188,10 @@ def _running(job: TrainingJob, started_at: datetime, ground: Ground) -> Step:
             "conditions": tuple(c for c in job.status.conditions if c.type != IMAGE_CONDITION),
         }
     )
-    if ground.around.ephemeral:
-        words = "checkpoints die with the pods: name checkpoint.claim, or have a TrainingRuntime with checkpoints"
+    if context.facts.ephemeral:
+        hint = "checkpoints are deleted with the pods: set checkpoint.claim, or use a TrainingRuntime with checkpoints"
         generation = job.metadata.generation
-        new = with_condition(new, CHECKPOINTS_CONDITION, False, "EmptyFolder", ground.now, generation, words)
+        new = with_condition(new, CHECKPOINTS_CONDITION, False, "EmptyFolder", context.now, generation, hint)
     return Step(new, Note("Running", f"attempt {job.status.attempt}: {message}"))
 
 

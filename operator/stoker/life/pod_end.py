@@ -29,9 +29,9 @@ _DISRUPTIONS = {
     "PreemptionByScheduler": "a pod of higher priority took its place on {node}",
     "TerminationByKubelet": "stopped by the kubelet of {node}",
 }
-# Container reasons that say it was never run; the container runtime's words follow.
+# Container reasons that say it never ran; the container runtime's message follows.
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError"})
-# In those words: what made it fail is the node's driver or runtime, not the user's image.
+# In that message: the node's driver or runtime failed, not the user's image.
 _NODES_RUNTIME = ("hook", "nvidia", "cdi", "device")
 _VANISHED = "ContainerStatusUnknown"
 _KILLED = 137
@@ -45,16 +45,16 @@ class WorkerOutcome:
     message: str
     exit_code: int | None = None
     disrupted: bool = False
-    """The cluster ended it, not its job."""
+    """The cluster ended it."""
     zero_after_stop: bool = False
-    """Done by its exit code 0, but a stop had been requested of it before."""
+    """Exit code 0, but only after a stop was requested."""
 
 
 def over_at(pod: Pod, lost: Mapping[str, datetime], margin_s: float) -> datetime | None:
     """When a pod counts as over: EARLIEST if it does already, None if only its node can say.
 
-    A pod under deletion that no node has ever had will never run. One on a node that does not report any more has had
-    its grace, whether or not anybody is there to say so.
+    A pod under deletion that was never bound will never run. One on a node that no longer reports has used up its
+    grace, whether or not the node says so.
     """
     if pod.ended:
         return EARLIEST
@@ -81,16 +81,16 @@ def read_worker(
         category = worker_category(
             record, rejected=False, own_trainer=own_trainer, gang_stopped=gang_stopped, exit_zero=exit_zero
         )
-        words = _disruption(pod) if category is Category.INTERRUPTED else None
-        said = words or record.message or pod.status.message
+        disruption = _disruption(pod) if category is Category.INTERRUPTED else None
+        message = disruption or record.message or pod.status.message
         zero = category is None and record.stop_requested
-        return WorkerOutcome(record, category, said, record.exit_code, words is not None, zero)
+        return WorkerOutcome(record, category, message, record.exit_code, disruption is not None, zero)
     if not pod.ended:
         return _unseen(pod, lost)
     terminated = pod.terminated
     disrupted = _disruption(pod)
     if terminated is not None and terminated.reason == "Completed" and terminated.exit_code == 0:
-        # Without a supervisor nothing says when the stop was requested; a pod that is done is seldom deleted unread.
+        # Without a supervisor nothing says when the stop was requested; a done pod is seldom deleted before it is read.
         stopped = disrupted is not None or pod.metadata.deletion_timestamp is not None
         if not stopped or exit_zero is ExitZero.SUCCEEDED:
             return WorkerOutcome(None, None, _last_line(terminated.message), 0, zero_after_stop=stopped)
@@ -102,55 +102,57 @@ def read_worker(
         return WorkerOutcome(None, Category.INTERRUPTED, pod.status.message)
     failed = _failed_init(pod)
     if failed is not None:
-        words = failed.message.strip() or failed.reason
-        return WorkerOutcome(None, Category.REJECTED, f"the supervisor could not be put in place: {words}")
+        message = failed.message.strip() or failed.reason
+        return WorkerOutcome(None, Category.REJECTED, f"the supervisor could not be installed: {message}")
     if pod.metadata.deletion_timestamp is not None and not pod.status.reason:
         return WorkerOutcome(None, Category.INTERRUPTED, "deleted before any process was started")
     if pod.status.reason:
-        words = pod.status.message or pod.status.reason
-        if pod.status.reason not in (REJECTED, words):
-            words = f"{pod.status.reason}: {words}"
-        return WorkerOutcome(None, Category.REJECTED, words)
+        message = pod.status.message or pod.status.reason
+        if pod.status.reason not in (REJECTED, message):
+            message = f"{pod.status.reason}: {message}"
+        return WorkerOutcome(None, Category.REJECTED, message)
     return WorkerOutcome(None, Category.NODE_LOST, pod.status.message)
 
 
 def _unseen(pod: Pod, lost: Mapping[str, datetime]) -> WorkerOutcome:
-    """Over although nobody has said how it ended."""
+    """Over, but nothing says how it ended."""
     node = pod.spec.node_name
     if not node:
-        return WorkerOutcome(None, Category.INTERRUPTED, "deleted before it came to a node")
+        return WorkerOutcome(None, Category.INTERRUPTED, "deleted before it was bound to a node")
     since = lost.get(node, EARLIEST)
-    told = f"node {node} is gone" if since == EARLIEST else f"node {node} has not reported since {since:%H:%M:%S} UTC"
-    return WorkerOutcome(None, Category.NODE_LOST, told)
+    message = (
+        f"node {node} is gone" if since == EARLIEST else f"node {node} has not reported since {since:%H:%M:%S} UTC"
+    )
+    return WorkerOutcome(None, Category.NODE_LOST, message)
 
 
 def _container(pod: Pod, terminated: Terminated) -> WorkerOutcome:
     """The container ended without our record."""
     code, reason = terminated.exit_code, terminated.reason
     deleted = pod.metadata.deletion_timestamp is not None
-    words = _last_line(terminated.message) or pod.status.message
+    message = _last_line(terminated.message) or pod.status.message
     if reason == "OOMKilled":
-        return WorkerOutcome(None, Category.KILLED, "out of memory: the kernel killed it; ask for more memory", code)
+        return WorkerOutcome(None, Category.KILLED, "out of memory: killed by the kernel; request more memory", code)
     if reason in _NOT_STARTED:
         nodes_fault = any(word in terminated.message.lower() for word in _NODES_RUNTIME)
         category = Category.REJECTED if nodes_fault else Category.USER_ERROR
-        return WorkerOutcome(None, category, f"the container could not be started: {words}", code)
+        return WorkerOutcome(None, category, f"the container could not be started: {message}", code)
     if deleted and reason in ("Completed", "Error", _VANISHED):
-        return WorkerOutcome(None, Category.INTERRUPTED, words, code)
+        return WorkerOutcome(None, Category.INTERRUPTED, message, code)
     if reason == "Error":
-        return WorkerOutcome(None, Category.KILLED if code == _KILLED else Category.USER_ERROR, words, code)
-    return WorkerOutcome(None, Category.NODE_LOST, words, code)
+        return WorkerOutcome(None, Category.KILLED if code == _KILLED else Category.USER_ERROR, message, code)
+    return WorkerOutcome(None, Category.NODE_LOST, message, code)
 
 
 def _disruption(pod: Pod) -> str | None:
-    """Why the cluster ended the pod, in its words; None: it did not."""
+    """Why the cluster ended the pod, as it says; None: it did not."""
     if pod.status.reason in _DISRUPTED:
         return f"{pod.status.reason}: {pod.status.message}".rstrip(": ")
     for condition in pod.status.conditions:
         if condition.type == "DisruptionTarget" and condition.status == "True":
-            words = f"{condition.reason}: {condition.message}".rstrip(": ")
+            message = f"{condition.reason}: {condition.message}".rstrip(": ")
             why = _DISRUPTIONS.get(condition.reason)
-            return words if why is None else f"{why.format(node=pod.spec.node_name or 'its node')} ({words})"
+            return message if why is None else f"{why.format(node=pod.spec.node_name or 'its node')} ({message})"
     return None
 
 

@@ -1,7 +1,7 @@
-"""What holds up a gang that is starting, in the words of who holds it up, and until when that is borne with.
+"""Why a starting gang is not running yet, and the deadline after which it is withdrawn.
 
-Pure. A pod on its way is scheduled, gets its sandbox, pulls its images, runs. Time spent pulling does not count into
-the start time-out; a scheduler that refuses a pod and an image that can't be had have limits of their own. Called by
+Pure. A pod is scheduled, gets its sandbox, pulls its images, runs. Time spent pulling does not count toward the start
+time-out; a pod the cluster's scheduler refuses and an image that can't be pulled have limits of their own. Called by
 `lifecycle` for jobs in phase Starting.
 
 Source: kubelet `pkg/kubelet/images` (reasons of waiting containers), "Pod Lifecycle" (conditions).
@@ -22,10 +22,10 @@ from stoker.spec.reasons import Code
 from .step import Settings
 
 IMAGE_CONDITION = "ImageAvailable"
-"""False in the status of a job since the moment that an image could not be had."""
+"""False in the status of a job from the first failed pull on."""
 
-# From what is most likely to pass by itself to what is least: a status only ever moves on along this line.
-TOLD = (Code.PLACED, Code.NAME_TAKEN, Code.IMAGE_PULLING, Code.IMAGE_UNAVAILABLE, Code.POD_UNSCHEDULABLE)
+# From most to least likely to pass by itself: a status only moves forward along this line.
+NOTICE_ORDER = (Code.PLACED, Code.NAME_TAKEN, Code.IMAGE_PULLING, Code.IMAGE_UNAVAILABLE, Code.POD_UNSCHEDULABLE)
 
 _IMAGE_TROUBLE = frozenset(
     {
@@ -39,9 +39,9 @@ _IMAGE_TROUBLE = frozenset(
         "CreateContainerConfigError",
     }
 )
-# Trying again can't help.
+# Retrying can't help.
 _HOPELESS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-# What registries say, in the kubelet's words, where trying again rarely helps: one more try confirms it.
+# Registries' errors, as the kubelet words them, where a retry rarely helps: one more confirms it.
 _FINAL = re.compile(
     r"not ?found|manifest unknown|name unknown|unauthorized|authorization failed|authentication required|forbidden"
     r"|denied|no match for platform|status code 40[134]|: 40[134] ",
@@ -53,7 +53,7 @@ _CREATING = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 @dataclass(frozen=True)
-class HoldUp:
+class StartHoldup:
     """Why not every worker runs yet."""
 
     code: Code
@@ -63,16 +63,18 @@ class HoldUp:
     """Nodes to avoid if the gang is withdrawn for it."""
 
 
-def hold_up(job: TrainingJob, pods: Mapping[int, Pod], now: datetime, settings: Settings, in_way: str = "") -> HoldUp:
-    """What holds up the gang most. Without anything special: Code.PLACED and the start time-out."""
-    if in_way:
-        return HoldUp(Code.NAME_TAKEN, in_way[:1024], _after(job, settings.start_timeout_s))
+def start_holdup(
+    job: TrainingJob, pods: Mapping[int, Pod], now: datetime, settings: Settings, name_taken: str = ""
+) -> StartHoldup:
+    """What holds up the gang most; by default Code.PLACED and the start time-out."""
+    if name_taken:
+        return StartHoldup(Code.NAME_TAKEN, name_taken[:1024], _after(job, settings.start_timeout_s))
     late = {worker: pod for worker, pod in sorted(pods.items()) if pod.status.phase is PodPhase.PENDING}
     return (
         _unschedulable(job, late, settings)
         or _image(job, late, now, settings)
         or _pulling(job, pods, late, settings)
-        or HoldUp(
+        or StartHoldup(
             Code.PLACED,
             f"not all workers were running after {format_duration(settings.start_timeout_s)}",
             _after(job, settings.start_timeout_s),
@@ -80,7 +82,7 @@ def hold_up(job: TrainingJob, pods: Mapping[int, Pod], now: datetime, settings: 
     )
 
 
-def _unschedulable(job: TrainingJob, late: Mapping[int, Pod], settings: Settings) -> HoldUp | None:
+def _unschedulable(job: TrainingJob, late: Mapping[int, Pod], settings: Settings) -> StartHoldup | None:
     nodes = {placed.worker: placed.node for placed in job.status.placement}
     refused: dict[str, datetime] = {}
     message = ""
@@ -93,10 +95,10 @@ def _unschedulable(job: TrainingJob, late: Mapping[int, Pod], settings: Settings
         return None
     since = max(min(refused.values()), _after(job, 0))
     at = since + timedelta(seconds=settings.unschedulable_s)
-    return HoldUp(Code.POD_UNSCHEDULABLE, message[:1024], at, tuple(sorted(node for node in refused if node)))
+    return StartHoldup(Code.POD_UNSCHEDULABLE, message[:1024], at, tuple(sorted(node for node in refused if node)))
 
 
-def _image(job: TrainingJob, late: Mapping[int, Pod], now: datetime, settings: Settings) -> HoldUp | None:
+def _image(job: TrainingJob, late: Mapping[int, Pod], now: datetime, settings: Settings) -> StartHoldup | None:
     nodes = {placed.worker: placed.node for placed in job.status.placement}
     troubled = {worker: waiting for worker, pod in late.items() if (waiting := _troubled(pod)) is not None}
     if not troubled:
@@ -104,25 +106,27 @@ def _image(job: TrainingJob, late: Mapping[int, Pod], now: datetime, settings: S
     hopeless = [worker for worker, waiting in troubled.items() if waiting.reason in _HOPELESS]
     worker = hopeless[0] if hopeless else next(iter(troubled))
     waiting = troubled[worker]
-    words = waiting.message or "no further word from the kubelet"
-    told_at = next((c.last_transition_time for c in job.status.conditions if c.type == IMAGE_CONDITION), now)
+    details = waiting.message or "the kubelet gives no details"
+    since = next((c.last_transition_time for c in job.status.conditions if c.type == IMAGE_CONDITION), now)
     final = all(_FINAL.search(one.message or "") for one in troubled.values())
     patience_s = settings.image_final_s if final else settings.image_timeout_s
-    return HoldUp(
+    return StartHoldup(
         Code.IMAGE_UNAVAILABLE,
-        f"{_who(job, worker)}{waiting.reason} on {nodes.get(worker)}: {words}"[:1024],
-        now if hopeless else told_at + timedelta(seconds=patience_s),
+        f"{_who(job, worker)}{waiting.reason} on {nodes.get(worker)}: {details}"[:1024],
+        now if hopeless else since + timedelta(seconds=patience_s),
         tuple(sorted({nodes[w] for w in troubled if w in nodes and troubled[w].reason == _THE_NODES})),
     )
 
 
-def _pulling(job: TrainingJob, pods: Mapping[int, Pod], late: Mapping[int, Pod], settings: Settings) -> HoldUp | None:
+def _pulling(
+    job: TrainingJob, pods: Mapping[int, Pod], late: Mapping[int, Pod], settings: Settings
+) -> StartHoldup | None:
     if not late or len(pods) < job.spec.workers or not all(_is_pulling(pod) for pod in late.values()):
         return None
     waited = format_duration(settings.pull_timeout_s)
     where = sorted({pod.spec.node_name for pod in late.values()})
     place = where[0] if len(where) == 1 else f"{len(where)} nodes"
-    return HoldUp(
+    return StartHoldup(
         Code.IMAGE_PULLING,
         f"images are being pulled on {place} (given up after {waited})",
         _after(job, settings.pull_timeout_s),
@@ -137,7 +141,7 @@ def _troubled(pod: Pod) -> Waiting | None:
 
 
 def _is_pulling(pod: Pod) -> bool:
-    """It has its sandbox and its volumes; what it still waits for is an image (or, for a moment, the runtime)."""
+    """It has its sandbox and its volumes; what it still lacks is an image (or, for a moment, the runtime)."""
     ready = any(c.type == "PodReadyToStartContainers" and c.status == "True" for c in pod.status.conditions)
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return ready and any(s.state.waiting is not None and s.state.waiting.reason in _CREATING for s in statuses)

@@ -1,4 +1,4 @@
-"""The words of the lifecycle: what a step may ask of the operator, and the operator's times."""
+"""What goes into a lifecycle step (settings, facts) and what comes out (`Step`)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Settings:
     """A gang that is not fully running by then is withdrawn as a whole."""
     blame_s: float = 300.0
     """How long a job avoids a node that lost, refused or did not start one of its workers; 0: never."""
-    tell_s: float = 2.0
-    """A gang that starts sooner costs no write that says what it waits for."""
+    notice_after_s: float = 2.0
+    """A gang that starts sooner gets no status write about what it waits for."""
     unschedulable_s: float = 10.0
     """A gang is withdrawn when the cluster's scheduler has refused one of its pods for so long."""
     image_timeout_s: float = 120.0
-    """A gang is withdrawn when an image could not be pulled for so long (the kubelet tries again meanwhile)."""
+    """A gang is withdrawn when an image could not be pulled for so long (the kubelet retries meanwhile)."""
     image_final_s: float = 20.0
-    """The same when the registry says that the image is not there or not for us: the kubelet's second try, ten
-    seconds after its first, confirms it."""
+    """The same when the registry says that the image does not exist or may not be pulled: the kubelet's second try, ten
+    seconds after the first, confirms it."""
     pull_timeout_s: float = 1800.0
     """While images are being pulled, this stands for `start_timeout_s`."""
     node_lost_s: float = 60.0
@@ -39,29 +39,29 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a job's life depends on beside its pods."""
+class Facts:
+    """What a step depends on besides the job and its pods."""
 
     lost: Mapping[str, datetime] = field(default_factory=dict)
     """Node → since when its kubelet has not reported. A node that is gone: since the beginning of time."""
     ephemeral: bool = False
-    """Its checkpoints die with its pods: nobody has given it a volume."""
+    """It has no volume for checkpoints: they are deleted with its pods."""
     refused: str = ""
-    """Why the store would not take a pod of the current attempt, in its words."""
-    in_way: str = ""
-    """What has the name of something that the attempt needs and is another's, and what to do about it."""
+    """The store's reason for refusing a pod of the current attempt."""
+    name_taken: str = ""
+    """Which object outside Stoker has a name that the attempt needs, and what to do about it."""
     queue_ttl_s: float | None = None
-    """How long its queue keeps ended jobs; None: it does not say, or is gone. Units: seconds."""
-    bar: Blocker | None = None
-    """Why it may not run as it stands: the first of `admission.bars`."""
+    """How long its queue keeps ended jobs; None: unset, or no such queue. Units: seconds."""
+    barred_by: Blocker | None = None
+    """Why it may not run as it stands: the first of `admission.admission_blockers`."""
 
 
-NOTHING_SPECIAL = Surroundings()
+NO_FACTS = Facts()
 
 
 @dataclass(frozen=True)
 class Note:
-    """Something to tell people about (an Event)."""
+    """An Event to record."""
 
     reason: str
     message: str
@@ -78,7 +78,7 @@ class Step:
     status: TrainingJobStatus | None = None
     note: Note | None = None
     before: Note | None = None
-    """Told before `note`."""
+    """Recorded before `note`."""
     create: tuple[int, ...] = ()
     """Workers whose pods of the current attempt are missing."""
     stop: tuple[Pod, ...] = ()
@@ -88,6 +88,6 @@ class Step:
     discard: tuple[Pod, ...] = ()
     """Ended, released pods of former attempts: delete."""
     expire: bool = False
-    """It has been kept as long as it is to be: delete the job."""
+    """Its time to live is over: delete the job."""
     wake_at: datetime | None = None
     """Ask again then, even if nothing changes."""

@@ -29,7 +29,7 @@ class Holder(NamedTuple):
 
 class ForeignClaim(NamedTuple):
     claim: Claim
-    going: bool
+    terminating: bool
     """It is being deleted: what it holds is free soon."""
 
 

@@ -18,7 +18,7 @@ from stoker.spec.job import Placed, ReservationCost
 from stoker.spec.meta import Key
 
 from .budget import changes_at, charge, count, unwritten
-from .entries import Lane, Reservation, Verdict
+from .entries import BlockedBy, Lane, Reservation
 from .job_order import JobOrder
 from .place import Spread, place, placed
 from .request import Request
@@ -79,13 +79,13 @@ def _drain(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iter
             started = True
             yield start
         # Reservations may have moved to other nodes, and opened what they kept before.
-        reserved = _lanes(state, Verdict.RESERVED)
+        reserved = _lanes(state, BlockedBy.RESERVED)
         moved = _where(reservations.plan) != kept
         if not reserved or not (started or moved):
             break
         kept = _where(reservations.plan)
         for lane in reserved:
-            state.set_verdict(lane, None)
+            state.set_blocked_by(lane, None)
     state.settle()
     state.journal.set(state, "plan", tuple(reservations.plan))
     held_back = sum(len(lane.jobs) * lane.request.totals.gpus for lane in reserved)
@@ -103,21 +103,21 @@ def _pass(state: SchedulerState, now: datetime, reserve_after_s: float, reservat
     too_big: set[tuple[Request, frozenset[str]]] = set()  # found no room on the nodes in this pass
     while (turn := turns.pop()) is not None:
         order, lane = turn
-        if lane.verdict is not None:
+        if lane.blocked_by is not None:
             reservations.add(order, lane)
             continue
         entry, kind = state.entries[order[2]], (lane.request, lane.avoid)
         spread: Spread | None = None
         if not lane.queue.has_room(lane.request.totals):
-            verdict = Verdict.LIMIT
+            blocked_by = BlockedBy.LIMIT
         elif kind in too_big or (spread := place(state.nodes, *kind)) is None:
             too_big.add(kind)
-            verdict = Verdict.CAPACITY
+            blocked_by = BlockedBy.CAPACITY
         else:
-            verdict = Verdict.RESERVED
+            blocked_by = BlockedBy.RESERVED
             spread = reservations.ahead_of(order, lane.queue).leave_room(lane, spread)
         if spread is None:
-            state.set_verdict(lane, verdict)
+            state.set_blocked_by(lane, blocked_by)
             if reserves(state, entry, now, reserve_after_s):
                 reservations.add(order, lane)
             continue
@@ -141,24 +141,24 @@ def _keys(reserving: list[Lane]) -> tuple[Key, ...]:
     return tuple(lane.jobs.first()[2] for lane in reserving)
 
 
-def _lanes(state: SchedulerState, verdict: Verdict) -> list[Lane]:
-    return [lane for queue in state.queues.values() for lane in queue.lanes.values() if lane.verdict is verdict]
+def _lanes(state: SchedulerState, blocked_by: BlockedBy) -> list[Lane]:
+    return [lane for queue in state.queues.values() for lane in queue.lanes.values() if lane.blocked_by is blocked_by]
 
 
 def _reopen(state: SchedulerState, reservations_differ: bool) -> None:
     """Take the verdict from the lanes for which it may no longer hold."""
     freed = [state.nodes.slots[name] for name in state.freed_nodes if name in state.nodes.slots]
     if freed:
-        for lane in _lanes(state, Verdict.CAPACITY):
+        for lane in _lanes(state, BlockedBy.CAPACITY):
             if _fits_on(state, lane, freed):
-                state.set_verdict(lane, None)
+                state.set_blocked_by(lane, None)
     for name in state.freed_queues:
         for lane in state.queues[name].lanes.values() if name in state.queues else ():
-            if lane.verdict is Verdict.LIMIT:
-                state.set_verdict(lane, None)
+            if lane.blocked_by is BlockedBy.LIMIT:
+                state.set_blocked_by(lane, None)
     if state.freed_nodes or state.freed_queues or state.shifted or reservations_differ:
-        for lane in _lanes(state, Verdict.RESERVED):
-            state.set_verdict(lane, None)
+        for lane in _lanes(state, BlockedBy.RESERVED):
+            state.set_blocked_by(lane, None)
 
 
 def _fits_on(state: SchedulerState, lane: Lane, slots: list[int]) -> bool:

@@ -25,7 +25,7 @@ LATEST = datetime.max.replace(tzinfo=UTC)
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
-class Verdict(Enum):
+class BlockedBy(Enum):
     """Why a lane's jobs did not start when they were last tried."""
 
     LIMIT = auto()  # their queue's limit
@@ -45,7 +45,7 @@ class Lane:
     avoid: frozenset[str]
     """Nodes under blame."""
     jobs: SortedList[Order] = field(default_factory=SortedList)
-    verdict: Verdict | None = None
+    blocked_by: BlockedBy | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ class Entry:
     """Its timer: when back-off or the next blame ends."""
     assumed: tuple[Placed, ...] = ()
     """A start that was decided but not yet observed."""
-    held: dict[str, int] = field(default_factory=dict)
+    workers_on: dict[str, int] = field(default_factory=dict)
     """Node -> workers that are counted there for this job."""
 
     @property

@@ -60,7 +60,7 @@ class ExpectedEnds:
             began, until = _span(self._job(key), now_s)
             held.append((min(max(now_s - began, LEAST_S), until - now_s), began, until, claim.gpus))
         for taken in self._table.others.get(name, {}).values():
-            if taken.going:
+            if taken.terminating:
                 held.append((0.0, now_s, now_s, taken.claim.gpus))
         began_of, until_of = [now_s], [np.inf]
         for _, began, until, gpus in sorted(held):

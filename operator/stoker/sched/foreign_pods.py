@@ -18,7 +18,7 @@ from .columns import ForeignClaim, Holder
 from .entries import Entry
 from .journal import Journal
 from .nodes import NodeTable
-from .pod_requests import OwnPod, beyond, other_taken, own_pod
+from .pod_requests import OwnPod, beyond, other_claim, own_pod
 
 
 class ForeignPods:
@@ -36,7 +36,7 @@ class ForeignPods:
         """Job -> its pods. Only jobs whose pods were observed."""
 
     def observe_other(self, pod: OtherPod) -> None:
-        taken = other_taken(pod) if pod.spec.node_name else None
+        taken = other_claim(pod) if pod.spec.node_name else None
         self._set(Holder(pod.key, ours=False), pod.spec.node_name, taken)
 
     def forget_other(self, key: Key) -> None:
@@ -98,7 +98,11 @@ class ForeignPods:
 def _is_placed(pod: OwnPod, entry: Entry) -> bool:
     """At most one pod is this worker: its name says which it is."""
     named = pod.worker
-    if named is None or (entry.job.uid, entry.attempt) != (named.job_uid, named.attempt) or pod.node not in entry.held:
+    if (
+        named is None
+        or (entry.job.uid, entry.attempt) != (named.job_uid, named.attempt)
+        or pod.node not in entry.workers_on
+    ):
         return False
     placement, at = entry.placement, named.worker
     return at < len(placement) and (placement[at].worker, placement[at].node) == (at, pod.node)

@@ -161,14 +161,14 @@ class NodeTable:
         if name not in self.others:
             self._journal.put(self.others, name, {})
         self._journal.put(self.others[name], holder, taken)
-        self._shift(name, taken.claim, -1, lasting=not taken.going)
+        self._shift(name, taken.claim, -1, lasting=not taken.terminating)
 
     def give_back(self, name: str, holder: Holder) -> None:
         taken = self.others[name][holder]
         self._journal.drop(self.others[name], holder)
         if not self.others[name]:
             self._journal.drop(self.others, name)
-        self._shift(name, taken.claim, 1, lasting=not taken.going)
+        self._shift(name, taken.claim, 1, lasting=not taken.terminating)
 
     def acquire(self, request: Request) -> None:
         """Keep columns for requests like this one until as many `release`s."""
@@ -213,7 +213,7 @@ class NodeTable:
         for claim in self.claims.get(name, {}).values():
             yield claim, False
         for taken in self.others.get(name, {}).values():
-            yield taken.claim, not taken.going
+            yield taken.claim, not taken.terminating
 
     def _triples(self) -> tuple[tuple[Column, Column, Column], ...]:
         """(cap, rest, free) of GPUs, cores and memory."""
@@ -258,7 +258,7 @@ class NodeTable:
         if 0 < matching < self.usable[slot]:
             name = self.names[slot]
             taken = self.others.get(name, {}).values()
-            rest -= worst_held(groups, (one.claim for one in taken if not one.going), wanted)
+            rest -= worst_held(groups, (one.claim for one in taken if not one.terminating), wanted)
             held = chain(self.claims.get(name, {}).values(), (one.claim for one in taken))
             room -= worst_held(groups, held, wanted)
         for column, value in ((view.rest, rest), (view.room, room)):

@@ -37,7 +37,7 @@ class OwnPod(NamedTuple):
     taken: ForeignClaim
 
 
-def other_taken(pod: OtherPod) -> ForeignClaim | None:
+def other_claim(pod: OtherPod) -> ForeignClaim | None:
     """None: it asks for nothing."""
     return _taken(_effective(pod.spec), pod.metadata)
 
@@ -60,7 +60,11 @@ def beyond(taken: ForeignClaim, claim: Request) -> ForeignClaim | None:
         memory=max(0, asked.memory - claim.memory),
         extended=tuple((name, more) for name, n in asked.extended if (more := n - claimed.get(name, 0)) > 0),
     )
-    return ForeignClaim(Claim(1, over), taken.going) if over.gpus or over.cpu or over.memory or over.extended else None
+    return (
+        ForeignClaim(Claim(1, over), taken.terminating)
+        if over.gpus or over.cpu or over.memory or over.extended
+        else None
+    )
 
 
 def _effective(spec: PodSpec | OtherPodSpec) -> Amounts:
@@ -89,7 +93,7 @@ def _taken(total: Amounts, meta: ObjectMeta) -> ForeignClaim | None:
     )
     if not (request.gpus or request.cpu or request.memory or request.extended):
         return None
-    return ForeignClaim(Claim(1, request), going=meta.deletion_timestamp is not None)
+    return ForeignClaim(Claim(1, request), terminating=meta.deletion_timestamp is not None)
 
 
 def _requests(resources: Resources) -> Amounts:

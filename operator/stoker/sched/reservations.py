@@ -128,7 +128,7 @@ def reserving_lanes(state: SchedulerState, now: datetime, reserve_after_s: float
     age = timedelta(seconds=reserve_after_s)
     for queue in state.queues.values():
         for lane in queue.lanes.values():
-            if lane.verdict is None:
+            if lane.blocked_by is None:
                 continue
             entry = state.entries[lane.jobs.first()[2]]
             since = entry.since

@@ -26,11 +26,11 @@ from stoker.spec.runtime import TrainingRuntime
 from .budget import Cost
 from .entries import (
     EARLIEST,
+    BlockedBy,
     Entry,
     Lane,
     QueueState,
     Reservation,
-    Verdict,
     is_pending,
     new_entry,
     queue_limit,
@@ -70,7 +70,7 @@ class SchedulerState:
     def __init__(self) -> None:
         self.journal = Journal()
         self.nodes = NodeTable(self.journal)
-        self.holders = ForeignPods(
+        self.foreign_pods = ForeignPods(
             self.journal,
             self.nodes,
             freed=lambda name: self.journal.add(self.freed_nodes, name),
@@ -129,17 +129,17 @@ class SchedulerState:
 
     def observe_other(self, pod: OtherPod) -> None:
         """A bound pod that is not Stoker's, and has not ended."""
-        self.holders.observe_other(pod)
+        self.foreign_pods.observe_other(pod)
 
     def forget_other(self, key: Key) -> None:
-        self.holders.forget_other(key)
+        self.foreign_pods.forget_other(key)
 
     def observe_pod(self, pod: Pod) -> None:
         """A pod that Stoker sees to, in any phase. Jobs need not be known before their pods."""
-        self.holders.observe_pod(pod, self.entries.get)
+        self.foreign_pods.observe_pod(pod, self.entries.get)
 
     def forget_pod(self, key: Key) -> None:
-        self.holders.forget_pod(key)
+        self.foreign_pods.forget_pod(key)
 
     # -- jobs
 
@@ -151,10 +151,10 @@ class SchedulerState:
         queue, runtime = self._queue(job.spec.queue), self.runtimes.of(job)
         entry = new_entry(job, queue, runtime)
         held = dict(Counter(placed.node for placed in job.status.placement))
-        stays = old is not None and (entry.request, held) == (old.request, old.held)
+        stays = old is not None and (entry.request, held) == (old.request, old.workers_on)
         if old is not None and stays and held and queue is old.queue and runtime is old.runtime:
             # The usual answer to an assumed start, and every progress report: nothing moves.
-            self.journal.set(entry, "held", held)
+            self.journal.set(entry, "workers_on", held)
             self.journal.put(self.entries, job.key, entry)
             for name in held:
                 self.nodes.mark_moved(name)
@@ -262,9 +262,9 @@ class SchedulerState:
 
     # -- lanes and timers (for decide)
 
-    def set_verdict(self, lane: Lane, verdict: Verdict | None) -> None:
-        self.journal.set(lane, "verdict", verdict)
-        if verdict is None:
+    def set_blocked_by(self, lane: Lane, blocked_by: BlockedBy | None) -> None:
+        self.journal.set(lane, "blocked_by", blocked_by)
+        if blocked_by is None:
             self.journal.put(self.untried, id(lane), lane)
         else:
             self.journal.drop(self.untried, id(lane))
@@ -333,20 +333,20 @@ class SchedulerState:
         request = request_of(entry.job.spec, entry.runtime.needs)
         if entry.pending:
             self._unfile(entry)
-        for name in entry.held:
+        for name in entry.workers_on:
             self.nodes.unclaim(name, entry.key)
             self.journal.add(self.freed_nodes, name)
         self.nodes.acquire(request)
         self.nodes.release(entry.request)
         self.journal.set(entry, "request", request)
-        for name, workers in entry.held.items():
+        for name, workers in entry.workers_on.items():
             self.nodes.claim(name, entry.key, Claim(workers, request))
         if entry.pending:
             self._file(entry)
 
     def _recount(self, key: Key) -> None:
-        if key in self.holders.of_job:
-            self.holders.recount(key, self.entries.get(key))
+        if key in self.foreign_pods.of_job:
+            self.foreign_pods.recount(key, self.entries.get(key))
 
     def _sweep(self, queue: QueueState) -> None:
         # A job that neither waits nor runs may still name a record that was swept, and made anew, long ago.
@@ -385,7 +385,7 @@ class SchedulerState:
         if lane is None:
             lane = Lane(entry.queue, entry.request, avoid)
             self.journal.put(lanes, (entry.request, avoid), lane)
-            self.set_verdict(lane, None)
+            self.set_blocked_by(lane, None)
         elif entry.order < lane.jobs.first():
             self.journal.set(self, "shifted", True)
         lane.jobs.add(entry.order)
@@ -421,24 +421,24 @@ class SchedulerState:
         held = Counter(placed.node for placed in placement)
         if not held:
             return
-        self.journal.set(entry, "held", dict(held))
+        self.journal.set(entry, "workers_on", dict(held))
         for name, workers in held.items():
             self.nodes.claim(name, entry.key, Claim(workers, entry.request))
         self._charge(entry, 1)
         self.journal.set(self, "shifted", True)  # reservations may move to other nodes
 
     def _unhold(self, entry: Entry) -> None:
-        if not entry.held:
+        if not entry.workers_on:
             return
-        for name in entry.held:
+        for name in entry.workers_on:
             self.nodes.unclaim(name, entry.key)
             self.journal.add(self.freed_nodes, name)
         self._charge(entry, -1)
-        self.journal.set(entry, "held", {})
+        self.journal.set(entry, "workers_on", {})
         self.journal.add(self.freed_queues, entry.queue.name)
 
     def _charge(self, entry: Entry, sign: int) -> None:
-        queue, workers = entry.queue, sign * sum(entry.held.values())
+        queue, workers = entry.queue, sign * sum(entry.workers_on.values())
         used = (have + more for have, more in zip(queue.used, entry.request.times(workers), strict=True))
         self.journal.set(queue, "used", Totals(*used))
         self.journal.set(queue, "running", queue.running + sign)

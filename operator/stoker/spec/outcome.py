@@ -80,18 +80,18 @@ class Policy:
 
 
 POLICIES: dict[Category, Policy] = {
-    Category.USER_ERROR: Policy(0, 10, True, "the command exited with an error of its own"),
+    Category.USER_ERROR: Policy(0, 10, True, "the command failed"),
     Category.BAD_CONFIG: Policy(0, 0, False, "the trainer refused its configuration; correct it and submit again"),
-    Category.OUT_OF_MEMORY: Policy(0, 10, True, "out of memory at the smallest micro-batch; ask for a larger GPU"),
+    Category.OUT_OF_MEMORY: Policy(0, 10, True, "out of memory at the smallest micro-batch; request a larger GPU"),
     Category.DIVERGED: Policy(0, 0, False, "the loss diverged; lower the learning rate or change the precision"),
     Category.STALLED: Policy(2, 10, True, "no progress for too long"),
-    Category.KILLED: Policy(3, 5, True, "a process was killed from outside (often by the kernel, out of memory)"),
+    Category.KILLED: Policy(3, 5, True, "a process was killed from outside (often by the kernel for lack of memory)"),
     Category.NODE_LOST: Policy(8, 5, True, "the node or the worker's supervisor was lost"),
     Category.REJECTED: Policy(0, 1, False, "the node refused the worker"),
     Category.IMAGE: Policy(2, 30, True, "the image can't be pulled"),
     Category.START_TIMEOUT: Policy(0, 1, False, "the gang was not fully running in time and was withdrawn"),
     Category.INTERRUPTED: Policy(0, 1, False, "stopped from outside"),
-    Category.MAX_DURATION: Policy(0, 0, False, "it ran as long as stop.maxDuration allows"),
+    Category.MAX_DURATION: Policy(0, 0, False, "stop.maxDuration was reached"),
 }
 
 # Back to the queue without spending a retry: nothing the job did. (With a back-off, so that a bad node can't spin.)

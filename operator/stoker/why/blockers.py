@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from stoker.life.admission import bars
+from stoker.life.admission import admission_blockers
 from stoker.sched.budget import cost_of, may_cost_s
 from stoker.sched.entries import Entry
 from stoker.sched.place import capacity, place
@@ -59,7 +59,7 @@ def never_in_queue(name: str, limits: tuple[int | None, ...], totals: tuple[int,
 def _barring(state: SchedulerState, entry: Entry) -> Iterator[Blocker]:
     """What its queue and its runtime say, with the names of others that would do."""
     job, runtime = entry.job, entry.runtime
-    for found in bars(job, entry.queue.queue, runtime.name, runtime.runtime):
+    for found in admission_blockers(job, entry.queue.queue, runtime.name, runtime.runtime):
         there = ""
         if found.code is Code.QUEUE_MISSING:
             known = sorted(other.name for other in state.queues.values() if other.queue is not None)[:5]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from stoker.life.failure_hold import held_words, ways_on
-from stoker.life.stall import stalled_words, where
+from stoker.life.failure_hold import hold_hints, hold_message
+from stoker.life.stall import stacks_command, stall_message
 from stoker.sched.decide import decide
 from stoker.sched.eligible import BUILT_IN
 from stoker.sched.entries import Entry, queue_limit
@@ -83,9 +83,9 @@ def _summary(entry: Entry) -> str:
         case Phase.STARTING:
             return f"placed on {_nodes(entry)}; its workers are starting{said}"
         case Phase.RUNNING if status.held is not None:
-            return f"not training any more on {_nodes(entry)}: {held_words(job, status.held)}"
+            return f"not training any more on {_nodes(entry)}: {hold_message(job, status.held)}"
         case Phase.RUNNING if status.stalled is not None:
-            return f"stalled on {_nodes(entry)}: {stalled_words(job, status.stalled)}"
+            return f"stalled on {_nodes(entry)}: {stall_message(job, status.stalled)}"
         case Phase.RUNNING:
             return f"running on {_nodes(entry)} in attempt {status.attempt}{said}"
         case Phase.STOPPING:
@@ -102,12 +102,12 @@ def _ways_on(entry: Entry) -> tuple[str, ...]:
     if entry.assumed or job.metadata.deletion_timestamp is not None:
         return ()
     if job.status.phase is Phase.RUNNING and job.status.held is not None:
-        return ways_on(job, job.status.held)
+        return hold_hints(job, job.status.held)
     last = job.status.attempts[-1] if job.status.attempts else None
     if last is not None and last.category is Category.STALLED:
-        return (f"{where(job, last.number)} shows where its processes stood when that attempt stalled",)
+        return (f"{stacks_command(job, last.number)} shows where its processes stood when that attempt stalled",)
     return ()
 
 
 def _nodes(entry: Entry) -> str:
-    return listed(sorted(entry.held), 3) or "no node"
+    return listed(sorted(entry.workers_on), 3) or "no node"

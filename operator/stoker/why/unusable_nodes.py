@@ -91,7 +91,7 @@ def held_outside(
         taken: dict[Holder, int] = {}
         for holder, one in table.others[table.names[slot]].items():
             some = taken_of(one, resource)
-            if some and not (lasting_only and one.going):
+            if some and not (lasting_only and one.terminating):
                 taken[holder] = some
         if not taken:
             continue
