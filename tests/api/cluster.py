@@ -23,7 +23,7 @@ from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
 from stoker.kube.views import cluster_pods
 from stoker.spec.job import JOBS, TrainingJob
-from stoker.spec.queue import QUEUES
+from stoker.spec.queue import QUEUES, released
 from stoker.spec.runtime import RUNTIMES
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
@@ -207,6 +207,8 @@ class Hands:
         objects = [(kind, obj.key) for kind in (QUEUES, RUNTIMES) for obj in (await self.store.list(kind)).items]
         await self.remove_jobs()
         await asyncio.gather(*(self.store.delete(kind, key) for kind, key in objects))
+        for queue in (await self.store.list(QUEUES)).items:  # no operator is there to let it go
+            await self.store.update(QUEUES, released(queue))
         now = {"gracePeriodSeconds": 0}
         paths = [f"/api/v1/namespaces/{name}/{what}" for name in ("alpha", "beta") for what in ("pods", "events")]
         granted = [
