@@ -14,7 +14,7 @@ GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 
 TESTBED := $(BIN)/python -m tests.support.testbed
 
-.PHONY: help setup demo test quick newer lint format bench sweep verify clean testbed cluster nodes cluster-down e2e images image-check release chart screenshots gpu-check gpu-check-wheels
+.PHONY: help setup demo test quick newer lint format bench sweep verify clean testbed cluster nodes cluster-down e2e images image-check release chart gpu-check gpu-check-wheels
 help: ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
@@ -76,10 +76,6 @@ image-check: setup ## build all images, CUDA's too (30 GB free disk), and start 
 
 chart: setup ## write what of helm/stoker is generated, and lint it
 	@$(BIN)/python -m tools.chart --lint
-
-screenshots: setup ## draw the dashboards with Grafana's own components (node, chromium; PROMETHEUS=url, else made-up data)
-	@$(TESTBED) build monitoring
-	@$(BIN)/python -m tools.screenshots $(PROMETHEUS:%=--prometheus %) $(ARGS)
 
 release: setup ## wheel, images, chart, SBOMs, checksums into dist/ (root, buildah; VERSION=, CUDA=1, DIRTY=1)
 	@$(BIN)/python -m tools.release $(VERSION:%=--version %) $(CUDA:%=--cuda) $(DIRTY:%=--dirty)

@@ -18,5 +18,4 @@ done; done
 run "$python" -m tools.verify.leader --rounds 3
 run "$python" -m tools.verify.permissions
 run "$python" -m tools.verify.accounting
-run "$python" -m tools.verify.dashboards --length 300
 run "$python" -m tools.verify.alerts

@@ -13,15 +13,15 @@ import pytest
 from tools.chart import promql, rendering
 from tools.chart.dashboards import files
 from tools.generate import metrics_table
-from tools.screenshots import sample
 
+from . import sample_cluster as sample
 from .matrix import MONITORING
 from .once import objects
 
 FOLDER = rendering.CHART / "files" / "dashboards"
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 DRAWN = {"timeseries", "stat", "bargauge", "table"}
-"""What tools/screenshots/app/panels.jsx draws."""
+"""Kinds of panel that Grafana publishes as components."""
 RATES = {"rate", "increase"}
 RARE = {"stoker_attempts_ended_total", "stoker_operator_decisions_total"}
 LABELS = {

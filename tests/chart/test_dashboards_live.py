@@ -1,4 +1,4 @@
-"""Every query of every dashboard, asked of a real Prometheus that was told a story (tools/screenshots/sample.py): two
+"""Every query of every dashboard, asked of a real Prometheus that was told a story (`sample_cluster`): two
 operators that take turns, exporters that are restarted, a job of two attempts, GPUs that tell no SM activity, one lost.
 """
 
@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.dashboard_queries import Prometheus, Questions, Window
 from tests.support.testbed.errors import Unavailable
 from tools.chart import rendering
-from tools.screenshots import sample
-from tools.screenshots.questions import Prometheus, Questions, Window
+
+from . import sample_cluster as sample
 
 pytestmark = pytest.mark.slow
 FOLDER = rendering.CHART / "files" / "dashboards"

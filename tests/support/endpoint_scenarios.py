@@ -6,13 +6,13 @@ A table: how each is prepared, struck and healed. `endpoint_stage` plays a case,
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
 
 from tests.support.endpoint_stage import Case, Scrape, Stage, children, energy_counted
-from tests.support.nvml_scenario import GPU_IS_LOST, Gpu
-from tools.generate.exporter_scenarios import forbid_all_but_identity
+from tests.support.nvml_scenario import GPU_IS_LOST, NOT_SUPPORTED, SOURCES, Gpu
 
 # Each value tells itself apart, and none is 0: a 0 on the page was made up.
 RICH: dict[str, object] = {
@@ -78,7 +78,20 @@ def _well_again(stage: Stage) -> None:
 
 def _not_supported(stage: Stage) -> None:
     _rich(stage)
-    forbid_all_but_identity(stage.scenario)
+    for call in _device_calls():
+        stage.scenario.fault(call, code=NOT_SUPPORTED)
+
+
+_IDENTITY = (
+    *("nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlInitWithFlags", "nvmlSystemGetDriverVersion"),
+    *("nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlShutdown"),
+)
+
+
+def _device_calls() -> set[str]:
+    """Every call about a device that the fake library has, but those that name it."""
+    sources = "".join(path.read_text() for path in SOURCES.glob("nvml_*.c"))
+    return set(re.findall(r"^int (nvml\w+)\(", sources, re.MULTILINE)) - set(_IDENTITY)
 
 
 def _two(stage: Stage) -> None:

@@ -4,7 +4,7 @@
 
 Most causes are real ones on a `stoker up` under the fake NVML, with the exporter it runs and jobs that misbehave; what
 can't be caused on one machine is a series that we serve, and is named so in the table. The rules are the chart's, in a
-copy in which an hour lasts 40 s (`telemetry.alarms`). Exit code 1 if an alert did not come or did not go.
+copy in which an hour lasts 40 s (`alert_stages`). Exit code 1 if an alert did not come or did not go.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import yaml
 
 from tests.support.harness import running
 from tests.support.nvml_scenario import Scenario
-from tools.telemetry.alarms import Case, Served, stage, watching
-from tools.telemetry.causes import GPUS, World
-from tools.telemetry.run import rules, scrape_configs
+from tools.verify.alert_causes import GPUS, World
+from tools.verify.alert_stages import Case, Served, rules, scrape_configs, stage, watching
 
 DISK = "128m"
 

@@ -2,7 +2,7 @@
 
 Owns the processes, their ports, their folder (temporary; data survive `stop` and `start`, not `close`) and the
 questions put to them over HTTP, each with a time-out. Knows nothing of Stoker's metrics. Never builds: `make testbed
-GROUP=monitoring` does. `testbed.webhook` receives what Alertmanager tells. Called by tests and by `make screenshots`.
+GROUP=monitoring` does. `testbed.webhook` receives what Alertmanager tells. Called by tests and proofs.
 
     with Prometheus(scrape=[{"job_name": "node", "static_configs": [{"targets": ["127.0.0.1:8475"]}]}]) as prometheus:
         prometheus.until("up == 1")

@@ -5,7 +5,7 @@
     grafana   from the model to Grafana's JSON
     cluster, gpu, job, queue: one dashboard each; health: Stoker itself, a part of `cluster`
 
-Only panel types that `tools/screenshots` can draw with Grafana's own components: timeseries, stat, bargauge, table.
+Only panel types that Grafana publishes as components: timeseries, stat, bargauge, table.
 """
 
 from __future__ import annotations

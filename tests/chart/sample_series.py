@@ -1,10 +1,10 @@
-"""What exporters, trainers, operators and the api of the sample cluster tell at one moment. See `sample`."""
+"""What exporters, trainers, operators and the api of the sample cluster tell at one moment. See `sample_cluster`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .sample import GIB, JOBS, LOST, NODES, STEP_S, Book, Job, Model, Run, hash_of, wave
+from .sample_cluster import GIB, JOBS, LOST, NODES, STEP_S, Book, Job, Model, Run, hash_of, wave
 
 REASONS = ("sw_power_cap", "hw_power_brake", "sw_thermal", "hw_thermal", "sync_boost")
 CLASSES = ("no_process", "no_activity", "low_activity")

@@ -1,10 +1,10 @@
-"""A few hours of a small cluster that never was, in a real Prometheus: for work on dashboards and their tests.
+"""A few hours of a small cluster that never was, in a real Prometheus: for tests of dashboards.
 
 Owns the story (`JOBS`): a straggler, a job that idles, one that was preempted, one that failed, small ones on MIG
 devices and old GPUs that tell no SM activity, a GPU that is lost, exporters that are restarted, two operators of which
 the other leads after a while. The figures are plausible and made up; figures in docs come from elsewhere.
 
-Written as OpenMetrics text and turned into blocks by promtool. Called by `python -m tools.screenshots` and tests/chart.
+Written as OpenMetrics text and turned into blocks by promtool. Called by the tests of dashboards.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def wave(at: float, seed: int, size: float = 1.0) -> float:
 
 
 def story(start: float, end: float, **shared: str) -> Book:
-    from .sample_parts import control_plane, hardware, workers  # they need this module's words
+    from .sample_series import control_plane, hardware, workers  # they need this module's words
 
     book = Book(**shared)
     steps = int((end - start) / STEP_S)

@@ -19,9 +19,9 @@ from stoker.cli.client import Client
 from tests.support.harness import Server, until
 from tests.support.nvml_scenario import GPU_IS_LOST, Scenario
 
-from .alarms import Case, Served
-from .story import GIB
+from .alert_stages import Case, Served
 
+GIB = 1 << 30
 GPUS = 14
 LOST, XID, APP_XID, ECC, REMAP, PENDING, RECOVERY, HOT, WARM, BRAKE, MARGIN, STRAY, FULL = range(1, 14)
 _TELL = """

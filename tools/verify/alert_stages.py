@@ -7,20 +7,27 @@ are times likewise (`THRESHOLDS`). What is compared with what stays as it is.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
+import yaml
+
+from tests.support.harness import Server
 from tests.support.local_server import LocalServer
 from tests.support.testbed.monitoring import Alertmanager, Prometheus
 from tests.support.testbed.webhook import Webhook
 
-from .run import rules
-
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ("recording", "stoker", "gpus", "jobs")
 FASTER = 90
 SHORTEST_S = 6
 FOR = "2s"
@@ -34,6 +41,23 @@ THRESHOLDS = {
 }
 _WINDOW = re.compile(r"(?<=\[|\s)(\d+)([mh])(?=\]|\s|$)", re.MULTILINE)
 _FOR = re.compile(r"^(\s+for: )(?!0m)\S+$", re.MULTILINE)
+
+
+def rules() -> list[Path]:
+    return [ROOT / "helm" / "stoker" / "files" / "rules" / f"{name}.yaml" for name in RULES]
+
+
+def scrape_configs(server: Server, scrape_s: float) -> list[dict[str, Any]]:
+    """As `stoker prometheus-config` prints them; only the pauses are shorter."""
+    env = {**os.environ, "STOKER_HOME": str(server.data)}
+    every = f"{int(scrape_s * 1000)}ms"
+    command = [sys.executable, "-m", "stoker.cli.main", "prometheus-config", "--interval", every]
+    printed = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
+    found: list[dict[str, Any]] = yaml.safe_load(printed)["scrape_configs"]
+    for one in found:
+        one["scrape_timeout"] = every
+        one["http_sd_configs"][0]["refresh_interval"] = "1s"
+    return found
 
 
 def compressed(folder: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """What a dashboard asks Prometheus, with its variables filled in as Grafana does, and what comes back.
 
 Owns the meaning of Grafana's variables (`$name`, `${name}`, `$__range`, `$__rate_interval` …) as far as our dashboards
-use them. Called by `python -m tools.screenshots` and by tests/chart.
+use them. Called by tests/chart and tests/e2e.
 """
 
 from __future__ import annotations
