@@ -3,7 +3,7 @@
     python train.py --epochs 12
 
 What makes it survive preemption is three habits of its own: it saves to a folder, by rename; it loads what is there
-when it starts; and on SIGTERM it saves and leaves. Stoker tells it the folder by STOKER_CHECKPOINT_DIR; without Stoker
+when it starts; and on SIGTERM it saves and leaves. The folder is in STOKER_CHECKPOINT_DIR; without Stoker
 it uses ./run. Writing STOKER_PROGRESS_FILE is optional: it is what `stoker ls` and the progress bar show.
 """
 
