@@ -17,9 +17,9 @@ def alerts() -> str:
     """Every alert: its page, how bad, after how long, what it says."""
     parts = []
     for file, title in (("stoker", "Stoker itself"), ("gpus", "GPUs"), ("jobs", "Jobs")):
-        rows = [f"### {title}", "", "| alert | severity | after | says |", "|---|---|---|---|"]
+        rows = [f"### {title}", "", "| alert | severity | after | summary |", "|---|---|---|---|"]
         for rule in _rules(file):
-            says = _VALUE.sub("*so long*", _LABEL.sub(r"*\1*", rule["annotations"]["summary"]))
+            says = _VALUE.sub("*value*", _LABEL.sub(r"*\1*", rule["annotations"]["summary"]))
             name, after = rule["alert"], "at once" if rule["for"] == "0m" else rule["for"]
             rows.append(f"| [{name}](runbooks/{name}.md) | {rule['labels']['severity']} | {after} | {says} |")
         parts.append("\n".join(rows) + "\n")
@@ -28,7 +28,7 @@ def alerts() -> str:
 
 def records() -> str:
     """Every series that the recording rules make, with its labels as far as the rule's last grouping tells."""
-    rows = ["| series | made of |", "|---|---|"]
+    rows = ["| series | computed from |", "|---|---|"]
     for rule in _rules("recording"):
         made_of = sorted(set(re.findall(r"\bstoker[_:][a-z_:0-9]*[a-z0-9]", rule["expr"])) - {rule["record"]})
         rows.append(f"| `{rule['record']}` | {', '.join(f'`{name}`' for name in made_of)} |")
