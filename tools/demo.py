@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cli.board import Board, open_board
-from stoker.cli.client import Client
-from stoker.cli.errors import StokerError
 from stoker.cli.feed import Feed
 from stoker.cli.manifest import read_manifests
 from stoker.cli.output import DASH, Column, explanation_text, table
-from stoker.cli.views import JobChanged
+from stoker.client.client import Client
+from stoker.client.errors import StokerError
+from stoker.client.updates import JobChanged
 from stoker.spec.job import ENDED, PLACED, Phase, TrainingJob
 from stoker.spec.quantity import format_duration
 

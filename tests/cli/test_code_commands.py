@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from stoker.cli.code.bundle import read_folder
-from stoker.cli.config import Endpoint
 from stoker.cli.main import cli
+from stoker.client.code.bundle import read_folder
+from stoker.client.config import Endpoint
 
 JOBS = "/v1/projects/default/jobs"
 CLUSTER = {"version": "1", "apiVersion": "stoker.dev/v1alpha1", "mode": "Cluster"}

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.code import folder as walking
-from stoker.cli.code.bundle import read_folder
-from stoker.cli.code.sizes import size_text
-from stoker.cli.errors import BadInput
+from stoker.client.code import folder as walking
+from stoker.client.code.bundle import read_folder
+from stoker.client.code.sizes import size_text
+from stoker.client.errors import BadInput
 
 
 @pytest.fixture

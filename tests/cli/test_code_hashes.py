@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.code.hashes import RACY_NS, Hashes
-from stoker.cli.errors import BadInput
+from stoker.client.code.hashes import RACY_NS, Hashes
+from stoker.client.errors import BadInput
 
 LATER_NS = 3_600_000_000_000
 

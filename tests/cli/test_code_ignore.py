@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from stoker.cli.code.folder import scan
+from stoker.client.code.folder import scan
 
 GIT = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "HOME": "/nonexistent"}
 NAMES = ["a", "b", "ab", "a.b", ".a", "c d", "!a", "#a", "b*", "[a]"]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from stoker.cli.client import Client
-from stoker.cli.code.bundle import read_folder
-from stoker.cli.errors import ApiError
 from stoker.cli.main import cli
+from stoker.client.client import Client
+from stoker.client.code.bundle import read_folder
+from stoker.client.errors import ApiError
 
 if TYPE_CHECKING:
     from .live_api import Live

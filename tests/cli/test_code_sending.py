@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli.client import Client
-from stoker.cli.code import sending
-from stoker.cli.code.bundle import read_folder
-from stoker.cli.code.sending import packed
-from stoker.cli.errors import ApiError, BadInput, StokerError, Unreachable
+from stoker.client.client import Client
+from stoker.client.code import sending
+from stoker.client.code.bundle import read_folder
+from stoker.client.code.sending import packed
+from stoker.client.errors import ApiError, BadInput, StokerError, Unreachable
 from stoker.spec.code import CodeFile
 
 CODE = "/v1/projects/default/code"
@@ -23,7 +23,7 @@ CODE = "/v1/projects/default/code"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.cli.wire.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("stoker.client.wire.FIRST_PAUSE_S", 0.001)
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def test_on_this_machine_the_users_own_program_is_meant(
 def test_on_another_machine_the_words_stay_as_they_are(
     script: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stoker.cli.config import Endpoint
+    from stoker.client.config import Endpoint
 
     monkeypatch.setattr(Endpoint, "loopback", property(lambda _: False))
     script.on("POST", JOBS, script.json(make_job(), 201))
@@ -179,7 +179,7 @@ def test_a_refusal_is_one_line_and_exit_code_one(stoker: Any, script: Any) -> No
 
 
 def test_no_server_is_exit_code_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.cli.wire.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("stoker.client.wire.FIRST_PAUSE_S", 0.001)
     result = CliRunner().invoke(cli, ["ls"])
     assert (result.exit_code, "start one with `stoker up`" in result.stderr) == (3, True)
     result = CliRunner().invoke(cli, ["ls", "--server", "http://127.0.0.1:9"])
@@ -274,7 +274,7 @@ def test_log_bytes_come_through_untouched(stoker: Any, script: Any) -> None:
 
 
 def test_an_unexpected_error_is_one_line(stoker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.cli.client.Client.nodes", lambda self: 1 / 0)
+    monkeypatch.setattr("stoker.client.client.Client.nodes", lambda self: 1 / 0)
     result = stoker("get", "nodes")
     assert result.exit_code == 1 and result.stderr.count("\n") == 1
     assert "internal error: ZeroDivisionError" in result.stderr and "STOKER_DEBUG=1" in result.stderr

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.config import find_server
-from stoker.cli.errors import BadInput, Unreachable
+from stoker.client.config import find_server
+from stoker.client.errors import BadInput, Unreachable
 
 
 @pytest.fixture

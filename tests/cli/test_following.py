@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli.client import Client
-from stoker.cli.errors import ApiError, TimedOut, Unreachable
-from stoker.cli.following import Following
-from stoker.cli.sse import Frame, frames
-from stoker.cli.views import EventSeen, JobChanged, JobEnded
+from stoker.client.client import Client
+from stoker.client.errors import ApiError, TimedOut, Unreachable
+from stoker.client.following import Following
+from stoker.client.sse import Frame, frames
+from stoker.client.updates import EventSeen, JobChanged, JobEnded
 
 JOB = "/v1/projects/default/jobs/a"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stoker.cli.errors import ApiError, BadInput, Fault
 from stoker.cli.manifest import override, parse_manifests
+from stoker.client.errors import ApiError, BadInput, Fault
 
 FILE = """\
 # a comment

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from websockets.sync.server import ServerConnection
 
-from stoker.cli.errors import BadInput
 from stoker.cli.sessions.forwarding import Forwarded
+from stoker.client.errors import BadInput
 
 from .session_server import READY, Server, command, serving, stoker
 

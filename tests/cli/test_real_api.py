@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from stoker.cli.client import Client
-from stoker.cli.errors import ApiError
 from stoker.cli.main import cli
-from stoker.cli.views import EventSeen, JobChanged, JobEnded
+from stoker.client.client import Client
+from stoker.client.errors import ApiError
+from stoker.client.updates import EventSeen, JobChanged, JobEnded
 from stoker.spec.job import TrainingJobSpec
 
 if TYPE_CHECKING:

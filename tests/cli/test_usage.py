@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
-from stoker.cli.client import Client
-from stoker.cli.errors import ApiError
 from stoker.cli.main import cli
 from stoker.cli.usage_text import usage_csv
+from stoker.client.client import Client
+from stoker.client.errors import ApiError
 from stoker.spec.rest import UsageReport, UsageRow
 from stoker.spec.usage import GpuReceipt
 

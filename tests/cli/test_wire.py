@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
-from stoker.cli.client import Client
-from stoker.cli.config import Endpoint
-from stoker.cli.errors import ApiError, Unreachable
-from stoker.cli.wire import TRIES, Wire
+from stoker.client.client import Client
+from stoker.client.config import Endpoint
+from stoker.client.errors import ApiError, Unreachable
+from stoker.client.wire import TRIES, Wire
 
 JOBS = "/v1/projects/default/jobs"
 SPEC = {"trainer": {"recipe": "image-classification"}}
@@ -175,3 +177,10 @@ def test_a_lost_answer_to_a_delete_or_a_retry_is_no_error(script: Any, make_job:
         script.on("DELETE", "/v1/queues/q", script.problem(404, "NotFound", "no queue q"))
         with pytest.raises(ApiError, match="no queue q"):
             client.delete_queue("q")
+
+
+def test_the_sdk_is_imported_when_it_is_first_used() -> None:
+    script = "import sys, stoker; assert 'httpx' not in sys.modules; stoker.Client; assert 'httpx' in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    with pytest.raises(ImportError):
+        from stoker import Nothing  # type: ignore[attr-defined]  # noqa: F401

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from stoker.cli.client import Client
+from stoker.client.client import Client
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.usage import JobUsage, UsageState
 from tests.support.harness import Server, running, until

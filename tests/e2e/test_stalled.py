@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker.cli.client import Client
+from stoker.client.client import Client
 from stoker.spec.event import Event
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.outcome import Category

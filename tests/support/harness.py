@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from stoker.cli.client import Client
+from stoker.client.client import Client
 
 T = TypeVar("T")
 

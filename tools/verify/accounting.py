@@ -22,7 +22,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from stoker.cli.client import Client
+from stoker.client.client import Client
 from stoker.exporter.clock import NS, UJ
 from stoker.exporter.meters.ledger import Ledger, parse
 from stoker.spec.job import ENDED, Phase

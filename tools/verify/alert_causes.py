@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stoker.cli.client import Client
+from stoker.client.client import Client
 from tests.support.harness import Server, until
 from tests.support.nvml_scenario import GPU_IS_LOST, Scenario
 

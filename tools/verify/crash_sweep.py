@@ -16,8 +16,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from stoker.cli.client import Client
-from stoker.cli.errors import StokerError
+from stoker.client.client import Client
+from stoker.client.errors import StokerError
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from tests.support.harness import Server
 

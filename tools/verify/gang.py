@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stoker.cli.client import Client
+from stoker.client.client import Client
 from stoker.spec.job import ENDED, Phase
 from tests.support.harness import Server, WorkerProcess, running, until
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stoker.cli.client import Client
+from stoker.client.client import Client
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from tests.support.harness import Server, running, until
 from tools.verify.resume import compare, default_config

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.cli.client import Client
+from stoker.client.client import Client
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from tests.support.harness import Server, running, until
 

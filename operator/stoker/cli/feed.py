@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from .client import Client
-from .errors import StokerError
-from .following import Following
-from .views import JobUpdate, LogChunk
+from stoker.client.client import Client
+from stoker.client.errors import StokerError
+from stoker.client.following import Following
+from stoker.client.updates import JobUpdate, LogChunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import click
 
 from stoker import __version__
-
-from .errors import ApiError, StokerError
+from stoker.client.errors import ApiError, StokerError
 
 
 class _Entry(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from .errors import ApiError, BadInput
+from stoker.client.errors import ApiError, BadInput
 
 
 class _Loader(yaml.SafeLoader):

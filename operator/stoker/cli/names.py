@@ -9,8 +9,8 @@ import http.client
 import json
 from urllib.parse import quote, urlsplit
 
-from .config import find_server
-from .errors import StokerError
+from stoker.client.config import find_server
+from stoker.client.errors import StokerError
 
 WITHIN_S = 0.5
 MOST = 200

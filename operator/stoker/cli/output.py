@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -356,3 +357,13 @@ def one_line(text: str) -> str:
 def harmless(text: str) -> str:
     """Names and messages are anybody's text: a `?` for what no terminal shows but some obey."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+_ANSI_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+# C0 but tab, line feed and carriage return; DEL; C1; what turns the direction of writing.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def for_terminal(text: str) -> str:
+    """A log is anybody's text: without colours, and with a `?` for what a terminal would obey (titles, clipboard)."""
+    return _CONTROL.sub("?", _ANSI_COLOUR.sub("", text))

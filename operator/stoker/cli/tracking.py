@@ -9,15 +9,15 @@ import sys
 
 import click
 
+from stoker.client.client import Client
+from stoker.client.errors import EXIT_DETACHED, EXIT_REFUSED, ApiError, StokerError
+from stoker.client.updates import JobChanged, JobEnded, LogChunk
 from stoker.spec.job import ENDED, AttemptEnd, Phase, TrainingJob
 from stoker.spec.outcome import Category
 
 from .board import open_board
-from .client import Client
-from .errors import EXIT_DETACHED, EXIT_REFUSED, ApiError, StokerError
 from .feed import Feed
-from .log_text import for_terminal
-from .views import JobChanged, JobEnded, LogChunk
+from .output import for_terminal
 
 MOST_LOGS = 8
 LOG_SILENCE_S = 10.0

@@ -22,6 +22,7 @@ from typing import Any
 import click
 import uvloop
 
+from stoker.client.config import data_folder
 from stoker.controller.counters import Counters
 from stoker.controller.job_rows import JobRows
 from stoker.controller.jobs import PODS_BY_JOB, job_of
@@ -62,7 +63,6 @@ from stoker_api.usage.idle import IdleRule
 from stoker_api.usage.prices import CURRENCY, Prices
 from stoker_api.usage.store import UsageStore, UsageUnavailable
 
-from .config import data_folder
 from .exporting import ExporterSettings, LocalExporter
 from .scraping import LocalScraping
 

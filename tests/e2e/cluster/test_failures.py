@@ -217,7 +217,7 @@ def _kill_9(pod: str) -> None:
 
 
 def _submits(project: Project) -> bool:
-    from stoker.cli.errors import StokerError
+    from stoker.client.errors import StokerError
 
     try:
         project.count("three", steps=STEPS, save_every=SAVE_EVERY, gpusPerWorker=1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stoker.cli.views import JobChanged
+from stoker.client.updates import JobChanged
 from stoker.spec.job import Phase
 from tests.support.cluster_stack import Project
 

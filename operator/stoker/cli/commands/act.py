@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from stoker.cli.client import Client
-from stoker.cli.errors import ApiError
+from stoker.client.client import Client
+from stoker.client.errors import ApiError
 
 from .common import connected, jobs_argument, output_option
 

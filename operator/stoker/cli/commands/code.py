@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker.cli.errors import ApiError, BadInput
+from stoker.client.errors import ApiError, BadInput
 
 if TYPE_CHECKING:
-    from stoker.cli.client import Client
-    from stoker.cli.code.bundle import Bundle
+    from stoker.client.client import Client
+    from stoker.client.code.bundle import Bundle
 
 _SHOW_PROGRESS_FROM_BYTES = 1 << 20
 
@@ -121,13 +121,13 @@ def _here() -> str:
 
 
 def _read(folder: str) -> Bundle:
-    from stoker.cli.code.bundle import read_folder
+    from stoker.client.code.bundle import read_folder
 
     return read_folder(folder)
 
 
 def _send(client: Client, bundle: Bundle) -> None:
-    from stoker.cli.code.sizes import size_text
+    from stoker.client.code.sizes import size_text
 
     with _progress(bundle) as progress:
         sent = client.send_code(bundle, progress=progress)
@@ -135,7 +135,7 @@ def _send(client: Client, bundle: Bundle) -> None:
 
 
 def _says(bundle: Bundle) -> str:
-    from stoker.cli.code.sizes import files_text, size_text
+    from stoker.client.code.sizes import files_text, size_text
 
     return f"{files_text(len(bundle.manifest.files))}, {size_text(bundle.manifest.total_bytes)}"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from stoker.cli.client import Client
+    from stoker.client.client import Client
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -44,7 +44,7 @@ def _calling(function: Callable[..., Any], *, own_project: bool = True) -> Calla
 
 def open_client(ctx: click.Context, server: str | None, token: str | None, project: str | None) -> Client:
     """A client for the command's own options, else those given before the command's name."""
-    from stoker.cli.client import Client
+    from stoker.client.client import Client
     from stoker.spec.names import DEFAULT_PROJECT
 
     above = ctx.find_root().obj or {}

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from stoker.cli.config import data_folder, find_server
-from stoker.cli.errors import BadInput
+from stoker.client.config import data_folder, find_server
+from stoker.client.errors import BadInput
 
 SCRAPER_FILE = "scrape.token"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from stoker.cli.client import Client
+from stoker.client.client import Client
 
 from .common import connected_cluster_wide, output_option
 

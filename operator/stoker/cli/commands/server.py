@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from stoker.cli.errors import BadInput
+from stoker.client.errors import BadInput
 from stoker.push import flags
 
 

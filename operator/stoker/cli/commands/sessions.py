@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stoker.cli.client import Client
+from stoker.client.client import Client
 
 from .common import connected, job_argument
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import click
 
-from stoker.cli.client import ALL_PROJECTS, Client
-from stoker.cli.errors import ApiError, BadInput
+from stoker.client.client import ALL_PROJECTS, Client
+from stoker.client.errors import ApiError, BadInput
 
 from .common import complete_jobs, connected, job_argument, output_option
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import click
 
-from stoker.cli.client import Client
+from stoker.client.client import Client
 
 from .common import connected, job_argument, output_option
 
@@ -22,7 +22,7 @@ from .common import connected, job_argument, output_option
 @connected
 def logs(client: Client, job: str, follow: bool, worker: int, attempt: int | None, tail: int | None) -> None:
     """Print the log of one of JOB's workers: to the byte in a pipe; on a terminal without colours and other escapes."""
-    from stoker.cli.log_text import for_terminal
+    from stoker.cli.output import for_terminal
 
     terminal = sys.stdout.isatty()
     if not follow:
@@ -49,7 +49,7 @@ def logs(client: Client, job: str, follow: bool, worker: int, attempt: int | Non
 def events(client: Client, job: str, follow: bool, form: str) -> None:
     """Print the events of JOB, oldest first; with `-o json` one object a line."""
     from stoker.cli.output import one_line
-    from stoker.cli.views import EventSeen, JobEnded
+    from stoker.client.updates import EventSeen, JobEnded
     from stoker.spec.event import Event
 
     def show(event: Event) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from stoker.cli.client import Client, named
-from stoker.cli.errors import ApiError, BadInput, StokerError
 from stoker.cli.manifest import Manifest, override, read_manifests
+from stoker.client.client import Client, named
+from stoker.client.errors import ApiError, BadInput, StokerError
 
 from .code import place_commands
 from .common import connected, job_argument, output_option

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker.cli.config import data_folder
-from stoker.cli.errors import BadInput
+from stoker.client.config import data_folder
+from stoker.client.errors import BadInput
 
 from .common import output_option
 

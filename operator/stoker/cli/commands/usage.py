@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from stoker.cli.client import ALL_PROJECTS, Client
-from stoker.cli.errors import BadInput
+from stoker.client.client import ALL_PROJECTS, Client
+from stoker.client.errors import BadInput
 
 from .common import complete_jobs, connected_cluster_wide, output_option
 

@@ -21,9 +21,9 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.typing import Subprotocol
 
 from stoker import __version__
-from stoker.cli.config import Endpoint
-from stoker.cli.errors import ApiError, StokerError, Unreachable
-from stoker.cli.wire import refusal
+from stoker.client.config import Endpoint
+from stoker.client.errors import ApiError, StokerError, Unreachable
+from stoker.client.wire import refusal
 
 SUBPROTOCOL = Subprotocol("v1.session.stoker.dev")
 PIECE_BYTES = 32 * 1024

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from stoker.cli.errors import BadInput
+from stoker.client.errors import BadInput
 
 from .connection import PIECE_BYTES, Target, session
 

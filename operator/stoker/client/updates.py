@@ -1,15 +1,47 @@
-"""A log's frames as the text that was printed, to the byte; and what of it a terminal gets to see.
-
-Called by `client.py` and the commands that print logs.
-"""
+"""What the SDK's streams yield: changes of a job, and pieces of a worker's log."""
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
+
+from stoker.spec.event import Event
+from stoker.spec.job import TrainingJob
+from stoker.spec.rest import JobEnd
 
 from .errors import ApiError
 from .sse import Frame
-from .views import LogChunk
+
+
+@dataclass(frozen=True, slots=True)
+class JobChanged:
+    """The job as it is now, live progress included."""
+
+    job: TrainingJob
+
+
+@dataclass(frozen=True, slots=True)
+class EventSeen:
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The last word: the job has ended."""
+
+    end: JobEnd
+
+
+JobUpdate = JobChanged | EventSeen | JobEnded
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """Whole lines of one worker's log. `offset`: bytes of the attempt's log up to and with this chunk."""
+
+    worker: int
+    attempt: int
+    offset: int
+    text: str
 
 
 class LogReader:
@@ -31,13 +63,3 @@ class LogReader:
         # A piece of an overlong line, and a last line without an end, fill their bytes exactly.
         whole = before is not None and offset - before == len(frame.data.encode())
         return LogChunk(self._worker, attempt, offset, frame.data if whole else frame.data + "\n")
-
-
-_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-# C0 but tab, line feed and carriage return; DEL; C1; what turns the direction of writing.
-_OBEYED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-def for_terminal(text: str) -> str:
-    """A log is anybody's text: without colours, and with a `?` for what a terminal would obey (titles, clipboard)."""
-    return _OBEYED.sub("?", _COLOUR.sub("", text))

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from stoker.cli.wire import Wire
+from stoker.client.wire import Wire
 
 if TYPE_CHECKING:
     from .bundle import Bundle

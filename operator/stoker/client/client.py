@@ -1,12 +1,12 @@
-"""The Python client (SDK) of Stoker's REST API.
+"""`Client`: every call of the SDK but those about usage and code, which it inherits.
 
-    from stoker.cli.client import Client
+    from stoker import Client
 
     with Client() as stoker:
         job = stoker.submit({"trainer": {"recipe": "image-classification"}})
         print(stoker.wait(job.metadata.name).status.phase)
 
-Owns routes and types: what comes back is parsed at the door into the spec's models; fields of a newer server are left
+Owns routes and types: what comes back is parsed at once into the spec's models; fields of a newer server are left
 aside. Every call has a time-out and is repeated over lost connections and busy servers (a POST too: it is idempotent,
 or carries an idempotency key). Raises everywhere: `ApiError` (the server refuses), `Unreachable`.
 """
@@ -34,10 +34,9 @@ from .code.calls import CodeCalls
 from .config import Endpoint, find_server
 from .errors import ApiError, StokerError, TimedOut, Unreachable
 from .following import Following
-from .log_text import LogReader
 from .sse import Frame
+from .updates import EventSeen, JobChanged, JobEnded, JobUpdate, LogChunk, LogReader
 from .usage_calls import UsageCalls
-from .views import EventSeen, JobChanged, JobEnded, JobUpdate, LogChunk
 from .wire import Lost, Wire
 
 ALL_PROJECTS = "-"

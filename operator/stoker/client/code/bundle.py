@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from stoker.cli.errors import BadInput
+from stoker.client.errors import BadInput
 from stoker.spec.code import CodeFile, CodeManifest
 
 from .folder import Found, scan

@@ -11,7 +11,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.cli.errors import BadInput
+from stoker.client.errors import BadInput
 from stoker.spec.code import MAX_BYTES, MAX_FILES, MAX_PATH
 
 from .ignore import Layers, rules_above

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from stoker.cli.errors import BadInput
+from stoker.client.errors import BadInput
 
 RACY_NS = 2_000_000_000
 """Longer than the coarsest file time there is (FAT's two seconds)."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-from stoker.cli.errors import BadInput
+from stoker.client.errors import BadInput
 
 GIT_RULES = ".gitignore"
 OUR_RULES = ".stokerignore"

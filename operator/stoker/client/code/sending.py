@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stoker.cli.errors import ApiError, StokerError
-from stoker.cli.wire import Wire
+from stoker.client.errors import ApiError, StokerError
+from stoker.client.wire import Wire
 from stoker.spec.code import PACK_TYPE, CodeFile
 
 from .bundle import Bundle
