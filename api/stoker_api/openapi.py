@@ -1,13 +1,11 @@
 """The OpenAPI document (3.1), kept in `docs/openapi.json` and compared in a test.
 
 FastAPI writes what it sees in the routes; this adds what the routes do themselves: bodies read raw, bearer tokens,
-problem documents. `python -m stoker_api.openapi` prints it.
+problem documents. `python -m tools.generate.docs` writes it.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 from fastapi import FastAPI
@@ -73,14 +71,3 @@ def _never_null(schema: dict[str, Any]) -> None:
     if {"type": "null"} in schema.get("anyOf", ()):
         (only,) = [option for option in schema.pop("anyOf") if option != {"type": "null"}]
         schema.update(only)
-
-
-def main() -> None:
-    from .app import bare_app
-
-    json.dump(bare_app().openapi(), sys.stdout, indent=1, sort_keys=True)
-    sys.stdout.write("\n")
-
-
-if __name__ == "__main__":
-    main()

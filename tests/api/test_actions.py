@@ -191,7 +191,7 @@ async def test_answers_have_the_declared_shapes(world):
 def test_the_openapi_document_is_checked_in():
     kept = Path(__file__).parents[2] / "docs" / "openapi.json"
     assert json.loads(kept.read_text()) == json.loads(json.dumps(bare_app().openapi())), (
-        "routes changed: python -m stoker_api.openapi > docs/openapi.json"
+        "routes changed: python -m tools.generate.docs"
     )
 
 

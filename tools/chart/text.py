@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from stoker import __version__
+from tools.generate import json_text
 from tools.release import versions
 
 from .leaves import Group, Value, values, walk
@@ -69,7 +70,7 @@ def schema() -> dict[str, Any]:
 
 
 def schema_json() -> str:
-    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+    return json_text.text(schema()) + "\n"
 
 
 def readme(template: str) -> str:

@@ -10,7 +10,7 @@ Only panel types that Grafana publishes as components: timeseries, stat, bargaug
 
 from __future__ import annotations
 
-import json
+from tools.generate import json_text
 
 from . import cluster, gpu, grafana, job, queue
 from .model import Dashboard
@@ -20,4 +20,4 @@ DASHBOARDS: tuple[Dashboard, ...] = (cluster.DASHBOARD, gpu.DASHBOARD, job.DASHB
 
 def files() -> dict[str, str]:
     """File name → the dashboard's JSON."""
-    return {f"{one.uid}.json": json.dumps(grafana.dashboard(one, DASHBOARDS), indent=1) + "\n" for one in DASHBOARDS}
+    return {f"{one.uid}.json": json_text.text(grafana.dashboard(one, DASHBOARDS)) + "\n" for one in DASHBOARDS}
