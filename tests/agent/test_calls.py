@@ -1,4 +1,4 @@
-"""How a worker of this machine is told of a session."""
+"""How a worker of this machine learns of a session."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 DRIVER = Path(__file__).with_name("driver.py")
 
-# Says who runs it, then numbered lines for a while; ends as it was told.
+# Says who runs it, then numbered lines for a while; ends with the code it was given.
 COUNTS = """
 import os, sys, time
 count, code = int(sys.argv[1]), int(sys.argv[2])
@@ -56,10 +56,10 @@ def outcome(drive, datadir, processes):
     def check(expected):
         code, out, err = drive()
         assert code == 0, err
-        told = {name: (uid, phase) for name, uid, phase, _ in map(json.loads, out.splitlines())}
+        status = {name: (uid, phase) for name, uid, phase, _ in map(json.loads, out.splitlines())}
         assert processes() == []
         for name, (exit_code, lines) in expected.items():
-            uid, phase = told[name]
+            uid, phase = status[name]
             assert phase == ("Failed" if exit_code else "Succeeded")
             assert (datadir.worker(uid) / "exit.json").exists(), err
             runs = (datadir.jobs / f"uid-of-{name}" / "output" / "runs").read_text().splitlines()

@@ -104,7 +104,7 @@ async def test_virtual_gpus_are_marked():
     ]
 
 
-async def test_a_library_where_the_loader_is_told_to_look_is_a_driver(nvml, scenario, tmp_path):
+async def test_a_library_where_the_loader_looks_is_a_driver(nvml, scenario, tmp_path):
     scenario.add_gpu()
     inventory = nvml()
     inventory._driver = (tmp_path / "none",)

@@ -31,7 +31,7 @@ async def test_the_node_registers_itself(node):
     assert [(gpu.uuid, gpu.simulated) for gpu in found.status.gpus] == [("SIM-0", True), ("SIM-1", True)]
 
 
-async def test_a_pod_runs_and_its_end_is_told(node):
+async def test_a_pod_runs_and_its_end_is_written(node):
     await node.create("fine", ["sh", "-c", "echo hello"])
     await node.create("bad", ["sh", "-c", "echo sorry; exit 3"])
     fine, bad = await node.ended("fine"), await node.ended("bad")
@@ -42,7 +42,7 @@ async def test_a_pod_runs_and_its_end_is_told(node):
     assert (node.folder(fine) / "log").read_bytes() == b"hello\n"
 
 
-async def test_running_is_told_while_it_runs(node):
+async def test_running_is_written_while_it_runs(node):
     await node.create("long", [sys.executable, "-c", UP])
     pod = await node.running("long")
     assert pod.status.start_time is not None and pod.terminated is None

@@ -36,10 +36,10 @@ def test_a_termination_message_fits_and_is_a_record(message, ranks, summary, met
     )
     text = status.ended(record)["containerStatuses"][0]["state"]["terminated"]["message"]
     assert len(text.encode()) <= status.MESSAGE_MAX_BYTES
-    told = ExitRecord.model_validate_json(text)
-    assert (told.exit_code, told.pod_uid) == (1, record.pod_uid)
+    back = ExitRecord.model_validate_json(text)
+    assert (back.exit_code, back.pod_uid) == (1, record.pod_uid)
     if len(json.dumps(record.model_dump(mode="json"))) < 3000:
-        assert told == record
+        assert back == record
 
 
 def test_the_api_knows_the_workers_token():

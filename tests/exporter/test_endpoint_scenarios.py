@@ -58,8 +58,8 @@ WINDOW_S = 3.0
 
 def ordered(name, labels):
     """Own labels in the catalogue's order."""
-    told = dict(labels)
-    return ",".join(told[label] for label in CATALOGUE[name].labels if label in told)
+    own = dict(labels)
+    return ",".join(own[label] for label in CATALOGUE[name].labels if label in own)
 
 
 @pytest.fixture(scope="module")
@@ -107,22 +107,22 @@ def nothing_is_made_up(case, played):
     settled = {**played.after.values, **played.before.values}
     for scrape in played.all:
         for (name, labels), value in scrape.values.items():
-            family, told = name.removeprefix("stoker_gpu_"), dict(labels)
+            family, own = name.removeprefix("stoker_gpu_"), dict(labels)
             if family == name or family in MOVES:
                 continue
             key, factor = SAID.get((family, ordered(name, labels)), (None, 1))
-            where = f"{name}{told} of {scrape.began_at}"
+            where = f"{name}{own} of {scrape.began_at}"
             if key is None:
                 if CATALOGUE[name].type == "gauge":
                     assert value == settled[name, labels], where
                 continue
-            gpu = gpus[told["uuid"]]
+            gpu = gpus[own["uuid"]]
             possible = {
                 gpu.value(key, at) * factor
                 for at in (scrape.ended_at, *newly(gpu, scrape), scrape.began_at - WINDOW_S)
                 if key == "watts" or at == scrape.ended_at
             }
-            if key == "used" and case.title == "old lib":  # which tells it with what the driver reserves
+            if key == "used" and case.title == "old lib":  # which includes what the driver reserves
                 possible = {value + gpu.reserved for value in possible}
             assert any(value == pytest.approx(one) for one in possible), (where, value, possible)
 
@@ -140,12 +140,12 @@ def hardware(scrape, gpu="0"):
 
 
 def restarted(played, **reasons):
-    told = {
+    own = {
         dict(labels)["reason"]: value
         for (name, labels), value in played.after.values.items()
         if name == "stoker_exporter_child_restarts_total" and value
     }
-    assert told == reasons
+    assert own == reasons
 
 
 def blind(played):

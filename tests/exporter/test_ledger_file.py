@@ -28,7 +28,7 @@ def test_it_comes_back_as_it_was(ledger, tmp_path):
     back = ledger_file.load(tmp_path, "node-a", moment(5), "boot-1")
     assert back.id == ledger.id and back.accounts == ledger.accounts
     assert [hold.allocated_ns for hold in back.holds] == [2 * NS]
-    assert not back.holds[0].told  # nobody has said yet that it goes on
+    assert not back.holds[0].told  # it is not known yet whether it goes on
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.json"]
 
 
@@ -124,7 +124,7 @@ def test_only_what_is_on_disk_is_shown_and_sent(ledger, tmp_path, monkeypatch):
     assert parse((tmp_path / "ledger.json").read_bytes()).id == ledger.id
 
 
-def test_a_full_disk_is_told_and_stops_nothing(ledger, tmp_path, monkeypatch, caplog):
+def test_a_full_disk_is_logged_and_stops_nothing(ledger, tmp_path, monkeypatch, caplog):
     def full(state, data):
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -55,7 +55,7 @@ def test_what_was_counted_before_the_job_was_known_is_the_jobs():
     assert (receipt.job_uid, receipt.allocated_s, receipt.energy_j) == (mine.job_uid, 7, 700)
 
 
-def test_a_gpu_that_nobody_holds():
+def test_a_gpu_that_no_pod_holds():
     node = meters()
     node.allocation(held(), moment(0))
     run(node, SEVEN, WORKING)
@@ -74,7 +74,7 @@ def test_who_holds_it_is_not_known():
     assert not {"unallocated_use", "unowned_processes", "idle_seconds"} & gpu(node, 7).keys()
 
 
-def test_nobody_tells_who_holds_what():
+def test_it_is_not_known_who_holds_what():
     node = meters(tracks_allocation=False)
     run(node, SEVEN, WORKING)
     assert node.books().accounts == {} and "unallocated_use" not in gpu(node, 7)
@@ -135,16 +135,16 @@ def test_a_poll_that_failed_as_a_whole_shows_nothing_of_the_hardware_but_keeps_t
     ("values", "processes", "what"),
     [
         pytest.param({"busy_ratio": 1.0, "sm_active_ratio": 0.6}, (Process(1),), ACTIVE, id="works"),
-        pytest.param({"busy_ratio": 1.0, "sm_active_ratio": 0.05}, (Process(1),), "low_activity", id="SMs tell better"),
+        pytest.param({"busy_ratio": 1.0, "sm_active_ratio": 0.05}, (Process(1),), "low_activity", id="SMs say more"),
         pytest.param({"busy_ratio": 0.05}, (Process(1),), "low_activity", id="duty cycle before Hopper"),
         pytest.param({"busy_ratio": 0.0, "sm_active_ratio": 0.004}, (Process(1),), "no_activity", id="no kernel"),
-        pytest.param({"busy_ratio": 0.0, "memory_used_bytes": 8e9}, (), "no_process", id="nobody there"),
+        pytest.param({"busy_ratio": 0.0, "memory_used_bytes": 8e9}, (), "no_process", id="no process there"),
         pytest.param({"busy_ratio": 0.0, "memory_used_bytes": 1e6}, None, "no_process", id="unseen, no memory"),
         pytest.param({"busy_ratio": 0.0, "memory_used_bytes": 8e9}, None, "no_activity", id="unseen, with memory"),
         pytest.param({"busy_ratio": 0.9}, (), ACTIVE, id="a kernel without a process that we see"),
-        pytest.param({"memory_used_bytes": 8e9}, None, None, id="nothing tells"),
+        pytest.param({"memory_used_bytes": 8e9}, None, None, id="nothing known"),
         pytest.param({}, None, None, id="nothing is known"),
-        pytest.param({}, (), "no_process", id="only that nobody is there"),
+        pytest.param({}, (), "no_process", id="only that no process is there"),
     ],
 )
 def test_what_a_gpu_does(values, processes, what):
@@ -256,7 +256,7 @@ def test_two_jobs_back_to_back_and_the_firsts_final_receipt():
     assert [one.owner.job_name for one in node.books().jobs] == ["b"]
 
 
-def test_a_holder_in_doubt_gets_what_is_its_once_that_is_told():
+def test_a_holder_in_doubt_gets_what_is_its_once_that_is_known():
     node = meters()
     node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
     run(node, [0, 1, 2], WORKING)
@@ -280,7 +280,7 @@ def test_a_holder_in_doubt_that_is_gone_gets_nothing():
     assert job(node)["allocated_seconds_total"] == 2 and node.receipts()[0].final
 
 
-def test_an_allocation_that_nobody_renews_is_none():
+def test_an_allocation_that_is_not_renewed_is_none():
     node = meters()
     node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
     run(node, range(120), WORKING)
@@ -288,7 +288,7 @@ def test_an_allocation_that_nobody_renews_is_none():
     assert accounts(node)["account_seconds_total|unobserved"] > 25
 
 
-def test_a_pod_whose_job_is_told_later_had_it_from_the_begin():
+def test_a_pod_whose_job_is_known_later_had_it_from_the_begin():
     node = meters()
     named = owner("a")
     node.allocation(held(Holding("GPU-0", type(named)("vision", "a-1-0"))), moment(0))

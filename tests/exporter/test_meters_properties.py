@@ -1,5 +1,5 @@
 """Whatever comes — gaps, lost GPUs, driver resets, restarts of exporter and machine, holders that change or can't be
-told — nothing is lost, counted twice or taken back."""
+known — nothing is lost, counted twice or taken back."""
 
 from dataclasses import dataclass, field, replace
 
@@ -50,7 +50,7 @@ class World:
     """Seconds by which CLOCK_BOOTTIME lags since reboots."""
     boot: int = 1
     told_uj: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(GPUS), 0))
-    """Energy told since each GPU's first reading, resets made good."""
+    """Energy metered since each GPU's first reading, resets made good."""
     counter: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(GPUS), 5_000_000_000))
     shown: dict[int, int | None] = field(default_factory=lambda: dict.fromkeys(range(GPUS)))
     first: dict[int, float] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class World:
             case "restart":
                 self.again(self.node.ledger.as_json(self.now))
             case "crash":
-                # Since the last write nothing was shown or sent. What was told since is told again.
+                # Since the last write nothing was shown or sent. What came since comes again.
                 self.again(self.saved)
             case "reboot":
                 self.shift = BEGIN_S + self.s - 60.0

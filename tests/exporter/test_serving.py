@@ -42,7 +42,7 @@ def render(snapshot, accept=TEXT):
 
 
 def every_value(families, special):
-    """A flat value of each family, as the meters would tell it."""
+    """A flat value of each family, as the meters would show it."""
     return {"|".join((family.name, *family.labels)): 0.5 for family in families if family.name not in special}
 
 
@@ -66,11 +66,11 @@ def test_every_family_of_the_catalogue_is_rendered_as_prometheus_reads_it(accept
     wanted = {prefix + family.name: (family, labels) for prefix, (table, labels) in TABLES.items() for family in table}
     assert set(found) == {name.removesuffix("_total") for name in wanted}
     for name, (family, labels) in wanted.items():
-        told = found[name.removesuffix("_total")]
-        assert told.type == family.type and told.documentation == family.help
-        unit = told.name.rpartition("_")[2]
-        assert told.unit == (unit if accept and unit in UNITS else "")
-        for sample in told.samples:
+        page_family = found[name.removesuffix("_total")]
+        assert page_family.type == family.type and page_family.documentation == family.help
+        unit = page_family.name.rpartition("_")[2]
+        assert page_family.unit == (unit if accept and unit in UNITS else "")
+        for sample in page_family.samples:
             assert sample.name == name and (name.endswith("_total") == (family.type == COUNTER))
             assert set(sample.labels) <= {*labels, *family.labels}
             if name != "stoker_gpu_info":
@@ -279,7 +279,7 @@ def test_tls_and_a_certificate_that_changes(serve, tmp_path, page):
     trusting_first = ssl.create_default_context(cafile=first[0])
     trusting_second = ssl.create_default_context(cafile=second[0])
     assert ask(port, tls=trusting_first)[2] == page.body()[1]
-    with socket.create_connection(("127.0.0.1", port)) as silent:  # a handshake that never comes holds up nobody
+    with socket.create_connection(("127.0.0.1", port)) as silent:  # a handshake that never comes holds up no other
         assert ask(port, tls=trusting_first)[0] == 200
         assert b"HTTP" not in closed_after(silent, b"GET / HTTP/1.0\r\n\r\n")
     replace(cert, second[0].read_text())

@@ -56,7 +56,7 @@ def until(check, within_s=30.0):
 
 
 def program(text):
-    """A child in Python that writes what it is told to."""
+    """A child in Python that writes what it is given."""
     return [sys.executable, "-u", "-c", f"frame = {FRAME!r}\nimport os, sys, time, signal\n{textwrap.dedent(text)}"]
 
 
@@ -161,7 +161,7 @@ time.sleep(300)
 """
 
 
-def test_a_child_that_can_not_be_killed_is_told_of_and_no_other_is_started(watch):
+def test_a_child_that_can_not_be_killed_is_shown_and_no_other_is_started(watch):
     """As one in uninterruptible sleep: to its parent a killed child whose tracer does not reap it is still there."""
     one, listener = watch(program("print(frame); time.sleep(600)"), stuck_after_s=1.5)
     until(lambda: listener.frames())

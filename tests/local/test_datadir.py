@@ -66,7 +66,7 @@ def test_a_uid_cannot_lead_out_of_the_folder(tmp_path, uid):
             folder(uid)
 
 
-def test_one_holds_the_lock_and_the_other_is_told_who(tmp_path):
+def test_one_holds_the_lock_and_the_other_learns_who(tmp_path):
     first, second = DataDir(tmp_path / "d"), DataDir(tmp_path / "d")
     first.lock()
     first.lock()
@@ -136,7 +136,7 @@ def test_a_worker_that_outlives_the_holder_does_not_hold_the_folder(tmp_path):
         parent.stdout.close()
 
 
-def test_a_store_that_is_lost_is_told_from_a_folder_that_never_had_one(tmp_path):
+def test_a_store_that_is_lost_differs_from_a_folder_that_never_had_one(tmp_path):
     data = DataDir(tmp_path / "d")
     check_store(data, new_store=False)
     data.db.touch()

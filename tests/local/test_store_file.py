@@ -202,7 +202,7 @@ async def test_an_unreadable_owner_keeps_what_it_owns(path):
         connection.execute("UPDATE objects SET json = '{}' WHERE name = 'bad'")
     connection.close()
     async with EmbeddedStore(path, SystemClock()) as store, asyncio.timeout(10):
-        orphan = await store.create(PODS, pod("orphan", "nobody"))
+        orphan = await store.create(PODS, pod("orphan", "no-owner"))
         watch = store.watch(PODS, since=orphan.metadata.resource_version)
         assert (await anext(watch)).object.metadata.name == "orphan"  # the collector has been round
         assert (await store.list(PODS)).items == (kept,)

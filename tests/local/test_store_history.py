@@ -27,7 +27,7 @@ async def store(tmp_path):
         yield store
 
 
-async def test_a_slow_reader_is_told_and_a_quick_one_is_not_hurt(store):
+async def test_a_slow_reader_is_cut_off_and_a_quick_one_is_not_hurt(store):
     since = (await store.list(JOBS)).resource_version
     slow, quick = store.watch(JOBS, since=since), store.watch(JOBS, since=since)
     await store.create(JOBS, job("first"))

@@ -28,7 +28,7 @@ from stoker.store.seam import Seam
 
 path, run, rules = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
-def tell(name, obj, gone=False):
+def report(name, obj, gone=False):
     meta = obj.metadata
     print(json.dumps([name, meta.uid, int(meta.resource_version), obj.status.message, gone]), flush=True)
 
@@ -39,14 +39,14 @@ async def write(store, worker):
         job = await store.create(JOBS, TrainingJob.model_validate(
             {"metadata": {"name": f"r{run}-w{worker}-{number}", "namespace": "p"},
              "spec": {"trainer": {"command": ["true"]}}}))
-        tell(job.metadata.name, job)
+        report(job.metadata.name, job)
         for step in range(rng.randrange(4)):
             job = await store.patch_status(JOBS, job.key, {"message": f"{number}.{step}"}, manager="operator")
-            tell(job.metadata.name, job)
+            report(job.metadata.name, job)
         if rng.random() < 0.5:
             print(json.dumps([job.metadata.name, "deleting"]), flush=True)
             await store.delete(JOBS, job.key)
-            tell(job.metadata.name, job, gone=True)
+            report(job.metadata.name, job, gone=True)
 
 async def main():
     async with EmbeddedStore(path, SystemClock(), Seam.parse(rules)) as store:

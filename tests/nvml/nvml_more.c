@@ -354,7 +354,7 @@ static int was_delivered(const struct event_set *set, const struct xid *xid) {
   return 0;
 }
 
-/* What happened before the set was made is not told, as with the real one. */
+/* What happened before the set was made is not reported, as with the real one. */
 int nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsigned timeout_ms) {
   double end = unix_now() + timeout_ms / 1000.0;
   do {

@@ -32,12 +32,12 @@ def test_a_lost_gpu_has_no_values_and_comes_back(scenario, code):
         scenario.clear_faults()
         scenario.write()
         back = heard.wait(Frame, lambda frame: frame.number > lost.number and not frame.gpus[0].lost)
-        told = events(heard)
+        found = events(heard)
         between = [frame for frame in heard.frames(back.number) if frame.number >= lost.number]
     assert well.gpus[0].values["power_watts"] == 100 == back.gpus[0].values["power_watts"]
     names = {15: "GPU_IS_LOST", 16: "RESET_REQUIRED", 28: "GPU_NOT_FOUND"}
     assert lost.gpus[0].lost == names[code]
-    assert told == [("lost", 0, names[code]), ("recovered", 0, names[code])]
+    assert found == [("lost", 0, names[code]), ("recovered", 0, names[code])]
     for frame in between:
         assert frame.gpus[0].uuid == one.uuid and frame.gpus[0].values == {} and frame.gpus[0].processes is None
         assert frame.gpus[1].uuid == other.uuid and frame.gpus[1].values["power_watts"] == 200
@@ -126,7 +126,7 @@ def test_a_gpu_lost_from_the_begin_is_counted(scenario):
     assert frame.refused == {"nvmlDeviceGetHandleByIndex_v2:GPU_IS_LOST": 1}
 
 
-def test_recovery_action_is_told_when_it_changes(scenario):
+def test_recovery_action_is_reported_when_it_changes(scenario):
     gpu = scenario.add_gpu()
     with listening(scenario.write().env()) as heard:
         heard.wait(Frame)
@@ -177,15 +177,15 @@ def test_the_child_ends_with_its_parent_even_in_the_middle_of_a_hang(scenario, t
     """The parent is killed, the child hangs in the driver and could not notice the closed pipe."""
     scenario.add_gpu()
     env = {**os.environ, **scenario.write().env()}
-    told = tmp_path / "pid"
+    pid_file = tmp_path / "pid"
     program = (
         "import pathlib, subprocess, sys, time;"
         "child = subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE); child.stdout.readline();"
         "pathlib.Path(sys.argv[1]).write_text(str(child.pid)); time.sleep(60)"
     )
-    with subprocess.Popen([sys.executable, "-c", program, str(told), *command()], env=env) as parent:
-        until(lambda: told.exists() and told.read_text())
-        pid = int(told.read_text())
+    with subprocess.Popen([sys.executable, "-c", program, str(pid_file), *command()], env=env) as parent:
+        until(lambda: pid_file.exists() and pid_file.read_text())
+        pid = int(pid_file.read_text())
         scenario.fault("nvmlDeviceGetTotalEnergyConsumption", do="hang")
         scenario.write()
         until(lambda: Path(f"/proc/{pid}/comm").read_text().strip() == "nvml-hangs")
@@ -193,7 +193,7 @@ def test_the_child_ends_with_its_parent_even_in_the_middle_of_a_hang(scenario, t
         until(lambda: not alive(pid))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 def test_the_child_needs_no_privileges(scenario, tmp_path):
     scenario.add_gpu()
     env = {**os.environ, **scenario.write().env()}

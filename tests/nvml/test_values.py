@@ -61,21 +61,21 @@ VALUES = [
     ({"gfx": 99}, "graphics_active_ratio", 0.99),
     ({"fp16": 5}, "pipe_active_ratio|fp16", 0.05),
 ]
-"""What the library is told, the value's key, what comes out. No two of them tell the library one thing differently."""
+"""What the scenario sets, the value's key, what comes out. No two of them set one thing differently."""
 
 
 @pytest.fixture(scope="module")
 def reading(fake_nvml, tmp_path_factory):
     """Of one GPU that has all of VALUES."""
-    told = {name: value for values, _, _ in VALUES for name, value in values.items()}
+    given = {name: value for values, _, _ in VALUES for name, value in values.items()}
     scenario = fake_nvml(tmp_path_factory.mktemp("values"))
-    scenario.add_gpu(**told)
+    scenario.add_gpu(**given)
     return read(scenario, enough=has("sm_active_ratio"))
 
 
-@pytest.mark.parametrize(("told", "key", "value"), VALUES, ids=[key for _, key, _ in VALUES])
-def test_value(reading, told, key, value):
-    assert reading.values[key] == pytest.approx(value), told
+@pytest.mark.parametrize(("given", "key", "value"), VALUES, ids=[key for _, key, _ in VALUES])
+def test_value(reading, given, key, value):
+    assert reading.values[key] == pytest.approx(value), given
 
 
 def test_identity(scenario):
@@ -110,7 +110,7 @@ OF_THE_PARENT = {
 
 
 def test_every_family_of_the_hardware_is_filled(reading, scenario):
-    """One that the child fills no more, or never did, would be a gap on a dashboard that nobody notices."""
+    """One that the child fills no more, or never did, would be a gap on a dashboard that goes unnoticed."""
     scenario.add_gpu(t_slowdown=90, fan=1, retired_pending=0).add_mig()
     split = read(scenario, enough=lambda gpu: gpu.mig and "sm_active_ratio" in gpu.mig[0].values)
     filled = {
@@ -131,15 +131,15 @@ def test_energy_is_the_integral_of_the_power_trace_on_8_gpus(scenario):
     with listening(scenario.write().env()) as heard:
         first, *_, last = heard.frames(10)
     for index, gpu in enumerate(scenario.gpus):
-        told = last.gpus[index].values["energy_joules_total"] - first.gpus[index].values["energy_joules_total"]
+        joules = last.gpus[index].values["energy_joules_total"] - first.gpus[index].values["energy_joules_total"]
         # The counter was read somewhere between a poll's begin and its end.
         least = gpu.integral("watts", first.at + first.took_s, last.at)
         most = gpu.integral("watts", first.at, last.at + last.took_s)
-        assert least - 0.01 <= told <= most + 0.01
+        assert least - 0.01 <= joules <= most + 0.01
         assert last.gpus[index].uuid == gpu.uuid
 
 
-def test_throttled_time_is_told_in_seconds(scenario):
+def test_throttled_time_is_read_in_seconds(scenario):
     begin = time.time()
     gpu = scenario.add_gpu(reasons=0x1, energy_since=begin)
     gpu.step(begin, reasons=0x4 | 0x40)
@@ -167,7 +167,7 @@ def test_busy_is_the_mean_since_the_poll_before(scenario):
 
 
 @pytest.mark.parametrize(
-    ("missing", "told", "key", "value"),
+    ("missing", "given", "key", "value"),
     [
         (["nvmlDeviceGetSamples"], {"busy": 50}, "busy_ratio", 0.5),
         (["nvmlDeviceGetMemoryInfo_v2"], {"used": GIB}, "memory_used_bytes", GIB + 687_865_856),
@@ -177,16 +177,16 @@ def test_busy_is_the_mean_since_the_poll_before(scenario):
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_an_older_library_is_asked_otherwise(scenario, missing, told, key, value):
+def test_an_older_library_is_asked_otherwise(scenario, missing, given, key, value):
     scenario.missing = tuple(missing)
-    scenario.add_gpu(**told)
+    scenario.add_gpu(**given)
     reading = read(scenario)
     assert reading.values[key] == pytest.approx(value)
     assert "memory_reserved_bytes" not in reading.values or missing != ["nvmlDeviceGetMemoryInfo_v2"]
 
 
 def test_power_by_fields_is_of_the_gpu_not_the_module(scenario):
-    """Where the average is not supported the older call tells it."""
+    """Where the average is not supported the older call has it."""
     scenario.add_gpu(watts=310)
     scenario.fault("nvmlDeviceGetFieldValues", field=185, code=NOT_SUPPORTED)
     assert read(scenario).values["power_watts"] == 310
@@ -204,7 +204,7 @@ def test_nvlink_bytes_of_all_links(scenario, fifth):
         assert moved <= rate * (last.at + last.took_s - first.at) + 2e4
 
 
-def test_pcie_counters_are_told_as_they_are_and_wrap(scenario):
+def test_pcie_counters_are_read_as_they_are_and_wrap(scenario):
     gpu = scenario.add_gpu(energy_since=time.time(), counter_offset=2**32 - 10**8)
     with listening(scenario.write().env()) as heard:
         first = heard.wait(Frame)
@@ -291,7 +291,7 @@ def test_collectors_that_are_off_ask_nothing(scenario):
     assert frame.gpus[0].processes is None and frame.gpus[0].mig == ()
 
 
-def test_xids_are_told_as_they_happen(scenario):
+def test_xids_are_reported_as_they_happen(scenario):
     scenario.add_gpu()
     scenario.add_gpu()
     scenario.xid(1, time.time() - 5, 13)  # before anybody listened
@@ -302,9 +302,9 @@ def test_xids_are_told_as_they_happen(scenario):
         scenario.xid(1, begin + 0.2, 79)
         scenario.write()
         heard.wait(GpuEvent, lambda event: event.code == 79 and event.at > begin + 0.2)
-        told = [(said.uuid, said.index, said.code) for said in heard.all if isinstance(said, GpuEvent)]
+        xids = [(said.uuid, said.index, said.code) for said in heard.all if isinstance(said, GpuEvent)]
     one, other = scenario.gpus[1].uuid, scenario.gpus[0].uuid
-    assert told == [(one, 1, 79), (other, 0, 94), (one, 1, 79)]
+    assert xids == [(one, 1, 79), (other, 0, 94), (one, 1, 79)]
 
 
 def test_mig_devices(scenario):

@@ -94,7 +94,7 @@ def test_a_sample_that_waits_takes_few_bytes() -> None:
     assert held / (60 * 920) < 12  # 480 such polls, two hours, are 4 MB
 
 
-def test_series_that_nobody_needs_any_more_are_forgotten() -> None:
+def test_series_that_are_not_needed_any_more_are_forgotten() -> None:
     buffer = Buffer(100, More)
     for at in range(20_000):
         buffer.add(float(at), [Sample("x", {"gpu": str(at)}, 1.0)])

@@ -33,13 +33,13 @@ def energy(joules: float, gpu: int = 0) -> Sample:
 
 
 def offer_hours(push: Push, begin: float, end: float) -> list[tuple[float, float]]:
-    """A poll every 15 s of simulated time, of two GPUs; what GPU 0 told."""
-    told = []
+    """A poll every 15 s of simulated time, of two GPUs; what GPU 0 showed."""
+    offered = []
     for number in range(round((end - begin) / EVERY_S)):
         at = begin + number * EVERY_S
-        told.append((at, at - begin + 0.25))
-        assert push.offer(at, [energy(told[-1][1]), energy(1.0, gpu=1)])
-    return told
+        offered.append((at, at - begin + 0.25))
+        assert push.offer(at, [energy(offered[-1][1]), energy(1.0, gpu=1)])
+    return offered
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def test_what_was_offered_is_what_is_stored(pushing: Callable[..., Push]) -> Non
     with Prometheus() as prometheus:
         push = pushing(prometheus.write_url, labels={"cluster": "edge"})
         begin = float(int(time.time()) - 300)
-        told = offer_hours(push, begin, begin + 300)
+        offered = offer_hours(push, begin, begin + 300)
         assert settled(push) == PushStats(sent=60, refused=0, dropped=0, retries={}, buffered=0)
-        assert stored(prometheus, begin, begin + 300) == told
+        assert stored(prometheus, begin, begin + 300) == offered
         labels = prometheus.query('stoker_gpu_energy_joules_total{uuid="GPU-1"}', begin + 290)[0].labels
         assert labels == {
             "__name__": "stoker_gpu_energy_joules_total",
@@ -104,18 +104,18 @@ def test_two_hours_without_prometheus_leave_no_gap(pushing: Callable[..., Push])
         push = pushing(prometheus.write_url)
         end = float(int(time.time()) - 60)
         begin, down, up = end - 3 * HOUR_S, end - 2.5 * HOUR_S, end - 0.5 * HOUR_S
-        told = offer_hours(push, begin, down)
+        offered = offer_hours(push, begin, down)
         settled(push)
         prometheus.stop()
-        told += offer_hours(push, down, up)
+        offered += offer_hours(push, down, up)
         until(lambda: push.stats.retries.get("transport", 0) >= 2, "two tries in vain", 30)
         assert push.stats.buffered == 480 * 3  # two GPUs and `up`, each 15 s
         prometheus.start()
         settled(push)
-        told += offer_hours(push, up, end)
+        offered += offer_hours(push, up, end)
         stats = settled(push)
         assert (stats.sent, stats.refused, stats.dropped) == (720 * 3, 0, 0)
-        assert stored(prometheus, begin, end) == told
+        assert stored(prometheus, begin, end) == offered
 
 
 def test_one_that_has_newer_samples_needs_a_window_for_late_ones(pushing: Callable[..., Push]) -> None:
@@ -125,11 +125,11 @@ def test_one_that_has_newer_samples_needs_a_window_for_late_ones(pushing: Callab
         with Prometheus(scrape=scrape, out_of_order=window) as prometheus:
             prometheus.until('up{job="others"}')  # its head is at now: without a window, an hour is what it takes back
             push = pushing(prometheus.write_url)
-            told = offer_hours(push, now - 2 * HOUR_S, now)
+            offered = offer_hours(push, now - 2 * HOUR_S, now)
             stats = settled(push)
             found = stored(prometheus, now - 2 * HOUR_S, now)
             assert stats.sent + stats.refused == 480 * 3 and stats.retries == {}
-            assert (found == told) is expect_all
+            assert (found == offered) is expect_all
             assert (stats.refused == 0) is expect_all
             push.stop(timeout_s=5)
 
@@ -147,11 +147,11 @@ def test_what_a_proxy_in_front_refuses_is_lost_and_only_that(pushing: Callable[.
             begin = float(int(time.time()) - 300)
             push.offer(begin, [energy(1)])  # 500, then 400: dropped
             assert settled(push).refused == 2
-            told = offer_hours(push, begin + 15, begin + 150)  # 429, then 502, then taken
+            offered = offer_hours(push, begin + 15, begin + 150)  # 429, then 502, then taken
             stats = settled(push)
             assert stats.retries == {"500": 1, "429": 1, "502": 1}
-            assert (stats.sent, stats.refused) == (len(told) * 3, 2)
-            assert stored(prometheus, begin, begin + 150) == told
+            assert (stats.sent, stats.refused) == (len(offered) * 3, 2)
+            assert stored(prometheus, begin, begin + 150) == offered
 
 
 def _forward(prometheus: Prometheus, request: Posted) -> Answer:

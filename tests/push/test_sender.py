@@ -130,7 +130,7 @@ def test_it_waits_as_long_as_it_is_asked_to(pushes: Callable[[PushOptions], Push
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 301])
-def test_what_is_refused_is_dropped_counted_and_told_once(
+def test_what_is_refused_is_dropped_counted_and_logged_once(
     pushes: Callable[[PushOptions], Push], status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusal = Answer(status, b"out of order sample", {"Location": "http://127.0.0.1:1/"})
@@ -142,8 +142,8 @@ def test_what_is_refused_is_dropped_counted_and_told_once(
             settled(push)
         assert push.stats == PushStats(sent=2, refused=4, dropped=0, retries={}, buffered=0)
         assert watts(hook) == [(1000_000, 1000), (1015_000, 1015), (1030_000, 1030)]
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1 and str(status) in told[0] and "out of order sample" in told[0]
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == 1 and str(status) in logged[0] and "out of order sample" in logged[0]
 
 
 def test_what_a_long_outage_does_not_leave_room_for_is_dropped_oldest_first(
@@ -170,13 +170,13 @@ def test_what_a_long_outage_does_not_leave_room_for_is_dropped_oldest_first(
         arrived = sorted({point for request in tries for one in request for point in one.points})
         assert arrived[0][0] == 0 and arrived[-1] == (300_000, 20)
         assert {at // 15_000 for at, _ in arrived} == {0, *range(11, 21)}
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2 and "503" in told[0] and told[1].endswith("again")
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == 2 and "503" in logged[0] and logged[1].endswith("again")
 
 
-def test_nobody_there_is_tried_again_until_somebody_is(pushes: Callable[[PushOptions], Push]) -> None:
+def test_an_absent_receiver_is_tried_again_until_it_is_there(pushes: Callable[[PushOptions], Push]) -> None:
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound and not listening: refused, and nobody else can take the port
+        closed.bind(("127.0.0.1", 0))  # bound and not listening: refused, and no other process can take the port
         push = pushes(options(f"http://127.0.0.1:{closed.getsockname()[1]}/api/v1/write"))
         push.offer(1000.0, [gpu_power(1)])
         until(lambda: push.stats.retries.get("transport", 0) >= 3, "three tries", 10)
@@ -249,7 +249,7 @@ def test_the_end_marks_every_series_and_sends_what_waits() -> None:
         assert push.stats.sent == 8
 
 
-def test_the_end_waits_no_longer_than_told_for_a_receiver_that_is_away() -> None:
+def test_the_end_waits_no_longer_than_allowed_for_a_receiver_that_is_away() -> None:
     with Webhook(lambda _: Answer(503, headers={"Retry-After": "3600"})) as hook:
         push = Push(options(hook.url))
         push.start()

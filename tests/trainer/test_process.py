@@ -58,8 +58,8 @@ def test_metrics_are_served_while_training(host, run, make_config, small):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    told = {"STOKER_METRICS_PORT": str(port), "STOKER_METRICS_HOST": host, "STOKER_JOB": "j"}
-    processes = run.start(make_config(small | {"epochs": 5000}), **told)
+    env = {"STOKER_METRICS_PORT": str(port), "STOKER_METRICS_HOST": host, "STOKER_JOB": "j"}
+    processes = run.start(make_config(small | {"epochs": 5000}), **env)
     run.wait_for_steps(50)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         text = answer.read().decode()

@@ -99,7 +99,7 @@ def test_the_ledger_keeps_what_was_lost(make_training, small, tmp_path):
     assert again.mine.steps == 1 and again.total().steps == 11
 
 
-def test_metrics_tell_the_training(make_training, small):
+def test_metrics_show_the_training(make_training, small):
     training = trained(make_training, small)
     training.tally.accuracy, training.tally.test_loss, training.tally.time_to_target_s = 0.9, 0.4, 7.0
     metrics = Metrics({"STOKER_JOB": "mnist", "STOKER_JOB_UID": "u1", "STOKER_ATTEMPT": "2"}, "image-classification")

@@ -16,7 +16,7 @@ class SessionWorker:
         return self
 
     def call(self):
-        """What the api does when somebody wants a session; the worker's end of it."""
+        """What the api does when a user wants a session; the worker's end of it."""
         return self.calls(1)[0]
 
     def calls(self, number):

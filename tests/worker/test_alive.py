@@ -1,4 +1,4 @@
-"""A worker that nobody wants any more stops by itself; nothing else that an api may answer stops one."""
+"""A worker that is not wanted any more stops by itself; nothing else that an api may answer stops one."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def test_as_pid_1_too(pod_worker, log_api, wait_until):
 
 
 @pytest.mark.parametrize("word", [404, 500, {"stop": 1, "why": "x"}], ids=str)
-def test_anything_else_stops_nobody(pod_worker, log_api, word):
+def test_anything_else_stops_no_worker(pod_worker, log_api, word):
     log_api.word = word
     pod_worker.python(GOES_ON, 7, api=log_api)
     record = pod_worker.finish()
@@ -137,13 +137,13 @@ BODIES = st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value).en
 @given(st.sampled_from([200, 200, 200, 204, 302, 401, 404, 500, 999]), BODIES)
 def test_only_the_very_word_stops(status, body):
     reasons = []
-    told = AliveLane(Launch(ORDER), reasons.append).hear(Answer(status, body, 0.0), 0.1)
+    heard = AliveLane(Launch(ORDER), reasons.append).hear(Answer(status, body, 0.0), 0.1)
     try:
         document = json.loads(body) if len(body) < 10_000 else None
     except ValueError:
         document = None
     word = document.get("stop") if status == 200 and isinstance(document, dict) else None
-    assert told == isinstance(word, bool)
+    assert heard == isinstance(word, bool)
     assert len(reasons) == (word is True)
     for reason in reasons:
         assert reason.isprintable() and 0 < len(reason) <= 300
@@ -153,15 +153,15 @@ def test_only_the_very_word_stops(status, body):
     BODIES | st.fixed_dictionaries({"stop": st.booleans(), "sessions": VALUES}).map(lambda d: json.dumps(d).encode())
 )
 def test_sessions_are_words_in_a_list_or_nothing(body):
-    told = []
-    AliveLane(Launch(ORDER), lambda why: None, told.append).hear(Answer(200, body, 0.0), 0.1)
+    heard = []
+    AliveLane(Launch(ORDER), lambda why: None, heard.append).hear(Answer(200, body, 0.0), 0.1)
     try:
         document = json.loads(body) if len(body) < 10_000 else None
     except ValueError:
         document = None
     asked = document.get("sessions") if isinstance(document, dict) and isinstance(document.get("stop"), bool) else None
     words = [one for one in asked if isinstance(one, str)] if isinstance(asked, list) else []
-    assert told == ([words] if words else [])
+    assert heard == ([words] if words else [])
 
 
 def test_a_busy_api_is_asked_less_often():

@@ -218,7 +218,7 @@ def test_an_api_that_is_not_there_is_given_up(pod_worker):
 
 
 def test_without_an_api_it_can_not_come(pod_worker):
-    assert "was not told where Stoker's api is" in refused(pod_worker, None, bundle_of(TREE)[0])
+    assert "does not know where Stoker's api is" in refused(pod_worker, None, bundle_of(TREE)[0])
 
 
 def test_another_bundle_is_not_taken(pod_worker, log_api):

@@ -1,4 +1,4 @@
-"""Nothing is left of a worker: children, daemons, whoever holds the pipe, and what a killed supervisor leaves."""
+"""Nothing is left of a worker: children, daemons, holders of the pipe, and what a killed supervisor leaves."""
 
 import os
 import signal

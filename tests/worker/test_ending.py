@@ -24,7 +24,7 @@ def test_a_commands_own_exit_code_is_the_workers(worker, code):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGPIPE])
-def test_a_signal_that_ended_the_rank_is_told(worker, signum):
+def test_a_signal_that_ended_the_rank_is_recorded(worker, signum):
     record = worker.run(["sh", "-c", f"echo last words; kill -{signum.name[3:]} $$"])
     assert (record.exit_code, record.signal) == (128 + signum, signum)
     assert record.message == f"ended by {signum.name}; its last line: last words"
@@ -223,7 +223,7 @@ def test_two_supervisors_never_run_in_one_folder(worker, wait_until):
 
 
 def test_an_agent_that_vanished_while_the_worker_starts_spoils_nothing(worker):
-    """Nobody reads the readiness pipe any more (found by the crash sweep of tests/agent)."""
+    """The readiness pipe is not read any more (found by the crash sweep of tests/agent)."""
     read_fd, write_fd = os.pipe()
     os.close(read_fd)
     worker.order(["true"]).start(options=["--ready-fd", str(write_fd)], pass_fds=[write_fd])
@@ -231,14 +231,14 @@ def test_an_agent_that_vanished_while_the_worker_starts_spoils_nothing(worker):
     assert worker.finish().exit_code == 0
 
 
-def test_readiness_is_told_when_started_json_stands(worker):
+def test_readiness_is_signalled_when_started_json_stands(worker):
     read_fd, write_fd = os.pipe()
     worker.order(["sh", "-c", "while ! test -e go; do sleep 0.01; done"])
     worker.start(options=["--ready-fd", str(write_fd)], pass_fds=[write_fd])
     os.close(write_fd)
     assert os.read(read_fd, 10) == b"S"
     assert (worker.folder / "started.json").exists()
-    assert os.read(read_fd, 10) == b""  # nobody else holds it, the rank least of all
+    assert os.read(read_fd, 10) == b""  # no other process holds it, the rank least of all
     os.close(read_fd)
     (worker.folder / "go").touch()
     assert worker.finish().exit_code == 0

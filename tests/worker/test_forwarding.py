@@ -67,7 +67,7 @@ def test_connections_share_a_session_each_with_its_own_end(entered, listener):
     assert entered.go().exit_code == 0
 
 
-def test_a_port_that_nobody_serves_is_a_reset(entered):
+def test_a_port_that_is_not_served_is_a_reset(entered):
     entered.start()
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))

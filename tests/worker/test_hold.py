@@ -1,4 +1,4 @@
-"""A worker whose command failed is kept for a look inside, tells so, and ends by itself, by a stop, or by the api."""
+"""A worker whose command failed is kept for a look inside, says so, and ends by itself, by a stop, or by the api."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def hold(seconds):
     return {"STOKER_HOLD_SECONDS": seconds}
 
 
-def test_it_is_held_told_and_ends_by_itself(pod_worker, log_api):
+def test_it_is_held_says_so_and_ends_by_itself(pod_worker, log_api):
     script = "import os; open(os.environ['STOKER_PROGRESS_FILE'], 'w').write('{\"at\": 5, \"step\": 7}')\n" + FAILS
     pod_worker.python(script, api=log_api, env=hold(1))
     record = pod_worker.finish()

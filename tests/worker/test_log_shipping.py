@@ -202,7 +202,7 @@ def test_output_beyond_the_spools_limit_keeps_beginning_and_end(pod_worker, log_
     assert missing + len(rest) in (total, total + 1), "the notice may end a line"
 
 
-def test_an_api_that_lost_its_disk_is_told_what_is_missing(pod_worker, log_api, wait_until):
+def test_an_api_that_lost_its_disk_learns_what_is_missing(pod_worker, log_api, wait_until):
     script = PRINTS + "\nwhile not os.path.exists('go'):\n    import time; time.sleep(0.05)\nprint('THE END')"
     pod_worker.python(script, 30_000_000, api=log_api)
     output = pod_worker.folder / "volume" / "output"

@@ -123,7 +123,7 @@ def test_the_working_folder_is_the_jobs_else_the_images_else_the_outputs(tmp_pat
 
 
 @pytest.mark.parametrize("missing", ["STOKER_POD_UID", "STOKER_JOB_UID", "STOKER_ATTEMPT"])
-def test_what_is_no_workers_pod_is_told_so(pod_worker, missing, capfd):
+def test_what_is_no_workers_pod_is_refused(pod_worker, missing, capfd):
     pod_worker.start(["true"], env={missing: None})
     assert pod_worker.process.wait(10) == 70
     assert missing in capfd.readouterr().err

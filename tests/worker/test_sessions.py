@@ -123,7 +123,7 @@ def test_an_empty_command_is_the_workers_shell(entered):
     assert entered.go().exit_code == 0
 
 
-def test_interrupt_reaches_the_command_and_nobody_else(entered):
+def test_interrupt_reaches_the_command_and_nothing_else(entered):
     entered.start()
     script = """
 import sys, time
@@ -191,7 +191,7 @@ def test_a_session_lives_on_from_the_training_into_the_hold(entered):
 
 @pytest.mark.parametrize("manners", ["", "trap '' HUP TERM; "], ids=["polite", "deaf"])
 @pytest.mark.parametrize("tty", [False, True], ids=["pipes", "terminal"])
-def test_the_workers_end_ends_a_session_and_tells_it(entered, tty, manners):
+def test_the_workers_end_ends_a_session_and_says_so(entered, tty, manners):
     entered.start()
     peer = entered.call().exec("sh", "-c", manners + "echo in; sleep 100 & while :; do wait; done", tty=tty)
     peer.until(STDOUT, b"in")
@@ -265,7 +265,7 @@ def test_one_id_is_one_process_and_nine_are_too_many(entered, wait_until):
     assert entered.go().exit_code == 0
 
 
-def test_a_session_that_nobody_waits_for_is_said_and_disturbs_nothing(entered, wait_until):
+def test_a_session_that_is_not_awaited_is_said_and_disturbs_nothing(entered, wait_until):
     entered.api.accepts = lambda token: False
     entered.start()
     entered.worker.says("up")
@@ -306,8 +306,8 @@ def test_the_zipapp_serves_sessions_and_fetches_code_on_the_oldest_and_the_newes
 # In a pod.
 
 
-def test_in_a_pod_the_apis_answers_tell_of_it_over_tls(pod_worker, log_api, tmp_path):
-    """As PID 1's worker is: told by an answer, the authority from the environment, nothing of it for the command."""
+def test_in_a_pod_the_apis_answers_name_it_over_tls(pod_worker, log_api, tmp_path):
+    """As PID 1's worker is: named by an answer, the authority from the environment, nothing of it for the command."""
     url = log_api.over_tls(tmp_path)
     log_api.word = {"stop": False, "why": "", "sessions": ["a1", "a1", 7, "-no", "a1"]}
     pem = (tmp_path / "cert.pem").read_text()

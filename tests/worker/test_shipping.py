@@ -49,7 +49,7 @@ def test_the_zipapp_runs_on_every_python(worker, tmp_path, python):
     # Renamed into place, as the contract asks: the rank that fails first has the other killed at any moment.
     report_step = f"echo '{progress}' > p.$RANK; mv p.$RANK progress.json"
     script = f"{report_step}; (setsid sleep 60 >/dev/null 2>&1 &) ; echo $RANK; exit 7"
-    # Reporting to nobody takes its two seconds: the oldest and the newest are enough for that.
+    # Reporting to no api takes its two seconds: the oldest and the newest are enough for that.
     report = {"url": "http://127.0.0.1:9", "token": ""} if python in PYTHONS[:1] + PYTHONS[-1:] else None
     worker.order(["sh", "-c", script], ranks=2, mode="perGpu", report=report)
     worker.start(python=python, program=tmp_path / "worker.pyz")

@@ -12,7 +12,7 @@ from .pod_worker import PYTHONS
 
 PROGRESS = """
 import ctypes, json, os, signal, sys, threading, time
-def tell(**progress):
+def show(**progress):
     path = os.environ['STOKER_PROGRESS_FILE']
     with open(path + '.new', 'w') as file: json.dump(progress, file)
     os.replace(path + '.new', path)
@@ -28,7 +28,7 @@ LIMIT = {"STOKER_STALL_AFTER_SECONDS": "1"}
 
 @pytest.fixture
 def order(worker):
-    """Starts a script as the rank, with a limit of a second unless told otherwise."""
+    """Starts a script as the rank, with a limit of a second by default."""
 
     def start(script, *args, env=None, **fields):
         env = {**LIMIT, "STOKER_PROGRESS_FILE": str(worker.folder / "progress.json"), **(env or {})}
@@ -43,7 +43,7 @@ def stacks(worker):
 
 @pytest.mark.parametrize("wedge", WEDGES.values(), ids=WEDGES.keys())
 def test_a_wedged_python_is_ended_and_says_where_it_stood(worker, order, wedge):
-    order(f"tell(step=3)\ndef wedged_here():\n    {wedge}\nprint('up', flush=True)\nwedged_here()")
+    order(f"show(step=3)\ndef wedged_here():\n    {wedge}\nprint('up', flush=True)\nwedged_here()")
     record = worker.finish()
     assert record.stalled and record.signal == signal.SIGABRT and record.exit_code == 128 + signal.SIGABRT
     assert record.message.startswith("step 3 since ") and not record.stop_requested
@@ -55,7 +55,7 @@ def test_a_wedged_python_is_ended_and_says_where_it_stood(worker, order, wedge):
 
 
 def test_the_kernels_view_is_saved_before_anything_is_signalled(worker, order):
-    """A shell prints no stacks; that it finds them already there when it is told to end is the proof of the order."""
+    """A shell prints no stacks; that it finds them already there when it is signalled is the proof of the order."""
     shell = 'trap "cp stacks.txt at-the-end; exit 0" TERM; touch ready; while :; do sleep 0.05; done'
     worker.order(["sh", "-c", shell], env={**LIMIT, "STOKER_PROGRESS_FILE": str(worker.folder / "progress.json")})
     (worker.folder / "progress.json").write_text(json.dumps({"step": 12}))
@@ -67,7 +67,7 @@ def test_the_kernels_view_is_saved_before_anything_is_signalled(worker, order):
 
 
 def test_what_outlives_the_grace_is_killed(worker, order):
-    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntell(step=1)\ntime.sleep(600)"
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nshow(step=1)\ntime.sleep(600)"
     order(deaf, env={"PYTHONFAULTHANDLER": ""}, graceS=0.5)
     record = worker.finish()
     assert record.stalled and (record.exit_code, record.signal) == (137, 9)
@@ -80,7 +80,7 @@ def test_no_memory_is_dumped(worker, order):
 import resource
 hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
 resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
-tell(step=1)
+show(step=1)
 os.chdir(os.path.dirname(os.environ['STOKER_PROGRESS_FILE']))
 time.sleep(600)"""
     order(script)
@@ -104,7 +104,7 @@ if len(sys.argv) > 1:
 program = [sys.executable, '-c', os.environ['SCRIPT'], 'child']
 below = [subprocess.Popen(program, stdout=subprocess.PIPE) for _ in range(4)]
 for one in below: one.stdout.readline()
-tell(step=1)
+show(step=1)
 below[0].wait()
 """
     order(script, env={"SCRIPT": PROGRESS + script})
@@ -118,10 +118,10 @@ below[0].wait()
 @pytest.mark.parametrize(
     ("script", "env"),
     [
-        ("for step in range(8): tell(step=step); time.sleep(0.5)", {"STOKER_STALL_AFTER_SECONDS": "3"}),
+        ("for step in range(8): show(step=step); time.sleep(0.5)", {"STOKER_STALL_AFTER_SECONDS": "3"}),
         ("time.sleep(2.5)", {}),
-        ("tell(at=1.0, metrics={'loss': 1.0})\ntime.sleep(2.5)", {}),
-        ("tell(step=1)\ntime.sleep(2.5)", {"STOKER_STALL_AFTER_SECONDS": "0"}),
+        ("show(at=1.0, metrics={'loss': 1.0})\ntime.sleep(2.5)", {}),
+        ("show(step=1)\ntime.sleep(2.5)", {"STOKER_STALL_AFTER_SECONDS": "0"}),
     ],
     ids=["slow but steady", "no progress file", "a progress file without a step", "no limit"],
 )
@@ -133,12 +133,12 @@ def test_who_is_left_alone(worker, order, script, env):
 
 
 def test_only_worker_0_is_watched(worker, order):
-    order("tell(step=1)\ntime.sleep(2.5)", worker=1, workers=2)
+    order("show(step=1)\ntime.sleep(2.5)", worker=1, workers=2)
     assert worker.finish().exit_code == 0
 
 
 def test_a_report_without_another_step_is_no_progress(worker, order):
-    order("n = 0\nwhile True: n += 1; tell(step=5, samples=n, metrics={'loss': 1 / n}); time.sleep(0.1)")
+    order("n = 0\nwhile True: n += 1; show(step=5, samples=n, metrics={'loss': 1 / n}); time.sleep(0.1)")
     record = worker.finish()
     assert record.stalled and record.progress is not None and record.progress.step == 5
 
@@ -150,7 +150,7 @@ def waits_for_the_others(): time.sleep(600)
 def never_comes():
     while True: pass
 open(f"up-{os.environ['RANK']}", 'w').close()
-if os.environ['RANK'] == '0': tell(step=9)
+if os.environ['RANK'] == '0': show(step=9)
 never_comes() if os.environ['RANK'] == '1' else waits_for_the_others()
 """
 
@@ -181,7 +181,7 @@ def test_the_trainers_own_watchdog_is_faster(worker, order):
 
 
 def test_a_stalled_worker_is_held(worker, order):
-    order("tell(step=1)\ntime.sleep(600)", env={"STOKER_HOLD_SECONDS": "1"})
+    order("show(step=1)\ntime.sleep(600)", env={"STOKER_HOLD_SECONDS": "1"})
     record = worker.finish()
     assert record.stalled and record.held_s > 0.5
     assert b"held for 1s after exit code 134" in worker.log
@@ -191,7 +191,7 @@ def test_a_stalled_worker_is_held(worker, order):
 def test_with_every_python(worker, order, python):
     (worker.folder / "progress.json").write_text("{}")
     env = {"PATH": os.environ["PATH"], **LIMIT, "STOKER_PROGRESS_FILE": str(worker.folder / "progress.json")}
-    script = PROGRESS + "tell(step=1)\ndef wedged_here(): threading.Event().wait()\nwedged_here()"
+    script = PROGRESS + "show(step=1)\ndef wedged_here(): threading.Event().wait()\nwedged_here()"
     worker.order([python, "-c", script], env=env).start(python=python)
     assert worker.finish().stalled
     assert "wedged_here" in stacks(worker)
@@ -200,14 +200,14 @@ def test_with_every_python(worker, order, python):
 # A gang
 
 
-def test_worker_0_tells_the_api_and_waits_for_the_others(pod_worker, log_api, wait_until):
-    script = PROGRESS + "tell(step=4)\ndef wedged_here(): time.sleep(600)\nwedged_here()"
+def test_worker_0_reports_to_the_api_and_waits_for_the_others(pod_worker, log_api, wait_until):
+    script = PROGRESS + "show(step=4)\ndef wedged_here(): time.sleep(600)\nwedged_here()"
     pod_worker.python(script, api=log_api, env={**LIMIT, "STOKER_WORKERS": "2"})
     wait_until(lambda: [p for p in log_api.progress if p["progress"].get("stalled")], what="the report")
-    told = log_api.progress[-1]["progress"]
-    assert (told["step"], told["stalled"]["step"], told["stalled"]["attempt"]) == (4, 4, 1)
-    assert 5 < told["stalled"]["until"] - time.time() <= 15 and told["stalled"]["since"] == pytest.approx(
-        told["stepAt"], abs=1.5
+    progress = log_api.progress[-1]["progress"]
+    assert (progress["step"], progress["stalled"]["step"], progress["stalled"]["attempt"]) == (4, 4, 1)
+    assert 5 < progress["stalled"]["until"] - time.time() <= 15 and progress["stalled"]["since"] == pytest.approx(
+        progress["stepAt"], abs=1.5
     )
     assert pod_worker.process.poll() is None, "the others must hear of it first"
     pod_worker.process.send_signal(signal.SIGTERM)  # its pod is deleted meanwhile: its last words come all the same
@@ -234,11 +234,11 @@ def test_the_last_change_of_step_and_checkpoint_is_reported(pod_worker, log_api,
     script = (
         PROGRESS
         + """
-tell(at=1000.0, step=1, checkpoint={'step': 1})
+show(at=1000.0, step=1, checkpoint={'step': 1})
 time.sleep(1.5)
-tell(at=2000.0, step=1, checkpoint={'step': 1})
+show(at=2000.0, step=1, checkpoint={'step': 1})
 time.sleep(1.5)
-tell(at=3000.0, step=2, checkpoint={'step': 1})
+show(at=3000.0, step=2, checkpoint={'step': 1})
 time.sleep(600)
 """
     )
@@ -256,7 +256,7 @@ def test_stacks_are_bounded(worker, order):
 threading.stack_size(65536)
 stop = threading.Event()
 for _ in range(700): threading.Thread(target=stop.wait, daemon=True).start()
-tell(step=1)
+show(step=1)
 time.sleep(600)"""
     order(script, env={"PYTHONFAULTHANDLER": ""})
     assert worker.finish().stalled

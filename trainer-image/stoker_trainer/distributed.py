@@ -87,7 +87,7 @@ class Ranks:
             dist.init_process_group(backend, rank=self.rank, world_size=self.world, timeout=timeout)
 
     def leave(self) -> None:
-        """After the last collective of a training that ended well: nobody goes before all are done.
+        """After the last collective of a training that ended well: no rank goes before all are done.
 
         The group is not destroyed; the process ends without destructors anyway (`__main__`). In torch 2.6 destroying
         it can hang for good: it joins gloo's threads while holding the GIL, which such a thread wants if it is the last

@@ -1,7 +1,7 @@
 """Owns the right to publish in a checkpoint folder: the newest attempt has it, a zombie of an older one does not.
 Called by checkpoints and the export of weights.
 
-Each attempt claims the folder at its start by a file that names it; whoever publishes looks, under the folder's lock,
+Each attempt claims the folder at its start by a file that names it; a publisher looks, under the folder's lock,
 whether a higher claim exists. Claiming takes the same lock, so between a look and the rename no newer attempt can
 have begun to read.
 Limits: flock must work on the file system (it does locally, on NFSv4 and CephFS). A holder frozen inside the lock is

@@ -1,4 +1,4 @@
-"""Owns `/metrics` of a training: rank 0, loopback or where a pod is told, a daemon thread. Called by the report.
+"""Owns `/metrics` of a training: rank 0, loopback or a pod's address, a daemon thread. Called by the report.
 
 `FAMILIES` is the whole list, also for docs and dashboards; only what this recipe really measures gets a value. Imported
 only where a port was given.

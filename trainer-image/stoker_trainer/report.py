@@ -109,7 +109,7 @@ class Report(Silent):
         self.publish()
 
     def publish(self) -> None:
-        """Reads the device and tells everyone."""
+        """Reads the device and shows it to all ranks."""
         self._due = time.monotonic() + EVERY_S
         if self._window_s > 0:
             self._speed = self._window_samples / self._window_s

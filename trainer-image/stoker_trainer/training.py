@@ -116,7 +116,7 @@ def prepare_torch(env: Mapping[str, str], config: TrainerConfig, device: torch.d
     torch.set_num_threads(max(1, int(env.get("OMP_NUM_THREADS", share))))
     if config.config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA's first handle is made
-        # Not use_deterministic_algorithms: that imports torch._inductor (3.7 s here) to tell the compiler too.
+        # Not use_deterministic_algorithms: that imports torch._inductor (3.7 s here) for the compiler's sake.
         torch.set_deterministic_debug_mode("error")
         torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid; it costs a pass per buffer
         torch.backends.cudnn.benchmark = False

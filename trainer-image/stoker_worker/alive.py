@@ -1,8 +1,8 @@
-"""Whether anybody still waits for this worker: asked of the api, and heard in other answers of it.
+"""Whether this worker is still wanted: asked of the api, and read from its other answers.
 
-A node that is cut off from the cluster, or whose kubelet died, stops nobody; its worker would compute beside the job's
-next attempt. Owns how often is asked and which answer means stop: a 200 that says so in as many words, nothing else.
-The same answers name the sessions (`stoker exec`) that somebody has asked for, and tell that the gang is stalled.
+A node that is cut off from the cluster, or whose kubelet died, stops no process; its worker would compute beside the
+job's next attempt. Owns how often is asked and which answer means stop: only a 200 that says so in as many words.
+The same answers name the sessions (`stoker exec`) that users have asked for, and say that the gang is stalled.
 Never stops anything itself and knows no thread: `reporting` calls.
 """
 
@@ -24,7 +24,7 @@ ASK_EVERY_S = 5.0
 ASK_MAX_S = 30.0
 ASK_SHARE = 50
 """An answer takes a fiftieth of the pause at most, up to `ASK_MAX_S`: a busy api is asked less often."""
-ASK_NOBODY_S = 300.0
+ASK_UNKNOWN_S = 300.0
 """Where the api knows no such question: an older one, which may be replaced while the worker runs."""
 MOST_STALL_S = 60.0
 _WHY_CHARS = 300
@@ -32,7 +32,7 @@ _SESSIONS = 64
 
 
 class AliveLane:
-    """Asks unless another answer has just told."""
+    """Asks unless another answer has just said it."""
 
     def __init__(
         self,
@@ -65,26 +65,26 @@ class AliveLane:
         began = time.monotonic()
         answer = link.post(ALIVE_PATH, self._body, "application/json")
         if answer.status in (404, 405):
-            self._wait(ASK_NOBODY_S)
+            self._wait(ASK_UNKNOWN_S)
         elif not self.hear(answer, time.monotonic() - began):
             raise Refused(answer.status, answer.retry_after_s)
 
     def hear(self, answer: Answer, took_s: float) -> bool:
-        """Take an answer of the api, to whatever; whether it tells if the worker is to stop."""
-        told = document(answer) if answer.status == 200 else {}
-        stop = told.get("stop")
+        """Take an answer of the api, to whatever; whether it says if the worker is to stop."""
+        said = document(answer) if answer.status == 200 else {}
+        stop = said.get("stop")
         if not isinstance(stop, bool):
             return False
         self._wait(min(ASK_MAX_S, max(ASK_EVERY_S, ASK_SHARE * took_s)))
-        stalled = told.get("stalled")
+        stalled = said.get("stalled")
         if isinstance(stalled, dict) and self._on_stall is not None:
             in_s = stalled.get("inS")
             if isinstance(in_s, (int, float)):
                 self._on_stall(min(MOST_STALL_S, max(0.0, float(in_s))), _sentence(stalled.get("why")))
         if stop and not self._stopped and self._on_stop is not None:
             self._stopped = True
-            self._on_stop(_sentence(told.get("why")))
-        asked = told.get("sessions")
+            self._on_stop(_sentence(said.get("why")))
+        asked = said.get("sessions")
         if isinstance(asked, list) and self._on_sessions is not None:
             ids = [one for one in asked[:_SESSIONS] if isinstance(one, str)]
             if ids:

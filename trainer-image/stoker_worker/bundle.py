@@ -1,7 +1,7 @@
 """The supervisor as something to start: a compiled folder for this Python, or one zipapp for any.
 
 Called by the node agent at its start (folder: 4 ms of CPU less per worker than the zipapp, which runpy and zipimport
-take; measured on 3.11), by whoever builds an image (zipapp) and as a pod's init container:
+take; measured on 3.11), by an image's build (zipapp) and as a pod's init container:
 `python -m stoker_worker.bundle install /stoker`. Never imported by the supervisor itself.
 """
 

@@ -1,6 +1,6 @@
 """The supervisor's descendants: who they are, and signals to them.
 
-As a subreaper (or PID 1) the supervisor inherits every orphan of its descendants: whoever double-forks or calls setsid
+As a subreaper (or PID 1) the supervisor inherits every orphan of its descendants: what double-forks or calls setsid
 stays in the family, and no child left means no descendant left.
 """
 

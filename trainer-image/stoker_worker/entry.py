@@ -113,7 +113,7 @@ def _close_strays(keep: set[int]) -> None:
 
 
 def _take_lock(folder: str) -> None:
-    """Nobody started us with the lock: hold it ourselves, for as long as we live."""
+    """We were not started with the lock: hold it ourselves, for as long as we live."""
     import fcntl
 
     fd = os.open(folder + "/" + LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -28,9 +28,9 @@ READ_BYTES = (1 << 16) - 1  # with the channel's byte: 64 KiB
 STDIN_BYTES = 1 << 22
 """Once so much waits for the command, no more is taken: pings wait too, so it is generous."""
 LAST_S = 1.2
-"""What the command gets when the worker ends, before its exit is told as it stands."""
+"""What the command gets when the worker ends, before its exit is reported as it stands."""
 HANGUP_S = 2.0
-"""What the command gets when whoever called has left: SIGHUP, then SIGKILL."""
+"""What the command gets when the caller has left: SIGHUP, then SIGKILL."""
 ENDED = "the worker has ended"
 
 
@@ -113,12 +113,12 @@ class Exec:
         return self._kill_at if self._exit is None else None
 
     def stop(self, now: float) -> None:
-        """The worker ends; its supervisor has told the command as well, but a shell at a terminal ignores SIGTERM."""
+        """The worker ends; its supervisor has signalled the command too, but a shell at a terminal ignores SIGTERM."""
         self._worker_ends = True
         self._hang_up(now + LAST_S, self._terminal)
 
     def leave(self, now: float) -> None:
-        """Whoever called has left."""
+        """The caller has left."""
         for fd in self._outputs:
             if fd != self._stdin:
                 os.close(fd)
@@ -126,9 +126,9 @@ class Exec:
         self._close_stdin()
         self._hang_up(now + HANGUP_S)
 
-    def _hang_up(self, kill_at: float, tell: bool = True) -> None:
+    def _hang_up(self, kill_at: float, signal: bool = True) -> None:
         if self._exit is None:
-            if tell:
+            if signal:
                 send_group(self._pid, _signal.SIGHUP)
                 send_group(self._pid, _signal.SIGCONT)
             self._kill_at = kill_at
@@ -179,7 +179,7 @@ class Exec:
             data = os.read(fd, READ_BYTES)
         except BlockingIOError:
             return False
-        except OSError:  # EIO: nobody holds the terminal's other side
+        except OSError:  # EIO: no process holds the terminal's other side
             data = b""
         if data:
             self._send(bytes((self._outputs[fd],)) + data)

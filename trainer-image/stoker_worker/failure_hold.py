@@ -1,6 +1,6 @@
 """Whether and for how long a worker whose command failed is kept for a look inside (`onFailure.hold`).
 
-Owns the hold's beginning and end and how it is told. Never ends anything itself: the loop (`supervisor`) asks.
+Owns the hold's beginning and end and how it is reported. Never ends anything itself: the loop (`supervisor`) asks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FailureHold:
     def waits(self, ending: Ending, stopping: bool) -> bool:
         """Whether the worker, whose ranks have all ended, is to be held, or is held already."""
         if self._wanted:
-            # A command that says 75 has saved and stopped: its gang was told before this worker was.
+            # A command that says 75 has saved and stopped: its gang was stopped before this worker was.
             failed = ending.failed and not ending.refused and ending.exit_code != STOPPED
             self._wanted = failed and not stopping
         return self._wanted

@@ -77,7 +77,7 @@ def read_launch(path: str) -> Launch:
 
 
 def write_started(folder: str, at: float) -> None:
-    """Say who runs here: the pid and what tells it from a later process of the same number. Raises: OSError."""
+    """Say who runs here: the pid and what sets it apart from a later process of the same number. Raises: OSError."""
     stat = _read("/proc/self/stat", 4096)
     started = {
         "version": 1,

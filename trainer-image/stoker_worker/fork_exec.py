@@ -1,7 +1,7 @@
 """Starting a process of the user's: fork, its own session, three descriptors, exec; or why it can't be started.
 
 Owns fork and exec, also those of a session's command. Never waits for a process's end. Called by `ranks` and
-`terminal`.
+`exec_session`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .light_stdlib import PR_SET_PDEATHSIG, prctl
 NOT_FOUND = 127
 NOT_STARTABLE = 126
 
-# Handled or ignored here, or ignored by whoever started us; a user's process gets the defaults.
+# Handled or ignored here, or ignored by what started us; a user's process gets the defaults.
 _RESET = tuple(
     getattr(_signal, name)
     for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGPIPE", "SIGTERM", "SIGCHLD", "SIGXFSZ", "SIGUSR1", "SIGUSR2")

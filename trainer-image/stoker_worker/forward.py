@@ -76,7 +76,7 @@ class Forward:
             events = select.POLLOUT if connection.connecting or connection.waiting else 0
             if room and not connection.connecting and not connection.our_end:
                 events |= select.POLLIN
-            if events:  # without any a poll would still tell of hang-ups, again and again
+            if events:  # without any a poll would still report hang-ups, again and again
                 wanted.append((fd, events))
         return wanted
 
@@ -105,7 +105,7 @@ class Forward:
         self.done = True
 
     def leave(self, now: float) -> None:
-        """Whoever called has left."""
+        """The caller has left."""
         for connection in list(self._by_number.values()):
             self._forget(connection, abort=True)
         self.done = True

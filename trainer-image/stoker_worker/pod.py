@@ -53,7 +53,7 @@ class PodOrder:
         self.termination_log = environ.get("STOKER_TERMINATION_LOG", TERMINATION_LOG)
         self.spool_bytes = _number(environ, "STOKER_LOG_SPOOL_BYTES", SPOOL_BYTES)
         self.termination_grace_s = _number(environ, "STOKER_TERMINATION_GRACE_SECONDS", 0)
-        """What the kubelet waits between SIGTERM and SIGKILL; 0: not told."""
+        """What the kubelet waits between SIGTERM and SIGKILL; 0: not known."""
 
 
 def compose(environ: Mapping[str, str], argv: list[str]) -> PodOrder:

@@ -1,8 +1,8 @@
-"""What a worker tells while it lives and when it ends: its log, the copy on stdout, its progress; and what comes back.
+"""A worker's reports while it lives and when it ends: its log, the copy on stdout, its progress; and what comes back.
 
 Owns the log, the copy's turn in the loop's poll and the reporter, which is started only when there is something to say.
 Never decides anything: the loop (`supervisor`) asks what the api wants. Used by the loop's thread alone, but for
-`_told_to_stop`, `_told_of_sessions` and `_told_of_stall`, which the reporter's calls.
+`_on_stop`, `_on_sessions` and `_on_stall`, which the reporter's calls.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ReporterSide:
         self._reporter: Reporter | None = None
         self._ask_from = time.monotonic() + ASK_AFTER_S
         self.steps = Steps(folder)
-        self._told: dict[str, Any] = {}
+        self._states: dict[str, Any] = {}
         """What is reported beside the newest progress, again and again: `held`, `stalled`."""
         self._hears_stall = launch.stall_s > 0 and launch.worker > 0
         self.stalled: tuple[float, str] | None = None
@@ -88,7 +88,7 @@ class ReporterSide:
             self.steps.look()
 
     def session_ids(self) -> list[str]:
-        """The sessions that somebody has asked for since the last call; some perhaps again."""
+        """The sessions that users have asked for since the last call; some perhaps again."""
         if not self._launch.report:
             return []
         if self._pod is None:
@@ -98,17 +98,17 @@ class ReporterSide:
             ids.append(self._session_ids.pop())
         return ids
 
-    def tell(self, **told: dict[str, Any]) -> None:
+    def add(self, **states: dict[str, Any]) -> None:
         """Report that the worker is held or stalled, beside its newest progress, until `finish`."""
-        self._told.update(told)
+        self._states.update(states)
         if self._launch.report:
             self._reporting().offer(self._newest())
 
     def finish(self, stop_at: float | None) -> None:
         """Bring out what is not out yet. `stop_at`: since when the kubelet waits for us, if it does."""
         if self._launch.report:
-            if self._told:
-                self._told = {}
+            if self._states:
+                self._states = {}
                 self._reporting().offer(self._newest())
             self._report()
         if self._spool is not None:
@@ -121,7 +121,7 @@ class ReporterSide:
         self.steps.look()
         progress = self.steps.progress or {}
         now = time.time()
-        return dict(progress, at=max(now, progress.get("at", now) + 0.001), **self._told)
+        return dict(progress, at=max(now, progress.get("at", now) + 0.001), **self._states)
 
     def _mirror(self, flush: bool = False) -> None:
         """Have stdout watched while something waits for it."""
@@ -137,7 +137,7 @@ class ReporterSide:
 
     def _report(self) -> None:
         """Hand the newest progress to the reporter, which may take its time."""
-        if self._told or not self.steps.look():
+        if self._states or not self.steps.look():
             return
         assert self.steps.progress is not None
         self._reporting().offer(self.steps.progress)
@@ -147,23 +147,21 @@ class ReporterSide:
             from .reporting import Reporter  # http.client costs 40 ms: only for workers that have something to say
 
             # The node agent is beside its workers and stops them itself; the api of one machine leaves files.
-            on_stop = None if self._pod is None else self._told_to_stop
-            on_stall = self._told_of_stall if self._hears_stall else None
-            self._reporter = Reporter(
-                self._folder, self._launch, self._spool, on_stop, self._told_of_sessions, on_stall
-            )
+            on_stop = None if self._pod is None else self._on_stop
+            on_stall = self._on_stall if self._hears_stall else None
+            self._reporter = Reporter(self._folder, self._launch, self._spool, on_stop, self._on_sessions, on_stall)
         return self._reporter
 
-    def _told_to_stop(self, why: str) -> None:
+    def _on_stop(self, why: str) -> None:
         """From here on it is a stop signal like any other."""
         self.why_stop = why
         os.kill(os.getpid(), _signal.SIGTERM)
 
-    def _told_of_sessions(self, ids: list[str]) -> None:
+    def _on_sessions(self, ids: list[str]) -> None:
         self._session_ids.extend(ids)
         self._wake.poke()
 
-    def _told_of_stall(self, in_s: float, why: str) -> None:
+    def _on_stall(self, in_s: float, why: str) -> None:
         if self.stalled is None:
             self.stalled = (time.monotonic() + in_s, why)
             self._wake.poke()

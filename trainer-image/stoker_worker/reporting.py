@@ -24,7 +24,7 @@ if MYPY:
 
 BACKOFF_S = (1.0, 2.0, 5.0, 10.0)
 LAST_BACKOFF_S = 0.2
-"""Between tries once the worker has ended and somebody waits."""
+"""Between tries once the worker has ended and a stop waits for it."""
 
 
 class _Turn:

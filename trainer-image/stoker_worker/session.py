@@ -43,7 +43,7 @@ def main(argv: list[str], stop_requests: list[int]) -> int:
     session_id, folder, parent = argv[:3]
     os.setsid()
     prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
-    # What the command leaves behind stays below us while we live: that is how the supervisor tells it from its ranks'.
+    # What the command leaves behind stays below us while we live: that is how the supervisor knows it from its ranks'.
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     if os.getppid() != int(parent):
         return 1
@@ -197,7 +197,7 @@ class Session:
             self._over_at = now + (LAST_CLOSE_S if self._stopped else CLOSE_S)
 
     def _leave(self, now: float) -> None:
-        """Nobody listens any more."""
+        """The other side does not listen any more."""
         if not self._lost:
             self._lost = True
             self._over_at = None

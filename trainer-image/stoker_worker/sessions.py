@@ -1,4 +1,4 @@
-"""The sessions of a worker as its supervisor sees them: one process for each id it is told, and who is one of them.
+"""The sessions of a worker as its supervisor sees them: one process for each id, and which processes are theirs.
 
 Owns which ids were seen and which processes are sessions. Never reads or carries what a session says; `session` does,
 in the process started here. Imported with the first id. Called by the supervisor's loop.
@@ -14,7 +14,7 @@ from .folder import Launch
 
 AT_ONCE = 8
 TURNED_AWAY_AT_ONCE = 8
-"""More than `AT_ONCE` are started only to say that there are too many; beyond these nobody answers."""
+"""More than `AT_ONCE` are started only to say that there are too many; beyond these there is no answer."""
 REMEMBERED = 1000
 
 _ID_CHARS = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_")

@@ -50,7 +50,7 @@ class Spool(BoundedLog):
         else:
             self._passed += len(data)
             self.at_line_start = data[-1] == 10
-        if self.mirror.trouble and self.at_line_start:  # never in the middle of somebody's line
+        if self.mirror.trouble and self.at_line_start:  # never in the middle of a line
             self._complain()
 
     def waiting(self) -> int:
@@ -81,7 +81,7 @@ class Spool(BoundedLog):
 
 
 class SpoolReader:
-    """The shipping thread's view of the file: reading at any offset, and freeing what nobody needs again."""
+    """The shipping thread's view of the file: reading at any offset, and freeing what is not needed again."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

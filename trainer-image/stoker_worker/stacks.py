@@ -1,8 +1,8 @@
-"""Where processes stand, as the kernel tells it: for each thread what it does, the call it waits in, its kernel stack.
+"""Where processes stand, as the kernel sees it: for each thread what it does, the call it waits in, its kernel stack.
 
 For ranks that make no progress, before they are ended. Works where nothing of the process's own can run any more (a
 collective, a driver's call, a lock of the interpreter). Reads /proc alone, and there only what needs no lock of the
-process's memory: `cmdline` and `environ` would hang where it hangs. Python's own stacks are not told here: `stall` has
+process's memory: `cmdline` and `environ` would hang where it hangs. Python's own stacks are not read here: `stall` has
 the processes print them. Never signals, never writes.
 
 Source: proc_pid_stat(5), proc_pid_wchan(5), proc_pid_syscall(5), proc_pid_stack(5), proc_pid_status(5).

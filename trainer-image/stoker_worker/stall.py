@@ -1,12 +1,12 @@
 """The end of ranks that make no progress (`stall.after`): seen, their stacks saved, then ended.
 
 Seen from outside, by the progress file of worker 0: a wedged collective computes at full utilization, holds every lock
-of the interpreter, or hangs in the driver, and none of that hinders us. The other workers of a gang are told by the
-api (`alive`) and save their stacks at the same time, for the rank that all others wait for is among them; then all of
-them end their ranks.
+of the interpreter, or hangs in the driver, and none of that hinders us. The other workers of a gang learn it from the
+api (`alive`) and save their stacks at the same time, for the rank that all others wait for is among them; then all
+of them end their ranks.
 
-Owns the stages and what is written: into the log, and `stacks.txt` in the worker's folder. First what the kernel tells
-(`stacks`) and what our trainer prints on SIGUSR1. Then the ranks are ended: whoever has a handler for SIGABRT by it
+Owns the stages and what is written: into the log, and `stacks.txt` in the worker's folder. First what the kernel shows
+(`stacks`) and what our trainer prints on SIGUSR1. Then the ranks are ended: what has a handler for SIGABRT by it
 (Python has one by PYTHONFAULTHANDLER: all its stacks are its last words), all others by SIGTERM; what outlives the
 grace is the supervisor's to kill. Called by the loop (`supervisor`), which owns the processes. Imported only where a
 job has a limit.
@@ -40,7 +40,7 @@ TURN_S, TURNS_S = 0.25, 1.0
 """What a process gets for its last words before the next one's turn comes, and all of them together."""
 FILE_BYTES = 1 << 20
 LOG_LINES = 400
-_TELLINGS = 2
+_ROUNDS = 2
 PRINTED_BYTES = 256 << 10
 """Kept for the file of what each rank prints meanwhile."""
 
@@ -54,11 +54,11 @@ class Stall:
         self._file_bytes = 0
         self.began = False
         self._next_at = 0.0
-        """When the ranks are to be told to end, or what is left of them to be told again."""
-        self._told = 0
+        """When the ranks, or what is left of them, get their next signal."""
+        self._rounds = 0
 
     def overdue(self, now: float) -> str:
-        """How long there was no progress, if too long; '': there was, or no step was told yet, or others watch."""
+        """How long there was no progress, if too long; '': there was, or no step is known yet, or others watch."""
         steps, limit_s = self._steps, self._launch.stall_s
         if self._launch.worker or steps.step is None or now - steps.changed_at < limit_s:
             return ""
@@ -70,11 +70,11 @@ class Stall:
             return []
         if not self.began:
             return [now + LOOK_EVERY_S] if not self._launch.worker else []
-        return [self._next_at] if self._told < _TELLINGS else []
+        return [self._next_at] if self._rounds < _ROUNDS else []
 
     def is_time(self, now: float) -> bool:
         """Whether `end` is to be called."""
-        return self._told < _TELLINGS and now >= self._next_at
+        return self._rounds < _ROUNDS and now >= self._next_at
 
     def begin(
         self, why: str, end_at: float | None, family: list[Member], live: dict[int, int], outputs: list[RankOutput]
@@ -111,14 +111,14 @@ class Stall:
         }
 
     def end(self, family: list[Member], live: Iterable[int], outputs: list[RankOutput]) -> None:
-        """Tell the ranks to end: at first only those that then say where they stand, later all of them."""
+        """Signal the ranks to end: at first only those that then say where they stand, later all of them."""
         self.collect(outputs)
-        self._told += 1
-        speak = [member.pid for member in family if catches(member.pid, _signal.SIGABRT)] if self._told == 1 else []
+        self._rounds += 1
+        speak = [member.pid for member in family if catches(member.pid, _signal.SIGABRT)] if self._rounds == 1 else []
         _let_speak(speak, set(live))
         self._next_at = time.monotonic() + LAST_WORDS_S
         if not speak:
-            self._told = _TELLINGS
+            self._rounds = _ROUNDS
             for pid in live:
                 send_group(pid, _signal.SIGTERM)
 

@@ -30,7 +30,7 @@ if [ -z "$python" ]; then
     done
 fi
 if [ -n "$python" ] && [ -r "$here/worker.pyz" ]; then
-    # A stop that came meanwhile is told to the supervisor, which then starts nothing.
+    # A stop that came meanwhile goes to the supervisor, which then starts nothing.
     exec "$python" -I -S "$here/worker.pyz" --pod ${stopped:+--stop} -- "$@"
 fi
 

@@ -23,7 +23,7 @@ class Steps:
         self.progress: dict[str, Any] | None = None
         """The newest that could be read, with `stepAt` and the checkpoint's `at`: Unix seconds of their last change."""
         self.step: int | None = None
-        """None: the program has told no step yet."""
+        """None: the program has written no step yet."""
         self.changed_at = 0.0
         """When we saw `step` change, by the monotonic clock."""
         self._step_at = 0.0
@@ -38,16 +38,16 @@ class Steps:
         if progress is None:
             return False
         self._seen = seen
-        told_at = min(progress["at"], time.time())
+        written_at = min(progress["at"], time.time())
         step = progress.get("step")
         if step is not None:
             if step != self.step:
-                self.step, self._step_at, self.changed_at = step, told_at, time.monotonic()
+                self.step, self._step_at, self.changed_at = step, written_at, time.monotonic()
             progress["stepAt"] = self._step_at
         saved = progress.get("checkpoint")
         if saved is not None:
             if self._saved is None or self._saved[0] != saved["step"]:
-                self._saved = (saved["step"], told_at)
+                self._saved = (saved["step"], written_at)
             saved["at"] = self._saved[1]
         self.progress = progress
         return True

@@ -1,5 +1,5 @@
-"""The supervisor's life: fetch the code, start the ranks, carry their output, stop them when told, hold a failed worker
-for a look inside, reap everything, say how it ended.
+"""The supervisor's life: fetch the code, start the ranks, carry their output, stop them on request, hold a failed
+worker for a look inside, reap everything, say how it ended.
 
 Owns the one loop and its deadlines. Called by `entry` with the list that the signal handlers append to. Everything
 before the exit record is written happens on one thread; nothing here polls while nothing happens.
@@ -63,7 +63,7 @@ class Supervisor:
         self._outputs: list[RankOutput] = []
         self._by_fd: dict[int, RankOutput] = {}
         self._live: dict[int, int] = {}  # pid -> rank's number in this worker
-        self._told: set[int] = set()  # process groups that got the stop signal with their rank
+        self._signalled: set[int] = set()  # process groups that got the stop signal with their rank
         self._childless = True
         self._stop_at: float | None = None
         self._kill_at: float | None = None
@@ -85,7 +85,7 @@ class Supervisor:
             try:
                 os.write(self._ready_fd, b"S")
             except OSError:
-                pass  # whoever wanted to know is gone; the next one reads started.json
+                pass  # the reader is gone; the next one reads started.json
             os.close(self._ready_fd)
         if os.getpid() != 1:
             prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -125,7 +125,7 @@ class Supervisor:
             self._start_ranks()
 
     def _see_code(self, fetch: CodeFetch) -> None:
-        """Go on once the code is there, or nobody wants it any more."""
+        """Go on once the code is there, or is not wanted any more."""
         for line in fetch.lines():
             self._log.say(line)
         if self._stop_at is not None:
@@ -193,7 +193,7 @@ class Supervisor:
             if code == STALLED and self._launch.own_trainer and self._stall is not None:
                 # Its own watchdog was faster: where its neighbours stand is wanted nevertheless.
                 self._begin_stall(self._stall, self._ending.message)
-            elif code == STOPPED:  # told by its gang, not by us: its neighbours are saving, leave them be
+            elif code == STOPPED:  # stopped by its gang, not by us: its neighbours are saving, leave them be
                 self._kill_at = time.monotonic() + self._launch.grace_s
             else:
                 self._end_others(time.monotonic(), FAILURE_GRACE_S)
@@ -214,7 +214,7 @@ class Supervisor:
         else:
             for pid in self._live:
                 send_group(pid, _signal.SIGTERM)
-                self._told.add(pid)
+                self._signalled.add(pid)
         grace_s = self._launch.grace_s
         if self._pod is not None and self._pod.termination_grace_s:
             kubelets_s = self._pod.termination_grace_s
@@ -230,17 +230,17 @@ class Supervisor:
             elif stall.is_time(now):
                 self._end_stalled(stall, now)
         elif self._live and self._stop_at is None and not self._ending.failed:
-            told = self._reporter_side.stalled
-            why = stall.overdue(now) if told is None else told[1]
+            gang = self._reporter_side.stalled
+            why = stall.overdue(now) if gang is None else gang[1]
             if why:
                 self._begin_stall(stall, why)
 
     def _begin_stall(self, stall: Stall, why: str) -> None:
-        told, family = self._reporter_side.stalled, descendants(self._session_pids())
-        report = stall.begin(why, None if told is None else told[0], family, self._live, self._outputs)
+        gang, family = self._reporter_side.stalled, descendants(self._session_pids())
+        report = stall.begin(why, None if gang is None else gang[0], family, self._live, self._outputs)
         self._ending.stall(why)
         if not self._launch.worker:
-            self._reporter_side.tell(stalled=report)
+            self._reporter_side.add(stalled=report)
 
     def _end_stalled(self, stall: Stall, now: float) -> None:
         stall.end(descendants(self._session_pids()), self._live, self._outputs)
@@ -254,9 +254,9 @@ class Supervisor:
         held = self._hold.lasts
         if self._hold.waits(self._ending, self._stop_at is not None) and not (held and now >= self._hold.until):
             if not held and (self._childless or not descendants(self._session_pids())):
-                told, line = self._hold.begin(now, self._ending)
+                state, line = self._hold.begin(now, self._ending)
                 self._log.say(line)
-                self._reporter_side.tell(held=told)
+                self._reporter_side.add(held=state)
             return False
         if held:
             self._ending.held_s = self._hold.end(now)
@@ -265,7 +265,7 @@ class Supervisor:
         return self._childless
 
     def _enforce(self, now: float) -> None:
-        """Kill whoever outlived a deadline."""
+        """Kill what outlived a deadline."""
         if self._live:
             if self._kill_at is not None and now >= self._kill_at:
                 if self._stop_at is not None:
@@ -277,7 +277,7 @@ class Supervisor:
     def _clear_leftovers(self, now: float) -> None:
         """All ranks are done, something of theirs is not: a daemon, a data loader's child.
 
-        Whoever shares a rank's process group got the stop signal with it and may be saving (`sh -c "python …"`): it
+        A process of a rank's group got the stop signal with it and may be saving (`sh -c "python …"`): it
         has the rest of the grace. All others get TERM and a short while; sessions last while the worker is held.
         """
         holding = self._hold.waits(self._ending, self._stop_at is not None)
@@ -286,7 +286,7 @@ class Supervisor:
             self._leftovers_kill_at = now + LEFTOVER_GRACE_S
         expired = now >= self._leftovers_kill_at
         for member in descendants(self._session_pids() if holding else frozenset()):
-            if saving and member.group in self._told:
+            if saving and member.group in self._signalled:
                 continue
             if expired:
                 send(member.pid, _signal.SIGKILL)
@@ -349,7 +349,7 @@ class Supervisor:
 
     def _finish(self) -> int:
         for output in self._outputs:
-            # Nobody of ours is left to write; a stranger that was handed the pipe does not hold us up.
+            # No process of ours is left to write; a stranger that was handed the pipe does not hold us up.
             for _turn in range(64):
                 if not (output.open and output.pump(time.monotonic())):
                     break

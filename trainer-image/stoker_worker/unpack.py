@@ -1,6 +1,6 @@
 """A bundle of a user's code (`stoker.spec.code`) on its way from a stream into a folder. Believes nothing it reads.
 
-Owns the format and, once more, every rule of a manifest: what is written here lies within the folder, whoever made the
+Owns the format and, once more, every rule of a manifest: what is written here lies within the folder, whatever made the
 bundle. Knows no network. Called by `usercode`, on its thread.
 """
 
@@ -131,7 +131,7 @@ def write_files(entries: list[Entry], read: Read, folder: str) -> None:
         earlier = first.setdefault(entry.sha256, entry)
         if earlier is entry:
             _write(path, entry, _checked(read, entry))
-        else:  # a copy, not a second name: whoever changes one must not change the other
+        else:  # a copy, not a second name: a change of one must not change the other
             _copy(_inside(root, earlier), path, entry)
     # Links last: while files are written no path leads through one.
     for entry in entries:

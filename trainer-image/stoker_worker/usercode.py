@@ -63,7 +63,7 @@ class CodeFetch:
         return lines
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """It is not wanted any more."""
         self._cancelled.set()
 
     def _work(self) -> None:
@@ -79,7 +79,7 @@ class CodeFetch:
     def _fetch(self) -> str:
         """Why it can't be had; '': it is there."""
         if not self._target:
-            return "this worker was not told where Stoker's api is (--api-url of the operator)"
+            return "this worker does not know where Stoker's api is (--api-url of the operator)"
         give_up_at = time.monotonic() + self._launch.code_timeout_s
         tries = damaged = 0
         while not self._cancelled.is_set():

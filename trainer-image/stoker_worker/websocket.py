@@ -85,7 +85,7 @@ class WebSocket:
 
     @property
     def at_hand(self) -> bool:
-        """Whether there is something to receive that no poll would tell of."""
+        """Whether there is something to receive that no poll would report."""
         # A TLS socket's records; by its method, since a Python need not have the ssl module.
         return self._fresh or bool(getattr(self._sock, "pending", int)())
 

@@ -20,7 +20,7 @@ class Clock:
 
 
 class KnowingApi:
-    """`jobs.Asks`: what the api would tell, and what it was asked."""
+    """`jobs.Asks`: what the api would say, and what it was asked."""
 
     def __init__(self):
         self.pods = {}

@@ -54,7 +54,7 @@ def test_device_files_are_not_indices():
     assert UNNUMBERED.resolve("0") == "GPU-a"
 
 
-def test_before_the_first_frame_only_uuids_are_told():
+def test_before_the_first_frame_only_uuids_are_resolved():
     nothing = Devices([])
     assert (nothing.resolve("GPU-a::1"), nothing.resolve("0"), nothing.resolve("nvidia0")) == ("GPU-a", None, None)
 

@@ -185,7 +185,7 @@ def test_no_folder(tmp_path, clock):
     assert not answer.known and answer.unattributed == {"workers_missing": 2}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_somebody_elses_folder(workers):
     script = (
         "import os, sys; from pathlib import Path\n"

@@ -68,7 +68,7 @@ def test_a_name_that_was_gone_for_a_moment_is_asked_about_at_once(jobs, api):
     assert jobs.owner(A).job_uid == "job-2"
 
 
-def test_what_was_told_stays_true_while_the_api_is_away_or_has_forgotten(jobs, api, clock):
+def test_what_was_said_stays_true_while_the_api_is_away_or_has_forgotten(jobs, api, clock):
     owner = api.knows("a")
     jobs.ask_about({A})
     api.away = True
@@ -106,7 +106,7 @@ def test_without_an_api_pods_have_no_jobs_and_nothing_is_wrong(clock):
 
 
 def test_holdings_of_a_pod_whose_job_is_learnt_late(node):
-    """Until the api tells, the GPU is the pod's without a job, and counted as such."""
+    """Until the api answers, the GPU is the pod's without a job, and counted as such."""
     node.has(gpu_pod("a", "GPU-0000"))
     node.api.away = True
     early = node.read()
@@ -166,8 +166,8 @@ def owners_api():
 
 def test_the_question_and_its_answer(owners_api, tmp_path):
     (tmp_path / "token").write_text("exp.n0.abc\n")
-    told = {"namespace": "team", "name": "a", "podUid": "p", "jobUid": "j", "project": "team", "jobName": "train"}
-    owners_api.answer = lambda _: (200, {"owners": [{**told, "attempt": 2, "worker": 3}, {**told, "name": "b"}]})
+    pod = {"namespace": "team", "name": "a", "podUid": "p", "jobUid": "j", "project": "team", "jobName": "train"}
+    owners_api.answer = lambda _: (200, {"owners": [{**pod, "attempt": 2, "worker": 3}, {**pod, "name": "b"}]})
     link = Link(owners_api.url, tmp_path / "token")
     answers = OwnersRoute(link).ask([A, B])
     assert answers[0].owner == Owner("team", "a", "p", "j", "team", "train", 2, 3) and not answers[0].ended
@@ -195,7 +195,7 @@ def test_many_pods_are_several_questions(owners_api):
         (200, [], "not the api's"),
     ],
 )
-def test_answers_that_tell_nothing(owners_api, status, data, why):
+def test_answers_that_say_nothing(owners_api, status, data, why):
     owners_api.answer = lambda _: (status, data)
     link = Link(owners_api.url)
     with pytest.raises(NoAnswer, match=why):

@@ -24,7 +24,7 @@ SHARED = "nvidia.com/gpu.shared"
 @pytest.mark.parametrize(
     ("pods", "held"),
     [
-        pytest.param([], {}, id="nobody"),
+        pytest.param([], {}, id="no pod"),
         pytest.param(
             [gpu_pod("a", "GPU-0000"), gpu_pod("b", "GPU-0001")],
             {"GPU-0000": [("a", 1.0, "exclusive")], "GPU-0001": [("b", 1.0, "exclusive")]},
@@ -83,7 +83,7 @@ def test_mig_devices_share_by_slices(node):
     }
 
 
-def test_an_id_that_tells_no_gpu_puts_the_free_ones_in_doubt(node):
+def test_an_id_that_names_no_gpu_puts_the_free_ones_in_doubt(node):
     node.gpus = [gpu(0), gpu(1), gpu(2, mig=(mig("MIG-a"), mig("MIG-b")))]
     node.has(
         gpu_pod("a", "GPU-0000"),
@@ -105,7 +105,7 @@ def test_indices_before_the_first_frame_leave_all_in_doubt(node):
     assert node.held() == {"GPU-0000": [("a", 1.0, "exclusive")]}
 
 
-def test_a_gpu_that_nvml_does_not_show_is_told(node):
+def test_a_gpu_that_nvml_does_not_show_is_counted(node):
     node.api.knows("a")
     node.has(gpu_pod("a", "GPU-hidden"))
     assert node.read().unattributed == {"device_unseen": 1}
@@ -142,12 +142,12 @@ def test_of_two_pods_with_one_device_the_later_holds_it(node):
     assert node.held() == {"GPU-0000": [("next", 1.0, "exclusive")]}
 
 
-def test_two_that_were_there_before_us_are_ambiguous_until_the_api_tells(node):
+def test_two_that_were_there_before_us_are_ambiguous_until_the_api_knows(node):
     node.has(gpu_pod("done", "GPU-0000"), gpu_pod("next", "GPU-0000"))
     node.api.away = True
     answer = node.read()
     assert answer.holdings == ()
-    assert answer.doubtful == ("GPU-0000",)  # not the other: nobody holds that
+    assert answer.doubtful == ("GPU-0000",)  # not the other: no pod holds that
     assert answer.unattributed == {"holder_ambiguous": 1}
     node.api.away = False
     node.api.knows("done", ended=True)
@@ -195,7 +195,7 @@ def test_the_last_answer_is_kept_for_a_minute_and_ages(node):
 
 
 def test_a_kubelet_that_has_just_started_is_not_believed_yet(node):
-    """It lists nobody for a second or so; the last answer counts, and ages."""
+    """It lists no pod for a second or so; the last answer counts, and ages."""
     node.api.knows("a")
     node.has(gpu_pod("a", "GPU-0000"))
     then = node.read()
@@ -259,9 +259,9 @@ def test_what_is_no_socket(tmp_path):
     assert met.value.reason == "kubelet_socket_missing"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("mode", ["socket", "folder"])
-def test_who_may_not_open_the_socket_is_told_so(node, tmp_path, mode):
+def test_who_may_not_open_the_socket_has_a_reason(node, tmp_path, mode):
     node.has(gpu_pod("a", "GPU-0000"))
     for parent in (tmp_path, *tmp_path.parents):
         if str(parent).startswith("/tmp/") and parent.stat().st_uid == os.getuid():

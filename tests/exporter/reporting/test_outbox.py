@@ -64,7 +64,7 @@ def test_where_there_is_no_room_the_oldest_that_is_not_final_goes():
     assert seqs(box) == {("2", 1), ("3", 1), ("4", 1)} and box.dropped == 2
 
 
-def test_what_nobody_took_for_a_month_goes():
+def test_what_was_not_taken_for_a_month_goes():
     box = Receipts()
     now = time.time()
     box.offer(receipt(worker=0, final=True, at=now - KEEP_FINAL_S - 1))
@@ -90,7 +90,7 @@ def test_one_receipt_that_is_too_long_still_goes_alone():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_figure_that_is_none_is_told(value):
+def test_a_figure_that_is_none_is_logged(value):
     with pytest.raises(ValueError, match="JSON compliant"):
         Receipts().offer(receipt(allocated_s=value))
 

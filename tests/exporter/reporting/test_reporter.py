@@ -16,7 +16,7 @@ NEVER_S = 3600.0
 XID = GpuEvent(1.8e9, "GPU-0", 0, "xid", 79, "GPU has fallen off the bus")
 
 
-def told(counts):
+def nonzero(counts):
     return {outcome: count for outcome, count in counts.items() if count}
 
 
@@ -41,7 +41,7 @@ def test_receipts_go_as_they_were_offered(api, reporter, tmp_path):
     until(lambda: len(api.posts) > 1)
     assert api.posts[1].authorization == "Bearer exp.n0.2"
     assert api.posts[1].connection == api.posts[0].connection
-    until(lambda: told(made.stats.receipts) == {"sent": 2})
+    until(lambda: nonzero(made.stats.receipts) == {"sent": 2})
     assert made.stats.waiting_receipts == 0
 
 
@@ -96,7 +96,7 @@ def test_an_event_goes_at_once_with_the_jobs_it_befell(api, reporter):
         "text": "GPU has fallen off the bus",
         "owners": [{"jobUid": "job-1", "project": "vision", "jobName": "train"}],
     }
-    until(lambda: told(made.stats.events) == {"sent": 1})
+    until(lambda: nonzero(made.stats.events) == {"sent": 1})
 
 
 def test_pauses_grow_and_the_api_may_ask_for_more():
@@ -121,9 +121,9 @@ def test_what_the_api_refuses_is_given_up_alone(api, reporter, caplog):
     api.answer = say
     made = reporter()
     made.offer([receipt(worker=worker, final=True) for worker in range(3)])
-    until(lambda: told(made.stats.receipts) == {"sent": 2, "refused": 1})
+    until(lambda: nonzero(made.stats.receipts) == {"sent": 2, "refused": 1})
     made.offer([receipt(worker=worker, final=True) for worker in range(4)])
-    until(lambda: told(made.stats.receipts) == {"sent": 3, "refused": 1})
+    until(lambda: nonzero(made.stats.receipts) == {"sent": 3, "refused": 1})
     assert "worker: unknown" in caplog.text and workers(api) == [0, 1, 2, 3]
 
 
@@ -132,7 +132,7 @@ def test_a_batch_that_is_refused_as_a_whole_is_taken_apart(api, reporter, status
     api.answer = lambda post: problem(status) if any(item["worker"] == 5 for item in post.items) else Say()
     made = reporter()
     made.offer([receipt(worker=worker, final=True) for worker in range(9)])
-    until(lambda: told(made.stats.receipts) == {"sent": 8, "refused": 1})
+    until(lambda: nonzero(made.stats.receipts) == {"sent": 8, "refused": 1})
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_is_no_refusal_of_the_apis_is_kept_and_sent_later(api, reporter, sa
     made.offer([receipt(7, final=True)])
     made.event(XID, [])
     until(lambda: made.stats.events.get("failed"))
-    assert told(made.stats.receipts) == {} and made.stats.waiting_receipts == 1
+    assert nonzero(made.stats.receipts) == {} and made.stats.waiting_receipts == 1
     api.answer = lambda _: Say()
     until(lambda: made.stats.receipts.get("sent") == 1 and made.stats.events.get("sent") == 1)
 
@@ -196,7 +196,7 @@ def test_an_api_that_restarts_is_found_again(reporter):
 def test_a_receipt_that_is_no_json_costs_no_other(api, reporter):
     made = reporter()
     made.offer([receipt(1, allocated_s=float("nan")), receipt(1, worker=1)])
-    until(lambda: told(made.stats.receipts) == {"sent": 1, "refused": 1})
+    until(lambda: nonzero(made.stats.receipts) == {"sent": 1, "refused": 1})
 
 
 # --- what survives
@@ -213,7 +213,7 @@ def test_what_was_not_taken_survives_a_restart_the_newest_of_each_key(api, repor
     api.posts.clear()
     api.answer = lambda _: Say()
     after = reporter(every_s=NEVER_S)
-    until(lambda: told(after.stats.receipts) == {"sent": 2} and told(after.stats.events) == {"sent": 1})
+    until(lambda: nonzero(after.stats.receipts) == {"sent": 2} and nonzero(after.stats.events) == {"sent": 1})
     assert {(item["worker"], item["seq"]) for item in api.taken if "seq" in item} == {(0, 2), (1, 5)}
     after.stop()
     assert json.loads((tmp_path / "spool" / "receipts.json").read_text())["items"] == []
