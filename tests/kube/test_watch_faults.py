@@ -225,7 +225,7 @@ async def test_a_streaming_list_where_it_is_offered(server, tmp_path):
 async def test_one_poison_object_hides_no_other(server, tmp_path):
     told, clock = [], SystemClock()
     async with KubeClient.from_config(kubeconfig=kubeconfig(tmp_path, server.url), clock=clock) as client:
-        store = KubeStore(client, clock, patience=QUICK, streaming_lists=False, on_poison=told.append)
+        store = KubeStore(client, clock, patience=QUICK, streaming_lists=False, on_unreadable=told.append)
         server.answer(
             says(page(job("a", 5), job("bad", 6, workers=0), job("c", 7), version=9)),
             streams(

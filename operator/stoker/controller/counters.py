@@ -91,14 +91,14 @@ class Counters:
     def placed(self) -> None:
         self.decisions.labels(Code.PLACED.value).inc()
 
-    def told(self, code: Code) -> None:
+    def reason_given(self, code: Code) -> None:
         self.decisions.labels(code.value).inc()
 
     def written(self, job: TrainingJob, new: TrainingJobStatus, now: datetime) -> None:
         """The job's status was `job.status` and is `new` since this moment."""
         old = job.status
         if new.reason is not old.reason:
-            self.told(new.reason)
+            self.reason_given(new.reason)
         if new.phase is Phase.RUNNING and old.phase is not Phase.RUNNING:
             since = waits_since(job)
             if since is not None:

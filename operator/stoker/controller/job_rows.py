@@ -1,4 +1,4 @@
-"""Which job is whose, and what queues hold: rows of `/metrics`, kept current as the caches change.
+"""The job, user and queue behind a job_uid, and what queues hold: rows of `/metrics`, kept current with the caches.
 
 Owns `stoker_job_info`, `stoker_job_pod_info`, what is known of a job's attempts, and the GPUs of queues. By these rows
 Prometheus joins series of exporters and api by job_uid with its name, queue and user. There are rows for jobs
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 class _Worker(NamedTuple):
-    """A pod as it is shown, but for what its job tells: that may be seen after the pod."""
+    """A pod as it is shown, without its job's labels: the job may be seen after the pod."""
 
     labels: tuple[str, ...]
     """As _POD to `worker`."""
@@ -169,7 +169,7 @@ class JobRows:
             self._left[uid] = _Left(_row(job), self._left[uid].until)
         elif job.status.phase in ENDED and job.status.finished_at is not None:
             until = job.status.finished_at + KEPT
-            if until > now and job.status.attempt:  # it ended while nobody looked
+            if until > now and job.status.attempt:  # it ended between two looks
                 self._leave(uid, _Left(_row(job), until), now)
 
     def _leave(self, uid: str, left: _Left, now: datetime) -> None:

@@ -78,7 +78,7 @@ class _Process:
         self._ready = False
 
     async def run(self) -> None:
-        """Everything at once; ends when told to, or with the first part that can't go on."""
+        """Everything at once; ends on a signal, or with the first part that fails."""
         options, clock = self._options, self._clock
         async with AsyncExitStack() as stack:
             stack.callback(self._seam.close)
@@ -95,7 +95,11 @@ class _Process:
                 client, clock, namespace=options.namespace, identity=options.identity, name=options.lease_name
             )
             store = KubeStore(
-                client, clock, fence=election.check, on_poison=lambda poison: unreadable.found(poison), manager="stoker"
+                client,
+                clock,
+                fence=election.check,
+                on_unreadable=lambda found: unreadable.found(found),
+                manager="stoker",
             )
             unreadable = UnreadableJobs(store, clock)
             jobs = WatchCache(store, JOBS, clock=clock)
@@ -142,7 +146,7 @@ class _Process:
                     caches,
                     leader=election.is_leader,
                     past_errors=self._past_errors,
-                    unreadable_jobs=unreadable.told,
+                    unreadable_jobs=unreadable.reported,
                 )
                 limit = client.limit
                 return replace(known, calls=self._seam.counts, api_window=limit.window, api_refusals=limit.refusals)

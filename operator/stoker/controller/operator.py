@@ -1,6 +1,6 @@
 """The operator as one thing to run: caches in, reconcile workers, the scheduling loop, the recorder.
 
-Owns no rule and no store: `cli/up.py` (and on a cluster `controller/main.py`) hand it both. One poison job never stops
+Owns no rule and no store: `cli/up.py` (and on a cluster `controller/main.py`) hand it both. A failing job never stops
 the others: what its reconcile raised is logged, counted, and tried again with back-off.
 """
 
@@ -64,7 +64,7 @@ class Operator:
         `workers`: jobs reconciled at once; what a store far away needs, and too many beside an api on one loop.
 
         `others`, `runtimes`, `renderer`: on a cluster, where nodes are shared, pods are rendered in full after the
-        administrator's runtimes, and may outlive their jobs. Absent: one machine, whose node agent sees to all that.
+        administrator's runtimes, and may outlive their jobs. Absent: one machine, where the node agent does all that.
         """
         self._store = store
         self._workers = workers

@@ -1,4 +1,4 @@
-"""What the operator's process may be told, by flag or environment variable. Called by `main` only."""
+"""The operator's options, by flag or environment variable. Called by `main` only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells people what happened: Events about jobs, written behind the work and never in its way.
+"""Records Events about jobs, in the background: the work never waits for them.
 
 A recorder that can't write (the store is away, the queue is full) drops the event and counts it: events are a courtesy,
 the truth is in the job's status.

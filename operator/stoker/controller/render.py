@@ -50,7 +50,7 @@ def render_pod(job: TrainingJob, worker: int) -> Pod:
 
 
 def pod_metadata(job: TrainingJob, worker: int) -> ObjectMeta:
-    """Whose pod it is: labels, our finalizer, the owner."""
+    """The pod's identity: labels, our finalizer, the owner."""
     return ObjectMeta(
         name=pod_name(job, worker),
         namespace=job.metadata.namespace,

@@ -167,23 +167,23 @@ def _env(
     if not spec.gpus_per_worker:
         # Images that say `all` of themselves would see every GPU of a node whose default runtime is NVIDIA's.
         env["NVIDIA_VISIBLE_DEVICES"] = "void"
-    told = {
+    fields = {
         "STOKER_POD_UID": "metadata.uid",
         "STOKER_POD_NAME": "metadata.name",
         "STOKER_NODE_NAME": "spec.nodeName",
     }
     if not runtime.host_network:  # there the trainer's /metrics stay on loopback: other jobs share the addresses
-        told["STOKER_POD_IP"] = "status.podIP"
+        fields["STOKER_POD_IP"] = "status.podIP"
     return (
         *(KubeEnvVar(name=key, value=value) for key, value in env.items()),
-        *(KubeEnvVar(name=key, value_from=EnvSource(field_ref=FieldRef(field_path=at))) for key, at in told.items()),
+        *(KubeEnvVar(name=key, value_from=EnvSource(field_ref=FieldRef(field_path=at))) for key, at in fields.items()),
     )
 
 
 def _ports(job: TrainingJob, worker: int, runtime: TrainingRuntimeSpec) -> tuple[ContainerPort, ...] | None:
-    """Where a trainer's rank 0 serves /metrics. A user's own command promises none, so nobody looks for them there.
+    """Where a trainer's rank 0 serves /metrics. A user's own command need not serve any, so none is scraped.
 
-    On the node's network a port told of would be the node's own, and one worker a node all that has room.
+    On the node's network a port named here would be the node's own, and one worker a node all that has room.
     """
     if worker or job.spec.trainer.recipe is None or runtime.host_network:
         return None

@@ -99,7 +99,7 @@ def checkpoint_root(job: TrainingJob) -> str:
 
 
 def is_ephemeral(job: TrainingJob, runtime: TrainingRuntimeSpec) -> bool:
-    """Nobody has said where checkpoints are kept, so they die with the pod."""
+    """No place for checkpoints is set, so they are deleted with the pod."""
     return job.spec.checkpoint.claim is None and runtime.checkpoints is None
 
 

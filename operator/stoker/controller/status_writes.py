@@ -19,7 +19,7 @@ class Written(Enum):
 
     DONE = auto()
     CHANGED = auto()
-    """The job is not what it was: whoever wrote it wakes the loop."""
+    """The job has changed; that change wakes the loop."""
     REFUSED = auto()
     """The store takes no such status, and won't by being asked again."""
 

@@ -1,7 +1,7 @@
-"""Tells the owners of jobs that Stoker can't read what is wrong with them: a condition and an event, once.
+"""Reports jobs that Stoker can't read to their owners: a condition and an event, once.
 
 Such a job passed the API server's schema but not our model (a recipe's unknown setting, say). It is left aside by every
-cache and never half run. The store's adapter finds it (`on_poison`); only the leader writes. Called by `main`.
+cache and never half run. The store's adapter finds it (`on_unreadable`); only the leader writes. Called by `main`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MESSAGE_MAX = 1024
 _AGAIN_S = 5.0
 
 
-class Unread(Protocol):
+class Unreadable(Protocol):
     """An object that can't be read. `errors` are sentences for people."""
 
     @property
@@ -41,7 +41,7 @@ class Unread(Protocol):
     def errors(self) -> tuple[str, ...]: ...
 
 
-class UnreadStore(Protocol):
+class UnreadableStore(Protocol):
     async def patch_unread(
         self, kind: Kind[Any], key: Key, patch: Mapping[str, Any], *, manager: str, uid: str | None = None
     ) -> None:
@@ -52,36 +52,36 @@ class UnreadStore(Protocol):
 class UnreadableJobs:
     """`found` may be called at any time, from anywhere on the loop; `run` writes while this process leads."""
 
-    def __init__(self, store: UnreadStore, clock: Clock) -> None:
+    def __init__(self, store: UnreadableStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._waiting: dict[str, Unread] = {}
-        self._told: dict[str, tuple[str, ...]] = {}
+        self._waiting: dict[str, Unreadable] = {}
+        self._reported: dict[str, tuple[str, ...]] = {}
         self._woken = asyncio.Event()
 
-    def found(self, poison: Unread) -> None:
+    def found(self, job: Unreadable) -> None:
         """A job that can't be read. Our own write makes a new version of it, which says nothing new."""
-        if poison.kind == JOBS.kind and self._told.get(poison.uid) != poison.errors:
-            self._waiting[poison.uid] = poison
+        if job.kind == JOBS.kind and self._reported.get(job.uid) != job.errors:
+            self._waiting[job.uid] = job
             self._woken.set()
 
     @property
-    def told(self) -> int:
-        """Jobs told of so far."""
-        return len(self._told)
+    def reported(self) -> int:
+        """Jobs reported so far."""
+        return len(self._reported)
 
     async def run(self, recorder: Recorder) -> None:
-        """Tell until cancelled."""
+        """Report until cancelled."""
         while True:
             await self._woken.wait()
             self._woken.clear()
             for uid in list(self._waiting):
-                await self._tell(self._waiting[uid], recorder)
+                await self._report(self._waiting[uid], recorder)
             if self._waiting:
                 await self._clock.sleep(_AGAIN_S)
                 self._woken.set()
 
-    async def _tell(self, poison: Unread, recorder: Recorder) -> None:
-        message = f"Stoker can't read this job: {'; '.join(poison.errors)}"[:_MESSAGE_MAX]
+    async def _report(self, job: Unreadable, recorder: Recorder) -> None:
+        message = f"Stoker can't read this job: {'; '.join(job.errors)}"[:_MESSAGE_MAX]
         condition = {
             "type": ACCEPTED_CONDITION,
             "status": "False",
@@ -91,17 +91,17 @@ class UnreadableJobs:
         }
         patch = {"message": message, "conditions": [condition]}
         try:
-            await self._store.patch_unread(JOBS, poison.key, patch, manager=MANAGER, uid=poison.uid)
+            await self._store.patch_unread(JOBS, job.key, patch, manager=MANAGER, uid=job.uid)
         except NotFound:
-            self._waiting.pop(poison.uid, None)
+            self._waiting.pop(job.uid, None)
             return
         except StoreError as error:
-            log.warning("can't tell %s what is wrong with it: %s", poison.key, error)
+            log.warning("can't report the unreadable job %s: %s", job.key, error)
             return
-        self._told[poison.uid] = poison.errors
-        if self._waiting.get(poison.uid) is poison:
-            del self._waiting[poison.uid]
+        self._reported[job.uid] = job.errors
+        if self._waiting.get(job.uid) is job:
+            del self._waiting[job.uid]
         recorder.record_about(
-            Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=poison.key, uid=poison.uid),
+            Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=job.key, uid=job.uid),
             Note("NotAccepted", message, warning=True),
         )

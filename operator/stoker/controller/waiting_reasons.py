@@ -5,8 +5,8 @@ whatever waits: reasons are worked out off the event loop, BUDGET_S a pass, and 
 followed by a rest: four times as long as it took, and 1 / REWRITES_PER_S for each status rewritten. So with N waiting
 jobs whose reasons all change all the time a status is N / REWRITES_PER_S old at most, LOOK_S at least.
 
-Called by `scheduling`, between two changes of the scheduler's state. The words are `why.blockers`', the condition
-`life.conditions`'s.
+Called by `scheduling`, between two changes of the scheduler's state. The messages are `why.blockers`', the condition
+`life.conditions`'.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class WaitingJobs:
         if written is not Written.DONE:
             return
         if step.status.reason is not job.status.reason:
-            self._counters.told(step.status.reason)
+            self._counters.reason_given(step.status.reason)
         if step.note is not None:
             self._recorder.record(job, step.note)
 

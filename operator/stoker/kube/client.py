@@ -280,7 +280,7 @@ class KubeClient:
 
 
 class _Lost(Exception):
-    """Nobody knows whether it was done: no answer, half an answer, or a server error."""
+    """It may or may not have been done: no answer, half an answer, or a server error."""
 
     def __init__(self, text: str, *, timed_out: bool = False, wait_s: float = 0.0) -> None:
         super().__init__(text)

@@ -1,7 +1,7 @@
 """From the API server's bytes to objects: single ones, pages of a list, lines of a watch.
 
 Owns decoding, straight into the small views of `spec` in one pass (a twentieth of what typed models cost), and what
-happens to an object that can't be read: it is *poison*, left out as if it were not there, told once per version, and
+happens to an object that can't be read: it is left out as if it did not exist, reported once per version, and
 comes back as ADDED once it can be read. Never reads a socket. Called by `store` and `watch`.
 """
 
@@ -33,7 +33,7 @@ INITIAL_END = "k8s.io/initial-events-end"
 
 
 @dataclass(frozen=True)
-class Poison:
+class Unreadable:
     """An object that Stoker can't read; `errors` are sentences for people."""
 
     kind: str
@@ -43,7 +43,7 @@ class Poison:
     errors: tuple[str, ...]
 
 
-PoisonHook = Callable[[Poison], None]
+OnUnreadable = Callable[[Unreadable], None]
 
 
 class _ListMeta(StatusModel):
@@ -84,12 +84,12 @@ class Bookmark:
 class Codec(Generic[T]):
     """One kind's decoder. Cost: 49 µs per pod of 5 KB; standard json 123, typed models 1,204 (tools/bench/kube.py)."""
 
-    def __init__(self, wire: Wire[T], on_poison: PoisonHook | None = None) -> None:
-        self._wire, self._on_poison = wire, on_poison
+    def __init__(self, wire: Wire[T], on_unreadable: OnUnreadable | None = None) -> None:
+        self._wire, self._on_unreadable = wire, on_unreadable
         view = wire.view
         self._page: TypeAdapter[Any] = _adapter(_List, view)
         self._line: TypeAdapter[Any] = _adapter(_Line, view)
-        self._poison: dict[Key, str] = {}
+        self._unread_versions: dict[Key, str] = {}
 
     @property
     def kind(self) -> Kind[T]:
@@ -100,9 +100,9 @@ class Codec(Generic[T]):
         try:
             obj = self._converted(self._wire.view.model_validate_json(raw))
         except ValidationError as error:
-            poison = self._told(raw, error)
+            unreadable = self._report_bytes(raw, error)
             raise Unavailable(
-                f"can't read {self._wire.kind} {poison.key if poison else ''}: {'; '.join(sentences(error))}"
+                f"can't read {self._wire.kind} {unreadable.key if unreadable else ''}: {'; '.join(sentences(error))}"
             ) from None
         if obj is None:
             raise Unavailable(f"there is no such {self._wire.kind}: the object is another's")
@@ -115,9 +115,9 @@ class Codec(Generic[T]):
             objects = [obj for item in found.items or () if (obj := self._converted(item)) is not None]
         except ValidationError:
             return self._page_by_items(raw)
-        if self._poison:
+        if self._unread_versions:
             for obj in objects:
-                self._poison.pop(obj.key, None)
+                self._unread_versions.pop(obj.key, None)
         return objects, found.metadata.resource_version, found.metadata.continue_
 
     def line(self, raw: bytes) -> WatchEvent[T] | Bookmark | Status:
@@ -140,7 +140,11 @@ class Codec(Generic[T]):
             return self._unreadable(change, raw, error)
         if obj is None:
             return self._absent(view)
-        if self._poison and self._poison.pop(obj.key, None) is not None and change is WatchType.MODIFIED:
+        if (
+            self._unread_versions
+            and self._unread_versions.pop(obj.key, None) is not None
+            and change is WatchType.MODIFIED
+        ):
             change = WatchType.ADDED
         return WatchEvent(change, obj.metadata.resource_version, obj)
 
@@ -163,10 +167,10 @@ class Codec(Generic[T]):
             try:
                 obj = self._converted(self._wire.view.model_validate_json(one))
             except ValidationError as error:
-                self._told(one, error)
+                self._report_bytes(one, error)
             else:
                 if obj is not None:
-                    self._poison.pop(obj.key, None)
+                    self._unread_versions.pop(obj.key, None)
                     objects.append(obj)
         return objects, meta.resource_version, meta.continue_
 
@@ -179,9 +183,9 @@ class Codec(Generic[T]):
             known = {name: meta[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in meta}
             head = Resource(metadata=ObjectMeta.model_validate(known))
         if change is WatchType.DELETED:
-            self._poison.pop(head.key, None)
+            self._unread_versions.pop(head.key, None)
         else:
-            self._tell(head, error)
+            self._report(head, error)
         return self._absent(head)
 
     def _absent(self, head: Resource) -> WatchEvent[T]:
@@ -189,21 +193,25 @@ class Codec(Generic[T]):
         absent: T = model.model_construct(metadata=head.metadata)
         return WatchEvent(WatchType.DELETED, head.metadata.resource_version, absent)
 
-    def _told(self, raw: bytes, error: ValidationError) -> Poison | None:
+    def _report_bytes(self, raw: bytes, error: ValidationError) -> Unreadable | None:
         try:
-            return self._tell(Resource.model_validate_json(raw), error)
+            return self._report(Resource.model_validate_json(raw), error)
         except ValidationError:
             return None
 
-    def _tell(self, head: Resource, error: ValidationError) -> Poison:
+    def _report(self, head: Resource, error: ValidationError) -> Unreadable:
         meta = head.metadata
-        poison = Poison(str(self._wire.kind), head.key, head.uid, meta.resource_version, tuple(sentences(error)))
-        if self._poison.get(head.key) != meta.resource_version:
-            self._poison[head.key] = meta.resource_version
-            logger.warning("can't read %s %s, left aside: %s", poison.kind, poison.key, "; ".join(poison.errors))
-            if self._on_poison is not None:
-                self._on_poison(poison)
-        return poison
+        unreadable = Unreadable(
+            str(self._wire.kind), head.key, head.uid, meta.resource_version, tuple(sentences(error))
+        )
+        if self._unread_versions.get(head.key) != meta.resource_version:
+            self._unread_versions[head.key] = meta.resource_version
+            logger.warning(
+                "can't read %s %s, left aside: %s", unreadable.kind, unreadable.key, "; ".join(unreadable.errors)
+            )
+            if self._on_unreadable is not None:
+                self._on_unreadable(unreadable)
+        return unreadable
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ the work is. Picked by `controller/main.py`:
     await election.run(operator.run)
 
 Two clocks keep it safe. An observer takes the lease only after it has seen it unchanged for `lease_s` of its own boot
-clock (which runs on while the machine sleeps): nobody's wall clock is trusted. The leader counts from the moment it
+clock (which runs on while the machine sleeps): no wall clock is trusted. The leader counts from the moment it
 *sent* its last good renewal, and gives up `margin_s` before `lease_s` is over: work is cancelled, and `check`, the
 fence of every write, refuses from there on, also in a process that was frozen and woke up later.
 
@@ -44,7 +44,7 @@ class Timing:
     retry_s: float = 2.0
     """How often one that does not lead looks."""
     stop_s: float = 3.0
-    """How long cancelled work is waited for; longer than that is told, and the process should end."""
+    """How long cancelled work is waited for; longer than that is logged, and the process should end."""
 
 
 class LeaderElection:
@@ -112,7 +112,7 @@ class LeaderElection:
             logger.warning("%s no longer leads: stopping its work", self.identity)
             return False
         finally:
-            # Renewal goes on while the work stops, so that its last writes may still pass and nobody else starts.
+            # Renewal goes on while the work stops, so that its last writes may still pass and no other operator starts.
             try:
                 await self._stop(working)
             finally:
@@ -196,7 +196,7 @@ class LeaderElection:
         return await self._object.write(self._lease, spec)
 
     async def _release(self) -> None:
-        """Let go of it, so that the next need not wait. Nobody writes behind the fence from here on."""
+        """Release it, so that the next leader need not wait. From here on the fence lets no write pass."""
         led, self.deadline = self.is_leader, float("-inf")
         if not led or self._lease is None or self._holder() != self.identity:
             return

@@ -49,7 +49,7 @@ class LeaseObject:
         metadata: dict[str, Any] = {"name": self._name, "namespace": self._namespace}
         if seen is not None:
             metadata |= {"uid": seen.uid, "resourceVersion": seen.metadata.resource_version}
-            # Not ours: whoever made it (the chart does, without a spec) finds it by them.
+            # Not ours: its creator (the chart, without a spec) finds it by them.
             metadata |= {"labels": dict(seen.metadata.labels), "annotations": dict(seen.metadata.annotations)}
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         raw = json.dumps(body).encode()

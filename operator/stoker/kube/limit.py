@@ -1,7 +1,7 @@
 """How many requests are under way at once: one limit for the whole process, which learns from the API server.
 
-Owns the window (requests under way), its growth and its cuts, and whose turn it is. Never sends, retries or measures
-requests itself. Called by `client.KubeClient` around every request.
+Owns the window (requests under way), its growth and its cuts, and the order of waiting requests. Never sends, retries
+or measures requests itself. Called by `client.KubeClient` around every request.
 
 There is no rate: a server that answers in 2 ms gets more from the same window than one that needs 200. The window grows
 by one per round of good answers while it is what holds us back, and is halved, once per round, when the server says 429
@@ -21,7 +21,7 @@ from stoker.store.clock import Clock
 
 
 class Lane(Enum):
-    """Who waits with whom."""
+    """Requests that wait in one line."""
 
     URGENT = "urgent"
     """Lease renewals: never wait here at all (the server keeps a priority level of its own for them too)."""
@@ -128,7 +128,7 @@ class AdaptiveLimit:
                 turn.set_result(None)
 
     def _next(self) -> asyncio.Future[None] | None:
-        """Whose turn it is; None: that one has gone away."""
+        """The next in line; None: it has gone away."""
         while True:
             line = self._waiting[_TURNS[self._turn]]
             self._turn = (self._turn + 1) % len(_TURNS)

@@ -193,7 +193,7 @@ def _checked(wire: Wire[Any], manifest: dict[str, Any]) -> bytes:
 
 
 def sentences(error: ValidationError, *, leave_out: str = "") -> list[str]:
-    """A fault each, with the path to it; those of the type `leave_out` are not told."""
+    """A fault each, with the path to it; those of the type `leave_out` are omitted."""
     return [
         f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
         for fault in error.errors(include_url=False, include_context=False, include_input=False)

@@ -29,7 +29,7 @@ UNHEALTHY = "unhealthy (device plugin)"
 NOT_OFFERED = "not offered by the device plugin"
 
 _MIG_PREFIX = "nvidia.com/mig-"
-_SHARED_RESOURCE = "nvidia.com/gpu.shared"  # what a device plugin told to rename calls GPUs that it shares
+_SHARED_RESOURCE = "nvidia.com/gpu.shared"  # what a device plugin set to rename calls GPUs that it shares
 _HUGE = 2**48  # more than any node has
 _MOST_GPUS = 1024  # per node; a label that says more is a mistake
 
@@ -66,7 +66,7 @@ def decode_node(raw: bytes) -> GPUNode:
 
 
 def gpu_node(view: NodeView) -> GPUNode:
-    """The node as Stoker sees it. Annotations are left out: they are large and nobody reads them."""
+    """The node as Stoker sees it. Annotations are left out: they are large and never read."""
     meta = view.metadata
     ready, message, lost_since = _readiness(view)
     allocatable = view.status.allocatable
@@ -117,13 +117,13 @@ def _gpus(labels: Mapping[str, str], status: _NodeStatus) -> tuple[tuple[Gpu, ..
     replicas = max(_number(labels, LABEL_REPLICAS), 1)
     total = capacity
     if labels.get(LABEL_MIG_STRATEGY, "none") == "none" and _SHARED_RESOURCE not in status.capacity:
-        # Under MIG the label counts GPUs that are offered in slices. Without, it tells of GPUs that have vanished: a
+        # Under MIG the label counts GPUs that are offered in slices. Without, it shows GPUs that have disappeared: a
         # device plugin that went away takes them from the capacity.
         total = max(capacity, min(_number(labels, LABEL_COUNT) * replicas, _MOST_GPUS))
     if not total:
         return (), ""
     major, minor = labels.get(LABEL_COMPUTE_MAJOR, ""), labels.get(LABEL_COMPUTE_MINOR, "")
-    memory = _number(labels, LABEL_MEMORY) * 2**20 // replicas  # of a shared GPU nobody is promised more
+    memory = _number(labels, LABEL_MEMORY) * 2**20 // replicas  # no more of a shared GPU is guaranteed
     found = _alike(
         labels.get(LABEL_PRODUCT) or UNKNOWN_MODEL,
         memory,

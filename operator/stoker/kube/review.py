@@ -1,4 +1,4 @@
-"""Asking the cluster who somebody is and what they may: TokenReview and SubjectAccessReview.
+"""Asks the cluster for a token's user and a user's permissions: TokenReview and SubjectAccessReview.
 
 Owns the two requests. Keeps no answer (the api decides how long one holds) and no token. Called by
 `stoker_api.cluster_identity` through its own protocol; picked by `stoker_api.main`.
@@ -37,7 +37,7 @@ class User(Protocol):
 
 @dataclass(frozen=True)
 class Reviewed:
-    """Whom a token speaks for."""
+    """The user of a token."""
 
     username: str
     uid: str

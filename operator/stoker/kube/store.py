@@ -23,7 +23,7 @@ from stoker.store.port import Conflict, Forbidden, Gone, Invalid, Page, Unavaila
 
 from . import manifests
 from .client import MERGE_PATCH, Call, KubeClient
-from .codec import Codec, PoisonHook
+from .codec import Codec, OnUnreadable
 from .errors import OtherObject
 from .fence import Fence
 from .limit import Lane
@@ -48,18 +48,18 @@ class KubeStore:
         clock: Clock,
         *,
         fence: Fence | None = None,
-        on_poison: PoisonHook | None = None,
+        on_unreadable: OnUnreadable | None = None,
         manager: str = "stoker",
         page_limit: int = 500,
         streaming_lists: bool = True,
         patience: Patience | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """`fence`: asked before each write. `on_poison`: told of objects that can't be read, once per version.
+        """`fence`: asked before each write. `on_unreadable`: called with objects that can't be read, once per version.
 
         `manager`: the field manager of creates and updates.
         """
-        self._client, self._clock, self._fence, self._on_poison = client, clock, fence, on_poison
+        self._client, self._clock, self._fence, self._on_unreadable = client, clock, fence, on_unreadable
         self._manager, self._page_limit, self._streaming = manager, page_limit, streaming_lists
         self._patience, self._rng = patience or Patience(), rng or random.Random()
         self._codecs: dict[Kind[Any], tuple[Wire[Any], Codec[Any]]] = {}
@@ -120,7 +120,7 @@ class KubeStore:
         return Watch(self._source(kind), since)
 
     async def create(self, kind: Kind[T], obj: T) -> T:
-        """Tried twice when nobody knows whether it was done: then AlreadyExists may mean one's own."""
+        """Tried twice when it may have been done: then AlreadyExists may mean our own object."""
         wire, codec = self._writable(kind)
         path = wire.collection(obj.metadata.namespace)
         body = manifests.new_manifest(wire, obj)
@@ -165,7 +165,7 @@ class KubeStore:
     async def patch_unread(
         self, kind: Kind[T], key: Key, patch: Mapping[str, Any], *, manager: str, uid: str | None = None
     ) -> None:
-        """`patch_status` of an object that can't be read (`on_poison`), to tell its owner so; nothing comes back."""
+        """`patch_status` of an object that can't be read (`on_unreadable`), to report that to its owner."""
         await self._patch_status(kind, key, patch, manager, uid, None)
 
     async def delete(self, kind: Kind[T], key: Key, *, uid: str | None = None, grace_s: int | None = None) -> None:
@@ -243,7 +243,7 @@ class KubeStore:
         found = self._codecs.get(kind)
         if found is None:
             wire = wire_of(kind)
-            found = self._codecs[kind] = (wire, Codec(wire, self._on_poison))
+            found = self._codecs[kind] = (wire, Codec(wire, self._on_unreadable))
         return found
 
     def _writable(self, kind: Kind[T]) -> tuple[Wire[T], Codec[T]]:

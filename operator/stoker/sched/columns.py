@@ -1,4 +1,4 @@
-"""Columns for one class of requests each, kept while somebody asks for it: GPUs of a kind, open nodes, a resource.
+"""Columns for one class of requests each, kept while a request uses it: GPUs of a kind, open nodes, a resource.
 
 Owns the shapes; `nodes` fills them. A slot is a node's index in every column.
 """
@@ -24,13 +24,15 @@ class Holder(NamedTuple):
 
     key: Key
     ours: bool
-    """Of a former attempt, of a job that is gone, or asking for more than its job did."""
+    """A former attempt's, a deleted job's, or one that requests more than its job."""
 
 
 class ForeignClaim(NamedTuple):
+    """What such a pod takes of its node."""
+
     claim: Claim
     terminating: bool
-    """It is being deleted: what it holds is free soon."""
+    """It is being deleted, so its claim will be free soon."""
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 Owns the drain; never does I/O or reads a clock. Called by the controller (live) and by `stoker.why` (what-if), which
 also says why the others wait.
 
-Per call it tries lanes, not jobs. A lane that failed keeps its verdict until something relevant changes: for capacity,
+Per call it tries lanes, not jobs. A blocked lane is not tried again until something relevant changes: for capacity,
 a node where one of its workers would fit got free; for limit, its queue got room; for reserved, anything at all.
 """
 
@@ -98,7 +98,7 @@ def _drain(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iter
 
 
 def _pass(state: SchedulerState, now: datetime, reserve_after_s: float, reservations: Reservations) -> Iterator[Start]:
-    """Try the lanes without a verdict, their jobs in turn; those with one that reserve do so when it is theirs."""
+    """Try the lanes that are not blocked, their jobs in order; blocked ones that reserve do so at their turn."""
     turns = JobOrder(chain(state.untried.values(), reserving_lanes(state, now, reserve_after_s)[0]))
     too_big: set[tuple[Request, frozenset[str]]] = set()  # found no room on the nodes in this pass
     while (turn := turns.pop()) is not None:
@@ -146,7 +146,7 @@ def _lanes(state: SchedulerState, blocked_by: BlockedBy) -> list[Lane]:
 
 
 def _reopen(state: SchedulerState, reservations_differ: bool) -> None:
-    """Take the verdict from the lanes for which it may no longer hold."""
+    """Unblock the lanes whose reason may no longer hold."""
     freed = [state.nodes.slots[name] for name in state.freed_nodes if name in state.nodes.slots]
     if freed:
         for lane in _lanes(state, BlockedBy.CAPACITY):

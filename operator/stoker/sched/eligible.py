@@ -16,7 +16,7 @@ from stoker.spec.runtime import DEFAULT_RUNTIME, TrainingRuntime
 
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
 NEVER_TOLERATED = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
-"""Every pod tolerates these for a while, so that it outlives a hiccup; nobody is to be sent there because of that."""
+"""Every pod tolerates these for a while, to survive a hiccup; that is no reason to place one there."""
 
 
 class Tolerated(NamedTuple):
@@ -39,7 +39,7 @@ class Tolerated(NamedTuple):
 
 
 class NodeFilter(NamedTuple):
-    """The nodes of a runtime. Carries the runtime's name, so that what is said of a lane names its own."""
+    """The nodes of a runtime. Carries the runtime's name, so that a lane's messages name its own."""
 
     runtime: str = DEFAULT_RUNTIME
     labels: tuple[tuple[str, str], ...] = ()

@@ -37,7 +37,7 @@ class BlockedBy(Enum):
 class Lane:
     """Pending jobs that are the same to the scheduler: one is tried for all.
 
-    Invariant: with a verdict, nothing relevant has changed since, so none of `jobs` can start.
+    Invariant: while `blocked_by` is set, nothing relevant has changed, so none of `jobs` can start.
     """
 
     queue: QueueState

@@ -23,7 +23,7 @@ Seconds = NDArray[np.float64]
 
 LEAST_S = 600.0
 _DEPTH = 16
-"""So many GPUs per node are told apart; those beyond end with the last of them."""
+"""GPUs per node with an end of their own; those beyond end with the last of them."""
 
 
 class ExpectedEnds:

@@ -1,4 +1,4 @@
-"""Who holds room on nodes beside the jobs that are placed there: other people's pods, and our own gone astray.
+"""Pods that take room on nodes besides the placed jobs: foreign pods, and our own that no placement counts.
 
 Owns that bookkeeping. A pod of ours counts here unless its job is placed, under the pod's uid and attempt, with that
 worker on that node: then the job's placement counts it, and here only what it asks for beyond. So a former attempt's
@@ -55,7 +55,7 @@ class ForeignPods:
         if job not in self.of_job:
             self._journal.put(self.of_job, job, {})
         self._journal.put(self.of_job[job], key, None)
-        self._judge(key, new, entry_of(job))
+        self._count(key, new, entry_of(job))
 
     def forget_pod(self, key: Key) -> None:
         self._unlink(key)
@@ -64,7 +64,7 @@ class ForeignPods:
     def recount(self, job: Key, entry: Entry | None) -> None:
         """The job has come, changed or gone."""
         for key in self.of_job.get(job, ()):
-            self._judge(key, self.pods[key], entry)
+            self._count(key, self.pods[key], entry)
 
     def _unlink(self, key: Key) -> None:
         old = self.pods.get(key)
@@ -76,7 +76,7 @@ class ForeignPods:
         if not self.of_job[job]:
             self._journal.drop(self.of_job, job)
 
-    def _judge(self, key: Key, pod: OwnPod, entry: Entry | None) -> None:
+    def _count(self, key: Key, pod: OwnPod, entry: Entry | None) -> None:
         counted = entry is not None and _is_placed(pod, entry)
         taken = beyond(pod.taken, entry.request) if counted and entry is not None else pod.taken
         self._set(Holder(key, ours=True), pod.node, taken)
@@ -109,5 +109,5 @@ def _is_placed(pod: OwnPod, entry: Entry) -> bool:
 
 
 def _job(key: Key, pod: OwnPod) -> Key:
-    """The job that is asked whether it counts the pod; of a pod that is no job's, one that says no."""
+    """The job whose placement may count the pod; for a pod of no job, a key that matches none."""
     return Key(key.namespace, pod.worker.job_name if pod.worker is not None else "")

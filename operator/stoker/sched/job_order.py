@@ -1,4 +1,4 @@
-"""Whose turn it is: the heads of many lanes, one after the other.
+"""The order in which jobs are tried: the heads of many lanes, merged.
 
 Owns the order between jobs. Within a queue higher priority goes first, then the longer wait; between queues the head
 that has waited longer. So a priority never passes another queue's older job: a queue that puts a young job first has

@@ -1,7 +1,7 @@
 """The undo log behind what-if: every change of the scheduler's state is written through it.
 
 Owns how a change is taken back. Knows nothing of what is changed. Called by `state` and `nodes`.
-Source: KAI-Scheduler's Statement and Kueue's snapshot revert; ours costs one `if` per change while nobody asks what-if.
+Source: KAI-Scheduler's Statement and Kueue's snapshot revert; ours costs one `if` per change outside a what-if.
 """
 
 from __future__ import annotations

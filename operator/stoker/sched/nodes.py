@@ -5,7 +5,7 @@ and `foreign_pods` (changes), `place` and `stoker.why` (reading). A slot is a no
 forgotten nodes are reused and admit no worker.
 
 `cap` is the empty node's, `rest` that less what lasting holders outside the jobs take, `free` what is free now. A GPU
-that became unavailable while somebody holds it counts as missing and as held until that ends.
+that became unavailable while it is in use counts as missing and as held until that use ends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NodeTable:
         self.claims: dict[str, dict[Key, Claim]] = {}
         """Node -> job -> what it holds; also for nodes that are not known (yet)."""
         self.others: dict[str, dict[Holder, ForeignClaim]] = {}
-        """Node -> whoever else holds room there; as `claims`."""
+        """Node -> the pods besides jobs that hold room there; as `claims`."""
         self.columns: dict[GpuFilter, GpuView] = {}
         self.extended: dict[str, ExtendedView] = {}
         self.doors: dict[NodeFilter, DoorView] = {}
@@ -68,7 +68,7 @@ class NodeTable:
         return self.free_gpu if wanted == ANY_GPU else np.minimum(self.free_gpu, self.columns[wanted].room)
 
     def rest_for(self, wanted: GpuFilter) -> Column:
-        """The same were there no jobs, and nobody there who is on the way out."""
+        """The same without jobs and without terminating pods."""
         return self.rest_gpu if wanted == ANY_GPU else np.minimum(self.rest_gpu, self.columns[wanted].rest)
 
     def whole_for(self, wanted: GpuFilter) -> Column:

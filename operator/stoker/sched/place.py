@@ -51,7 +51,7 @@ class Keep:
         self._table = table
         self.gpu, self.cpu, self.memory = (np.zeros_like(table.usable) for _ in range(3))
         self._extended: dict[str, Column] = {}
-        self._mixed: dict[int, list[Claim]] = {}  # slot with GPUs that differ -> what is kept for whom
+        self._mixed: dict[int, list[Claim]] = {}  # slot with GPUs that differ -> what is kept there
 
     def add(self, slot: int, claim: Claim) -> None:
         gpus, cpu, memory = claim.request.times(claim.workers)
@@ -152,7 +152,7 @@ def fitting(table: NodeTable, request: Request, avoid: Collection[str], room: Ro
 def capacity(table: NodeTable, request: Request, avoid: Collection[str] = (), keep: Keep | None = None) -> Column:
     """Workers that each slot would take were no job there (less what is kept for others).
 
-    Pods outside Stoker count as long as they are not on their way out: nobody knows that they ever go.
+    Pods outside Stoker count unless they are terminating: they may stay forever.
     """
     room = Room(
         table.rest_for(request.filter),

@@ -33,7 +33,7 @@ class GpuFilter(NamedTuple):
         return memory >= self.min_memory and (not self.models or any(name in model for name in self.models))
 
     def may_match(self, model: str, memory: int) -> bool:
-        """`matches`, or nobody has told (yet) what GPU it is."""
+        """`matches`, or the GPU's model is not known (yet)."""
         return self.matches(model, memory) or (model == UNKNOWN_MODEL and not memory)
 
     def __str__(self) -> str:

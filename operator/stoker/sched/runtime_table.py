@@ -51,7 +51,7 @@ class RuntimeTable:
         return ([] if same else list(known.users)), moved
 
     def sweep(self, state: RuntimeState) -> None:
-        """Forget it where nobody needs it."""
+        """Forget it if nothing refers to it."""
         if state.runtime is None and not state.users and self.states.get(state.name) is state:
             self._journal.drop(self.states, state.name)
 

@@ -1,8 +1,8 @@
-"""What the scheduler knows: nodes, queues, runtimes, jobs, its own assumed starts and who else holds room.
+"""What the scheduler knows: nodes, queues, runtimes, jobs, its own assumed starts and foreign pods.
 
 Owns the accounting and the pending jobs' lanes. Fed level-triggered with the objects as they are now, in any order and
-as often as one likes; never reads a store or a clock. Called by the controller and the api (observe_*), by `decide`
-and `explain`. One thread at a time: that is the caller's to see to.
+as often as one likes; never reads a store or a clock. Fed by `stoker.scheduler_feed`, read by
+`decide` and `stoker.why`. One thread at a time: `stoker.scheduler_feed` sees to that.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class NodeRoom(NamedTuple):
     free_memory_bytes: int
     jobs: tuple[Key, ...]
     others: tuple[Key, ...]
-    """Pods that hold room there beside the jobs, whosever."""
+    """Pods that hold room there besides the jobs."""
 
 
 class SchedulerState:
@@ -84,7 +84,7 @@ class SchedulerState:
         # What changed since the last decide:
         self.freed_nodes: set[str] = set()
         self.freed_queues: set[str] = set()
-        self.untried: dict[int, Lane] = {}  # id(lane) -> lane without a verdict
+        self.untried: dict[int, Lane] = {}  # id(lane) -> lane to be tried
         self.shifted = False
         """Something that reservations depend on."""
         # Of the last decide, so that the next knows whether reservations are the same:

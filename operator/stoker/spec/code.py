@@ -1,7 +1,7 @@
 """A folder of a user's code as Stoker keeps it: a manifest of files, named by its own digest.
 
 Owns the manifest's form, its digest and the limits; `docs/code.md` has the way from the user's folder to the worker.
-Content-addressed per project: a file is sent once, whatever bundles name it, and nobody learns of another project's.
+Content-addressed per project: a file is sent once, whatever bundles name it, and no project learns of another's.
 """
 
 from __future__ import annotations

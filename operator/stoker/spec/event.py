@@ -39,7 +39,7 @@ MESSAGE_MAX = 1024
 
 
 class Subject(StatusModel):
-    """Whom an event is about."""
+    """The object an event is about."""
 
     kind: str
     api_version: str

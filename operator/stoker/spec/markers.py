@@ -1,4 +1,4 @@
-"""Marks that a type carries for whoever describes it: the form of a text, lists that are sets or keyed by a name.
+"""Markers on a type for schema generators: the form of a text, lists that are sets or keyed by a name.
 
 A mark and the validator beside it are made from the same pattern and sentence, so that the model, the OpenAPI document
 and the CustomResourceDefinitions (`stoker.spec.crd`) say one thing. Never validates by itself, but for `Distinct`.

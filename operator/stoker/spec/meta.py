@@ -56,7 +56,7 @@ def _seen_time(value: Any, read: ValidatorFunctionWrapHandler) -> datetime:
 
 
 SeenTime = Annotated[datetime, WrapValidator(_seen_time)]
-"""A time that somebody else wrote: any text is one, so that no object is out of sight for it."""
+"""A time written by others: any text is accepted, so that no object becomes unreadable for it."""
 
 
 class OwnerReference(StatusModel):

@@ -26,7 +26,7 @@ ANNOTATION_SUBMITTER = f"{GROUP}/submitter"
 ANNOTATION_IDEMPOTENCY_KEY = f"{GROUP}/idempotency-key"
 ANNOTATION_REQUEST_DIGEST = f"{GROUP}/request-digest"
 ANNOTATION_IDLE_TOLD = f"{GROUP}/idle-told"
-"""When the owner was last told that the job's GPUs are idle."""
+"""When the owner was last warned that the job's GPUs are idle."""
 ANNOTATION_IDLE_SUSPENDED = f"{GROUP}/idle-suspended"
 """When Stoker suspended the job for that; removed by a resume."""
 

@@ -12,12 +12,12 @@ CORDONED = "cordoned"
 """GPUNodeStatus.message of a node that its administrator has closed to new work."""
 
 UNKNOWN_MODEL = "unknown"
-"""Gpu.model where nobody has told it: no GPU Feature Discovery runs there (yet). Its memory is 0 then."""
+"""Gpu.model where it is not known: no GPU Feature Discovery runs there (yet). Its memory is 0 then."""
 
 
 class Gpu(StatusModel):
     uuid: str
-    """Empty where nobody has told it: Kubernetes knows only how many GPUs a node has."""
+    """Empty where it is not known: Kubernetes knows only how many GPUs a node has."""
     index: int
     model: str
     memory_bytes: int
@@ -39,7 +39,7 @@ class Taint(StatusModel):
 
 class GPUNodeStatus(StatusModel):
     ready: bool = False
-    """Whether anything may be placed there now: the kubelet reports, and nobody has cordoned it."""
+    """Whether anything may be placed there now: the kubelet reports, and the node is not cordoned."""
     message: str = ""
     lost_since: datetime | None = None
     """Since when its kubelet has not reported (Ready is False or Unknown)."""

@@ -117,7 +117,7 @@ def worker_category(
 
     `record` is its exit record, None where the supervisor left none (killed, node lost). `rejected` says the node
     refused to start it. `own_trainer` says that our trainer ran, whose exit codes mean something; a user's command may
-    use any code for itself. `gang_stopped` says that a worker of its gang was told to stop: our trainer's ranks agree
+    use any code for itself. `gang_stopped` says that a worker of its gang received a stop: our trainer's ranks agree
     on that among themselves, so the others end with STOPPED without a request. `exit_zero` says what exit 0 of a
     user's command means after a stop request; our trainer's 0 always means done.
     """

@@ -74,7 +74,7 @@ def parse_quantity(text: str) -> Decimal:
 
 
 def observed_quantity(text: str) -> Decimal:
-    """The value of a quantity that somebody else wrote and the API server took: exponents ("1e3") and signs too.
+    """The value of a quantity written by others and accepted by the API server: exponents ("1e3") and signs too.
 
     What can't be read counts as 0: another's odd pod or node must not stop us.
     """

@@ -1,4 +1,4 @@
-"""What a recipe may be told. The defaults stand here and nowhere else: the trainer gets the config complete."""
+"""The configuration of each recipe. The defaults stand here and nowhere else: the trainer gets the config complete."""
 
 from __future__ import annotations
 

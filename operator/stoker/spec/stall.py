@@ -1,6 +1,6 @@
 """After how long without progress a job is ended: the supervisor's limit, and the trainer's own within it.
 
-Pure. Called by the operator, which tells both to the worker, and by the api's metrics.
+Pure. Called by the operator, which passes both to the worker, and by the api's metrics.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def stall_s(spec: TrainingJobSpec) -> float | None:
 
 
 def trainer_stall_s(spec: TrainingJobSpec) -> float | None:
-    """What the trainer's watchdog is told; None: its default, or what the job's own env says."""
+    """The trainer's watchdog limit; None: its default, or what the job's own env says."""
     if spec.stall.after is None or "STOKER_STALL_SECONDS" in spec.env:
         return None
     return parse_duration(spec.stall.after) + MARGIN_S

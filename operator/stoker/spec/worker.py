@@ -44,7 +44,7 @@ class ReportTarget(StatusModel):
 
 
 class Launch(StatusModel):
-    """Everything a supervisor must know, complete: it asks nobody."""
+    """Everything a supervisor must know, complete: it asks no one else."""
 
     version: int = CONTRACT_VERSION
     pod_uid: str
@@ -155,7 +155,7 @@ class ExitRecord(StatusModel):
     started_at: float
     finished_at: float
     stop_requested: bool
-    """The supervisor was told to stop (SIGTERM) before the first rank ended."""
+    """The supervisor received SIGTERM before the first rank ended."""
     exit_code: int
     """0 if every rank was done, else the first failure's exit code, 128 + n where signal n ended it."""
     signal: int | None = None

@@ -1,4 +1,4 @@
-"""Whose pod it is: by its name and its controller, which tenants can't forge for a pod that is there already.
+"""The job of a pod: by its name and its controller, which tenants can't forge for a pod that is there already.
 
 Owns that rule. A pod's labels are anybody's who may edit pods: they are for people, Services and Prometheus, and decide
 nothing. Pure; called wherever a pod's job is asked for.

@@ -165,7 +165,7 @@ class WatchCache(Generic[T]):
     def subscribe(self, handler: Handler[T]) -> Callable[[], None]:
         """Call `handler` with every change from now on, first with one addition for each object there is.
 
-        It must not block; what it raises is recorded and stops nobody. Returns: the way to unsubscribe.
+        It must not block; what it raises is recorded and stops no other handler. Returns: the way to unsubscribe.
         """
         token = object()
         self._handlers[token] = handler
@@ -258,7 +258,7 @@ class WatchCache(Generic[T]):
     def _call(self, handler: Handler[T], change: Change[T]) -> None:
         try:
             handler(change)
-        except Exception as error:  # noqa: BLE001 - a poison handler is recorded, the others go on
+        except Exception as error:  # noqa: BLE001 - a failing handler is recorded, the others go on
             self._record(f"subscriber {getattr(handler, '__qualname__', handler)!s} at {change.key}", error)
 
     def _record(self, where: str, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""The fault seam: the one place every external call passes, counted, and told there to fail or to kill the process.
+"""The fault seam: the one place every external call passes, to be counted and, in tests, to fail or kill us.
 
     with seam.crossing("store.create TrainingJob"):
         ...the call...
@@ -30,7 +30,7 @@ _RULE = re.compile(
 
 
 class InjectedFault(OSError):
-    """A fault that the seam was told to raise."""
+    """A fault that the seam was set to raise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Answers that cost a question elsewhere, kept for a while: one question at a time per key, few at once in all.
+"""Results of remote calls, kept for a while: one call at a time per key, a few at once in all.
 
 Never keeps a failure. Called by the api's `cluster_identity` and the operator's `scrape_auth`.
 """
@@ -53,4 +53,4 @@ class TTLCache(Generic[K, V]):
     def _asked(self, key: K, task: asyncio.Task[V]) -> None:
         self._asking.pop(key, None)
         if not task.cancelled():
-            task.exception()  # nobody may be left to hear of it
+            task.exception()  # every caller may be gone

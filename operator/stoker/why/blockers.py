@@ -30,7 +30,7 @@ def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Blocke
     Invariant: a sentence changes with the facts only, never with the time alone: the first is written into the status.
     """
     found = [*_barring(state, entry), *_time(entry, now)]
-    served = entry.runtime.serves(entry.job)  # else nobody knows which nodes it may use
+    served = entry.runtime.serves(entry.job)  # else the nodes it may use are unknown
     never = [*never_in_queue(entry.queue.name, entry.queue.limit, entry.request.totals)]
     never += never_on_nodes(state.nodes, entry.request) if served else []
     if never:

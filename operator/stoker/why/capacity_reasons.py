@@ -1,7 +1,7 @@
 """What is short on the nodes for one gang, and what no set of empty nodes could ever hold.
 
 Owns the arithmetic of "short by" and its sentences. Reads the columns, changes nothing. Called by `blockers` and
-`explain`. Cost: O(nodes) in numpy; who holds what is told for at most _NAMED_NODES nodes.
+`explain`. Cost: O(nodes) in numpy; the holding jobs are named for at most _NAMED_NODES nodes.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ def _short_of(
     message += f"node is {amount(resource, max(int(free[best]), 0))}, on {name}"
     if request.workers > 1:
         message += f"; each worker needs {amount(resource, need)}"
-    for thieves in held_outside(table, without(table, table.open_for(request.nodes), avoid), resource, need, free):
-        message += f"; {thieves}"
+    for holders in held_outside(table, without(table, table.open_for(request.nodes), avoid), resource, need, free):
+        message += f"; {holders}"
     return Blocker(code=Code.NO_CAPACITY, message=message, **numbers(resource, wanted, wanted - short), where=name)
 
 

@@ -24,7 +24,7 @@ from .phrases import listed
 from .unusable_nodes import biggest_first, shared_slots, taken_of
 
 _MOST = 3
-"""More pods or nodes than this are nobody's errand."""
+"""Changes of more pods or nodes than this are not suggested."""
 
 _OWN_TAINTS = "node.kubernetes.io/"  # set and taken away by the cluster as the node's state changes
 

@@ -1,4 +1,4 @@
-"""Counterfactuals: what would start a waiting job. Each was applied and decided on before it is told.
+"""Counterfactuals: what would start a waiting job. Each is returned only after it was applied and decided on.
 
 Owns which changes are tried. Leaves the state as it was. Called by `explain`.
 """
@@ -40,16 +40,18 @@ def hints(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: f
                 first()
             return any(start.key == entry.key for start in decide(state, at, reserve_after_s=reserve_after_s).starts)
 
-    told = [f"with {what} it would start now" for changes, what in _smaller(state, entry, now) if starts(changes)]
-    told += [f"in queue '{name}' it would start now" for name in _other_queues(state, entry) if starts({"queue": name})]
-    told += [f"once {what} it would start now" for do, what in remedies(state, entry, now) if starts({}, first=do)]
-    told += [
+    found = [f"with {what} it would start now" for changes, what in _smaller(state, entry, now) if starts(changes)]
+    found += [
+        f"in queue '{name}' it would start now" for name in _other_queues(state, entry) if starts({"queue": name})
+    ]
+    found += [f"once {what} it would start now" for do, what in remedies(state, entry, now) if starts({}, first=do)]
+    found += [
         f"once {what} at {clock(at)} (in {format_duration((at - now).total_seconds())}) it would start, "
         "if nothing else changes"
         for at, what in _times(entry, now)
         if starts({}, at)
     ][:1]
-    return tuple(told)
+    return tuple(found)
 
 
 def _smaller(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[tuple[dict[str, Any], str]]:

@@ -71,7 +71,7 @@ def never_fits(state: SchedulerState, job: TrainingJob) -> tuple[Blocker, ...]:
 def _summary(entry: Entry) -> str:
     job, status = entry.job, entry.job.status
     if entry.assumed:
-        return f"placed on {_nodes(entry)}; its start is being written down"
+        return f"placed on {_nodes(entry)}; its start is being recorded"
     said = f": {status.message}" if status.message else ""
     if job.metadata.deletion_timestamp is not None:
         return "being deleted"

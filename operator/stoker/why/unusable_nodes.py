@@ -23,7 +23,7 @@ from .phrases import amount, are, counted, listed, part
 
 
 def obstacles(table: NodeTable, request: Request, avoid: Collection[str] = ()) -> list[str]:
-    """All of them, were there no jobs: closed nodes, unusable GPUs, resources nobody offers, lasting pods, blame."""
+    """All of them, were there no jobs: closed nodes, unusable GPUs, resources no node offers, lasting pods, blame."""
     if not table.slots:
         return ["no node is known"]
     door = table.open_for(request.nodes)
@@ -38,7 +38,7 @@ def obstacles(table: NodeTable, request: Request, avoid: Collection[str] = ()) -
 
 
 def closed(table: NodeTable, wanted: NodeFilter) -> Iterator[str]:
-    """The nodes that take none of the filter's workers, each told once: by labels, then absence, then taints."""
+    """The nodes that take none of the filter's workers, each listed once: by labels, then absence, then taints."""
     door = table.open_for(wanted)
     lacking: list[str] = []
     cordoned: list[str] = []
@@ -84,7 +84,7 @@ def held_outside(
     *,
     lasting_only: bool = False,
 ) -> Iterator[str]:
-    """Who beside the jobs holds so much of a resource that, without them, more workers would fit; at most 3 names."""
+    """Which foreign pods hold so much of a resource that, without them, more workers would fit; at most 3 names."""
     held: dict[bool, dict[int, int]] = {False: {}, True: {}}  # ours -> slot -> amount
     pods: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
     for slot in shared_slots(table, usable):
@@ -112,7 +112,7 @@ def held_outside(
 
 
 def shared_slots(table: NodeTable, usable: Mask) -> list[int]:
-    """Those of the slots where somebody holds room beside the jobs, by the nodes' names."""
+    """Those of the slots where foreign pods hold room, by the nodes' names."""
     slots = (table.slots.get(name) for name in sorted(table.others))
     return [slot for slot in slots if slot is not None and usable[slot]]
 
@@ -152,7 +152,7 @@ def _lasting(table: NodeTable, request: Request) -> Iterator[tuple[str, int, Col
 
 
 def _unusable(table: NodeTable, request: Request, slots: list[int]) -> Iterator[str]:
-    """What the open nodes lack: GPUs that can't be leased or that nobody knows, extended resources."""
+    """What the open nodes lack: GPUs that can't be leased or are of unknown model, extended resources."""
     if request.gpus:
         gone = [slot for slot in slots if table.total[slot] > table.usable[slot]]
         why = {gpu.unavailable for slot in gone for gpu in _node(table, slot).status.gpus if gpu.unavailable}
