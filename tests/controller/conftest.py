@@ -27,7 +27,7 @@ from stoker.spec.runtime import RUNTIMES
 from stoker.spec.worker import ExitRecord
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import SystemClock
-from stoker.store.port import NotFound
+from stoker.store.port import Conflict, NotFound
 from stoker.store.seam import Seam
 
 Script = Callable[[Pod], int | None]
@@ -167,10 +167,13 @@ class World:
         return await self.store.create(JOBS, job)
 
     async def change(self, name: str, **spec: Any) -> None:
-        """Change a job's spec as the api would."""
-        job = await self.store.get(JOBS, Key("p", name))
-        new = job.model_copy(update={"spec": job.spec.model_copy(update=spec)})
-        await self.store.update(JOBS, new)
+        """Change a job's spec as the api would: read again where the operator wrote in between."""
+        while True:
+            job = await self.store.get(JOBS, Key("p", name))
+            new = job.model_copy(update={"spec": job.spec.model_copy(update=spec)})
+            with suppress(Conflict):
+                await self.store.update(JOBS, new)
+                return
 
     def job(self, name: str) -> TrainingJob:
         job = self.jobs.get(Key("p", name))
