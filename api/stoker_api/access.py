@@ -95,7 +95,7 @@ async def require(request: HTTPConnection, principal: Principal, right: Right) -
         if right == GET_JOB or not await identity.may(principal, GET_JOB, project):
             name = request.path_params.get("name")
             raise not_found(f"job {name!r}{where}" if name is not None else f"project {project!r}")
-    raise Problem(Code.FORBIDDEN, f"{principal.name!r} has not the right to {right}{where}; ask an administrator.")
+    raise Problem(Code.FORBIDDEN, f"{principal.name!r} may not {right}{where}; ask an administrator.")
 
 
 async def _principal(request: HTTPConnection) -> Principal:

@@ -54,7 +54,7 @@ class Deps:
     code: CodeStore | None = None
     """Users' code; None: this server keeps none."""
     runtimes: WatchCache[TrainingRuntime] | None = None
-    """On a cluster; None: this is one machine, and what only a cluster can do is refused (`jobs/one_machine.py`)."""
+    """On a cluster; None: this is one machine, and what only a cluster can do is refused (`jobs/checks.py`)."""
     other_pods: WatchCache[OtherPod] | None = None
     """Other people's pods, where there may be any."""
     hosts: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Events on jobs about what befell their GPUs. Named by the exporter's id, so that telling twice is one event.
+"""Events on jobs about what befell their GPUs. Named by the exporter's id, so that one reported twice is one event.
 
 Owns their reasons and words. Called by `routes/report_usage.py`.
 """
@@ -26,23 +26,23 @@ class GpuEvents:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def write(self, job: TrainingJob, node: str, told: ReportedGpuEvent) -> None:
+    async def write(self, job: TrainingJob, node: str, event: ReportedGpuEvent) -> None:
         """Raises: StoreError."""
         try:
-            await self._store.create(EVENTS, event_of(job, node, told))
+            await self._store.create(EVENTS, event_of(job, node, event))
         except (AlreadyExists, NotFound):
-            pass  # told before; or the job's namespace is gone
+            pass  # reported before; or the job's namespace is gone
 
 
-def event_of(job: TrainingJob, node: str, told: ReportedGpuEvent) -> Event:
-    reason, what, kind = _KINDS[told.kind]
-    more = f": {_line(told.text)}" if told.text else ""
+def event_of(job: TrainingJob, node: str, event: ReportedGpuEvent) -> Event:
+    reason, what, kind = _KINDS[event.kind]
+    more = f": {_line(event.text)}" if event.text else ""
     return event_about(
         Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=job.key, uid=job.uid),
         reason,
-        f"GPU {told.index} of node {node} ({_line(told.uuid)}) {what.format(code=told.code)}{more}",
-        at=datetime.fromtimestamp(told.at, UTC),
-        mark=hashlib.sha256(f"{node} {told.id}".encode("utf-8", "surrogateescape")).hexdigest()[:16],
+        f"GPU {event.index} of node {node} ({_line(event.uuid)}) {what.format(code=event.code)}{more}",
+        at=datetime.fromtimestamp(event.at, UTC),
+        mark=hashlib.sha256(f"{node} {event.id}".encode("utf-8", "surrogateescape")).hexdigest()[:16],
         component="stoker-exporter",
         kind=kind,
     )

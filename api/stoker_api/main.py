@@ -39,10 +39,10 @@ from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
 from stoker.store.port import NotFound, StoreError, Unavailable
 from stoker.store.seam import Seam
+from stoker_api.code.quota import KEEP_S, LEASE_S, TOTAL_BYTES, CodeLimits
 
 from .app import create_app
 from .cluster_identity import ClusterIdentity
-from .code.room import KEEP_S, LEASE_S, TOTAL_BYTES, CodeLimits
 from .code.store import CodeStore
 from .deps import Deps, make_deps
 from .pushing import Pushing

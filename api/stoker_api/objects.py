@@ -17,8 +17,8 @@ from stoker.spec.meta import Key, Kind, Resource
 from stoker.spec.names import DnsLabel
 from stoker.store.cache import WatchCache
 from stoker.store.port import AlreadyExists, Conflict, NotFound, Store
+from stoker_api.bodies import matches
 
-from .etags import matches
 from .faults import invalid_fields
 from .jobs.render import etag
 from .jobs.submit import READ_OWN_WRITE_S

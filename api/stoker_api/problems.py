@@ -112,7 +112,7 @@ CATALOGUE: dict[Code, Entry] = {
     Code.UPGRADE_REQUIRED: Entry(426, "A WebSocket is needed here"),
     Code.TOO_MANY_OWN_STREAMS: Entry(429, "Too many open streams of one caller", retryable=True),
     Code.HEADERS_TOO_LARGE: Entry(431, "The request's headers are too large"),
-    Code.INTERNAL_ERROR: Entry(500, "Stoker met an error of its own", retryable=True),
+    Code.INTERNAL_ERROR: Entry(500, "Internal error", retryable=True),
     Code.TOO_MANY_STREAMS: Entry(503, "Too many open streams", retryable=True),
     Code.TOO_MANY_SESSIONS: Entry(503, "Too many open sessions", retryable=True),
     Code.UNAVAILABLE: Entry(503, "The store can't answer now", retryable=True),

@@ -14,8 +14,8 @@ from fastapi.requests import HTTPConnection
 from stoker.push.relay import Relay
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.store.cache import WatchCache
+from stoker_api.code.store import keep_tidy
 
-from .code.keeper import keep_tidy
 from .deps import Deps
 from .gpu_events import GpuEvents
 from .jobs.change import Changer

@@ -5,7 +5,9 @@ Owns what each role may do. Never asks anybody: both look-ups are a hash. Picked
 
 from __future__ import annotations
 
-from .exporter_token import node_of
+from stoker_api.report_tokens import node_of, pod_uid_of
+from stoker_api.tokens import Role
+
 from .identity import (
     EVERYWHERE,
     GET_JOB,
@@ -18,9 +20,7 @@ from .identity import (
     Principal,
     Right,
 )
-from .token_record import Role
 from .tokens import ALL_PROJECTS, TokenFile, TokenHolder
-from .worker_token import pod_uid_of
 
 _READER = {GET_JOB, LIST_JOBS, LIST_QUEUES, LIST_RUNTIMES, LIST_NODES, GET_METRICS}
 

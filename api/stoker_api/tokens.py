@@ -10,22 +10,72 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import hmac
 import logging
 import os
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from pydantic import ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
 
+from stoker.spec.names import DnsLabel
 from stoker.store.clock import Clock, SystemClock
 
 from .identity import Principal
-from .token_record import Role, TokenList, TokenRecord, digest
+
+KEPT_EXPIRED = timedelta(days=30)
+
+
+class Role(StrEnum):
+    """What a token may do; each includes what stands before it."""
+
+    READER = "reader"
+    USER = "user"
+    ADMIN = "admin"
+
+    @property
+    def rank(self) -> int:
+        return list(Role).index(self)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+
+
+class TokenRecord(_Model):
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]*$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", repr=False)
+    role: Role
+    projects: tuple[DnsLabel | str, ...]
+    created_at: AwareDatetime
+    expires_at: AwareDatetime | None = None
+    """Absent: never."""
+
+    def expired(self, now: datetime) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
+
+    def forgotten(self, now: datetime) -> bool:
+        """Expired for so long that nobody asks any more why it does not work."""
+        return self.expires_at is not None and self.expires_at + KEPT_EXPIRED <= now
+
+
+class TokenList(_Model):
+    """The content of `tokens.json`."""
+
+    tokens: tuple[TokenRecord, ...] = ()
+
+
+def digest(token: str) -> str:
+    # The tokens hold 256 random bits: a plain hash can't be searched, a slow one would only slow requests.
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stoker.local.agent import status
 from stoker.local.agent.launching import report_token
 from stoker.spec.worker import Checkpoint, ExitRecord, Progress, RankExit
-from stoker_api.worker_token import pod_uid_of
+from stoker_api.report_tokens import pod_uid_of
 
 
 @given(

@@ -30,10 +30,10 @@ from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import make_deps, running_caches
+from stoker_api.report_tokens import worker_token
 from stoker_api.serve import serving
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenFile
-from stoker_api.worker_token import worker_token
 
 KEY = b"k" * 32
 

@@ -29,8 +29,8 @@ from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, make_deps, running_caches
-from stoker_api.exporter_token import exporter_token
 from stoker_api.ports import LogChunk
+from stoker_api.report_tokens import exporter_token, worker_token
 from stoker_api.serve import serving
 from stoker_api.services import Services
 from stoker_api.streams.sse import StreamSettings
@@ -38,7 +38,6 @@ from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenFile
 from stoker_api.usage.prices import Prices
 from stoker_api.usage.store import UsageStore
-from stoker_api.worker_token import worker_token
 from tests.support.testbed.cluster import Cluster
 
 from .cluster import PEOPLE, Bed, Hands, cluster_parts, node_is_free

@@ -24,13 +24,13 @@ from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.deps import Deps, make_deps, running_caches
+from stoker_api.report_tokens import worker_token
 from stoker_api.serve import serving
 from stoker_api.streams.sse import StreamSettings
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenFile
 from stoker_api.worker_logs.source import WorkerLogSource
 from stoker_api.worker_logs.storage import LogLimits, ShippedLogs
-from stoker_api.worker_token import worker_token
 
 KEY = b"k" * 32
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stoker_api.app import bare_app
-from stoker_api.exporter_token import exporter_token, node_of
+from stoker_api.report_tokens import exporter_token, node_of, pod_uid_of, worker_token
 from stoker_api.routes.table import ROUTERS, api_routes
-from stoker_api.worker_token import pod_uid_of, worker_token
 
 CALLS = [(method, route.path) for route in api_routes() for method in sorted(route.methods)]
 

@@ -25,12 +25,10 @@ from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import ObjectMeta
 from stoker.store.cache import WatchCache
 from stoker.store.clock import ManualClock, SystemClock
-from stoker_api.code.garbage import stale_bundles, unnamed_files
-from stoker_api.code.keeper import EVERY_S, keep_tidy, named_by
 from stoker_api.code.pack import BadPack, Inflater, PackReader
-from stoker_api.code.project import Missing, ProjectCode, Stored
-from stoker_api.code.room import LEASE_S, CodeFull, CodeLimits, Room
-from stoker_api.code.store import CodeStore
+from stoker_api.code.project import Missing, ProjectCode, Stored, stale_bundles, unnamed_files
+from stoker_api.code.quota import LEASE_S, CodeFull, CodeLimits, CodeQuota
+from stoker_api.code.store import EVERY_S, CodeStore, keep_tidy, named_by
 from stoker_api.code.upload import Files, Upload
 
 from .code_folder import Folder, pack, sha, unpack
@@ -271,7 +269,7 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="stoker-code-"))
         self.clock = ManualClock()
-        self.room = Room(self.folder, CodeLimits())
+        self.room = CodeQuota(self.folder, CodeLimits())
         self.code = ProjectCode(self.folder / "alpha", self.room, self.clock)
         self.threads = ThreadPoolExecutor(1)
         self.jobs: list[Folder] = []
@@ -335,7 +333,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.room = Room(self.folder, CodeLimits())
+        self.room = CodeQuota(self.folder, CodeLimits())
         self.code = ProjectCode(self.folder / "alpha", self.room, self.clock)
 
     @invariant()
@@ -360,7 +358,7 @@ TestLife.settings = settings(max_examples=60, stateful_step_count=30, deadline=N
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 6, 7, 8])
 def test_what_is_used_in_the_middle_of_a_sweep_stays(tmp_path, steps, use):
     """Whatever the sweep has decided and not yet done."""
-    clock, room = ManualClock(), Room(tmp_path, CodeLimits())
+    clock, room = ManualClock(), CodeQuota(tmp_path, CodeLimits())
     code = ProjectCode(tmp_path / "alpha", room, clock)
     folders = [Folder({"same": b"same", str(n): b"%d" % n}) for n in range(3)]
 
@@ -387,12 +385,12 @@ def test_what_is_used_in_the_middle_of_a_sweep_stays(tmp_path, steps, use):
     assert all(code.find(folder.digest) is not None for folder in used)
     assert code.bundles == len(used)
     assert set(whole(tmp_path)) == {name for folder in used for name in folder.missing}
-    assert ProjectCode(tmp_path / "alpha", again := Room(tmp_path, CodeLimits()), clock).bundles == len(used)
+    assert ProjectCode(tmp_path / "alpha", again := CodeQuota(tmp_path, CodeLimits()), clock).bundles == len(used)
     assert again.held == room.held
 
 
 def test_twins_are_held_and_counted_once(tmp_path):
-    room = Room(tmp_path, CodeLimits())
+    room = CodeQuota(tmp_path, CodeLimits())
     code = ProjectCode(tmp_path / "alpha", room, SystemClock())
     with ThreadPoolExecutor(1) as threads:
         twins = [Upload(Files(code, room, threads), gzip=False) for _ in range(2)]

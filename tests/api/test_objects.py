@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stoker.spec.job import JOBS, TrainingJobSpec
-from stoker_api.jobs.one_machine import needs_cluster
+from stoker_api.jobs.checks import needs_cluster
 
 ONE = "/v1/projects/alpha/jobs/one"
 

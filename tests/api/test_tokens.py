@@ -19,8 +19,7 @@ from stoker.cli.main import cli
 from stoker.store.clock import ManualClock
 from stoker_api.identity import GET_METRICS
 from stoker_api.token_identity import TokenIdentity
-from stoker_api.token_record import KEPT_EXPIRED
-from stoker_api.tokens import TokenError, TokenFile
+from stoker_api.tokens import KEPT_EXPIRED, TokenError, TokenFile
 
 DAY = timedelta(days=1)
 DAY_S = 86400.0

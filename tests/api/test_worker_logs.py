@@ -16,8 +16,8 @@ import pytest
 import stoker_worker
 from stoker.spec.job import JOBS
 from stoker.spec.pod import PODS
+from stoker_api.report_tokens import worker_token
 from stoker_api.worker_logs.storage import LogLimits
-from stoker_api.worker_token import worker_token
 
 from .log_world import KEY, KubeletsCopy, LogWorld, log_world, store_in
 

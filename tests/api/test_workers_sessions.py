@@ -16,8 +16,8 @@ from websockets.asyncio.client import connect
 
 import stoker_worker
 from stoker.spec.worker import ExitRecord
+from stoker_api.report_tokens import worker_token
 from stoker_api.sessions.rendezvous import SUBPROTOCOL
-from stoker_api.worker_token import worker_token
 
 from .log_world import KEY, LogWorld, log_world, store_in
 

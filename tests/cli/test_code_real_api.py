@@ -108,7 +108,7 @@ def test_the_command_ships_then_submits(live: Live, project: Path, monkeypatch: 
 def test_who_may_not_submit_may_not_ship(live: Live, project: Path) -> None:
     token = CliRunner().invoke(cli, ["token", "create", "bob", "--role", "reader", "--project", "default"])
     result = CliRunner().invoke(cli, ["--token", token.stdout.strip(), "submit", "--", "sh", "run.sh"])
-    assert result.exit_code == 1 and "'bob' has not the right to create trainingjobs" in result.stderr
+    assert result.exit_code == 1 and "'bob' may not create trainingjobs" in result.stderr
     stranger = CliRunner().invoke(cli, ["token", "create", "eve", "--role", "user", "--project", "else"])
     result = CliRunner().invoke(cli, ["--token", stranger.stdout.strip(), "submit", "--", "sh", "run.sh"])
     assert result.exit_code == 1 and "There is no project 'default', or the token may not see it" in result.stderr

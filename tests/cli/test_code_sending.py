@@ -170,7 +170,7 @@ def test_an_older_server_is_called_by_its_name(script: Any, project: Path) -> No
 @pytest.mark.parametrize(
     ("status", "code", "detail"),
     [
-        (403, "Forbidden", "'bob' has not the right to create trainingjobs in project 'default'"),
+        (403, "Forbidden", "'bob' may not create trainingjobs in project 'default'"),
         (404, "NotFound", "There is no project 'default', or the token may not see it."),
         (507, "CodeFull", "The project's code is over its limit."),
     ],

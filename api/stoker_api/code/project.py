@@ -14,18 +14,17 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from stoker.spec.code import CodeManifest
 from stoker.store.clock import Clock
+from stoker_api.code.quota import LEASE_S, CodeFull, CodeQuota
 from stoker_api.disk import FULL, sync
 
 from .bundle import Bundle, name_of, path_of, pieces
-from .garbage import stale_bundles, unnamed_files
-from .room import LEASE_S, CodeFull, Room
 
 _SUFFIX = ".json"
 
@@ -51,7 +50,7 @@ class WrongSize(Exception):
 
 
 class ProjectCode:
-    def __init__(self, folder: Path, room: Room, clock: Clock) -> None:
+    def __init__(self, folder: Path, room: CodeQuota, clock: Clock) -> None:
         """Reads the folder, and makes it if need be. Raises: OSError."""
         self.files, self._bundles, self._partial = folder / "files", folder / "bundles", folder / "partial"
         self._room, self._clock = room, clock
@@ -253,3 +252,13 @@ def _time(path: Path) -> float:
         return path.stat().st_mtime
     except FileNotFoundError:  # removed by hand: long unused
         return 0.0
+
+
+def stale_bundles(used_at: Mapping[str, float], named: Set[str], now_s: float, keep_s: float) -> list[str]:
+    """Of the bundles (digest → last use) those that no job names and that were not used for `keep_s`."""
+    return [digest for digest, used_s in used_at.items() if digest not in named and used_s <= now_s - keep_s]
+
+
+def unnamed_files(named_at: Mapping[str, float], named: Collection[str], now_s: float, lease_s: float) -> list[str]:
+    """Of the files (SHA-256 → when a client last sent or named it) those in no bundle whose lease is over."""
+    return [sha256 for sha256, told_s in named_at.items() if sha256 not in named and told_s <= now_s - lease_s]

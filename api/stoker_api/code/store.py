@@ -1,26 +1,29 @@
 """All code that this server holds, by project: what the routes ask, with disk work off the event loop.
 
 Owns which projects there are, the threads and the account. Never asks who may do what (the routes) and decides no
-garbage (`garbage.py`). One process per folder. Called by the routes, `jobs/checks.py` and `keeper.py`.
+garbage (`project.py`). One process per folder. Called by the routes, `jobs/checks.py` and `services.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from stoker.spec.code import CodeManifest
+from stoker.spec.job import TrainingJob
+from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
+from stoker_api.code.quota import CodeLimits, CodeQuota
 
 from .bundle import Bundle
 from .project import Missing, ProjectCode, Stored
-from .room import CodeLimits, Room
 from .upload import Files, Taken, Upload
 
 P = ParamSpec("P")
@@ -42,7 +45,7 @@ class CodeStore:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder, self._clock = folder, clock
         self.limits = limits or CodeLimits()
-        self._room = Room(folder, self.limits)
+        self._room = CodeQuota(folder, self.limits)
         self._guard = threading.Lock()
         self._projects = {
             path.name: ProjectCode(path, self._room, clock)
@@ -136,3 +139,30 @@ class Receiver:
     async def _pass_on(self) -> None:
         data, self._gathered = bytes(self._gathered), bytearray()
         await self._store.run(self.upload.feed, data)
+
+
+log = logging.getLogger(__name__)
+EVERY_S = 3600.0
+
+
+async def keep_tidy(code: CodeStore, jobs: WatchCache[TrainingJob], clock: Clock) -> None:
+    """Runs until cancelled. Before the first jobs are read, nothing is garbage."""
+    await jobs.synced()
+    while True:
+        try:
+            freed = await code.sweep(named_by(jobs.values()))
+        except OSError as error:
+            log.warning("old code can't be removed: %s", error)
+        else:
+            if freed:
+                log.info("removed %d bytes of code that nobody used", freed)
+        await clock.sleep(EVERY_S)
+
+
+def named_by(jobs: Iterable[TrainingJob]) -> dict[str, set[str]]:
+    """Project → the digests that its jobs name."""
+    found: dict[str, set[str]] = {}
+    for job in jobs:
+        if job.spec.trainer.code is not None:
+            found.setdefault(job.metadata.namespace, set()).add(job.spec.trainer.code)
+    return found

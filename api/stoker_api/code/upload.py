@@ -15,11 +15,11 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
+from stoker_api.code.quota import CodeFull, CodeQuota
 from stoker_api.disk import FULL, sync
 
 from .pack import Inflater, PackReader
 from .project import ProjectCode
-from .room import CodeFull, Room
 
 _BATCH = 32
 """Files synced at once: one after the other a disk that needs 1 ms for each would take 10 s for 10,000 of them."""
@@ -43,7 +43,7 @@ class _Partial(NamedTuple):
 class Files:
     """The `Sink`: files of one pack. Blocking."""
 
-    def __init__(self, project: ProjectCode, room: Room, syncing: Executor) -> None:
+    def __init__(self, project: ProjectCode, room: CodeQuota, syncing: Executor) -> None:
         self._project, self._room, self._syncing = project, room, syncing
         self._now: _Partial | None = None
         """The one being written; None while one is skipped that is here already."""

@@ -15,7 +15,7 @@ from stoker.spec.meta import Key
 from stoker.spec.names import ANNOTATION_IDLE_SUSPENDED
 from stoker.store.cache import WatchCache
 from stoker.store.port import Conflict, NotFound, Store
-from stoker_api.etags import matches
+from stoker_api.bodies import matches
 from stoker_api.problems import Code, Problem, not_found
 
 from .render import etag

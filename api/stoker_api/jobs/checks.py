@@ -1,24 +1,124 @@
 """The checks of a submit that need more than the job itself: its queue, its runtime, and whether it can ever fit.
 
-Owns their order and words (`doors.py`: those of rights). Never stores. Called by `submit.py`, for dry runs too.
+Owns their order, and what a caller without the right to a Queue or TrainingRuntime hears: whether one exists is shown
+only to those who may list them. The admission policies (helm/stoker/templates/admission) say the same to kubectl.
+Never stores. Called by `submit.py`, for dry runs too.
 """
 
 from __future__ import annotations
 
-from stoker.spec.job import TrainingJob
-from stoker.spec.meta import Key
-from stoker.spec.queue import Queue
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from stoker.spec.job import TrainingJob, TrainingJobSpec
+from stoker.spec.meta import Key, Kind
+from stoker.spec.names import DEFAULT_QUEUE
+from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.reasons import Blocker
-from stoker.spec.runtime import TrainingRuntime, effective_runtime
+from stoker.spec.runtime import DEFAULT_RUNTIME, RUNTIMES, TrainingRuntime, effective_runtime
 from stoker.store.cache import WatchCache
-from stoker.store.port import Store
+from stoker.store.port import NotFound, Store
 from stoker_api.code.store import CodeStore
-from stoker_api.identity import Identity, Principal
+from stoker_api.identity import LIST_QUEUES, LIST_RUNTIMES, Identity, Principal, Right, use_queue, use_runtime
 from stoker_api.ports import SchedulerView
 from stoker_api.problems import Code, Fault, Problem, invalid
 
-from .doors import QUEUE, RUNTIME, Door, takes
-from .one_machine import needs_cluster
+T = TypeVar("T", bound=Queue | TrainingRuntime)
+
+
+@dataclass(frozen=True)
+class NamedKind(Generic[T]):
+    """What differs between the two."""
+
+    kind: Kind[T]
+    what: str
+    verb: str
+    use: Callable[[str], Right]
+    lists: Right
+    forbidden: Code
+    unknown: Code
+    open_to_all: str = ""
+    """Needs no right."""
+    promised: str = ""
+    """Will be there soon."""
+
+
+QUEUE = NamedKind(
+    QUEUES,
+    "queue",
+    "spend",
+    use_queue,
+    LIST_QUEUES,
+    Code.QUEUE_FORBIDDEN,
+    Code.UNKNOWN_QUEUE,
+    promised=DEFAULT_QUEUE,
+)
+RUNTIME = NamedKind(
+    RUNTIMES,
+    "runtime",
+    "run workers in",
+    use_runtime,
+    LIST_RUNTIMES,
+    Code.RUNTIME_FORBIDDEN,
+    Code.UNKNOWN_RUNTIME,
+    open_to_all=DEFAULT_RUNTIME,
+)
+
+
+class NamedAccess(Generic[T]):
+    def __init__(self, kind: NamedKind[T], store: Store, cache: WatchCache[T], identity: Identity) -> None:
+        self._kind, self._store, self._cache, self._identity = kind, store, cache, identity
+
+    async def open(self, principal: Principal, name: str, project: str) -> T:
+        """What the job names: it is there, the caller's to use, and open to the project. Raises: Problem."""
+        kind = self._kind
+        needs_right = name != kind.open_to_all
+        if needs_right and not await self._identity.may(principal, kind.use(name), project):
+            raise self._none(principal, name, project)
+        found = self._cache.get(Key("", name))
+        if found is None:
+            with contextlib.suppress(NotFound):
+                found = await self._store.get(kind.kind, Key("", name))
+        if found is not None and takes(found, project):
+            return found
+        if found is None and name == kind.promised:
+            detail = f"The operator has not created {kind.what} {name!r} yet; try again."
+            raise Problem(Code.UNAVAILABLE, detail, retry_after_s=1)
+        if needs_right and not await self._identity.may(principal, kind.lists):
+            raise self._none(principal, name, project)
+        raise self._absent(name, project) if found is None else self._closed(name, project)
+
+    def _none(self, principal: Principal, name: str, project: str) -> Problem:
+        """The same for what is not there and what is not the caller's."""
+        what, right = self._kind.what, self._kind.use(name)
+        return Problem(
+            self._kind.forbidden,
+            f"There is no {what} {name!r} that {principal.name!r} may {self._kind.verb} in project {project!r}; "
+            f"choose another {what} or ask for the right to use it.",
+            errors=[Fault(f"/spec/{what}", f"needs the right to {right}")],
+        )
+
+    def _absent(self, name: str, project: str) -> Problem:
+        what = self._kind.what
+        names = sorted(one.metadata.name for one in self._cache.values() if takes(one, project))
+        detail = f"there is no {what} {name!r}; there is: {', '.join(names) or 'none yet'}"
+        return invalid(f"/spec/{what}", detail, code=self._kind.unknown)
+
+    def _closed(self, name: str, project: str) -> Problem:
+        what = self._kind.what
+        return Problem(
+            self._kind.forbidden,
+            f"{what.capitalize()} {name!r} does not take jobs of project {project!r}; choose another {what} or ask its "
+            "administrator.",
+            errors=[Fault(f"/spec/{what}", f"is closed to project {project!r}")],
+        )
+
+
+def takes(one: Queue | TrainingRuntime, project: str) -> bool:
+    return one.spec.projects is None or project in one.spec.projects
+
 
 _POINTERS = {"gpus": "/spec/gpusPerWorker", "cpu": "/spec/cpu", "memory": "/spec/memory"}
 
@@ -36,8 +136,8 @@ class Checks:
         code: CodeStore | None = None,
     ) -> None:
         self._runtimes, self._scheduler = runtimes, scheduler
-        self._queue = Door(QUEUE, store, queues, identity)
-        self._runtime = None if runtimes is None else Door(RUNTIME, store, runtimes, identity)
+        self._queue = NamedAccess(QUEUE, store, queues, identity)
+        self._runtime = None if runtimes is None else NamedAccess(RUNTIME, store, runtimes, identity)
         self._code = code
 
     async def check(self, principal: Principal, job: TrainingJob) -> None:
@@ -68,8 +168,8 @@ class Checks:
         name = job.spec.queue
         queue = await self._queue.open(principal, name, job.metadata.namespace)
         if queue.metadata.deletion_timestamp is not None:
-            said = f"Queue {name!r} is being deleted and takes no new jobs; choose another queue."
-            raise Problem(Code.QUEUE_FORBIDDEN, said, errors=[Fault("/spec/queue", "is being deleted")])
+            detail = f"Queue {name!r} is being deleted and takes no new jobs; choose another queue."
+            raise Problem(Code.QUEUE_FORBIDDEN, detail, errors=[Fault("/spec/queue", "is being deleted")])
         highest = queue.spec.highest_priority
         if highest is not None and job.spec.priority > highest:
             raise invalid(
@@ -101,3 +201,26 @@ def _numbers(blocker: Blocker) -> str:
     if blocker.requested is not None and blocker.available is not None:
         text += f" (asked: {blocker.requested:g}, most there is: {blocker.available:g})"
     return text + "."
+
+
+def needs_cluster(spec: TrainingJobSpec) -> list[Fault]:
+    """What in the spec works on a cluster only, each with what to do here instead; []: nothing."""
+    given = (
+        (spec.runtime is not None, "/spec/runtime", "leave it out: workers run as you, in your own environment"),
+        (bool(spec.data), "/spec/data", "leave it out: workers see this machine's own files under their paths"),
+        (
+            spec.checkpoint.claim is not None,
+            "/spec/checkpoint/claim",
+            "leave it out: checkpoints are kept in the data folder of `stoker up`",
+        ),
+        (
+            spec.trainer.image is not None,
+            "/spec/trainer/image",
+            "leave it out, and install here what the command needs: no containers are run",
+        ),
+    )
+    return [
+        Fault(pointer, f"works on a Kubernetes cluster only; on one machine {advice}")
+        for there, pointer, advice in given
+        if there
+    ]

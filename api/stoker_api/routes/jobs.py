@@ -12,8 +12,7 @@ from starlette.responses import Response
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.rest import JobList
 from stoker_api.access import ALL, Caller, access
-from stoker_api.bodies import body_of, json_body, json_response
-from stoker_api.etags import unchanged
+from stoker_api.bodies import body_of, json_body, json_response, unchanged
 from stoker_api.identity import CREATE_JOB, DELETE_JOB, GET_JOB, LIST_JOBS, seen_by
 from stoker_api.jobs.index import Filter, decode_cursor, encode_cursor
 from stoker_api.jobs.render import etag, joined

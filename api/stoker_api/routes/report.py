@@ -18,7 +18,7 @@ from stoker.spec.worker_pod import identity
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.faults import invalid_fields
-from stoker_api.jobs.wanted import unwanted, why_stop
+from stoker_api.jobs.alive import unwanted, why_stop
 from stoker_api.problems import MEDIA_TYPE as PROBLEM
 from stoker_api.problems import TRACE_ID, Code, Problem
 from stoker_api.services import Services, services

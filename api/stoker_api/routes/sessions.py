@@ -10,13 +10,17 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, WebSocket
 from pydantic import Field
 
+from stoker.spec.job import ENDED, Phase, TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.pod import Pod, PodPhase
+from stoker.spec.worker_pod import identity
+from stoker.store.cache import WatchCache
 from stoker_api.access import Access, Caller, access
 from stoker_api.identity import EXEC_JOB, FORWARD_JOB, Principal
 from stoker_api.problems import Code, Problem, invalid
 from stoker_api.services import services
 from stoker_api.sessions.opening import ExecOpening, ForwardOpening, Opening
 from stoker_api.sessions.rendezvous import SUBPROTOCOL
-from stoker_api.sessions.target import running_pod
 
 from .common import Name, Project, QueryModel, find_job
 
@@ -72,3 +76,31 @@ async def _session(
 def _speaks_ours(socket: WebSocket) -> None:
     if SUBPROTOCOL not in socket.scope["subprotocols"]:
         raise Problem(Code.BAD_REQUEST, f"Offer the WebSocket subprotocol {SUBPROTOCOL}; docs/api.md has its messages.")
+
+
+def running_pod(pods: WatchCache[Pod], job: TrainingJob, worker: int) -> Pod:
+    """The pod of the current attempt's worker, which runs (or is held). Raises: Problem (NotRunning)."""
+    name, status = job.metadata.name, job.status
+    if job.metadata.deletion_timestamp is not None:
+        raise Problem(Code.NOT_RUNNING, f"Job {name!r} is being deleted.")
+    key = Key(job.metadata.namespace, f"{name}-{status.attempt}-{worker}")
+    pod = pods.get(key) if status.attempt else None
+    found = identity(pod.metadata) if pod is not None else None
+    if pod is None or found is None or found.job_uid != job.uid:
+        raise Problem(Code.NOT_RUNNING, f"Job {name!r} is {status.phase} and has no worker {worker} now. {_hint(job)}")
+    if pod.metadata.deletion_timestamp is not None and not pod.ended:
+        raise Problem(Code.NOT_RUNNING, f"Worker {worker} of job {name!r} is stopping; the job is {status.phase}.")
+    if pod.status.phase is not PodPhase.RUNNING:
+        raise Problem(
+            Code.NOT_RUNNING,
+            f"Worker {worker} of job {name!r} is {pod.status.phase}; the job is {status.phase}. {_hint(job)}",
+        )
+    return pod
+
+
+def _hint(job: TrainingJob) -> str:
+    if job.status.phase in ENDED:
+        return "spec.onFailure.hold keeps a failed worker for a look inside."
+    if job.status.phase in (Phase.QUEUED, Phase.SUSPENDED):
+        return f"`stoker why {job.metadata.name}` says what it waits for."
+    return "Try again when it runs."

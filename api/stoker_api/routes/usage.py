@@ -16,8 +16,7 @@ from stoker.spec.quantity import new_duration
 from stoker.spec.rest import JobUsageReport, UsageReport
 from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
 from stoker_api.access import Access, Caller, access
-from stoker_api.bodies import json_response
-from stoker_api.etags import unchanged
+from stoker_api.bodies import json_response, unchanged
 from stoker_api.identity import GET_JOB, seen_by
 from stoker_api.problems import Code, Problem, invalid, not_found
 from stoker_api.services import Services, services

@@ -22,6 +22,7 @@ from typing import Any
 import click
 import uvloop
 
+from stoker.cli.local_exporter import ExporterSettings, LocalExporter, LocalScraping
 from stoker.client.config import data_folder
 from stoker.controller.counters import Counters
 from stoker.controller.job_rows import JobRows
@@ -53,8 +54,8 @@ from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import event_cache, make_deps
 from stoker_api.disk import FULL
-from stoker_api.exporter_token import exporter_token
 from stoker_api.pushing import Pushing
+from stoker_api.report_tokens import exporter_token
 from stoker_api.serve import BindError, bind, serve
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenError, TokenFile
@@ -62,9 +63,6 @@ from stoker_api.usage.db import NewerFile
 from stoker_api.usage.idle import IdleRule
 from stoker_api.usage.prices import CURRENCY, Prices
 from stoker_api.usage.store import UsageStore, UsageUnavailable
-
-from .exporting import ExporterSettings, LocalExporter
-from .scraping import LocalScraping
 
 log = logging.getLogger("stoker.up")
 

@@ -15,8 +15,7 @@ from stoker.client.errors import BadInput
 from .common import output_option
 
 if TYPE_CHECKING:
-    from stoker_api.token_record import TokenRecord
-    from stoker_api.tokens import TokenFile
+    from stoker_api.tokens import TokenFile, TokenRecord
 
 LIFETIME = "90d"
 NEVER = "never"

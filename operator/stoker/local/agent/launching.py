@@ -163,5 +163,5 @@ def lease_of(launch: Launch) -> Lease:
 
 
 def report_token(report_key: bytes, pod_uid: str) -> str:
-    """The worker's token, as `stoker_api.worker_token` checks it: names its pod, opens one route."""
+    """The worker's token, as `stoker_api.report_tokens` checks it: names its pod, opens one route."""
     return f"wkr.{pod_uid}.{hmac.new(report_key, pod_uid.encode(), hashlib.sha256).hexdigest()}"

@@ -14,12 +14,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.local.agent.metrics import worker_address
 from stoker.local.datadir import DataDir, write_private
+from stoker.spec.pod import Pod
 from stoker.store.clock import Clock
+from stoker_api.ports import ScrapeTarget
+from stoker_api.scrape_targets import API_JOB
 
 log = logging.getLogger("stoker.up")
 
@@ -195,3 +199,29 @@ def _free_port(host: str, before: int) -> int:
                 continue
             return int(probe.getsockname()[1])
     raise AssertionError("port 0 is bound or raises")
+
+
+EXPORTER_JOB = "stoker-exporter"
+"""Also what the exporter calls itself when it pushes."""
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class LocalScraping:
+    def __init__(
+        self, datadir: DataDir, *, host: str, port: int, node: str, exporter_port: Callable[[], int | None]
+    ) -> None:
+        self._datadir, self._node, self._exporter_port = datadir, node, exporter_port
+        # Who listens everywhere is found on loopback, where workers' trainers are, too.
+        self._host, self._port = _ANYWHERE.get(host, host), port
+
+    def servers(self) -> Sequence[ScrapeTarget]:
+        found = [ScrapeTarget(self._at(self._port), {"job": API_JOB})]
+        if exporter := self._exporter_port():
+            found.append(ScrapeTarget(self._at(exporter), {"job": EXPORTER_JOB, "instance": self._node}))
+        return found
+
+    def worker(self, pod: Pod) -> str | None:
+        return worker_address(self._datadir, pod)
+
+    def _at(self, port: int) -> str:
+        return f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"

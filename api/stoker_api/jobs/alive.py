@@ -1,7 +1,7 @@
-"""Whether anybody still waits for a worker that runs: what `POST /v1/report/alive` answers.
+"""Whether a running worker is still wanted: what `POST /v1/report/alive` answers.
 
 A kubelet that died, or lost its way to the cluster, stops no container: its worker computes on while the job's next
-attempt runs elsewhere. Such a worker often still reaches the api, and stops by itself when told so here.
+attempt runs elsewhere. Such a worker often still reaches the api, and stops by itself on this answer.
 
 Owns which facts make a worker unwanted. The caches may be old: a fact of theirs counts only if it can't be taken back
 (a deletion, an end, a later attempt), and that something is missing counts only by the store's own word. Never stops

@@ -1,6 +1,7 @@
 """How much code this server may hold: one account over all projects, safe for many threads.
 
-Owns the limits and the sum. Room is taken before the first byte is written, so that twins can't overdraw it together.
+Owns the limits and the sum. Bytes are taken before the first is written, so that two
+uploads at once can't exceed it together.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class CodeFull(Exception):
     """Nothing more is taken now; the text says which limit was met."""
 
 
-class Room:
+class CodeQuota:
     def __init__(self, folder: Path, limits: CodeLimits) -> None:
         self._folder, self._limits = folder, limits
         self._guard = threading.Lock()
