@@ -4,5 +4,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export OMP_NUM_THREADS=1
 python=${VENV:-.venv}/bin/python
-for bench in sched store kube cluster metrics exporter trainer; do echo; echo "## $bench"; "$python" -m "tools.bench.$bench"; done
-echo; echo "## followers"; "$python" tools/bench_followers.py
+for bench in sched store kube cluster metrics exporter followers trainer; do echo; echo "## $bench"; "$python" -m "tools.bench.$bench"; done

@@ -1,4 +1,4 @@
-"""What others notice of many followers, and of peers without a token: `python tools/bench_followers.py [count ...]`.
+"""What others notice of many followers, and of peers without a token: `python -m tools.bench.followers [count ...]`.
 
 A `stoker up` with one job that has written 20 MB and goes on with 200 kB/s. Load comes from a process of its own (this
 file with `--load`); /livez and submits are timed meanwhile, each on a connection that is kept, from the load's first
@@ -20,8 +20,8 @@ import threading
 import time
 from pathlib import Path
 
-from harness import Server, machine, running, until
 from stoker_api.tokens import TokenFile
+from tests.support.harness import Server, machine, running, until
 
 LOG = "import time\nline = 'x' * 99 + '\\n'\nprint(line * 200_000, end='', flush=True)\n" \
       "while True:\n    print(line * 200, end='', flush=True)\n    time.sleep(0.1)"  # fmt: skip
