@@ -27,6 +27,7 @@ from .identity import IdentityUnavailable
 from .middleware.guard import Guard
 from .middleware.limits import Limits
 from .middleware.observe import Observe
+from .middleware.starts import Starts
 from .openapi import document
 from .problems import Code, Problem
 from .pushing import Pushing
@@ -52,6 +53,7 @@ def create_app(deps: Deps, pushing: Pushing | None = None) -> FastAPI:
     app = bare_app(
         middleware=[
             Middleware(Observe, metrics=services.metrics),
+            Middleware(Starts),
             Middleware(Guard, hosts=deps.hosts),
             Middleware(Limits, routes=api_routes()),
         ],

@@ -6,11 +6,14 @@ route or a token. Made by `peers.py` for each accepted socket; a stream reaches 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import json
 import os
 import secrets
 import socket
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,12 +23,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from .problems import CATALOGUE, MEDIA_TYPE, Code, Problem
 
 if TYPE_CHECKING:
-    import asyncio
-
     from .peers import Peers
 
 LINE = "stoker.line"
-"""In the ASGI scope: the `Connection` of the request."""
+"""In the ASGI scope: a weak reference to the request's `Connection`. A strong one would close a circle, and what a
+connection held would wait for the collector."""
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 256
 STREAM_BUFFER = 64 * 1024
@@ -57,7 +59,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._peers.gone(self)
-        super().connection_lost(exc)
+        self._peers.ends.call(functools.partial(super().connection_lost, exc))
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -93,7 +95,7 @@ class Connection(HttpToolsProtocol):
             self._too_long = True
             raise _HeadTooLong
         self._peers.works(self)
-        cast(dict[str, Any], self.scope)[LINE] = self
+        cast(dict[str, Any], self.scope)[LINE] = weakref.ref(self)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -159,6 +161,19 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     # For streams.
+
+    async def push(self, part: bytes, within_s: float) -> bool:
+        """One chunk of the answer under way; returns once the peer has taken it. False: there is no peer any more.
+
+        Past uvicorn's `send`, which copies the part: what waits for peers that do not read is the same for all.
+        Raises: TimeoutError.
+        """
+        if not self.transport.is_closing():
+            self.transport.writelines([b"%x\r\n" % len(part), part, b"\r\n"])
+        if self.flow.write_paused:
+            async with asyncio.timeout(within_s):
+                await self.flow.drain()
+        return not self.transport.is_closing()
 
     def hold_little(self) -> None:
         """Keep little for a peer that does not read: by default the kernel takes megabytes."""

@@ -23,10 +23,12 @@ from typing import Protocol
 from .connection import Connection, refusal
 from .metrics import ApiMetrics
 from .problems import Code
+from .rounds import Rounds
 
 log = logging.getLogger(__name__)
 
 _YOUNG_S = 1.0
+_ENDS_AT_ONCE = 8
 _SAY_EVERY_S = 60.0
 _TLS_SHUTDOWN_S = 2.0
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -85,6 +87,8 @@ class Peers:
         """No request yet, or the next one's head is coming: since when."""
         self._resting: dict[_Peer, None] = {}
         self._resting_known: dict[_Peer, None] = {}
+        self.ends = Rounds(_ENDS_AT_ONCE)
+        """Each wakes what was sent or waited for on the connection."""
         self._said_at = -_SAY_EVERY_S
         self._unsaid = 0
         metrics.connections.set_function(lambda: self.count)

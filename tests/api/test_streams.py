@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import time
+import weakref
 
 import pytest
 
+from stoker_api.connection import Connection
 from stoker_api.serve import BindError, bind, serving
 from stoker_api.streams.log_stream import CHUNK
 
@@ -203,6 +206,28 @@ async def test_a_follower_that_does_not_read_is_cut_off_and_hurts_nobody(served,
         assert not [record for record in caplog.records if record.levelname == "ERROR"]
     finally:
         lazy.close()
+
+
+async def test_what_a_follower_held_does_not_wait_for_the_collector(served, follow):
+    """The loop's threshold for it is high, and thousands of followers come and go."""
+    await running_job(served)
+    gc.collect()
+    gc.disable()
+    try:
+        streams = [follow(served, f"{ONE}/{path}") for path in ("events", "logs?follow=true")]
+        first = [asyncio.create_task(take(stream, 1)) for stream in streams]
+        await first[0]
+        await until(lambda: len(served.services.hub) == 2)
+        held = [weakref.ref(found) for found in gc.get_objects() if isinstance(found, Connection)]
+        for task in first:
+            task.cancel()
+        await asyncio.gather(*first, return_exceptions=True)
+        await asyncio.gather(*(stream.aclose() for stream in streams))
+        assert held
+        await served.client.aclose()
+        await until(lambda: not any(found() for found in held))
+    finally:
+        gc.enable()
 
 
 async def test_forty_followers(served, follow):

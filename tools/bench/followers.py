@@ -7,12 +7,15 @@ connection on. Called by `make bench`; docs/benchmarks.md keeps the figures.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import http.client
+import itertools
 import json
 import os
 import resource
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,7 +30,7 @@ LOG = "import time\nline = 'x' * 99 + '\\n'\nprint(line * 200_000, end='', flush
       "while True:\n    print(line * 200, end='', flush=True)\n    time.sleep(0.1)"  # fmt: skip
 JOBS = "/v1/projects/default/jobs"
 PER_TOKEN = 90
-SECONDS = 12.0
+SECONDS = 6.0
 HALF_HEAD = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "
 
 
@@ -61,6 +64,7 @@ async def half_a_head(port: int, taken: list[int]) -> None:
 async def load(kind: str, count: int, port: int, job: str, tokens: list[str]) -> None:
     """Until standard input ends; then what it took, as JSON."""
     taken = [0]
+    print("coming", flush=True)
     if kind == "half":
         tasks = [asyncio.create_task(half_a_head(port, taken)) for _ in range(count)]
     else:
@@ -86,8 +90,8 @@ class Prober:
     """Times one call again and again until it is stopped."""
 
     def __init__(self, server: Server, every_s: float, *call: object, fresh: bool = False) -> None:
-        self.times: list[float] = []
-        self.failed = 0
+        self._times: list[float] = []
+        self._failed = 0
         self._server, self._every_s, self._call, self._fresh = server, every_s, call, fresh
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -103,28 +107,78 @@ class Prober:
                 connection.request(*self._call)  # type: ignore[arg-type]
                 answer = connection.getresponse()
                 answer.read()
-                self.failed += answer.status >= 300
+                self._failed += answer.status >= 300
             except OSError:
-                self.failed += 1
+                self._failed += 1
                 connection = None
-            self.times.append(time.perf_counter() - begun)
+            self._times.append(time.perf_counter() - begun)
             if self._fresh and connection is not None:
                 connection.close()
                 connection = None
 
-    def so_far(self) -> str:
-        """Since the last time; then it begins anew."""
-        times, self.times = sorted(self.times), []
-        failed, self.failed = f", {self.failed} failed" if self.failed else "", 0
-        if not times:
-            return "nothing was answered"
-        p50, p99 = (times[int(len(times) * share)] * 1000 for share in (0.5, 0.99))
-        return f"p50 {p50:6.1f}  p99 {p99:7.1f}  max {times[-1] * 1000:7.1f} ms{failed}"
+    def taken(self) -> tuple[list[float], int]:
+        """The times (s) and the failures since the last call."""
+        times, self._times = self._times, []
+        failed, self._failed = self._failed, 0
+        return times, failed
 
-    def stop(self) -> str:
+    def stop(self) -> None:
         self._stop.set()
         self._thread.join()
-        return self.so_far()
+
+
+class Phases:
+    """What a call took in each phase, over all rounds."""
+
+    def __init__(self, server: Server, tokens: list[str], *, fresh: bool = False) -> None:
+        bearer = {"Authorization": f"Bearer {tokens[0]}", "Content-Type": "application/json"}
+        body = json.dumps({"spec": {"suspend": True, "trainer": {"command": ["true"]}}})
+        self._probers = {
+            "livez": Prober(server, 0.01, "GET", "/livez", fresh=fresh),
+            "submit": Prober(server, 0.05, "POST", JOBS, body, bearer),
+        }
+        self._rounds: dict[tuple[str, str], list[list[float]]] = {}
+        self._failed = 0
+
+    def begin(self) -> None:
+        for prober in self._probers.values():
+            prober.taken()
+
+    def end(self, phase: str) -> None:
+        for call, prober in self._probers.items():
+            times, failed = prober.taken()
+            self._rounds.setdefault((call, phase), []).append(sorted(times))
+            self._failed += failed
+
+    def close(self) -> None:
+        for prober in self._probers.values():
+            prober.stop()
+
+    def show(self) -> None:
+        """By call and phase: p50 and p99 of all rounds' times, the median of the rounds' p99s; and against none."""
+        for call in self._probers:
+            alone = self._of(call, "alone")
+            for phase in ("alone", "coming", "there", "leaving"):
+                if (call, phase) in self._rounds:
+                    here = self._of(call, phase)
+                    ratios = "  ".join(f"{mine / theirs:4.1f}x" for mine, theirs in zip(here, alone, strict=True))
+                    print("  {:6} {:8} p50 {:6.1f}  p99 {:6.1f}  median p99 {:6.1f} ms   {}".format(
+                        call, phase, *(1000 * value for value in here), ratios))  # fmt: skip
+        if self._failed:
+            print(f"  {self._failed} calls failed")
+
+    def _of(self, call: str, phase: str) -> tuple[float, float, float]:
+        rounds = self._rounds[call, phase]
+        times = sorted(itertools.chain(*rounds))
+        return (
+            quantile(times, 0.5),
+            quantile(times, 0.99),
+            statistics.median(quantile(each, 0.99) for each in rounds),
+        )
+
+
+def quantile(times: list[float], share: float) -> float:
+    return times[int(len(times) * share)]
 
 
 def rss_mib(server: Server) -> int:
@@ -139,37 +193,51 @@ def cpu_s(server: Server) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(server: Server, what: str, kind: str, count: int, job: str, tokens: list[str]) -> None:
-    before, cpu_before, begun = rss_mib(server), cpu_s(server), time.monotonic()
-    bearer = {"Authorization": f"Bearer {tokens[0]}", "Content-Type": "application/json"}
-    body = json.dumps({"spec": {"suspend": True, "trainer": {"command": ["true"]}}})
-    livez = Prober(server, 0.01, "GET", "/livez", fresh=kind == "half")
-    submit = Prober(server, 0.05, "POST", JOBS, body, bearer)
-    process = subprocess.Popen(
-        [sys.executable, __file__, "--load", kind, str(count), str(server.port), job],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdin is not None and process.stdout is not None
-    with process:
-        process.stdin.write("\n".join(tokens) + "\n\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "all there\n"
-        there_s = time.monotonic() - begun
-        opening = [livez.so_far(), submit.so_far()]
-        peak = 0
-        while time.monotonic() - begun < there_s + SECONDS:
-            peak = max(peak, rss_mib(server))
-            time.sleep(0.2)
-        said = [livez.stop(), submit.stop()]
-        cpu, wall = cpu_s(server) - cpu_before, time.monotonic() - begun
-        process.stdin.close()
-        took = json.loads(process.stdout.read())
-    time.sleep(3)
-    print(f"{what}: {took['accepted']} accepted after {there_s:.1f} s, {took['mb']} MB read")
-    if count:
-        print(f"  livez  {opening[0]} while they come\n  submit {opening[1]} while they come")
-    print(f"  livez  {said[0]}\n  submit {said[1]}\n  CPU: server {cpu:.1f} of {wall:.1f} s, load {took['cpu']:.1f} s")
-    print(f"  memory: {before} MiB, {peak} during, {rss_mib(server)} after", flush=True)
+def measure(server: Server, what: str, kind: str, count: int, job: str, tokens: list[str], rounds: int) -> None:
+    """In turns without the load and with it: what the machine's other work costs is then in both."""
+    phases = Phases(server, tokens, fresh=kind == "half")
+    loads, memory = [], [f"{rss_mib(server)}"]
+    cpus = {"alone": 0.0, "coming": 0.0, "there": 0.0, "leaving": 0.0}
+
+    def phase(name: str, begun: float) -> None:
+        phases.end(name)
+        cpus[name] += cpu_s(server) - begun
+
+    for _ in range(rounds):
+        phases.begin()
+        begun = cpu_s(server)
+        time.sleep(SECONDS)
+        phase("alone", begun)
+        begun, began_s = cpu_s(server), time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, __file__, "--load", kind, str(count), str(server.port), job],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        with process:
+            process.stdin.write("\n".join(tokens) + "\n\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "coming\n"
+            phases.begin()
+            assert process.stdout.readline() == "all there\n"
+            phase("coming", begun)
+            there_s, begun = time.monotonic() - began_s, cpu_s(server)
+            time.sleep(SECONDS)
+            phase("there", begun)
+            memory.append(f"{rss_mib(server)}")
+            begun = cpu_s(server)
+            process.stdin.close()
+            loads.append(json.loads(process.stdout.read()) | {"s": there_s})
+        time.sleep(3)
+        phase("leaving", begun)
+        memory.append(f"{rss_mib(server)}")
+    phases.close()
+    print(f"{what}: {min(load['accepted'] for load in loads)} accepted after "
+          f"{statistics.median(load['s'] for load in loads):.1f} s, {sum(load['mb'] for load in loads)} MB read in "
+          f"{rounds} rounds, load's CPU {sum(load['cpu'] for load in loads) / rounds:.1f} s a round")  # fmt: skip
+    phases.show()
+    print("  server's CPU a round: " + ", ".join(f"{name} {spent / rounds:.2f} s" for name, spent in cpus.items()))
+    print(f"  memory before, with and after each round's load: {', '.join(memory)} MiB", flush=True)
 
 
 def endless_header(server: Server) -> None:
@@ -183,17 +251,23 @@ def endless_header(server: Server) -> None:
         except OSError:
             pass
     time.sleep(2)
+    livez.stop()
+    times = sorted(livez.taken()[0])
     print(f"endless header: {sent >> 10} KiB taken in {time.monotonic() - begun:.1f} s; memory {before} MiB, "
-          f"{rss_mib(server)} after\n  livez  {livez.stop()}", flush=True)  # fmt: skip
+          f"{rss_mib(server)} after; livez p99 {1000 * quantile(times, 0.99):.1f} ms", flush=True)  # fmt: skip
 
 
-def main(counts: list[int]) -> None:
-    print(machine())
+def main(counts: list[int], rounds: int, pin: bool) -> None:
+    print(machine() + (", server on the first CPU, load and probes on the others" if pin else ""))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    cpus = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))  # as most machines have it
+        if pin:
+            os.sched_setaffinity(0, {min(cpus)})
         with running(data) as server:
+            os.sched_setaffinity(0, cpus - {min(cpus)} if pin else cpus)
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             file = TokenFile.open(data)
             tokens = [file.add(f"bench-{n}", "user", ["default"]) for n in range(max(counts) // PER_TOKEN + 1)]
@@ -202,12 +276,11 @@ def main(counts: list[int]) -> None:
             job = client.submit({"spec": {"trainer": {"command": command}}}, project="default").metadata.name
             log = data / "workers"
             until(lambda: any(p.stat().st_size > 20_000_000 for p in log.glob("*/log")), "20 MB of log")
-            measure(server, "no follower", "hold", 0, job, tokens)
             for count in counts:
-                measure(server, f"{count} followers that never read", "hold", count, job, tokens)
-                measure(server, f"{count} followers that read", "read", count, job, tokens)
+                measure(server, f"{count} followers that never read", "hold", count, job, tokens, rounds)
+                measure(server, f"{count} followers that read", "read", count, job, tokens, rounds)
             endless_header(server)
-            measure(server, "3,000 half heads, soft limit of 1,024 files", "half", 3000, job, tokens)
+            measure(server, "3,000 half heads, soft limit of 1,024 files", "half", 3000, job, tokens, 1)
 
 
 if __name__ == "__main__":
@@ -215,4 +288,9 @@ if __name__ == "__main__":
         given = [line.strip() for line in iter(sys.stdin.readline, "\n")]
         asyncio.run(load(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5], given))
     else:
-        main([int(word) for word in sys.argv[1:]] or [300, 1000])
+        parser = argparse.ArgumentParser(description=__doc__)
+        parser.add_argument("counts", nargs="*", type=int, default=[300, 1000])
+        parser.add_argument("--rounds", type=int, default=3)
+        parser.add_argument("--pin", action="store_true", help="the server alone on the first CPU")
+        options = parser.parse_args()
+        main(options.counts, options.rounds, options.pin)

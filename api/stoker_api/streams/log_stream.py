@@ -116,9 +116,10 @@ class LogStreams:
         """Where a new reader begins; None if there is no such log now."""
         attempt = query.attempt or query.job.status.attempt
         pod_uid = self._pod_uid(query.job, attempt, query.worker)
-        if pod_uid is not None and query.follow and query.tail_lines is None and (pod_uid, 0) in self._parts:
-            return Position(attempt, 0)
-        chunk = None if pod_uid is None else await self._logs.read(pod_uid, 0, 1)
+        async with self._turns:
+            if pod_uid is not None and query.follow and query.tail_lines is None and (pod_uid, 0) in self._parts:
+                return Position(attempt, 0)
+            chunk = None if pod_uid is None else await self._logs.read(pod_uid, 0, 1)
         if pod_uid is None or chunk is None:
             return None
         if query.tail_lines is None:
@@ -163,17 +164,19 @@ class LogStreams:
         pause_s = min(self._settings.heartbeat_s, _LOOK_AGAIN_S)
         with self._news.follow(query.job.uid) as follower:
             while True:
-                follower.clear()
-                job = self._jobs.get(query.job.key)
+                limit = CHUNK if until is None else min(CHUNK, until - offset)
+                pod_uid = found = None
+                async with self._turns:  # whatever wakes all followers at once
+                    follower.clear()
+                    job = self._jobs.get(query.job.key)
+                    if job is not None and job.uid == query.job.uid:
+                        pod_uid = self._pod_uid(job, attempt, query.worker)
+                    if pod_uid is not None and limit:
+                        found = await self._read(pod_uid, offset, limit, query.follow)
                 if job is None or job.uid != query.job.uid:
                     yield Over(attempt)
                     yield End(query.job)
                     return
-                pod_uid = self._pod_uid(job, attempt, query.worker)
-                limit = CHUNK if until is None else min(CHUNK, until - offset)
-                found = (
-                    None if pod_uid is None or limit == 0 else await self._read(pod_uid, offset, limit, query.follow)
-                )
                 chunk = None if found is None else found.part
                 if found is not None and chunk is not None and chunk.data:
                     offset += len(chunk.data)
@@ -205,24 +208,22 @@ class LogStreams:
 
     async def _read(self, pod_uid: str, offset: int, limit: int, follow: bool) -> Data | None:
         """What stands at `offset`, as another follower read it: a whole part, or in a crowd one of a moment ago."""
-        key = (pod_uid, offset)
-        async with self._turns:
-            now_s = self._clock.monotonic()
-            kept = self._parts.pop(key, None)
-            if kept is not None and len(kept.data) <= limit:
-                fresh = self._turns.crowded and now_s - kept.read_at_s < _FRESH_S
-                if follow and (fresh or len(kept.data) == CHUNK):
-                    self._parts[key] = kept
-                    return kept
-            part = await self._logs.read(pod_uid, offset, limit)
-            if part is None:
-                return None
-            found = Data(part, now_s)
-            if part.data:
-                self._parts[key] = found
-                while len(self._parts) > _PARTS_KEPT:
-                    del self._parts[next(iter(self._parts))]
-            return found
+        key, now_s = (pod_uid, offset), self._clock.monotonic()
+        kept = self._parts.pop(key, None)
+        if kept is not None and len(kept.data) <= limit:
+            fresh = self._turns.crowded and now_s - kept.read_at_s < _FRESH_S
+            if follow and (fresh or len(kept.data) == CHUNK):
+                self._parts[key] = kept
+                return kept
+        part = await self._logs.read(pod_uid, offset, limit)
+        if part is None:
+            return None
+        found = Data(part, now_s)
+        if part.data:
+            self._parts[key] = found
+            while len(self._parts) > _PARTS_KEPT:
+                del self._parts[next(iter(self._parts))]
+        return found
 
     def _pod_uid(self, job: TrainingJob, attempt: int, worker: int) -> str | None:
         for past in job.status.attempts:

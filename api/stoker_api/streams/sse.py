@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import ctypes
 import re
+import weakref
 from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -140,35 +141,37 @@ class _Streaming(Response):
         self.body = b""
         self.init_headers({"X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._shed = False
+        self._cut = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        line: Connection | None = scope.get(LINE)
+        found: weakref.ref[Connection] | None = scope.get(LINE)
+        line = None if found is None else found()
         if line is not None:
             line.hold_little()
-        producer = asyncio.create_task(self._produce(send))
+        producer = asyncio.create_task(self._produce(send, line))
         try:
             await self._hub.serve(self._kind, self._caller, producer, receive)
         finally:
             await self._frames.aclose()
-        if self._shed and line is not None:
+        if self._cut and line is not None:
             line.abort()
             await _disconnected(receive)
         if not producer.cancelled() and (error := producer.exception()) is not None:
             raise error
 
-    async def _produce(self, send: Send) -> None:
+    async def _produce(self, send: Send, line: Connection | None) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
             async for part in self._frames:
+                if line is None:  # another server's
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                    continue
                 try:
-                    async with asyncio.timeout(self._hub.settings.send_timeout_s):
-                        await send({"type": "http.response.body", "body": part, "more_body": True})
-                        # Returns once the peer has taken it: more is read for a peer that has room only.
-                        await send({"type": "http.response.body", "body": b"", "more_body": True})
+                    self._cut = not await line.push(part, self._hub.settings.send_timeout_s)
                 except TimeoutError:
                     self._hub.metrics.shed.labels(self._kind).inc()
-                    self._shed = True
+                    self._cut = True
+                if self._cut:
                     return  # without the end of the body: the connection is cut
         except asyncio.CancelledError:
             if not self._hub.closed:

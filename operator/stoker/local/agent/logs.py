@@ -18,6 +18,7 @@ from .folders import Places, WorkerFolder
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TICK_S = 0.15
+_WOKEN_AT_ONCE = 16
 _LOCK_EVERY = 10
 """Ticks between two looks at the lock of a log that does not grow: a killed supervisor writes no exit record."""
 
@@ -55,8 +56,10 @@ class WorkerLogs:
         """Return once the log is longer than `offset`, has ended, or `timeout_s` is over."""
         if not _UID.fullmatch(pod_uid):
             return
-        if _size(self._workers / pod_uid) > offset or _has_ended(self._workers, pod_uid):
-            return
+        if pod_uid not in self._followed and (
+            _size(self._workers / pod_uid) > offset or _has_ended(self._workers, pod_uid)
+        ):
+            return  # one that others wait on is looked at in a moment, for all of them
         waiter = (offset, asyncio.get_running_loop().create_future())
         followed = self._followed.setdefault(pod_uid, _Followed())
         followed.waiters.add(waiter)
@@ -83,9 +86,12 @@ class WorkerLogs:
                     followed.ticks % _LOCK_EVERY == 0 and _has_ended(self._workers, pod_uid)
                 )
                 size = _size(folder)
-                for offset, future in followed.waiters:
-                    if not future.done() and (ended or size > offset):
+                ready = [future for offset, future in followed.waiters if ended or size > offset]
+                for number, future in enumerate(ready, 1):
+                    if not future.done():
                         future.set_result(None)
+                    if number % _WOKEN_AT_ONCE == 0:
+                        await asyncio.sleep(0)
 
 
 def _read(workers: Path, pod_uid: str, offset: int, limit: int) -> LogChunk | None:
