@@ -67,7 +67,7 @@ def _queue_blockers(job: TrainingJob, queue: Queue | None) -> Iterator[Blocker]:
     if highest is not None and job.spec.priority > highest:
         yield Blocker(
             code=Code.PRIORITY_TOO_HIGH,
-            message=f"priority {job.spec.priority} is above {highest}, the highest that queue '{name}' allows",
+            message=f"priority {job.spec.priority} is above {highest}, the highest that queue '{name}' takes",
             requested=job.spec.priority,
             available=highest,
             short=job.spec.priority - highest,
