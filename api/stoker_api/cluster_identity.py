@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Reviewed(Protocol):
-    """Whom TokenReview found behind a token."""
+    """The account that TokenReview found behind a token."""
 
     @property
     def username(self) -> str: ...

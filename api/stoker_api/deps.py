@@ -63,10 +63,10 @@ class Deps:
     """Further metrics for /metrics (the operator's, say)."""
     streams: StreamSettings = field(default_factory=StreamSettings)
     calls: SessionCaller | None = None
-    """How a worker is told of a session; None: it asks."""
+    """How a worker is called to a session; None: it asks."""
     sessions: SessionSettings = field(default_factory=SessionSettings)
     folders: Mapping[str, Path] = field(default_factory=dict)
-    """What this server writes to, by the name under which metrics tell how full it is."""
+    """What this server writes to, by its name in the metrics of disk use."""
     usage: UsageStore | None = None
     """What jobs have had of GPUs; None: this server keeps none."""
     prices: Prices = field(default_factory=Prices)
@@ -149,7 +149,7 @@ def make_deps(
 
 @contextlib.asynccontextmanager
 async def running_caches(deps: Deps) -> AsyncIterator[None]:
-    """Keeps the caches of `deps` current; for processes whose caches nobody else runs. Enters once all have synced."""
+    """Keeps the caches of `deps` current; where no other part runs them. Enters once all have synced."""
     tasks = [asyncio.create_task(cache.run()) for cache in deps.caches]
     try:
         await asyncio.gather(*(cache.synced() for cache in deps.caches))

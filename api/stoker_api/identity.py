@@ -67,7 +67,7 @@ class Principal:
 
 
 class IdentityUnavailable(Exception):
-    """Whoever knows can't be asked now: neither yes nor no."""
+    """The authority can't be reached now: neither yes nor no."""
 
 
 class Identity(Protocol):
@@ -79,7 +79,7 @@ class Identity(Protocol):
         ...
 
     async def authenticate(self, token: str) -> Principal | None:
-        """Whose token it is; None: nobody's here."""
+        """Whose token it is; None: unknown here."""
         ...
 
     async def may(self, principal: Principal, right: Right, project: str = EVERYWHERE) -> bool: ...

@@ -64,7 +64,7 @@ _ANYWHERE = ("", "0.0.0.0", "::")
 
 @dataclass(frozen=True)
 class Options:
-    """What the process was told."""
+    """The process's options."""
 
     data: Path
     kubeconfig: Path | None = None
@@ -175,7 +175,7 @@ class _CannotStart(Exception):
     multiple=True,
     callback=_accounts,
     metavar="NAMESPACE:NAME",
-    help="A service account that exporters run as. Repeatable; absent: nobody reports on GPUs.",
+    help="A service account that exporters run as. Repeatable; absent: no reports on GPUs.",
 )
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate chain (PEM); followed when it changes.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its key (PEM).")

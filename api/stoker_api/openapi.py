@@ -36,7 +36,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     found = get_openapi(
         title="Stoker",
         version="v1",
-        description="Submit, follow and explain GPU jobs. docs/api.md tells more.",
+        description="Submit, follow and explain GPU jobs. See docs/api.md.",
         routes=app.routes,
     )
     schemas = found.setdefault("components", {}).setdefault("schemas", {})

@@ -56,7 +56,7 @@ class LogSource(Protocol):
 
 
 class SessionCaller(Protocol):
-    """Tells a worker to come for a session, where workers do not ask."""
+    """Calls a worker to a session, where workers do not ask."""
 
     async def call(self, pod_uid: str, session_id: str) -> None:
         """Raises: OSError."""
@@ -71,7 +71,7 @@ class IdleView(Protocol):
     """What exporters' receipts say of a job's GPUs (`usage/board.py`)."""
 
     def idle_since(self, uid: str, at: datetime) -> datetime | None:
-        """Since when all GPUs of the running attempt are idle; None: they are not, or it can't be told."""
+        """Since when all GPUs of the running attempt are idle; None: they are not, or it is unknown."""
         ...
 
     def receipts(self, uid: str) -> list[GpuReceipt]: ...
@@ -88,7 +88,7 @@ class ScrapeTarget:
 
 
 class Scraping(Protocol):
-    """Where metrics are served, as far as this api can tell."""
+    """Where metrics are served, as far as this api knows."""
 
     def servers(self) -> Sequence[ScrapeTarget]:
         """Of Stoker's own processes."""

@@ -1,6 +1,6 @@
 """What Prometheus is to scrape, in the words of its HTTP service discovery.
 
-Owns the labels of targets. Which port of a worker serves metrics is told by a `Scraping`: on a cluster by the pod
+Owns the labels of targets. Which port of a worker serves metrics comes from a `Scraping`: on a cluster by the pod
 itself (`PodScraping`), on one machine by the node agent. Called by `routes/discovery.py`. Reads caches only.
 
 Source: prometheus.io/docs/prometheus/latest/http_sd.
@@ -22,7 +22,7 @@ API_JOB, WORKERS_JOB = "stoker-api", "stoker-workers"
 class PodScraping:
     """Implements `ports.Scraping` by what pods say: their address and a port named `metrics`.
 
-    Servers find nobody here: Stoker's own pods are not the api's to know; Kubernetes' discovery is for that.
+    Servers are not found here: Stoker's own pods are not the api's to know; Kubernetes' discovery is for that.
     """
 
     def servers(self) -> Sequence[ScrapeTarget]:

@@ -62,7 +62,7 @@ class TokenRecord(_Model):
         return self.expires_at is not None and self.expires_at <= now
 
     def forgotten(self, now: datetime) -> bool:
-        """Expired for so long that nobody asks any more why it does not work."""
+        """Expired so long ago that the reason is not shown any more."""
         return self.expires_at is not None and self.expires_at + KEPT_EXPIRED <= now
 
 
@@ -146,7 +146,7 @@ class TokenFile:
         return token
 
     def revoke(self, name: str) -> None:
-        """From now on nobody is let in by this token. Raises: TokenError (there is none of this name)."""
+        """From now on this token is refused. Raises: TokenError (there is none of this name)."""
         with self._writing():
             kept = tuple(record for record in self._records if record.name != name)
             if len(kept) == len(self._records):

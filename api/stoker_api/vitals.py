@@ -60,7 +60,7 @@ class Vitals(Collector):
                     self._used[name] = await asyncio.to_thread(used_ratio, folder)
                 except OSError as error:
                     self._used.pop(name, None)  # unknown is absent
-                    log.warning("can't tell how full %s is: %s", folder, error)
+                    log.warning("can't read how full %s is: %s", folder, error)
             await self._clock.sleep(_EVERY_S)
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
@@ -81,7 +81,7 @@ class Vitals(Collector):
 
 
 def used_ratio(folder: Path) -> float:
-    """Of what the disk lets us use, as `df` tells it. Raises: OSError."""
+    """Of what the disk lets us use, as `df` shows it. Raises: OSError."""
     disk = os.statvfs(folder)
     used = disk.f_blocks - disk.f_bfree
     usable = used + disk.f_bavail

@@ -1,1 +1,1 @@
-"""Users' code on the server: packs of files in, bundles out, and what becomes of those that nobody needs."""
+"""Users' code on the server: packs of files in, bundles out, and the removal of unused ones."""

@@ -89,7 +89,7 @@ class CodeStore:
             yield piece
 
     async def sweep(self, named: Mapping[str, Set[str]]) -> int:
-        """Remove what nobody needs, `named` being what jobs name by project; how many bytes. Raises: OSError."""
+        """Remove what is unused, `named` being what jobs name by project; how many bytes. Raises: OSError."""
         freed = 0
         for name, project in list(self._projects.items()):
             steps = project.sweep(named.get(name, frozenset()), self.limits.keep_s)
@@ -155,7 +155,7 @@ async def keep_tidy(code: CodeStore, jobs: WatchCache[TrainingJob], clock: Clock
             log.warning("old code can't be removed: %s", error)
         else:
             if freed:
-                log.info("removed %d bytes of code that nobody used", freed)
+                log.info("removed %d bytes of unused code", freed)
         await clock.sleep(EVERY_S)
 
 

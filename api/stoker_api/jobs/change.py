@@ -32,7 +32,7 @@ class Action(StrEnum):
 
 
 def ended(job: TrainingJob) -> bool:
-    """It has ended and nobody has asked since to run it again."""
+    """It has ended, and no retry has been requested since."""
     return job.status.phase in ENDED and job.spec.retry_generation == job.status.observed_retry_generation
 
 

@@ -105,7 +105,7 @@ class JobIndex:
     def before(self, job: TrainingJob, owned: IdempotencyId) -> TrainingJob | None:
         """The first other job with `job`'s key that was created before it; None: it is the first.
 
-        The watch brings jobs in the order of their creation. A list, after a cut, does not: there the versions tell,
+        The watch brings jobs in the order of their creation. A list, after a cut, does not: there the versions decide,
         since what has a smaller one than `job` had when it was created is older.
         """
         created = int(job.metadata.resource_version)

@@ -77,16 +77,16 @@ class ProgressBoard:
         live, newest = self._live.get(job.uid), self.newest(job)
         if attempt != job.status.attempt or (live is not None and live.attempt != attempt):
             newest = _freed(newest)  # a hold of the attempt before
-        told = _merged(newest, progress if _runs(job) else _freed(progress), worker)
-        if told is None:
+        reported = _merged(newest, progress if _runs(job) else _freed(progress), worker)
+        if reported is None:
             return False
         if live is not None and live.attempt == attempt:
-            live.progress = told
+            live.progress = reported
         else:
             written = job.status.progress
             # Another attempt before, or another api process before this one, wrote lately: keep the pace.
             written_at_s = now_s - WRITE_EVERY_S if written is None else now_s
-            live = _Live(job.key, attempt, told, written, written_at_s, over=not _runs(job))
+            live = _Live(job.key, attempt, reported, written, written_at_s, over=not _runs(job))
             self._live[job.uid] = live
         self._schedule(job.uid, live, now_s)
         return True
@@ -108,7 +108,7 @@ class ProgressBoard:
             return self._live.pop(old.uid, None) is not None if old is not None else False
         live = self._live.get(new.uid)
         if live is None and not _runs(new) and _state(new.status.progress) != (None, None):
-            # An api process before this one wrote that it was held, and nobody that it is over.
+            # An api process before this one wrote that it was held, and none that it is over.
             live = _Live(new.key, new.status.attempt, Progress(at=0), new.status.progress, now_s)
             self._live[new.uid] = live
         elif live is None or live.over or (_runs(new) and new.status.attempt <= live.attempt):
@@ -259,13 +259,13 @@ class ProgressWriter:
             self._forget(write.uid)
         except StoreError as error:
             log.warning("%s of %s is written later: %s", " and ".join(patch), write.key, error)
-            self._told(progress, usage, self._board.retry, self._usage.retry)
+            self._reported(progress, usage, self._board.retry, self._usage.retry)
         else:
             if progress is not None:
                 self._on_write()
-            self._told(progress, usage, self._board.written, self._usage.written)
+            self._reported(progress, usage, self._board.written, self._usage.written)
 
-    def _told(
+    def _reported(
         self,
         progress: Write | None,
         usage: UsageWrite | None,
@@ -305,20 +305,20 @@ def _freed(progress: Progress | None) -> Progress | None:
     return progress.model_copy(update={"held": None, "stalled": None})
 
 
-def _merged(newest: Progress | None, told: Progress, worker: int) -> Progress | None:
-    """The gang's progress once `worker` has told this; None: nothing new."""
-    late = newest is not None and told.at <= newest.at
-    known, held = _held(newest), None if told.held is None else told.held.model_copy(update={"worker": worker})
+def _merged(newest: Progress | None, reported: Progress, worker: int) -> Progress | None:
+    """The gang's progress with this report of `worker`; None: nothing new."""
+    late = newest is not None and reported.at <= newest.at
+    known, held = _held(newest), None if reported.held is None else reported.held.model_copy(update={"worker": worker})
     if held is None and (worker != 0 or late):
         return None
     if held is None or (known is not None and known.worker != worker and known.since <= held.since):
         held = None if known is not None and known.worker == worker else known
     if worker == 0 and not late:
-        return told.model_copy(update={"held": held})
+        return reported.model_copy(update={"held": held})
     if held == known:
         return None
     # Newer than what is known, whatever the clock of this worker's node says: so it is seen beside what is stored.
-    at = told.at if newest is None else max(told.at, newest.at + 0.001)
+    at = reported.at if newest is None else max(reported.at, newest.at + 0.001)
     return (newest or Progress(at=at)).model_copy(update={"at": at, "held": held})
 
 

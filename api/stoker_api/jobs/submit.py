@@ -112,7 +112,7 @@ class Submitter:
         """`stored`, unless another api process had made a job for the same key before: then that one, alone.
 
         Twins of one body meet under one name. For two bodies with two names the watch decides: once it has brought our
-        own job, it has brought every job that was created before. Whoever finds an earlier one takes its own back.
+        own job, it has brought every job that was created before. One that finds an earlier one is taken back.
         """
         first = self._index.before(stored, owned)
         if first is None:

@@ -148,7 +148,7 @@ def _is_gzip(request: Request) -> bool:
 def _full(full: CodeFull) -> Problem:
     return Problem(
         Code.CODE_FULL,
-        f"{full}. Bundles that nobody uses go by themselves; try later, or ask an administrator for room.",
+        f"{full}. Unused bundles are removed by themselves; try later, or ask an administrator for room.",
         retry_after_s=_FULL_RETRY_S,
     )
 

@@ -84,7 +84,7 @@ async def report_alive(request: Request) -> Response:
     "/v1/report/log",
     response_model=LogAnswer,
     openapi_extra={"requestBody": {"required": True, "content": {OCTETS: {"schema": _BYTES}}}},
-    responses={409: {"model": LogAnswer, "description": "The body begins too late; go on at the offset told."}},
+    responses={409: {"model": LogAnswer, "description": "The body begins too late; go on at `offset`."}},
 )
 @access(Access.WORKER)
 async def report_log(request: Request, query: Annotated[LogQuery, Query()]) -> Response:
@@ -138,7 +138,7 @@ async def _octets(request: Request) -> bytes:
 
 
 def _word(found: Services, pod_uid: str, who: WorkerReport | LogOwner, why_stop: str) -> dict[str, Any]:
-    """What every answer to a worker holds; one that is to stop is told nothing besides."""
+    """What every answer to a worker holds; one that is to stop gets nothing else."""
     if why_stop:
         return {"stop": True, "why": why_stop}
     stalled = _stall(found, who.job_uid, who.attempt, who.worker)
@@ -146,7 +146,7 @@ def _word(found: Services, pod_uid: str, who: WorkerReport | LogOwner, why_stop:
 
 
 def _stall(found: Services, job_uid: str, attempt: int, worker: int) -> StallOrder | None:
-    """What the other workers of a gang are told once worker 0 makes no progress; None: nothing."""
+    """What the other workers of a gang get once worker 0 makes no progress; None: nothing."""
     job = found.deps.jobs.by_uid(job_uid)
     progress = None if job is None or worker == 0 else found.board.newest(job)
     stalled = None if progress is None else progress.stalled

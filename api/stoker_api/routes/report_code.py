@@ -78,7 +78,7 @@ async def _counted(found: Services, code: CodeStore, project: str, bundle: Bundl
 
 
 class _BundleResponse(StreamingResponse):
-    """Cut off where the worker takes nothing for a minute: the missing bytes tell it to come again."""
+    """Cut off where the worker takes nothing for a minute: the missing bytes make it come again."""
 
     def __init__(self, pieces: AsyncIterator[bytes], bundle: Bundle) -> None:
         super().__init__(pieces, media_type=BUNDLE_TYPE, headers={"Content-Length": str(bundle.length)})

@@ -51,7 +51,7 @@ M = TypeVar("M", bound=BaseModel)
 @access(Access.EXPORTER)
 async def report_usage(request: Request) -> Response:
     """Receipts of one node. Those taken are on the disk; what was known already counts as taken. A refused one will be
-    refused again, and why is told."""
+    refused again; the answer says why."""
     found = services(request)
     usage = _usage(found)
     report = _parse(ReceiptsReport, await json_body(request, max_bytes=MAX_REPORT))
@@ -200,7 +200,7 @@ def _foreign(receipt: GpuReceipt, node: str, job: TrainingJob | None) -> str:
 
 
 def _node_of(job: TrainingJob, attempt: int, worker: int) -> str | None:
-    """Where the worker runs or ran; None: it is not told (any more)."""
+    """Where the worker runs or ran; None: unknown."""
     for end in job.status.attempts:
         if end.number == attempt:
             return next((one.node for one in end.workers if one.worker == worker), None)

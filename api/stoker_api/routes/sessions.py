@@ -51,12 +51,12 @@ async def forward_session(socket: WebSocket, caller: Caller, project: Project, n
 @router.websocket("/v1/report/sessions/{session}")
 @access(Access.WORKER)
 async def worker_session(socket: WebSocket, session: Annotated[str, Path(max_length=64)]) -> None:
-    """The worker that was told of a session."""
+    """The worker that was called to a session."""
     found = services(socket)
     _speaks_ours(socket)
     wanted = found.sessions.wanted(session, socket.state.pod_uid)
     if wanted is None:
-        raise Problem(Code.NOT_FOUND, "There is no such session, or nobody waits in it any more.")
+        raise Problem(Code.NOT_FOUND, "There is no such session, or its client is gone.")
     await found.rendezvous.worker(socket, wanted)
 
 

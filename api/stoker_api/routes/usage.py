@@ -1,4 +1,4 @@
-"""What jobs have had of GPUs: of one job, and summed by whoever is asked for."""
+"""What jobs have had of GPUs: of one job, and sums by user, queue, project and more."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class UsageQuery(QueryModel):
     queue: str | None = Field(default=None, max_length=63, json_schema_extra=LABEL)
     user: str | None = Field(default=None, max_length=256)
     limit: int = Field(
-        default=1000, ge=1, le=MOST_ROWS, description="Rows at most; `truncated` tells that there are more."
+        default=1000, ge=1, le=MOST_ROWS, description="Rows at most; `truncated` says that there are more."
     )
 
 

@@ -1,5 +1,5 @@
 """Sessions: a caller's WebSocket joined with one that a worker opened, for `exec` and `port-forward`.
 
-Nobody gets `pods/exec`: the worker's own supervisor comes to the api, with its own token. Called by
+No right to `pods/exec` is needed: the worker's own supervisor comes to the api, with its own token. Called by
 `routes/sessions.py`.
 """

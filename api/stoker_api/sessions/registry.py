@@ -1,7 +1,7 @@
 """All open sessions: who may have one more, which worker is to come for which, and what ends them from outside.
 
 Owns the bounds, the sessions' ids and the watch over their pods and jobs. Never touches a socket. Called by
-`rendezvous.py` (both sides), `routes/report.py` (what a worker that asks is told) and `serve.py` (the server's stop).
+`rendezvous.py` (both sides), `routes/report.py` (what a worker that asks gets) and `serve.py` (the server's stop).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Session:
     """Set from outside: the session must be over."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     calling: bool = False
-    """Its worker is to be told."""
+    """Its worker is to be called."""
 
     def end(self, why: End) -> None:
         if not self.told.done():

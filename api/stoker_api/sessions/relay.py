@@ -27,7 +27,7 @@ _CLOSE_S = 2.0
 
 
 class End(NamedTuple):
-    """Why a session is over, as both sides are told."""
+    """Why a session is over, as both sides see it."""
 
     code: int
     reason: str

@@ -1,4 +1,4 @@
-"""How a caller and a worker meet: the caller waits, its worker is told and comes, then their messages are carried.
+"""How a caller and a worker meet: the caller waits, its worker is called and comes, then their messages are carried.
 
 Owns the order of things in a session. The routes have checked who calls and that the worker runs; from the handshake
 on everything that goes wrong is told in the session's own words. Called by `routes/sessions.py`.
@@ -39,7 +39,7 @@ class Rendezvous:
         metrics: ApiMetrics,
         clock: Clock,
     ) -> None:
-        """`caller` None: workers ask (`POST /v1/report/alive`), and are told then."""
+        """`caller` None: workers ask (`POST /v1/report/alive`), and hear of it then."""
         self._sessions, self._records, self._caller = sessions, records, caller
         self._metrics, self._clock = metrics, clock
 
@@ -104,7 +104,7 @@ class Rendezvous:
             try:
                 await self._caller.call(session.pod_uid, session.id)
             except OSError as error:
-                raise _NotMet(f"worker {session.worker} can't be told: {error.strerror}") from None
+                raise _NotMet(f"worker {session.worker} can't be called: {error.strerror}") from None
         leaves = asyncio.create_task(client.receive())
         try:
             waited: set[asyncio.Future[Any]] = {session.came, session.told, leaves}

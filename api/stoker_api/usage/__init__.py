@@ -1,4 +1,4 @@
-"""What jobs have had of GPUs: exporters' receipts kept, summed by hour, shown by job and by whoever is asked for.
+"""What jobs have had of GPUs: exporters' receipts kept, summed by hour, shown by job, user, queue and more.
 
 amounts.py   the numbers of a receipt, as a sum
 db.py        the SQLite file: schema, statements

@@ -1,6 +1,6 @@
 """The numbers of receipts that add up, as one vector; and the unknown kept apart from zero.
 
-Beside each number that some GPUs don't tell (SM activity before Hopper, say) stands the allocated time of those that
+Beside each number that some GPUs don't report (SM activity before Hopper, say) stands the allocated time of those that
 do (`…_of_s`): a sum without it is unknown, and shares are of that time alone. Pure. Called by everything under `usage`.
 """
 
@@ -73,7 +73,7 @@ class Amounts(NamedTuple):
 
     @property
     def sm_ratio(self) -> float | None:
-        """SM activity per allocated time of the GPUs that tell it; what was not observed is left out. None: unknown."""
+        """SM activity per allocated time of GPUs that report it; what was not observed is left out. None: unknown."""
         return self.sm_active_s / self.sm_active_of_s if self.sm_active_of_s > 0 else None
 
     @property

@@ -95,7 +95,7 @@ class UsageBoard:
         return {r.model for one in known for r in list(one.receipts.values()) if r.model and not r.simulated}
 
     def idle_since(self, uid: str, at: datetime) -> datetime | None:
-        """Since when all GPUs of the job's running attempt have been idle; None: they are not, or it can't be told."""
+        """Since when all GPUs of the job's running attempt have been idle; None: they are not, or it is unknown."""
         job, known = self._job_of(uid), self._known.get(uid)
         if job is None or known is None or job.status.phase not in PLACED:
             return None
@@ -185,7 +185,7 @@ class UsageBoard:
         changed = set()
         for receipt in receipts:
             if self._job_of(receipt.job_uid) is None:
-                continue  # it is gone: nobody would take it from here again
+                continue  # it is gone, and so is every reader of its usage
             known = self._known.setdefault(receipt.job_uid, _Known())
             key = (slot_of(receipt), receipt.ledger)
             before = known.receipts.get(key)
@@ -197,7 +197,7 @@ class UsageBoard:
 
     def _schedule(self, uid: str, known: _Known, now_s: float) -> None:
         job = self._job_of(uid)
-        # The end is told at once when all is there; else with the pace, as receipts come in one by one.
+        # The end is written at once when all is there; else with the pace, as receipts come in one by one.
         totals = self.totals(uid) if job is not None and job.status.phase in ENDED else None
         complete = job is not None and totals is not None and not missing(job, totals)
         self._push(uid, known, now_s if complete else max(now_s, known.written_at_s + WRITE_EVERY_S))

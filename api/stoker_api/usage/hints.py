@@ -47,7 +47,7 @@ class Had:
     """0: not known."""
 
     @property
-    def tells(self) -> bool:
+    def observed(self) -> bool:
         return self.observed_s >= OBSERVED_S
 
     @property
@@ -81,7 +81,7 @@ def of_job(receipts: Collection[GpuReceipt], gpus_per_worker: int | None) -> lis
         slots[slot_of(receipt)] = slots.get(slot_of(receipt), Amounts()).plus(amounts)
         fullest = max(fullest, (receipt.memory_peak_bytes or 0, receipt.memory_total_bytes or 0))
     had = Had(whole, max((slot.seen_s for slot in slots.values()), default=0.0), *fullest)
-    if not had.tells:
+    if not had.observed:
         return []
     found = _unused(slots, gpus_per_worker)
     if not found and had.idle_ratio > IDLE_RATIO:
@@ -112,30 +112,30 @@ def of_job(receipts: Collection[GpuReceipt], gpus_per_worker: int | None) -> lis
 
 def of_queue(queue: str, jobs: Sequence[Had]) -> list[Hint]:
     """For who shares out the queue: how many of its jobs ask for more than they use, and what that comes to."""
-    telling = [job for job in jobs if job.tells]
-    all_h = _hours(telling)
+    observed = [job for job in jobs if job.observed]
+    all_h = _hours(observed)
     found = []
     for code, some, what in (
         (
             HintCode.IDLE,
-            [job for job in telling if job.idle_ratio > IDLE_RATIO],
+            [job for job in observed if job.idle_ratio > IDLE_RATIO],
             "had GPUs that were idle for more than half the time. `stoker usage --by job --queue {queue}` names them; "
             "spec.idle can suspend such jobs",
         ),
         (
             HintCode.COMPUTE,
-            [job for job in telling if job.active is not None and job.active[0] < ACTIVE_RATIO],
+            [job for job in observed if job.active is not None and job.active[0] < ACTIVE_RATIO],
             f"kept their GPUs active for less than {ACTIVE_RATIO:.0%} of the time. Let them use fewer or smaller GPUs, "
             "or give them more cpu for loading data",
         ),
         (
             HintCode.MEMORY,
-            [job for job in telling if job.memory_ratio is not None and job.memory_ratio < MEMORY_RATIO],
+            [job for job in observed if job.memory_ratio is not None and job.memory_ratio < MEMORY_RATIO],
             f"never held {MEMORY_RATIO:.0%} of their GPUs' memory. Smaller GPUs (gpu.minMemory, gpu.models) would do",
         ),
     ):
         if some:
-            whose = f"{len(some)} of {len(telling)} jobs of queue {queue}"
+            whose = f"{len(some)} of {len(observed)} jobs of queue {queue}"
             hours = f"{_hours(some):.1f} of {all_h:.1f} GPU-hours"
             found.append(Hint(code=code, text=f"{whose} ({hours}) {what.format(queue=queue)}."))
     return found

@@ -1,4 +1,4 @@
-"""Running jobs whose GPUs are all idle: told once per idle period, and suspended where that is wanted.
+"""Running jobs whose GPUs are all idle: reported once per idle period, and suspended where that is wanted.
 
 `due` is the policy, pure. `IdleWatch` carries it out: it looks at every running job now and then, so that nothing that
 was missed costs more than a turn. What was told is written on the job (ANNOTATION_IDLE_TOLD), behind the event, whose

@@ -1,4 +1,4 @@
-"""What a GPU-hour costs: prices by model, as the api was told. Applied when asked, never stored. Pure."""
+"""What a GPU-hour costs: prices by model, from the api's options. Applied when asked, never stored. Pure."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Owns who may use the file's connections (one thread writes, one reads), what happens to a damaged file (it is set aside
 and a new one begun: exporters' receipts are cumulative, so what is running is whole again with its next receipt), and
-how long things are kept. One process per file. Made by whoever runs the api (`main.py`, `stoker up`), closed by them.
+how long things are kept. One process per file. Made by the api's process (`main.py`, `stoker up`), closed by them.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class UsageStore:
         return await self._in(self._writing, lambda: work(self._file))
 
     async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        # Shielded: a client that goes away must not leave a commit that nobody tells the board of.
+        # Shielded: a client that goes away must not leave a commit that the board never hears of.
         return await asyncio.shield(asyncio.ensure_future(self._tried(threads, work)))
 
     async def _tried(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:

@@ -19,7 +19,7 @@ from .amounts import Amounts
 LATE = timedelta(minutes=10)
 """How long after a job's end its last receipts are waited for before they are said to be missing."""
 FRESH = timedelta(minutes=5)
-"""How old a receipt may be and still tell that its GPU is idle now."""
+"""How old a receipt may be and still say that its GPU is idle now."""
 
 
 class Slot(NamedTuple):

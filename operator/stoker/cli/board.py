@@ -1,6 +1,6 @@
 """The live view of running jobs: one bar per job on a terminal, plain lines every few seconds elsewhere.
 
-Owns rendering only: it is told of updates and prints. Called by `run`, `follow` and the demo.
+Owns rendering only: it gets updates and prints. Called by `run`, `follow` and the demo.
 """
 
 from __future__ import annotations

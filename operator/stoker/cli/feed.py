@@ -1,7 +1,7 @@
 """Several streams of several jobs as one: threads read, one consumer gets everything in order of arrival.
 
 Owns the threads. Called by `run`, `follow` and the demo. The queue between them is short, so that a job printing
-100 MB is held back by whoever reads, not held in memory.
+100 MB is held back by its reader, not held in memory.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class _Reader(Generic[T]):
         self._stream: Stream | None = None
 
     def abort(self) -> None:
-        """Wake whoever reads, and let it end."""
+        """Wake the reader, and let it end."""
         self._closed.set()
         stream = self._stream
         if stream is not None:
@@ -105,7 +105,7 @@ class _Reader(Generic[T]):
             try:
                 with self._wire.stream(self._path, params=params, headers=headers) as stream:
                     self._stream = stream
-                    if self._closed.is_set():  # closed while we connected: nobody else will abort this one
+                    if self._closed.is_set():  # closed while we connected: nothing else will abort this one
                         return
                     connected_once = True
                     for frame in frames(stream.chunks()):

@@ -40,7 +40,7 @@ class StopOrder(StatusModel):
     """Whether the worker is to go on: in answers to its reports."""
 
     stop: bool = False
-    """Nobody waits for this worker any more: it is to save and to end, as if its node had told it."""
+    """This worker is not wanted any more: it is to save and to end, as if its node had asked it to."""
     why: str = ""
     """For the worker's log."""
 
@@ -61,7 +61,7 @@ class AliveAnswer(StopOrder):
     """Absent: it is not."""
 
     sessions: tuple[str, ...] = ()
-    """Somebody waits for this worker in these sessions (`/v1/report/sessions/{id}`); absent: nobody."""
+    """Clients wait for this worker in these sessions (`/v1/report/sessions/{id}`); absent: none."""
 
 
 class LogAnswer(AliveAnswer):

@@ -20,7 +20,7 @@ _STOP_AT_COMMAND = {"allow_interspersed_args": False}
 
 
 class _Refused(StokerError):
-    """A refusal told in terms of the user's file."""
+    """A refusal in terms of the user's file."""
 
 
 def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:

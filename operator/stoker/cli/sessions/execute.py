@@ -75,7 +75,7 @@ def _exit(data: bytes) -> tuple[int, str]:
         found = json.loads(data)
         return int(found["exitCode"]), str(found.get("message") or "")
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise Broken("the worker tells the command's end in words this client does not know") from None
+        raise Broken("the worker reports the command's end in a form this client does not know") from None
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ def forward(target: Target, wanted: Sequence[Forwarded], address: str, say: Call
 
 async def _forward(target: Target, wanted: Sequence[Forwarded], address: str, say: Callable[[str], None]) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        # All of them before the first session: a port that is taken is told at once.
+        # All of them before the first session: a port that is taken is reported at once.
         socks = [stack.enter_context(contextlib.closing(_listen(address, one.local))) for one in wanted]
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -79,7 +79,7 @@ class _Connection:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
         self.ended = asyncio.Event()
-        """The worker's side sends no more, or nobody takes it."""
+        """The worker's side sends no more, or no one takes it."""
         self.broken = False
         """The local program has left before all of it was taken."""
 
@@ -129,7 +129,7 @@ class _Port:
             await connection.writer.drain()
         except OSError:
             connection.broken = True
-            connection.ended.set()  # its own task tells the worker
+            connection.ended.set()  # its own task informs the worker
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._newest = number = self._newest % 0xFFFFFFFF + 1

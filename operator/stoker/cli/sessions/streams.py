@@ -38,7 +38,7 @@ class Output:
                     data = data[os.write(fd, data) :]
             except OSError as met:
                 error = met
-            with contextlib.suppress(RuntimeError):  # the loop is over: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop is over: there is no reader
                 self._loop.call_soon_threadsafe(_settle, done, error)
 
 
@@ -67,7 +67,7 @@ async def read_pieces(fd: int) -> AsyncIterator[bytes]:
                 data = b""
             try:
                 loop.call_soon_threadsafe(pieces.put_nowait, data)
-            except RuntimeError:  # the loop is over: nobody waits
+            except RuntimeError:  # the loop is over: there is no reader
                 return
 
     threading.Thread(target=run, daemon=True).start()

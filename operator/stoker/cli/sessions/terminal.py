@@ -1,4 +1,4 @@
-"""The user's terminal while a session has it: raw, its size told, and given back as it was whatever ends the session.
+"""The user's terminal while a session has it: raw, its size sent, and given back as it was whatever ends the session.
 
 Called by `execute.py`.
 """

@@ -25,7 +25,7 @@ _MOST_PROBLEMS = 10
 _NEVER = frozenset({".git", "__pycache__", ".DS_Store"})
 _VIRTUAL_ENV = "pyvenv.cfg"
 _DATA_FOLDER = frozenset({"stoker.db", "report.key"})
-"""What tells a data folder of `stoker up`: it holds keys, and the copies of what was shipped before."""
+"""What marks a data folder of `stoker up`: it holds keys, and the copies of what was shipped before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def _refuse_home(folder: str) -> None:
     here = Path(folder).resolve()
     try:
         home = Path.home().resolve()
-    except RuntimeError:  # nobody's: a user ID without a name
+    except RuntimeError:  # a user ID without a name
         home = here / "none"
     if here == home or here in home.parents or here == here.parent:
         what = "your home folder" if here == home else f"{here}, with all that is below it,"

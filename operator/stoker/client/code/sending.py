@@ -28,7 +28,7 @@ _PART = 256 << 10
 INCOMPLETE = "CodeIncomplete"
 
 Progress = Callable[[int, int], object]
-"""Told of content sent so far and to send in all; units: bytes. A repeat starts the pack's count anew."""
+"""Called with content sent so far and to send in all; units: bytes. A repeat starts the pack's count anew."""
 
 
 class Pack:

@@ -35,7 +35,7 @@ def files_text(count: int) -> str:
 
 
 def too_large(folder: str, found: Iterable[tuple[str, int]], *, whole: bool) -> str:
-    """What to tell of a folder over the limits. `found`: path and size of its files; not `whole`: only the first."""
+    """What to say of a folder over the limits. `found`: path and size of its files; not `whole`: only the first."""
     heaps = _heaps(found)
     all_of_it = heaps[""]
     by_size = all_of_it.size_bytes > MAX_BYTES
