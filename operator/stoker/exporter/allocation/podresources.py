@@ -47,7 +47,7 @@ class PodDevices:
 
 
 def decode(answer: bytes) -> list[PodDevices]:
-    """The pods of a ListPodResourcesResponse. Cost: see tests/exporter/test_kubelet.py. Raises: ValueError."""
+    """The pods of a ListPodResourcesResponse. Cost: tests/exporter/allocation/test_kubelet.py. Raises: ValueError."""
     return [_pod(value) for number, value in _fields(memoryview(answer)) if number == 1]
 
 

@@ -1,6 +1,6 @@
 """What the API server holds by CEL (`x-kubernetes-validations`), and what it can't hold.
 
-Each rule is the model's own, with the model's sentence: `tests/kube/test_crds_agree.py` runs one table through both.
+Each rule is the model's own, with the model's sentence: `tests/kube/crds/test_agree.py` runs one table through both.
 Everything is bounded so that the server's estimate of a rule's cost passes.
 """
 
