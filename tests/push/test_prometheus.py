@@ -45,7 +45,7 @@ def offer_hours(push: Push, begin: float, end: float) -> list[tuple[float, float
 @pytest.fixture
 def pushing(pushes: Callable[[PushOptions], Push]) -> Callable[..., Push]:
     def start(url: str, **more: object) -> Push:
-        given = {"target": Receiver(url), "first_pause_s": 0.05, "longest_pause_s": 0.5, **more}
+        given = {"receiver": Receiver(url), "first_pause_s": 0.05, "longest_pause_s": 0.5, **more}
         given["labels"] = {"job": "stoker-exporter", "instance": "n0", **given.get("labels", {})}  # type: ignore[dict-item]
         return pushes(PushOptions(**given))  # type: ignore[arg-type]
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .client import Receiver
 from .link import client_context
-from .sender import PushOptions
+
+if TYPE_CHECKING:
+    from .sender import PushOptions
 
 _EVERY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m)")
 
@@ -41,6 +42,10 @@ def push_options(given: dict[str, Any]) -> PushOptions | None:
     )
     if not url:
         return None
+    # Here: `stoker up --help` works without prometheus_client.
+    from .client import Receiver
+    from .sender import PushOptions
+
     try:
         if ca is not None:
             client_context(ca)
