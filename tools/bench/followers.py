@@ -210,7 +210,7 @@ def measure(server: Server, what: str, kind: str, count: int, job: str, tokens: 
         phase("alone", begun)
         begun, began_s = cpu_s(server), time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, __file__, "--load", kind, str(count), str(server.port), job],
+            [sys.executable, "-m", "tools.bench.followers", "--load", kind, str(count), str(server.port), job],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
