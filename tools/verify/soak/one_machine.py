@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.support.harness import Server
+from tests.support.harness import Server, until
 from tools.verify.soak.day import Planned
 from tools.verify.soak.meter import folder_mib
 from tools.verify.soak.place import Harm, frozen
@@ -40,8 +40,11 @@ class OneMachine:
         self.token = ""
 
     async def start(self) -> None:
-        await asyncio.to_thread(self._server.start)
-        self.token = (self._server.data / "token").read_text().strip()
+        """Not until it is ready: clients repeat their calls, and a busy machine takes its time."""
+        await asyncio.to_thread(self._server.start, wait=False)
+        token = self._server.data / "token"
+        await asyncio.to_thread(until, token.exists, "a token", 120)
+        self.token = token.read_text().strip()
 
     def trainer(self, job: Planned) -> dict[str, Any]:
         arguments = (str(job.fails), f"{job.lasts_s:.2f}", str(job.lines), str(self._ledgers / job.name))
