@@ -3,9 +3,9 @@ PYTHON ?= $(shell command -v python3.11 >/dev/null 2>&1 && python3.11 -c '' 2>/d
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-# Tests wait half of their time: three processes keep two cores busy (1.5 GB of memory each, a control plane with it).
+# Tests wait half of their time: four processes keep two cores busy (1 GB of memory each, and three control planes of 1 GB).
 # By shared cluster or file (tests/support/groups.py), for their tests share what fixtures start.
-export AT_ONCE := -n 3
+export AT_ONCE := -n 4
 
 # Without cached bytecode every start compiles hundreds of modules: `stoker up` takes twice as long to be ready.
 unexport PYTHONDONTWRITEBYTECODE

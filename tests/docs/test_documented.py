@@ -26,9 +26,15 @@ def _with(place: str) -> list[str]:
     return [page for page, text in PAGES.items() if any(block.place == place for block in blocks(text))]
 
 
+FIRST = ("README.md", "docs/quickstart.md", "docs/cli.md")
+"""What a newcomer runs: always tried. The other pages with `make e2e`."""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(330)
-@pytest.mark.parametrize("page", _with("machine"))
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[] if page in FIRST else pytest.mark.e2e) for page in _with("machine")]
+)
 def test_on_one_machine(page: str, tmp_path: Path) -> None:
     Sandbox(tmp_path / "sandbox").run(page, PAGES[page], "machine")
 
