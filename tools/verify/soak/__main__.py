@@ -179,7 +179,9 @@ async def check(mode: str, jobs: int, length_s: float, seed: int, folder: Path) 
     place: Place = OneMachine(folder, made) if mode == "up" else KubernetesCluster(folder, made)
     try:
         await place.start()
-        return await Soak(place, whole_day(seed, jobs, length_s, place.most_gpus), length_s, seed + 2).run()
+        broken = await Soak(place, whole_day(seed, jobs, length_s, place.most_gpus), length_s, seed + 2).run()
+        print("\n".join(f"BROKEN: {one}" for one in broken), flush=True)  # before the end of it can fail
+        return broken
     finally:
         await place.close()
 
@@ -196,8 +198,6 @@ def main() -> int:
     print(f"{machine()}\n--mode {given.mode} --jobs {given.jobs} --minutes {given.minutes:g} --seed {given.seed}")
     with tempfile.TemporaryDirectory(prefix="stoker-soak-") as folder:
         broken = asyncio.run(check(given.mode, given.jobs, 60 * given.minutes, given.seed, Path(folder)))
-    for one in broken:
-        print(f"BROKEN: {one}")
     print("every promise held" if not broken else f"{len(broken)} promises broken")
     return 1 if broken else 0
 

@@ -32,7 +32,6 @@ from stoker.store.clock import SystemClock
 from tests.support.harness import free_port
 from tests.support.testbed.accounts import apis_kubeconfig, operators_kubeconfig
 from tests.support.testbed.control_plane import API, ETCD, ControlPlane, memory_folder
-from tests.support.testbed.errors import BedError
 from tests.support.testbed.kubelets import Kubelets, Play
 from tools.verify.soak.day import PROJECTS, Planned
 from tools.verify.soak.meter import folder_mib
@@ -51,9 +50,13 @@ ARGS = {
 
 
 class Forwarder:
-    """Passes bytes to the API server; `cut` resets every connection."""
+    """Passes bytes to the API server while it is ready, as a load balancer does; `cut` resets every connection.
+
+    (An API server that starts answers 403 until it has read its roles.)
+    """
 
     def __init__(self, port: int) -> None:
+        self.ready = True
         self._to, self.port = port, 0
         self._ends: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
@@ -69,6 +72,8 @@ class Forwarder:
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends = {writer}
         try:
+            if not self.ready:
+                return
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to)
             ends.add(far_writer)
             self._ends |= ends
@@ -95,10 +100,11 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class Program:
-    """One process of ours; `restart` after whatever ended it."""
+    """One process of ours."""
 
     def __init__(self, name: str, log: Path, *command: str) -> None:
         self.name, self._log, self._command = name, log, (sys.executable, "-m", *command)
+        self._wanted = False
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -107,12 +113,19 @@ class Program:
         return self._process.pid if self._process is not None and self._process.poll() is None else 0
 
     def start(self) -> None:
+        self._wanted = True
         env = {name: value for name, value in os.environ.items() if not name.startswith(("STOKER_", "KUBE"))}
         env.pop("PYTHONDONTWRITEBYTECODE", None)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
 
+    @property
+    def broke_down(self) -> bool:
+        """It ended by itself, as an operator does that can't be sure to have stopped in time for the next leader."""
+        return self._wanted and not self.pid
+
     async def end(self, *, kill: bool) -> None:
+        self._wanted = False
         if self._process is not None and self._process.poll() is None:
             self._process.kill() if kill else self._process.terminate()
             await asyncio.to_thread(self._process.wait, 60)
@@ -153,6 +166,7 @@ class KubernetesCluster:
             program.start()
             self._stack.push_async_callback(program.end, kill=True)
         await self._ready()
+        self._stack.push_async_callback(_cancelled, [asyncio.create_task(self._restart())])
 
     def trainer(self, job: Planned) -> dict[str, Any]:
         self._jobs[job.project, job.name] = job
@@ -252,6 +266,15 @@ class KubernetesCluster:
         job = self._jobs[pod.metadata.namespace, labels[LABEL_JOB]]
         return Play(code=3 if int(labels[LABEL_ATTEMPT]) <= job.fails else 0, lasts_s=job.lasts_s)
 
+    async def _restart(self) -> None:
+        """As a kubelet does."""
+        while True:
+            await asyncio.sleep(1)
+            for program in self._programs:
+                if program.broke_down:
+                    print(f"the {program.name} ended by itself and is started again", flush=True)
+                    program.start()
+
     async def _again(self, program: Program, *, kill: bool) -> None:
         await program.end(kill=kill)
         await asyncio.sleep(self._rng.uniform(0, 2))
@@ -262,11 +285,14 @@ class KubernetesCluster:
 
     async def _restart_api_server(self) -> None:
         part = self._plane.parts[API]
+        for forwarder in self._forwarders.values():
+            forwarder.ready = False
         await asyncio.to_thread(part.kill)
         await asyncio.sleep(self._rng.uniform(0, 3))
         await asyncio.to_thread(part.start)
-        with contextlib.suppress(BedError):  # then it takes longer, on a busy machine
-            await asyncio.to_thread(self._plane.wait_ready)
+        await asyncio.to_thread(self._plane.wait_ready, 300)
+        for forwarder in self._forwarders.values():
+            forwarder.ready = True
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:

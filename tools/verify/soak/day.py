@@ -26,6 +26,7 @@ TTL_S = 90.0
 """An ended job is deleted after it: what is kept has to be bounded for anything else to show. Longer than a client
 repeats a call, for an idempotency key lives as long as its job."""
 FOREVER_S = 3600.0
+ALWAYS = 1000
 KINDS = {"single": 58, "gang": 14, "flaky": 6, "failing": 6, "cancelled": 6, "suspended": 6, "deleted": 4}
 
 
@@ -79,7 +80,7 @@ def _job(rng: random.Random, number: int, at_s: float, burst: bool, most_gpus: i
         lasts_s, acts = FOREVER_S, ((rng.uniform(0.3, 8), "cancel" if kind == "cancelled" else "delete"),)
     elif kind == "suspended":
         lasts_s, acts = 6.0, ((rng.uniform(0.3, 5), "suspend"), (rng.uniform(0.5, 4), "resume"))
-    fails = {"flaky": rng.choice((1, 2)), "failing": 2}.get(kind, 0)
+    fails = {"flaky": rng.choice((1, 2)), "failing": ALWAYS}.get(kind, 0)
     workers = rng.choice((2, 2, 3, 4)) if kind == "gang" else 1
     spec: dict[str, Any] = {
         "queue": rng.choices(list(QUEUES), (6, 1, 3))[0],

@@ -54,7 +54,9 @@ class Place(Protocol):
 
 
 async def frozen(pid: int, length_s: float) -> None:
-    """SIGSTOP, and SIGCONT after it."""
+    """SIGSTOP, and SIGCONT after it. Nothing where the process has ended (pid 0)."""
+    if not pid:  # to the kernel that is our own process group
+        return
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
         try:
