@@ -33,6 +33,8 @@ SAMPLE_S = 3.0
 DRAIN_S = 600.0
 LIMITS = {"RSS, MiB": 2.0, "descriptors": 1.0, "threads": 0.5}
 """The most that a process may grow per 1,000 jobs."""
+FEWEST = 2000
+"""Of fewer jobs a slope says nothing but how a process warms up."""
 ANEW = frozenset({"Rejected", "StartTimeout", "NodeLost"})
 """What ends an attempt and is not the job's own doing."""
 
@@ -140,7 +142,7 @@ class Soak:
             growth = self.meter.growth(name, noon_s, self._length_s)
             if growth is None:
                 continue
-            limit = LIMITS.get(name.partition(": ")[2])
+            limit = LIMITS.get(name.partition(": ")[2]) if len(people.accepted) >= FEWEST else None
             print(f"| {name} | {growth.first:.1f} | {growth.last:.1f} | {growth.slope:+.2f} | {limit or ''} ", end="")
             print(f"| {samples[-1].value:.1f} |")
             if limit is not None and growth.slope > limit:
