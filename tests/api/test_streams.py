@@ -218,7 +218,7 @@ async def test_what_a_follower_held_does_not_wait_for_the_collector(served, foll
         first = [asyncio.create_task(take(stream, 1)) for stream in streams]
         await first[0]
         await until(lambda: len(served.services.hub) == 2)
-        held = [weakref.ref(found) for found in gc.get_objects() if isinstance(found, Connection)]
+        held = [weakref.ref(found) for found in gc.get_objects() if type(found) is Connection]
         for task in first:
             task.cancel()
         await asyncio.gather(*first, return_exceptions=True)

@@ -113,7 +113,8 @@ class Run:
 
     def trace(self) -> list[dict[str, Any]]:
         path = self.folder / "trace"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def wait_for_steps(self, count: int, within_s: float = 100) -> None:
         give_up = time.monotonic() + within_s
