@@ -196,7 +196,7 @@ def begun(pair):
 
         def settle():
             still = 0
-            while still < 3:  # a moment for the kernel and the command between two looks
+            while still < 8:  # a moment for the kernel and the command between two looks, on a busy machine too
                 before = progress()
                 session.turn(0.05)
                 still = still + 1 if progress() == before else 0
