@@ -33,7 +33,7 @@ def test_builds_once_and_then_only_looks(empty_cache: Path) -> None:
         skip_loudly(str(error))
     started = time.monotonic()
     assert build.build("control-plane") == paths
-    assert time.monotonic() - started < 0.1
+    assert time.monotonic() - started < 10, "a build takes minutes"
     usage = subprocess.run([paths["pretend-gpus"], "-help"], capture_output=True, text=True, timeout=10)
     assert "how many GPUs to offer" in usage.stderr
     assert [path.name for path in paths["pretend-gpus"].parent.iterdir()] == ["pretend-gpus"]

