@@ -169,7 +169,8 @@ class Connection(HttpToolsProtocol):
         Raises: TimeoutError.
         """
         if not self.transport.is_closing():
-            self.transport.writelines([b"%x\r\n" % len(part), part, b"\r\n"])
+            self.transport.writelines([b"%x\r\n" % len(part), part])
+            self.transport.write(b"\r\n")  # asyncio's `writelines` (Python 3.12, 3.13) pauses no writer; `write` does
         if self.flow.write_paused:
             async with asyncio.timeout(within_s):
                 await self.flow.drain()
