@@ -178,7 +178,8 @@ class Connection(HttpToolsProtocol):
 
     def hold_little(self) -> None:
         """Keep little for a peer that does not read: by default the kernel takes megabytes."""
-        self.transport.set_write_buffer_limits(high=0)
+        # 1, not 0: over TLS, asyncio and uvloop pause at 0 though nothing is left to send, and never resume.
+        self.transport.set_write_buffer_limits(high=1)
         found = self.transport.get_extra_info("socket")
         if found is not None:
             # By a copy: uvloop's socket object only shows itself.

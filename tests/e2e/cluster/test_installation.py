@@ -99,12 +99,12 @@ def test_removed_and_installed_again_the_jobs_are_found(
     figure("helm uninstall and install with a job running", "1 attempt, no step lost or repeated")
 
 
-def test_from_nothing_to_the_first_step(stack: Stack, figure: Figure) -> None:
+def test_from_nothing_to_the_first_step(stack: Stack, figure: Figure, tmp_path: Path) -> None:
     """Everything of Stoker removed, what is kept too; then how long until a user's job does its first step."""
     stack.release.uninstall()
     remove = (ROOT / "docs" / "helm.md").read_text().split("every object of theirs:\n\n```text\n")[1].split("```")[0]
     env = {"PATH": f"{program('kubectl').parent}:{os.environ['PATH']}", "KUBECONFIG": str(stack.bed.kubeconfig)}
-    subprocess.run(["bash", "-ec", remove], env=env, check=True, timeout=100)
+    subprocess.run(["bash", "-ec", remove], env=env | {"HOME": str(tmp_path)}, check=True, timeout=100)
     until(lambda: not _left(stack) - {f"persistentvolumeclaim/{SYSTEM}/stoker-api-data"}, "nothing is left")
     began = time.monotonic()
     stack.release.install(CHART, stack.values())
