@@ -7,6 +7,7 @@ import json
 import ssl
 from typing import Any
 
+import httpx
 import pytest
 
 from stoker_api.connection import MAX_HEAD_BYTES
@@ -158,3 +159,21 @@ async def test_tls_handshakes_count_and_give_way(new_world, tmp_path):
         assert all([await one.is_closed() for one in silent])
         for one in silent:
             one.writer.close()
+
+
+async def test_a_log_is_followed_over_tls(new_world, tmp_path):
+    cert, key = certificate(tmp_path, "first")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    verify = ssl.create_default_context(cafile=cert)
+    async with (
+        new_world() as world,
+        world.services.running(),
+        serving(world.app, tls=context) as port,
+        httpx.AsyncClient(verify=verify, base_url=f"https://127.0.0.1:{port}", timeout=20) as world.client,
+    ):
+        job = await world.status(await world.job("one"), phase="Running", attempt=1)
+        pod = await world.pod(job)
+        await world.logs.append(pod.uid, b"line\n" * 100_000)
+        answer = await world.call("GET", "/v1/projects/alpha/jobs/one/logs?follow=false")
+        assert (answer.status_code, len(answer.content)) == (200, 500_000)
