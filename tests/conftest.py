@@ -1,6 +1,12 @@
 """What every run of tests has: the throw-away Kubernetes (`control_plane`), and its slowest files at the end."""
 
+import signal
+
 from hypothesis import settings
+
+# A shell that starts `make test` in the background has it ignore SIGINT, and so would each program whose Ctrl-C is tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long one example takes is the machine's business, not a test's.
 settings.register_profile("stoker", deadline=None)
