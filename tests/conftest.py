@@ -4,7 +4,7 @@ import signal
 
 from hypothesis import settings
 
-# A shell that starts `make test` in the background has it ignore SIGINT, and so would each program whose Ctrl-C is tested.
+# A shell has what it starts in the background ignore SIGINT: the programs whose Ctrl-C is tested would, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

