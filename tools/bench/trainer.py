@@ -35,7 +35,7 @@ from stoker_trainer.augment import Scaling
 from stoker_trainer.config import parse
 from stoker_trainer.counter import order
 from stoker_trainer.distributed import Place, Ranks, Vote
-from stoker_trainer.model import DigitNet
+from stoker_trainer.recipes.digit_net import DigitNet
 from stoker_trainer.step import train_step
 from stoker_trainer.training import Training, device_for, prepare_torch, set_up
 

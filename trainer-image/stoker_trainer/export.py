@@ -1,8 +1,9 @@
 """Owns the result of a training: weights that load in plain PyTorch, and what is needed to use them. Called by `main`
 (rank 0) after the last evaluation.
 
-A plain state_dict and a copy of `model.py` (which needs torch alone), not TorchScript (deprecated) or torch.export (its
-archive binds the reader to a near torch version, and cost seconds of imports): what a person can read, load and change.
+A plain state_dict and a copy of the network's file (which needs torch alone), not TorchScript (deprecated) or
+torch.export (its archive binds the reader to a near torch version, and cost seconds of imports): what a person can
+read, load and change.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any
 
 import torch
 
-from . import model
 from .data import CLASSES
 from .fence import Fence
 from .files import replace, replace_json
+from .recipes import digit_net
 from .training import Training
 
 _LOAD = '''\
@@ -82,7 +83,7 @@ def _write(training: Training, folder: Path, summary: dict[str, Any]) -> Path:
         "splitDigest": training.data.split_digest,
     }
     replace_json(folder / "model.json", about, sync=True)
-    replace(folder / "model.py", Path(model.__file__).read_bytes(), sync=True)
+    replace(folder / "model.py", Path(digit_net.__file__).read_bytes(), sync=True)
     replace(folder / "load_example.py", _LOAD.encode(), sync=True)
     result = {**summary, "weights": str(weights), "steps": training.cursor.step, "torch": torch.__version__}
     replace(folder / "result.json", json.dumps(result, indent=1).encode(), sync=True)

@@ -3,7 +3,7 @@ trainer's set-up; used by the step, the optimizer, checkpoints and the trace.
 
 One buffer makes the exchange between ranks one collective, the norm one reduction and the optimizer a handful of
 element-wise kernels; and the order of every sum is fixed, which exact resume needs. A few extra numbers (loss,
-non-finite flag) ride at the gradient's end through the same collective.
+non-finite flag, terms) ride at the gradient's end through the same collective.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-TAIL = 2  # loss, non-finite flag
+TAIL = 3  # loss, non-finite flag, terms of the loss
 
 
 class FlatModel:

@@ -1,8 +1,9 @@
 """Owns one optimizer step: this rank's share of the global batch, in micro-batches, the exchange, the update. Called by
 the loop.
 
-The loss of a step is the mean over the global batch whatever its size and split: every rank adds sums divided by the
-global count, so the last, smaller batch of an epoch and uneven shares (down to none) are exact.
+The loss of a step is the mean over all terms of the global batch (a term is an image, or a predicted token), whatever
+its size and split: every rank adds sums divided by the global count, so the last, smaller batch of an epoch and uneven
+shares (down to none) are exact.
 Legend: B samples.
 """
 
@@ -11,11 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 
 from . import optim
-from .augment import augmented
-from .counter import keep_mask
 from .distributed import Vote
 from .errors import OutOfMemory
 from .precision import autocast
@@ -37,8 +35,9 @@ def train_step(training: Training, rows_B: torch.Tensor, wish: Vote) -> Vote:
     Raises: OutOfMemory where the micro-batch is one sample already.
     """
     mine_B = rows_B[share(training.ranks.rank, training.ranks.world, len(rows_B))]
+    expected = len(rows_B) * training.recipe.units
     while True:
-        full = not _accumulate(training, mine_B, len(rows_B))
+        full = not _accumulate(training, mine_B, expected)
         vote = training.ranks.vote(replace(wish, out_of_memory=full))
         if not vote.out_of_memory:
             break
@@ -47,16 +46,16 @@ def train_step(training: Training, rows_B: torch.Tensor, wish: Vote) -> Vote:
         training.micro_batch = (training.micro_batch + 1) // 2
         if training.device.type == "cuda":
             torch.cuda.empty_cache()
-    _apply(training)
+    _apply(training, expected)
     return vote
 
 
-def _accumulate(training: Training, mine_B: torch.Tensor, total: int) -> bool:
+def _accumulate(training: Training, mine_B: torch.Tensor, expected: int) -> bool:
     """Adds this rank's gradient and loss into the flat buffers; false where memory ran out."""
     training.flat.clear()
     try:
         for start in range(0, len(mine_B), training.micro_batch):
-            backward(training, mine_B[start : start + training.micro_batch], total)
+            backward(training, mine_B[start : start + training.micro_batch], expected)
     except RuntimeError as error:  # torch.OutOfMemoryError is one; the CPU allocator raises a plain one
         if not isinstance(error, torch.OutOfMemoryError) and not any(w in str(error) for w in _OUT_OF_MEMORY):
             raise
@@ -64,37 +63,34 @@ def _accumulate(training: Training, mine_B: torch.Tensor, total: int) -> bool:
     return True
 
 
-def backward(training: Training, rows_B: torch.Tensor, total: int) -> None:
-    """Forward and backward of one micro-batch."""
-    recipe, cursor, data = training.config.config, training.cursor, training.data
-    images = augmented(data.train_images[rows_B], rows_B, cursor.seed, cursor.epoch, recipe.augment, data.scaling)
-    keep = None
-    if recipe.model.dropout > 0:
-        keep = keep_mask(cursor.seed, cursor.epoch, rows_B, training.net.features, recipe.model.dropout)
-    if training.device.type == "cuda":
-        images = images.contiguous(memory_format=torch.channels_last)
+def backward(training: Training, samples_B: torch.Tensor, expected: int) -> None:
+    """Forward and backward of one micro-batch; the loss is divided by the terms expected in the global batch.
+
+    Where the ranks count another number, `_apply` corrects the sum.
+    """
+    batch = training.data.batch(training.cursor.seed, training.cursor.epoch, samples_B)
     with autocast(training.precision, training.device):
-        scores = training.net(images, keep)
-    loss = F.cross_entropy(
-        scores.float(), data.train_labels[rows_B], reduction="sum", label_smoothing=recipe.label_smoothing
-    )
-    loss = loss / total
+        loss, terms = training.recipe.loss(batch)
+    loss = loss / expected
     (loss * training.scaler.scale).backward()
     training.flat.tail[0] += loss.detach()
+    training.flat.tail[2] += terms
 
 
-def _apply(training: Training) -> None:
+def _apply(training: Training, expected: int) -> None:
     """Sums over ranks, unscales, clips and updates. Every rank sees the same numbers, so all update or all skip."""
     flat, scaler, rule = training.flat, training.scaler, training.config.config.optimizer
     flat.tail[1] = (~torch.isfinite(flat.gradient)).any()
     training.ranks.sum_(flat.exchange)
-    norm = flat.gradient.norm() / scaler.scale
+    counted = flat.tail[2] / expected  # 1 where every sample has as many terms as its recipe says
+    scale = scaler.scale * counted
+    norm = flat.gradient.norm() / scale
     go = (flat.tail[1] == 0) & torch.isfinite(norm)
-    factor = 1.0 / scaler.scale
+    factor = 1.0 / scale
     if rule.grad_clip > 0:
         factor = factor * (rule.grad_clip / (norm + 1e-6)).clamp(max=1.0)
     flat.gradient.mul_(factor)
     training.learning_rate = optim.learning_rate(rule, training.cursor.step, training.total_steps)
     training.update.step(training.learning_rate, go)
     scaler.update(go)
-    training.loss, training.gradient_norm = flat.tail[0].clone(), norm
+    training.loss, training.gradient_norm = flat.tail[0] / counted, norm

@@ -8,20 +8,17 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import nn
 
-from . import data, optim
-from .augment import Scaling
+from . import optim
 from .config import TrainerConfig
 from .distributed import Place, Ranks
 from .errors import BadConfig
 from .flat import FlatModel
-from .model import DigitNet
 from .precision import LossScaler, forbid_tf32, resolve
+from .recipes import images
 
 
 @dataclass(slots=True)
@@ -50,27 +47,14 @@ class Tally:
     time_to_target_s: float | None = None
 
 
-@dataclass(frozen=True)
-class DeviceData:
-    """All images as bytes on the device: no loader, no copies. Shape: [rows, size, size] uint8, labels [rows] int64."""
-
-    train_images: torch.Tensor
-    train_labels: torch.Tensor
-    test_images: torch.Tensor
-    test_labels: torch.Tensor
-    scaling: Scaling
-    split_digest: str
-    dropped: int
-
-
 @dataclass
 class Training:
     config: TrainerConfig
     device: torch.device
     precision: str
     ranks: Ranks
-    data: DeviceData
-    net: DigitNet
+    data: images.Images
+    recipe: images.Recipe
     flat: FlatModel
     update: optim.Update
     scaler: LossScaler
@@ -84,8 +68,12 @@ class Training:
     learning_rate: float = 0.0
 
     @property
+    def net(self) -> nn.Module:
+        return self.recipe.net
+
+    @property
     def train_rows(self) -> int:
-        return len(self.data.train_labels)
+        return self.data.train_rows
 
     @property
     def steps_per_epoch(self) -> int:
@@ -128,51 +116,30 @@ def prepare_torch(env: Mapping[str, str], config: TrainerConfig, device: torch.d
             forbid_tf32()
 
 
-def load_data(name: str, device: torch.device) -> DeviceData:
-    """Raises: BadConfig where the data set is not installed."""
-    images = data.load(name)
-    parts = data.split(images)
-    train = images.images[parts.train].astype(np.float64) / images.max_value
-    scaling = Scaling(images.max_value, round(float(train.mean()), 6), round(float(train.std()), 6))
-
-    def placed(array: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
-
-    return DeviceData(
-        train_images=placed(images.images[parts.train]),
-        train_labels=placed(images.labels[parts.train]),
-        test_images=placed(images.images[parts.test]),
-        test_labels=placed(images.labels[parts.test]),
-        scaling=scaling,
-        split_digest=parts.digest,
-        dropped=parts.dropped,
-    )
-
-
 def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Training:
     """A training at its first step, with the same weights on every rank."""
-    recipe = config.config
-    placed = load_data(recipe.data, device)
-    torch.manual_seed(recipe.seed)
-    net = DigitNet(recipe.model.width, placed.train_images.shape[-1], data.CLASSES)
-    net = net.to(device, memory_format=torch.channels_last if device.type == "cuda" else torch.contiguous_format)
-    flat = FlatModel(net)
+    settings = config.config
+    source = images.load(settings, device)
+    torch.manual_seed(settings.seed)
+    recipe = images.Recipe(settings, source)
+    recipe.net.to(device, memory_format=torch.channels_last if device.type == "cuda" else torch.contiguous_format)
+    flat = FlatModel(recipe.net)
     _share_weights(flat, ranks)
     # Training draws from `counter` alone; the generators are seeded and saved for whatever else may use them.
-    torch.manual_seed(recipe.seed * 1_000_003 + ranks.rank)
+    torch.manual_seed(settings.seed * 1_000_003 + ranks.rank)
     resolved = resolve(config.precision, device)
     return Training(
         config=config,
         device=device,
         precision=resolved,
         ranks=ranks,
-        data=placed,
-        net=net,
+        data=source,
+        recipe=recipe,
         flat=flat,
-        update=optim.build(recipe.optimizer, flat),
+        update=optim.build(settings.optimizer, flat),
         scaler=LossScaler(resolved, device),
-        cursor=Cursor(seed=recipe.seed),
-        micro_batch=math.ceil(recipe.batch_size / ranks.world),
+        cursor=Cursor(seed=settings.seed),
+        micro_batch=math.ceil(settings.batch_size / ranks.world),
     )
 
 

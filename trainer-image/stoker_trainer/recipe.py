@@ -1,0 +1,51 @@
+"""Owns the seams between the trainer and what it trains: a recipe (the model and its loss) and a source (the data).
+Implemented in `recipes`; used by set-up, step, evaluation, report and export, which know no model.
+
+Legend: B samples of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some samples on the device, and where in the training they stand: what is random follows from that."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    samples_B: torch.Tensor
+    seed: int = 0
+    epoch: int = 0
+
+
+class Source(Protocol):
+    """The data: training samples 0 to `train_rows`, and test samples that are never trained on."""
+
+    @property
+    def train_rows(self) -> int: ...
+
+    @property
+    def test_rows(self) -> int: ...
+
+    def batch(self, seed: int, epoch: int, samples_B: torch.Tensor) -> Batch:
+        """Training samples as the model reads them, augmented: a pure function of its arguments."""
+
+    def test_batch(self, samples_B: torch.Tensor) -> Batch:
+        """Test samples, not augmented."""
+
+
+class Recipe(Protocol):
+    """A model on the device and what is asked of it."""
+
+    net: nn.Module
+    units: int
+    """Terms of the loss in one sample: 1 for an image, about the number of predicted tokens for a text."""
+
+    def loss(self, batch: Batch) -> tuple[torch.Tensor, int]:
+        """The sum of a training batch's losses, and the number of its terms. Runs under autocast."""
