@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from stoker.spec.fields import DnsLabel
 from stoker.spec.meta import Key, Kind, Resource
-from stoker.spec.names import DnsLabel
 from stoker.store.cache import WatchCache
 from stoker.store.port import AlreadyExists, Conflict, NotFound, Store
 from stoker_api.bodies import matches

@@ -25,7 +25,7 @@ from typing import Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from stoker.spec.names import DnsLabel
+from stoker.spec.fields import DnsLabel
 from stoker.store.clock import Clock, SystemClock
 
 from .identity import Principal

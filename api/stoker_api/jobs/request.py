@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from stoker.spec.fields import JobName
 from stoker.spec.job import TrainingJobSpec
 from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import SpecModel
-from stoker.spec.names import API_VERSION, GROUP, JOB_NAME_MAX, JobName
+from stoker.spec.names import API_VERSION, GROUP, JOB_NAME_MAX
 from stoker.spec.quantity import NEW
 from stoker_api.faults import invalid_fields
 from stoker_api.problems import invalid

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 from pydantic.alias_generators import to_camel
 from starlette.requests import HTTPConnection
 
+from stoker.spec.fields import DnsLabel
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.names import DnsLabel
 from stoker.store.port import NotFound
 from stoker_api.problems import Code, Fault, Problem, invalid, not_found
 from stoker_api.services import Services

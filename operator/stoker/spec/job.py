@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from .fields import DnsLabel, Duration, EnvName, Quantity
 from .job_parts import (
     EXIT_ZERO_SAYS,
     CheckpointPolicy,
@@ -24,9 +24,12 @@ from .job_parts import (
 )
 from .markers import Keyed, repeated
 from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
-from .names import API_VERSION, DEFAULT_QUEUE, DnsLabel, EnvName
+from .names import API_VERSION, DEFAULT_QUEUE
 from .outcome import Category, ExitZero, Intent
-from .quantity import Duration, Quantity, cpu_milli, memory_bytes
+from .phase import ENDED as ENDED
+from .phase import PLACED as PLACED
+from .phase import Phase as Phase
+from .quantity import cpu_milli, memory_bytes
 from .reasons import Code
 from .usage import JobUsage
 from .worker import Held, Progress, Stalled
@@ -110,21 +113,6 @@ class TrainingJobSpec(SpecModel):
     def memory_bytes(self) -> int:
         """Per worker."""
         return memory_bytes(self.memory)
-
-
-class Phase(StrEnum):
-    QUEUED = "Queued"
-    STARTING = "Starting"
-    RUNNING = "Running"
-    STOPPING = "Stopping"
-    SUSPENDED = "Suspended"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-    CANCELLED = "Cancelled"
-
-
-ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED})
-PLACED = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING})
 
 
 class Placed(StatusModel):

@@ -12,10 +12,9 @@ from pydantic import Field, JsonValue, ValidationError, field_validator, model_v
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .code import CodeDigest
+from .fields import DnsLabel, Duration, ImageName, LongDuration, ObjectName, Quantity
 from .meta import SpecModel
-from .names import DnsLabel, ImageName, ObjectName
 from .outcome import POLICIES, Category, ExitZero
-from .quantity import Duration, LongDuration, Quantity
 from .recipes import RECIPES, resolve
 
 MAX_STEPS = 1_000_000_000_000

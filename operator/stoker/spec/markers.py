@@ -1,7 +1,7 @@
 """Markers on a type for schema generators: the form of a text, lists that are sets or keyed by a name.
 
 A mark and the validator beside it are made from the same pattern and sentence, so that the model, the OpenAPI document
-and the CustomResourceDefinitions (`stoker.spec.crd`) say one thing. Never validates by itself, but for `Distinct`.
+and the CustomResourceDefinitions (`stoker.spec.crd`) say one thing. Never validates by itself.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import AfterValidator, GetJsonSchemaHandler
-from pydantic_core import CoreSchema
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic_core import CoreSchema
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,6 @@ class Distinct:
         return {**handler(core), "uniqueItems": True}
 
 
-def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    twice = repeated(values)
-    if twice is not None:
-        raise ValueError(f"{twice} stands here twice")
-    return values
-
-
 def repeated(values: Iterable[str]) -> str | None:
     """The first value that has been there before."""
     seen: set[str] = set()
@@ -63,6 +57,3 @@ def repeated(values: Iterable[str]) -> str | None:
             return value
         seen.add(value)
     return None
-
-
-DISTINCT = (Distinct(), AfterValidator(_distinct))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
-
-from pydantic import AfterValidator, Field
 
 from .markers import Form
 
@@ -81,42 +78,3 @@ ENV_NAME = Form(
     re.compile(r"[A-Za-z_][A-Za-z0-9_]*"),
     "an environment variable's name is letters, digits and '_', not starting with a digit",
 )
-
-
-def _job_name(value: str) -> str:
-    if len(value) > JOB_NAME_MAX or not JOB_NAME.fits(value):
-        raise ValueError(JOB_NAME.says)
-    return value
-
-
-def _dns_label(value: str) -> str:
-    if len(value) > 63 or not DNS_LABEL.fits(value):
-        raise ValueError(DNS_LABEL.says)
-    return value
-
-
-def _env_name(value: str) -> str:
-    if not ENV_NAME.fits(value):
-        raise ValueError(ENV_NAME.says)
-    if value in RESERVED_ENV or (value.startswith(RESERVED_ENV_PREFIXES) and value not in SETTABLE_ENV):
-        raise ValueError(f"{value} is set by Stoker; choose another name")
-    return value
-
-
-def _object_name(value: str) -> str:
-    if len(value) > 253 or not OBJECT_NAME.fits(value):
-        raise ValueError(OBJECT_NAME.says)
-    return value
-
-
-def _image_name(value: str) -> str:
-    if not IMAGE_NAME.fits(value):
-        raise ValueError(IMAGE_NAME.says)
-    return value
-
-
-JobName = Annotated[str, Field(max_length=JOB_NAME_MAX), JOB_NAME, AfterValidator(_job_name)]
-ObjectName = Annotated[str, Field(max_length=253), OBJECT_NAME, AfterValidator(_object_name)]
-ImageName = Annotated[str, Field(max_length=512), IMAGE_NAME, AfterValidator(_image_name)]
-DnsLabel = Annotated[str, Field(max_length=63), DNS_LABEL, AfterValidator(_dns_label)]
-EnvName = Annotated[str, Field(max_length=256), ENV_NAME, AfterValidator(_env_name)]

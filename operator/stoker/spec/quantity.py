@@ -9,9 +9,6 @@ import functools
 import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Annotated
-
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from .markers import Form
 
@@ -159,33 +156,3 @@ def _seconds(text: str) -> float:
 
 def _ceil(value: Decimal) -> int:
     return int(value.to_integral_value(rounding="ROUND_CEILING"))
-
-
-def _as_text(value: object) -> object:
-    # YAML reads `cpu: 2` as a number; people mean the quantity.
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{value:f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
-    return value
-
-
-def _quantity(text: str) -> str:
-    parse_quantity(text)
-    return text
-
-
-def _minute(text: str, info: ValidationInfo) -> str:
-    if not AT_LEAST_A_MINUTE.fits(text):
-        raise ValueError(AT_LEAST_A_MINUTE.says)
-    return _duration(text, info)
-
-
-def _duration(text: str, info: ValidationInfo) -> str:
-    if (new_duration if info.context == NEW else parse_duration)(text) <= 0:
-        raise ValueError(NOT_ZERO)
-    return text
-
-
-Quantity = Annotated[str, Field(max_length=32), QUANTITY, BeforeValidator(_as_text), AfterValidator(_quantity)]
-LongDuration = Annotated[str, Field(max_length=32), AT_LEAST_A_MINUTE, AfterValidator(_minute)]
-"""A Duration of a minute at least."""
-Duration = Annotated[str, Field(max_length=32), DURATION, AfterValidator(_duration)]

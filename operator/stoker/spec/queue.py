@@ -7,10 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .markers import DISTINCT
+from .fields import DISTINCT, DnsLabel, Duration, Quantity
 from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
-from .names import API_VERSION, FINALIZER_IN_USE, DnsLabel
-from .quantity import Duration, Quantity
+from .names import API_VERSION, FINALIZER_IN_USE
 
 
 class QueueLimit(SpecModel):

@@ -12,10 +12,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
-from .markers import DISTINCT, Form, Keyed, repeated
+from .fields import DISTINCT, DnsLabel, EnvName, ImageName, ObjectName, Quantity
+from .markers import Form, Keyed, repeated
 from .meta import Kind, Resource, SpecModel
-from .names import API_VERSION, DnsLabel, EnvName, ImageName, ObjectName
-from .quantity import Quantity
+from .names import API_VERSION
 
 DEFAULT_RUNTIME = "default"
 MAX_ID = 2**31 - 1

@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from stoker.spec.fields import Duration, EnvName, ImageName, LongDuration, Quantity
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.job_parts import Precision
-from stoker.spec.names import ENV_NAME, RESERVED_ENV, EnvName, ImageName
+from stoker.spec.names import ENV_NAME, RESERVED_ENV
 from stoker.spec.outcome import POLICIES, Category
-from stoker.spec.quantity import NEW, Duration, LongDuration, Quantity
+from stoker.spec.quantity import NEW
 from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.runtime import RUNTIMES, TrainingRuntime
 

@@ -11,9 +11,9 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from stoker.spec.crd.definition import DEFINITIONS, custom_resource
+from stoker.spec.fields import DnsLabel, JobName
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Kind
-from stoker.spec.names import DnsLabel, JobName
 from stoker.spec.quantity import NEW
 from stoker.spec.queue import QUEUES
 from stoker.spec.runtime import RUNTIMES

@@ -1,0 +1,99 @@
+"""Types of the models' fields: texts that Pydantic holds to a form, lists that are sets.
+
+The forms themselves are in `names` and `quantity`, which import no Pydantic: the command line starts with them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+
+from .markers import Distinct, repeated
+from .names import (
+    DNS_LABEL,
+    ENV_NAME,
+    IMAGE_NAME,
+    JOB_NAME,
+    JOB_NAME_MAX,
+    OBJECT_NAME,
+    RESERVED_ENV,
+    RESERVED_ENV_PREFIXES,
+    SETTABLE_ENV,
+)
+from .quantity import AT_LEAST_A_MINUTE, DURATION, NEW, NOT_ZERO, QUANTITY, new_duration, parse_duration, parse_quantity
+
+
+def _as_text(value: object) -> object:
+    # YAML reads `cpu: 2` as a number; people mean the quantity.
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+    return value
+
+
+def _quantity(text: str) -> str:
+    parse_quantity(text)
+    return text
+
+
+def _minute(text: str, info: ValidationInfo) -> str:
+    if not AT_LEAST_A_MINUTE.fits(text):
+        raise ValueError(AT_LEAST_A_MINUTE.says)
+    return _duration(text, info)
+
+
+def _duration(text: str, info: ValidationInfo) -> str:
+    if (new_duration if info.context == NEW else parse_duration)(text) <= 0:
+        raise ValueError(NOT_ZERO)
+    return text
+
+
+def _job_name(value: str) -> str:
+    if len(value) > JOB_NAME_MAX or not JOB_NAME.fits(value):
+        raise ValueError(JOB_NAME.says)
+    return value
+
+
+def _dns_label(value: str) -> str:
+    if len(value) > 63 or not DNS_LABEL.fits(value):
+        raise ValueError(DNS_LABEL.says)
+    return value
+
+
+def _env_name(value: str) -> str:
+    if not ENV_NAME.fits(value):
+        raise ValueError(ENV_NAME.says)
+    if value in RESERVED_ENV or (value.startswith(RESERVED_ENV_PREFIXES) and value not in SETTABLE_ENV):
+        raise ValueError(f"{value} is set by Stoker; choose another name")
+    return value
+
+
+def _object_name(value: str) -> str:
+    if len(value) > 253 or not OBJECT_NAME.fits(value):
+        raise ValueError(OBJECT_NAME.says)
+    return value
+
+
+def _image_name(value: str) -> str:
+    if not IMAGE_NAME.fits(value):
+        raise ValueError(IMAGE_NAME.says)
+    return value
+
+
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    twice = repeated(values)
+    if twice is not None:
+        raise ValueError(f"{twice} stands here twice")
+    return values
+
+
+Quantity = Annotated[str, Field(max_length=32), QUANTITY, BeforeValidator(_as_text), AfterValidator(_quantity)]
+LongDuration = Annotated[str, Field(max_length=32), AT_LEAST_A_MINUTE, AfterValidator(_minute)]
+"""A Duration of a minute at least."""
+Duration = Annotated[str, Field(max_length=32), DURATION, AfterValidator(_duration)]
+JobName = Annotated[str, Field(max_length=JOB_NAME_MAX), JOB_NAME, AfterValidator(_job_name)]
+ObjectName = Annotated[str, Field(max_length=253), OBJECT_NAME, AfterValidator(_object_name)]
+ImageName = Annotated[str, Field(max_length=512), IMAGE_NAME, AfterValidator(_image_name)]
+DnsLabel = Annotated[str, Field(max_length=63), DNS_LABEL, AfterValidator(_dns_label)]
+EnvName = Annotated[str, Field(max_length=256), ENV_NAME, AfterValidator(_env_name)]
+DISTINCT = (Distinct(), AfterValidator(_distinct))
