@@ -84,14 +84,13 @@ class Services:
         )
         counts = QueueCounts(index.counts, index.held_gpus)
         metrics = ApiMetrics([counts, prices, *_code_held(deps), *deps.collectors], progress.text)
-        shared = deps.other_pods is not None  # with others: a cluster, where our own pods may outlive their jobs too
         feed = deps.feed or SchedulerFeed(
             deps.jobs,
             deps.queues,
             deps.nodes,
             others=deps.other_pods,
             runtimes=deps.runtimes,
-            pods=deps.pods if shared else None,
+            pods=deps.pods,
         )
         feed.start()
         scheduler = FedScheduler(feed, is_operators=deps.feed is not None)

@@ -43,8 +43,8 @@ class SchedulerFeed:
         runtimes: WatchCache[TrainingRuntime] | None = None,
         pods: WatchCache[Pod] | None = None,
     ) -> None:
-        """`others`, `runtimes`, `pods`: on a cluster, where nodes are shared and pods may outlive their jobs. On one
-        machine the node agent's leases see to that."""
+        """`others`, `runtimes`: on a cluster, where nodes are shared. `pods`: ours, which outlive a deleted job; absent
+        where nothing is placed."""
         self._jobs, self._queues, self._nodes = jobs, queues, nodes
         self._others, self._runtimes, self._pods = others, runtimes, pods
         self._lock = asyncio.Lock()

@@ -5,7 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from stoker.local.agent.leases import GIB, CannotLease, Lease, LeaseTable, Wish, leasable_ports, port_is_free
+from stoker.local.agent.leases import (
+    GIB,
+    CannotLease,
+    HeldByOthers,
+    Lease,
+    LeaseTable,
+    Wish,
+    leasable_ports,
+    port_is_free,
+)
 from stoker.spec.node import Gpu
 
 
@@ -75,22 +84,23 @@ TestLeasing.settings = settings(max_examples=60, stateful_step_count=30, deadlin
 
 
 @pytest.mark.parametrize(
-    ("wish", "says"),
+    ("wish", "what", "says"),
     [
-        (Wish(gpus=4), "asks for 4 GPUs, 1 free: 4 here, 1 unavailable (lost), 2 held by other workers"),
-        (Wish(gpus=1, models=("B200",)), "asks for 1 GPU like B200, 0 free: 4 here, 0 of that kind"),
+        (Wish(gpus=4), CannotLease, "asks for 4 GPUs, 1 free: 4 here, 1 unavailable (lost), 2 held by other workers"),
+        (Wish(gpus=1, models=("B200",)), CannotLease, "asks for 1 GPU like B200, 0 free: 4 here, 0 of that kind"),
         (
             Wish(gpus=2, min_memory_bytes=100 * GIB),
+            HeldByOthers,
             "asks for 2 GPUs with at least 100 GiB, 0 free: 4 here, 2 of that kind, 2 held by other workers",
         ),
     ],
 )
-def test_a_refusal_says_by_how_much(wish, says):
+def test_a_refusal_says_by_how_much(wish, what, says):
     leases = table(gpu(0), gpu(1), gpu(2, "NVIDIA L4", 24), gpu(3, "NVIDIA L4", 24, "lost"))
     leases.adopt("other", ("j", 1), Lease(("G0", "G1"), False, 1001, 1002))
     with pytest.raises(CannotLease) as refusal:
         leases.take("pod", ("k", 1), wish)
-    assert str(refusal.value) == says
+    assert type(refusal.value) is what and str(refusal.value) == says
 
 
 def test_the_smallest_gpu_that_fits_is_given():

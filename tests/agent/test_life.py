@@ -107,6 +107,21 @@ async def test_a_freed_gpu_can_be_leased_at_once(node):
         assert (await node.ended(f"p{i}")).status.phase == "Succeeded"
 
 
+async def test_a_pod_waits_for_gpus_that_others_hold_and_takes_them_in_order(node):
+    await node.create("held", ["sleep", "100"], gpus=2)
+    await node.running("held")
+    await node.create("next", ["sh", "-c", "echo $STOKER_GPU_UUIDS"], gpus=2)
+    await node.create("gone", ["true"], gpus=1)
+    await node.create("beside", ["true"])  # behind them in the agent's queue: they have had their turn
+    await node.ended("beside")
+    await node.delete("gone")
+    await node.gone("gone")
+    await node.delete("held")
+    pod = await node.ended("next")
+    assert pod.status.phase == "Succeeded"
+    assert (node.folder(pod) / "log").read_bytes() == b"SIM-0,SIM-1\n"
+
+
 async def test_a_deleted_pod_is_stopped_with_grace(node, finalizer):
     script = """
 import signal, sys, os, time

@@ -40,7 +40,7 @@ class Kubelet:
     def __init__(self, store: EmbeddedStore, pods: WatchCache[Pod]) -> None:
         self.store, self.pods = store, pods
         self.script: Script = lambda _pod: 0
-        self.starts = True
+        self.starts = self.stops = True
         self.held_gpus = 0
         self.most_gpus = 0
         self.ran: list[str] = []
@@ -69,7 +69,7 @@ class Kubelet:
         while code is None:
             await asyncio.sleep(0.005)
             there = self.pods.get(pod.key)
-            if there is None or there.metadata.deletion_timestamp is not None:
+            if self.stops and (there is None or there.metadata.deletion_timestamp is not None):
                 code, told = 75, True
         self.held_gpus -= gpus
         await self.end(pod, code, told=told)

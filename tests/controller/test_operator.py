@@ -237,6 +237,23 @@ async def test_a_status_that_the_store_refuses_stops_only_its_own_job(
     await world.phase("sick", Phase.SUCCEEDED)
 
 
+async def test_a_deleted_jobs_pod_holds_its_gpus_until_it_has_ended(world: World) -> None:
+    """Its process may save for minutes; the node has nothing to give to the next one meanwhile."""
+    await world.node(gpus=1)
+    world.kubelet.script = lambda pod: None if pod.metadata.name.startswith("held") else 0
+    world.kubelet.stops = False
+    held = await world.submit("held", gpus_per_worker=1)
+    await world.phase("held", Phase.RUNNING)
+    await world.store.delete(JOBS, held.key)
+    await world.until(lambda: world.jobs.get(held.key) is None, "the job is gone")
+    await world.submit("next", gpus_per_worker=1)
+    await world.until(lambda: world.job("next").status.message, "placed, or why not")
+    assert world.job("next").status.phase is Phase.QUEUED, world.job("next").status
+    world.kubelet.stops = True
+    assert (await world.phase("next", Phase.SUCCEEDED)).status.attempt == 1
+    assert world.kubelet.most_gpus == 1
+
+
 async def test_a_new_scheduler_waits_until_its_cache_shows_what_the_last_one_placed(world: World) -> None:
     await world.node(gpus=1)
     await world.stop()

@@ -63,8 +63,8 @@ class Operator:
 
         `workers`: jobs reconciled at once; what a store far away needs, and too many beside an api on one loop.
 
-        `others`, `runtimes`, `renderer`: on a cluster, where nodes are shared, pods are rendered in full after the
-        administrator's runtimes, and may outlive their jobs. Absent: one machine, where the node agent does all that.
+        `others`, `runtimes`, `renderer`: on a cluster, where nodes are shared and pods are rendered in full after the
+        administrator's runtimes. Absent: one machine, where the node agent does all that.
         """
         self._store = store
         self._workers = workers
@@ -81,8 +81,7 @@ class Operator:
         self._reconciler = JobReconciler(
             store, jobs, pods, nodes, self.recorder, clock, settings, self._admission, renderer, self._counters
         )
-        shared = others is not None  # with others: our own pods may outlive their jobs too
-        self.feed = SchedulerFeed(jobs, queues, nodes, others=others, runtimes=runtimes, pods=pods if shared else None)
+        self.feed = SchedulerFeed(jobs, queues, nodes, others=others, runtimes=runtimes, pods=pods)
         self.scheduling = Scheduling(store, jobs, self.feed, self.recorder, clock, counters=self._counters)
         self._queue_keeper = QueueKeeper(store, jobs, queues, clock)
         self.reconcile_errors = 0

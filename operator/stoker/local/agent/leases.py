@@ -23,6 +23,10 @@ class CannotLease(Exception):
     """The pod asks for what this node can't give now; the text says by how much it is short."""
 
 
+class HeldByOthers(CannotLease):
+    """It fits as soon as other workers have ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What a pod asks for."""
@@ -69,7 +73,7 @@ class LeaseTable:
         self._gpus = tuple(gpus)
 
     def take(self, pod_uid: str, gang: Gang, wish: Wish) -> Lease:
-        """A lease for the pod. Raises: CannotLease."""
+        """A lease for the pod. Raises: CannotLease; HeldByOthers where a release may be enough."""
         if pod_uid in self._gang_of:
             raise CannotLease(f"pod {pod_uid} holds a lease already")
         gpus = self._choose(wish)
@@ -136,7 +140,8 @@ class LeaseTable:
             parts.append(
                 f"{sum(gpu.simulated for gpu in free)} of the free ones simulated, which are not mixed with real"
             )
-        raise CannotLease(f"{asked}, {len(free)} free: {', '.join(parts)}")
+        fits_later = any(sum(gpu.simulated is kind for gpu in usable) >= wish.gpus for kind in (False, True))
+        raise (HeldByOthers if fits_later else CannotLease)(f"{asked}, {len(free)} free: {', '.join(parts)}")
 
     def _free_port(self, taken: set[int]) -> int:
         used = taken | set(self._metrics.values()) | set(self._rendezvous.values())

@@ -26,7 +26,7 @@ from stoker.store.workqueue import WorkQueue
 from . import spawning, status
 from .folders import Found, Places, WorkerFolder
 from .launching import BadPod, compose_launch, lease_of, parse_pod, report_token
-from .leases import CannotLease, LeaseTable, leasable_ports, port_is_free
+from .leases import CannotLease, HeldByOthers, LeaseTable, leasable_ports, port_is_free
 from .leftovers import Leftovers
 from .spawning import RanAlready, start
 from .worker import Stage, Worker
@@ -86,6 +86,8 @@ class Lives:
         self._threads = threads
         self._leftovers = Leftovers(clock, seam, threads)
         self._tries: dict[str, int] = {}
+        self._waiting: dict[str, None] = {}
+        """Pods for which a release may make room, first come first."""
         self._gate = asyncio.Semaphore(STEPS_AT_ONCE)
         self.leases = LeaseTable(leasable_ports(), port_is_free)
         self.workers: dict[str, Worker] = {}
@@ -135,7 +137,7 @@ class Lives:
             return
         if down.stage is not Stage.BURIED:
             await self._leftovers.gone(pod_uid)  # outside the gate: what will not die holds up no other worker
-            self.leases.release(pod_uid)
+            self._release(pod_uid)
             down.stage = Stage.BURIED
         async with self._gate:
             await self._tell_end(down, pod)
@@ -175,6 +177,12 @@ class Lives:
         try:
             order = parse_pod(pod)
             lease = self.leases.take(pod.uid, order.gang, order.wish)
+        except HeldByOthers as shortage:
+            # The scheduler has seen another worker's end before us, or not yet a pod whose job is gone: no fault of
+            # this job's, which its operator withdraws should it take too long.
+            logger.info("worker %s waits: it %s", pod.uid, shortage)
+            self._waiting[pod.uid] = None
+            return
         except (BadPod, CannotLease) as refusal:
             await self._tell(pod, status.rejected(str(refusal)))
             return
@@ -200,11 +208,17 @@ class Lives:
         except OSError as error:
             if error.errno in _SHORTAGES:  # ours, and no try of the worker's
                 del self.workers[pod.uid]
-                self.leases.release(pod.uid)
+                self._release(pod.uid)
                 raise
             await self._not_started(worker, pod, str(error))
         else:
             self._follow(worker)
+
+    def _release(self, pod_uid: str) -> None:
+        self.leases.release(pod_uid)
+        for waiting in self._waiting:
+            self._queue.add(waiting)
+        self._waiting.clear()
 
     def _follow(self, worker: Worker) -> None:
         """Hear of its start and its end."""
@@ -231,7 +245,7 @@ class Lives:
     async def _not_started(self, worker: Worker, pod: Pod | None, why: str) -> None:
         """Nothing of it ran: it may be tried again."""
         del self.workers[worker.pod_uid]
-        self.leases.release(worker.pod_uid)
+        self._release(worker.pod_uid)
         tries = self._tries[worker.pod_uid] = self._tries.get(worker.pod_uid, 0) + 1
         if pod is None or pod.ended:
             self._forget(worker)
