@@ -10,54 +10,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.life.lifecycle import step
-from stoker.life.step import Settings, Step
-from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobStatus
-from stoker.spec.meta import ObjectMeta
+from stoker.life.step import Step
+from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.outcome import Category, Intent
 from stoker.spec.reasons import Code
 from stoker.spec.worker import ExitRecord, Held, Progress
 from stoker.why.explain import explain
 
-from .gang_pods import NOW, go, pod
+from . import gang
+from .gang import NOW, after, ago, ended, go, lost, running
 
 T = NOW.timestamp()
 HELD = Held(since=T - 60, until=T + 540, exit_code=1, message="KeyError: 'lr'")
 
 
-def job(phase: Phase = Phase.RUNNING, *, workers: int = 1, hold: Held | None = HELD, **given: Any) -> TrainingJob:
-    spec = {name: given.pop(name) for name in list(given) if name not in TrainingJobStatus.model_fields}
-    status: dict[str, Any] = {
-        "phase": phase,
-        "reason": Code.WORKERS_RUNNING,
-        "attempt": 1,
-        "placement": tuple(Placed(worker=w, node=f"n{w}") for w in range(workers)),
-        "placed_at": NOW - timedelta(seconds=130),
-        "started_at": NOW - timedelta(seconds=120),
-        "progress": Progress(at=T - 60, step=7, held=hold),
-    }
-    trainer = {"command": ["python", "train.py"]}
-    return TrainingJob(
-        metadata=ObjectMeta(name="j", namespace="p", uid="u1", creation_timestamp=NOW - timedelta(minutes=5)),
-        spec=spec | {"workers": workers, "trainer": trainer, "on_failure": {"hold": "10m"}},  # type: ignore[arg-type]
-        status=TrainingJobStatus(**(status | given)),
-    )
+def job(phase: Phase = Phase.RUNNING, *, hold: Held | None = HELD, **given: Any) -> TrainingJob:
+    """Running for 120 s."""
+    status = {"reason": Code.WORKERS_RUNNING, "progress": Progress(at=T - 60, step=7, held=hold)}
+    return gang.job(phase, since_s=130, **(status | given), on_failure={"hold": "10m"})
 
 
 def record(*, held_s: float = 60, exit_code: int = 1, ran_s: float = 60, **given: Any) -> ExitRecord:
     began = T - 120
-    made: dict[str, Any] = {"pod_uid": "x", "started_at": began, "finished_at": began + ran_s + held_s}
-    made |= {"stop_requested": False, "exit_code": exit_code, "held_s": held_s}
-    return ExitRecord(**(made | ({"failed_at": began + ran_s} if exit_code else {}) | given))
+    times = {"started_at": began, "finished_at": began + ran_s + held_s, "held_s": held_s}
+    return gang.record(exit_code, **times, **({"failed_at": began + ran_s} if exit_code else {}), **given)
 
 
-def test_a_hold_is_told_once() -> None:
-    first = go(job(), [pod(0)])
+def test_a_hold_is_reported_once() -> None:
+    first = go(job(), running())
     assert first.status is not None and first.note is not None
     assert (first.status.phase, first.status.reason) == (Phase.RUNNING, Code.HELD)
     assert first.status.message == "failed (exit 1) and is held until 12:09:00 UTC: KeyError: 'lr'"
     assert (first.note.reason, first.note.warning) == ("Held", True)
-    again = go(job().model_copy(update={"status": first.status}), [pod(0)])
+    again = go(after(job(), first.status), running())
     assert again == Step(), "no more writes, and no pod is touched while it lasts"
 
 
@@ -69,8 +54,8 @@ def test_a_hold_is_told_once() -> None:
     ],
 )
 def test_its_words(hold: Held, workers: int, words: str) -> None:
-    told = go(job(hold=hold, workers=workers), [pod(w) for w in range(workers)]).status
-    assert told is not None and told.message.startswith(words)
+    status = go(job(hold=hold, workers=workers), *(running(w) for w in range(workers))).status
+    assert status is not None and status.message.startswith(words)
 
 
 ENDS = [
@@ -99,7 +84,7 @@ def test_what_becomes_of_it(intent, limit, records, phase, reason, category) -> 
     asked = {"phase": Phase.STOPPING if intent is not Intent.NONE else Phase.RUNNING, "intent": intent}
     given |= {"cancel": intent is Intent.CANCEL, "suspend": intent is Intent.SUSPEND}
     subject = job(workers=len(records), ran_s=10, held_s=5, **asked, **given)
-    new = go(subject, [pod(w, ended) for w, ended in enumerate(records)]).status
+    new = go(subject, *(ended(w, said) for w, said in enumerate(records))).status
     assert new is not None
     assert (new.phase, new.reason, new.attempts[-1].category) == (phase, reason, category)
     assert new.attempts[-1].intent is intent
@@ -110,24 +95,24 @@ def test_what_becomes_of_it(intent, limit, records, phase, reason, category) -> 
 
 
 def test_a_worker_lost_while_it_was_held() -> None:
-    new = go(job(), [pod(0, lost=True)]).status
+    new = go(job(), lost()).status
     assert new is not None and new.attempts[-1].category is Category.NODE_LOST
     assert (new.held_s, new.ran_s) == (60, 60)
 
 
 def test_max_duration_ends_a_hold() -> None:
     limited = job(reason=Code.HELD, stop={"maxDuration": "3m"})
-    assert go(limited, [pod(0)]).wake_at == NOW + timedelta(seconds=60)
-    over = step(limited, [pod(0)], NOW + timedelta(seconds=60), Settings()).status
+    assert go(limited, running()).wake_at == NOW + timedelta(seconds=60)
+    over = go(limited, running(), now=NOW + timedelta(seconds=60)).status
     assert over is not None and over.intent is Intent.MAX_DURATION
 
 
 @pytest.mark.parametrize("given", [{"cancel": True}, {"suspend": True}])
 def test_a_stop_ends_a_hold_at_once(given: dict[str, Any]) -> None:
-    asked = go(job(**given), [pod(0)]).status
+    asked = go(job(**given), running()).status
     assert asked is not None and asked.phase is Phase.STOPPING
-    stopping = job(**given).model_copy(update={"status": asked})
-    assert [one.metadata.name for one in go(stopping, [pod(0)]).stop] == ["j-1-0"]
+    stopping = after(job(**given), asked)
+    assert [one.metadata.name for one in go(stopping, running()).stop] == ["j-1-0"]
 
 
 @given(
@@ -146,7 +131,9 @@ def test_a_stop_ends_a_hold_at_once(given: dict[str, Any]) -> None:
 )
 def test_what_ran_and_what_was_held_never_exceed_the_attempt(records: list[ExitRecord], intent: Intent) -> None:
     phase = Phase.RUNNING if intent is Intent.NONE else Phase.STOPPING
-    new = go(job(phase, workers=len(records), intent=intent), [pod(w, one) for w, one in enumerate(records)]).status
+    new = go(
+        job(phase, workers=len(records), intent=intent), *(ended(w, said) for w, said in enumerate(records))
+    ).status
     assert new is not None
     lasted = max(one.finished_at for one in records) - min(one.started_at for one in records)
     assert new.ran_s >= 0 and new.held_s >= 0
@@ -157,10 +144,10 @@ def test_a_long_hold_makes_no_long_attempt_of_a_short_one() -> None:
     """The back-off doubles while attempts come to nothing, however long each was looked at."""
     rules = {"rules": [{"categories": ["UserError"], "limit": 9, "backoff": "10s"}]}
     waits, status = [], job().status
+    again = {"phase": Phase.RUNNING, "started_at": ago(601), "progress": None}
     for _ in range(3):
-        again = job(retry=rules).model_copy(update={"status": status.model_copy(update={
-            "phase": Phase.RUNNING, "started_at": NOW - timedelta(seconds=601), "progress": None})})  # fmt: skip
-        status = go(again, [pod(0, record(ran_s=1, held_s=600))]).status or status
+        subject = after(job(retry=rules), status.model_copy(update=again))
+        status = go(subject, ended(0, record(ran_s=1, held_s=600))).status or status
         assert status.not_before is not None
         waits.append((status.not_before - NOW).total_seconds())
     assert waits == [10, 20, 40]

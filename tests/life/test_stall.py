@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stoker.life.step import Step
-from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobStatus
+from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.outcome import Category
 from stoker.spec.reasons import Code
@@ -17,43 +16,33 @@ from stoker.spec.stall import stall_s, trainer_stall_s
 from stoker.spec.worker import ExitRecord, Progress, Stalled
 from stoker.why.explain import explain
 
-from .gang_pods import NOW, go, pod
+from . import gang
+from .gang import NOW, after, ended, go, running
 
 T = NOW.timestamp()
 WORDS = "step 7 since 600 s (stall.after: 600 s)"
 STALLED = Stalled(attempt=1, since=T - 600, until=T + 15, step=7, message=WORDS)
 
 
-def job(workers: int = 2, *, stalled: Stalled | None = STALLED, **given: Any) -> TrainingJob:
-    status: dict[str, Any] = {
-        "phase": Phase.RUNNING,
-        "reason": Code.WORKERS_RUNNING,
-        "attempt": 1,
-        "placement": tuple(Placed(worker=w, node=f"n{w}") for w in range(workers)),
-        "placed_at": NOW - timedelta(seconds=700),
-        "started_at": NOW - timedelta(seconds=690),
-        "progress": Progress(at=T - 1, step=7, stalled=stalled),
-    }
-    spec = {"workers": workers, "trainer": {"command": ["x"]}, "stall": {"after": "10m"}}
-    return TrainingJob(
-        metadata=ObjectMeta(name="j", namespace="p", uid="u1", creation_timestamp=NOW - timedelta(hours=1)),
-        spec=spec,  # type: ignore[arg-type]
-        status=TrainingJobStatus(**(status | given)),
-    )
+def job(
+    workers: int = 2, *, stalled: Stalled | None = STALLED, phase: Phase = Phase.RUNNING, **given: Any
+) -> TrainingJob:
+    """Running for 690 s."""
+    status = {"reason": Code.WORKERS_RUNNING, "progress": Progress(at=T - 1, step=7, stalled=stalled)}
+    return gang.job(phase, workers=workers, since_s=700, **(status | given), stall={"after": "10m"})
 
 
 def record(exit_code: int, failed_at: float | None, **given: Any) -> ExitRecord:
-    made = {"pod_uid": "x", "started_at": T - 690, "finished_at": T, "stop_requested": False}
-    return ExitRecord(**(made | {"exit_code": exit_code, "failed_at": failed_at} | given))
+    return gang.record(exit_code, started_at=T - 690, failed_at=failed_at, **given)
 
 
-def test_a_stall_is_told_once_while_it_lasts() -> None:
-    first = go(job(), [pod(0), pod(1)])
+def test_a_stall_is_reported_once_while_it_lasts() -> None:
+    first = go(job(), running(0), running(1))
     assert first.status is not None and first.note is not None
     assert (first.status.phase, first.status.reason) == (Phase.RUNNING, Code.STALLED)
     assert (first.note.reason, first.note.warning) == ("Stalled", True)
     assert WORDS in first.note.message and "`stoker logs j --attempt 1 --worker N`" in first.note.message
-    again = go(job().model_copy(update={"status": first.status}), [pod(0), pod(1)])
+    again = go(after(job(), first.status), running(0), running(1))
     assert again == Step(), "no more writes, and no pod is touched: the supervisors end their ranks"
 
 
@@ -78,7 +67,7 @@ GANG = [
 
 @pytest.mark.parametrize(("records", "category", "words"), [case[1:] for case in GANG], ids=[case[0] for case in GANG])
 def test_the_cause_of_a_gangs_end(records, category, words) -> None:
-    done = go(job(stalled=None), [pod(w, ended) for w, ended in enumerate(records)])
+    done = go(job(stalled=None), *(ended(w, said) for w, said in enumerate(records)))
     assert done.status is not None and done.note is not None
     assert done.status.attempts[-1].category is category and done.status.message == words
     if category is Category.STALLED:
@@ -89,9 +78,9 @@ def test_the_cause_of_a_gangs_end(records, category, words) -> None:
         assert done.before is None
 
 
-def test_what_was_told_before_is_not_told_again() -> None:
-    ended = [record(78, T - 20, stalled=True, message=WORDS), record(78, T - 10, stalled=True)]
-    done = go(job(reason=Code.STALLED), [pod(w, one) for w, one in enumerate(ended)])
+def test_what_was_reported_before_is_not_reported_again() -> None:
+    records = [record(78, T - 20, stalled=True, message=WORDS), record(78, T - 10, stalled=True)]
+    done = go(job(reason=Code.STALLED), *(ended(w, said) for w, said in enumerate(records)))
     assert done.status is not None and done.before is None
 
 
@@ -101,12 +90,11 @@ def _why(subject: TrainingJob) -> Any:
     return explain(SimpleNamespace(entries={subject.key: entry}), subject.key, NOW)  # type: ignore[arg-type]
 
 
-def test_why_tells_it() -> None:
+def test_why() -> None:
     assert _why(job()).summary.startswith(f"stalled on n0: no progress: {WORDS}; its workers save their stacks")
-    over = go(job(1, stalled=None), [pod(0, record(78, T - 20, stalled=True, message=WORDS))]).status
+    over = go(job(1, stalled=None), ended(0, record(78, T - 20, stalled=True, message=WORDS))).status
     assert over is not None
-    ended = over.model_copy(update={"phase": Phase.FAILED})
-    hints = _why(job(1).model_copy(update={"status": ended})).hints
+    hints = _why(after(job(1), over.model_copy(update={"phase": Phase.FAILED}))).hints
     assert hints == ("`stoker logs j --attempt 1` shows where its processes stood when that attempt stalled",)
 
 
