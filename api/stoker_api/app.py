@@ -25,7 +25,7 @@ from .deps import Deps
 from .faults import from_faults, request_faults
 from .identity import IdentityUnavailable
 from .middleware.guard import Guard
-from .middleware.limits import Limits
+from .middleware.limits import Arriving, Limits
 from .middleware.observe import Observe
 from .middleware.starts import Starts
 from .openapi import document
@@ -43,7 +43,7 @@ def create_app(deps: Deps, pushing: Pushing | None = None) -> FastAPI:
 
     `pushing`: where metrics go, where that is wanted. Raises: OSError, ssl.SSLError where its CA file can't be used.
     """
-    services = Services.build(deps, pushing)
+    services, arriving = Services.build(deps, pushing), Arriving()
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -55,11 +55,11 @@ def create_app(deps: Deps, pushing: Pushing | None = None) -> FastAPI:
             Middleware(Observe, metrics=services.metrics),
             Middleware(Starts),
             Middleware(Guard, hosts=deps.hosts),
-            Middleware(Limits, routes=api_routes()),
+            Middleware(Limits, arriving=arriving, routes=api_routes()),
         ],
         lifespan=lifespan,
     )
-    app.state.services = services
+    app.state.services, app.state.arriving = services, arriving
     app.state.identity = deps.identity
     return app
 

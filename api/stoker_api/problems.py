@@ -60,6 +60,7 @@ class Code(StrEnum):
     NEVER_FITS = "NeverFits"
     IDEMPOTENCY_KEY_REUSED = "IdempotencyKeyReused"
     INTERNAL_ERROR = "InternalError"
+    TOO_MANY_OWN_BODIES = "TooManyOwnBodies"
     TOO_MANY_OWN_STREAMS = "TooManyOwnStreams"
     TOO_MANY_STREAMS = "TooManyStreams"
     TOO_MANY_SESSIONS = "TooManySessions"
@@ -110,6 +111,7 @@ CATALOGUE: dict[Code, Entry] = {
     Code.NEVER_FITS: Entry(422, "The job can never start as it is"),
     Code.IDEMPOTENCY_KEY_REUSED: Entry(422, "The Idempotency-Key was used for another request"),
     Code.UPGRADE_REQUIRED: Entry(426, "A WebSocket is needed here"),
+    Code.TOO_MANY_OWN_BODIES: Entry(429, "Too many incomplete bodies of one caller", retryable=True),
     Code.TOO_MANY_OWN_STREAMS: Entry(429, "Too many open streams of one caller", retryable=True),
     Code.HEADERS_TOO_LARGE: Entry(431, "The request's headers are too large"),
     Code.INTERNAL_ERROR: Entry(500, "Internal error", retryable=True),

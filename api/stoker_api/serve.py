@@ -27,6 +27,8 @@ LOOPBACK = "127.0.0.1"
 _GRACE_S = 5
 _STUCK_PEER_MS = 60_000
 _BACKLOG = 2048
+_LEAST_SHARE = 8
+"""Connections that one caller may have at work in streams, and as many in bodies, however few there are in all."""
 
 
 class BindError(OSError):
@@ -110,8 +112,11 @@ class _Server(uvicorn.Server):
         self.config.load()
         self._app, self._on_ready = app, on_ready
         most = raise_open_files() if limits.most is None else limits.most
-        hub = app.state.services.hub
-        hub.most = min(hub.most, most // 2)  # streams are never closed for others
+        # Streams and bodies that are on their way are never closed for others.
+        hub, arriving = app.state.services.hub, app.state.arriving
+        hub.most = min(hub.most, most // 2)
+        share = max(_LEAST_SHARE, most // 8)
+        hub.of_caller, arriving.most = min(hub.of_caller, share), min(arriving.most, share)
         self._peers = Peers(
             most,
             limits.head_s,

@@ -126,6 +126,47 @@ async def test_full_of_peers_without_a_token_it_still_answers(new_world, caplog)
         assert len([line for line in caplog.messages if "connections are open" in line]) == 1
 
 
+async def test_bodies_that_never_come_hold_no_connection_without_a_token(new_world):
+    async with new_world() as world, serving(world.app, limits=ConnectionLimits(most=8)) as port:
+        peers = []
+        for _ in range(20):  # longer than any route takes: refused before the token is looked at
+            peers.append(peer := await Peer(port).open())
+            await peer.send(JOBS + f"Content-Length: {10**9}\r\n\r\n{{")
+            assert (await peer.answer())[0] == 413
+        async with Peer(port) as other:
+            await other.send(LIVEZ + "\r\n")
+            assert (await other.answer())[0] == 200
+        for peer in peers:
+            peer.writer.close()
+
+
+async def test_one_callers_slow_bodies_leave_connections_to_others(new_world):
+    most, share = 80, 10
+    async with new_world() as world, serving(world.app, limits=ConnectionLimits(most=most)) as port:
+        head, half, rest = JOBS + "Content-Length: 8\r\nAuthorization: ", "\r\n\r\n{", '"a": 1}'
+        alice = head + world.auth("alice")["Authorization"] + half
+        bob = head.replace("alpha", "beta") + world.auth("bob")["Authorization"] + half
+        peers = [await Peer(port).open() for _ in range(most)]
+        for peer in peers:
+            await peer.send(alice)
+        for peer in peers[share:]:
+            said = (await peer.reader.read()).decode()  # to the end: the connection is closed
+            assert said.startswith("HTTP/1.1 429") and "retry-after: 5" in said and "TooManyOwnBodies" in said
+        for first, then in ((bob, rest), (alice + rest, "")):  # a neighbour; a body that holds nothing
+            async with Peer(port) as peer:
+                await peer.send(first)
+                await peer.send(then)
+                assert (await peer.answer())[0] == 422
+        await peers[0].send(rest)  # one that goes on is heard, and makes room
+        assert (await peers[0].answer())[0] == 422
+        async with Peer(port) as peer:
+            await peer.send(alice)
+            await peer.send(rest)
+            assert (await peer.answer())[0] == 422
+        for peer in peers:
+            peer.writer.close()
+
+
 async def test_where_all_are_at_work_the_new_one_is_turned_away(new_world):
     async with new_world() as world, serving(world.app, limits=ConnectionLimits(most=2)) as port:
         busy = [await Peer(port).open() for _ in range(2)]

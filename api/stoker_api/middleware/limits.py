@@ -1,14 +1,17 @@
-"""Bounds on what a request may cost before a route sees it: bytes of its body, seconds until the answer starts.
+"""Bounds on what a request may cost before a route sees it: bytes of its body, seconds until the answer starts, and
+how many bodies of one caller may be on their way at once.
 
-A body that is too long is read to its end (within reason) and thrown away before 413 is sent: a client that is still
-sending would else meet a reset connection instead of the answer. Streams are bounded by their own rules once started.
-A route that needs other bounds than most declares them with `@bounded(...)`.
+A body that is too long is refused at once; `connection.py` takes its rest for a while, so that a client that is still
+sending gets the answer, and closes it first when connections run short. Streams are bounded by their own rules once
+started. A route that needs other bounds than most declares them with `@bounded(...)`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,8 +21,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stoker_api.problems import Code, Problem
 
 MAX_BODY = 1 << 20
-_MAX_DRAIN = 64 << 20
-_DRAIN_S = 10.0
+_OWN_BODIES = 128
+"""More than any client sends at once (pools of connections have 10 to 100), and about 1 % of the connections."""
+_REPORTERS_BODIES = 16
+"""Of a worker or an exporter: it sends three at most, and a tenant may have hundreds of workers."""
+_RETRY_S = 5
+_USER = "user "
 _ATTRIBUTE = "__stoker_bounds__"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,15 +55,44 @@ def bounded(bounds: Bounds) -> Callable[[F], F]:
     return declare
 
 
+class Arriving:
+    """Bodies that are not complete yet, by caller. `most`: of one caller."""
+
+    def __init__(self) -> None:
+        self.most = _OWN_BODIES
+        self._of_caller: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def held(self, caller: str) -> Iterator[None]:
+        """Count one more of this caller's while inside."""
+        self._of_caller[caller] += 1
+        try:
+            yield
+        finally:
+            self._of_caller[caller] -= 1
+            if not self._of_caller[caller]:
+                del self._of_caller[caller]
+
+    def has_room(self, caller: str) -> bool:
+        most = self.most if caller.startswith(_USER) else min(self.most, _REPORTERS_BODIES)
+        return self._of_caller[caller] < most
+
+
 class _TooLarge(Exception):
+    pass
+
+
+class _TooManyBodies(Exception):
     pass
 
 
 class Limits:
     """`routes`: all there are, for the bounds that some of them declare."""
 
-    def __init__(self, app: ASGIApp, routes: Iterable[APIRoute] = (), bounds: Bounds | None = None) -> None:
-        self._app = app
+    def __init__(
+        self, app: ASGIApp, arriving: Arriving, routes: Iterable[APIRoute] = (), bounds: Bounds | None = None
+    ) -> None:
+        self._app, self._arriving = app, arriving
         self._bounds = bounds or Bounds()
         self._own: list[tuple[APIRoute, Bounds]] = [
             (route, getattr(route.endpoint, _ATTRIBUTE)) for route in routes if hasattr(route.endpoint, _ATTRIBUTE)
@@ -71,17 +107,30 @@ class Limits:
         started = False
         received = 0
         complete = False
+        counted = False
+        arriving = contextlib.ExitStack()
 
         async def bounded_receive() -> Message:
-            nonlocal received, complete
+            nonlocal received, complete, counted
             if complete:
                 return await receive()
-            async with asyncio.timeout(bounds.silence_s):
-                message = await receive()
+            # A route reads the body once its caller is known; one without a token never gets there.
+            if not counted and self._arriving.has_room(caller := _caller(scope.get("state", {}))):
+                counted = True
+                arriving.enter_context(self._arriving.held(caller))
+            try:
+                async with asyncio.timeout(bounds.silence_s if counted else 0.0):  # 0: what is here already
+                    message = await receive()
+            except TimeoutError:
+                raise TimeoutError if counted else _TooManyBodies from None
             received += len(message.get("body", b""))
             complete = not message.get("more_body", False)
             if received > bounds.max_body:
                 raise _TooLarge
+            if complete:
+                arriving.close()
+            elif not counted:
+                raise _TooManyBodies
             return message
 
         async def watched_send(message: Message) -> None:
@@ -100,9 +149,18 @@ class Limits:
         except _TooLarge:
             if started:
                 raise
-            if not complete and not _expects_continue(scope):
-                await _drain(receive)
             problem = Problem(Code.BODY_TOO_LARGE, f"The body is over {bounds.max_body} bytes; {bounds.too_large}.")
+            if _expects_continue(scope):
+                problem.headers["Connection"] = "close"  # whether its body comes now is the client's choice
+        except _TooManyBodies:
+            if started:
+                raise
+            problem = Problem(
+                Code.TOO_MANY_OWN_BODIES,
+                "Too many request bodies of this caller are incomplete; finish sending those, then try again.",
+                headers={"Connection": "close"},
+                retry_after_s=_RETRY_S,
+            )
         except TimeoutError:
             if started:
                 raise
@@ -110,7 +168,9 @@ class Limits:
                 problem = Problem(Code.UNAVAILABLE, "The answer took too long; try again.", retry_after_s=2)
             else:
                 problem = Problem(Code.REQUEST_TIMEOUT, "The body did not arrive in time; send it again.")
-        problem.headers["Connection"] = "close"
+            problem.headers["Connection"] = "close"
+        finally:
+            arriving.close()
         await problem.response(scope)(scope, receive, send)
 
     def _bounds_of(self, scope: Scope) -> Bounds:
@@ -131,14 +191,8 @@ def _expects_continue(scope: Scope) -> bool:
     return any(name == b"expect" and value.lower() == b"100-continue" for name, value in scope["headers"])
 
 
-async def _drain(receive: Receive) -> None:
-    taken = 0
-    try:
-        async with asyncio.timeout(_DRAIN_S):
-            while taken <= _MAX_DRAIN:
-                message = await receive()
-                taken += len(message.get("body", b""))
-                if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                    return
-    except TimeoutError:
-        return
+def _caller(state: Mapping[str, Any]) -> str:
+    """Whom `access.py` found behind the request's token."""
+    if "principal" in state:
+        return f"{_USER}{state['principal'].name}"
+    return f"worker {state['pod_uid']}" if "pod_uid" in state else f"node {state.get('node')}"

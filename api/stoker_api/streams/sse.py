@@ -61,13 +61,14 @@ class StreamHub:
     metrics: ApiMetrics
     settings: StreamSettings = field(default_factory=StreamSettings)
     most: int = field(init=False)
+    of_caller: int = field(init=False)
     _producers: set[asyncio.Task[None]] = field(default_factory=set)
     _peak: int = 0
     _of_caller: Counter[str] = field(default_factory=Counter)
     _closed: bool = False
 
     def __post_init__(self) -> None:
-        self.most = self.settings.max_streams
+        self.most, self.of_caller = self.settings.max_streams, self.settings.of_caller
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -86,7 +87,7 @@ class StreamHub:
         """`caller`: whose stream it is. Raises: Problem (TooManyOwnStreams, TooManyStreams, Unavailable)."""
         if self._closed:
             raise Problem(Code.UNAVAILABLE, "The server is stopping; come back shortly.", retry_after_s=1)
-        if self._of_caller[caller] >= self.settings.of_caller:
+        if self._of_caller[caller] >= self.of_caller:
             raise Problem(
                 Code.TOO_MANY_OWN_STREAMS,
                 f"{caller!r} has {self._of_caller[caller]} streams open, the most one caller may have; close some.",
