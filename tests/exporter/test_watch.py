@@ -13,7 +13,7 @@ import pytest
 
 from stoker.exporter.watch import Watch, child_environment
 from stoker.nvml.frames import Frame, Trouble
-from tests.support.nvml_child import command
+from tests.support.nvml_child import HOLDER, command
 
 FRAME = Frame(number=1, at=0.0, mono_s=0.0, took_s=0.0).line()
 
@@ -147,18 +147,6 @@ def test_waits_double_while_children_fail_and_not_after_one_that_worked():
     working.start()
     until(lambda: working.restarts["exited"] >= 5)
     assert working.stop(within_s=10) and working._wait_s < 0.08
-
-
-PTRACE_SEIZE = 0x4206
-HOLDER = f"""
-import ctypes, sys, time
-libc = ctypes.CDLL(None, use_errno=True)
-libc.ptrace.argtypes = [ctypes.c_long] * 4
-if libc.ptrace({PTRACE_SEIZE}, int(sys.argv[1]), 0, 0):
-    sys.exit(ctypes.get_errno())
-print("held", flush=True)
-time.sleep(300)
-"""
 
 
 def test_a_child_that_can_not_be_killed_is_shown_and_no_other_is_started(watch):

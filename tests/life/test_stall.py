@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from stoker.controller.render import worker_env
 from stoker.life.step import Step
-from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.job import Phase, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.outcome import Category
 from stoker.spec.reasons import Code
@@ -117,5 +118,11 @@ LIMITS = [
 
 @pytest.mark.parametrize(("spec", "ours", "trainers"), [case[1:] for case in LIMITS], ids=[case[0] for case in LIMITS])
 def test_the_limits(spec, ours, trainers) -> None:
-    found = TrainingJob(metadata=ObjectMeta(name="j"), spec=spec).spec
-    assert (stall_s(found), trainer_stall_s(found)) == (ours, trainers)
+    found = TrainingJob(metadata=ObjectMeta(name="j", uid="u"), spec=spec, status=TrainingJobStatus(attempt=1))
+    assert (stall_s(found.spec), trainer_stall_s(found.spec)) == (ours, trainers)
+    shown = {name: value for name, value in worker_env(found, 0).items() if "STALL" in name}
+    wanted = {
+        "STOKER_STALL_AFTER_SECONDS": ours,
+        "STOKER_STALL_SECONDS": trainers if "recipe" in spec["trainer"] else None,
+    }
+    assert shown == {name: f"{value}" for name, value in wanted.items() if value} | dict(found.spec.env)

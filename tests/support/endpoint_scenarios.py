@@ -12,6 +12,7 @@ import sys
 import time
 
 from tests.support.endpoint_stage import Case, Scrape, Stage, children, energy_counted
+from tests.support.nvml_child import HOLDER
 from tests.support.nvml_scenario import GPU_IS_LOST, NOT_SUPPORTED, SOURCES, Gpu
 
 # Each value tells itself apart, and none is 0: a 0 on the page was made up.
@@ -111,17 +112,6 @@ def _hang(stage: Stage) -> Scrape:
     return stage.counted("stuck")
 
 
-_HOLDER = """
-import ctypes, sys, time
-libc = ctypes.CDLL(None, use_errno=True)
-libc.ptrace.argtypes = [ctypes.c_long] * 4
-if libc.ptrace(0x4206, int(sys.argv[1]), 0, 0):  # PTRACE_SEIZE
-    sys.exit(ctypes.get_errno())
-print("held", flush=True)
-time.sleep(300)
-"""
-
-
 class CanNotTrace(Exception):
     """This machine does not let processes be traced."""
 
@@ -129,7 +119,7 @@ class CanNotTrace(Exception):
 def _hang_for_good(stage: Stage) -> Scrape:
     """As in uninterruptible sleep: a killed child whose tracer does not reap it is still there."""
     (child,) = children(stage.exporter.process.pid)
-    holder = subprocess.Popen([sys.executable, "-c", _HOLDER, str(child)], stdout=subprocess.PIPE)
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(child)], stdout=subprocess.PIPE)
     stage.cleanup.callback(_free, holder)
     assert holder.stdout is not None
     if holder.stdout.readline() != b"held\n":
