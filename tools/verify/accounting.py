@@ -120,7 +120,7 @@ class Run:
             read = [_unix(ledger, one.energy.at_ns) > since for one in ledger.accounts.values()]
             return ledger if len(read) == GPUS and all(read) else None
 
-        self.take(after, until(settled, f"the ledger after: {after}", 60))
+        self.take(after, until(settled, f"the ledger after: {after}", 180))
 
     def take(self, after: str, ledger: Ledger) -> None:
         for account in sorted(ledger.accounts.values(), key=lambda one: one.index):
