@@ -37,6 +37,8 @@ PHASES = [
     ("our 76", job(recipe=True), [failed(0, 76)], Phase.FAILED, Category.OUT_OF_MEMORY, Code.FAILED),
     ("our 77", job(recipe=True), [failed(0, 77)], Phase.FAILED, Category.DIVERGED, Code.FAILED),
     ("our 78 is tried again", job(recipe=True), [failed(0, 78)], Phase.QUEUED, Category.STALLED, Code.BACKING_OFF),
+    ("our 79 is tried elsewhere", job(recipe=True), [failed(0, 79)], Phase.QUEUED, Category.DEVICE_UNAVAILABLE,
+     Code.BACKING_OFF),
     ("killed", job(), [failed(0, 137, signal=9)], Phase.QUEUED, Category.KILLED, Code.BACKING_OFF),
     ("a crash of the user's", job(), [failed(0, 139, signal=11)], Phase.FAILED, Category.USER_ERROR, Code.FAILED),
     ("lost", job(), [lost()], Phase.QUEUED, Category.NODE_LOST, Code.BACKING_OFF),
@@ -141,6 +143,11 @@ def test_of_an_exit_record_that_was_cut_the_whole_fields_count_and_another_pods_
     ):
         end = pod(phase=FAILED, **container(code=76, message=text))
         assert status_of(go(job(recipe=recipe), end)).attempts[-1].category is category
+
+
+def test_a_gpu_that_cannot_be_used_blames_its_node_and_explains_its_peers_errors() -> None:
+    new = status_of(go(job(workers=2, recipe=True), failed(0, 79, failed_at=9.0), failed(1, 1, failed_at=5.0)))
+    assert new.message.startswith("worker 0:") and [blame.node for blame in new.blamed] == ["n0"]
 
 
 # -- a gang

@@ -15,7 +15,7 @@ def record(exit_code: int, *, signal: int | None = None, stop_requested: bool = 
     )
 
 
-@pytest.mark.parametrize("code", [1, 2, 64, 75, 76, 77, 78, 127, 255])
+@pytest.mark.parametrize("code", [1, 2, 64, 75, 76, 77, 78, 79, 127, 255])
 def test_every_exit_code_of_a_users_command_is_its_own_error(code: int) -> None:
     assert worker_category(record(code), rejected=False, own_trainer=False) is Category.USER_ERROR
 
@@ -47,6 +47,21 @@ def test_a_stall_is_the_supervisors_word_whatever_the_command_left(code, signal,
     said = record(code, signal=signal, stop_requested=stop_requested).model_copy(update={"stalled": True})
     assert worker_category(said, rejected=False, own_trainer=own_trainer) is Category.STALLED
     assert worker_category(said, rejected=True, own_trainer=own_trainer) is Category.REJECTED
+
+
+@pytest.mark.parametrize(
+    ("ended", "category"),
+    [
+        (record(1), Category.OUT_OF_MEMORY),
+        (record(1, stop_requested=True), Category.INTERRUPTED),
+        (record(137, signal=9), Category.KILLED),
+        (record(0), None),
+    ],
+    ids=["failed", "stopped", "killed", "done"],
+)
+def test_a_command_out_of_gpu_memory_is_so_where_it_failed_by_itself(ended: ExitRecord, category: Category) -> None:
+    said = ended.model_copy(update={"out_of_memory": True})
+    assert worker_category(said, rejected=False, own_trainer=False) is category
 
 
 def test_no_record_is_a_lost_worker_whatever_the_container_said() -> None:

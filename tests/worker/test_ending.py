@@ -36,6 +36,21 @@ def test_what_python_died_of_is_the_message(worker):
 
 
 @pytest.mark.parametrize(
+    ("mode", "last_line", "expected"),
+    [
+        ("once", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", True),
+        ("once", "torch.cuda.OutOfMemoryError: CUDA out of memory.", True),
+        ("once", "[rank1]: torch.OutOfMemoryError: CUDA out of memory.", True),
+        ("once", "MemoryError", False),
+        ("perGpu", "torch.OutOfMemoryError: CUDA out of memory.", False),  # our trainer has an exit code for it
+    ],
+)
+def test_a_command_that_died_of_torchs_out_of_memory_is_recorded_so(worker, mode, last_line, expected):
+    record = worker.run(["sh", "-c", 'echo "$0"; exit 1', last_line], mode=mode)
+    assert (record.exit_code, record.message, record.out_of_memory) == (1, last_line, expected)
+
+
+@pytest.mark.parametrize(
     ("argv", "code", "says"),
     [
         (["no-such-command"], 127, "no such command in PATH"),

@@ -12,6 +12,7 @@ STOPPED = 75
 OUT_OF_MEMORY = 76
 DIVERGED = 77
 STALLED = 78
+DEVICE_UNAVAILABLE = 79
 
 
 class TrainerError(Exception):
@@ -48,6 +49,12 @@ class Stalled(TrainerError):
     """Another rank is there but did not answer in time."""
 
     exit_code = STALLED
+
+
+class DeviceUnavailable(TrainerError):
+    """The GPU this rank was promised can't be used; another node's may."""
+
+    exit_code = DEVICE_UNAVAILABLE
 
 
 class PeerLost(TrainerError):

@@ -15,7 +15,7 @@ from torch import nn
 from . import optim
 from .config import TrainerConfig
 from .distributed import Place, Ranks
-from .errors import BadConfig
+from .errors import BadConfig, DeviceUnavailable
 from .flat import FlatModel
 from .precision import LossScaler, forbid_tf32, resolve
 from .recipes import images
@@ -86,15 +86,32 @@ class Training:
 
 
 def device_for(env: Mapping[str, str], place: Place) -> torch.device:
-    """The rank's GPU, or the CPU where there are none (or only simulated ones).
+    """The rank's GPU, or the CPU where none was promised and none is there (or only simulated ones).
 
-    Raises: BadConfig where there are fewer GPUs than ranks in this worker.
+    Raises: DeviceUnavailable where a GPU was promised (STOKER_GPU_UUIDS) and can't be used: training goes on elsewhere,
+    not a hundred times slower here; BadConfig where there are fewer GPUs than ranks in this worker.
     """
-    if env.get("STOKER_SIMULATED_GPUS") == "1" or not torch.cuda.is_available():
+    promised = [uuid for uuid in env.get("STOKER_GPU_UUIDS", "").split(",") if uuid]
+    usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if env.get("STOKER_SIMULATED_GPUS") == "1" or not (promised or usable):
         return torch.device("cpu")
-    if place.local_rank >= torch.cuda.device_count():
-        raise BadConfig(f"LOCAL_RANK={place.local_rank}, but only {torch.cuda.device_count()} GPUs are visible")
-    return torch.device("cuda", place.local_rank)
+    if place.local_rank >= usable:
+        if place.local_rank < len(promised):
+            built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA: take an image with CUDA"
+            raise DeviceUnavailable(
+                f"torch sees {usable} of this worker's {len(promised)} GPUs ({', '.join(promised)}); "
+                f"look at the node's driver (nvidia-smi); torch {torch.__version__} is built with {built}"
+            )
+        raise BadConfig(f"LOCAL_RANK={place.local_rank}, but only {usable} GPUs are visible")
+    device = torch.device("cuda", place.local_rank)
+    try:
+        torch.empty(1, device=device)  # a GPU that fell off the bus is still counted
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        said = " ".join(str(error).split())[:300]
+        raise DeviceUnavailable(f"GPU {place.local_rank} does not answer: {said}") from None
+    return device
 
 
 def prepare_torch(env: Mapping[str, str], config: TrainerConfig, device: torch.device) -> None:

@@ -16,6 +16,7 @@ if MYPY:
 
 STOPPED = 75
 STALLED = 78
+_OUT_OF_MEMORY = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")  # the second: before torch 2.5
 
 
 class Ending:
@@ -33,6 +34,7 @@ class Ending:
         self._ranks: list[dict[str, Any]] = []
         self._first: dict[str, Any] | None = None
         self._message = ""
+        self._out_of_memory = False
 
     @property
     def failed(self) -> bool:
@@ -85,6 +87,7 @@ class Ending:
             if self.stalled:
                 return
             self._message = last_line
+            self._out_of_memory = not self._launch.own_trainer and any(name in last_line for name in _OUT_OF_MEMORY)
             if signum is not None:
                 self._message = "ended by %s" % _signal_name(signum)
                 if last_line:
@@ -108,6 +111,7 @@ class Ending:
             "ranks": self._ranks,
             "graceExceeded": self.grace_exceeded,
             "stalled": self.stalled,
+            "outOfMemory": self._out_of_memory,
             "heldS": self.held_s,
             "message": message,
             "progress": progress,

@@ -74,9 +74,12 @@ def exit_code(job: TrainingJob) -> int:
     if status.phase is Phase.CANCELLED:
         return EXIT_DETACHED
     end = _last_end(job)
-    if end is not None and end.category is Category.USER_ERROR:
+    own = {Category.USER_ERROR}
+    if job.spec.trainer.recipe is None:
+        own.add(Category.OUT_OF_MEMORY)
+    if end is not None and end.category in own:
         for worker in end.workers:
-            if worker.category is Category.USER_ERROR and worker.exit_code:
+            if worker.category in own and worker.exit_code:
                 return worker.exit_code
     return EXIT_REFUSED
 

@@ -34,7 +34,7 @@ from .step import NO_FACTS, Facts, Note, Step
 MAX_BACKOFF_S = 600.0
 LONG_ATTEMPT_S = 60.0
 # Ends that say something about the node, not about the job.
-_NODES_FAULT = frozenset({Category.NODE_LOST, Category.REJECTED})
+_NODES_FAULT = frozenset({Category.NODE_LOST, Category.REJECTED, Category.DEVICE_UNAVAILABLE})
 _ZERO_SAYS = (
     "exit 0 after SIGTERM counts as done; set stop.exitZeroAfterSignal: Stopped if the script saves and exits 0 on"
     " SIGTERM, or exit 75"

@@ -21,6 +21,7 @@ class ExitCode(IntEnum):
     OUT_OF_MEMORY = 76
     DIVERGED = 77
     STALLED = 78
+    DEVICE_UNAVAILABLE = 79
 
 
 class Category(StrEnum):
@@ -31,6 +32,7 @@ class Category(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     DIVERGED = "Diverged"
     STALLED = "Stalled"
+    DEVICE_UNAVAILABLE = "DeviceUnavailable"
     KILLED = "Killed"
     NODE_LOST = "NodeLost"
     REJECTED = "Rejected"
@@ -82,9 +84,10 @@ class Policy:
 POLICIES: dict[Category, Policy] = {
     Category.USER_ERROR: Policy(0, 10, True, "the command failed"),
     Category.BAD_CONFIG: Policy(0, 0, False, "the trainer refused its configuration; correct it and submit again"),
-    Category.OUT_OF_MEMORY: Policy(0, 10, True, "out of memory at the smallest micro-batch; request a larger GPU"),
+    Category.OUT_OF_MEMORY: Policy(0, 10, True, "out of GPU memory (a recipe: with one sample); request a larger GPU"),
     Category.DIVERGED: Policy(0, 0, False, "the loss diverged; lower the learning rate or change the precision"),
     Category.STALLED: Policy(2, 10, True, "no progress for too long"),
+    Category.DEVICE_UNAVAILABLE: Policy(3, 10, True, "a GPU of the worker can't be used; its node is avoided"),
     Category.KILLED: Policy(3, 5, True, "a process was killed from outside (often by the kernel for lack of memory)"),
     Category.NODE_LOST: Policy(8, 5, True, "the node or the worker's supervisor was lost"),
     Category.REJECTED: Policy(0, 1, False, "the node refused the worker"),
@@ -102,6 +105,7 @@ _BY_EXIT_CODE = {
     ExitCode.OUT_OF_MEMORY: Category.OUT_OF_MEMORY,
     ExitCode.DIVERGED: Category.DIVERGED,
     ExitCode.STALLED: Category.STALLED,
+    ExitCode.DEVICE_UNAVAILABLE: Category.DEVICE_UNAVAILABLE,
 }
 
 
@@ -134,6 +138,8 @@ def worker_category(
         return Category.INTERRUPTED
     if record.signal is not None:
         return Category.KILLED if record.signal == 9 else Category.USER_ERROR
+    if record.out_of_memory:  # the supervisor's word about a command, whose exit code says nothing
+        return Category.OUT_OF_MEMORY
     if own_trainer and record.exit_code in _BY_EXIT_CODE:
         return _BY_EXIT_CODE[ExitCode(record.exit_code)]
     return Category.USER_ERROR

@@ -168,6 +168,8 @@ class ExitRecord(StatusModel):
     """The ranks outlived the grace and were killed."""
     stalled: bool = False
     """The ranks were ended for making no progress: whatever they ended with, that is the cause."""
+    out_of_memory: bool = False
+    """A user's command failed, and its last line names torch's OutOfMemoryError."""
     held_s: float = 0.0
     """How long the worker was kept after the failure, before this end."""
     message: str = ""
