@@ -6,6 +6,7 @@ Owns what surrounds the routes: middleware, error handlers, the background write
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -18,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from stoker import __version__
-from stoker.store.port import CannotWrite, Conflict, Forbidden, Invalid, NotFound, StoreError
+from stoker.store.port import CannotWrite, Conflict, Forbidden, Invalid, NotFound, NotPermitted, StoreError
 
 from .access import authorize
 from .deps import Deps
@@ -34,6 +35,8 @@ from .pushing import Pushing
 from .routes.common import no_query_twice
 from .routes.table import ROUTERS, api_routes, websocket_routes
 from .services import Services
+
+log = logging.getLogger(__name__)
 
 _BY_STATUS = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.BODY_TOO_LARGE}
 
@@ -128,7 +131,14 @@ async def _on_store_error(request: Request, error: Exception) -> Response:
             problem = Problem(Code.CONFLICT, "Others changed it at the same time; try again.", retry_after_s=1)
         case Invalid(errors=errors):
             problem = Problem(Code.INVALID_FIELDS, "; ".join(errors))
-        case Forbidden():  # a quota, an admission policy, a namespace that is going; or a permission of our own
+        case NotPermitted():  # never 403, which would read as the caller's lack of permission
+            log.warning("the cluster refuses the api's own account: %s", error)
+            detail = (
+                "The cluster refuses the server's own account: it may be starting. Try again; if it stays, ask an "
+                f"administrator: {error}"
+            )
+            problem = Problem(Code.UNAVAILABLE, detail, retry_after_s=2)
+        case Forbidden():  # a quota, an admission policy, a namespace that is going
             problem = Problem(Code.FORBIDDEN, f"The cluster refuses it: {error}")
         case CannotWrite():
             detail = f"The server's disk takes no writes: {error}. Nothing was changed; free some room, then try again."

@@ -242,6 +242,26 @@ async def test_a_quota_or_policy_is_told_in_its_own_words(world, body, monkeypat
     assert "exceeded quota: jobs" in answer.json()["detail"] and not answer.json()["retryable"]
 
 
+@only_cluster
+async def test_a_refusal_of_the_apis_own_account_is_no_403(world, body):
+    """As while an API server starts and has not read its roles; here its binding is missing."""
+    await world.job("allowed")  # alice's permissions are known from here on
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    binding = await world.hands.send("GET", f"{path}/api-test-stoker-api-api")
+    kept = {key: binding[key] for key in ("roleRef", "subjects")} | {"metadata": {"name": "api-test-stoker-api-api"}}
+    await world.hands.send("DELETE", f"{path}/api-test-stoker-api-api")
+    try:
+        answers = [await world.submit(**body("one-0"))]
+        while answers[-1].status_code == 201 and len(answers) < 500:  # the authorizer's own watch takes a moment
+            answers.append(await world.submit(**body(f"one-{len(answers)}")))
+        assert (answers[-1].status_code, answers[-1].json()["code"]) == (503, "Unavailable"), answers[-1].text
+        assert answers[-1].headers["retry-after"] == "2" and "server's own account" in answers[-1].json()["detail"]
+    finally:
+        await world.hands.send("POST", path, kept)
+        while (await world.submit(**body("again"))).status_code != 201:
+            await asyncio.sleep(0.05)
+
+
 async def test_the_api_answers_503_while_the_cluster_can_not_be_asked(world, monkeypatch):
     async def broken(*_: Any) -> Any:
         raise IdentityUnavailable("down")

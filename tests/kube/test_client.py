@@ -26,6 +26,7 @@ from stoker.store.port import (
     Invalid,
     NotFound,
     NotLeader,
+    NotPermitted,
     Unavailable,
 )
 from stoker.store.seam import Seam
@@ -67,10 +68,12 @@ async def client(server, tmp_path):
         ),
         (
             refuses(403, "Forbidden", 'User "s" cannot create resource "pods" in the namespace "p"'),
-            Forbidden,
+            NotPermitted,
             'cannot create resource "pods".*Role',
         ),
-        (refuses(401, "Unauthorized", "Unauthorized"), Forbidden, "credentials"),
+        (refuses(403, "Forbidden", 'jobs "a" is forbidden: exceeded quota: User "s" can not'), Forbidden, "quota"),
+        (refuses(403, "Forbidden", 'jobs "a" is forbidden: not yet ready to handle request'), Unavailable, "not yet"),
+        (refuses(401, "Unauthorized", "Unauthorized"), NotPermitted, "credentials"),
         (refuses(500, "InternalError", "boom"), Unavailable, "boom"),
         (says("not a status", status=502), Unavailable, "get TrainingJob p/a"),
     ],
@@ -78,8 +81,9 @@ async def client(server, tmp_path):
 )
 async def test_answers_become_the_ports_errors(server, client, answer, what, says_):
     server.answer(answer)
-    with pytest.raises(what, match=says_):
+    with pytest.raises(what, match=says_) as raised:
         await client.request(Call("get", "TrainingJob", "p/a", tries=1), "GET", "/x")
+    assert type(raised.value) is what or (what is Unavailable and not isinstance(raised.value, Forbidden))
 
 
 async def test_invalid_speaks_in_sentences(server, client):

@@ -8,12 +8,23 @@ Source: Kubernetes API conventions, "Response Status Kind"; apimachinery `api/er
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
 from stoker.spec.meta import StatusModel
-from stoker.store.port import AlreadyExists, Conflict, Forbidden, Gone, Invalid, NotFound, StoreError, Unavailable
+from stoker.store.port import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    NotPermitted,
+    StoreError,
+    Unavailable,
+)
 
 
 class Cause(StatusModel):
@@ -39,6 +50,10 @@ class Status(StatusModel):
 
 
 _STATUS = TypeAdapter(Status)
+_AUTHORIZER = re.compile(r'\bUser "[^"]*" cannot ')
+"""The authorizer's 403; admission's (quotas, policies) reads otherwise. Source: apiserver `responsewriters`."""
+_STARTING = "not yet ready to handle request"
+"""Admission's 403 until it has read what it decides by. Source: apiserver `admission.Handler.WaitForReady`."""
 
 
 class Throttled(Unavailable):
@@ -85,10 +100,15 @@ def to_error(status: Status, what: str, *, wait_s: float = 0.0) -> StoreError:
         case 400:
             return Invalid([status.message or text])
         case 401:
-            return Forbidden(f"{text} (the API server does not accept our credentials: check the kubeconfig or token)")
+            return NotPermitted(
+                f"{text} (the API server does not accept our credentials: check the kubeconfig or token)"
+            )
+        case 403 if _AUTHORIZER.search(status.message):
+            return NotPermitted(f"{text}; grant it by a Role or ClusterRole")
+        case 403 if status.message.endswith(_STARTING):
+            return Unavailable(text)
         case 403:
-            hint = "" if "cannot" not in status.message else "; grant it by a Role or ClusterRole"
-            return Forbidden(f"{text}{hint}")
+            return Forbidden(text)
         case 404:
             if not status.details.name and not status.details.kind:
                 return Absent(f"{what}: the cluster does not serve this API; are Stoker's CRDs installed?")

@@ -54,7 +54,14 @@ class CannotWrite(Unavailable):
 
 
 class Forbidden(Unavailable):
-    """The store knows us not, or a permission is missing: an administrator must help before trying again does."""
+    """Refused by a rule (a quota, an admission policy): trying again helps only once an administrator has."""
+
+
+class NotPermitted(Forbidden):
+    """The store does not accept our own credentials, or they lack a permission.
+
+    Also while it starts: an API server answers so until it has read its roles (0.2 s on the test bed).
+    """
 
 
 class NotLeader(Unavailable):
