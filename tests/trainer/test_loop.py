@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,7 @@ from stoker_trainer.stop import StopSignal  # noqa: E402
 from stoker_trainer.trace import Trace, digests  # noqa: E402
 
 pytestmark = pytest.mark.torch
+ROOT = Path(__file__).parents[2]
 
 
 class StopAt(StopSignal):
@@ -89,7 +92,7 @@ def test_a_stop_at_the_epochs_end_puts_the_evaluation_off(make_training, make_co
     assert stopped and (training.cursor.epoch, training.cursor.consumed) == (1, 0)
     assert training.tally.evaluated_step == -1
     training, _ = attempt(make_training, make_config, small, tmp_path, 2)
-    assert [x["step"] for x in lines(tmp_path) if "accuracy" in x] == [24, 48]
+    assert [x["step"] for x in lines(tmp_path) if "evaluation" in x] == [24, 48]
 
 
 def test_a_finished_training_does_nothing_more(make_training, make_config, small, tmp_path):
@@ -105,7 +108,7 @@ def test_the_target_ends_the_training_and_its_time_survives(make_training, make_
     recipe = small | {"epochs": 40}
     attempt(make_training, make_config, recipe, tmp_path, 1, stop_at=20, **top)
     training, _ = attempt(make_training, make_config, recipe, tmp_path, 2, **top)
-    assert training.tally.target_reached and training.tally.accuracy >= 0.5
+    assert training.tally.target_reached and training.tally.metrics["accuracy"] >= 0.5
     assert training.cursor.step < training.total_steps
     assert 0 < training.tally.time_to_target_s <= training.tally.seconds
     again, _ = attempt(make_training, make_config, recipe, tmp_path, 3, **top)
@@ -221,3 +224,18 @@ def test_a_full_disk_does_not_stop_the_training(make_training, make_config, smal
     keeper = Keeper(training, trajectory_of(json.dumps(make_config(small))), folder)
     assert not go_on(training, keeper)
     assert training.cursor.step == 48 and keeper.step is None
+
+
+def test_a_checkpoint_of_format_1_goes_on(make_training, make_config, tmp_path):
+    """Written by the trainer before recipes were seams; its evaluation and its best count on."""
+    written = ROOT / "tests/trainer/checkpoints/format-1"
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    recipe = {"model": {"width": 4}, "epochs": 2, "batchSize": 61, "seed": 3}
+    training = make_training(recipe)
+    keeper = keeper_for(training, make_config(recipe), tmp_path, 2)
+    assert keeper.resume() and training.cursor.step == 26
+    assert training.tally.metrics["accuracy"] == training.tally.best["accuracy"] == pytest.approx(0.6253521126760564)
+    assert not go_on(training, keeper) and training.cursor.step == 48
+    whole = make_training(recipe)
+    go_on(whole, keeper_for(whole, make_config(recipe), None, 1))
+    torch.testing.assert_close(training.flat.parameters, whole.flat.parameters, rtol=1e-3, atol=1e-3)

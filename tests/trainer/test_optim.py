@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from stoker_trainer import optim  # noqa: E402
-from stoker_trainer.config import Optimizer  # noqa: E402
 from stoker_trainer.flat import FlatModel  # noqa: E402
 from stoker_trainer.recipes.digit_net import DigitNet  # noqa: E402
+from stoker_trainer.settings import Optimizer  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -101,7 +101,7 @@ def test_the_ledger_keeps_what_was_lost(make_training, small, tmp_path):
 
 def test_metrics_show_the_training(make_training, small):
     training = trained(make_training, small)
-    training.tally.accuracy, training.tally.test_loss, training.tally.time_to_target_s = 0.9, 0.4, 7.0
+    training.tally.metrics, training.tally.time_to_target_s = {"accuracy": 0.9, "loss": 0.4}, 7.0
     metrics = Metrics({"STOKER_JOB": "mnist", "STOKER_JOB_UID": "u1", "STOKER_ATTEMPT": "2"}, "image-classification")
     report = report_for(training, None, metrics=metrics)
     report.waited(0.01)
@@ -135,7 +135,7 @@ def test_metrics_show_the_training(make_training, small):
 def test_weights_load_in_plain_torch(make_training, small, tmp_path):
     """In a process that can't import anything of ours."""
     training = trained(make_training, small, steps=8)
-    training.tally.accuracy = 0.5
+    training.tally.metrics = {"accuracy": 0.5}
     out = tmp_path / "output"
     assert export(training, out, None, {"accuracy": 0.5}) == out / "weights.pt"
     images = training.data.test_images[:50]

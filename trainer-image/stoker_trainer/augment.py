@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from .config import Augment
 from .counter import Purpose, uniforms
+from .recipes.settings import Augment
 
 
 @dataclass(frozen=True)

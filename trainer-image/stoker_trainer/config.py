@@ -9,81 +9,38 @@ from __future__ import annotations
 import json
 import math
 import types
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import BadConfig
-
-RECIPE = "image-classification"
-
-
-def _at_least(minimum: float) -> Any:
-    return field(metadata={"at_least": minimum})
-
-
-def _fraction() -> Any:
-    return field(metadata={"at_least": 0.0, "below": 1.0})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cnn:
-    width: int = _at_least(4)
-    dropout: float = _fraction()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Augment:
-    shift: float = _at_least(0)
-    rotate: float = _at_least(0)
-    scale: float = _fraction()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Optimizer:
-    name: Literal["sgd", "adamw"]
-    learning_rate: float = _at_least(0)
-    weight_decay: float = _at_least(0)
-    momentum: float = _fraction()
-    warmup: float = _fraction()
-    grad_clip: float = _at_least(0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageClassification:
-    data: Literal["digits", "mnist5k"]
-    model: Cnn
-    augment: Augment
-    optimizer: Optimizer
-    label_smoothing: float = _fraction()
-    batch_size: int = _at_least(1)
-    epochs: int = _at_least(1)
-    eval_every_epochs: int = _at_least(1)
-    seed: int = _at_least(0)
-    deterministic: bool
+from .recipes import RECIPES
+from .settings import Settings, at_least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    metric: Literal["accuracy"]
+    metric: str
+    """One that the recipe declares; set-up checks it."""
     value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRule:
-    max_steps: int | None = _at_least(1)
+    max_steps: int | None = at_least(1)
     target: Target | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRule:
-    every_seconds: float = _at_least(0)
-    keep: int = _at_least(1)
+    every_seconds: float = at_least(0)
+    keep: int = at_least(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:
-    recipe: Literal["image-classification"]
-    config: ImageClassification
+    recipe: str
+    config: Settings
+    """Of the class that the recipe has in `RECIPES`."""
     precision: Literal["auto", "fp32", "bf16", "fp16"]
     stop: StopRule
     checkpoint: CheckpointRule
@@ -101,7 +58,11 @@ def parse(text: str) -> TrainerConfig:
         value = json.loads(text)
     except ValueError as error:
         raise BadConfig(f"the trainer's config is not JSON: {error}") from None
-    return _read(TrainerConfig, value, "")
+    recipe = value.get("recipe") if isinstance(value, dict) else None
+    settings = RECIPES[recipe].settings if isinstance(recipe, str) and recipe in RECIPES else None
+    if settings is None and isinstance(value, dict) and "recipe" in value:
+        raise BadConfig(f"recipe: expected one of {', '.join(RECIPES)}, got {_shown(recipe)}")
+    return _read(TrainerConfig, value, "", config=settings)
 
 
 def trajectory_of(text: str) -> dict[str, Any]:
@@ -129,10 +90,11 @@ def json_name(name: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
-def _read(kind: type[T], value: Any, where: str) -> T:
+def _read(kind: type[T], value: Any, where: str, **kinds: Any) -> T:
+    """`kinds` are types of fields that are known only now."""
     if not isinstance(value, dict):
         raise BadConfig(f"{where or 'the config'}: expected an object, got {_shown(value)}")
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind) | kinds
     known: dict[str, Field[Any]] = {json_name(f.name): f for f in fields(kind)}  # type: ignore[arg-type]
     for name in value:
         if name not in known:
@@ -163,7 +125,9 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         return value
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
-    words = {bool: "true or false", int: "a whole number", float: "a finite number"}
+    if kind is str and isinstance(value, str):
+        return value
+    words = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
     raise BadConfig(f"{where}: expected {words[kind]}, got {_shown(value)}")
 
 

@@ -14,38 +14,9 @@ from typing import Any
 
 import torch
 
-from .data import CLASSES
 from .fence import Fence
 from .files import replace, replace_json
-from .recipes import digit_net
 from .training import Training
-
-_LOAD = '''\
-"""Loads these weights in plain PyTorch; needs nothing but torch and the files of this folder."""
-
-import json
-from pathlib import Path
-
-import torch
-from model import DigitNet
-
-here = Path(__file__).parent
-about = json.loads((here / "model.json").read_text())
-net = DigitNet(**about["arguments"])
-net.load_state_dict(torch.load(here / "weights.pt", map_location="cpu", weights_only=True))
-net.eval()
-
-
-def classify(images):
-    """The class of each image. Shape: [rows, size, size], values from 0 (background) to about["maxValue"]."""
-    x = (images[:, None].float() / about["maxValue"] - about["mean"]) / about["std"]
-    with torch.no_grad():
-        return net(x).argmax(1)
-
-
-if __name__ == "__main__":
-    print(about["data"], about["arguments"], f"test accuracy {about['accuracy']:.4f}")
-'''
 
 
 def export(training: Training, folder: Path, fence: Fence | None, summary: dict[str, Any]) -> Path:
@@ -67,24 +38,11 @@ def _write(training: Training, folder: Path, summary: dict[str, Any]) -> Path:
     torch.save(plain, aside)
     replace(weights, aside.read_bytes(), sync=True)
     aside.unlink()
-    recipe, scaling = training.config.config, training.data.scaling
-    about = {
-        "class": "DigitNet",
-        "arguments": {
-            "width": recipe.model.width,
-            "size": training.data.train_images.shape[-1],
-            "classes": CLASSES,
-        },
-        "data": recipe.data,
-        "maxValue": scaling.max_value,
-        "mean": scaling.mean,
-        "std": scaling.std,
-        "accuracy": training.tally.accuracy,
-        "splitDigest": training.data.split_digest,
-    }
+    exported = training.recipe.export()
+    about = {**exported.about, "data": training.config.config.data, **training.tally.metrics}
     replace_json(folder / "model.json", about, sync=True)
-    replace(folder / "model.py", Path(digit_net.__file__).read_bytes(), sync=True)
-    replace(folder / "load_example.py", _LOAD.encode(), sync=True)
+    replace(folder / "model.py", exported.network.read_bytes(), sync=True)
+    replace(folder / "load_example.py", exported.load.encode(), sync=True)
     result = {**summary, "weights": str(weights), "steps": training.cursor.step, "torch": torch.__version__}
     replace(folder / "result.json", json.dumps(result, indent=1).encode(), sync=True)
     return weights

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 
+from .config import Target
 from .counter import order
 from .distributed import Vote
 from .errors import Diverged, Stopped
@@ -22,7 +23,7 @@ from .save import Keeper
 from .step import train_step
 from .stop import StopSignal
 from .trace import Trace
-from .training import Training
+from .training import Training, share_buffers
 
 LOOK_EVERY = 50  # steps between two reads of the device on CUDA; on the CPU each step
 
@@ -93,24 +94,31 @@ class Loop:
         t, cursor = self._t, self._t.cursor
         if cursor.step == 0 or t.tally.evaluated_step == cursor.step:
             return False
-        every = t.config.config.eval_every_epochs
-        return cursor.step >= t.total_steps or (cursor.consumed == 0 and cursor.epoch % every == 0)
+        epochs_done = cursor.epoch if cursor.consumed == 0 else None
+        return cursor.step >= t.total_steps or t.config.config.evaluates(cursor.step, epochs_done)
 
     def _evaluate(self) -> None:
         t, tally, target = self._t, self._t.tally, self._t.config.stop.target
-        score = evaluate(t, self._beat)
+        tally.metrics = evaluate(t, self._beat)
         seconds = self._lap()
-        tally.evaluated_step, tally.accuracy, tally.test_loss = t.cursor.step, score.accuracy, score.loss
-        tally.best_accuracy = max(score.accuracy, tally.best_accuracy or 0.0)
-        if target is not None and score.accuracy >= target.value:
+        tally.evaluated_step = t.cursor.step
+        for name, better in t.recipe.metrics.items():
+            value = tally.metrics[name]
+            tally.best[name] = (max if better == "max" else min)(value, tally.best.get(name, value))
+        if target is not None and self._reached(target):
             tally.target_reached = True  # equal on every rank: the sums are
             tally.time_to_target_s = tally.seconds
         if self._trace is not None:
             self._trace.evaluated(t)
         self._report.evaluated(seconds)
 
+    def _reached(self, target: Target) -> bool:
+        value = self._t.tally.metrics[target.metric]
+        return value >= target.value if self._t.recipe.metrics[target.metric] == "max" else value <= target.value
+
     def _save(self) -> None:
         self._lap()
+        share_buffers(self._t)
         saved = self._keeper.save()
         seconds = self._lap()
         self._saved_at = time.monotonic()

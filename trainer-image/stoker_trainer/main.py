@@ -119,17 +119,7 @@ def _run(config: configs.TrainerConfig, text: str, env: Mapping[str, str], stop:
 
 def _say_start(training: Training, resumed: bool, checkpoints: Path | None) -> None:
     t, recipe = training, training.config.config
-    size = t.data.train_images.shape[-1]
-    log.info(
-        "%s: %d training and %d test images of %dx%d, %d dropped as copies of test images, split sha256:%s",
-        recipe.data,
-        t.train_rows,
-        len(t.data.test_labels),
-        size,
-        size,
-        t.data.dropped,
-        t.data.split_digest,
-    )
+    log.info("%s", t.data.words)
     log.info(
         "%s parameters, %s, %s, %d rank(s), %d samples per step, %d steps",
         f"{t.flat.parameters.numel():,}",
@@ -146,6 +136,8 @@ def _say_start(training: Training, resumed: bool, checkpoints: Path | None) -> N
 
 
 def _say_end(training: Training) -> None:
+    from .report import metric_words
+
     t = training.tally
     target = training.config.stop.target
     reached = ""
@@ -154,9 +146,9 @@ def _say_end(training: Training) -> None:
             f"reached after {t.time_to_target_s:.1f} s" if t.time_to_target_s is not None else "not reached"
         )
     log.info(
-        "done: step %d, test accuracy %.2f %%, %.1f s%s",
+        "done: step %d, %s, %.1f s%s",
         training.cursor.step,
-        100 * (t.accuracy or 0),
+        metric_words(t.metrics),
         t.seconds,
         reached,
     )

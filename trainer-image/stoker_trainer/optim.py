@@ -14,8 +14,8 @@ from typing import Protocol
 
 import torch
 
-from .config import Optimizer
 from .flat import FlatModel
+from .settings import Optimizer
 
 
 class Update(Protocol):

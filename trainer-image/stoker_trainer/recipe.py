@@ -6,8 +6,10 @@ Legend: B samples of a micro-batch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
@@ -24,6 +26,18 @@ class Batch:
     epoch: int = 0
 
 
+@dataclass(frozen=True)
+class Export:
+    """What makes weights of use in plain PyTorch."""
+
+    network: Path
+    """The file that defines the network; it needs torch alone."""
+    about: Mapping[str, Any]
+    """For `model.json`: the network's class and arguments, and what its inputs and outputs mean."""
+    load: str
+    """A program that loads the weights beside it."""
+
+
 class Source(Protocol):
     """The data: training samples 0 to `train_rows`, and test samples that are never trained on."""
 
@@ -32,6 +46,14 @@ class Source(Protocol):
 
     @property
     def test_rows(self) -> int: ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What was read, for the summary."""
+
+    @property
+    def words(self) -> str:
+        """The same, as a line for the log."""
 
     def batch(self, seed: int, epoch: int, samples_B: torch.Tensor) -> Batch:
         """Training samples as the model reads them, augmented: a pure function of its arguments."""
@@ -46,6 +68,16 @@ class Recipe(Protocol):
     net: nn.Module
     units: int
     """Terms of the loss in one sample: 1 for an image, about the number of predicted tokens for a text."""
+    metrics: Mapping[str, Literal["max", "min"]]
+    """What an evaluation measures, and which way is better. `loss` is one of them."""
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, int]:
         """The sum of a training batch's losses, and the number of its terms. Runs under autocast."""
+
+    def score(self, batch: Batch) -> tuple[torch.Tensor, int]:
+        """Sums of the metrics over a test batch, in their order, and the number of terms. Runs under autocast.
+
+        Shape: [metrics].
+        """
+
+    def export(self) -> Export: ...

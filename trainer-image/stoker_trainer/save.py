@@ -124,7 +124,7 @@ def unpack(training: Training, data: bytes) -> None:
     ]
     for live, saved in pairs:
         _check(live, saved)
-    cursor, tally, micro = Cursor(**state["cursor"]), Tally(**state["tally"]), int(state["micro_batch"])
+    cursor, tally, micro = Cursor(**state["cursor"]), Tally.of(state["tally"]), int(state["micro_batch"])
     rank, world = training.ranks.rank, training.ranks.world
     for live, saved in pairs:
         for name, tensor in live.items():

@@ -17,7 +17,7 @@ from . import optim
 from .distributed import Vote
 from .errors import OutOfMemory
 from .precision import autocast
-from .training import Training
+from .training import Training, buffers
 
 _OUT_OF_MEMORY = ("can't allocate memory", "STATUS_ALLOC_FAILED", "out of memory")
 
@@ -31,10 +31,11 @@ def train_step(training: Training, rows_B: torch.Tensor, wish: Vote) -> Vote:
     """One step on the global batch `rows_B` (training rows); what the ranks agreed on.
 
     A rank that runs out of memory says so in the vote; all ranks then halve the micro-batch and begin this step again,
-    so the gradient is of the same samples.
+    with buffers and generators as before it, so the gradient is of the same samples.
     Raises: OutOfMemory where the micro-batch is one sample already.
     """
     mine_B = rows_B[share(training.ranks.rank, training.ranks.world, len(rows_B))]
+    before = _Before(training)
     expected = len(rows_B) * training.recipe.units
     while True:
         full = not _accumulate(training, mine_B, expected)
@@ -44,10 +45,28 @@ def train_step(training: Training, rows_B: torch.Tensor, wish: Vote) -> Vote:
         if training.micro_batch == 1:
             raise OutOfMemory("out of memory with a micro-batch of one sample; take a larger GPU or a narrower model")
         training.micro_batch = (training.micro_batch + 1) // 2
+        before.restore()
         if training.device.type == "cuda":
             torch.cuda.empty_cache()
     _apply(training, expected)
     return vote
+
+
+class _Before:
+    """What a forward pass changes beside the gradients: buffers and generators, as they were before the step."""
+
+    def __init__(self, training: Training) -> None:
+        self._buffers = [(live, live.clone()) for live in buffers(training.net)]
+        self._cpu = torch.get_rng_state()
+        self._device = training.device
+        self._cuda = torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
+
+    def restore(self) -> None:
+        for live, saved in self._buffers:
+            live.copy_(saved)
+        torch.set_rng_state(self._cpu)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state(self._cuda, self._device)
 
 
 def _accumulate(training: Training, mine_B: torch.Tensor, expected: int) -> bool:

@@ -26,9 +26,8 @@ class Trace:
         self._write({"step": training.cursor.step, "loss": float(loss).hex(), **digests(training)})
 
     def evaluated(self, training: Training) -> None:
-        t = training.tally
-        assert t.test_loss is not None
-        self._write({"step": training.cursor.step, "accuracy": t.accuracy, "testLoss": t.test_loss.hex()})
+        metrics = {name: value.hex() for name, value in training.tally.metrics.items()}
+        self._write({"step": training.cursor.step, "evaluation": metrics})
 
     def _write(self, line: dict[str, object]) -> None:
         with self._path.open("a") as file:

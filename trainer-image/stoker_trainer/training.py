@@ -4,10 +4,12 @@ used by step, evaluation, loop, save and report.
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +20,8 @@ from .distributed import Place, Ranks
 from .errors import BadConfig, DeviceUnavailable
 from .flat import FlatModel
 from .precision import LossScaler, forbid_tf32, resolve
-from .recipes import images
+from .recipe import Recipe, Source
+from .recipes import RECIPES
 
 
 @dataclass(slots=True)
@@ -40,11 +43,21 @@ class Tally:
     """Training, evaluation and saving; not starting, not work that was lost."""
     samples: int = 0
     evaluated_step: int = -1
-    accuracy: float | None = None
-    test_loss: float | None = None
-    best_accuracy: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Of the newest evaluation."""
+    best: dict[str, float] = field(default_factory=dict)
+    """Of each metric, the best of any evaluation."""
     target_reached: bool = False
     time_to_target_s: float | None = None
+
+    @classmethod
+    def of(cls, saved: dict[str, Any]) -> Tally:
+        """The tally of a checkpoint; those of format 1 knew two metrics by name."""
+        named = {old: saved.pop(old) for old in ("accuracy", "test_loss", "best_accuracy") if old in saved}
+        if named and named["accuracy"] is not None:
+            saved["metrics"] = {"accuracy": named["accuracy"], "loss": named["test_loss"]}
+            saved["best"] = {"accuracy": named["best_accuracy"]}
+        return cls(**saved)
 
 
 @dataclass
@@ -53,8 +66,8 @@ class Training:
     device: torch.device
     precision: str
     ranks: Ranks
-    data: images.Images
-    recipe: images.Recipe
+    data: Source
+    recipe: Recipe
     flat: FlatModel
     update: optim.Update
     scaler: LossScaler
@@ -76,12 +89,8 @@ class Training:
         return self.data.train_rows
 
     @property
-    def steps_per_epoch(self) -> int:
-        return math.ceil(self.train_rows / self.config.config.batch_size)
-
-    @property
     def total_steps(self) -> int:
-        steps = self.config.config.epochs * self.steps_per_epoch
+        steps = self.config.config.total_steps(self.train_rows)
         return min(steps, self.config.stop.max_steps or steps)
 
 
@@ -136,12 +145,14 @@ def prepare_torch(env: Mapping[str, str], config: TrainerConfig, device: torch.d
 def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Training:
     """A training at its first step, with the same weights on every rank."""
     settings = config.config
-    source = images.load(settings, device)
+    module = importlib.import_module(RECIPES[config.recipe].module)
+    source: Source = module.load(settings, device)
     torch.manual_seed(settings.seed)
-    recipe = images.Recipe(settings, source)
+    recipe: Recipe = module.Recipe(settings, source)
+    _check_target(config, recipe)
     recipe.net.to(device, memory_format=torch.channels_last if device.type == "cuda" else torch.contiguous_format)
     flat = FlatModel(recipe.net)
-    _share_weights(flat, ranks)
+    _share([flat.parameters], ranks)  # CPUs of different kinds may round an initialisation differently
     # Training draws from `counter` alone; the generators are seeded and saved for whatever else may use them.
     torch.manual_seed(settings.seed * 1_000_003 + ranks.rank)
     resolved = resolve(config.precision, device)
@@ -160,9 +171,29 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
     )
 
 
-def _share_weights(flat: FlatModel, ranks: Ranks) -> None:
-    """Rank 0's first weights everywhere: CPUs of different kinds may round an initialisation differently."""
-    mine = flat.parameters.cpu().numpy().tobytes() if ranks.rank == 0 else None
-    shared = ranks.from_first(mine)
-    if shared is not None:
-        flat.parameters.copy_(torch.frombuffer(bytearray(shared), dtype=torch.float32))
+def _check_target(config: TrainerConfig, recipe: Recipe) -> None:
+    target = config.stop.target
+    if target is not None and target.metric not in recipe.metrics:
+        raise BadConfig(f"stop.target.metric: expected one of {', '.join(recipe.metrics)}, got {target.metric!r}")
+
+
+def buffers(net: nn.Module) -> list[torch.Tensor]:
+    """What belongs to the state and is no parameter: the running statistics of BatchNorm."""
+    parameters = dict(net.named_parameters())
+    return [tensor for name, tensor in net.state_dict().items() if name not in parameters]
+
+
+def share_buffers(training: Training) -> None:
+    """Rank 0's buffers everywhere: each rank's come from its own share of the data. All ranks call it."""
+    _share(buffers(training.net), training.ranks)
+
+
+def _share(tensors: list[torch.Tensor], ranks: Ranks) -> None:
+    """Rank 0's values in `tensors` on every rank."""
+    if ranks.world == 1 or not tensors:
+        return
+    mine = b"".join(t.cpu().contiguous().numpy().tobytes() for t in tensors) if ranks.rank == 0 else None
+    shared, at = bytearray(ranks.from_first(mine) or b""), 0
+    for t in tensors:
+        t.copy_(torch.frombuffer(shared, dtype=t.dtype, count=t.numel(), offset=at).view(t.shape))
+        at += t.numel() * t.element_size()

@@ -1,1 +1,24 @@
-"""The recipes: each module owns a model, its data and its loss. Nothing outside of this package names a model."""
+"""The recipes: each module owns a model, its data and its loss. Nothing outside of this package names a model.
+
+A recipe's module has `load(settings, device)`, which returns a `recipe.Source`, and a class `Recipe(settings, source)`,
+a `recipe.Recipe`. Importing this package imports no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stoker_trainer.settings import Settings
+
+from .settings import ImageClassification
+
+
+@dataclass(frozen=True)
+class Entry:
+    settings: type[Settings]
+    module: str
+
+
+RECIPES = {
+    "image-classification": Entry(ImageClassification, "stoker_trainer.recipes.images"),
+}

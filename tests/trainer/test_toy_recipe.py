@@ -1,0 +1,78 @@
+"""A recipe in one file, with BatchNorm and dropout: what the seams promise holds for a model the trainer never saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stoker_trainer import recipes  # noqa: E402
+from stoker_trainer.recipe import Batch, Export  # noqa: E402
+from stoker_trainer.settings import ByEpochs  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+OPTIMIZER = {"name": "adamw", "learningRate": 0.01, "weightDecay": 0.0, "momentum": 0.9, "warmup": 0.1, "gradClip": 1.0}
+SETTINGS = {"data": "halves", "optimizer": OPTIMIZER, "batchSize": 61, "seed": 1, "deterministic": True, "epochs": 4}
+IN_EACH_RANK = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import {Path(__file__).stem}"
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Points, and on which side of a plane each lies."""
+
+    x: torch.Tensor
+    train_rows, test_rows, words = 1000, 200, "1,000 points, 200 to test"
+    facts = {}
+
+    def batch(self, seed, epoch, samples_B):
+        x = self.x[samples_B]
+        return Batch(x, (x.sum(1) > 0).long(), samples_B, seed, epoch)
+
+    def test_batch(self, samples_B):
+        return self.batch(0, 0, samples_B + self.train_rows)
+
+
+def load(settings, device):
+    return Halves(torch.randn(1200, 8, generator=torch.Generator().manual_seed(7)).to(device))
+
+
+class Recipe:
+    units, metrics = 1, {"accuracy": "max", "loss": "min"}
+
+    def __init__(self, settings, source):
+        nn = torch.nn
+        self.net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2))
+
+    def loss(self, batch):
+        scores = self.net(batch.inputs).float()
+        return torch.nn.functional.cross_entropy(scores, batch.targets, reduction="sum"), len(batch.targets)
+
+    def score(self, batch):
+        correct = (self.net(batch.inputs).argmax(1) == batch.targets).sum()
+        loss, count = self.loss(batch)
+        return torch.stack([correct, loss]), count
+
+    def export(self):
+        return Export(Path(__file__), {}, "")
+
+
+recipes.RECIPES["toy"] = recipes.Entry(ByEpochs, __name__)
+
+
+@pytest.mark.parametrize(("ranks", "precision"), [(1, "fp16"), (2, "fp32")])
+def test_a_toy_recipe_learns_and_an_interruption_changes_no_bit(run, make_config, ranks, precision):
+    config = make_config(precision=precision) | {"recipe": "toy", "config": SETTINGS | {"evalEveryEpochs": 1}}
+    codes, outputs = run.run(config, ranks, IN_EACH_RANK, STOKER_CHECKPOINT_DIR=str(run.folder / "whole"))
+    assert codes == [0] * ranks, outputs
+    assert run.progress()["summary"]["accuracy"] > 0.9
+    whole = run.trace()
+    (run.folder / "trace").unlink()
+    processes = run.start(config, ranks, IN_EACH_RANK)
+    run.wait_for_steps(20)
+    processes[0].terminate()
+    assert set(run.finish(processes)[0]) <= {0, 75}
+    assert run.run(config, ranks, IN_EACH_RANK)[0] == [0] * ranks
+    assert run.trace() == whole and "rng" in whole[0]

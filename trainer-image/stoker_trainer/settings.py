@@ -1,0 +1,62 @@
+"""Owns what every recipe's settings have in common, and the limits a field may state. Read by `config`, extended by
+`recipes.settings`. Needs no torch: a bad config is refused before torch is imported.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+def at_least(minimum: float) -> Any:
+    return field(metadata={"at_least": minimum})
+
+
+def fraction() -> Any:
+    return field(metadata={"at_least": 0.0, "below": 1.0})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    name: Literal["sgd", "adamw"]
+    learning_rate: float = at_least(0)
+    weight_decay: float = at_least(0)
+    momentum: float = fraction()
+    warmup: float = fraction()
+    grad_clip: float = at_least(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A recipe's part of the config."""
+
+    data: str
+    optimizer: Optimizer
+    batch_size: int = at_least(1)
+    seed: int = at_least(0)
+    deterministic: bool
+
+    def steps_per_epoch(self, train_rows: int) -> int:
+        return math.ceil(train_rows / self.batch_size)
+
+    def total_steps(self, train_rows: int) -> int:
+        raise NotImplementedError
+
+    def evaluates(self, step: int, epochs_done: int | None) -> bool:
+        """Whether an evaluation is due after `step` (the last one's always is); `epochs_done` within an epoch: None."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByEpochs(Settings):
+    """A course over a small set of data, counted in epochs."""
+
+    epochs: int = at_least(1)
+    eval_every_epochs: int = at_least(1)
+
+    def total_steps(self, train_rows: int) -> int:
+        return self.epochs * self.steps_per_epoch(train_rows)
+
+    def evaluates(self, step: int, epochs_done: int | None) -> bool:
+        return epochs_done is not None and epochs_done % self.eval_every_epochs == 0
