@@ -20,8 +20,9 @@ from typing import Any
 
 from stoker.cli.board import Board, open_board
 from stoker.cli.feed import Feed
+from stoker.cli.job_text import explanation_text
 from stoker.cli.manifest import read_manifests
-from stoker.cli.output import DASH, Column, explanation_text, table
+from stoker.cli.output import DASH, Column, table
 from stoker.client.client import Client
 from stoker.client.errors import StokerError
 from stoker.client.updates import JobChanged
@@ -239,8 +240,8 @@ def _explain_one(client: Client, board: Board, seen: Seen) -> None:
     placed = [name for name, job in seen.jobs.items() if job.status.phase in PLACED]
     if len(waiting) != 1 or len(placed) + 1 != len(EXAMPLES):
         return
-    why = client.explain(waiting[0])
-    if why.blockers:
+    why = client.calls.explain(waiting[0])
+    if why["blockers"]:
         seen.explained = True
         board.say(f"\n$ stoker why {waiting[0]}\n{explanation_text(waiting[0], why)}\n")
 

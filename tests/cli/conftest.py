@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -184,21 +185,16 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.fixture
 def make_job() -> Callable[..., dict[str, Any]]:
     """A TrainingJob as the server sends it."""
+    from stoker.spec.job import TrainingJob
 
     def make(name: str = "digits-1", phase: str = "Queued", spec: Any = None, **status: Any) -> dict[str, Any]:
-        return {
-            "apiVersion": "stoker.dev/v1alpha1",
-            "kind": "TrainingJob",
-            "metadata": {
-                "name": name,
-                "namespace": "default",
-                "uid": f"uid-{name}",
-                "resourceVersion": "7",
-                "creationTimestamp": "2026-01-01T00:00:00Z",
-            },
+        meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "7"}
+        job = {
+            "metadata": {**meta, "creationTimestamp": (datetime.now(UTC) - timedelta(seconds=3723)).isoformat()},
             "spec": spec or {"trainer": {"recipe": "image-classification"}, "gpusPerWorker": 1},
             "status": {"phase": phase, **status},
         }
+        return TrainingJob.model_validate(job).dump()
 
     return make
 

@@ -75,12 +75,12 @@ def test_the_second_submit_sends_nothing_and_a_change_only_itself(live: Live, pr
     for number in range(1000):
         (project / f"sub/{number}.py").write_bytes(random.Random(number).randbytes(1000))
     with Client() as client:
-        first = client.send_code(read_folder(project))
+        first = client.calls.send_code(read_folder(project))
         assert first > 7_000_000
-        assert client.send_code(read_folder(project)) == 0
+        assert client.calls.send_code(read_folder(project)) == 0
         (project / "sub/500.py").write_text("print('changed')\n")
         bundle = read_folder(project)
-        sent = client.send_code(bundle)
+        sent = client.calls.send_code(bundle)
         print(f"first {first}, second 0, one of {len(bundle.by_path)} files changed {sent}")
         assert sent - 2 * len(bundle.manifest.canonical()) < 200
 
@@ -92,7 +92,7 @@ def test_code_is_a_project_s_own(live: Live, project: Path) -> None:
         with pytest.raises(ApiError) as met:
             client.submit({"trainer": {"command": ["x"], "code": digest}}, project="other")
         assert (met.value.code, met.value.errors[0].pointer) == ("UnknownCode", "/spec/trainer/code")
-        assert client.send_code(read_folder(project), project="other") > 6 << 20, "nothing is taken from another's"
+        assert client.calls.send_code(read_folder(project), project="other") > 6 << 20, "nothing of another's"
 
 
 def test_the_command_ships_then_submits(live: Live, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,5 +124,5 @@ def test_an_upload_goes_on_over_restarts(live: Live, project: Path) -> None:
 
     bundle = read_folder(project)
     with Client() as client:
-        client.send_code(bundle, progress=restart_once)
+        client.calls.send_code(bundle, progress=restart_once)
     assert told and _kept(live, bundle.digest) is not None

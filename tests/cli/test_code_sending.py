@@ -58,12 +58,12 @@ def test_of_a_thousand_files_only_the_changed_one_is_sent(script: Any, project: 
     for number in range(1000):
         (project / f"sub/{number}.py").write_bytes(random.Random(number).randbytes(2000))
     with Client(script.url) as client:
-        first = client.send_code(read_folder(project))
+        first = client.calls.send_code(read_folder(project))
         assert first > 2_000_000 and first == script.code.body_bytes
         script.code.body_bytes = 0
         (project / "sub/500.py").write_bytes(random.Random("new").randbytes(2000))
         bundle = read_folder(project)
-        sent = client.send_code(bundle)
+        sent = client.calls.send_code(bundle)
         assert sent == script.code.body_bytes
         assert sent - 2 * len(bundle.manifest.canonical()) < 2200
 
@@ -88,7 +88,7 @@ def test_every_call_is_repeated_over_cut_connections_and_busy_servers(script: An
 
     script.code.answer = shaky
     with Client(script.url) as client:
-        sent = client.send_code(bundle)
+        sent = client.calls.send_code(bundle)
     assert script.code.tree(bundle.digest).keys() == bundle.by_path.keys()
     assert calls == 8 and sent > 2 * len(bundle.manifest.canonical())
 
@@ -97,7 +97,7 @@ def test_a_pack_that_was_cut_off_is_sent_whole_again(script: Any, project: Path)
     bundle = read_folder(project)
     script.on("POST", f"{CODE}/files", script.cut, lambda handler: _as_usual(script, handler))
     with Client(script.url) as client:
-        client.send_code(bundle)
+        client.calls.send_code(bundle)
     packs = [request.data for request in script.requests if request.method == "POST"]
     assert len(packs) == 2 and packs[0] == packs[1]
     assert bundle.digest in script.code.bundles
@@ -115,7 +115,7 @@ def test_files_go_in_packs_and_progress_is_told(script: Any, project: Path, monk
     (project / "large").write_bytes(random.Random(1).randbytes(1 << 20))
     told: list[tuple[int, int]] = []
     with Client(script.url) as client:
-        client.send_code(read_folder(project), progress=lambda done, total: told.append((done, total)))
+        client.calls.send_code(read_folder(project), progress=lambda done, total: told.append((done, total)))
     assert script.code.requests.count("POST") == 7
     content = 10 * 400 + 1000 + (1 << 20)
     assert {total for _, total in told} == {content}
@@ -152,7 +152,7 @@ def test_a_file_that_changes_meanwhile_is_noticed_before_it_is_all_sent(script: 
     else:
         path.write_text({"grows": "print(42)\n" * 101, "shrinks": "p", "differs": "print(43)\n" * 100}[what])
     with Client(script.url) as client, pytest.raises(BadInput, match=r"sub/same\.py changed while it was sent"):
-        client.send_code(bundle)
+        client.calls.send_code(bundle)
     assert bundle.digest not in script.code.bundles
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from stoker.cli.main import _COMMANDS, cli
 from stoker.spec.code import CodeManifest
+from stoker.spec.rest import QueueWithUsage
 
 JOBS = "/v1/projects/default/jobs"
 EMPTY = CodeManifest(files=()).digest()  # of the folder tests start in
@@ -225,7 +226,7 @@ def test_delete(stoker: Any, script: Any) -> None:
 
 
 def test_runtimes(stoker: Any, script: Any) -> None:
-    plain = {"metadata": {"name": "plain"}, "spec": {}}
+    plain = {"metadata": {"name": "plain"}, "spec": {"nodeSelector": {}}}
     spec = {
         "image": "registry.example/train:1",
         "nodeSelector": {"gpu": "h200"},
@@ -244,7 +245,7 @@ def test_runtimes(stoker: Any, script: Any) -> None:
 
 
 def test_queues(stoker: Any, script: Any) -> None:
-    queue = {"metadata": {"name": "q"}, "spec": {}, "usage": {}}
+    queue = QueueWithUsage.model_validate({"metadata": {"name": "q"}}).dump()
     script.on("PUT", "/v1/queues/q", script.json(queue, 201))
     script.on("DELETE", "/v1/queues/q", script.json({}, 200))
     args = ["--gpus", "4", "--memory", "64Gi", "--project", "a", "--project", "b", "--highest-priority", "9"]
@@ -274,7 +275,7 @@ def test_log_bytes_come_through_untouched(stoker: Any, script: Any) -> None:
 
 
 def test_an_unexpected_error_is_one_line(stoker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.client.client.Client.nodes", lambda self: 1 / 0)
+    monkeypatch.setattr("stoker.client.calls.Calls.items", lambda *_: 1 / 0)
     result = stoker("get", "nodes")
     assert result.exit_code == 1 and result.stderr.count("\n") == 1
     assert "internal error: ZeroDivisionError" in result.stderr and "STOKER_DEBUG=1" in result.stderr

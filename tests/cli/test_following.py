@@ -99,7 +99,7 @@ def test_a_refusal_ends_it_at_once(script: Any) -> None:
 def test_it_gives_up_after_its_patience(script: Any, sse: Any) -> None:
     script.on("GET", "/s", script.text(sse("x", "1", "1")), script.cut)
     with Client(script.url) as client:
-        following = Following(client._wire, "/s", lambda frame: frame.data, patience_s=0.3)
+        following = Following(client.calls.wire, "/s", lambda frame: frame.data, patience_s=0.3)
         assert next(following) == "1"
         with pytest.raises(Unreachable, match="can't reach"):
             next(following)

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from stoker.cli.output import (
-    Column,
-    explanation_text,
-    job_details,
-    job_table,
-    node_table,
-    one_line,
-    progress_text,
-    queue_table,
-    state_text,
-    table,
-)
+import pytest
+
+from stoker.cli.job_text import JOBS, PROJECT, explanation_text, job_details, state_text
+from stoker.cli.object_tables import NODES, QUEUES
+from stoker.cli.output import Column, one_line, table
 from stoker.cli.usage_text import hint_lines, job_usage_text
-from stoker.spec.job import TrainingJob
+from stoker.spec.meta import StatusModel
 from stoker.spec.reasons import Explanation
 from stoker.spec.rest import JobUsageReport, NodeWithUsage, QueueWithUsage
-from stoker.spec.worker import Progress
 
-NOW = datetime(2026, 1, 1, 1, 2, 3, tzinfo=UTC)
 PROGRESS = {
     "at": 0,
     "step": 120,
@@ -34,20 +26,26 @@ PROGRESS = {
 }
 
 
-def _jobs(make_job: Any) -> list[TrainingJob]:
+def _sent(model: type[StatusModel], body: Any) -> Any:
+    """As the server sends it."""
+    return model.model_validate(body).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _shown(columns: Sequence[Column], items: Iterable[Any], width: int | None = None, colour: bool = False) -> str:
+    rows = [[column.read(item) for column in columns] for item in items]
+    return table(columns, rows, width=width, colour=colour)
+
+
+def _jobs(make_job: Any) -> list[Any]:
     gang = {"trainer": {"recipe": "image-classification"}, "workers": 2, "gpusPerWorker": 4, "queue": "research"}
     return [
-        TrainingJob.model_validate(job)
-        for job in (
-            make_job("mnist-ddp-x7k2p", "Queued", gang, message="8 GPUs at once; 2 of 8 free"),
-            make_job("digits-1", "Running", reason="WorkersRunning", progress=PROGRESS),
-        )
+        make_job("mnist-ddp-x7k2p", "Queued", gang, message="8 GPUs at once; 2 of 8 free"),
+        make_job("digits-1", "Running", reason="WorkersRunning", progress=PROGRESS),
     ]
 
 
 def test_in_a_pipe_nothing_is_cut(make_job: Any) -> None:
-    columns, rows = job_table(_jobs(make_job), NOW, projects=False)
-    assert table(columns, rows, width=None, colour=False) == (
+    assert _shown(JOBS, _jobs(make_job)) == (
         "NAME             PHASE    QUEUE        GPUS   AGE  STATE\n"
         "mnist-ddp-x7k2p  Queued   research  8 (2x4)  1h2m  8 GPUs at once; 2 of 8 free\n"
         "digits-1         Running  default         1  1h2m  "
@@ -56,31 +54,28 @@ def test_in_a_pipe_nothing_is_cut(make_job: Any) -> None:
 
 
 def test_on_a_narrow_terminal_names_and_phases_stay_whole(make_job: Any) -> None:
-    columns, rows = job_table(_jobs(make_job), NOW, projects=True)
-    assert table(columns, rows, width=80, colour=False) == (
+    columns, jobs = [PROJECT, *JOBS], _jobs(make_job)
+    assert _shown(columns, jobs, 80) == (
         "PROJECT  NAME             PHASE    QUEUE        GPUS   AGE  STATE\n"
         "default  mnist-ddp-x7k2p  Queued   research  8 (2x4)  1h2m  8 GPUs at once; 2 o…\n"
         "default  digits-1         Running  default         1  1h2m  step 120/460 · loss…\n"
     )
-    assert max(len(line) for line in table(columns, rows, width=20, colour=False).splitlines()) < 70
+    assert max(len(line) for line in _shown(columns, jobs, 20).splitlines()) < 70
 
 
 def test_colour_only_where_wanted(make_job: Any) -> None:
-    columns, rows = job_table(_jobs(make_job), NOW, projects=False)
-    assert "\x1b[" in table(columns, rows, width=120, colour=True)
-    assert "\x1b" not in table(columns, rows, width=120, colour=False)
+    assert "\x1b[" in _shown(JOBS, _jobs(make_job), 120, colour=True)
+    assert "\x1b" not in _shown(JOBS, _jobs(make_job), 120)
 
 
 def test_markup_in_a_message_is_text(make_job: Any) -> None:
-    job = TrainingJob.model_validate(make_job("a", "Failed", message="[red]x[/red]\nnext [/] line"))
-    columns, rows = job_table([job], NOW, projects=False)
-    assert "[red]x[/red] next [/] line" in table(columns, rows, width=None, colour=False)
+    job = make_job("a", "Failed", message="[red]x[/red]\nnext [/] line")
+    assert "[red]x[/red] next [/] line" in _shown(JOBS, [job])
 
 
-def test_progress_says_what_is_known() -> None:
-    assert progress_text(None) == ""
-    assert progress_text(Progress(at=0)) == ""
-    assert progress_text(Progress(at=0, step=3, metrics={"loss": 0.5})) == "step 3 · loss 0.5"
+@pytest.mark.parametrize(("progress", "says"), [({}, ""), ({"step": 3, "metrics": {"loss": 0.5}}, "step 3 · loss 0.5")])
+def test_progress_says_what_is_known(make_job: Any, progress: Any, says: str) -> None:
+    assert state_text(make_job("a", "Running", progress={"at": 0, **progress})) == says
 
 
 def test_details_of_an_ended_job(make_job: Any) -> None:
@@ -89,7 +84,7 @@ def test_details_of_an_ended_job(make_job: Any) -> None:
         {"number": 2, "endedAt": "2026-01-01T00:01:00Z"},
     ]
     job = make_job("a", "Succeeded", reason="Completed", attempt=2, attempts=attempts, progress=PROGRESS)
-    assert job_details(TrainingJob.model_validate(job), NOW) == (
+    assert job_details(job) == (
         "name         a\n"
         "project      default\n"
         "phase        Succeeded (Completed)\n"
@@ -109,53 +104,53 @@ def test_a_held_job_does_not_look_as_if_it_trained(make_job: Any) -> None:
     until = datetime(2026, 1, 1, 12, 34, tzinfo=UTC)
     hold = {"since": until.timestamp() - 600, "until": until.timestamp(), "exitCode": 1, "message": "KeyError"}
     local = f"{until.astimezone():%H:%M}"
-    made = make_job("a", "Running", attempt=2, heldS=600.0, progress={**PROGRESS, "held": hold})
-    job = TrainingJob.model_validate(made)
+    job = make_job("a", "Running", attempt=2, heldS=600.0, progress={**PROGRESS, "held": hold})
     assert state_text(job) == f"held until {local} after exit code 1 · `stoker exec a` enters"
-    told = job_details(job, NOW)
+    told = job_details(job)
     assert f"hold        held until {local} after exit code 1; enter: stoker exec a\n" in told
     assert "held        10m after failures\n" in told
     far = until.timestamp() + 2 * 86400
     killed = {**hold, "exitCode": 137, "worker": 3, "until": far}
-    job = TrainingJob.model_validate(make_job("a", "Running", progress={"at": 0, "held": killed}))
+    job = make_job("a", "Running", progress={"at": 0, "held": killed})
     day = f"{(until + timedelta(days=2)).astimezone():%Y-%m-%d %H:%M}"
     assert state_text(job) == f"held until {day} after signal 9 · `stoker exec a --worker 3` enters"
-    ended = TrainingJob.model_validate(make_job("a", "Failed", message="it failed", progress={"at": 0, "held": hold}))
+    ended = make_job("a", "Failed", message="it failed", progress={"at": 0, "held": hold})
     assert state_text(ended) == "it failed"
 
 
 def test_a_stalled_or_idle_job_does_not_look_as_if_it_trained(make_job: Any) -> None:
     stalled = {"attempt": 2, "since": 0, "until": 15, "step": 120, "message": "step 120 since 600 s"}
-    job = TrainingJob.model_validate(make_job("a", "Running", attempt=2, progress={**PROGRESS, "stalled": stalled}))
+    job = make_job("a", "Running", attempt=2, progress={**PROGRESS, "stalled": stalled})
     assert state_text(job) == "stalled: step 120 since 600 s; its workers save their stacks and are ended"
-    assert "stalled     step 120 since 600 s\n" in job_details(job, NOW)
-    before = TrainingJob.model_validate(make_job("a", "Running", attempt=3, progress={**PROGRESS, "stalled": stalled}))
+    assert "stalled     step 120 since 600 s\n" in job_details(job)
+    before = make_job("a", "Running", attempt=3, progress={**PROGRESS, "stalled": stalled})
     assert state_text(before).startswith("step 120/460")
 
-    usage = {"idleSince": (NOW - timedelta(minutes=31)).isoformat(), "gpuSeconds": 1}
-    idle = TrainingJob.model_validate(make_job("a", "Running", progress=PROGRESS, usage=usage))
-    assert "idle        GPUs idle for 31m\n" in job_details(idle, NOW)
+    usage = {"idleSince": (datetime.now(UTC) - timedelta(minutes=31)).isoformat(), "gpuSeconds": 1}
+    idle = make_job("a", "Running", progress=PROGRESS, usage=usage)
+    assert "idle        GPUs idle for 31m\n" in job_details(idle)
     assert state_text(idle).startswith("GPUs idle for ") and "step 120/460" in state_text(idle)
-    pause = {"idleSince": (NOW - timedelta(seconds=20)).isoformat(), "gpuSeconds": 1}
-    working = TrainingJob.model_validate(make_job("a", "Running", progress=PROGRESS, usage=pause))
-    assert "idle" not in job_details(working, NOW)
+    pause = {"idleSince": (datetime.now(UTC) - timedelta(seconds=20)).isoformat(), "gpuSeconds": 1}
+    working = make_job("a", "Running", progress=PROGRESS, usage=pause)
+    assert "idle" not in job_details(working)
 
     made = make_job("a", "Suspended", message="suspend requested")
-    assert state_text(TrainingJob.model_validate(made)) == "suspend requested"
+    assert state_text(made) == "suspend requested"
     made["metadata"]["annotations"] = {"stoker.dev/idle-suspended": "2026-01-01T00:00:00Z"}
-    told = state_text(TrainingJob.model_validate(made))
+    told = state_text(made)
     assert told == "suspended by Stoker, its GPUs were idle · `stoker resume a` goes on"
 
 
 def test_why() -> None:
-    why = Explanation.model_validate(
+    why = _sent(
+        Explanation,
         {
             "phase": "Queued",
             "summary": "it needs 2 GPUs at once",
             "blockers": [{"code": "NoCapacity", "message": "node laptop: 1 of 2 GPUs free, short by 1"}],
             "position": 1,
             "hints": ["job digits-1 ends"],
-        }
+        },
     )
     assert explanation_text("mnist", why) == (
         "mnist is Queued: it needs 2 GPUs at once\n"
@@ -167,14 +162,15 @@ def test_why() -> None:
 
 
 def test_queues_show_used_of_limit() -> None:
-    queue = QueueWithUsage.model_validate(
+    queue = _sent(
+        QueueWithUsage,
         {
             "metadata": {"name": "research"},
             "spec": {"limit": {"gpus": 8, "memory": "64Gi"}, "projects": ["vision", "speech"]},
             "usage": {"gpus": 3, "heldGpus": 1, "cpuMilli": 1500, "memoryBytes": 2**31, "running": 2, "pending": 5},
-        }
+        },
     )
-    assert table(*queue_table([queue]), width=None, colour=False) == (
+    assert _shown(QUEUES, [queue]) == (
         "NAME      GPUS  HELD  CORES    MEMORY  RUNNING  PENDING  PROJECTS\n"
         "research   3/8     1    1.5  2Gi/64Gi        2        5  vision,speech\n"
     )
@@ -185,14 +181,15 @@ def test_nodes_say_what_is_simulated_and_what_is_lost() -> None:
         {"uuid": "a", "index": 0, "model": "virtual", "memoryBytes": 1, "simulated": True},
         {"uuid": "b", "index": 1, "model": "virtual", "memoryBytes": 1, "simulated": True, "unavailable": "lost"},
     ]
-    node = NodeWithUsage.model_validate(
+    node = _sent(
+        NodeWithUsage,
         {
             "metadata": {"name": "laptop"},
             "status": {"ready": True, "cpuMilli": 2000, "memoryBytes": 2**33, "gpus": gpus},
             "usage": {"gpus": 1, "cpuMilli": 1000, "memoryBytes": 2**30},
-        }
+        },
     )
-    assert table(*node_table([node]), width=None, colour=False) == (
+    assert _shown(NODES, [node]) == (
         "NAME    READY  GPUS  CORES   MEMORY  GPU MODELS           MESSAGE\n"
         "laptop  yes     1/1    1/2  1Gi/8Gi  virtual (simulated)  GPU 1: lost\n"
     )
@@ -202,7 +199,7 @@ def test_nobodys_name_moves_the_terminal_of_who_looks_at_it() -> None:
     name = "a\x1b]0;owned\x07\x1b[2Jb"
     shown = table([Column("USER")], [[name]], width=None, colour=True)
     head = {"project": "p", "job": "j", "jobUid": "u", "queue": "q", "user": name, "deleted": False}
-    report = JobUsageReport.model_validate({**head, "usage": {}})
+    report = _sent(JobUsageReport, {**head, "usage": {}})
     for text in (shown, one_line(name), job_usage_text(report), hint_lines([name])):
         assert "a?]0;owned??[2Jb" in text
         assert "\x07" not in text and "\x1b]" not in text and "\x1b[2J" not in text

@@ -19,7 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from stoker.client.client import ApiError, Client
+from stoker.client.client import Client
+from stoker.client.errors import ApiError
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from tests.support.cluster_driver import DRIVER_ROOT, NodeDrivers
 from tests.support.harness import until

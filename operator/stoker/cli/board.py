@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.quantity import format_duration
 
-from .output import state_text
+from .job_text import state_text
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -64,7 +64,7 @@ class Lines:
 
     def update(self, job: TrainingJob) -> None:
         now, name, status = self._clock(), job.metadata.name, job.status
-        text = state_text(job)
+        text = state_text(job.dump())
         last = self._last.get(name)
         if last is not None and last[:2] == (status.phase, status.attempt):
             same = last[2] == text
@@ -120,11 +120,11 @@ class Bars:
             total = done = total or 1
         if status.phase in (Phase.QUEUED, Phase.SUSPENDED):
             total, done = 1, 0
+        shown: dict[str, Any] = {"phase": str(status.phase), "state": state_text(job.dump())}
         task = self._tasks.get(name)
         if task is None:
-            task = self._progress.add_task(name, total=None, job=name, phase=str(status.phase), state=state_text(job))
-            self._tasks[name] = task
-        self._progress.update(task, total=total, completed=done, phase=str(status.phase), state=state_text(job))
+            task = self._tasks[name] = self._progress.add_task(name, total=None, job=name, **shown)
+        self._progress.update(task, total=total, completed=done, **shown)
         if status.phase in ENDED:
             self._progress.stop_task(task)
 

@@ -1,160 +1,215 @@
-"""How usage looks: tables for people, CSV for spreadsheets. Fetches nothing."""
+"""How usage looks: tables and facts for people, CSV for spreadsheets. Fetches nothing."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from stoker.spec.quantity import format_bytes, format_duration
-from stoker.spec.rest import JobUsageReport, UsageReport, UsageRow
-from stoker.spec.usage import JobUsage
 
-from .output import DASH, Column, harmless
-
-_NAMES = ("user", "queue", "project", "job", "job_uid", "model", "day", "hour")
-_HIDDEN = ("job_uid",)
-_IDLE = ("no_process", "no_activity", "low_activity")
+from .output import DASH, Column, facts, harmless, values
 
 
-def usage_table(report: UsageReport) -> tuple[list[Column], list[list[str]]]:
+def _ratio(part: float | None, whole: float) -> str:
+    return DASH if part is None or whole <= 0 else f"{part / whole:.0%}"
+
+
+def _idle_ratio(idle: Mapping[str, float], whole: float) -> str:
+    return _ratio(sum(idle.values()), whole)
+
+
+def _number(value: float | None) -> str:
+    return DASH if value is None else f"{value:.2f}"
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.2f}"
+
+
+# Sums over jobs
+
+_REPORT = "by currency rows totals rows.simulated totals.simulated"
+_UID = "job_uid"
+_GROUPS = {
+    "user": Column("USER", "user", cut=True),
+    "queue": Column("QUEUE", "queue"),
+    "project": Column("PROJECT", "project"),
+    "job": Column("JOB", "job", cut=True),
+    _UID: Column("JOB_UID", "jobUid"),
+    "model": Column("MODEL", "model", cut=True),
+    "day": Column("DAY", "day"),
+    "hour": Column("HOUR", "hour"),
+}
+"""What a row may be the sum of."""
+_FIGURES = (
+    Column("GPU-HOURS", "gpuHours", _number, right=True),
+    Column("BUSY", "busyHours gpuHours", _ratio, right=True),
+    Column("SM ACTIVE", "efficiency", lambda share: _ratio(share, 1), right=True),
+    Column("IDLE", "idleHours gpuHours", _idle_ratio, right=True),
+    Column("UNOBSERVED", "unobservedHours gpuHours", _ratio, right=True),
+    Column("KWH", "energyKwh", _number, right=True),
+    Column("COST", "cost", _number, right=True),
+    Column("JOBS", "jobs", right=True),
+)
+_KIND = Column("GPUS", "simulated", lambda simulated: "simulated" if simulated else "devices")
+_CSV = {
+    "simulated": "simulated",
+    "jobs": "jobs",
+    "gpu_hours": "gpuHours",
+    "busy_hours": "busyHours",
+    "sm_active_hours": "smActiveHours",
+    "tensor_active_hours": "tensorActiveHours",
+    "idle_no_process_hours": "idleHours.no_process",
+    "idle_no_activity_hours": "idleHours.no_activity",
+    "idle_low_activity_hours": "idleHours.low_activity",
+    "unobserved_hours": "unobservedHours",
+    "energy_kwh": "energyKwh",
+    "cost": "cost",
+    "unpriced_hours": "unpricedHours",
+    "efficiency": "efficiency",
+}
+
+
+def usage_table(report: Any) -> tuple[list[Column], list[list[str]]]:
     """One row per group, and the totals below."""
-    names = [name for name in _shown(report) if name not in _HIDDEN]
-    columns = [Column(name.upper(), cut=name in ("user", "job", "model")) for name in names]
-    titles = ["GPU-HOURS", "BUSY", "SM ACTIVE", "IDLE", "UNOBSERVED", "KWH", "COST", "JOBS"]
-    columns += [Column(f"COST {report.currency}" if report.currency and t == "COST" else t, right=True) for t in titles]
-    rows = [[str(getattr(row, name) or DASH) for name in names] + _figures(row) for row in report.rows]
-    marks = any(row.simulated for row in (*report.rows, *report.totals))
-    if marks:
-        columns.append(Column("GPUS"))
-        for cells, row in zip(rows, report.rows, strict=True):
-            cells.append(_kind(row))
-    for total in report.totals if names and report.rows else ():
-        cells = ["total", *[""] * (len(names) - 1), *_figures(total)]
-        rows.append([*cells, _kind(total)] if marks else cells)
-    return columns, rows
+    by, currency, groups, totals, *simulated = values(report, _REPORT)
+    names = [_GROUPS[name] for name in _shown(by) if name != _UID]
+    marks = [_KIND] if any(map(any, simulated)) else []
+    rows = [[column.read(row) for column in (*names, *_FIGURES, *marks)] for row in groups]
+    for total in totals if names and groups else ():
+        rows.append(["total", *[""] * (len(names) - 1), *(column.read(total) for column in (*_FIGURES, *marks))])
+    figures = [replace(c, title=f"COST {currency}") if currency and c.title == "COST" else c for c in _FIGURES]
+    return [*names, *figures, *marks], rows
 
 
-def usage_csv(report: UsageReport) -> str:
+def usage_csv(report: Any) -> str:
     """Every row with all its figures, in hours; what is not known is empty. No totals: a spreadsheet makes its own."""
-    names = _shown(report)
-    figures = ("jobs", "gpu_hours", "busy_hours", "sm_active_hours", "tensor_active_hours")
+    by, currency, groups, *_ = values(report, _REPORT)
+    fields = {name: _GROUPS[name].fields for name in _shown(by)} | _CSV
+    header = list(fields)
+    header.insert(header.index("cost") + 1, "currency")
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    idle = [f"idle_{name}_hours" for name in _IDLE]
-    last = ("unobserved_hours", "energy_kwh", "cost", "currency", "unpriced_hours", "efficiency")
-    writer.writerow([*names, "simulated", *figures, *idle, *last])
-    for row in report.rows:
-        values = [getattr(row, name) for name in names]
-        values += ["true" if row.simulated else "false", *(getattr(row, name) for name in figures)]
-        values += [row.idle_hours.get(name, 0.0) for name in _IDLE]
-        values += [row.unobserved_hours, row.energy_kwh, row.cost, report.currency, row.unpriced_hours, row.efficiency]
-        writer.writerow(["" if value is None else _safe(value) for value in values])
+    writer.writerow(header)
+    for group in groups:
+        row = dict(zip(fields, values(group, " ".join(fields.values())), strict=True), currency=currency)
+        writer.writerow([_safe(name, row[name]) for name in header])
     return out.getvalue()
 
 
-def job_usage_text(report: JobUsageReport) -> str:
-    """The whole of a job's usage but for its GPUs, one fact a line."""
-    use = report.usage
-    allocated_s = use.gpu_seconds
-    idle = ", ".join(f"{name.replace('_', ' ')} {format_duration(value)}" for name, value in use.idle_seconds.items())
-    peak, total = use.memory_peak_bytes, use.memory_total_bytes
-    cost = "" if report.cost is None else f"{report.cost:.2f} {report.currency}"
-    if report.cost is not None and report.unpriced_hours:
-        cost += f" (without {report.unpriced_hours:.2f} GPU-hours that have no price)"
-    facts = [
-        ("job", f"{report.job}{' (deleted)' if report.deleted else ''}"),
-        ("project", report.project),
-        ("queue", report.queue),
-        ("user", report.user),
-        ("usage", use.state + (", of simulated GPUs" if use.simulated else "")),
-        ("allocated", f"{allocated_s / 3600:.2f} GPU-hours" if allocated_s else ""),
-        ("busy", _part(use.busy_seconds, allocated_s)),
-        ("SM active", _part(use.sm_active_seconds, allocated_s)),
-        ("tensor active", _part(use.tensor_active_seconds, allocated_s)),
-        ("idle", idle),
-        ("unobserved", format_duration(use.unobserved_seconds) if use.unobserved_seconds else ""),
-        ("energy", "" if use.energy_joules is None else f"{use.energy_joules / 3.6e6:.3f} kWh (GPUs alone)"),
-        ("memory peak", f"{format_bytes(peak)} of {format_bytes(total)}" if peak is not None and total else ""),
-        ("cost", cost),
-        ("note", report.note),
-    ]
-    size = max(len(name) for name, value in facts if value)
-    return "".join(f"{name:<{size}}  {harmless(value)}\n" for name, value in facts if value)
-
-
-def usage_line(use: JobUsage) -> str:
-    """The same in one line: '12.50 GPU-hours, SM active 43%, idle 5%, 3.1 kWh'."""
-    allocated_s = use.gpu_seconds
-    parts = [f"{allocated_s / 3600:.2f} GPU-hours"]
-    if use.sm_active_seconds is not None:
-        parts.append(f"SM active {_ratio(use.sm_active_seconds, allocated_s)}")
-    elif use.busy_seconds is not None:
-        parts.append(f"busy {_ratio(use.busy_seconds, allocated_s)}")
-    for name, value in (("idle", sum(use.idle_seconds.values())), ("unobserved", use.unobserved_seconds)):
-        if value:
-            parts.append(f"{name} {_ratio(value, allocated_s)}")
-    if use.energy_joules is not None:
-        parts.append(f"{use.energy_joules / 3.6e6:.2f} kWh")
-    return ", ".join(parts) + (" (simulated)" if use.simulated else "") + f", {use.state}"
-
-
-def gpu_table(report: JobUsageReport) -> tuple[list[Column], list[list[str]]]:
-    columns = [Column("ATTEMPT", right=True), Column("WORKER", right=True), Column("NODE", cut=True)]
-    columns += [Column("GPU", cut=True), Column("MODEL", cut=True), Column("GPU-HOURS", right=True)]
-    columns += [Column("BUSY", right=True), Column("SM ACTIVE", right=True), Column("IDLE", right=True)]
-    columns += [Column("STATE")]
-    rows = []
-    for gpu in report.gpus:
-        use = gpu.usage
-        where = [str(gpu.attempt), str(gpu.worker), gpu.node, gpu.uuid, gpu.model or DASH]
-        parts = (use.busy_seconds, use.sm_active_seconds, sum(use.idle_seconds.values()))
-        ratios = [_ratio(part, use.gpu_seconds) for part in parts]
-        rows.append([*where, f"{use.gpu_seconds / 3600:.2f}", *ratios, use.state])
-    return columns, rows
-
-
-def hint_lines(hints: Iterable[object]) -> str:
-    texts = [str(getattr(hint, "text", hint)) for hint in hints]
-    return "".join(["What to do:\n", *(f"  - {harmless(text)}\n" for text in texts)]) if texts else ""
-
-
-def _shown(report: UsageReport) -> list[str]:
-    """The fields that name rows, in the order asked for; a job's with its project and uid."""
-    wanted: list[str] = []
-    for name in report.by:
-        wanted += ["project", "job", "job_uid"] if name == "job" else [name]
-    return [name for name in dict.fromkeys(wanted) if name in _NAMES]
-
-
-def _figures(row: UsageRow) -> list[str]:
-    hours = row.gpu_hours
-    return [
-        f"{hours:.2f}",
-        _ratio(row.busy_hours, hours),
-        DASH if row.efficiency is None else f"{row.efficiency:.0%}",
-        _ratio(sum(row.idle_hours.values()), hours),
-        _ratio(row.unobserved_hours, hours),
-        DASH if row.energy_kwh is None else f"{row.energy_kwh:.2f}",
-        DASH if row.cost is None else f"{row.cost:.2f}",
-        str(row.jobs),
-    ]
-
-
-def _kind(row: UsageRow) -> str:
-    return "simulated" if row.simulated else "devices"
-
-
-def _part(value_s: float | None, whole_s: float) -> str:
-    return "" if value_s is None else f"{value_s / 3600:.2f} GPU-hours ({_ratio(value_s, whole_s)})"
-
-
-def _ratio(value: float | None, whole: float) -> str:
-    return DASH if value is None or whole <= 0 else f"{value / whole:.0%}"
-
-
-def _safe(value: object) -> object:
+def _safe(name: str, value: object) -> object:
     """A user's name is anybody's text: none becomes a formula where the file is opened."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         return "'" + value
-    return value
+    if value is None:
+        return 0.0 if name.startswith("idle_") else ""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _shown(by: Iterable[str]) -> list[str]:
+    """The fields that name rows, in the order asked for; a job's with its project and uid."""
+    wanted: list[str] = []
+    for name in by:
+        wanted += ["project", "job", _UID] if name == "job" else [name]
+    return [name for name in dict.fromkeys(wanted) if name in _GROUPS]
+
+
+# One job
+
+
+def _summary(
+    gpu_s: float,
+    sm_active_s: float | None,
+    busy_s: float | None,
+    idle_s: Mapping[str, float],
+    unobserved_s: float,
+    joules: float | None,
+    simulated: bool,
+    state: str,
+) -> str:
+    """'12.50 GPU-hours, SM active 43%, idle 5%, 3.10 kWh, final'."""
+    parts = [f"{_hours(gpu_s)} GPU-hours"]
+    if sm_active_s is not None:
+        parts.append(f"SM active {_ratio(sm_active_s, gpu_s)}")
+    elif busy_s is not None:
+        parts.append(f"busy {_ratio(busy_s, gpu_s)}")
+    for name, value_s in (("idle", sum(idle_s.values())), ("unobserved", unobserved_s)):
+        if value_s:
+            parts.append(f"{name} {_ratio(value_s, gpu_s)}")
+    if joules is not None:
+        parts.append(f"{joules / 3.6e6:.2f} kWh")
+    return ", ".join(parts) + (" (simulated)" if simulated else "") + f", {state}"
+
+
+def _part(value_s: float | None, whole_s: float) -> str:
+    return "" if value_s is None else f"{_hours(value_s)} GPU-hours ({_ratio(value_s, whole_s)})"
+
+
+def _cost_text(cost: float | None, currency: str | None, unpriced_hours: float) -> str:
+    if cost is None:
+        return ""
+    without = f" (without {unpriced_hours:.2f} GPU-hours that have no price)" if unpriced_hours else ""
+    return f"{cost:.2f} {currency}{without}"
+
+
+SUMMARY = Column(
+    "usage",
+    "gpuSeconds smActiveSeconds busySeconds idleSeconds unobservedSeconds energyJoules simulated state",
+    _summary,
+)
+_JOB_FACTS = (
+    Column("job", "job deleted", lambda name, deleted: f"{name}{' (deleted)' if deleted else ''}"),
+    Column("project", "project"),
+    Column("queue", "queue"),
+    Column("user", "user"),
+    Column(
+        "usage", "usage.state usage.simulated", lambda state, slots: state + (", of simulated GPUs" if slots else "")
+    ),
+    Column("allocated", "usage.gpuSeconds", lambda gpu_s: f"{_hours(gpu_s)} GPU-hours" if gpu_s else ""),
+    Column("busy", "usage.busySeconds usage.gpuSeconds", _part),
+    Column("SM active", "usage.smActiveSeconds usage.gpuSeconds", _part),
+    Column("tensor active", "usage.tensorActiveSeconds usage.gpuSeconds", _part),
+    Column(
+        "idle",
+        "usage.idleSeconds",
+        lambda idle: ", ".join(f"{name.replace('_', ' ')} {format_duration(part_s)}" for name, part_s in idle.items()),
+    ),
+    Column("unobserved", "usage.unobservedSeconds", lambda part_s: format_duration(part_s) if part_s else ""),
+    Column(
+        "energy",
+        "usage.energyJoules",
+        lambda joules: "" if joules is None else f"{joules / 3.6e6:.3f} kWh (GPUs alone)",
+    ),
+    Column(
+        "memory peak",
+        "usage.memoryPeakBytes usage.memoryTotalBytes",
+        lambda peak, total: f"{format_bytes(peak)} of {format_bytes(total)}" if peak is not None and total else "",
+    ),
+    Column("cost", "cost currency unpricedHours", _cost_text),
+    Column("note", "note"),
+)
+GPUS = (
+    Column("ATTEMPT", "attempt", right=True),
+    Column("WORKER", "worker", right=True),
+    Column("NODE", "node", cut=True),
+    Column("GPU", "uuid", cut=True),
+    Column("MODEL", "model", lambda model: model or DASH, cut=True),
+    Column("GPU-HOURS", "usage.gpuSeconds", _hours, right=True),
+    Column("BUSY", "usage.busySeconds usage.gpuSeconds", _ratio, right=True),
+    Column("SM ACTIVE", "usage.smActiveSeconds usage.gpuSeconds", _ratio, right=True),
+    Column("IDLE", "usage.idleSeconds usage.gpuSeconds", _idle_ratio, right=True),
+    Column("STATE", "usage.state"),
+)
+
+
+def job_usage_text(report: Any) -> str:
+    """The whole of a job's usage but for its GPUs, one fact a line."""
+    return facts((fact.title, fact.read(report)) for fact in _JOB_FACTS)
+
+
+def hint_lines(hints: Iterable[str]) -> str:
+    lines = [f"  - {harmless(hint)}\n" for hint in hints]
+    return "".join(["What to do:\n", *lines]) if lines else ""

@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.output import values
 from stoker.client.errors import ApiError, BadInput
 
 if TYPE_CHECKING:
-    from stoker.client.client import Client
+    from stoker.client.calls import Calls
     from stoker.client.code.bundle import Bundle
 
 _SHOW_PROGRESS_FROM_BYTES = 1 << 20
+_MODE = "mode"
 
 
 def place_commands(
-    client: Client, specs: Sequence[Any], *, folder: str | None, no_code: bool, dry_run: bool = False
+    calls: Calls, specs: Sequence[Any], *, folder: str | None, no_code: bool, dry_run: bool = False
 ) -> None:
     """Ship the folder that goes with the commands among `specs`, and write into them where they start.
 
@@ -46,7 +48,7 @@ def place_commands(
         bundle = _read(folder or _here())
         for trainer in shipped:
             _check_program(trainer, bundle)
-    if any("image" not in trainer for trainer in trainers) and _on_this_machine(client):
+    if any("image" not in trainer for trainer in trainers) and _on_this_machine(calls):
         for trainer in trainers:
             _make_local(trainer, bundle if any(trainer is one for one in shipped) else None)
     if bundle is None:
@@ -54,7 +56,7 @@ def place_commands(
     if dry_run:
         click.echo(f"code: {_says(bundle)} (dry run: not sent, and not in the job shown)", err=True)
         return
-    _send(client, bundle)
+    _send(calls, bundle)
     for trainer in shipped:
         trainer["code"] = bundle.digest
 
@@ -67,12 +69,12 @@ def _command_of(spec: Any) -> dict[str, Any] | None:
     return trainer if is_one else None
 
 
-def _on_this_machine(client: Client) -> bool:
+def _on_this_machine(calls: Calls) -> bool:
     """The server is a `stoker up` of this machine; a cluster's may be here by a port-forward, its workers are not."""
-    if client.endpoint.local or not client.endpoint.loopback:
-        return client.endpoint.local
+    if calls.endpoint.local or not calls.endpoint.loopback:
+        return calls.endpoint.local
     try:
-        return client.version().mode != "Cluster"
+        return values(calls.version(), _MODE) != ["Cluster"]
     except ApiError:
         return True
 
@@ -126,11 +128,11 @@ def _read(folder: str) -> Bundle:
     return read_folder(folder)
 
 
-def _send(client: Client, bundle: Bundle) -> None:
+def _send(calls: Calls, bundle: Bundle) -> None:
     from stoker.client.code.sizes import size_text
 
     with _progress(bundle) as progress:
-        sent = client.send_code(bundle, progress=progress)
+        sent = calls.send_code(bundle, progress=progress)
     click.echo(f"code: {_says(bundle)} ({f'{size_text(sent)} sent' if sent else 'nothing sent'})", err=True)
 
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from stoker.client.client import Client
+    from stoker.client.calls import Calls
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def connected(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `--server`, `--token` and `--project`, and call it with a `Client` as its first argument."""
+    """Give a command `--server`, `--token` and `--project`, and call it with `Calls` as its first argument."""
     project = click.option("-p", "--project", metavar="PROJECT", help="The project. [default: default]")
     return _server_options(project(_calling(function)))
 
@@ -36,19 +36,19 @@ def _calling(function: Callable[..., Any], *, own_project: bool = True) -> Calla
     @functools.wraps(function)
     def call(ctx: click.Context, /, *args: Any, server: str | None, token: str | None, **kwargs: Any) -> Any:
         project = kwargs.pop("project") if own_project else None
-        with open_client(ctx, server, token, project) as client:
-            return function(client, *args, **kwargs)
+        with open_calls(ctx, server, token, project) as calls:
+            return function(calls, *args, **kwargs)
 
     return call
 
 
-def open_client(ctx: click.Context, server: str | None, token: str | None, project: str | None) -> Client:
-    """A client for the command's own options, else those given before the command's name."""
-    from stoker.client.client import Client
+def open_calls(ctx: click.Context, server: str | None, token: str | None, project: str | None) -> Calls:
+    """`Calls` by the command's own options, else those given before the command's name."""
+    from stoker.client.calls import Calls
     from stoker.spec.names import DEFAULT_PROJECT
 
     above = ctx.find_root().obj or {}
-    return Client(
+    return Calls(
         server or above.get("server"),
         token or above.get("token"),
         project=project or above.get("project") or DEFAULT_PROJECT,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from stoker.client.client import Client
+from stoker.client.calls import Calls
 
 from .common import connected_cluster_wide, output_option
 
@@ -19,13 +19,14 @@ def queue() -> None:
 @queue.command("ls", short_help="List queues: what is used of what they may use.")
 @output_option("table", "json", "yaml")
 @connected_cluster_wide
-def ls(client: Client, form: str) -> None:
+def ls(calls: Calls, form: str) -> None:
     """List queues: what is used of what they may use."""
-    from stoker.cli.output import echo_data, echo_table, queue_table
+    from stoker.cli.object_tables import QUEUES
+    from stoker.cli.output import echo_data, echo_items
 
-    queues = client.queues()
+    queues = calls.items("queues")
     if form == "table":
-        echo_table(*queue_table(queues))
+        echo_items(QUEUES, queues)
     else:
         echo_data(queues, form)
 
@@ -47,7 +48,7 @@ def ls(client: Client, form: str) -> None:
 @output_option("table", "json", "yaml")
 @connected_cluster_wide
 def set_(
-    client: Client,
+    calls: Calls,
     name: str,
     gpus: int | None,
     cpu: str | None,
@@ -59,7 +60,8 @@ def set_(
     form: str,
 ) -> None:
     """Create the queue NAME, or replace its limits: what is not given is not limited."""
-    from stoker.cli.output import echo_data, echo_table, queue_table
+    from stoker.cli.object_tables import QUEUES
+    from stoker.cli.output import echo_data, echo_items
 
     limit: dict[str, Any] = {"gpus": gpus, "cpu": cpu, "memory": memory}
     spec: dict[str, Any] = {"limit": {key: value for key, value in limit.items() if value is not None}}
@@ -71,9 +73,9 @@ def set_(
         spec["reservationBudget"] = reservation_budget
     if ttl is not None:
         spec["ttlAfterFinished"] = ttl
-    made = client.put_queue(name, spec)
+    made = calls.put("queues", name, spec)
     if form == "table":
-        echo_table(*queue_table([made]))
+        echo_items(QUEUES, [made])
     else:
         echo_data(made, form)
 
@@ -81,7 +83,7 @@ def set_(
 @queue.command("rm", short_help="Remove queues; one in use goes with its last job.")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @connected_cluster_wide
-def rm(client: Client, names: tuple[str, ...]) -> None:
+def rm(calls: Calls, names: tuple[str, ...]) -> None:
     """Remove queues. One that jobs still use takes no new ones, and goes with the last of them."""
     for name in names:
-        click.echo(client.delete_queue(name) or f"queue {name} removed")
+        click.echo(calls.delete("queues", name) or f"queue {name} removed")

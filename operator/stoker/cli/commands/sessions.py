@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stoker.client.client import Client
+from stoker.client.calls import Calls
 
 from .common import connected, job_argument
 
@@ -22,7 +22,7 @@ def _say(line: str) -> None:
 @_worker
 @click.argument("command", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
 @connected
-def exec_(client: Client, job: str, worker: int, command: tuple[str, ...]) -> None:
+def exec_(calls: Calls, job: str, worker: int, command: tuple[str, ...]) -> None:
     """Run CMD in a running (or held) worker of JOB, in its environment and folder; without CMD a shell.
 
     \b
@@ -35,7 +35,7 @@ def exec_(client: Client, job: str, worker: int, command: tuple[str, ...]) -> No
     from stoker.cli.sessions.connection import Target
     from stoker.cli.sessions.execute import execute
 
-    target = Target(client.endpoint, client.project, job, worker)
+    target = Target(calls.endpoint, calls.project, job, worker)
     click.get_current_context().exit(execute(target, command, _say))
 
 
@@ -45,7 +45,7 @@ def exec_(client: Client, job: str, worker: int, command: tuple[str, ...]) -> No
 @_worker
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where to listen on this machine.")
 @connected
-def port_forward(client: Client, job: str, ports: tuple[str, ...], worker: int, address: str) -> None:
+def port_forward(calls: Calls, job: str, ports: tuple[str, ...], worker: int, address: str) -> None:
     """Listen here, and pass connections on to PORT on the loopback of a worker of JOB, until Ctrl-C.
 
     \b
@@ -56,4 +56,4 @@ def port_forward(client: Client, job: str, ports: tuple[str, ...], worker: int, 
     from stoker.cli.sessions.forwarding import Forwarded, forward
 
     wanted = [Forwarded.parse(port) for port in ports]
-    forward(Target(client.endpoint, client.project, job, worker), wanted, address, _say)
+    forward(Target(calls.endpoint, calls.project, job, worker), wanted, address, _say)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import click
 
-from stoker.client.client import ALL_PROJECTS, Client
+from stoker.client.calls import ALL_PROJECTS, Calls
 from stoker.client.errors import ApiError, BadInput
 
 from .common import complete_jobs, connected, job_argument, output_option
@@ -21,9 +19,9 @@ _KINDS = {"job": "jobs", "queue": "queues", "node": "nodes", "runtime": "runtime
 @click.option("-a", "--all", "everything", is_flag=True, help=f"All jobs, not just the newest {NEWEST}.")
 @output_option("table", "json", "yaml", "name")
 @connected
-def ls(client: Client, queue: str | None, phases: str | None, everything: bool, form: str) -> None:
+def ls(calls: Calls, queue: str | None, phases: str | None, everything: bool, form: str) -> None:
     """List jobs, newest first. With `-p -` those of all projects that the token may see."""
-    _list(client, queue, phases, everything, form)
+    _list(calls, queue, phases, everything, form)
 
 
 @click.command(short_help="Show a job, or jobs, queues, nodes or runtimes.")
@@ -31,39 +29,32 @@ def ls(client: Client, queue: str | None, phases: str | None, everything: bool, 
 @click.argument("name", required=False)
 @output_option("table", "json", "yaml")
 @connected
-def get(client: Client, what: str, name: str | None, form: str) -> None:
+def get(calls: Calls, what: str, name: str | None, form: str) -> None:
     """Show one job; or all `jobs`, `queues`, `nodes` or `runtimes`, or the one called NAME of them."""
-    from stoker.cli.output import echo_data, echo_table, job_details, node_table, queue_table, runtime_table
+    from stoker.cli import object_tables
+    from stoker.cli.job_text import NAME, job_details
+    from stoker.cli.output import echo_data, echo_items
 
     kind = _KINDS.get(what, what)
-    if kind == "queues":
-        queues = (client.queue(name),) if name else client.queues()
-        if form == "table":
-            echo_table(*queue_table(queues))
+    if columns := object_tables.OF.get(kind):
+        if kind == "nodes":  # the server has no route for one
+            items = [node for node in calls.items(kind) if name in (None, NAME.read(node))]
+            if name and not items:
+                raise ApiError(404, "NotFound", f"there is no node {name!r}; `stoker get nodes` lists them")
         else:
-            echo_data(queues[0] if name else queues, form)
-    elif kind == "runtimes":
-        runtimes = (client.runtime(name),) if name else client.runtimes()
+            items = [calls.item(kind, name)] if name else calls.items(kind)
         if form == "table":
-            echo_table(*runtime_table(runtimes))
+            echo_items(columns, items)
         else:
-            echo_data(runtimes[0] if name else runtimes, form)
-    elif kind == "nodes":
-        nodes = [node for node in client.nodes() if name in (None, node.metadata.name)]
-        if name and not nodes:
-            raise ApiError(404, "NotFound", f"there is no node {name!r}; `stoker get nodes` lists them")
-        if form == "table":
-            echo_table(*node_table(nodes))
-        else:
-            echo_data(nodes[0] if name else nodes, form)
+            echo_data(items[0] if name else items, form)
     elif kind == "jobs" and name is None:
-        _list(client, None, None, False, form)
+        _list(calls, None, None, False, form)
     elif kind != "jobs" and name is not None:
         raise BadInput(f"`stoker get {what} {name}`: one job at a time, or: jobs, queues, nodes, runtimes")
     else:
-        job = client.get(name or what)
+        job = calls.job(name or what)
         if form == "table":
-            click.echo(job_details(job, datetime.now(UTC)), nl=False)
+            click.echo(job_details(job), nl=False)
         else:
             echo_data(job, form)
 
@@ -72,20 +63,22 @@ def get(client: Client, what: str, name: str | None, form: str) -> None:
 @job_argument
 @output_option("text", "json", "yaml")
 @connected
-def why(client: Client, job: str, form: str) -> None:
+def why(calls: Calls, job: str, form: str) -> None:
     """Say why JOB is where it is: what it waits for, short by how much, and what would start it."""
-    from stoker.cli.output import echo_data, explanation_text
+    from stoker.cli.job_text import explanation_text
+    from stoker.cli.output import echo_data
 
-    explanation = client.explain(job)
+    explanation = calls.explain(job)
     if form == "text":
         click.echo(explanation_text(job, explanation))
     else:
         echo_data(explanation, form)
 
 
-def _list(client: Client, queue: str | None, phases: str | None, everything: bool, form: str) -> None:
-    from stoker.cli.output import echo_data, echo_table, job_table
-    from stoker.spec.job import Phase
+def _list(calls: Calls, queue: str | None, phases: str | None, everything: bool, form: str) -> None:
+    from stoker.cli.job_text import JOBS, NAME, PROJECT
+    from stoker.cli.output import echo_data, echo_items
+    from stoker.spec.phase import Phase
 
     wanted = []
     for part in (phases or "").split(","):
@@ -95,19 +88,19 @@ def _list(client: Client, queue: str | None, phases: str | None, everything: boo
             except ValueError:
                 raise BadInput(f"{part!r} is no phase; there is: {', '.join(Phase)}") from None
     limit = None if everything else NEWEST + 1
-    jobs = list(client.list(queue=queue, phases=wanted, limit=limit))
+    jobs = list(calls.jobs(queue=queue, phases=wanted, limit=limit))
     more = not everything and len(jobs) > NEWEST
     if more:
         jobs = jobs[:NEWEST]
     if form == "name":
         for job in jobs:
-            click.echo(job.metadata.name)
+            click.echo(NAME.read(job))
     elif form != "table":
         echo_data(jobs, form)
     elif not jobs:
-        where = "" if client.project == ALL_PROJECTS else f" in project {client.project}"
+        where = "" if calls.project == ALL_PROJECTS else f" in project {calls.project}"
         click.echo(f"no such jobs{where}" if queue or wanted else f"no jobs{where}", err=True)
     else:
-        echo_table(*job_table(jobs, datetime.now(UTC), projects=client.project == ALL_PROJECTS))
+        echo_items([PROJECT, *JOBS] if calls.project == ALL_PROJECTS else JOBS, jobs)
     if more:
         click.echo(f"the newest {NEWEST}; --all lists all", err=True)

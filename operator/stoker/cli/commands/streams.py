@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import json
 import sys
-from datetime import datetime
+from typing import Any
 
 import click
 
-from stoker.client.client import Client
+from stoker.client.calls import Calls
 
 from .common import connected, job_argument, output_option
 
@@ -20,19 +21,21 @@ from .common import connected, job_argument, output_option
 @click.option("--attempt", type=click.IntRange(1), help="Which attempt. [default: the newest]")
 @click.option("--tail", type=click.IntRange(0), metavar="LINES", help="Only the last lines.")
 @connected
-def logs(client: Client, job: str, follow: bool, worker: int, attempt: int | None, tail: int | None) -> None:
+def logs(calls: Calls, job: str, follow: bool, worker: int, attempt: int | None, tail: int | None) -> None:
     """Print the log of one of JOB's workers: to the byte in a pipe; on a terminal without colours and other escapes."""
     from stoker.cli.output import for_terminal
 
     terminal = sys.stdout.isatty()
     if not follow:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for data in client.log_bytes(job, worker=worker, attempt=attempt, tail=tail):
+        for data in calls.log_bytes(job, worker=worker, attempt=attempt, tail=tail):
             sys.stdout.buffer.write(for_terminal(decoder.decode(data)).encode() if terminal else data)
         sys.stdout.buffer.flush()
         return
+    from stoker.client.client import Client
+
     at = attempt
-    with client.logs(job, worker=worker, attempt=attempt, tail=tail) as chunks:
+    with Client.of(calls).logs(job, worker=worker, attempt=attempt, tail=tail) as chunks:
         for chunk in chunks:
             if at is not None and chunk.attempt != at:
                 click.echo(f"--- attempt {chunk.attempt} ---", err=True)
@@ -46,31 +49,25 @@ def logs(client: Client, job: str, follow: bool, worker: int, attempt: int | Non
 @click.option("-f", "--follow", is_flag=True, help="Go on to the job's end.")
 @output_option("text", "json")
 @connected
-def events(client: Client, job: str, follow: bool, form: str) -> None:
+def events(calls: Calls, job: str, follow: bool, form: str) -> None:
     """Print the events of JOB, oldest first; with `-o json` one object a line."""
-    from stoker.cli.output import one_line
-    from stoker.client.updates import EventSeen, JobEnded
-    from stoker.spec.event import Event
+    from stoker.cli.job_text import EVENT
 
-    def show(event: Event) -> None:
-        if form == "json":
-            click.echo(event.model_dump_json(by_alias=True, exclude_none=True))
-        else:
-            click.echo(
-                f"{_clock(event.first_timestamp)}  {event.type:<7}  {event.reason:<20} {one_line(event.message)}"
-            )
+    def show(event: Any) -> None:
+        click.echo(
+            json.dumps(event, ensure_ascii=False, separators=(",", ":")) if form == "json" else EVENT.read(event)
+        )
 
     if not follow:
-        for event in client.past_events(job):
+        for event in calls.events(job):
             show(event)
         return
-    with client.events(job) as updates:
+    from stoker.client.client import Client
+    from stoker.client.updates import EventSeen, JobEnded
+
+    with Client.of(calls).events(job) as updates:
         for update in updates:
             if isinstance(update, EventSeen):
-                show(update.event)
+                show(update.event.dump())
             elif isinstance(update, JobEnded):
                 click.echo(f"{job} {update.end.phase}: {update.end.message or update.end.reason}", err=True)
-
-
-def _clock(at: datetime) -> str:
-    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from stoker.cli.manifest import Manifest, override, read_manifests
-from stoker.client.client import Client, named
+from stoker.client.calls import Calls, named
 from stoker.client.errors import ApiError, BadInput, StokerError
 
 from .code import place_commands
@@ -58,7 +58,7 @@ def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(context_settings=_STOP_AT_COMMAND, short_help="Submit a job and follow it to its end.")
 @_spec_options
 @connected
-def run(client: Client, **given: Any) -> None:
+def run(calls: Calls, **given: Any) -> None:
     """Submit a job, from a file or as a command, and follow it to its end.
 
     \b
@@ -72,12 +72,14 @@ def run(client: Client, **given: Any) -> None:
     failed, 130 if it was cancelled (or you detached), else 1.
     """
     from stoker.cli.tracking import track
+    from stoker.client.client import Client
 
     manifests = _manifests(given)
     if len(manifests) > 1:
         raise BadInput("run follows one job; `stoker submit` takes several")
-    _place(client, manifests, given)
-    job = _send(client, manifests[0], given, 0)
+    _place(calls, manifests, given)
+    client = Client.of(calls)
+    job = _send(client.submit, manifests[0], given, 0)
     click.echo(f"submitted {job.metadata.name}", err=True)
     click.get_current_context().exit(track(client, job))
 
@@ -87,21 +89,22 @@ def run(client: Client, **given: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="Check everything, store nothing; with -o show the whole job.")
 @output_option("name", "json", "yaml")
 @connected
-def submit(client: Client, dry_run: bool, form: str, **given: Any) -> None:
+def submit(calls: Calls, dry_run: bool, form: str, **given: Any) -> None:
     """Submit jobs, from files or as a command, and print their names.
 
     With a command the current folder is shipped, as `run` does. A dry run checks the folder too, but sends nothing.
     """
+    from stoker.cli.job_text import NAME
     from stoker.cli.output import echo_data
 
     manifests = _manifests(given)
-    _place(client, manifests, given, dry_run=dry_run)
+    _place(calls, manifests, given, dry_run=dry_run)
     jobs = []
     for number, manifest in enumerate(manifests):
-        job = _send(client, manifest, given, number, dry_run=dry_run)
+        job = _send(calls.submit, manifest, given, number, dry_run=dry_run)
         jobs.append(job)
         if form == "name":
-            click.echo(f"{job.metadata.name} (dry run: it would be accepted)" if dry_run else job.metadata.name)
+            click.echo(f"{NAME.read(job)} (dry run: it would be accepted)" if dry_run else NAME.read(job))
     if form != "name":
         echo_data(jobs[0] if len(jobs) == 1 else jobs, form)
 
@@ -110,10 +113,12 @@ def submit(client: Client, dry_run: bool, form: str, **given: Any) -> None:
 @job_argument
 @click.option("--tail", type=click.IntRange(0), metavar="LINES", help="Start with the last lines of a command's log.")
 @connected
-def follow(client: Client, job: str, tail: int | None) -> None:
+def follow(calls: Calls, job: str, tail: int | None) -> None:
     """Follow JOB to its end, as `run` does, and leave with its exit code. Ctrl-C detaches."""
     from stoker.cli.tracking import track
+    from stoker.client.client import Client
 
+    client = Client.of(calls)
     click.get_current_context().exit(track(client, client.get(job), tail=tail))
 
 
@@ -133,9 +138,9 @@ def _manifests(given: dict[str, Any]) -> list[Manifest]:
     return manifests
 
 
-def _place(client: Client, manifests: list[Manifest], given: dict[str, Any], *, dry_run: bool = False) -> None:
+def _place(calls: Calls, manifests: list[Manifest], given: dict[str, Any], *, dry_run: bool = False) -> None:
     specs = [manifest.body["spec"] for manifest in manifests]
-    place_commands(client, specs, folder=given["code"], no_code=given["no_code"], dry_run=dry_run)
+    place_commands(calls, specs, folder=given["code"], no_code=given["no_code"], dry_run=dry_run)
 
 
 def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:
@@ -174,12 +179,14 @@ def _variable(text: str) -> tuple[str, str]:
     return name, os.environ[name]
 
 
-def _send(client: Client, manifest: Manifest, given: dict[str, Any], number: int, *, dry_run: bool = False) -> Any:
+def _send(
+    submit: Callable[..., Any], manifest: Manifest, given: dict[str, Any], number: int, *, dry_run: bool = False
+) -> Any:
     key = given["idempotency_key"]
     if key and number:
         key = f"{key}.{number}"  # several documents, one key: each its own job
     try:
-        return client.submit(manifest.body, idempotency_key=key, dry_run=dry_run)
+        return submit(manifest.body, idempotency_key=key, dry_run=dry_run)
     except ApiError as error:
         if not error.errors:
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from stoker.client.errors import BadInput
 from .common import output_option
 
 if TYPE_CHECKING:
-    from stoker_api.tokens import TokenFile, TokenRecord
+    from stoker_api.tokens import TokenFile
 
 LIFETIME = "90d"
 NEVER = "never"
@@ -55,25 +55,23 @@ def create(name: str, role: str, projects: tuple[str, ...], expires: str, data: 
 @_data_option
 def list_(form: str, data: Path | None) -> None:
     """List tokens: whose, for what, until when. One that has expired is listed for 30 days more."""
-    from stoker.cli.output import Column, age_text, echo_data, echo_table
+    from stoker.cli.output import Column, age_text, echo_data, echo_items
 
-    records, now = _carried_out(data, lambda tokens: tokens.listed()), datetime.now(UTC)
-    if form != "table":
-        hidden = {"sha256"}
-        echo_data([record.model_dump(mode="json", by_alias=True, exclude=hidden) for record in records], form)
-        return
-    columns = [Column("NAME"), Column("ROLE"), Column("PROJECTS", cut=True), Column("AGE", right=True)]
-    rows = [
-        [
-            record.name,
-            record.role,
-            "all" if "*" in record.projects else ",".join(record.projects),
-            age_text(record.created_at, now),
-            _until(record, now),
-        ]
-        for record in records
+    records = [
+        record.model_dump(mode="json", by_alias=True, exclude={"sha256"})
+        for record in _carried_out(data, lambda tokens: tokens.listed())
     ]
-    echo_table([*columns, Column("EXPIRES")], rows)
+    if form != "table":
+        echo_data(records, form)
+        return
+    columns = (
+        Column("NAME", "name"),
+        Column("ROLE", "role"),
+        Column("PROJECTS", "projects", lambda projects: "all" if "*" in projects else ",".join(projects), cut=True),
+        Column("AGE", "createdAt", age_text, right=True),
+        Column("EXPIRES", "expiresAt", _until),
+    )
+    echo_items(columns, records)
 
 
 @token.command("revoke", short_help="Make tokens worthless.")
@@ -116,10 +114,11 @@ def _lifetime(text: str) -> timedelta | None:
     return lifetime
 
 
-def _until(record: TokenRecord, now: datetime) -> str:
+def _until(at: str | None) -> str:
+    from stoker.cli.output import age_s
     from stoker.spec.quantity import format_duration
 
-    if record.expires_at is None:
+    if at is None:
         return NEVER
-    left_s = (record.expires_at - now).total_seconds()
-    return f"in {format_duration(round(left_s))}" if left_s > 0 else f"expired {record.expires_at:%Y-%m-%d}"
+    left_s = -age_s(at)
+    return f"in {format_duration(round(left_s))}" if left_s > 0 else f"expired {at[:10]}"

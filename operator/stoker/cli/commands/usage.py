@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from stoker.client.client import ALL_PROJECTS, Client
+from stoker.client.calls import ALL_PROJECTS, Calls
 from stoker.client.errors import BadInput
 
 from .common import complete_jobs, connected_cluster_wide, output_option
@@ -24,7 +26,7 @@ GROUPS = ("user", "queue", "project", "job", "model", "day", "hour")
 @output_option("table", "csv", "json")
 @connected_cluster_wide
 def usage(
-    client: Client,
+    calls: Calls,
     job: str | None,
     by: str | None,
     since: str | None,
@@ -47,57 +49,65 @@ def usage(
         filters = {"--by": by, "--since": since, "--until": until, "--queue": queue, "--user": user, "--limit": limit}
         if given := [name for name, value in filters.items() if value is not None]:
             raise BadInput(f"{', '.join(given)}: works without JOB; the usage of one job is all it has had")
-        _job(client, job, project, form)
+        _job(calls, job, project, form)
         return
     groups = [part.strip() for part in (by or "project,queue,user").split(",")]
     for group in groups:
         if group not in GROUPS:
             raise BadInput(f"--by {group!r}: there is: {', '.join(GROUPS)}")
-    _sums(client, groups, since or "30d", until, None if project == ALL_PROJECTS else project, queue, user, limit, form)
+    report = calls.usage(
+        groups,
+        since=since or "30d",
+        until=until,
+        project=None if project == ALL_PROJECTS else project,
+        queue=queue,
+        user=user,
+        limit=limit,
+    )
+    _sums(report, form)
 
 
-def _job(client: Client, job: str, project: str | None, form: str) -> None:
-    from stoker.cli.output import echo_data, echo_table
-    from stoker.cli.usage_text import gpu_table, hint_lines, job_usage_text
+_JOB = "gpus truncated hints.text"
+_SUMS = "since until rows truncated hints.text"
 
-    report = client.job_usage(job, project=project)
+
+def _job(calls: Calls, job: str, project: str | None, form: str) -> None:
+    from stoker.cli.output import echo_data, echo_items, values
+    from stoker.cli.usage_text import GPUS, hint_lines, job_usage_text
+
+    report = calls.job_usage(job, project)
     if form == "json":
         echo_data(report, form)
     elif form == "csv":
         raise BadInput("-o csv: of sums only; write `stoker usage --by job -o csv`")
     else:
+        gpus, truncated, hints = values(report, _JOB)
         click.echo(job_usage_text(report), nl=False)
-        if report.gpus:
+        if gpus:
             click.echo()
-            echo_table(*gpu_table(report))
-        if report.truncated:
-            click.echo(f"the first {len(report.gpus)} GPUs; -o json has as many", err=True)
-        click.echo(hint_lines(report.hints), nl=False)
+            echo_items(GPUS, gpus)
+        if truncated:
+            click.echo(f"the first {len(gpus)} GPUs; -o json has as many", err=True)
+        click.echo(hint_lines(hints), nl=False)
 
 
-def _sums(
-    client: Client,
-    by: list[str],
-    since: str,
-    until: str | None,
-    project: str | None,
-    queue: str | None,
-    user: str | None,
-    limit: int | None,
-    form: str,
-) -> None:
-    from stoker.cli.output import echo_data, echo_table
+def _sums(report: Any, form: str) -> None:
+    from stoker.cli.output import echo_data, echo_rows, values
     from stoker.cli.usage_text import hint_lines, usage_csv, usage_table
 
-    report = client.usage(by, since=since, until=until, project=project, queue=queue, user=user, limit=limit)
+    since, until, rows, truncated, hints = values(report, _SUMS)
     if form == "json":
         echo_data(report, form)
     elif form == "csv":
         click.echo(usage_csv(report), nl=False)
-    elif not report.rows:
-        click.echo(f"no GPU was used from {report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC", err=True)
+    elif not rows:
+        click.echo(f"no GPU was used from {_minute(since)} to {_minute(until)} UTC", err=True)
     else:
-        echo_table(*usage_table(report))
-        click.echo(hint_lines(report.hints), nl=False)
-    if report.truncated:
-        click.echo(f"the first {len(report.rows)} rows; --limit shows more, up to 10000", err=True)
+        echo_rows(*usage_table(report))
+        click.echo(hint_lines(hints), nl=False)
+    if truncated:
+        click.echo(f"the first {len(rows)} rows; --limit shows more, up to 10000", err=True)
+
+
+def _minute(at: str) -> str:
+    return at[:16].replace("T", " ")

@@ -1,0 +1,190 @@
+"""How jobs look: the table of `stoker ls`, all facts of one, where it is and why, what happened to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from stoker.spec.names import ANNOTATION_IDLE_SUSPENDED
+from stoker.spec.phase import ENDED, PLACED, Phase
+from stoker.spec.quantity import format_duration
+
+from .output import Column, age_s, age_text, facts, one_line, values
+from .usage_text import SUMMARY
+
+IDLE_SHOWN_S = 60.0
+"""Every training pauses now and then."""
+NAME = Column("NAME", "metadata.name")
+PHASE = Column("PHASE", "status.phase")
+
+
+def _gpus_text(workers: int, each: int) -> str:
+    """How many GPUs, and how they are split over workers: '4 (2x2)'."""
+    return str(each) if workers == 1 else f"{workers * each} ({workers}x{each})"
+
+
+def _progress_text(step: int | None, total_steps: int | None, measured: Mapping[str, float] | None) -> str:
+    """'step 120/460 · loss 0.123 · accuracy 97.2% · 12,300 samples/s': what is known of it."""
+    parts = []
+    if total_steps:
+        parts.append(f"step {step}/{total_steps}")
+    elif step:
+        parts.append(f"step {step}")
+    metrics = (measured or {}) if step else {}  # before the first step they are zeros, not measurements
+    if (loss := metrics.get("loss")) is not None:
+        parts.append(f"loss {loss:.4g}")
+    if (accuracy := metrics.get("accuracy")) is not None:
+        parts.append(f"accuracy {accuracy:.2%}")
+    if (rate := metrics.get("samplesPerSecond")) is not None:
+        parts.append(f"{rate:,.0f} samples/s")
+    return " · ".join(parts)
+
+
+_PROGRESS = Column(
+    "progress", "status.progress.step status.progress.totalSteps status.progress.metrics", _progress_text
+)
+
+
+def _stalled_text(phase: str, attempt: int, of_attempt: int | None, message: str | None) -> str:
+    """Why the attempt under way is being ended."""
+    return one_line(message or "no progress") if of_attempt == attempt and phase in PLACED else ""
+
+
+_STALLED = Column(
+    "stalled",
+    "status.phase status.attempt status.progress.stalled.attempt status.progress.stalled.message",
+    _stalled_text,
+)
+
+
+def _idle_text(phase: str, since: str | None) -> str:
+    """'GPUs idle for 31m': since when all of a running job's GPUs do nothing. Empty: they work, or it is not known."""
+    if since is None or phase != Phase.RUNNING or age_s(since) < IDLE_SHOWN_S:
+        return ""
+    return f"GPUs idle for {age_text(since)}"
+
+
+_IDLE = Column("idle", "status.phase status.usage.idleSince", _idle_text)
+
+
+def _hold_text(phase: str, since_s: float | None, until_s: float | None, exit_code: int) -> str:
+    """'held until 12:34 after exit code 1', in this machine's time. Empty: no hold lasts."""
+    if since_s is None or until_s is None or phase not in PLACED:
+        return ""
+    until, since = (datetime.fromtimestamp(at, UTC).astimezone() for at in (until_s, since_s))
+    day = "" if until.date() == since.date() else f"{until:%Y-%m-%d} "
+    code = f"signal {exit_code - 128}" if exit_code > 128 else f"exit code {exit_code}"
+    return f"held until {day}{until:%H:%M} after {code}"
+
+
+_HOLD = Column(
+    "hold",
+    "status.phase status.progress.held.since status.progress.held.until status.progress.held.exitCode",
+    _hold_text,
+)
+_ENTER = Column(
+    "enter",
+    "metadata.name status.progress.held.worker",
+    lambda name, worker: f"stoker exec {name}" + (f" --worker {worker}" if worker else ""),
+)
+"""The command that enters the held worker."""
+_WHY_SO = Column("", "status.message status.reason", lambda message, reason: one_line(message or reason))
+_IDLE_SUSPENDED = Column(
+    "", "metadata.annotations", lambda annotations: (annotations or {}).get(ANNOTATION_IDLE_SUSPENDED, "")
+)
+
+
+def state_text(job: Any) -> str:
+    """One line that says where the job is: its progress, or what it waits for."""
+    phase, progress = PHASE.read(job), _PROGRESS.read(job)
+    if phase == Phase.RUNNING:
+        if hold := _HOLD.read(job):
+            return f"{hold} · `{_ENTER.read(job)}` enters"
+        if stalled := _STALLED.read(job):
+            return f"stalled: {stalled}; its workers save their stacks and are ended"
+        return " · ".join(part for part in (_IDLE.read(job), progress) if part)
+    if phase == Phase.SUSPENDED and _IDLE_SUSPENDED.read(job):
+        return f"suspended by Stoker, its GPUs were idle · `stoker resume {NAME.read(job)}` goes on"
+    if phase == Phase.SUCCEEDED and progress:
+        return progress
+    return _WHY_SO.read(job)
+
+
+JOBS = (
+    NAME,
+    PHASE,
+    Column("QUEUE", "spec.queue"),
+    Column("GPUS", "spec.workers spec.gpusPerWorker", _gpus_text, right=True),
+    Column("AGE", "metadata.creationTimestamp", age_text, right=True),
+    Column("STATE", text=state_text, cut=True),
+)
+PROJECT = Column("PROJECT", "metadata.namespace")
+_JOB_FACTS = (
+    Column("name", "metadata.name"),
+    Column("project", "metadata.namespace"),
+    Column("phase", "status.phase status.reason", "{} ({})".format),
+    Column("message", "status.message", one_line),
+    Column("queue", "spec.queue spec.priority", "{}, priority {}".format),
+    Column(
+        "workers",
+        "spec.workers spec.gpusPerWorker spec.cpu spec.memory",
+        "{}, each {} GPUs, {} cores, {} memory".format,
+    ),
+    Column(
+        "runs", "spec.trainer.recipe spec.trainer.command", lambda recipe, command: recipe or " ".join(command or ())
+    ),
+    Column("code", "spec.trainer.code", lambda digest: digest or ""),
+    Column("created", "metadata.creationTimestamp", lambda since: f"{age_text(since)} ago"),
+    Column("attempt", "status.attempt", lambda attempt: str(attempt or "")),
+    Column("nodes", "status.placement.node", lambda nodes: ", ".join(sorted(set(nodes)))),
+    _PROGRESS,
+    Column("usage", "status.usage", lambda use: SUMMARY.read(use) if use else ""),
+    _STALLED,
+    _IDLE,
+    Column("hold", text=lambda job: f"{_HOLD.read(job)}; enter: {_ENTER.read(job)}" if _HOLD.read(job) else ""),
+    Column("held", "status.heldS", lambda held_s: f"{format_duration(held_s)} after failures" if held_s else ""),
+    Column(
+        "checkpoint",
+        "status.progress.checkpoint.step status.progress.checkpoint.path",
+        lambda step, path: "" if step is None else f"step {step} {path}".rstrip(),
+    ),
+)
+_ENDS = "status.phase status.attempt status.progress.summary status.attempts"
+_END = "number category message"
+
+
+def job_details(job: Any) -> str:
+    """The whole of a job for people, one fact a line."""
+    phase, newest, summary, ends = values(job, _ENDS)
+    found = [(fact.title, fact.read(job)) for fact in _JOB_FACTS]
+    if phase in ENDED:
+        for name, value in (summary or {}).items():
+            found.append((name, f"{value:.4g}" if isinstance(value, float) else str(value)))
+    for number, category, message in (values(end, _END) for end in ends):
+        if number != newest or category:
+            found.append((f"attempt {number}", one_line(f"{category or 'done'} {message}".strip())))
+    return facts(found)
+
+
+_WHY = "phase summary blockers.message position hints"
+
+
+def explanation_text(name: str, why: Any) -> str:
+    """The answer of `stoker why`: a sentence, the blockers, what would help."""
+    phase, summary, blockers, position, hints = values(why, _WHY)
+    lines = [f"{name} is {phase}: {summary}"]
+    lines += [f"  - {blocker}" for blocker in blockers if blocker != summary]
+    if position is not None:
+        lines.append("It is next in its queue." if position == 1 else f"It is number {position} in its queue.")
+    if hints:
+        lines.append("It would start if:" if phase == Phase.QUEUED else "What to do:")
+        lines += [f"  - {hint}" for hint in hints]
+    return "\n".join(lines)
+
+
+def _event_text(at: str, kind: str, reason: str, message: str) -> str:
+    return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}  {kind:<7}  {reason:<20} {one_line(message)}"
+
+
+EVENT = Column("event", "firstTimestamp type reason message", _event_text)

@@ -1,0 +1,84 @@
+"""The tables of queues, runtimes and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stoker.spec.quantity import format_bytes, format_cpu
+
+from .job_text import NAME
+from .output import DASH, Column
+
+
+def _of(used: object, limit: object) -> str:
+    return f"{used}/{limit}" if limit is not None else str(used)
+
+
+def _cores_of(used_milli: int, limit: str | None) -> str:
+    return _of(format_cpu(used_milli), limit)
+
+
+def _memory_of(used_bytes: int, limit: str | None) -> str:
+    return _of(format_bytes(used_bytes), limit)
+
+
+def _projects(names: Sequence[str] | None) -> str:
+    return "all" if names is None else ",".join(names)
+
+
+def _checkpoints_text(claim: str | None, size: str | None) -> str:
+    """Where jobs that name no claim keep checkpoints: 'not kept', 'claim scratch', '100Gi each'."""
+    if claim is None and size is None:
+        return "not kept"
+    return f"claim {claim}" if size is None else f"{size} each"
+
+
+QUEUES = (
+    NAME,
+    Column("GPUS", "usage.gpus spec.limit.gpus", _of, right=True),
+    Column("HELD", "usage.heldGpus", lambda held: str(held or DASH), right=True),
+    Column("CORES", "usage.cpuMilli spec.limit.cpu", _cores_of, right=True),
+    Column("MEMORY", "usage.memoryBytes spec.limit.memory", _memory_of, right=True),
+    Column("RUNNING", "usage.running", right=True),
+    Column("PENDING", "usage.pending", right=True),
+    Column("PROJECTS", "spec.projects", _projects, cut=True),
+)
+RUNTIMES = (
+    NAME,
+    Column("IMAGE", "spec.image", cut=True),
+    Column("CHECKPOINTS", "spec.checkpoints.claim spec.checkpoints.template.size", _checkpoints_text),
+    Column(
+        "NODES",
+        "spec.nodeSelector",
+        lambda labels: ",".join(f"{name}={value}" for name, value in labels.items()) or "any",
+        cut=True,
+    ),
+    Column("PROJECTS", "spec.projects", _projects, cut=True),
+)
+
+
+def _models_text(models: Sequence[str], simulated: Sequence[bool]) -> str:
+    found = {f"{model}{' (simulated)' if slot else ''}" for model, slot in zip(models, simulated, strict=True)}
+    return ", ".join(sorted(found)) or DASH
+
+
+def _node_text(message: str, numbers: Sequence[int], unavailable: Sequence[str]) -> str:
+    lost = [f"GPU {number}: {why}" for number, why in zip(numbers, unavailable, strict=True) if why]
+    return "; ".join(part for part in (message, *lost) if part) or DASH
+
+
+NODES = (
+    NAME,
+    Column("READY", "status.ready", lambda ready: "yes" if ready else "no"),
+    Column("GPUS", "usage.gpus status.gpus.unavailable", lambda used, lost: _of(used, lost.count("")), right=True),
+    Column("CORES", "usage.cpuMilli status.cpuMilli", lambda used, all_: _cores_of(used, format_cpu(all_)), right=True),
+    Column(
+        "MEMORY",
+        "usage.memoryBytes status.memoryBytes",
+        lambda used, all_: _memory_of(used, format_bytes(all_)),
+        right=True,
+    ),
+    Column("GPU MODELS", "status.gpus.model status.gpus.simulated", _models_text, cut=True),
+    Column("MESSAGE", "status.message status.gpus.index status.gpus.unavailable", _node_text, cut=True),
+)
+OF = {"queues": QUEUES, "runtimes": RUNTIMES, "nodes": NODES}

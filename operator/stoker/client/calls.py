@@ -1,0 +1,233 @@
+"""`Calls`: every route of the REST API, its answer as JSON. `Client` makes models of the answers; the CLI prints them.
+
+Owns routes, parameters, and what a repeat means that finds the work done. Imports no model: a command that lists starts
+in a third of the time. Every call has a time-out and is repeated over lost connections and busy servers (a POST too: it
+is idempotent, or carries an idempotency key). Raises everywhere: `ApiError` (the server refuses), `Unreachable`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+from stoker.spec.names import DEFAULT_PROJECT
+from stoker.spec.phase import ENDED
+
+from .config import find_server
+from .errors import ApiError
+from .wire import NOT_STOKER, Lost, Wire
+
+if TYPE_CHECKING:
+    from .code.bundle import Bundle
+    from .code.sending import Progress
+
+ALL_PROJECTS = "-"
+DEFAULT_TIMEOUT_S = 15.0
+_PAGE = 500
+
+
+class Calls:
+    """A connection to one server. May be shared between threads. `project`: where a call names none."""
+
+    def __init__(
+        self,
+        server: str | None = None,
+        token: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        *,
+        project: str = DEFAULT_PROJECT,
+    ) -> None:
+        self.endpoint = find_server(server, token)
+        self.project = project
+        self.wire = Wire(self.endpoint, timeout_s=timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.wire.close()
+
+    # jobs
+
+    def submit(
+        self,
+        body: Mapping[str, Any],
+        *,
+        project: str | None = None,
+        idempotency_key: str | None = None,
+        dry_run: bool = False,
+    ) -> Any:
+        return self.wire.call(
+            "POST",
+            self.jobs_path(project),
+            params={"dryRun": "true"} if dry_run else None,
+            body=body,
+            headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
+        ).body
+
+    def jobs(
+        self,
+        *,
+        project: str | None = None,
+        queue: str | None = None,
+        phases: Iterable[str] = (),
+        limit: int | None = None,
+    ) -> Iterator[Any]:
+        """Newest first, page by page as they are read."""
+        params = {"limit": str(min(limit or _PAGE, _PAGE))}
+        if queue:
+            params["queue"] = queue
+        if wanted := ",".join(phases):
+            params["phase"] = wanted
+        left = limit
+        while True:
+            page = self._get(self.jobs_path(project), params)
+            items = page.get("items", ())
+            yield from items[:left]
+            if left is not None:
+                left -= len(items)
+            cursor = page.get("nextCursor")
+            if not cursor or (left is not None and left <= 0):
+                return
+            params["cursor"] = str(cursor)
+
+    def job(self, name: str, project: str | None = None) -> Any:
+        return self._get(self.job_path(name, project))
+
+    def act(self, name: str, verb: str, project: str | None = None) -> Any:
+        """The job after `verb`: cancel, suspend, resume, retry."""
+        try:
+            return self.wire.call("POST", f"{self.job_path(name, project)}/{verb}").body
+        except ApiError as error:
+            # Our first try may have been carried out and its answer lost: then the repeat finds the job queued again.
+            if verb != "retry" or error.status != 409 or error.tries == 1:
+                raise
+            job = self.job(name, project)
+            if job["status"]["phase"] in ENDED:
+                raise
+            return job
+
+    def delete_job(self, name: str, project: str | None = None) -> None:
+        self._delete(self.job_path(name, project))
+
+    def explain(self, name: str, project: str | None = None) -> Any:
+        return self._get(f"{self.job_path(name, project)}/explain")
+
+    def events(self, name: str, project: str | None = None) -> list[Any]:
+        """The job's events so far."""
+        return self._items(f"{self.job_path(name, project)}/events")
+
+    def log_bytes(
+        self,
+        name: str,
+        *,
+        worker: int = 0,
+        attempt: int | None = None,
+        tail: int | None = None,
+        project: str | None = None,
+    ) -> Iterator[bytes]:
+        """A worker's log so far, byte for byte as it was printed."""
+        params = log_params(worker, attempt, tail, follow=False)
+        path = f"{self.job_path(name, project)}/logs"
+        try:
+            with self.wire.stream(path, params=params, headers={"Accept": "text/plain"}) as stream:
+                yield from stream.chunks()
+        except Lost as lost:
+            raise self.wire.unreachable(lost) from None
+
+    # usage
+
+    def usage(self, by: Iterable[str], *, project: str | None, limit: int | None, **filters: str | None) -> Any:
+        """`filters`: since, until, queue, user."""
+        wanted = {"by": ",".join(by), "project": project, "limit": None if limit is None else str(limit), **filters}
+        return self._get("/v1/usage", {name: value for name, value in wanted.items() if value is not None})
+
+    def job_usage(self, name: str, project: str | None = None) -> Any:
+        return self._get(f"{self.job_path(name, project)}/usage")
+
+    # queues, runtimes, nodes; the server
+
+    def items(self, kind: str) -> list[Any]:
+        """All `queues`, `runtimes` or `nodes`."""
+        return self._items(f"/v1/{kind}")
+
+    def item(self, kind: str, name: str) -> Any:
+        return self._get(f"/v1/{kind}/{quote(name, safe='')}")
+
+    def put(self, kind: str, name: str, spec: Mapping[str, Any]) -> Any:
+        """The object, created or with its whole spec replaced."""
+        return self.wire.call("PUT", f"/v1/{kind}/{quote(name, safe='')}", body={"spec": spec}).body
+
+    def delete(self, kind: str, name: str) -> str:
+        """What keeps it for the moment, for people; '' if it is gone."""
+        body = self._delete(f"/v1/{kind}/{quote(name, safe='')}")
+        return str(body.get("message", "")) if body else ""
+
+    def whoami(self) -> Any:
+        return self._get("/v1/whoami")
+
+    def version(self) -> Any:
+        return self._get("/version")
+
+    # code
+
+    def send_code(self, bundle: Bundle, *, project: str | None = None, progress: Progress | None = None) -> int:
+        """How many bytes it took to make the server hold the bundle; 0 if it held it already."""
+        from .code.sending import send
+
+        return send(self.wire, f"{self._project_path(project)}/code", bundle, progress)
+
+    # helpers
+
+    def jobs_path(self, project: str | None) -> str:
+        return f"{self._project_path(project)}/jobs"
+
+    def job_path(self, name: str, project: str | None) -> str:
+        return f"{self.jobs_path(project)}/{quote(name, safe='')}"
+
+    def odd(self, what: object) -> ApiError:
+        """For an answer of another form than ours."""
+        return ApiError(
+            200,
+            NOT_STOKER,
+            f"{self.endpoint.url} answers in words this client does not know ({what}); is one of them older? "
+            "`stoker --version` and GET /version show them",
+        )
+
+    def _project_path(self, project: str | None) -> str:
+        return f"/v1/projects/{quote(project or self.project, safe='')}"
+
+    def _get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+        body = self.wire.call("GET", path, params=params).body
+        if not isinstance(body, dict):
+            raise self.odd("no JSON object")
+        return body
+
+    def _items(self, path: str) -> list[Any]:
+        return list(self._get(path).get("items", ()))
+
+    def _delete(self, path: str) -> Any:
+        try:
+            return self.wire.call("DELETE", path).body
+        except ApiError as error:
+            # As with retry: gone may mean that our own first try was carried out.
+            if error.status != 404 or error.tries == 1:
+                raise
+            return None
+
+
+def log_params(worker: int, attempt: int | None, tail: int | None, *, follow: bool) -> dict[str, str]:
+    params = {"worker": str(worker), "follow": "true" if follow else "false"}
+    if attempt is not None:
+        params["attempt"] = str(attempt)
+    if tail is not None:
+        params["tailLines"] = str(tail)
+    return params
+
+
+def named(metadata: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
+    """`metadata` with this name, in place of a name to be generated."""
+    return {key: value for key, value in (metadata or {}).items() if key != "generateName"} | {"name": name}
