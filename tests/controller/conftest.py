@@ -15,20 +15,19 @@ from stoker.controller.counters import Counters
 from stoker.controller.job_rows import JobRows
 from stoker.controller.jobs import PODS_BY_JOB, job_of
 from stoker.controller.metrics import OperatorMetrics, Reading, reading
-from stoker.controller.operator import Operator
 from stoker.life.step import Settings
 from stoker.local.store import KINDS, EmbeddedStore
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import NODES, Gpu, GPUNode, GPUNodeStatus
 from stoker.spec.pod import NEVER_STARTED, PODS, Pod, PodPhase
-from stoker.spec.queue import QUEUES
 from stoker.spec.runtime import RUNTIMES
 from stoker.spec.worker import ExitRecord
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import SystemClock
 from stoker.store.port import Conflict, NotFound
 from stoker.store.seam import Seam
+from tests.support.operator_world import OperatorWorld
 
 Script = Callable[[Pod], int | None]
 """What a pod's process does: its exit code, or None to run until it is told to stop."""
@@ -103,52 +102,24 @@ class Kubelet:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
 
-class World:
-    """The store, the caches, the kubelet, and an operator that can be taken away and put back."""
+class World(OperatorWorld):
+    """On the embedded store, with a kubelet and one operator's counters and metrics."""
 
     def __init__(self, store: EmbeddedStore, settings: Settings) -> None:
-        self.store, self.settings = store, settings
         clock = SystemClock()
-        self.jobs = WatchCache(store, JOBS, clock=clock)
-        self.queues = WatchCache(store, QUEUES, clock=clock)
-        self.nodes = WatchCache(store, NODES, clock=clock)
-        self.pods = WatchCache(store, PODS, clock=clock, indexes={PODS_BY_JOB: job_of})
-        self.runtimes = WatchCache(store, RUNTIMES, clock=clock)
+        super().__init__(store, "p", settings, WatchCache(store, PODS, clock=clock, indexes={PODS_BY_JOB: job_of}))
+        self.store = store
         self.kubelet = Kubelet(store, self.pods)
         self.pods.subscribe(self.kubelet.watch)
         self.counters = Counters()
+        self.options = {"counters": self.counters}
         self.rows = JobRows(self.jobs, self.pods, self.queues, clock)
         self.metrics = OperatorMetrics(self._read, self.counters, self.rows)
         self.leads = True
-        self.operator: Operator
-        self._running: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Put an operator there that knows nothing but the store."""
-        self.operator = Operator(
-            self.store,
-            jobs=self.jobs,
-            queues=self.queues,
-            nodes=self.nodes,
-            pods=self.pods,
-            clock=SystemClock(),
-            settings=self.settings,
-            runtimes=self.runtimes,
-            counters=self.counters,
-        )
-        self._running = asyncio.create_task(self.operator.run())
 
     def _read(self) -> Reading:
         caches = {"TrainingJob": self.jobs, "Queue": self.queues, "Pod": self.pods}
         return reading(self.operator, caches, leader=self.leads)
-
-    async def stop(self) -> None:
-        """Take the operator away wherever it is."""
-        if self._running is not None:
-            self._running.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._running
-            self._running = None
 
     async def node(self, gpus: int, name: str = "n1", cpu_milli: int = 64_000) -> None:
         status = GPUNodeStatus(
@@ -175,27 +146,6 @@ class World:
                 await self.store.update(JOBS, new)
                 return
 
-    def job(self, name: str) -> TrainingJob:
-        job = self.jobs.get(Key("p", name))
-        assert job is not None
-        return job
-
-    async def until(self, check: Callable[[], object], what: str, timeout_s: float = 10.0) -> None:
-        async with asyncio.timeout(timeout_s):
-            try:
-                while not check():
-                    await asyncio.sleep(0.005)
-            except TimeoutError:
-                raise AssertionError(what) from None
-
-    async def phase(self, name: str, *phases: str) -> TrainingJob:
-        key = Key("p", name)
-        await self.until(
-            lambda: (job := self.jobs.get(key)) is not None and job.status.phase in phases,
-            f"{name} to be {phases}: {self.jobs.get(key)}",
-        )
-        return self.job(name)
-
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
@@ -204,16 +154,10 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
             EmbeddedStore(tmp_path / "db", SystemClock(), Seam(), kinds=(*KINDS, RUNTIMES))
         )
         world = World(store, Settings(start_timeout_s=30, blame_s=0))
-        caches = [world.jobs, world.queues, world.nodes, world.pods, world.runtimes]
-        tasks = [asyncio.create_task(cache.run()) for cache in caches]
-        for cache in caches:
-            await cache.synced()
-        world.start()
-        try:
-            yield world
-        finally:
-            await world.stop()
-            await world.kubelet.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with world.following():
+            world.start()
+            try:
+                yield world
+            finally:
+                await world.stop()
+                await world.kubelet.close()

@@ -14,6 +14,7 @@ from stoker.controller.counters import LABEL_MAX, label
 from stoker.spec.job import JOBS, Phase, TrainingJob
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import ANNOTATION_SUBMITTER
+from stoker.spec.outcome import Category
 from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.reasons import Code
 
@@ -86,9 +87,8 @@ async def test_jobs_that_wait_have_no_row_but_their_gpus_and_reasons_count(world
     for number in range(3):
         await world.submit(f"waits-{number}", gpus_per_worker=1, queue="small")
     await world.submit("lost", gpus_per_worker=1, queue="nowhere")
-    await world.until(lambda: world.job("waits-2").status.reason is Code.NO_CAPACITY, "the reason to be told")
-    await world.until(lambda: world.job("waits-1").status.reason is Code.NO_CAPACITY, "the reason to be told")
-    await world.until(lambda: world.job("waits-0").status.reason is Code.NO_CAPACITY, "the reason to be told")
+    waiting = lambda: [world.job(f"waits-{number}").status.reason for number in range(3)]  # noqa: E731
+    await world.until(lambda: waiting() == [Code.NO_CAPACITY] * 3, "their reasons")
     page = Page(world)
     assert [row["job_name"] for row in page.rows("stoker_job_info")] == ["runs"]
     gpus = {
@@ -138,14 +138,16 @@ async def test_what_is_done_is_counted_where_it_is_done(world: World) -> None:
     assert Page(world).value("stoker_attempts_ended_total", category="Done") == 2
 
 
-async def test_a_withdrawn_gang_is_counted_with_its_queue(world: World) -> None:
+async def test_a_gang_that_does_not_start_in_time_is_withdrawn_counted_and_keeps_its_place(world: World) -> None:
     await world.stop()
     world.settings = type(world.settings)(start_timeout_s=0.2, blame_s=0)
     world.start()
     await world.node(gpus=1)
     world.kubelet.starts = False
-    await world.submit("never", gpus_per_worker=1)
+    created = await world.submit("never", gpus_per_worker=1)
     await world.until(lambda: world.job("never").status.attempts, "the gang to be withdrawn")
+    assert world.job("never").status.attempts[0].category is Category.START_TIMEOUT
+    assert world.job("never").status.queued_at == created.metadata.creation_timestamp
     world.kubelet.starts = True
     await world.phase("never", Phase.SUCCEEDED)
     page = Page(world)

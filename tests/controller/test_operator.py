@@ -97,40 +97,6 @@ async def test_suspend_resume_cancel(world: World) -> None:
     assert [a.intent for a in job.status.attempts] == ["Suspend", "Cancel"]
 
 
-async def test_a_gang_that_does_not_start_in_time_is_withdrawn_and_keeps_its_place(world: World) -> None:
-    await world.stop()
-    world.settings = type(world.settings)(start_timeout_s=0.2, blame_s=0)
-    world.start()
-    world.kubelet.starts = False
-    await world.node(gpus=1)
-    created = await world.submit("a", gpus_per_worker=1)
-    await world.until(lambda: world.job("a").status.attempts, "the withdrawal")
-    job = world.job("a")
-    assert job.status.attempts[0].category is Category.START_TIMEOUT
-    assert job.status.queued_at == created.metadata.creation_timestamp
-    world.kubelet.starts = True
-    await world.phase("a", Phase.SUCCEEDED)
-
-
-async def test_a_pod_of_another_owner_in_the_way_is_waited_for_not_taken(world: World) -> None:
-    await world.node(gpus=1)
-    world.kubelet.starts = False
-    stranger = Pod(
-        metadata=ObjectMeta(name="a-1-0", namespace="p"),
-        spec=PodSpec(containers=(Container(),)),
-    )
-    stored = await world.store.create(PODS, stranger)
-    await world.submit("a", gpus_per_worker=1)
-    await world.until(lambda: world.job("a").status.reason is Code.NAME_TAKEN, "the reason told")
-    assert "there is a Pod a-1-0 already that is not of this job" in world.job("a").status.message
-    there = await world.store.get(PODS, stored.key)
-    assert there.uid == stored.uid
-    world.kubelet.starts = True
-    await world.store.delete(PODS, stored.key)
-    job = await world.phase("a", Phase.SUCCEEDED)
-    assert (job.status.attempt, job.status.retries) == (1, {})
-
-
 async def test_a_job_deleted_in_mid_run_leaves_no_pod(world: World) -> None:
     from stoker.spec.job import JOBS
 
@@ -156,16 +122,6 @@ async def test_a_deletion_that_meets_a_conflict_is_made_again(world: World, monk
     await world.node(gpus=1)
     await world.submit("a", ttl_after_finished="100ms")
     await world.until(lambda: refused and not len(world.jobs) and not len(world.pods), "the job gone")
-
-
-async def test_an_ended_job_is_deleted_with_its_pods_when_its_time_is_over(world: World) -> None:
-    await world.node(gpus=1)
-    await world.submit("a", ttl_after_finished="300ms")
-    await world.submit("b")
-    await world.phase("a", Phase.SUCCEEDED)
-    await world.until(lambda: len(world.jobs) == 1, "the job gone")
-    await world.until(lambda: {p.metadata.name for p in world.pods.values()} <= {"b-1-0"}, "its pods gone")
-    await world.phase("b", Phase.SUCCEEDED)
 
 
 async def test_a_queues_time_for_ended_jobs_applies_to_those_that_have_ended_already(world: World) -> None:

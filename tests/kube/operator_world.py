@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from stoker.controller.jobs import PODS_BY_JOB, job_of
-from stoker.controller.operator import Operator
 from stoker.controller.render_kube import ClusterSettings
 from stoker.controller.renderers import ClusterRenderer
 from stoker.kube.client import Call, KubeClient
@@ -22,13 +21,10 @@ from stoker.kube.views import cluster_pods
 from stoker.life.step import Settings
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.node import NODES
 from stoker.spec.pod import Pod
-from stoker.spec.queue import QUEUES
-from stoker.spec.runtime import RUNTIMES
-from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
 from stoker.store.port import NotFound
+from tests.support.operator_world import OperatorWorld
 from tests.support.testbed.accounts import operators_kubeconfig
 from tests.support.testbed.cluster import Cluster
 from tests.support.testbed.kubelets import Kubelets
@@ -45,50 +41,29 @@ SETTINGS = Settings(
 IMAGES = ClusterSettings(control_image="stoker:test", trainer_image="trainer:test", node_lost_s=2.0)
 
 
-class World:
+class OnCluster(OperatorWorld):
+    """The operator of one process, of every namespace."""
+
+    def __init__(self, own: KubeStore, project: str = "") -> None:
+        pods, self.others = cluster_pods(own, SystemClock(), {PODS_BY_JOB: job_of})
+        super().__init__(own, project, SETTINGS, pods)
+        self.caches.append(self.others)
+        self.options = {"others": self.others, "renderer": ClusterRenderer(self.runtimes, IMAGES)}
+
+
+class World(OnCluster):
     """One namespace, its nodes, an operator that can be taken away and put back."""
 
     def __init__(
         self, client: KubeClient, store: KubeStore, cluster: Cluster, project: str, operators: KubeStore, config: Path
     ) -> None:
         """`operators`, `config`: the operator's own store and kubeconfig, with the rights that the chart gives it."""
-        self.client, self.store, self.cluster, self.project = client, store, cluster, project
-        self.operators, self.operators_config = operators, config
-        self.settings, self.images = SETTINGS, IMAGES
-        clock = SystemClock()
-        self.jobs = WatchCache(operators, JOBS, clock=clock)
-        self.queues = WatchCache(operators, QUEUES, clock=clock)
-        self.nodes = WatchCache(operators, NODES, clock=clock)
-        self.runtimes = WatchCache(operators, RUNTIMES, clock=clock)
-        self.pods, self.others = cluster_pods(operators, clock, {PODS_BY_JOB: job_of})
+        super().__init__(operators, project)
+        self.client, self.store, self.cluster, self.operators_config = client, store, cluster, config
         self.kubelet = Kubelets(store, self.pods)
         self.pods.subscribe(self.kubelet.watch)
-        self.operator: Operator
-        self._running: asyncio.Task[None] | None = None
         self._named: list[str] = []
         self._tokens: dict[str, str] = {}
-
-    def start(self) -> None:
-        self.operator = Operator(
-            self.operators,
-            jobs=self.jobs,
-            queues=self.queues,
-            nodes=self.nodes,
-            pods=self.pods,
-            clock=SystemClock(),
-            settings=self.settings,
-            others=self.others,
-            runtimes=self.runtimes,
-            renderer=ClusterRenderer(self.runtimes, self.images),
-        )
-        self._running = asyncio.create_task(self.operator.run())
-
-    async def stop(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._running
-            self._running = None
 
     async def node(self, name: str, gpus: int = 2, pods: int = 50) -> str:
         """A node of this world, ready. Its name is the namespace's and `name`."""
@@ -141,31 +116,8 @@ class World:
             self._tokens[account] = self.cluster.kubectl("create", "token", account, "-n", self.project).strip()
         return self._tokens[account]
 
-    def job(self, name: str) -> TrainingJob:
-        job = self.jobs.get(Key(self.project, name))
-        assert job is not None
-        return job
-
     def pods_of(self, name: str) -> list[Pod]:
         return sorted(self.pods.by_index(PODS_BY_JOB, Key(self.project, name)), key=lambda pod: pod.metadata.name)
-
-    async def phase(self, name: str, *phases: str, timeout_s: float = 20.0) -> TrainingJob:
-        key = Key(self.project, name)
-
-        def reached() -> bool:
-            job = self.jobs.get(key)
-            return job is not None and job.status.phase in phases
-
-        await self.until(reached, lambda: f"{name} to be {phases}: {self.jobs.get(key)}", timeout_s)
-        return self.job(name)
-
-    async def until(self, check: Callable[[], object], what: str | Callable[[], str], timeout_s: float = 20.0) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not check():
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            raise AssertionError(what if isinstance(what, str) else what()) from None
 
     async def _send(self, method: str, path: str, manifest: dict[str, Any]) -> bytes:
         return await self.client.request(
@@ -192,25 +144,19 @@ async def operator_world(cluster: Cluster, project: str, *, operate: bool = True
         KubeClient.from_config(kubeconfig=config, clock=clock) as own,
     ):
         world = World(client, KubeStore(client, clock), cluster, project, KubeStore(own, clock), config)
-        caches = (world.jobs, world.queues, world.nodes, world.pods, world.runtimes, world.others)
-        tasks = [asyncio.create_task(cache.run()) for cache in caches]
-        for cache in caches:
-            await cache.synced()
-        if operate:
-            world.start()
-        try:
-            yield world
-        finally:
+        async with world.following():
+            if operate:
+                world.start()
             try:
-                await _clear(world)
+                yield world
             finally:
-                await world.stop()
-                await world.kubelet.close()
-                for node in world._named:
-                    await world.remove_node(node)
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                try:
+                    await _clear(world)
+                finally:
+                    await world.stop()
+                    await world.kubelet.close()
+                    for node in world._named:
+                        await world.remove_node(node)
 
 
 async def _clear(world: World) -> None:
