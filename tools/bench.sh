@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Speed and memory of the parts Stoker exists for; docs/benchmarks.md holds the figures of the last recorded run.
+# OPENB=<openb_pod_list_default.csv of alibaba/clusterdata> adds that mix of requests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export OMP_NUM_THREADS=1
 python=${VENV:-.venv}/bin/python
-for bench in sched store kube cluster metrics exporter followers trainer; do echo; echo "## $bench"; "$python" -m "tools.bench.$bench"; done
+[ -z "${OPENB:-}" ] || set -- --openb "$OPENB"
+echo "## sched"; "$python" -m tools.bench.sched "$@"
+for bench in store kube cluster metrics exporter followers trainer; do echo; echo "## $bench"; "$python" -m "tools.bench.$bench"; done

@@ -264,7 +264,7 @@ class World:
 
 def fingerprint(state: SchedulerState) -> dict[str, Any]:
     """Everything the state holds, as plain values."""
-    table = state.nodes
+    table, waiters = state.nodes, state.waiters
     views: dict[Any, Any] = {**table.columns, **table.extended, **table.doors}
     return {
         "slots": dict(table.slots),
@@ -305,12 +305,18 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
                 queue.used,
                 queue.running,
                 set(queue.pending),
-                {kind: (list(lane.jobs), lane.blocked_by, id(lane)) for kind, lane in queue.lanes.items()},
+                list(queue.filed),
+                {kind: (list(lane.jobs), lane.place, id(lane)) for kind, lane in queue.lanes.items()},
             )
             for name, queue in state.queues.items()
         },
+        "waiters": (
+            {kind: {name: list(index) for name, index in queues.items()} for kind, queues in waiters.for_nodes.items()},
+            *({name: list(index) for name, index in one.items()} for one in (waiters.for_limit, waiters.heads)),
+            *(set(waiters.reserved), list(waiters.ages)),
+        ),
         "changes": (set(state.freed_nodes), set(state.freed_queues), set(state.untried), state.shifted),
-        "reserving": (state.reserving, state.next_reserving_at, state.spent_at, state.plan),
+        "reserving": (state.reserve_after_s, state.next_reserving_at, state.spent_at, state.plan),
         "costs": (dict(state.costs), state.counted_at),
         "journal": (state.journal._open, len(state.journal._log)),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from stoker.sched.gpu_groups import Claim, GpuGroup, worst_held
 from stoker.sched.request import GpuFilter, Request
 from stoker.sched.sorted_list import SortedList
+from stoker.sched.waiters import LaneIndex, Waiting
 from stoker.spec.job import Phase
 from stoker.spec.rest import QueueUsage
 
@@ -181,6 +183,44 @@ def test_ordered_is_a_sorted_set(steps: list[tuple[bool, int]], bulk: int) -> No
     assert list(mine) == sorted(theirs) and len(mine) == len(theirs) and bool(mine) == bool(theirs)
     for probe in (0, 700, 1499, 3001):
         assert mine.rank((probe,)) == sum(item < (probe,) for item in theirs)
+
+
+needs = st.tuples(*[st.integers(0, 6)] * 3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lanes=st.lists(st.tuples(st.integers(0, 2), needs), min_size=1, max_size=300),
+    rooms=st.lists(needs, max_size=3),
+    data=st.data(),
+)
+def test_an_index_of_lanes_finds_what_a_scan_finds(
+    lanes: list[tuple[int, tuple[int, ...]]],
+    rooms: list[tuple[int, ...]],
+    data: st.DataObject,
+    sched: SimpleNamespace,
+) -> None:
+    def fits(item: Waiting, room: tuple[int, ...]) -> bool:
+        return all(need <= there for need, there in zip(item.needs, room, strict=True))
+
+    lane: Any = None
+    index = LaneIndex()
+    items = [Waiting((p, sched.at(i % 7), sched.key(f"j{i}")), need, lane) for i, (p, need) in enumerate(lanes)]
+    for item in items:
+        index.add(item)
+    for item in data.draw(st.lists(st.sampled_from(items), unique=True)):
+        index.remove(item)
+        items.remove(item)
+    items.sort()
+    begin = data.draw(st.sampled_from([(), (1,), *(item.order for item in items[:5])]))
+    there = [item for item in items if item.order >= begin]
+    for room in rooms:
+        assert index.first_beyond(room, begin) == next((item for item in there if not fits(item, room)), None)
+        behind = [item for item in items if item.order < begin and fits(item, room)]
+        assert list(index.backwards(begin, room)) == behind[::-1]
+    within = (item for item in there if any(fits(item, room) for room in rooms))
+    assert index.first_within(rooms, begin) == next(within, None)
+    assert index.priorities() == sorted({item.order[0] for item in items})
 
 
 MODELS = ["a100", "h100", "t4"]

@@ -71,8 +71,12 @@ def in_budget(state: SchedulerState, entry: Entry, now: datetime) -> bool:
     return not cost_of(state, entry, now).given_back
 
 
-def count(state: SchedulerState, now: datetime) -> None:
-    """Add what was idle since the last count. Should the clock step back, nothing is added for that step."""
+def count(state: SchedulerState, now: datetime) -> bool:
+    """Add what was idle since the last count. Should the clock step back, nothing is added for that step.
+
+    True: for some job nodes may be kept no longer, or again.
+    """
+    turned = False
     passed_s = max((now - state.counted_at).total_seconds(), 0.0) if state.counted_at is not None else 0.0
     state.journal.set(state, "counted_at", now)
     for key, cost in list(state.costs.items()):
@@ -83,8 +87,10 @@ def count(state: SchedulerState, now: datetime) -> None:
         if cost.rate and entry.pending:
             state.journal.put(state.costs, key, replace(cost, idle_s=cost.idle_s + cost.rate * passed_s))
         new = cost_of(state, entry, now)
+        turned = turned or new.given_back != cost.given_back
         if new != cost:
             state.journal.put(state.costs, key, replace(new, nodes=()) if new.given_back else new)
+    return turned
 
 
 def charge(state: SchedulerState, now: datetime, found: dict[Key, tuple[float, tuple[str, ...]]]) -> None:

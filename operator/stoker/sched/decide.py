@@ -12,18 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain, islice
+from itertools import islice
 
 from stoker.spec.job import Placed, ReservationCost
 from stoker.spec.meta import Key
 
 from .budget import changes_at, charge, count, unwritten
-from .entries import BlockedBy, Lane, Reservation
+from .entries import BlockedBy, Order, Reservation
 from .job_order import JobOrder
 from .place import Spread, place, placed
 from .request import Request
-from .reservations import RESERVE_AFTER_S, Reservations, idle_for, reserves, reserving_lanes
+from .reservations import RESERVE_AFTER_S, Reservations, idle_for, next_reserving, reserves
 from .state import SchedulerState
+from .wake import FreedNodes, reserving, woken
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,71 +63,105 @@ def decide(
 
 
 def _has_work(state: SchedulerState, now: datetime) -> bool:
+    return bool(state.untried or state.freed_nodes or state.freed_queues or state.shifted or _is_due(state, now))
+
+
+def _is_due(state: SchedulerState, now: datetime) -> bool:
+    """Time alone may change who reserves."""
     due = state.next_reserving_at
-    return bool(
-        state.untried or state.freed_nodes or state.freed_queues or state.shifted or (due is not None and due <= now)
-    )
+    return due is not None and due <= now
 
 
 def _drain(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterator[Start]:
-    count(state, now)
-    reserving, _ = reserving_lanes(state, now, reserve_after_s)
-    _reopen(state, _keys(reserving) != state.reserving)
-    kept = _where(state.plan)
+    changed = bool(state.freed_nodes or state.freed_queues or state.shifted or _is_due(state, now))
+    # Should the clock or the age have been set back, fewer reserve.
+    changed = changed or (state.counted_at or now) > now or state.reserve_after_s != reserve_after_s
+    if count(state, now) or changed:
+        _try_reserved(state)
+    kept, first = _where(state.plan), True
     while True:
         started, reservations = False, Reservations(state, now)
-        for start in _pass(state, now, reserve_after_s, reservations):
+        for start in _pass(state, now, reserve_after_s, reservations, first):
             started = True
             yield start
+        first = False
         # Reservations may have moved to other nodes, and opened what they kept before.
-        reserved = _lanes(state, BlockedBy.RESERVED)
+        reserved = state.waiters.reserved
         moved = _where(reservations.plan) != kept
         if not reserved or not (started or moved):
             break
         kept = _where(reservations.plan)
-        for lane in reserved:
-            state.set_blocked_by(lane, None)
+        _try_reserved(state)
     state.settle()
     state.journal.set(state, "plan", tuple(reservations.plan))
-    held_back = sum(len(lane.jobs) * lane.request.totals.gpus for lane in reserved)
+    held_back = sum(len(lane.jobs) * lane.request.totals.gpus for lane in reserved.values())
     charge(state, now, idle_for(state, reservations.plan, held_back))
-    reserving, next_at = reserving_lanes(state, now, reserve_after_s)
     spent_at, grown_at = changes_at(state, now)
-    state.journal.set(state, "reserving", _keys(reserving))
+    state.journal.set(state, "reserve_after_s", reserve_after_s)
     state.journal.set(state, "spent_at", spent_at)
+    next_at = next_reserving(state, now, reserve_after_s)
     state.journal.set(state, "next_reserving_at", earliest(next_at, spent_at, grown_at))
 
 
-def _pass(state: SchedulerState, now: datetime, reserve_after_s: float, reservations: Reservations) -> Iterator[Start]:
-    """Try the lanes that are not blocked, their jobs in order; blocked ones that reserve do so at their turn."""
-    turns = JobOrder(chain(state.untried.values(), reserving_lanes(state, now, reserve_after_s)[0]))
+def _try_reserved(state: SchedulerState) -> None:
+    for lane in list(state.waiters.reserved.values()):
+        state.set_blocked_by(lane, None)
+
+
+def _pass(
+    state: SchedulerState, now: datetime, reserve_after_s: float, reservations: Reservations, first: bool
+) -> Iterator[Start]:
+    """Try the lanes that may start, their jobs in order; those that reserve do so at their turn."""
+    turns, freed = JobOrder(state.untried.values()), FreedNodes(state)
+    priorities: dict[str, list[int]] = {}
+    streams = [*(woken(state, freed) if first else ()), *reserving(state, now, reserve_after_s, reservations)]
+    for name, stream in streams:
+        if name not in priorities:
+            priorities[name] = _priorities(state, name)
+        turns.follow(name, stream, priorities[name])
     too_big: set[tuple[Request, frozenset[str]]] = set()  # found no room on the nodes in this pass
+    done: Order | None = None
     while (turn := turns.pop()) is not None:
-        order, lane = turn
-        if lane.blocked_by is not None:
-            reservations.add(order, lane)
+        order, lane, only_reserves = turn
+        if only_reserves:
+            if order != done:
+                reservations.add(order, lane)
             continue
+        done = order
         entry, kind = state.entries[order[2]], (lane.request, lane.avoid)
         spread: Spread | None = None
         if not lane.queue.has_room(lane.request.totals):
             blocked_by = BlockedBy.LIMIT
         elif kind in too_big or (spread := place(state.nodes, *kind)) is None:
             too_big.add(kind)
+            freed.in_vain()
             blocked_by = BlockedBy.CAPACITY
         else:
             blocked_by = BlockedBy.RESERVED
             spread = reservations.ahead_of(order, lane.queue).leave_room(lane, spread)
         if spread is None:
-            state.set_blocked_by(lane, blocked_by)
+            if lane.place is None or lane.place.blocked_by is not blocked_by:
+                state.set_blocked_by(lane, blocked_by)
             if reserves(state, entry, now, reserve_after_s):
                 reservations.add(order, lane)
             continue
         meta = entry.job.metadata
         start = Start(entry.key, meta.uid, meta.resource_version, placed(state.nodes, spread))
+        if lane.place is not None:
+            state.set_blocked_by(lane, None)
         state.assume(entry, start.placement)
+        freed.started()
         yield start
         if lane.jobs:
             turns.add(lane)
+
+
+def _priorities(state: SchedulerState, queue: str) -> list[int]:
+    """If the queue's lanes differ in it: those of the blocked ones."""
+    index = state.waiters.heads.get(queue)
+    found = index.priorities() if index is not None else []
+    untried = {lane.jobs.first()[0] for lane in state.untried.values() if lane.queue.name == queue}
+    return found if len(untried.union(found)) > 1 else []
 
 
 def earliest(*times: datetime | None) -> datetime | None:
@@ -135,43 +170,3 @@ def earliest(*times: datetime | None) -> datetime | None:
 
 def _where(plan: Iterable[Reservation]) -> list[tuple[Key, object]]:
     return [(one.order[2], one.spread) for one in plan]
-
-
-def _keys(reserving: list[Lane]) -> tuple[Key, ...]:
-    return tuple(lane.jobs.first()[2] for lane in reserving)
-
-
-def _lanes(state: SchedulerState, blocked_by: BlockedBy) -> list[Lane]:
-    return [lane for queue in state.queues.values() for lane in queue.lanes.values() if lane.blocked_by is blocked_by]
-
-
-def _reopen(state: SchedulerState, reservations_differ: bool) -> None:
-    """Unblock the lanes whose reason may no longer hold."""
-    freed = [state.nodes.slots[name] for name in state.freed_nodes if name in state.nodes.slots]
-    if freed:
-        for lane in _lanes(state, BlockedBy.CAPACITY):
-            if _fits_on(state, lane, freed):
-                state.set_blocked_by(lane, None)
-    for name in state.freed_queues:
-        for lane in state.queues[name].lanes.values() if name in state.queues else ():
-            if lane.blocked_by is BlockedBy.LIMIT:
-                state.set_blocked_by(lane, None)
-    if state.freed_nodes or state.freed_queues or state.shifted or reservations_differ:
-        for lane in _lanes(state, BlockedBy.RESERVED):
-            state.set_blocked_by(lane, None)
-
-
-def _fits_on(state: SchedulerState, lane: Lane, slots: list[int]) -> bool:
-    """One of the lane's workers would fit on one of these nodes: without that, what they freed is of no use to it."""
-    table, request = state.nodes, lane.request
-    door = table.open_for(request.nodes)
-    free = table.free_for(request.filter) if request.gpus else table.free_gpu
-    return any(
-        door[slot]
-        and (not request.gpus or free[slot] >= request.gpus)
-        and (not request.cpu or table.free_cpu[slot] >= request.cpu)
-        and (not request.memory or table.free_mem[slot] >= request.memory)
-        and all(table.extended[name].free[slot] >= count for name, count in request.extended)
-        and table.names[slot] not in lane.avoid
-        for slot in slots
-    )

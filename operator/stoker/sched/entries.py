@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
+from typing import NamedTuple
 
 from stoker.spec.job import Phase, Placed, TrainingJob
 from stoker.spec.meta import Key
@@ -33,11 +34,21 @@ class BlockedBy(Enum):
     RESERVED = auto()  # room, but kept for a job ahead
 
 
+class Place(NamedTuple):
+    """Where a blocked lane stands among those that wait (`waiters`)."""
+
+    blocked_by: BlockedBy
+    order: Order
+    """Of its head."""
+    since: datetime
+    """From when its head waits for room."""
+
+
 @dataclass(slots=True, eq=False)
 class Lane:
     """Pending jobs that are the same to the scheduler: one is tried for all.
 
-    Invariant: while `blocked_by` is set, nothing relevant has changed, so none of `jobs` can start.
+    Invariant: while it is blocked, nothing relevant has changed, so none of `jobs` can start.
     """
 
     queue: QueueState
@@ -45,7 +56,8 @@ class Lane:
     avoid: frozenset[str]
     """Nodes under blame."""
     jobs: SortedList[Order] = field(default_factory=SortedList)
-    blocked_by: BlockedBy | None = None
+    place: Place | None = None
+    """None: to be tried."""
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +126,8 @@ class QueueState:
     """Jobs that hold resources or are assumed to."""
     pending: dict[Key, Entry] = field(default_factory=dict)
     lanes: dict[tuple[Request, frozenset[str]], Lane] = field(default_factory=dict)
+    filed: SortedList[Order] = field(default_factory=SortedList)
+    """All jobs of `lanes`."""
 
     def allows(self, job: TrainingJob) -> bool:
         if self.queue is None or self.queue.closed_to(job.metadata.creation_timestamp):

@@ -69,8 +69,9 @@ class Reservations:
     def __init__(self, state: SchedulerState, now: datetime) -> None:
         self._state, self._now = state, now
         self._kept = Kept(state)
-        self._gangs = 0
-        self._limited: Counter[str] = Counter()
+        self.gangs = 0
+        self.limited: Counter[str] = Counter()
+        """Queue -> those that keep its limit only."""
         self._latest: tuple[datetime, Key] | None = None
         self.plan: list[Reservation] = []
 
@@ -80,15 +81,15 @@ class Reservations:
             return
         spread: Spread = ()
         if queue.has_room(wanted):
-            found = self._choose(order, lane) if self._gangs < MAX_RESERVATIONS else None
+            found = self._choose(order, lane) if self.gangs < MAX_RESERVATIONS else None
             if found is None:
                 return
             spread = found
-            self._gangs += 1
-        elif self._limited[queue.name] == MAX_RESERVATIONS:
+            self.gangs += 1
+        elif self.limited[queue.name] == MAX_RESERVATIONS:
             return
         else:
-            self._limited[queue.name] += 1
+            self.limited[queue.name] += 1
         one = Reservation(order, lane, spread)
         self._kept.add(one)
         self._latest = max(self._latest or order[1:], order[1:])
@@ -121,23 +122,11 @@ def reserves(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s
     return now - entry.since >= timedelta(seconds=reserve_after_s) and in_budget(state, entry, now)
 
 
-def reserving_lanes(state: SchedulerState, now: datetime, reserve_after_s: float) -> tuple[list[Lane], datetime | None]:
-    """The lanes whose blocked heads reserve, and when the next one will have waited long enough."""
-    found: list[Lane] = []
-    next_at: datetime | None = None
+def next_reserving(state: SchedulerState, now: datetime, reserve_after_s: float) -> datetime | None:
+    """When the next blocked head will have waited long enough."""
     age = timedelta(seconds=reserve_after_s)
-    for queue in state.queues.values():
-        for lane in queue.lanes.values():
-            if lane.blocked_by is None:
-                continue
-            entry = state.entries[lane.jobs.first()[2]]
-            since = entry.since
-            if now - since >= age:
-                if in_budget(state, entry, now):
-                    found.append(lane)
-            elif since <= now and (next_at is None or since + age < next_at):
-                next_at = since + age
-    return found, next_at
+    since = state.waiters.next_since(now - age)
+    return None if since is None or since > now else since + age
 
 
 def idle_for(

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 T = TypeVar("T", bound=tuple[Any, ...])
-
-_CHUNK = 512
 
 
 class SortedList(Generic[T]):
     """Cost: add, remove, first O(sqrt n) with a tiny constant (about 1 us at 100,000 items); rank O(n / 512)."""
 
     __slots__ = ("_chunks", "_lasts")
+    RUN: ClassVar[type[list[Any]]] = list
+    CHUNK: ClassVar[int] = 512
 
     def __init__(self) -> None:
         self._chunks: list[list[T]] = []
@@ -40,15 +40,15 @@ class SortedList(Generic[T]):
 
     def add(self, item: T) -> None:
         if not self._chunks:
-            self._chunks.append([item])
+            self._chunks.append(self.RUN([item]))
             self._lasts.append(item)
             return
         at = min(bisect_left(self._lasts, item), len(self._lasts) - 1)
         chunk = self._chunks[at]
         insort(chunk, item)
-        if len(chunk) > 2 * _CHUNK:
-            self._chunks.insert(at + 1, chunk[_CHUNK:])
-            del chunk[_CHUNK:]
+        if len(chunk) > 2 * self.CHUNK:
+            self._chunks.insert(at + 1, self.RUN(chunk[self.CHUNK :]))
+            del chunk[self.CHUNK :]
             self._lasts.insert(at + 1, self._lasts[at])
         self._lasts[at] = chunk[-1]
         if at + 1 < len(self._chunks):
@@ -69,6 +69,11 @@ class SortedList(Generic[T]):
         else:
             del self._chunks[at]
             del self._lasts[at]
+
+    def next(self, item: tuple[Any, ...]) -> T | None:
+        """The first that is not before `item`."""
+        at = bisect_left(self._lasts, item)
+        return self._chunks[at][bisect_left(self._chunks[at], item)] if at < len(self._chunks) else None
 
     def rank(self, item: T) -> int:
         """How many items come before `item`, which need not be there itself."""

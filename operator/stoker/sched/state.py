@@ -43,6 +43,7 @@ from .nodes import NodeTable
 from .request import Totals, request_of
 from .runtime_table import RuntimeTable
 from .sorted_list import SortedList
+from .waiters import Waiters
 
 
 class NodeRoom(NamedTuple):
@@ -85,11 +86,13 @@ class SchedulerState:
         self.freed_nodes: set[str] = set()
         self.freed_queues: set[str] = set()
         self.untried: dict[int, Lane] = {}  # id(lane) -> lane to be tried
+        self.waiters = Waiters(self.journal)
+        """All other lanes."""
         self.shifted = False
         """Something that reservations depend on."""
-        # Of the last decide, so that the next knows whether reservations are the same:
-        self.reserving: tuple[Key, ...] = ()
+        # Of the last decide:
         self.next_reserving_at: datetime | None = None
+        self.reserve_after_s = 0.0
         self.plan: tuple[Reservation, ...] = ()
         """The reservations that it left in force, in order."""
         self.costs: dict[Key, Cost] = {}
@@ -263,11 +266,12 @@ class SchedulerState:
     # -- lanes and timers (for decide)
 
     def set_blocked_by(self, lane: Lane, blocked_by: BlockedBy | None) -> None:
-        self.journal.set(lane, "blocked_by", blocked_by)
+        self.waiters.drop(lane)
         if blocked_by is None:
             self.journal.put(self.untried, id(lane), lane)
         else:
             self.journal.drop(self.untried, id(lane))
+            self.waiters.put(lane, blocked_by, self.entries[lane.jobs.first()[2]].since)
 
     def file_due(self, now: datetime) -> None:
         """Move jobs whose back-off or blame has ended by `now` to the lanes where they belong."""
@@ -386,11 +390,13 @@ class SchedulerState:
             lane = Lane(entry.queue, entry.request, avoid)
             self.journal.put(lanes, (entry.request, avoid), lane)
             self.set_blocked_by(lane, None)
-        elif entry.order < lane.jobs.first():
-            self.journal.set(self, "shifted", True)
-        lane.jobs.add(entry.order)
-        self.journal.note(lane.jobs.remove, entry.order)
+        first = lane.jobs.first() if lane.jobs else entry.order
+        for jobs in (lane.jobs, entry.queue.filed):
+            jobs.add(entry.order)
+            self.journal.note(jobs.remove, entry.order)
         self.journal.set(entry, "lane", lane)
+        if entry.order < first:
+            self._set_head(lane)
 
     def _unfile(self, entry: Entry) -> None:
         self.journal.drop(entry.queue.pending, entry.key)
@@ -402,14 +408,25 @@ class SchedulerState:
         lane = entry.lane
         if lane is None:
             return
-        if lane.jobs.first() == entry.order:
-            self.journal.set(self, "shifted", True)
-        lane.jobs.remove(entry.order)
-        self.journal.note(lane.jobs.add, entry.order)
+        first = lane.jobs.first()
+        for jobs in (lane.jobs, entry.queue.filed):
+            jobs.remove(entry.order)
+            self.journal.note(jobs.add, entry.order)
         self.journal.set(entry, "lane", None)
+        if first == entry.order:
+            self._set_head(lane)
         if not lane.jobs:
             self.journal.drop(lane.queue.lanes, (lane.request, lane.avoid))
             self.journal.drop(self.untried, id(lane))
+
+    def _set_head(self, lane: Lane) -> None:
+        """Its first job is another one, or there is none any more."""
+        self.journal.set(self, "shifted", True)
+        place = lane.place
+        if place is not None:
+            self.waiters.drop(lane)
+            if lane.jobs:
+                self.waiters.put(lane, place.blocked_by, self.entries[lane.jobs.first()[2]].since)
 
     def _arm(self, entry: Entry, at: datetime) -> None:
         timer = (at, entry.key)

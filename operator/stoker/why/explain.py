@@ -45,7 +45,7 @@ def explain(state: SchedulerState, key: Key, now: datetime, *, reserve_after_s: 
             nodes = listed(sorted({placed.node for placed in start.placement}), 3)
             return Explanation(phase=phase, summary=f"can start now, on {nodes}; its turn is next", position=1)
         found = Reasons(state, now)[key]
-        position = 1 + sum(lane.jobs.rank(entry.order) for lane in entry.queue.lanes.values())
+        position = 1 + entry.queue.filed.rank(entry.order)
         tried = hints(state, entry, now, reserve_after_s)
     more = len(found) - 1
     summary = found[0].message + (f" (and {more} more)" if more else "")

@@ -1,0 +1,206 @@
+"""Blocked lanes, indexed by what would free them, so that a change finds those it is of use to.
+
+Owns the indexes: room on nodes (by what a node must be, per queue), room in the queue, and age. A lane that waits only
+because of reservations stands in none of the first two. Called by `state` (changes), `wake` and `reservations`
+(searches). Cost: put, drop O(sqrt lanes); a search skips a run of lanes whose least needs find no room.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from operator import le
+from typing import Any, NamedTuple, cast
+
+from .eligible import NodeFilter
+from .entries import BlockedBy, Lane, Order, Place, QueueState
+from .journal import Journal
+from .request import GpuFilter
+from .sorted_list import SortedList
+
+Needs = tuple[int, ...]
+From = tuple[Any, ...]
+"""An order, or the beginning of one."""
+_NONE = -(2**62)  # what isn't wanted can't be short, not even where more is held than there is
+
+
+class Kind(NamedTuple):
+    """What a node must be and have beside GPUs, cores and memory."""
+
+    nodes: NodeFilter
+    filter: GpuFilter | None
+    """None: no GPU is asked for."""
+    extended: tuple[tuple[str, int], ...]
+    avoid: frozenset[str]
+
+    @classmethod
+    def of(cls, lane: Lane) -> Kind:
+        request = lane.request
+        return cls(request.nodes, request.filter if request.gpus else None, request.extended, lane.avoid)
+
+
+class Waiting(NamedTuple):
+    order: Order
+    """Of the lane's head."""
+    needs: Needs
+    lane: Lane
+
+
+class _Run(list[Waiting]):
+    """Neighbours in a LaneIndex, with the least and the most of each need."""
+
+    __slots__ = ("_bounds",)
+    _bounds: tuple[Needs, Needs] | None
+
+    def __init__(self, items: Sequence[Waiting]) -> None:
+        super().__init__(items)
+        self._bounds = None
+
+    def insert(self, at: Any, item: Waiting) -> None:
+        super().insert(at, item)
+        self._bounds = None
+
+    def __delitem__(self, at: Any) -> None:
+        super().__delitem__(at)
+        self._bounds = None
+
+    @property
+    def bounds(self) -> tuple[Needs, Needs]:
+        if self._bounds is None:
+            columns = list(zip(*(item.needs for item in self), strict=True))
+            self._bounds = tuple(map(min, columns)), tuple(map(max, columns))
+        return self._bounds
+
+
+class LaneIndex(SortedList[Waiting]):
+    """Lanes of one queue in the order of their heads."""
+
+    RUN, CHUNK = _Run, 64
+    __slots__ = ()
+
+    def first_within(self, rooms: Sequence[Needs], begin: From = ()) -> Waiting | None:
+        """The first from `begin` on whose needs are all within one of `rooms`."""
+        for run, at in self._runs(begin):
+            least = run.bounds[0]
+            fine = [room for room in rooms if all(map(le, least, room))]
+            if fine:
+                for item in run[at:]:
+                    if any(all(map(le, item.needs, room)) for room in fine):
+                        return item
+        return None
+
+    def first_beyond(self, room: Needs, begin: From) -> Waiting | None:
+        """The first from `begin` on with a need that is not within `room`."""
+        for run, at in self._runs(begin):
+            if not all(map(le, run.bounds[1], room)):
+                for item in run[at:]:
+                    if not all(map(le, item.needs, room)):
+                        return item
+        return None
+
+    def backwards(self, end: From, room: Needs | None = None) -> Iterator[Waiting]:
+        """From `end` on, those within `room`."""
+        for i in range(min(bisect_left(self._lasts, (end,)), len(self._chunks) - 1), -1, -1):
+            run = cast(_Run, self._chunks[i])
+            if room is None or all(map(le, run.bounds[0], room)):
+                for item in reversed(run[: bisect_left(run, (end,))]):
+                    if room is None or all(map(le, item.needs, room)):
+                        yield item
+
+    def priorities(self) -> list[int]:
+        """The first parts of the orders, each once."""
+        found: list[int] = []
+        item = next(iter(self), None)
+        while item is not None:
+            found.append(item.order[0])
+            item = self.at((item.order[0] + 1,))
+        return found
+
+    def at(self, begin: From) -> Waiting | None:
+        return next((run[at] for run, at in self._runs(begin) if at < len(run)), None)
+
+    def _runs(self, begin: From) -> Iterator[tuple[_Run, int]]:
+        """The runs from there on, and where in them to begin."""
+        first = bisect_left(self._lasts, (begin,))
+        for i in range(first, len(self._chunks)):
+            run = cast(_Run, self._chunks[i])
+            yield run, bisect_left(run, (begin,)) if i == first else 0
+
+
+class Waiters:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.for_nodes: dict[Kind, dict[str, LaneIndex]] = {}
+        """Kind -> queue -> lanes; needs: GPUs, cores, memory of a worker."""
+        self.for_limit: dict[str, LaneIndex] = {}
+        """Queue -> lanes; needs: those of a job, as Totals."""
+        self.reserved: dict[int, Lane] = {}
+        """id(lane) -> lane that waits because of reservations."""
+        self.heads: dict[str, LaneIndex] = {}
+        """Queue -> every blocked lane; needs as `for_limit`."""
+        self.ages: SortedList[tuple[datetime, Order]] = SortedList()
+        """Since when each blocked lane's head waits."""
+
+    def put(self, lane: Lane, blocked_by: BlockedBy, since: datetime) -> None:
+        place = Place(blocked_by, lane.jobs.first(), since)
+        self._enter(lane, place)
+        self._journal.note(self._leave, lane, place)
+
+    def drop(self, lane: Lane) -> None:
+        """Nothing happens where it is not blocked."""
+        if lane.place is not None:
+            place = lane.place
+            self._leave(lane, place)
+            self._journal.note(self._enter, lane, place)
+
+    def next_since(self, after: datetime) -> datetime | None:
+        """When the first head that waits since later than that began to."""
+        found = self.ages.next((after, (2**63,)))
+        return None if found is None else found[0]
+
+    def _enter(self, lane: Lane, place: Place) -> None:
+        lane.place = place
+        self.ages.add((place.since, place.order))
+        self._each(lane, place, LaneIndex.add)
+        if place.blocked_by is BlockedBy.RESERVED:
+            self.reserved[id(lane)] = lane
+
+    def _leave(self, lane: Lane, place: Place) -> None:
+        lane.place = None
+        self.ages.remove((place.since, place.order))
+        self._each(lane, place, LaneIndex.remove)
+        self.reserved.pop(id(lane), None)
+
+    def _each(self, lane: Lane, place: Place, change: Callable[[LaneIndex, Waiting], None]) -> None:
+        queue, request = lane.queue.name, lane.request
+        in_all = Waiting(place.order, _needs(request.totals), lane)
+        _change(self.heads, queue, in_all, change)
+        if place.blocked_by is BlockedBy.LIMIT:
+            _change(self.for_limit, queue, in_all, change)
+        elif place.blocked_by is BlockedBy.CAPACITY:
+            kind = Kind.of(lane)
+            lanes = self.for_nodes.setdefault(kind, {})
+            _change(lanes, queue, Waiting(place.order, _needs(request[1:4]), lane), change)
+            if not lanes:
+                del self.for_nodes[kind]
+
+
+def _change(
+    indexes: dict[str, LaneIndex], queue: str, item: Waiting, change: Callable[[LaneIndex, Waiting], None]
+) -> None:
+    index = indexes.get(queue)
+    if index is None:
+        index = indexes[queue] = LaneIndex()
+    change(index, item)
+    if not index:
+        del indexes[queue]
+
+
+def _needs(wanted: Sequence[int]) -> Needs:
+    return tuple(want or _NONE for want in wanted)
+
+
+def room_in(queue: QueueState) -> Needs:
+    """What is left of the queue's limit, to compare a job's needs with."""
+    return tuple(2**62 if limit is None else limit - used for limit, used in zip(queue.limit, queue.used, strict=True))
