@@ -11,8 +11,8 @@ import pytest
 
 from stoker.cli.main import cli
 from stoker.cli.manifest import parse_manifests
-from stoker.cli.reference import reference
 from stoker.spec.job import TrainingJobSpec
+from tools.generate.cli_reference import reference
 
 ROOT = Path(__file__).parents[2]
 DOCS = [ROOT / "docs/cli.md", ROOT / "docs/quickstart.md", ROOT / "README.md"]

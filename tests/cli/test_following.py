@@ -118,13 +118,13 @@ def test_one_that_is_left_early_gives_its_connection_back_without_the_garbage_co
         with Client(script.url) as client:
             following = client.logs("a")
             next(following)
-            reader = weakref.ref(following._reader)
+            state = weakref.ref(following._state)
             if how == "closed":
                 following.close()
-                assert reader()._stream is None
+                assert state().stream is None
             else:
                 del following
-                assert reader() is None
+                assert state() is None
     finally:
         gc.enable()
         hold.set()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stoker.cli.names import job_names
+from stoker.cli.commands.common import job_names
 
 JOBS = "/v1/projects/default/jobs"
 STOKER = [sys.executable, "-m", "stoker.cli.main"]

@@ -11,14 +11,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from stoker.cli import reference as cli_reference
 from stoker.exporter import reference as exporter_reference
 from stoker.exporter.allocation import reasons as allocation_reasons
 from stoker.spec.crd.reference import reference as crd_reference
 from stoker.spec.outcome import FREE, POLICIES, Category, Intent, Verdict, verdict
 from stoker.spec.quantity import format_duration
 from stoker_api.app import bare_app
-from tools.generate import alerts_table, json_text, metrics_table
+from tools.generate import alerts_table, cli_reference, json_text, metrics_table
 
 ROOT = Path(__file__).resolve().parents[2]
 PART = re.compile(

@@ -107,6 +107,14 @@ def echo_items(columns: Sequence[Column], items: Iterable[Any]) -> None:
     echo_rows(columns, ([column.read(item) for column in columns] for item in items))
 
 
+def echo_objects(columns: Sequence[Column], items: Sequence[Any], form: str, *, one: bool = False) -> None:
+    """As `-o` says. `one`: there is one, and JSON and YAML have no list around it."""
+    if form == "table":
+        echo_items(columns, items)
+    else:
+        echo_data(items[0] if one else items, form)
+
+
 def echo_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else None

@@ -40,8 +40,8 @@ class Following(Generic[T]):
         """`once`: parameters that hold for the first connection only, because a resume goes by Last-Event-ID.
         `endless`: only `end` ends it; else the stream's own orderly close does too.
         """
-        self._reader = _Reader(wire, path, parse, dict(params or {}), once, endless, patience_s)
-        self._items = self._reader.read()
+        self._state = _State()
+        self._items = _read(self._state, wire, path, parse, dict(params or {}), once, endless, patience_s)
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -57,76 +57,69 @@ class Following(Generic[T]):
 
     def close(self) -> None:
         """End the iteration and give its connection back, from whichever thread."""
-        self._reader.abort()
+        self._state.abort()
         with contextlib.suppress(ValueError):  # another thread is reading: it was just woken, and does this itself
             self._items.close()
 
 
-class _Reader(Generic[T]):
-    """One stream being read.
+class _State:
+    """What both threads know of a stream being read."""
 
-    Knows neither its iterator nor the `Following`, so that an abandoned one is closed at once by reference counting.
-    Left to the garbage collector, closing the response could happen inside httpcore's own lock and wait for it forever.
-    """
-
-    def __init__(
-        self,
-        wire: Wire,
-        path: str,
-        parse: Callable[[Frame], T | None],
-        params: Mapping[str, str],
-        once: frozenset[str],
-        endless: bool,
-        patience_s: float,
-    ) -> None:
-        self._wire = wire
-        self._path = path
-        self._parse = parse
-        self._params = params
-        self._once = once
-        self._endless = endless
-        self._patience_s = patience_s
-        self._closed = threading.Event()
-        self._stream: Stream | None = None
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+        self.stream: Stream | None = None
 
     def abort(self) -> None:
         """Wake the reader, and let it end."""
-        self._closed.set()
-        stream = self._stream
-        if stream is not None:
+        self.closed.set()
+        if (stream := self.stream) is not None:
             stream.abort()
 
-    def read(self) -> Generator[T, None, None]:
-        last_id: str | None = None
-        tries, connected_once, cut_at = 0, False, time.monotonic()
-        while not self._closed.is_set():
-            headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
-            params = {name: value for name, value in self._params.items() if last_id is None or name not in self._once}
-            try:
-                with self._wire.stream(self._path, params=params, headers=headers) as stream:
-                    self._stream = stream
-                    if self._closed.is_set():  # closed while we connected: nothing else will abort this one
+
+def _read(
+    state: _State,
+    wire: Wire,
+    path: str,
+    parse: Callable[[Frame], T | None],
+    params: Mapping[str, str],
+    once: frozenset[str],
+    endless: bool,
+    patience_s: float,
+) -> Generator[T, None, None]:
+    """Knows neither its iterator nor the `Following`, so that an abandoned one is closed at once by reference counting.
+
+    Left to the garbage collector, closing the response could happen inside httpcore's own lock and wait for it forever.
+    """
+    last_id: str | None = None
+    tries, connected_once, cut_at = 0, False, time.monotonic()
+    while not state.closed.is_set():
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
+        sent = {name: value for name, value in params.items() if last_id is None or name not in once}
+        try:
+            with wire.stream(path, params=sent, headers=headers) as stream:
+                state.stream = stream
+                if state.closed.is_set():  # closed while we connected: nothing else will abort this one
+                    return
+                connected_once = True
+                for frame in frames(stream.chunks()):
+                    tries = 0
+                    last_id = frame.id or last_id
+                    item = parse(frame)
+                    if item is not None:
+                        yield item
+                    if frame.event == "end" or state.closed.is_set():
                         return
-                    connected_once = True
-                    for frame in frames(stream.chunks()):
-                        tries = 0
-                        last_id = frame.id or last_id
-                        item = self._parse(frame)
-                        if item is not None:
-                            yield item
-                        if frame.event == "end" or self._closed.is_set():
-                            return
-                    if not self._endless:
-                        return
-                    raise Lost("it closed the stream before its end")
-            except Lost as error:
-                lost = error
-            finally:
-                self._stream = None
-            tries += 1
-            if tries == 1:
-                cut_at = time.monotonic()
-            given_up = time.monotonic() - cut_at > self._patience_s if connected_once else tries >= TRIES
-            if given_up and not self._closed.is_set():
-                raise self._wire.unreachable(lost)
-            self._closed.wait(pause_s(tries, lost.retry_after_s))
+                if not endless:
+                    return
+                raise Lost("it closed the stream before its end")
+        except Lost as error:
+            lost = error
+        finally:
+            state.stream = None
+        tries += 1
+        if tries == 1:
+            cut_at = time.monotonic()
+        given_up = time.monotonic() - cut_at > patience_s if connected_once else tries >= TRIES
+        if given_up and not state.closed.is_set():
+            raise wire.unreachable(lost)
+        state.closed.wait(pause_s(tries, lost.retry_after_s))

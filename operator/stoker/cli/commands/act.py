@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from stoker.client.calls import Calls
@@ -10,62 +13,60 @@ from stoker.client.errors import ApiError
 from .common import connected, jobs_argument, output_option
 
 
-def _act(calls: Calls, verb: str, jobs: tuple[str, ...], form: str) -> None:
-    """Carry `verb` out on each job; one refusal does not keep the others from it."""
-    from stoker.cli.job_text import PHASE
-    from stoker.cli.output import echo_data
+def _verb(verb: str, short: str, text: str) -> click.Command:
+    @click.command(verb, help=text, short_help=short)
+    @jobs_argument
+    @output_option("text", "json", "yaml")
+    @connected
+    def command(calls: Calls, jobs: tuple[str, ...], form: str) -> None:
+        from stoker.cli.job_text import PHASE
+        from stoker.cli.output import echo_data
 
-    done, refused = [], 0
+        done: list[Any] = []
+
+        def act(name: str) -> None:
+            done.append(calls.act(name, verb))
+            if form == "text":
+                click.echo(f"{name}: {verb} requested; it is {PHASE.read(done[-1])}")
+
+        refused = _refused(jobs, act)
+        if form != "text":
+            echo_data(done, form)
+        click.get_current_context().exit(refused)
+
+    return command
+
+
+def _refused(jobs: tuple[str, ...], act: Callable[[str], object]) -> int:
+    """The exit code after all; one refusal does not keep the other jobs from it."""
+    code = 0
     for name in jobs:
         try:
-            job = calls.act(name, verb)
+            act(name)
         except ApiError as error:
             click.echo(f"stoker: {name}: {error}", err=True)
-            refused += 1
-            continue
-        done.append(job)
-        if form == "text":
-            click.echo(f"{name}: {verb} requested; it is {PHASE.read(job)}")
-    if form != "text":
-        echo_data(done, form)
-    if refused:
-        raise click.exceptions.Exit(1)
+            code = error.exit_code
+    return code
 
 
-@click.command(short_help="Stop jobs for good.")
-@jobs_argument
-@output_option("text", "json", "yaml")
-@connected
-def cancel(calls: Calls, jobs: tuple[str, ...], form: str) -> None:
-    """Stop each JOB for good. Work up to now is saved where the job can save; `stoker retry` runs it again."""
-    _act(calls, "cancel", jobs, form)
-
-
-@click.command(short_help="Save and stop jobs until they are resumed.")
-@jobs_argument
-@output_option("text", "json", "yaml")
-@connected
-def suspend(calls: Calls, jobs: tuple[str, ...], form: str) -> None:
-    """Save and stop each JOB, and give its GPUs to others, until `stoker resume`."""
-    _act(calls, "suspend", jobs, form)
-
-
-@click.command(short_help="Let suspended jobs run on.")
-@jobs_argument
-@output_option("text", "json", "yaml")
-@connected
-def resume(calls: Calls, jobs: tuple[str, ...], form: str) -> None:
-    """Queue each suspended JOB again; it goes on from its checkpoint."""
-    _act(calls, "resume", jobs, form)
-
-
-@click.command(short_help="Run failed or cancelled jobs again.")
-@jobs_argument
-@output_option("text", "json", "yaml")
-@connected
-def retry(calls: Calls, jobs: tuple[str, ...], form: str) -> None:
-    """Queue each Failed or Cancelled JOB once more; it goes on from its newest checkpoint."""
-    _act(calls, "retry", jobs, form)
+cancel = _verb(
+    "cancel",
+    "Stop jobs for good.",
+    "Stop each JOB for good. Work up to now is saved where the job can save; `stoker retry` runs it again.",
+)
+suspend = _verb(
+    "suspend",
+    "Save and stop jobs until they are resumed.",
+    "Save and stop each JOB, and give its GPUs to others, until `stoker resume`.",
+)
+resume = _verb(
+    "resume", "Let suspended jobs run on.", "Queue each suspended JOB again; it goes on from its checkpoint."
+)
+retry = _verb(
+    "retry",
+    "Run failed or cancelled jobs again.",
+    "Queue each Failed or Cancelled JOB once more; it goes on from its newest checkpoint.",
+)
 
 
 @click.command(short_help="Delete jobs, with their events and logs.")
@@ -73,14 +74,9 @@ def retry(calls: Calls, jobs: tuple[str, ...], form: str) -> None:
 @connected
 def delete(calls: Calls, jobs: tuple[str, ...]) -> None:
     """Delete each JOB with its events and logs. One that runs is stopped first; `stoker cancel` keeps it."""
-    refused = 0
-    for name in jobs:
-        try:
-            calls.delete_job(name)
-        except ApiError as error:
-            click.echo(f"stoker: {name}: {error}", err=True)
-            refused += 1
-        else:
-            click.echo(f"{name} deleted")
-    if refused:
-        raise click.exceptions.Exit(1)
+
+    def act(name: str) -> None:
+        calls.delete_job(name)
+        click.echo(f"{name} deleted")
+
+    click.get_current_context().exit(_refused(jobs, act))

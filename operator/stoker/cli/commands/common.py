@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stoker.client.errors import StokerError
+
 if TYPE_CHECKING:
     from stoker.client.calls import Calls
 
+COMPLETION_S = 0.5
+COMPLETIONS = 200
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -64,11 +68,39 @@ def output_option(*forms: str) -> Callable[[_F], _F]:
 
 def complete_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of jobs that start with what is typed; nothing when no server answers at once."""
-    from stoker.cli.names import job_names
-
     options = {**(ctx.find_root().params or {}), **{k: v for k, v in ctx.params.items() if v}}
     found = job_names(options.get("server"), options.get("token"), options.get("project"))
     return [name for name in found if name.startswith(incomplete)]
+
+
+def job_names(server: str | None, token: str | None, project: str | None) -> list[str]:
+    """The newest jobs' names; empty when there is no server or it is slow.
+
+    Standard library only: httpx takes longer to import than a person waits for a completion.
+    """
+    import http.client
+    import json
+    from urllib.parse import quote, urlsplit
+
+    from stoker.client.config import find_server
+
+    try:
+        endpoint = find_server(server, token)
+        parts = urlsplit(endpoint.url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=COMPLETION_S)
+        try:
+            connection.request(
+                "GET",
+                f"{parts.path}/v1/projects/{quote(project or 'default', safe='')}/jobs?limit={COMPLETIONS}",
+                headers={"Authorization": f"Bearer {endpoint.token}"} if endpoint.token else {},
+            )
+            page = json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+        return [str(item["metadata"]["name"]) for item in page["items"]]
+    except (StokerError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return []
 
 
 job_argument = click.argument("job", metavar="JOB", shell_complete=complete_jobs)

@@ -74,17 +74,6 @@ def prometheus_config(
 
     On a cluster Prometheus' own Kubernetes discovery is the way: the chart brings monitors for it (docs/monitoring.md).
     """
-    click.echo(_config(ctx, server, token_file, ca_file, interval, data), nl=False)
-
-
-def _config(
-    ctx: click.Context,
-    server: str | None,
-    token_file: Path | None,
-    ca_file: Path | None,
-    interval: str,
-    data: Path | None,
-) -> str:
     above = ctx.find_root().obj or {}
     folder = (data or data_folder()).expanduser().absolute()
     endpoint = find_server(server or above.get("server"), env={**os.environ, "STOKER_HOME": str(folder)})
@@ -96,7 +85,7 @@ def _config(
             raise BadInput(f"there is no {token_file}: start `stoker up` there, which makes it")
     secure = urlsplit(endpoint.url).scheme == "https"
     tls = f"tls_config:\n%s  ca_file: {_quoted(ca_file)}\n" if secure and ca_file else ""
-    return _CONFIG.format(
+    text = _CONFIG.format(
         url=endpoint.url,
         interval=interval,
         token=_quoted(token_file),
@@ -104,6 +93,7 @@ def _config(
         tls=tls and "    " + tls % "    ",
         sd_tls=tls and "        " + tls % "        ",
     )
+    click.echo(text, nl=False)
 
 
 def _quoted(path: Path) -> str:

@@ -22,13 +22,9 @@ def queue() -> None:
 def ls(calls: Calls, form: str) -> None:
     """List queues: what is used of what they may use."""
     from stoker.cli.object_tables import QUEUES
-    from stoker.cli.output import echo_data, echo_items
+    from stoker.cli.output import echo_objects
 
-    queues = calls.items("queues")
-    if form == "table":
-        echo_items(QUEUES, queues)
-    else:
-        echo_data(queues, form)
+    echo_objects(QUEUES, calls.items("queues"), form)
 
 
 @queue.command("set", short_help="Create a queue, or replace its limits.")
@@ -48,36 +44,22 @@ def ls(calls: Calls, form: str) -> None:
 @output_option("table", "json", "yaml")
 @connected_cluster_wide
 def set_(
-    calls: Calls,
-    name: str,
-    gpus: int | None,
-    cpu: str | None,
-    memory: str | None,
-    allowed: tuple[str, ...],
-    highest_priority: int | None,
-    reservation_budget: float | None,
-    ttl: str | None,
-    form: str,
+    calls: Calls, name: str, form: str, gpus: int | None, cpu: str | None, memory: str | None, **given: Any
 ) -> None:
     """Create the queue NAME, or replace its limits: what is not given is not limited."""
     from stoker.cli.object_tables import QUEUES
-    from stoker.cli.output import echo_data, echo_items
+    from stoker.cli.output import echo_objects
 
-    limit: dict[str, Any] = {"gpus": gpus, "cpu": cpu, "memory": memory}
-    spec: dict[str, Any] = {"limit": {key: value for key, value in limit.items() if value is not None}}
-    if allowed:
-        spec["projects"] = list(allowed)
-    if highest_priority is not None:
-        spec["highestPriority"] = highest_priority
-    if reservation_budget is not None:
-        spec["reservationBudget"] = reservation_budget
-    if ttl is not None:
-        spec["ttlAfterFinished"] = ttl
-    made = calls.put("queues", name, spec)
-    if form == "table":
-        echo_items(QUEUES, [made])
-    else:
-        echo_data(made, form)
+    spec = {
+        "limit": _given(gpus=gpus, cpu=cpu, memory=memory),
+        **_given(
+            projects=list(given["allowed"]) or None,
+            highestPriority=given["highest_priority"],
+            reservationBudget=given["reservation_budget"],
+            ttlAfterFinished=given["ttl"],
+        ),
+    }
+    echo_objects(QUEUES, [calls.put("queues", name, spec)], form, one=True)
 
 
 @queue.command("rm", short_help="Remove queues; one in use goes with its last job.")
@@ -87,3 +69,7 @@ def rm(calls: Calls, names: tuple[str, ...]) -> None:
     """Remove queues. One that jobs still use takes no new ones, and goes with the last of them."""
     for name in names:
         click.echo(calls.delete("queues", name) or f"queue {name} removed")
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -63,25 +63,7 @@ from stoker.push import flags
 )
 @click.option("--currency", default="EUR", show_default=True, help="Of the prices: three letters.")
 @click.pass_context
-def up(
-    ctx: click.Context,
-    /,
-    data: Path | None,
-    new_store: bool,
-    host: str,
-    port: int,
-    virtual_gpus: int,
-    cpus: str | None,
-    memory: str | None,
-    log_bytes: int,
-    idle_after: str,
-    idle_action: str,
-    allow_hosts: tuple[str, ...],
-    exporter: bool,
-    gpu_prices: tuple[str, ...],
-    currency: str,
-    **push: Any,
-) -> None:
+def up(ctx: click.Context, /, **given: Any) -> None:
     """Run Stoker on this machine until Ctrl-C: API, operator and node agent in one process.
 
     Jobs live in processes of their own: they outlast a stop or crash of the server, and the next `stoker up` finds
@@ -93,24 +75,8 @@ def up(
         if error.name and error.name.partition(".")[0] in {"stoker", "stoker_api", "stoker_worker"}:
             raise
         raise BadInput(f"`stoker up` needs {error.name}, which is not installed: pip install 'stoker[up]'") from None
-    options = UpOptions(
-        data=data,
-        new_store=new_store,
-        host=host,
-        port=port,
-        virtual_gpus=virtual_gpus,
-        cpus=cpus,
-        memory=memory,
-        log_bytes=log_bytes,
-        idle_after=idle_after,
-        idle_action=idle_action,
-        allow_hosts=allow_hosts,
-        exporter=exporter,
-        gpu_prices=gpu_prices,
-        currency=currency,
-        push=flags.push_options(push),
-    )
-    ctx.exit(run_up(options))
+    push = flags.push_options(given)
+    ctx.exit(run_up(UpOptions(**given, push=push)))
 
 
 up.params += flags.params()

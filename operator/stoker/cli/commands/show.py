@@ -33,7 +33,7 @@ def get(calls: Calls, what: str, name: str | None, form: str) -> None:
     """Show one job; or all `jobs`, `queues`, `nodes` or `runtimes`, or the one called NAME of them."""
     from stoker.cli import object_tables
     from stoker.cli.job_text import NAME, job_details
-    from stoker.cli.output import echo_data, echo_items
+    from stoker.cli.output import echo_data, echo_objects
 
     kind = _KINDS.get(what, what)
     if columns := object_tables.OF.get(kind):
@@ -43,10 +43,7 @@ def get(calls: Calls, what: str, name: str | None, form: str) -> None:
                 raise ApiError(404, "NotFound", f"there is no node {name!r}; `stoker get nodes` lists them")
         else:
             items = [calls.item(kind, name)] if name else calls.items(kind)
-        if form == "table":
-            echo_items(columns, items)
-        else:
-            echo_data(items[0] if name else items, form)
+        echo_objects(columns, items, form, one=name is not None)
     elif kind == "jobs" and name is None:
         _list(calls, None, None, False, form)
     elif kind != "jobs" and name is not None:

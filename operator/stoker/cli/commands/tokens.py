@@ -55,15 +55,12 @@ def create(name: str, role: str, projects: tuple[str, ...], expires: str, data: 
 @_data_option
 def list_(form: str, data: Path | None) -> None:
     """List tokens: whose, for what, until when. One that has expired is listed for 30 days more."""
-    from stoker.cli.output import Column, age_text, echo_data, echo_items
+    from stoker.cli.output import Column, age_text, echo_objects
 
     records = [
         record.model_dump(mode="json", by_alias=True, exclude={"sha256"})
         for record in _carried_out(data, lambda tokens: tokens.listed())
     ]
-    if form != "table":
-        echo_data(records, form)
-        return
     columns = (
         Column("NAME", "name"),
         Column("ROLE", "role"),
@@ -71,7 +68,7 @@ def list_(form: str, data: Path | None) -> None:
         Column("AGE", "createdAt", age_text, right=True),
         Column("EXPIRES", "expiresAt", _until),
     )
-    echo_items(columns, records)
+    echo_objects(columns, records, form)
 
 
 @token.command("revoke", short_help="Make tokens worthless.")

@@ -25,46 +25,25 @@ GROUPS = ("user", "queue", "project", "job", "model", "day", "hour")
 @click.option("-p", "--project", metavar="PROJECT", help="Only this project. [default: all that the token sees]")
 @output_option("table", "csv", "json")
 @connected_cluster_wide
-def usage(
-    calls: Calls,
-    job: str | None,
-    by: str | None,
-    since: str | None,
-    until: str | None,
-    queue: str | None,
-    user: str | None,
-    limit: int | None,
-    project: str | None,
-    form: str,
-) -> None:
+def usage(calls: Calls, job: str | None, project: str | None, form: str, **filters: Any) -> None:
     """Show the GPU usage of JOB, also after its deletion; without JOB, GPU time summed over many jobs.
 
     Only GPUs are counted: a job without GPUs has no usage. Unobserved time is allocated but not observed; it is never
     counted as idle. SM ACTIVE is of the observed time of GPUs that report it (Hopper and newer). docs/usage.md has the
     rest.
     """
-    above = (click.get_current_context().find_root().obj or {}).get("project")
-    project = project or above
+    project = project or (click.get_current_context().find_root().obj or {}).get("project")
     if job is not None:
-        filters = {"--by": by, "--since": since, "--until": until, "--queue": queue, "--user": user, "--limit": limit}
-        if given := [name for name, value in filters.items() if value is not None]:
+        if given := [f"--{name}" for name, value in filters.items() if value is not None]:
             raise BadInput(f"{', '.join(given)}: works without JOB; the usage of one job is all it has had")
         _job(calls, job, project, form)
         return
-    groups = [part.strip() for part in (by or "project,queue,user").split(",")]
+    groups = [part.strip() for part in (filters.pop("by") or "project,queue,user").split(",")]
     for group in groups:
         if group not in GROUPS:
             raise BadInput(f"--by {group!r}: there is: {', '.join(GROUPS)}")
-    report = calls.usage(
-        groups,
-        since=since or "30d",
-        until=until,
-        project=None if project == ALL_PROJECTS else project,
-        queue=queue,
-        user=user,
-        limit=limit,
-    )
-    _sums(report, form)
+    filters["since"] = filters["since"] or "30d"
+    _sums(calls.usage(groups, project=None if project == ALL_PROJECTS else project, **filters), form)
 
 
 _JOB = "gpus truncated hints.text"

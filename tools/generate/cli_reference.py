@@ -1,4 +1,4 @@
-"""The reference part of docs/cli.md, from the commands themselves. Called by tools/generate/docs.py and its test."""
+"""The reference part of docs/cli.md, from the commands themselves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from .main import cli
+from stoker.cli.main import cli
 
 _WIDTH = 100
 
