@@ -55,6 +55,7 @@ PARTS: dict[str, Callable[[], str]] = {
     # Other processes' metrics come beside these: a function that returns a table, and its part in docs/metrics.md.
     "metrics_exporter": exporter_reference.reference,
     "metrics_operator": lambda: metrics_table.markdown(metrics_table.operator()),
+    "metrics_pushed": lambda: metrics_table.markdown(metrics_table.pushed()),
     "metrics_api": lambda: metrics_table.markdown(metrics_table.api()),
     "alerts": alerts_table.alerts,
     "records": alerts_table.records,

@@ -14,6 +14,7 @@ from stoker.controller.counters import Counters
 from stoker.controller.job_rows import JobRows
 from stoker.controller.metrics import OperatorMetrics, Reading
 from stoker.exporter import catalogue
+from stoker.push.relay import FAMILIES as PUSH_FAMILIES
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Kind
@@ -27,6 +28,8 @@ from stoker_api.scheduler_view import FedScheduler
 from stoker_api.startable import Startable
 from stoker_api.vitals import Vitals
 from stoker_trainer.metrics import FAMILIES, LABELS, PREFIX
+
+TARGET = ("job", "instance")
 
 
 @dataclass(frozen=True)
@@ -92,14 +95,19 @@ def exporter() -> list[Series]:
     ]
 
 
+def pushed() -> list[Series]:
+    """What operator and api add to what they push."""
+    return [Series(name, kind, text, (*TARGET, *labels)) for name, (kind, text, labels) in PUSH_FAMILIES.items()]
+
+
 def trainer() -> list[Series]:
     return [Series(PREFIX + family.name, family.type, family.help, (*LABELS, *family.labels)) for family in FAMILIES]
 
 
 def labels_by_name() -> dict[str, frozenset[str]]:
     """The name of each sample → the labels it may have, over all processes."""
-    found = (sample for series in (*operator(), *api(), *exporter(), *trainer()) for sample in series.samples)
-    return dict(found)
+    processes = (operator(), api(), pushed(), exporter(), trainer())
+    return dict(sample for found in processes for series in found for sample in series.samples)
 
 
 def markdown(series: Iterable[Series]) -> str:

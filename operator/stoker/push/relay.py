@@ -30,6 +30,12 @@ ALL_FOREIGN_SERIES = 100_000
 """Of a round; with more, the largest pages are left out."""
 IDENTITY = ("job", "instance", "project", "job_name", "job_uid", "attempt", "worker", "queue")
 """Labels that only a target gives."""
+SAMPLES, BUFFERED = "stoker_push_samples_total", "stoker_push_buffered_samples"
+FAMILIES = {
+    SAMPLES: ("counter", "Samples by what became of them: sent, refused, dropped.", ("of", "outcome")),
+    BUFFERED: ("gauge", "Samples that wait to be pushed.", ("of",)),
+}
+"""What is pushed of pushing itself: type, help, labels. `of`: stoker, or trainers."""
 _HEAD_BYTES = 64 << 10
 _END_S = 2.0
 _OURS = re.compile(r"(?!stoker_train_)(stoker[_:]|DCGM_|ALERTS|up$|scrape_)")
@@ -125,8 +131,8 @@ class Relay:
             stats = push.stats
             for outcome, count in (("sent", stats.sent), ("refused", stats.refused), ("dropped", stats.dropped)):
                 labels = {**whose, "of": of, "outcome": outcome}
-                yield Sample("stoker_push_samples_total", labels, float(count))
-            yield Sample("stoker_push_buffered_samples", {**whose, "of": of}, float(stats.buffered))
+                yield Sample(SAMPLES, labels, float(count))
+            yield Sample(BUFFERED, {**whose, "of": of}, float(stats.buffered))
 
 
 def _read(source: Source, page: bytes | None) -> list[Sample] | None:
