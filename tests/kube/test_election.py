@@ -12,9 +12,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from stoker.controller.main import _Process
 from stoker.kube.client import Call, KubeClient
 from stoker.kube.lease import LeaderElection, Timing
 from stoker.store.clock import SystemClock
@@ -239,25 +241,33 @@ async def test_what_the_work_raises_is_raised(client, namespace):
     assert not one.is_leader
 
 
-async def test_work_that_will_not_stop_ends_the_process(client, namespace):
+@pytest.mark.parametrize(("lost", "exit_code"), [(True, 1), (False, 0)], ids=["the lease is lost", "a signal"])
+async def test_work_that_will_not_stop_ends_the_process(client, control_plane, namespace, caplog, lost, exit_code):
     one = election(client, namespace, "a", stop_s=0.1)
-    stubborn = asyncio.Event()
+    began, stubborn = asyncio.Event(), asyncio.Event()
 
     async def work():
+        began.set()
         while not stubborn.is_set():
             try:
                 await stubborn.wait()
             except asyncio.CancelledError:
                 continue
 
-    running = asyncio.create_task(one.run(work))
-    async with asyncio.timeout(10):
-        while not one.is_leader:
-            await asyncio.sleep(0.02)
-    await asyncio.sleep(0.1)
-    running.cancel()
-    with pytest.raises(RuntimeError, match="did not stop"):
+    process = _Process(cast(Any, None))
+    running = asyncio.create_task(process._lead(one, work, {}))
+    async with asyncio.timeout(20):
+        await began.wait()
+        if lost:
+            taken = json.dumps({"spec": {"holderIdentity": "b"}})
+            await asyncio.to_thread(
+                control_plane.kubectl, "patch", "lease", "stoker-operator", "-n", namespace, "--type=merge", "-p", taken
+            )
+        else:
+            running.cancel()
         await running
+    assert process._exit_code == exit_code
+    assert f"exit {exit_code}" in caplog.text and "Traceback" not in caplog.text
     with pytest.raises(NotLeader):
         one.check()
     stubborn.set()

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from stoker.kube.client import KubeClient
-from stoker.kube.lease import LeaderElection
+from stoker.kube.lease import LeaderElection, StillWorking
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
 from stoker.kube.views import cluster_pods
@@ -54,14 +54,13 @@ log = logging.getLogger("stoker.operator")
 def run_operator(options: OperatorOptions) -> int:
     """Run until SIGTERM or Ctrl-C. Returns: the exit code; 1 when it broke down, to be started again."""
     try:
-        uvloop.run(_Process(options).run())
+        return uvloop.run(_Process(options).run())
     except StoreError as error:
         log.error("%s", error)
         return 1
     except Exception:
         log.exception("the operator broke down; jobs go on, it is to be started again")
         return 1
-    return 0
 
 
 class _Process:
@@ -76,9 +75,10 @@ class _Process:
         self._operator: Operator | None = None
         self._past_errors = 0
         self._ready = False
+        self._exit_code = 0
 
-    async def run(self) -> None:
-        """Everything at once; ends on a signal, or with the first part that fails."""
+    async def run(self) -> int:
+        """Everything at once; ends on a signal, or with the first part that fails. Returns: the exit code."""
         options, clock = self._options, self._clock
         async with AsyncExitStack() as stack:
             stack.callback(self._seam.close)
@@ -166,6 +166,7 @@ class _Process:
                 await asyncio.wait({leading})  # a cancelled leader has stopped its work and released the lease
                 for part in parts:
                     part.cancel()
+        return self._exit_code
 
     async def _lead(
         self, election: LeaderElection, operate: Callable[[], Any], caches: dict[str, WatchCache[Any]]
@@ -176,7 +177,15 @@ class _Process:
         self._ready = True
         counts = ", ".join(f"{len(cache)} {name}" for name, cache in caches.items())
         log.info("in sync after %.1f s: %s", self._clock.monotonic() - began, counts)
-        await election.run(operate)
+        try:
+            await election.run(operate)
+        except StillWorking as error:
+            # Most likely a long pass of the scheduler, on its thread: it can't be cut short, and it writes nothing.
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                self._exit_code = 1
+            why = "after losing the lease: it is to be started again" if self._exit_code else "after the signal"
+            log.error("exit %d %s; jobs go on: %s", self._exit_code, why, error)
 
     def _pages(self, registry: CollectorRegistry) -> tuple[dict[str, Page], Callable[[], Awaitable[Sequence[Source]]]]:
         """What is served, and the metrics as they are pushed."""

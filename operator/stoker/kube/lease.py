@@ -44,7 +44,11 @@ class Timing:
     retry_s: float = 2.0
     """How often one that does not lead looks."""
     stop_s: float = 3.0
-    """How long cancelled work is waited for; longer than that is logged, and the process should end."""
+    """How long cancelled work is waited for; after that the process should end."""
+
+
+class StillWorking(Exception):
+    """Cancelled work has not stopped in time. The fence lets no write of it pass; only the process' end ends it."""
 
 
 class LeaderElection:
@@ -87,7 +91,7 @@ class LeaderElection:
         """Wait for the leadership, work while it lasts, and wait again; until cancelled, or `work` has ended by itself.
 
         What `work` raises is raised here. The lease is released after `work` has stopped, unless another holds it.
-        Raises: RuntimeError when cancelled work does not stop in time: end the process then.
+        Raises: StillWorking: end the process then.
         """
         while True:
             await self._acquire()
@@ -124,7 +128,7 @@ class LeaderElection:
         done, _ = await asyncio.wait({working}, timeout=self._timing.stop_s)
         if not done:
             self.deadline = float("-inf")  # whatever it still tries to write is refused
-            raise RuntimeError(f"the work did not stop within {self._timing.stop_s:g} s of losing the leadership")
+            raise StillWorking(f"the work has not stopped within {self._timing.stop_s:g} s; it can write nothing more")
 
     async def _renew_until_lost(self) -> None:
         """Ends when another holds the lease. A renewal that fails, for whatever reason, is tried again."""
