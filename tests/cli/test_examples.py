@@ -26,13 +26,14 @@ def test_an_example_is_a_valid_job_that_ends(path: Path) -> None:
     spec = TrainingJobSpec.model_validate(manifest.body["spec"])
     assert spec.stop.max_duration is not None and parse_duration(spec.stop.max_duration) <= 1200
     if spec.trainer.recipe:
-        assert spec.stop.target is not None and spec.stop.target.value == 0.97
+        assert spec.stop.target is not None
 
 
-def test_the_three_are_there() -> None:
+def test_all_are_there() -> None:
     specs = {path.name: TrainingJobSpec.model_validate(read_manifests(str(path))[0].body["spec"]) for path in EXAMPLES}
     assert (specs["digits.yaml"].workers, specs["digits.yaml"].total_gpus) == (1, 1)
     assert (specs["mnist-ddp.yaml"].workers, specs["mnist-ddp.yaml"].total_gpus) == (2, 2)
+    assert specs["gpt.yaml"].trainer.recipe == "gpt"
     command = specs["own-script.yaml"].trainer.command
     assert command is not None and (ROOT / command[1]).is_file()
 

@@ -111,6 +111,21 @@ class Run:
     def run(self, config: Any, ranks: int = 1, script: str = "", **env: str) -> tuple[list[int], list[str]]:
         return self.finish(self.start(config, ranks, script, **env))
 
+    def whole_and_interrupted(self, config: Any, ranks: int, at: int, script: str = "") -> tuple[list[Any], list[Any]]:
+        """The traces of a training in one go, and of one that is stopped about step `at` and goes on."""
+        codes, outputs = self.run(config, ranks, script, STOKER_CHECKPOINT_DIR=str(self.folder / "whole"))
+        assert codes == [0] * ranks, outputs
+        whole = self.trace()
+        (self.folder / "trace").unlink()
+        processes = self.start(config, ranks, script)
+        self.wait_for_steps(at)
+        processes[0].terminate()
+        codes, outputs = self.finish(processes)
+        assert set(codes) <= {0, 75}, outputs  # 0: it was done before the signal came
+        codes, outputs = self.run(config, ranks, script)
+        assert codes == [0] * ranks, outputs
+        return whole, self.trace()
+
     def trace(self) -> list[dict[str, Any]]:
         path = self.folder / "trace"
         text = path.read_text() if path.exists() else ""

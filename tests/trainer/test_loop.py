@@ -104,7 +104,7 @@ def test_a_finished_training_does_nothing_more(make_training, make_config, small
 
 
 def test_the_target_ends_the_training_and_its_time_survives(make_training, make_config, small, tmp_path):
-    top = {"stop": {"maxSteps": None, "target": {"metric": "accuracy", "value": 0.5}}}
+    top = {"stop": {"maxSteps": None, "target": {"metric": "accuracy", "value": 0.5, "mode": None}}}
     recipe = small | {"epochs": 40}
     attempt(make_training, make_config, recipe, tmp_path, 1, stop_at=20, **top)
     training, _ = attempt(make_training, make_config, recipe, tmp_path, 2, **top)
@@ -176,7 +176,7 @@ def test_other_settings_are_refused_by_name(make_training, make_config, small, t
     with pytest.raises(BadConfig, match=r"config\.epochs: 2 there, 9 now"):
         attempt(make_training, make_config, small | {"epochs": 9}, tmp_path, 2)
     free = {
-        "stop": {"maxSteps": None, "target": {"metric": "accuracy", "value": 0.2}},
+        "stop": {"maxSteps": None, "target": {"metric": "accuracy", "value": 0.2, "mode": "max"}},
         "checkpoint": {"everySeconds": 9.0, "keep": 1},
     }
     training, _ = attempt(make_training, make_config, small, tmp_path, 3, **free)

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
 def test_the_default_recipe_reaches_its_target(run, make_config):
-    target = {"maxSteps": None, "target": {"metric": "accuracy", "value": 0.97}}
+    target = {"maxSteps": None, "target": {"metric": "accuracy", "value": 0.97, "mode": None}}
     codes, outputs = run.run(make_config({}, stop=target, precision="auto"))
     assert codes == [0], outputs
     progress = Progress.model_validate(run.progress())

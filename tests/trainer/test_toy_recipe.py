@@ -65,14 +65,6 @@ recipes.RECIPES["toy"] = recipes.Entry(ByEpochs, __name__)
 @pytest.mark.parametrize(("ranks", "precision"), [(1, "fp16"), (2, "fp32")])
 def test_a_toy_recipe_learns_and_an_interruption_changes_no_bit(run, make_config, ranks, precision):
     config = make_config(precision=precision) | {"recipe": "toy", "config": SETTINGS | {"evalEveryEpochs": 1}}
-    codes, outputs = run.run(config, ranks, IN_EACH_RANK, STOKER_CHECKPOINT_DIR=str(run.folder / "whole"))
-    assert codes == [0] * ranks, outputs
+    whole, parts = run.whole_and_interrupted(config, ranks, at=20, script=IN_EACH_RANK)
+    assert parts == whole and "rng" in whole[0]
     assert run.progress()["summary"]["accuracy"] > 0.9
-    whole = run.trace()
-    (run.folder / "trace").unlink()
-    processes = run.start(config, ranks, IN_EACH_RANK)
-    run.wait_for_steps(20)
-    processes[0].terminate()
-    assert set(run.finish(processes)[0]) <= {0, 75}
-    assert run.run(config, ranks, IN_EACH_RANK)[0] == [0] * ranks
-    assert run.trace() == whole and "rng" in whole[0]

@@ -16,6 +16,7 @@ from stoker.exporter.allocation import reasons as allocation_reasons
 from stoker.spec.crd.reference import reference as crd_reference
 from stoker.spec.outcome import FREE, POLICIES, Category, Intent, Verdict, verdict
 from stoker.spec.quantity import format_duration
+from stoker.spec.recipes import RECIPES, resolve
 from stoker_api.app import bare_app
 from tools.generate import alerts_table, cli_reference, json_text, metrics_table
 
@@ -72,6 +73,8 @@ def stale(write: bool) -> list[str]:
     # Sorted: the order then owes nothing to that of routes and models.
     openapi = json.loads(json.dumps(bare_app().openapi(), sort_keys=True))
     wanted[ROOT / "docs" / "openapi.json"] = json_text.text(openapi) + "\n"
+    defaults = {name: resolve(name, {}) for name in RECIPES}
+    wanted[ROOT / "trainer-image" / "stoker_trainer" / "defaults.json"] = json.dumps(defaults, indent=1) + "\n"
     differ = [path for path, text in wanted.items() if path.read_text() != text]
     for path in differ if write else ():
         path.write_text(wanted[path])

@@ -22,6 +22,8 @@ class Target:
     metric: str
     """One that the recipe declares; set-up checks it."""
     value: float
+    mode: Literal["max", "min"] | None
+    """None: which way the recipe says is better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

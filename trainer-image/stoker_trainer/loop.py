@@ -114,7 +114,8 @@ class Loop:
 
     def _reached(self, target: Target) -> bool:
         value = self._t.tally.metrics[target.metric]
-        return value >= target.value if self._t.recipe.metrics[target.metric] == "max" else value <= target.value
+        mode = target.mode or self._t.recipe.metrics[target.metric]
+        return value >= target.value if mode == "max" else value <= target.value
 
     def _save(self) -> None:
         self._lap()

@@ -5,7 +5,6 @@ Called by `__main__`. The config is read before torch is imported, so a bad one 
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 import traceback
@@ -13,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import command_line
 from . import config as configs
 from .errors import DONE, FAILED, STOPPED, BadConfig, PeerLost, Stopped, TrainerError
 from .stop import StopSignal
@@ -28,8 +28,19 @@ def main(argv: list[str], env: Mapping[str, str], stop: StopSignal) -> int:
     """Runs this rank to its end; the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
     try:
-        text = _config_text(argv, env)
-        _run(configs.parse(text), text, env, stop)
+        request = command_line.read(argv, env)
+        if isinstance(request, command_line.Prepare):
+            from . import tokens
+
+            tokens.prepare(request.source, request.out)
+            return DONE
+        config = configs.parse(request.config)
+        if request.dry_run:
+            from . import dry_run
+
+            dry_run.show(config, request.config, print)
+            return DONE
+        _run(config, request.config, env, stop)
     except Stopped as stopped:
         log.info("%s", stopped)
         return stopped.exit_code
@@ -43,23 +54,6 @@ def main(argv: list[str], env: Mapping[str, str], stop: StopSignal) -> int:
         traceback.print_exc()
         return FAILED
     return DONE
-
-
-def _config_text(argv: list[str], env: Mapping[str, str]) -> str:
-    parser = argparse.ArgumentParser(
-        prog="python -m stoker_trainer", description="Trains one recipe; one process per rank."
-    )
-    parser.add_argument("--config", type=Path, help="a JSON file (default: the variable STOKER_TRAINER_CONFIG)")
-    path: Path | None = parser.parse_args(argv).config
-    if path is not None:
-        try:
-            return path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadConfig(f"--config: {error}") from None
-    text = env.get("STOKER_TRAINER_CONFIG")
-    if not text:
-        raise BadConfig("STOKER_TRAINER_CONFIG is not set, and no --config FILE was given")
-    return text
 
 
 def _run(config: configs.TrainerConfig, text: str, env: Mapping[str, str], stop: StopSignal) -> None:

@@ -60,3 +60,17 @@ class ByEpochs(Settings):
 
     def evaluates(self, step: int, epochs_done: int | None) -> bool:
         return epochs_done is not None and epochs_done % self.eval_every_epochs == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BySteps(Settings):
+    """A course over data that may be too large for an epoch, counted in steps."""
+
+    steps: int = at_least(1)
+    eval_every_steps: int = at_least(1)
+
+    def total_steps(self, train_rows: int) -> int:
+        return self.steps
+
+    def evaluates(self, step: int, epochs_done: int | None) -> bool:
+        return step % self.eval_every_steps == 0

@@ -149,7 +149,7 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
     source: Source = module.load(settings, device)
     torch.manual_seed(settings.seed)
     recipe: Recipe = module.Recipe(settings, source)
-    _check_target(config, recipe)
+    check_target(config, recipe)
     recipe.net.to(device, memory_format=torch.channels_last if device.type == "cuda" else torch.contiguous_format)
     flat = FlatModel(recipe.net)
     _share([flat.parameters], ranks)  # CPUs of different kinds may round an initialisation differently
@@ -171,7 +171,8 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
     )
 
 
-def _check_target(config: TrainerConfig, recipe: Recipe) -> None:
+def check_target(config: TrainerConfig, recipe: Recipe) -> None:
+    """Raises: BadConfig where the recipe does not measure the target's metric."""
     target = config.stop.target
     if target is not None and target.metric not in recipe.metrics:
         raise BadConfig(f"stop.target.metric: expected one of {', '.join(recipe.metrics)}, got {target.metric!r}")

@@ -124,7 +124,7 @@ def _trainer_config(job: TrainingJob, recipe: str) -> str:
             "precision": spec.precision.value,
             "stop": {
                 "maxSteps": spec.stop.max_steps,
-                "target": {"metric": target.metric, "value": target.value} if target else None,
+                "target": target.model_dump(mode="json") if target else None,
             },
             "checkpoint": {
                 "everySeconds": parse_duration(spec.checkpoint.every),

@@ -50,7 +50,7 @@ class Trainer(SpecModel):
     """What runs: a recipe of ours with its config, or a command of the user's."""
 
     recipe: str | None = Field(default=None, max_length=63)
-    """The name of a recipe of ours: image-classification."""
+    """The name of a recipe of ours: gpt, image-classification."""
     config: dict[str, JsonValue] = {}
     """The recipe's settings; docs/trainer.md has them. What is left out takes the recipe's default."""
     image: ImageName | None = None
@@ -82,13 +82,29 @@ class Trainer(SpecModel):
         return self
 
 
+class TargetMode(StrEnum):
+    MAX = "max"
+    MIN = "min"
+
+
+SHARE_SAYS = "accuracy is a share: at most 1 (97 % is 0.97)"
+
+
 class Target(SpecModel):
     """Stop as soon as an evaluation reaches this."""
 
-    metric: Literal["accuracy"] = "accuracy"
-    """What the evaluation measures."""
-    value: float = Field(gt=0, le=1)
-    """Reached when the metric is at least this."""
+    metric: Literal["accuracy", "loss"] = "accuracy"
+    """What the evaluation measures, on the test samples."""
+    value: float = Field(gt=0, le=1_000_000)
+    """Reached when the metric is at least this (mode max) or at most (min)."""
+    mode: TargetMode | None = None
+    """Absent: max for accuracy, min for loss."""
+
+    @model_validator(mode="after")
+    def _share(self) -> Self:
+        if self.metric == "accuracy" and self.value > 1:
+            raise ValueError(SHARE_SAYS)
+        return self
 
 
 EXIT_ZERO_SAYS = "stop.exitZeroAfterSignal: Stopped is for a command; exit 0 of a recipe always means done"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, field_validator
 
 from .meta import SpecModel
 
@@ -69,7 +69,60 @@ class ImageClassificationConfig(SpecModel):
     """Same bits after a resume with the same number of ranks."""
 
 
-RECIPES: dict[str, type[SpecModel]] = {"image-classification": ImageClassificationConfig}
+STDLIB = "stdlib"
+TOKENS_SAYS = "give 'stdlib' or the absolute path of a folder that `python -m stoker_trainer prepare text` wrote"
+
+
+class GptSize(StrEnum):
+    """Layers, heads and width; from 124m on GPT-2's."""
+
+    TINY = "tiny"  # 0.1 million parameters
+    SMALL = "small"  # 0.8 million
+    M10 = "10m"
+    M124 = "124m"
+    M350 = "350m"
+    M774 = "774m"
+    M1558 = "1558m"
+
+
+class TransformerConfig(SpecModel):
+    size: GptSize = GptSize.SMALL
+    context: int = Field(default=128, ge=2, le=65_536)
+    """Tokens in a sample."""
+    dropout: Fraction = 0.0
+
+
+class GptOptimizerConfig(OptimizerConfig):
+    learning_rate: float = Field(default=3e-3, gt=0, le=10)
+    weight_decay: float = Field(default=0.1, ge=0, le=1)
+
+
+class GptConfig(SpecModel):
+    """Recipe `gpt`: a decoder that learns to predict the next token."""
+
+    data: str = Field(default=STDLIB, max_length=4096)
+    """`stdlib`: the bytes of the Python standard library's own sources. Else a folder of tokens."""
+    model: TransformerConfig = TransformerConfig()
+    optimizer: GptOptimizerConfig = GptOptimizerConfig()
+    batch_size: int = Field(default=32, ge=1, le=65536)
+    """Samples per optimizer step over all ranks together."""
+    steps: int = Field(default=1000, ge=1, le=10**9)
+    eval_every_steps: int = Field(default=100, ge=1)
+    eval_samples: int = Field(default=256, ge=1)
+    """The most test samples that an evaluation takes, spread over all of them."""
+    seed: int = Field(default=1, ge=0, lt=2**31)
+    deterministic: bool = False
+    """Same bits after a resume with the same number of ranks; on GPUs slower."""
+
+    @field_validator("data")
+    @classmethod
+    def _stdlib_or_path(cls, value: str) -> str:
+        if value != STDLIB and not value.startswith("/"):
+            raise ValueError(TOKENS_SAYS)
+        return value
+
+
+RECIPES: dict[str, type[SpecModel]] = {"gpt": GptConfig, "image-classification": ImageClassificationConfig}
 
 
 def resolve(recipe: str, config: dict[str, JsonValue]) -> dict[str, JsonValue]:

@@ -163,7 +163,11 @@ SHARED = [
     either("retryGeneration", mostly([0, 10**9], [-1, 10**9 + 1])),
     either("ttlAfterFinished", mostly(["7d"], ["x"])),
 ]
-TARGETS = some(("value", mostly([0.5, 1], [0, 1.5, -1])))
+TARGETS = some(
+    either("metric", mostly(["accuracy"], ["loss", "f1"])),
+    ("value", mostly([0.5, 1], [0, 1.5, -1])),
+    either("mode", mostly(["max", "min"], ["most"])),
+)
 SPECS = st.one_of(
     some(
         ("trainer", COMMANDS),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stoker_trainer.settings import Settings
 
-from .settings import ImageClassification
+from .settings import Gpt, ImageClassification
 
 
 @dataclass(frozen=True)
@@ -20,5 +20,6 @@ class Entry:
 
 
 RECIPES = {
+    "gpt": Entry(Gpt, "stoker_trainer.recipes.gpt"),
     "image-classification": Entry(ImageClassification, "stoker_trainer.recipes.images"),
 }

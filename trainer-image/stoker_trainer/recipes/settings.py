@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from stoker_trainer.settings import ByEpochs, at_least, fraction
+from stoker_trainer.settings import ByEpochs, BySteps, at_least, fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +27,16 @@ class ImageClassification(ByEpochs):
     model: Cnn
     augment: Augment
     label_smoothing: float = fraction()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transformer:
+    size: Literal["tiny", "small", "10m", "124m", "350m", "774m", "1558m"]
+    context: int = at_least(2)
+    dropout: float = fraction()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpt(BySteps):
+    model: Transformer
+    eval_samples: int = at_least(1)

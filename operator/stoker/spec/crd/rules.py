@@ -16,10 +16,12 @@ from stoker.spec.job_parts import (
     MOUNT_PATH_SAYS,
     OWN_PATHS,
     OWN_PATHS_SAYS,
+    SHARE_SAYS,
     SUB_PATH_SAYS,
     WITHIN_CODE_SAYS,
     DataVolume,
     RetryRule,
+    Target,
     Trainer,
 )
 from stoker.spec.markers import Form
@@ -157,6 +159,7 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
         for category in Category
         if not POLICIES[category].raisable
     ],
+    Target: [Rule("self.metric != 'accuracy' || self.value <= 1.0", SHARE_SAYS, field="value")],
     CheckpointStore: [Rule("has(self.claim) != has(self.template)", "give either claim or template")],
     Toleration: [
         Rule(

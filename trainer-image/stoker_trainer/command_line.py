@@ -1,0 +1,110 @@
+"""Owns the command line: a config from a file, the environment, or a recipe's defaults and `--set`. Called by `main`.
+
+`defaults.json` is written from `stoker.spec.recipes` by `tools/generate/docs.py`; the defaults stand nowhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import BadConfig
+
+PRESETS = {name: ("image-classification", {"data": name}) for name in ("digits", "mnist5k")}
+"""Names for a recipe with some of its settings."""
+_REST: dict[str, Any] = {
+    "precision": "auto",
+    "stop": {"maxSteps": None, "target": None},
+    "checkpoint": {"everySeconds": 60.0, "keep": 2},
+}
+_TARGET = {"metric": "accuracy", "value": None, "mode": None}
+
+
+@dataclass(frozen=True)
+class Request:
+    config: str
+    """JSON, complete."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Prepare:
+    source: Path
+    out: Path
+
+
+def read(argv: list[str], env: Mapping[str, str]) -> Request | Prepare:
+    """What is asked for.
+
+    Raises: BadConfig; SystemExit where argparse finds a fault.
+    """
+    if argv[:1] == ["prepare"]:
+        parser = argparse.ArgumentParser(prog="python -m stoker_trainer prepare", description="Packs data, once.")
+        parser.add_argument("kind", choices=["text"], help="text: every file below SOURCE, as bytes")
+        parser.add_argument("source", type=Path)
+        parser.add_argument("out", type=Path, help="a new or empty folder; `data` of the recipe gpt")
+        options = parser.parse_args(argv[1:])
+        return Prepare(options.source, options.out)
+    parser = argparse.ArgumentParser(
+        prog="python -m stoker_trainer",
+        description="Trains one recipe; one process per rank.",
+        epilog="`python -m stoker_trainer prepare text SOURCE OUT` packs texts for the recipe gpt.",
+    )
+    defaults = json.loads(Path(__file__).with_name("defaults.json").read_text())
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--config", type=Path, help="a JSON file (default: the variable STOKER_TRAINER_CONFIG)")
+    where.add_argument("--recipe", choices=[*defaults, *PRESETS], help="with the recipe's defaults")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="a field of the recipe (model.size=10m) or of the rest (precision=bf16, stop.maxSteps=100)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print config, parameters, memory, FLOPs")
+    options = parser.parse_args(argv)
+    if options.recipe is None:
+        if options.set:
+            raise BadConfig("--set works with --recipe; change the config itself")
+        return Request(_text(options.config, env), options.dry_run)
+    name, changes = PRESETS.get(options.recipe, (options.recipe, {}))
+    config = {"recipe": name, "config": defaults[name] | changes} | json.loads(json.dumps(_REST))
+    for assignment in options.set:
+        _set(config, assignment)
+    return Request(json.dumps(config), options.dry_run)
+
+
+def _text(path: Path | None, env: Mapping[str, str]) -> str:
+    if path is not None:
+        try:
+            return path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadConfig(f"--config: {error}") from None
+    text = env.get("STOKER_TRAINER_CONFIG")
+    if not text:
+        raise BadConfig("STOKER_TRAINER_CONFIG is not set, and no --config FILE or --recipe NAME was given")
+    return text
+
+
+def _set(config: dict[str, Any], assignment: str) -> None:
+    path, equals, text = assignment.partition("=")
+    if not equals:
+        raise BadConfig(f"--set {assignment}: write FIELD=VALUE")
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    *parents, last = path.split(".")
+    here: Any = config if path.split(".")[0] in config and path.split(".")[0] != "config" else config["config"]
+    for part in parents:
+        if here is config["stop"] and part == "target" and here["target"] is None:
+            here["target"] = dict(_TARGET)
+        here = here.get(part) if isinstance(here, dict) else None
+    if not isinstance(here, dict) or last not in here:
+        known = ", ".join(here) if isinstance(here, dict) else "nothing"
+        raise BadConfig(f"--set {path}: no such field; known there: {known}")
+    here[last] = value

@@ -1,0 +1,69 @@
+"""Owns the dry run: what a config would train and what that costs, by a model without memory. Called by `main`.
+
+The model is built on torch's `meta` device and runs one sample forward and backward: shapes and operations, no numbers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from .config import TrainerConfig
+from .recipe import Recipe, Source
+from .recipes import RECIPES
+from .training import check_target
+
+_STATE_BYTES = {"adamw": 16, "sgd": 12}  # per parameter, in fp32: weight, gradient, and what the optimizer keeps
+
+
+def show(config: TrainerConfig, text: str, say: Callable[[str], object]) -> None:
+    """Raises: BadConfig where the data is missing or the target's metric is unknown."""
+    module, settings = importlib.import_module(RECIPES[config.recipe].module), config.config
+    source: Source = module.load(settings, torch.device("cpu"))
+    with torch.device("meta"):
+        recipe: Recipe = module.Recipe(settings, source)
+    check_target(config, recipe)
+    parameters = sum(p.numel() for p in recipe.net.parameters())
+    flops, kept = _of_one_sample(recipe, source)
+    steps = settings.total_steps(source.train_rows)
+    say(json.dumps(json.loads(text), indent=1))
+    say(source.words)
+    say(f"parameters: {parameters:,}")
+    say(f"steps: {min(steps, config.stop.max_steps or steps):,} of {settings.batch_size:,} samples")
+    say(f"memory: {_size(parameters * _STATE_BYTES[settings.optimizer.name])} for weights, gradients and optimizer;")
+    say(f"  about {_size(kept)} of activations per sample of the micro-batch, in fp32")
+    say(f"FLOPs: {flops:.3g} per sample forward and backward, {flops * settings.batch_size:.3g} per step")
+
+
+def _of_one_sample(recipe: Recipe, source: Source) -> tuple[int, int]:
+    """FLOPs, and bytes kept for the backward pass."""
+    batch = source.batch(0, 0, torch.arange(1))
+    batch = replace(
+        batch, inputs=batch.inputs.to("meta"), targets=batch.targets.to("meta"), samples_B=batch.samples_B.to("meta")
+    )
+    kept = 0
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        if not (tensor.is_leaf and tensor.requires_grad):
+            kept += tensor.numel() * tensor.element_size()
+        return tensor
+
+    counter = FlopCounterMode(display=False)
+    with counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss, _ = recipe.loss(batch)
+        loss.backward()
+    return counter.get_total_flops(), kept
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024  # type: ignore[assignment]
+    return f"{count:.3g} GiB"

@@ -1,0 +1,98 @@
+"""Owns the recipe `gpt`: a decoder that learns to predict the next token. Made by the trainer's set-up.
+
+Legend: B samples, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+
+from stoker_trainer import tokens
+from stoker_trainer.recipe import Batch, Export
+
+from . import gpt_net
+from .settings import Gpt as Settings
+
+SIZES = {  # name → layers, heads, width; from 124m on GPT-2's
+    "tiny": (2, 2, 64),
+    "small": (4, 4, 128),
+    "10m": (6, 6, 384),
+    "124m": (12, 12, 768),
+    "350m": (24, 16, 1024),
+    "774m": (36, 20, 1280),
+    "1558m": (48, 25, 1600),
+}
+_LOAD = '''\
+"""Loads these weights in plain PyTorch; needs nothing but torch and the files of this folder."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from model import Gpt
+
+here = Path(__file__).parent
+about = json.loads((here / "model.json").read_text())
+net = Gpt(**about["arguments"])
+net.load_state_dict(torch.load(here / "weights.pt", map_location="cpu", weights_only=True))
+net.eval()
+
+
+def generate(tokens, count, temperature=0.8):
+    """`tokens` (a list of numbers; bytes where the vocabulary is 256) and `count` more."""
+    out = list(tokens)
+    with torch.no_grad():
+        for _ in range(count):
+            scores = net(torch.tensor([out[-about["arguments"]["context"] :]]))[0, -1]
+            out.append(int(torch.multinomial(torch.softmax(scores / temperature, 0), 1)))
+    return out
+
+
+if __name__ == "__main__":
+    prompt = sys.argv[1] if len(sys.argv) > 1 else "def "
+    print(bytes(generate(prompt.encode(), 200)).decode(errors="replace"))
+'''
+
+
+def load(settings: Settings, device: torch.device) -> tokens.Tokens:
+    """Raises: BadConfig where the data is missing or is no folder of tokens."""
+    return tokens.load(settings.data, settings.model.context, settings.eval_samples, device)
+
+
+class Recipe:
+    metrics: Mapping[str, Literal["max", "min"]] = MappingProxyType({"loss": "min", "accuracy": "max"})
+
+    def __init__(self, settings: Settings, source: tokens.Tokens) -> None:
+        layers, heads, width = SIZES[settings.model.size]
+        self._arguments = {
+            "vocabulary": source.vocabulary,
+            "context": settings.model.context,
+            "layers": layers,
+            "heads": heads,
+            "width": width,
+        }
+        self._about = {"class": "Gpt", "splitDigest": source.digest}
+        self.units = settings.model.context
+        self.net = gpt_net.Gpt(**self._arguments, dropout=settings.model.dropout)
+
+    def loss(self, batch: Batch) -> tuple[torch.Tensor, int]:
+        return self._loss(self.net(batch.inputs), batch), batch.targets.numel()
+
+    def score(self, batch: Batch) -> tuple[torch.Tensor, int]:
+        scores_BTV = self.net(batch.inputs)
+        correct = (scores_BTV.argmax(-1) == batch.targets).sum()
+        return torch.stack([self._loss(scores_BTV, batch), correct]), batch.targets.numel()
+
+    def _loss(self, scores_BTV: torch.Tensor, batch: Batch) -> torch.Tensor:
+        return F.cross_entropy(scores_BTV.flatten(0, 1).float(), batch.targets.flatten(), reduction="sum")
+
+    def export(self) -> Export:
+        about = {**self._about, "arguments": {**self._arguments, "dropout": 0.0}}
+        return Export(Path(gpt_net.__file__), about, _LOAD)

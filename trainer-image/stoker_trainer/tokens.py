@@ -1,0 +1,154 @@
+"""Owns tokens: where they come from, and the windows that a language model trains on. Used by the recipe `gpt`.
+
+A folder of tokens (`python -m stoker_trainer prepare` writes one) holds `train.npy` and `test.npy`, one-dimensional,
+uint8 or uint16, and `tokens.json`. They are mapped into memory; on a GPU they are resident.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sysconfig
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stoker_trainer.counter import Purpose, words
+from stoker_trainer.errors import BadConfig
+from stoker_trainer.recipe import Batch
+
+STDLIB = "stdlib"
+TEST_PERCENT = 10
+ABOUT = "tokens.json"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Windows of `context` tokens; in each epoch they begin elsewhere. Shape: train, test [tokens] uint8 or int16."""
+
+    name: str
+    train: torch.Tensor
+    test: torch.Tensor
+    vocabulary: int
+    context: int
+    test_samples: int
+    """The most windows that an evaluation takes; they are spread over the test tokens."""
+    digest: str
+
+    @property
+    def train_rows(self) -> int:
+        return len(self.train) // self.context - 1
+
+    @property
+    def test_rows(self) -> int:
+        return min(self.test_samples, (len(self.test) - 1) // self.context)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"splitDigest": self.digest, "trainTokens": len(self.train), "testTokens": len(self.test)}
+
+    @property
+    def words(self) -> str:
+        return (
+            f"{self.name}: {len(self.train):,} training and {len(self.test):,} test tokens of {self.vocabulary:,} "
+            f"kinds, {self.train_rows:,} windows of {self.context}, split sha256:{self.digest}"
+        )
+
+    def batch(self, seed: int, epoch: int, samples_B: torch.Tensor) -> Batch:
+        starts_B = samples_B * self.context + _shift(seed, epoch, self.context)
+        return self._windows(self.train, starts_B, samples_B, seed, epoch)
+
+    def test_batch(self, samples_B: torch.Tensor) -> Batch:
+        apart = (len(self.test) - 1) // self.context // self.test_rows * self.context
+        return self._windows(self.test, samples_B * apart, samples_B, 0, 0)
+
+    def _windows(
+        self, tokens: torch.Tensor, starts_B: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: int
+    ) -> Batch:
+        at_BT = starts_B[:, None] + torch.arange(self.context + 1, device=starts_B.device)
+        mask = 0xFF if tokens.dtype == torch.uint8 else 0xFFFF  # torch does not gather uint16
+        window = tokens[at_BT].long() & mask
+        return Batch(window[:, :-1], window[:, 1:], samples_B, seed, epoch)
+
+
+@lru_cache(maxsize=4)
+def _shift(seed: int, epoch: int, context: int) -> int:
+    drawn = words(seed, epoch, Purpose.AUGMENT, torch.zeros(1, dtype=torch.int64), 1)
+    return int(drawn.item()) % context
+
+
+def load(data: str, context: int, test_samples: int, device: torch.device) -> Tokens:
+    """Raises: BadConfig where `data` is neither `stdlib` nor a prepared folder, or holds too little."""
+    train, test, vocabulary = _stdlib() if data == STDLIB else _folder(Path(data))
+    digest = hashlib.sha256(train.tobytes() + b"|" + test.tobytes()).hexdigest() if data == STDLIB else _digest(data)
+    for name, part in (("training", train), ("test", test)):
+        if len(part) < 2 * context + 1:
+            raise BadConfig(f"config.data: {data} has {len(part)} {name} tokens, too few for a context of {context}")
+    placed = (torch.from_numpy(part.view(np.int16) if part.dtype == np.uint16 else part) for part in (train, test))
+    on_device = [part.to(device) for part in placed]
+    return Tokens(data, on_device[0], on_device[1], vocabulary, context, test_samples, digest)
+
+
+def _stdlib() -> tuple[NDArray[Any], NDArray[Any], int]:
+    """The bytes of the standard library's top-level sources; a tenth of the files, by content, is for testing."""
+    files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    texts = [file.read_bytes() for file in files]
+    return (*split_documents(texts), 256)
+
+
+def split_documents(texts: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Training and test bytes: documents go to a side by their content's hash. Copies share a side."""
+    sides: tuple[list[bytes], list[bytes]] = ([], [])
+    for text in texts:
+        sides[int.from_bytes(hashlib.sha256(text).digest()[:4], "big") % 100 < TEST_PERCENT].append(text)
+    train, test = (np.frombuffer(bytearray(b"\n".join(side)), dtype=np.uint8) for side in sides)
+    return train, test
+
+
+def _folder(folder: Path) -> tuple[NDArray[Any], NDArray[Any], int]:
+    try:
+        about = json.loads((folder / ABOUT).read_text())
+        vocabulary = int(about["vocabulary"])
+        # Copy on write: torch wants writable memory, and nothing is written.
+        train, test = (np.load(folder / f"{name}.npy", mmap_mode="c") for name in ("train", "test"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadConfig(
+            f"config.data: {folder} is no folder of tokens ({type(error).__name__}: {error}); "
+            "`python -m stoker_trainer prepare text FOLDER OUT` writes one"
+        ) from None
+    for name, part in (("train", train), ("test", test)):
+        if part.ndim != 1 or part.dtype not in (np.uint8, np.uint16):
+            raise BadConfig(f"config.data: {folder}/{name}.npy must be one-dimensional, uint8 or uint16")
+        if len(part) and int(part.max()) >= vocabulary:
+            raise BadConfig(
+                f"config.data: {folder}/{name}.npy holds token {part.max()}, the vocabulary is {vocabulary}"
+            )
+    return train, test, vocabulary
+
+
+def _digest(data: str) -> str:
+    return str(json.loads((Path(data) / ABOUT).read_text())["digest"])
+
+
+def prepare(source: Path, out: Path) -> None:
+    """Packs every file below `source`, as bytes, into the new folder `out`.
+
+    Raises: BadConfig where there is nothing to pack, or `out` holds something.
+    """
+    files = sorted(path for path in source.rglob("*") if path.is_file())
+    if not files:
+        raise BadConfig(f"prepare: there are no files below {source}")
+    out.mkdir(parents=True, exist_ok=True)
+    if any(out.iterdir()):
+        raise BadConfig(f"prepare: {out} is not empty")
+    train, test = split_documents([path.read_bytes() for path in files])
+    np.save(out / "train.npy", train)
+    np.save(out / "test.npy", test)
+    digest = hashlib.sha256(train.tobytes() + b"|" + test.tobytes()).hexdigest()
+    about = {"vocabulary": 256, "digest": digest, "files": len(files)}
+    (out / ABOUT).write_text(json.dumps(about) + "\n")  # last: without it this is no folder of tokens
