@@ -1,6 +1,7 @@
 """So many of a kind in one round of the event loop: what comes in waves leaves room for everything else.
 
-Used for requests that start (`middleware/starts.py`) and connections that end (`connection.py`).
+Used for requests that start (`middleware/starts.py`), connections that end (`connection.py`) and followers of a log
+that grew (`worker_logs/source.py`).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -101,6 +102,26 @@ async def test_a_follower_gets_every_byte_and_the_end(logs: LogWorld):
     await logs.end(pod, held)
     answer = await asyncio.wait_for(following, 10)
     assert answer.content == b"first\n" + b"".join(b"line %d\n" % n for n in range(20))
+
+
+async def test_a_logs_followers_wake_a_few_at_a_time(logs: LogWorld):
+    pod = await logs.pod(await logs.job())
+    await logs.post(pod, 0, b"a")
+    woken: Counter[int] = Counter()
+    rounds = 0
+
+    async def follow() -> None:
+        await logs.source.wait_growth(pod.uid, 1, 30)
+        woken[rounds] += 1
+
+    followers = [asyncio.create_task(follow()) for _ in range(100)]
+    await asyncio.sleep(0)
+    posting = asyncio.create_task(logs.post(pod, 1, b"b"))
+    while not all(follower.done() for follower in followers):
+        rounds += 1
+        await asyncio.sleep(0)
+    assert woken.total() == 100 and max(woken.values()) <= 16
+    assert (await posting).status_code == 200
 
 
 async def test_a_worker_that_printed_nothing_has_an_empty_log(logs: LogWorld):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator
 
@@ -18,6 +19,7 @@ from stoker.spec.worker import exit_record
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker_api.ports import LogChunk
+from stoker_api.rounds import Rounds
 
 from .pods import owner_of, running_since_s
 from .pull import Puller
@@ -31,6 +33,7 @@ BARE_AFTER_S = 5.0
 """A container that ran this long without a post may have no supervisor: its log is fetched when somebody reads it."""
 COMPLETING_S = 10.0
 """How much longer than asked a reader waits for the rest of a log whose worker was killed."""
+_WOKEN_AT_ONCE = 16
 _COMPLETERS = 4
 _TRIES_S = (1.0, 5.0, 15.0)
 _SWEEP_S = 60.0
@@ -50,6 +53,7 @@ class WorkerLogSource:
         self._shipped, self._pods, self._jobs, self._clock = shipped, pods, jobs, clock
         self._puller = None if tail is None else Puller(shipped, tail, self._tell)
         self._waiters: dict[str, set[asyncio.Future[None]]] = {}
+        self._wakes = Rounds(_WOKEN_AT_ONCE)
         self._ended: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         """Pods that ended, and how often their logs have been tried to complete."""
         self._queued: set[str] = set()
@@ -220,6 +224,11 @@ class WorkerLogSource:
         return pod.ended and (self._puller is None or pod_uid in self._given_up)
 
     def _tell(self, pod_uid: str) -> None:
-        for future in self._waiters.get(pod_uid, ()):
-            if not future.done():
-                future.set_result(None)
+        # Taken out: one that has its turn coming needs no second.
+        for future in self._waiters.pop(pod_uid, ()):
+            self._wakes.call(functools.partial(_wake, future))
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
