@@ -13,25 +13,21 @@ from stoker.spec.event import Event
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.outcome import Category
 from stoker.spec.reasons import Code
-from tests.support.harness import Server, running, until
+from tests.support.harness import SHOWS_PROGRESS, Server, running, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 HOLD, STALL = {"onFailure": {"hold": "10m"}}, {"stall": {"after": "2s"}}
 FAIL = "print('weights are on the floor', flush=True); raise SystemExit(3)"
-PROGRESS = """
-import ctypes, json, os, time
-def show(step):
-    path = os.environ['STOKER_PROGRESS_FILE']
-    with open(path + '.new', 'w') as file: json.dump({'step': step}, file)
-    os.replace(path + '.new', path)
-"""
-WEDGED = PROGRESS + "show(3)\ndef wedged_in_a_collective(): ctypes.PyDLL(None).sleep(600)\nwedged_in_a_collective()"
+WEDGED = (
+    SHOWS_PROGRESS
+    + "show(step=3)\ndef wedged_in_a_collective(): ctypes.PyDLL(None).sleep(600)\nwedged_in_a_collective()"
+)
 RANK_1_IS_WEDGED = """
 import threading
 if os.environ['RANK'] == '0':
     def waits_for_rank_1(): threading.Event().wait()
-    show(3)
+    show(step=3)
     waits_for_rank_1()
 def never_comes():
     while True: pass
@@ -155,7 +151,7 @@ def test_a_stalled_command_is_ended_reported_and_retried(server: Server) -> None
 def test_of_a_gang_every_worker_shows_where_it_stood(server: Server) -> None:
     with server.client() as client:
         rule = {"categories": ["Stalled"], "limit": 0}
-        submit(client, "wedged", PROGRESS + RANK_1_IS_WEDGED, workers=2, **STALL, retry={"rules": [rule]})
+        submit(client, "wedged", SHOWS_PROGRESS + RANK_1_IS_WEDGED, workers=2, **STALL, retry={"rules": [rule]})
         status = until(lambda: _stalled(client, "wedged"), "the stall", 30).status
         assert "step 3 since" in status.message
         assert client.explain("wedged").summary.startswith("stalled on ")

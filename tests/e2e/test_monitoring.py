@@ -25,11 +25,12 @@ from stoker.spec.usage import JobUsage, UsageState
 from tests.support.harness import Server, running, until
 from tests.support.nvml_scenario import NoCompiler, Scenario
 from tests.support.testbed.monitoring import Prometheus
+from tools.verify.alert_stages import scrape_configs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 WATTS = (300.0, 90.0)
-# Serves metrics on the port that is its own, until the file it was told of is there.
+# Serves metrics on the port that is its own, until the file that it is given is there.
 COMMAND = """
 import http.server, os, pathlib, sys, threading, time
 class Metrics(http.server.BaseHTTPRequestHandler):
@@ -45,12 +46,10 @@ while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)
 """
 
 
-@pytest.fixture
-def driver(tmp_path: Path) -> Scenario:
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
     """Two GPUs of known power: 300 W at 80 % busy, 90 W idle."""
-    folder = tmp_path / "nvml"
-    folder.mkdir()
-    scenario = Scenario(folder)
+    scenario = Scenario(tmp_path_factory.mktemp("nvml"))
     scenario.add_gpu(watts=WATTS[0], busy=80, sm=60, used=20 << 30)
     scenario.add_gpu(watts=WATTS[1])
     try:
@@ -60,35 +59,15 @@ def driver(tmp_path: Path) -> Scenario:
     return scenario
 
 
-@pytest.fixture
-def server(tmp_path: Path, driver: Scenario) -> Iterator[Server]:
-    with running(tmp_path / "data", env=driver.env()) as found:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, driver: Scenario) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("up") / "data", env=driver.env()) as found:
         yield found
-
-
-def exporters(server: Server) -> list[int]:
-    """Pids of parents (not of NVML's child) that keep their state in this data folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-        except OSError:
-            continue
-        if b"stoker.exporter" in words and os.fsencode(server.data / "exporter") in words:
-            found.append(int(entry.name))
-    return found
 
 
 def config(server: Server) -> dict[str, Any]:
     """As a person would get it, scraping every half second."""
-    env = {**os.environ, "STOKER_HOME": str(server.data)}
-    command = [sys.executable, "-m", "stoker.cli.main", "prometheus-config", "--interval", "500ms"]
-    printed = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
-    jobs = yaml.safe_load(printed)["scrape_configs"]
-    for job in jobs:
-        job["scrape_timeout"] = "500ms"
-        job["http_sd_configs"][0]["refresh_interval"] = "500ms"
-    return {"scrape": jobs}
+    return {"scrape": scrape_configs(server, 0.5)}
 
 
 def submit(client: Client, name: str, until_there: Path) -> TrainingJob:
@@ -159,54 +138,78 @@ def test_prometheus_finds_everything_and_receipts_say_the_same(
         until(lambda: not prometheus.query("my_own_loss"), "the worker's series to end with it", 30)
 
 
+def test_metrics_and_targets_are_for_those_who_have_a_token(server: Server) -> None:
+    token = (server.data / "scrape.token").read_text().strip()
+    assert (server.data / "scrape.token").stat().st_mode & 0o777 == 0o600
+    until(lambda: server.exporters(), "the exporter", 30)
+
+    def status(url: str, bearer: str = "") -> int:
+        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+        except OSError:
+            return 0
+
+    found = until(lambda: targets(server.url, token)[1:], "the exporter among the targets", 30)
+    exporter = f"http://{found[0]['targets'][0]}/metrics"
+    until(lambda: status(exporter, token) == 200, "the exporter's metrics", 30)
+    assert status(exporter) == status(exporter, "guess") == 401
+    assert status(f"{server.url}/metrics") == status(f"{server.url}/v1/sd/prometheus?role=workers") == 401
+    assert status(f"{server.url}/metrics", token) == 200
+
+
 def test_killed_exporter_and_killed_server_come_back_and_every_second_is_accounted_for(
     server: Server, tmp_path: Path, monitoring: None
 ) -> None:
     with Prometheus(**config(server)) as prometheus:
         with server.client() as client:
-            job = submit(client, "one", tmp_path / "enough")
+            job = submit(client, "two", tmp_path / "enough")
         mine = f'{{job_uid="{job.uid}"}}'
         allocated = f"stoker_job_gpu_allocated_seconds_total{mine}"
         prometheus.until(f"{allocated} > 2")
-        (exporter,) = exporters(server)
+        (exporter,) = server.exporters()
         os.kill(exporter, signal.SIGKILL)
-        until(lambda: exporters(server) not in ([], [exporter]), "another exporter", 60)
+        until(lambda: server.exporters() not in ([], [exporter]), "another exporter", 60)
         lost = prometheus.until(f"stoker_job_gpu_unobserved_seconds_total{mine} > 0")[0].value
-        (exporter,) = exporters(server)
+        (exporter,) = server.exporters()
         server.kill()
-        until(lambda: not exporters(server), "the exporter's end with its server", 30)
-        assert [worker.job for worker in server.workers() if worker.rank is not None] == ["one"]
+        until(lambda: not server.exporters(), "the exporter's end with its server", 30)
+        assert [worker.job for worker in server.workers() if worker.rank is not None] == ["two"]
         server.start()
-        until(lambda: exporters(server), "another exporter", 60)
+        until(lambda: server.exporters(), "another exporter", 60)
         prometheus.until(f"stoker_job_gpu_unobserved_seconds_total{mine} > {lost}")
         assert prometheus.value(f"resets({allocated}[1h])") == 0
         assert prometheus.value(f"resets(stoker_job_gpu_energy_joules_total{mine}[1h])") == 0
         (tmp_path / "enough").touch()
         with server.client() as client:
-            ended, usage = final_usage(client, "one")
+            ended, usage = final_usage(client, "two")
         assert usage.gpu_seconds == pytest.approx(ran_s(ended), abs=2.5)
         assert 0 < usage.unobserved_seconds < usage.gpu_seconds
-        told, untold = (f"sum(stoker_job_gpu_{name}_joules_total{mine})" for name in ("energy", "unobserved_energy"))
+        seen, unseen = (f"sum(stoker_job_gpu_{name}_joules_total{mine})" for name in ("energy", "unobserved_energy"))
         joules = WATTS[0] * usage.gpu_seconds
         prometheus.until(f"abs(sum({allocated}) - {usage.gpu_seconds}) < 0.1")  # status.usage is rounded
-        assert prometheus.value(f"{told} + {untold}") == pytest.approx(joules, rel=0.01, abs=2 * WATTS[0])
+        assert prometheus.value(f"{seen} + {unseen}") == pytest.approx(joules, rel=0.01, abs=2 * WATTS[0])
         server.stop()
-        assert exporters(server) == []
+        assert server.exporters() == []
 
 
 def test_an_exporter_that_did_not_end_with_its_server_is_ended_by_the_next(tmp_path: Path) -> None:
     with running(tmp_path / "data", "--virtual-gpus", "1") as server:
-        (first,) = until(lambda: exporters(server), "the exporter", 30)
+        (first,) = until(lambda: server.exporters(), "the exporter", 30)
         argv = Path(f"/proc/{first}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
         server.kill()
-        until(lambda: exporters(server) == [], "its end with its server", 30)
+        until(lambda: server.exporters() == [], "its end with its server", 30)
         # One that did not end, as if it hung; and the server was killed before it had written anything down.
         left = subprocess.Popen(argv, cwd=server.data / "exporter", start_new_session=True)
         old = left.pid
-        until(lambda: exporters(server) == [old], "the one that is left", 30)
+        until(lambda: server.exporters() == [old], "the one that is left", 30)
         os.kill(old, signal.SIGSTOP)
         server.start()
-        until(lambda: exporters(server) not in ([], [old]) and old not in exporters(server), "another exporter", 60)
+        until(lambda: server.exporters() not in ([], [old]) and old not in server.exporters(), "another exporter", 60)
         left.wait(10)
 
 
@@ -234,30 +237,6 @@ def test_pushed_by_one_option_prometheus_has_the_same(driver: Scenario, tmp_path
         until(lambda: not prometheus.query("up"), "all series to end with the server", 30)
 
 
-def test_metrics_and_targets_are_for_those_who_have_a_token(server: Server) -> None:
-    token = (server.data / "scrape.token").read_text().strip()
-    assert (server.data / "scrape.token").stat().st_mode & 0o777 == 0o600
-    until(lambda: exporters(server), "the exporter", 30)
-
-    def status(url: str, bearer: str = "") -> int:
-        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            error.close()
-            return error.code
-        except OSError:
-            return 0
-
-    found = until(lambda: targets(server.url, token)[1:], "the exporter among the targets", 30)
-    exporter = f"http://{found[0]['targets'][0]}/metrics"
-    until(lambda: status(exporter, token) == 200, "the exporter's metrics", 30)
-    assert status(exporter) == status(exporter, "guess") == 401
-    assert status(f"{server.url}/metrics") == status(f"{server.url}/v1/sd/prometheus?role=workers") == 401
-    assert status(f"{server.url}/metrics", token) == 200
-
-
 def targets(url: str, token: str, role: str = "servers") -> list[dict[str, Any]]:
     request = urllib.request.Request(
         f"{url}/v1/sd/prometheus?role={role}", headers={"Authorization": f"Bearer {token}"}
@@ -267,19 +246,12 @@ def targets(url: str, token: str, role: str = "servers") -> list[dict[str, Any]]
     return found
 
 
-@pytest.mark.parametrize(
-    ("options", "runs"),
-    [(["--virtual-gpus", "2"], True), (["--virtual-gpus", "2", "--no-exporter"], False), ([], False)],
-    ids=["slots", "not wanted", "no GPU"],
-)
-def test_an_exporter_runs_where_there_is_something_to_tell(tmp_path: Path, options: list[str], runs: bool) -> None:
+@pytest.mark.parametrize("options", [["--virtual-gpus", "2", "--no-exporter"], []], ids=["not wanted", "no GPU"])
+def test_no_exporter_runs_where_it_has_nothing_to_do(tmp_path: Path, options: list[str]) -> None:
     with running(tmp_path / "data", *options) as server:
         token = (server.data / "scrape.token").read_text().strip()
-        if runs:
-            until(lambda: len(targets(server.url, token)) == 2, "the exporter among the targets", 30)
-        else:
-            assert [target["labels"] for target in targets(server.url, token)] == [{"job": "stoker-api"}]
-            assert exporters(server) == [] and not (server.data / "exporter").exists()
+        assert [target["labels"] for target in targets(server.url, token)] == [{"job": "stoker-api"}]
+        assert server.exporters() == [] and not (server.data / "exporter").exists()
 
 
 def test_a_simulated_gpu_is_accounted_and_said_to_be_none(tmp_path: Path) -> None:

@@ -21,6 +21,14 @@ from typing import TypeVar
 from stoker.client.client import Client
 
 T = TypeVar("T")
+SHOWS_PROGRESS = """
+import ctypes, json, os, signal, sys, threading, time
+def show(**progress):
+    path = os.environ['STOKER_PROGRESS_FILE']
+    with open(path + '.new', 'w') as file: json.dump(progress, file)
+    os.replace(path + '.new', path)
+"""
+"""The begin of a user's script that reports its progress as the worker's contract says."""
 
 
 def free_port() -> int:
@@ -65,7 +73,7 @@ def worker_processes(data: Path) -> list[WorkerProcess]:
             continue
         try:
             raw = Path(f"/proc/{entry}/environ").read_bytes()
-            state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
+            state = stat_of(int(entry))[0]
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         env = dict(item.partition("=")[::2] for item in raw.decode(errors="replace").split("\0") if "=" in item)
@@ -145,6 +153,18 @@ class Server:
     def workers(self) -> list[WorkerProcess]:
         return worker_processes(self.data)
 
+    def exporters(self) -> list[int]:
+        """Pids of exporters (not of NVML's child) that keep their state in this data folder."""
+        folder, found = os.fsencode(self.data / "exporter"), []
+        for entry in Path("/proc").iterdir():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            except OSError:
+                continue
+            if b"stoker.exporter" in words and folder in words:
+                found.append(int(entry.name))
+        return found
+
     def close(self) -> None:
         """Stop it, and every worker that is left."""
         if self.process is not None and self.process.poll() is None:
@@ -165,6 +185,16 @@ class Server:
             return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
         except httpx.TransportError:
             return False
+
+
+def stat_of(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the command's name: state, parent, …"""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def rss_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
 
 
 def _user_env() -> dict[str, str]:

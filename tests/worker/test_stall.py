@@ -8,15 +8,10 @@ import time
 
 import pytest
 
+from tests.support.harness import SHOWS_PROGRESS
+
 from .pod_worker import PYTHONS
 
-PROGRESS = """
-import ctypes, json, os, signal, sys, threading, time
-def show(**progress):
-    path = os.environ['STOKER_PROGRESS_FILE']
-    with open(path + '.new', 'w') as file: json.dump(progress, file)
-    os.replace(path + '.new', path)
-"""
 WEDGES = {
     "in a C function that holds the interpreter's lock": "ctypes.PyDLL(None).sleep(600)",
     "in a C function": "time.sleep(600)",
@@ -32,7 +27,7 @@ def order(worker):
 
     def start(script, *args, env=None, **fields):
         env = {**LIMIT, "STOKER_PROGRESS_FILE": str(worker.folder / "progress.json"), **(env or {})}
-        return worker.python(PROGRESS + script, *args, env=env, **fields)
+        return worker.python(SHOWS_PROGRESS + script, *args, env=env, **fields)
 
     return start
 
@@ -107,7 +102,7 @@ for one in below: one.stdout.readline()
 show(step=1)
 below[0].wait()
 """
-    order(script, env={"SCRIPT": PROGRESS + script})
+    order(script, env={"SCRIPT": SHOWS_PROGRESS + script})
     assert worker.finish().stalled
     seen, _, printed = stacks(worker).partition("printed by rank 0:\n")
     assert "rank 0, pid" in seen and seen.count("below, pid") == 4
@@ -191,7 +186,7 @@ def test_a_stalled_worker_is_held(worker, order):
 def test_with_every_python(worker, order, python):
     (worker.folder / "progress.json").write_text("{}")
     env = {"PATH": os.environ["PATH"], **LIMIT, "STOKER_PROGRESS_FILE": str(worker.folder / "progress.json")}
-    script = PROGRESS + "show(step=1)\ndef wedged_here(): threading.Event().wait()\nwedged_here()"
+    script = SHOWS_PROGRESS + "show(step=1)\ndef wedged_here(): threading.Event().wait()\nwedged_here()"
     worker.order([python, "-c", script], env=env).start(python=python)
     assert worker.finish().stalled
     assert "wedged_here" in stacks(worker)
@@ -201,7 +196,7 @@ def test_with_every_python(worker, order, python):
 
 
 def test_worker_0_reports_to_the_api_and_waits_for_the_others(pod_worker, log_api, wait_until):
-    script = PROGRESS + "show(step=4)\ndef wedged_here(): time.sleep(600)\nwedged_here()"
+    script = SHOWS_PROGRESS + "show(step=4)\ndef wedged_here(): time.sleep(600)\nwedged_here()"
     pod_worker.python(script, api=log_api, env={**LIMIT, "STOKER_WORKERS": "2"})
     wait_until(lambda: [p for p in log_api.progress if p["progress"].get("stalled")], what="the report")
     progress = log_api.progress[-1]["progress"]
@@ -220,7 +215,8 @@ def test_worker_0_reports_to_the_api_and_waits_for_the_others(pod_worker, log_ap
 def test_the_others_hear_of_it_and_save_their_stacks(pod_worker, log_api):
     log_api.word = {"stop": False, "why": "", "stalled": {"inS": 0.5, "why": "worker 0: step 4 since 60 s"}}
     script = (
-        PROGRESS + "print('up', flush=True)\ndef the_wedged_rank(): ctypes.PyDLL(None).sleep(600)\nthe_wedged_rank()"
+        SHOWS_PROGRESS
+        + "print('up', flush=True)\ndef the_wedged_rank(): ctypes.PyDLL(None).sleep(600)\nthe_wedged_rank()"
     )
     pod_worker.python(script, api=log_api, env={**LIMIT, "STOKER_WORKER": "1", "STOKER_WORKERS": "2"})
     record = pod_worker.finish()
@@ -232,7 +228,7 @@ def test_the_others_hear_of_it_and_save_their_stacks(pod_worker, log_api):
 
 def test_the_last_change_of_step_and_checkpoint_is_reported(pod_worker, log_api, wait_until):
     script = (
-        PROGRESS
+        SHOWS_PROGRESS
         + """
 show(at=1000.0, step=1, checkpoint={'step': 1})
 time.sleep(1.5)

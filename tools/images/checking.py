@@ -10,37 +10,15 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.verify.resume import default_config
+
 from . import building, machine
 from .catalogue import REGISTRY, SUITE, base_reference
 from .ensuring import Image, ensure
 from .running import run_in
 
 CONTROL_PLANE_LIMIT_BYTES = 150 * 10**6
-_TRAINING = {
-    "recipe": "image-classification",
-    "config": {
-        "data": "digits",
-        "model": {"width": 8, "dropout": 0.25},
-        "augment": {"shift": 1.0, "rotate": 10.0, "scale": 0.1},
-        "optimizer": {
-            "name": "adamw",
-            "learningRate": 3e-3,
-            "weightDecay": 0.02,
-            "momentum": 0.9,
-            "warmup": 0.1,
-            "gradClip": 1.0,
-        },
-        "labelSmoothing": 0.05,
-        "batchSize": 64,
-        "epochs": 1,
-        "evalEveryEpochs": 1,
-        "seed": 1,
-        "deterministic": True,
-    },
-    "precision": "bf16",
-    "stop": {"maxSteps": 20, "target": None},
-    "checkpoint": {"everySeconds": 5.0, "keep": 2},
-}
+_TRAINING = default_config(epochs=1) | {"precision": "bf16", "stop": {"maxSteps": 20, "target": None}}
 
 
 @dataclass(frozen=True)

@@ -98,15 +98,7 @@ class Run:
 
     def exporter(self) -> int | None:
         """Its pid."""
-        folder = os.fsencode(self.server.data / "exporter")
-        for entry in Path("/proc").iterdir():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-            except OSError:
-                continue
-            if b"stoker.exporter" in words and folder in words:
-                return int(entry.name)
-        return None
+        return next(iter(self.server.exporters()), None)
 
     def note(self, after: str) -> None:
         """Once every GPU was read for a while after now, what is on disk."""
@@ -129,8 +121,8 @@ class Run:
             elapsed_s = _unix(ledger, account.accounted_ns) - account.begin_at
             nvml_j = self.counter_rise(account.index, account.begin_at, _unix(ledger, account.energy.at_ns))
             names = ("attributed", "unallocated", "unobserved")
-            told = [*(seconds[name] for name in names), elapsed_s, *(joules[name] for name in names), nvml_j]
-            self.rows.append(Row(after, account.index, *told))
+            figures = [*(seconds[name] for name in names), elapsed_s, *(joules[name] for name in names), nvml_j]
+            self.rows.append(Row(after, account.index, *figures))
 
     def counter_rise(self, index: int, begin: float, end: float) -> float:
         """Joules; a driver that is not loaded counts nothing."""
@@ -262,24 +254,11 @@ def _job_rows(client: Client, run: Run) -> list[JobRow]:
         script_s = float((run.server.data.parent / f"{name}-may-end-ran").read_text())
         for one in report.gpus:
             index = next(number for number, gpu in enumerate(run.scenario.gpus) if gpu.uuid == one.uuid)
-            counted = _counters(run, job.uid, one.uuid)
-            told = one.usage
-            assert told.energy_joules is not None, f"{name}: no energy"
-            rows.append(
-                JobRow(
-                    *(
-                        name,
-                        index,
-                        counted["allocated_seconds_total"],
-                        told.gpu_seconds,
-                        told.unobserved_seconds,
-                        script_s,
-                        attempt_s,
-                    ),
-                    *(counted["energy_joules_total"], told.energy_joules),
-                    counted["unobserved_energy_joules_total"],
-                )
-            )
+            counted, usage = _counters(run, job.uid, one.uuid), one.usage
+            assert usage.energy_joules is not None, f"{name}: no energy"
+            seconds = (counted["allocated_seconds_total"], usage.gpu_seconds, usage.unobserved_seconds)
+            joules = (counted["energy_joules_total"], usage.energy_joules, counted["unobserved_energy_joules_total"])
+            rows.append(JobRow(name, index, *seconds, script_s, attempt_s, *joules))
     return rows
 
 
@@ -313,8 +292,8 @@ def _hold(rows: list[Row], jobs: list[JobRow], ledger: Ledger) -> None:
     assert len(jobs) == GPUS + 1, f"{len(jobs)} receipts"
     for job in jobs:
         where = f"{job.job} on GPU {job.gpu}"
-        assert abs(job.counted_s - job.receipt_s) < 0.01, f"{where}: {job.counted_s} s counted, {job.receipt_s} told"
-        assert abs(job.counted_j - job.receipt_j) < 0.01, f"{where}: {job.counted_j} J counted, {job.receipt_j} told"
+        assert abs(job.counted_s - job.receipt_s) < 0.01, f"{where}: {job.counted_s} s, api {job.receipt_s}"
+        assert abs(job.counted_j - job.receipt_j) < 0.01, f"{where}: {job.counted_j} J, api {job.receipt_j}"
         least_s, most_s = job.script_s - POLLS_S, job.attempt_s + POLLS_S
         assert least_s <= job.receipt_s <= most_s, f"{where}: {job.receipt_s} s, not {least_s} to {most_s}"
     for account in ledger.accounts.values():  # nothing double, nothing lost between jobs and accounts

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.client.client import Client
-from tests.support.harness import Server, until
+from tests.support.harness import SHOWS_PROGRESS, Server, until
 from tests.support.nvml_scenario import GPU_IS_LOST, Scenario
 
 from .alert_stages import Case, Served
@@ -24,18 +24,11 @@ from .alert_stages import Case, Served
 GIB = 1 << 30
 GPUS = 14
 LOST, XID, APP_XID, ECC, REMAP, PENDING, RECOVERY, HOT, WARM, BRAKE, MARGIN, STRAY, FULL = range(1, 14)
-_TELL = """
-import json, os, signal, sys, time
-def tell(step, **more):
-    path = os.environ['STOKER_PROGRESS_FILE']
-    with open(path + '.new', 'w') as file: json.dump({'step': step, **more}, file)
-    os.replace(path + '.new', path)
-"""
-_STUCK = "for number in (6, 15): signal.signal(number, signal.SIG_IGN)\ntell(3)\ntime.sleep(600)"
+_STUCK = "for number in (6, 15): signal.signal(number, signal.SIG_IGN)\nshow(step=3)\ntime.sleep(600)"
 _SAVES = (
     "from pathlib import Path\nn = 0\nwhile True:\n    n += 1; time.sleep(0.5)\n"
     "    if n < 6 or Path(sys.argv[1]).exists(): saved = {'step': n, 'at': time.time()}\n"
-    "    tell(n, checkpoint=saved)\n"
+    "    show(step=n, checkpoint=saved)\n"
 )
 
 
@@ -55,125 +48,75 @@ class World:
     def stages(self) -> Iterator[tuple[str, list[Case]]]:
         yield "hardware", self.hardware()
         yield "the jobs", self.jobs()
-        yield (
-            "a driver that is slow",
-            [
-                Case("StokerExporterSlow", "every call into the driver takes 4 ms", self.slow, self.fast),
-            ],
-        )
-        yield (
-            "attribution",
-            [
-                Case(
-                    "StokerGpuAttributionFailing", "a living worker's launch.json can't be read", self.garble, self.mend
-                )
-            ],
-        )
-        yield (
-            "an exporter that hangs",
-            [
-                Case(
-                    "StokerExporterDown",
-                    "the exporter is stopped (SIGSTOP)",
-                    self.exporter(signal.SIGSTOP),
-                    self.exporter(signal.SIGCONT),
-                ),
-            ],
-        )
-        yield (
-            "an exporter that hung",
-            [
-                Case(
-                    "StokerJobUnobserved",
-                    "the exporter was stopped for 10 s (SIGSTOP), with a job on its GPU",
-                    self.pause,
-                )
-            ],
-        )
+        slow = Case("StokerExporterSlow", "every call into the driver takes 4 ms", self.slow, self.fast)
+        yield "a driver that is slow", [slow]
+        what = "a living worker's launch.json can't be read"
+        yield "attribution", [Case("StokerGpuAttributionFailing", what, self.garble, self.mend)]
+        stop, go_on = signal.SIGSTOP, signal.SIGCONT
+        what = "the exporter is stopped (SIGSTOP)"
+        hangs = Case("StokerExporterDown", what, self.exporter(stop), self.exporter(go_on))
+        yield "an exporter that hangs", [hangs]
+        what = "the exporter was stopped for 10 s (SIGSTOP), with a job on its GPU"
+        yield "an exporter that hung", [Case("StokerJobUnobserved", what, self.pause)]
         if self.disk is not None:
             yield "a full disk", [Case("StokerDiskFull", "a file fills the data folder's disk", self.fill, self.empty)]
-        yield (
-            "a server that hangs",
-            [
-                Case(
-                    "StokerNoLeader",
-                    "`stoker up` is stopped (SIGSTOP)",
-                    self.up(signal.SIGSTOP),
-                    self.up(signal.SIGCONT),
-                ),
-                Case("StokerApiAbsent", "the same"),
-                Case("StokerReceiptsNotSent", "the same; the exporter goes on, with a job on its GPU"),
-            ],
-        )
+        up = Case("StokerNoLeader", "`stoker up` is stopped (SIGSTOP)", self.up(stop), self.up(go_on))
+        receipts = Case("StokerReceiptsNotSent", "the same; the exporter goes on, with a job on its GPU")
+        yield "a server that hangs", [up, Case("StokerApiAbsent", "the same"), receipts]
         yield "served series", self.of_served()
 
     def hardware(self) -> list[Case]:
-        def step(
-            gpu: int, wrong: dict[str, float], right: dict[str, float]
-        ) -> tuple[Callable[[], None], Callable[[], None]]:
-            return lambda: self.step(gpu, **wrong), lambda: self.step(gpu, **right)
+        def step(alert: str, cause: str, gpu: int, wrong: dict[str, float], right: dict[str, float]) -> Case:
+            return Case(alert, cause, lambda: self.step(gpu, **wrong), lambda: self.step(gpu, **right))
 
-        def down(gpu: int, bit: int) -> tuple[Callable[[], None], Callable[[], None]]:
-            return step(gpu, {"reasons": bit}, {"reasons": 1})
+        def down(alert: str, gpu: int, what: str, bit: int) -> Case:
+            return step(alert, f"clocks held down: {what}", gpu, {"reasons": bit}, {"reasons": 1})
 
-        fills = Case("StokerGpuMemoryGrowing", "memory in use grows to 97 %", self.grow, self.shrink)
+        def flag(alert: str, cause: str, gpu: int, name: str) -> Case:
+            return step(alert, f"NVML: {cause}", gpu, {name: 1}, {name: 0})
+
+        busy, calm = {"margin": 0, "busy": 90, "sm": 50}, {"margin": 50, "busy": 0, "sm": 0}
+        ecc = {"ecc_uncorrected_volatile": 2}
+        stray = "a process on a GPU that no job holds"
         return [
             Case("StokerGpuLost", "NVML: GPU is lost", self.lose, self.find),
             Case("StokerGpuMissing", "the same"),
             Case("StokerExporterBlind", "the same"),
             Case("StokerGpuXidCritical", "XID 79", self.xid(XID, 79)),
             Case("StokerGpuXidApplication", "XID 94", self.xid(APP_XID, 94)),
-            Case(
-                "StokerGpuEccUncorrectable",
-                "two uncorrected errors",
-                lambda: self.step(ECC, ecc_uncorrected_volatile=2),
-            ),
-            Case(
-                "StokerGpuRowRemapFailed",
-                "NVML: remapping failed",
-                *step(REMAP, {"remap_failed": 1}, {"remap_failed": 0}),
-            ),
-            Case(
-                "StokerGpuRowRemapPending",
-                "NVML: remapping pends",
-                *step(PENDING, {"remap_pending": 1}, {"remap_pending": 0}),
-            ),
-            Case("StokerGpuRecoveryAction", "NVML: action 1, reset", *step(RECOVERY, {"recovery": 1}, {"recovery": 0})),
-            Case("StokerGpuThermalHardware", "clocks held down: hw_thermal", *down(HOT, 0x40)),
-            Case("StokerGpuThermalSoftware", "clocks held down: sw_thermal", *down(WARM, 0x20)),
-            Case("StokerGpuPowerBrake", "clocks held down: hw_power_brake", *down(BRAKE, 0x80)),
-            Case(
-                "StokerGpuTemperatureMargin",
-                "margin 0 while busy",
-                *step(MARGIN, {"margin": 0, "busy": 90, "sm": 50}, {"margin": 50, "busy": 0, "sm": 0}),
-            ),
-            Case(
-                "StokerGpuUnallocatedUse", "a process on a GPU that nobody holds", self.stray(True), self.stray(False)
-            ),
-            fills,
+            Case("StokerGpuEccUncorrectable", "two uncorrected errors", lambda: self.step(ECC, **ecc)),
+            flag("StokerGpuRowRemapFailed", "remapping failed", REMAP, "remap_failed"),
+            flag("StokerGpuRowRemapPending", "remapping pends", PENDING, "remap_pending"),
+            flag("StokerGpuRecoveryAction", "action 1, reset", RECOVERY, "recovery"),
+            down("StokerGpuThermalHardware", HOT, "hw_thermal", 0x40),
+            down("StokerGpuThermalSoftware", WARM, "sw_thermal", 0x20),
+            down("StokerGpuPowerBrake", BRAKE, "hw_power_brake", 0x80),
+            step("StokerGpuTemperatureMargin", "margin 0 while busy", MARGIN, busy, calm),
+            Case("StokerGpuUnallocatedUse", stray, self.stray(True), self.stray(False)),
+            Case("StokerGpuMemoryGrowing", "memory in use grows to 97 %", self.grow, self.shrink),
         ]
 
     def jobs(self) -> list[Case]:
         saves = self.folder / "saves"
 
+        def idle() -> None:
+            self.submit("idle", "import time; time.sleep(9999)")
+
         def crash() -> None:
             rule = {"categories": ["UserError"], "limit": 3, "backoff": "1s"}
-            self.submit("crashes", _TELL + "sys.exit(3)", retry={"rules": [rule]})
+            self.submit("crashes", SHOWS_PROGRESS + "sys.exit(3)", retry={"rules": [rule]})
 
         def stall() -> None:
             once = {"rules": [{"categories": ["Stalled"], "limit": 0}]}
-            self.submit("stuck", _TELL + _STUCK, stall={"after": "3s"}, retry=once, checkpoint={"grace": "25s"})
+            self.submit(
+                "stuck", SHOWS_PROGRESS + _STUCK, stall={"after": "3s"}, retry=once, checkpoint={"grace": "25s"}
+            )
 
         def overdue() -> None:
-            self.submit("unsaved", _TELL + _SAVES, str(saves), checkpoint={"every": "2s"})
+            self.submit("unsaved", SHOWS_PROGRESS + _SAVES, str(saves), checkpoint={"every": "2s"})
 
         return [
-            Case(
-                "StokerGpuIdle",
-                "a job that holds a GPU and sleeps",
-                lambda: self.submit("idle", "import time; time.sleep(9999)"),
-                self.wake,
-            ),
+            Case("StokerGpuIdle", "a job that holds a GPU and sleeps", idle, self.wake),
             Case("StokerJobIdle", "the same"),
             Case("StokerJobStalled", "a job whose step does not change, deaf to signals", stall, lambda: None),
             Case("StokerJobCheckpointOverdue", "a job that saves no more", overdue, saves.touch),
@@ -186,41 +129,26 @@ class World:
             f'stoker_api_request_seconds_bucket{{le="{le}"}}': rise
             for le, rise in (("2.5", 1), ("10", 50), ("+Inf", 50))
         }
-        page = 'stoker_api_request_seconds_count{code="%s"}'
+
+        def gauge(alert: str, name: str, wrong: float) -> Case:
+            return case(alert, {name: wrong}, {name: 0.0})
+
         return [
-            case(
-                "StokerTwoLeaders",
-                {'stoker_operator_leader{pod="other"}': 2},
-                {'stoker_operator_leader{pod="other"}': 0.0},
-            ),
+            gauge("StokerTwoLeaders", 'stoker_operator_leader{pod="other"}', 2),
             self._counter("StokerReconcileErrors", "stoker_operator_reconcile_errors_total", 2),
-            case("StokerBacklog", {"stoker_operator_queue_depth": 2000}, {"stoker_operator_queue_depth": 0}),
-            case(
-                "StokerUnreadableJobs", {"stoker_operator_unreadable_jobs": 1}, {"stoker_operator_unreadable_jobs": 0}
-            ),
+            gauge("StokerBacklog", "stoker_operator_queue_depth", 2000),
+            gauge("StokerUnreadableJobs", "stoker_operator_unreadable_jobs", 1),
             self._counter("StokerApiServerRefuses", "stoker_operator_api_refusals_total", 5),
-            case(
-                "StokerWatchStale",
-                {'stoker_operator_watch_stale_seconds{kind="pods"}': 400},
-                {'stoker_operator_watch_stale_seconds{kind="pods"}': 0.0},
-            ),
-            case(
-                "StokerJobNotStarted",
-                {'stoker_queue_startable_seconds{queue="other"}': 600.0},
-                {'stoker_queue_startable_seconds{queue="other"}': 0.0},
-            ),
+            gauge("StokerWatchStale", 'stoker_operator_watch_stale_seconds{kind="pods"}', 400),
+            gauge("StokerJobNotStarted", 'stoker_queue_startable_seconds{queue="other"}', 600),
             self._counter("StokerGangsWithdrawn", 'stoker_gangs_withdrawn_total{queue="other"}', 1),
-            self._counter("StokerApiErrors", page % 503, 50),
+            self._counter("StokerApiErrors", 'stoker_api_request_seconds_count{code="503"}', 50),
             case("StokerApiSlow", slow, dict.fromkeys(slow, 0.0), tuple(slow)),
             self._counter("StokerLogsFull", 'stoker_api_log_posts_total{outcome="full"}', 1),
             self._counter(
                 "StokerPushDropping", 'stoker_exporter_push_samples_total{node="other",outcome="dropped"}', 10
             ),
-            case(
-                "StokerExporterStuck",
-                {'stoker_exporter_child_stuck{node="other"}': 1},
-                {'stoker_exporter_child_stuck{node="other"}': 0.0},
-            ),
+            gauge("StokerExporterStuck", 'stoker_exporter_child_stuck{node="other"}', 1),
         ]
 
     def _counter(self, alert: str, name: str, by: float) -> Case:

@@ -56,7 +56,7 @@ def scrape_configs(server: Server, scrape_s: float) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = yaml.safe_load(printed)["scrape_configs"]
     for one in found:
         one["scrape_timeout"] = every
-        one["http_sd_configs"][0]["refresh_interval"] = "1s"
+        one["http_sd_configs"][0]["refresh_interval"] = every
     return found
 
 
@@ -150,9 +150,8 @@ class Served:
 @contextlib.contextmanager
 def watching(folder: Path, scrape: Sequence[dict[str, object]]) -> Iterator[tuple[Prometheus, Webhook]]:
     with Webhook() as hook, Alertmanager(webhook=hook.url) as manager:
-        rules_files = compressed(folder)
-        told = Prometheus(scrape=scrape, rules=rules_files, alertmanagers=[manager.url], interval_s=1.0)
-        with told as prometheus:
+        scraped = {"scrape": scrape, "rules": compressed(folder), "interval_s": 1.0}
+        with Prometheus(**scraped, alertmanagers=[manager.url]) as prometheus:  # type: ignore[arg-type]
             yield prometheus, hook
 
 
@@ -165,8 +164,8 @@ def stage(hook: Webhook, cases: Sequence[Case], say: Callable[[str], None], time
         began = time.monotonic()
         left = list(cases)
         while left and time.monotonic() - began < timeout_s:
-            told = {one["labels"]["alertname"] for one in hook.alerts()[seen:] if one["status"] == what}
-            for case in [one for one in left if one.alert in told]:
+            come = {one["labels"]["alertname"] for one in hook.alerts()[seen:] if one["status"] == what}
+            for case in [one for one in left if one.alert in come]:
                 setattr(case, field_name, time.monotonic() - began)
                 left.remove(case)
             time.sleep(0.1)

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from stoker.spec.job import Phase
-from tests.support.harness import Server, machine, running, until
+from tests.support.harness import Server, machine, rss_mib, running, stat_of, until
 
 
 def starts(folder: Path, count: int) -> list[float]:
@@ -36,7 +36,7 @@ def idle(folder: Path, seconds: float) -> dict[str, tuple[float, float]]:
         pids = _pids(server)
         before = {name: _cpu_s(pid) for name, pid in pids.items()}
         time.sleep(seconds)
-        found = {name: (100 * (_cpu_s(pid) - before[name]) / seconds, _rss_mib(pid)) for name, pid in pids.items()}
+        found = {name: (100 * (_cpu_s(pid) - before[name]) / seconds, rss_mib(pid)) for name, pid in pids.items()}
         client.cancel("sleeper")
         until(lambda: not server.workers(), "the sleeper's end", 40)
         return found
@@ -45,18 +45,12 @@ def idle(folder: Path, seconds: float) -> dict[str, tuple[float, float]]:
 def _pids(server: Server) -> dict[str, int]:
     assert server.process is not None
     rank = next(p for p in server.workers() if p.rank is not None)
-    supervisor = int(Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    supervisor = int(stat_of(rank.pid)[1])
     return {"stoker up": server.process.pid, "supervisor": supervisor, "the job's own python": rank.pid}
 
 
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _rss_mib(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+    return sum(map(int, stat_of(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

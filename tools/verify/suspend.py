@@ -23,7 +23,7 @@ from typing import Any
 
 from stoker.client.client import Client
 from stoker.spec.job import ENDED, Phase, TrainingJob
-from tests.support.harness import Server, running, until
+from tests.support.harness import Server, running, stat_of, until
 from tools.verify.resume import compare, default_config
 
 
@@ -90,7 +90,7 @@ def _stop(server: Server, client: Client, how: str, dice: random.Random) -> None
         client.resume("stopped")
     elif mine:
         victim = dice.choice(mine)
-        supervisor = int(Path(f"/proc/{victim.pid}/stat").read_text().rpartition(")")[2].split()[1])
+        supervisor = int(stat_of(victim.pid)[1])
         target = supervisor if how == "sigterm" else dice.choice((victim.pid, supervisor))
         os.kill(target, signal.SIGTERM if how == "sigterm" else signal.SIGKILL)
         until(lambda: not any(p.pod_uid == victim.pod_uid for p in server.workers()), "the worker's end", 60, 0.01)

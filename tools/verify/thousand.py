@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.support.harness import Server, machine, running, until
+from tests.support.harness import Server, machine, rss_mib, running, until
 
 JOB = {"cpu": "100m", "memory": "64Mi", "trainer": {"command": ["/bin/true"], "workingDir": "/"}}
 
@@ -25,7 +25,7 @@ JOB = {"cpu": "100m", "memory": "64Mi", "trainer": {"command": ["/bin/true"], "w
 def check(data: Path, jobs: int, connections: int) -> dict[str, object]:
     """Run it; returns the figures. Raises: AssertionError if a job is missing or did not succeed."""
     with running(data, "--cpus", "2") as server:
-        rss_before = _rss_mib(server)
+        rss_before = round(rss_mib(server.process.pid))
         figures = asyncio.run(_submit_all(server, jobs, connections))
         began = figures.pop("began")
         assert isinstance(began, float)
@@ -47,7 +47,7 @@ def check(data: Path, jobs: int, connections: int) -> dict[str, object]:
         return figures | {
             "seconds from first submit to last end": round(total_s, 1),
             "finished jobs/s": round(jobs / total_s, 1),
-            "RSS of stoker up, MiB (before, after)": (rss_before, _rss_mib(server)),
+            "RSS of stoker up, MiB (before, after)": (rss_before, round(rss_mib(server.process.pid))),
             "accounted for": f"{phases['Succeeded']} of {jobs}",
         }
 
@@ -92,12 +92,6 @@ async def _submit_all(server: Server, jobs: int, connections: int) -> dict[str, 
 def _ms(seconds: list[float], quantile: float) -> float:
     ordered = sorted(seconds)
     return round(1000 * ordered[min(len(ordered) - 1, int(quantile * len(ordered)))], 1)
-
-
-def _rss_mib(server: Server) -> int:
-    assert server.process is not None
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) // 1024
 
 
 if __name__ == "__main__":
