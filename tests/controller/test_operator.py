@@ -235,6 +235,30 @@ async def test_a_new_scheduler_waits_until_its_cache_shows_what_the_last_one_pla
         deciding.cancel()
 
 
+async def test_what_comes_while_a_start_is_written_starts_beside_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch_status, answer = world.store.patch_status, asyncio.Event()
+
+    async def slow(kind: Any, key: Key, *args: Any, **options: Any) -> Any:
+        if kind is JOBS and key.name == "first":
+            await answer.wait()
+        return await patch_status(kind, key, *args, **options)
+
+    monkeypatch.setattr(world.store, "patch_status", slow)
+    await world.node(gpus=2)
+    await world.submit("first", gpus_per_worker=1)
+    await world.until(lambda: world.operator.feed.state.queue_usage("default").gpus, "its start to be decided")
+    await world.submit("second", gpus_per_worker=1)
+    await world.phase("second", Phase.SUCCEEDED)
+    assert world.job("first").status.placement == ()
+    await world.submit("wide", gpus_per_worker=2, priority=1)
+    await world.until(lambda: world.job("wide").status.message, "its reason")
+    answer.set()
+    await world.phase("first", Phase.SUCCEEDED)
+    await world.phase("wide", Phase.SUCCEEDED)
+
+
 async def test_events_tell_the_story(world: World) -> None:
     from stoker.spec.event import EVENTS
 

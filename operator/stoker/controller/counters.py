@@ -33,7 +33,7 @@ class Counters:
     def __init__(self) -> None:
         self.pass_seconds = Histogram(
             "stoker_operator_pass_seconds",
-            "Time of one pass of the scheduler: deciding and writing what was decided.",
+            "Time of one pass of the scheduler: taking in what changed, and deciding.",
             buckets=_PASSES_S,
             registry=None,
         )

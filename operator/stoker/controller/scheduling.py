@@ -1,21 +1,25 @@
 """Runs the pure scheduler off the event loop and writes what it decides.
 
-One pass at a time: take in what changed, decide, write every start (attempt and placement into status, fenced by
-resourceVersion). A changed object wakes the next pass at once; nothing polls. Called by `operator.Operator`.
+One pass at a time: take in what changed, decide. What it decides is written beside the next passes (attempt and
+placement into status, fenced by resourceVersion), at most _WRITES_AT_ONCE at a time: it decides no further ahead than
+that. A changed object wakes the next pass at once, or within _LOOK_S where many writes are under way; nothing polls.
+Called by `operator.Operator`.
 
-Between a pass's threads the state changes on the event loop only: a start that could not be written is taken back at
-once.
+What became of a write is taken into the state by the next pass, on its thread: a start that could not be written is
+taken back.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from datetime import datetime
+from typing import Any
 
 from stoker.life.admission import without_accepted
 from stoker.life.conditions import with_scheduled
 from stoker.life.step import Note
-from stoker.sched.decide import Start, decide
+from stoker.sched.decide import Decisions, Start, decide
 from stoker.sched.state import SchedulerState
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import JOBS, Phase, ReservationCost, TrainingJob
@@ -33,6 +37,7 @@ from .status_writes import Written, try_write_status
 from .waiting_reasons import WaitingJobs
 
 _WRITES_AT_ONCE = 256
+_LOOK_S = 0.05
 _PAGE = 500
 
 
@@ -57,6 +62,7 @@ class Scheduling:
         self._counters = counters or Counters()
         self._waiting = self._new_waiting()
         self._woken = asyncio.Event()
+        self._forget_writes()
         self.passes = 0
         self.starts = 0
 
@@ -65,9 +71,31 @@ class Scheduling:
         await self._synced()
         self._waiting = self._new_waiting()
         self._feed.start(self._woken.set, self._waiting.observe, self._waiting.forget)
-        while True:
-            wake_at = await self._pass()
-            await self._wait(wake_at)
+        self._forget_writes()
+        try:
+            while True:
+                wake_at = await self._pass()
+                if len(self._writing) > _WRITES_AT_ONCE // 2:
+                    await self._wait(self._eased, _LOOK_S)
+                await self._wait(self._woken, self._seconds_until(wake_at))
+        finally:
+            for task in self._writing:
+                task.cancel()
+            await asyncio.gather(*self._writing, return_exceptions=True)
+
+    def _forget_writes(self) -> None:
+        self._writing: set[asyncio.Task[None]] = set()
+        self._recording: set[Key] = set()
+        """Jobs whose reservation is being written."""
+        self._reasons_due = True
+        """No task works out and writes reasons."""
+        self._eased = asyncio.Event()
+        """So few writes are under way that more may be decided."""
+        self._more = False
+        """The last pass decided as much as it might."""
+        self._failure: BaseException | None = None
+        self._learned: list[Callable[[SchedulerState], None]] = []
+        """What became of writes."""
 
     def _new_waiting(self) -> WaitingJobs:
         return WaitingJobs(self._store, self._jobs, self._feed, self._recorder, self._clock, self._counters)
@@ -89,37 +117,76 @@ class Scheduling:
         await self._jobs.at_least(str(newest), timeout_s=SIGHT_S)
 
     async def _pass(self) -> datetime | None:
+        if self._failure is not None:
+            raise self._failure
         self._woken.clear()
-        began = self._clock.monotonic()
-        now, state = self._clock.now(), self._feed.state
-        decisions = await self._feed.on_thread(lambda state: decide(state, now))
-        self.passes += 1
-        for begin in range(0, len(decisions.starts), _WRITES_AT_ONCE):
-            batch = decisions.starts[begin : begin + _WRITES_AT_ONCE]
-            await asyncio.gather(*(self._start(state, start) for start in batch))
-        await asyncio.gather(*(self._write_reservation(state, *one) for one in decisions.reservations))
-        await self._waiting.write(now)
-        self._counters.pass_seconds.observe(self._clock.monotonic() - began)
-        return min((at for at in (decisions.wake_at, self._waiting.next_at()) if at is not None), default=None)
+        began, now = self._clock.monotonic(), self._clock.now()
+        learned, self._learned = self._learned, []
+        most = max(_WRITES_AT_ONCE - len(self._writing), 1)
 
-    async def _wait(self, wake_at: datetime | None) -> None:
-        if wake_at is None:
-            await self._woken.wait()
-            return
-        delay_s = max(0.0, (wake_at - self._clock.now()).total_seconds())
-        timer = asyncio.ensure_future(self._clock.sleep(delay_s))
-        woken = asyncio.ensure_future(self._woken.wait())
+        def work(state: SchedulerState) -> Decisions:
+            for take_in in learned:
+                take_in(state)
+            return decide(state, now, most=most)
+
+        decisions = await self._feed.on_thread(work)
+        self.passes += 1
+        self._counters.pass_seconds.observe(self._clock.monotonic() - began)
+        self._more = len(decisions.starts) == most
+        for start in decisions.starts:
+            self._write(self._start(start))
+        for key, cost in decisions.reservations:
+            if key not in self._recording:
+                self._recording.add(key)
+                self._write(self._write_reservation(key, cost))
+        look_at = self._waiting.next_at() if self._reasons_due else None
+        if look_at is not None and look_at <= self._clock.now():
+            self._reasons_due, look_at = False, None
+            self._write(self._write_reasons())
+        self._eased.clear()
+        return min((at for at in (decisions.wake_at, look_at) if at is not None), default=None)
+
+    def _write(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._writing.add(task)
+        task.add_done_callback(self._written)
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._writing.discard(task)
+        if not task.cancelled():
+            self._failure = self._failure or task.exception()
+        if self._more or self._failure is not None:
+            self._woken.set()
+        if len(self._writing) <= _WRITES_AT_ONCE // 2:
+            self._eased.set()
+
+    async def _write_reasons(self) -> None:
         try:
-            await asyncio.wait({timer, woken}, return_when=asyncio.FIRST_COMPLETED)
+            await self._waiting.write(self._clock.now())
+        finally:
+            self._reasons_due = True
+            self._woken.set()
+
+    def _seconds_until(self, at: datetime | None) -> float | None:
+        return None if at is None else max(0.0, (at - self._clock.now()).total_seconds())
+
+    async def _wait(self, event: asyncio.Event, most_s: float | None) -> None:
+        if most_s is None:
+            await event.wait()
+            return
+        timer = asyncio.ensure_future(self._clock.sleep(most_s))
+        come = asyncio.ensure_future(event.wait())
+        try:
+            await asyncio.wait({timer, come}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
-            woken.cancel()
+            come.cancel()
 
-    async def _start(self, state: SchedulerState, start: Start) -> None:
+    async def _start(self, start: Start) -> None:
         """The attempt and its placement into status: from here on the job holds its place."""
         job = self._jobs.get(start.key)
         if job is None or job.uid != start.uid or job.metadata.resource_version != start.resource_version:
-            self._drop(state, start)
+            self._drop(start)
             return
         nodes = sorted({placed.node for placed in start.placement})
         where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
@@ -143,37 +210,50 @@ class Scheduling:
         try:
             written = await try_write_status(self._store, job, new)
         except StoreError:
-            self._drop(state, start)
+            self._drop(start)
             raise
         if written is Written.CHANGED:
-            self._drop(state, start)  # it was cancelled, say; the next pass sees the job as it is
+            self._drop(start)  # it was cancelled, say; the next pass sees the job as it is
         elif written is Written.REFUSED:
-            self._leave(state, job)
+            self._leave(job)
         else:
             self.starts += 1
             self._counters.placed()
             self._recorder.record(job, Note("Placed", f"attempt {new.attempt}: placed on {where}"))
 
-    def _leave(self, state: SchedulerState, job: TrainingJob) -> None:
+    def _leave(self, job: TrainingJob) -> None:
         """Schedule without this job until it changes: what is refused now would be refused in every pass."""
-        entry = state.entries.get(job.key)
-        if entry is not None and entry.job.metadata.resource_version == job.metadata.resource_version:
-            state.forget_job(job.key)
-            self._waiting.forget(job.key)
+
+        def leave(state: SchedulerState) -> None:
+            entry = state.entries.get(job.key)
+            if entry is not None and entry.job.metadata.resource_version == job.metadata.resource_version:
+                state.forget_job(job.key)
+                self._waiting.forget(job.key)
+
+        self._learned.append(leave)
         self._woken.set()
 
-    def _drop(self, state: SchedulerState, start: Start) -> None:
-        state.drop_assumption(start.key)
+    def _drop(self, start: Start) -> None:
+        def drop(state: SchedulerState) -> None:
+            entry = state.entries.get(start.key)
+            # It may have been observed anew meanwhile, and its start decided again.
+            if entry is not None and entry.job.metadata.resource_version == start.resource_version:
+                state.drop_assumption(start.key)
+
+        self._learned.append(drop)
         self._woken.set()
 
-    async def _write_reservation(self, state: SchedulerState, key: Key, cost: ReservationCost) -> None:
+    async def _write_reservation(self, key: Key, cost: ReservationCost) -> None:
         """What keeping nodes for the job has cost, so that it is not forgotten and `stoker why` can say it."""
-        job = self._jobs.get(key)
-        if job is None or job.status.phase is not Phase.QUEUED:
-            return
-        new = job.status.model_copy(update={"reservation": cost})
-        written = await try_write_status(self._store, job, new)
-        if written is Written.DONE:
-            state.wrote(key, cost)
-        elif written is Written.REFUSED:
-            self._leave(state, job)  # where it only changed the next pass tries again
+        try:
+            job = self._jobs.get(key)
+            if job is None or job.status.phase is not Phase.QUEUED:
+                return
+            new = job.status.model_copy(update={"reservation": cost})
+            written = await try_write_status(self._store, job, new)
+            if written is Written.DONE:
+                self._learned.append(lambda state: state.wrote(key, cost))
+            elif written is Written.REFUSED:
+                self._leave(job)  # where it only changed the next pass tries again
+        finally:
+            self._recording.discard(key)

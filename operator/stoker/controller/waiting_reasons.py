@@ -1,11 +1,11 @@
 """Writes why a job waits into its status: once when it is first left waiting, and again when that changes.
 
 A job that starts in its first pass costs no such write. Others are looked at again every LOOK_S. The cost is bounded
-whatever waits: reasons are worked out off the event loop, BUDGET_S a pass, and each look at jobs known already is
+whatever waits: reasons are worked out off the event loop, BUDGET_S a look, and each look at jobs known already is
 followed by a rest: four times as long as it took, and 1 / REWRITES_PER_S for each status rewritten. So with N waiting
 jobs whose reasons all change all the time a status is N / REWRITES_PER_S old at most, LOOK_S at least.
 
-Called by `scheduling`, between two changes of the scheduler's state. The messages are `why.blockers`', the condition
+Called by `scheduling`, one look at a time. The messages are `why.blockers`', the condition
 `life.conditions`'.
 """
 
@@ -35,7 +35,8 @@ from .status_writes import Written, try_write_status
 LOOK_S = 10.0
 _SETTLE_S = 1.0
 """After a change of the job's own: it may start by itself, or be changed once more."""
-BUDGET_S = 0.25
+BUDGET_S = 0.04
+"""The scheduler waits for that long at most."""
 REWRITES_PER_S = 20.0
 _RESTS_FOR_WORK = 4.0
 _KNOWN_AT_ONCE = 1000
@@ -95,6 +96,8 @@ class WaitingJobs:
         late: list[tuple[TrainingJob, Step]] = []
         rest_s = _RESTS_FOR_WORK * took_s if known else 0.0
         for key, blocker in found.items():
+            if key not in self._new and key not in self._due_s:
+                continue  # forgotten meanwhile
             job, step = self._jobs.get(key), None
             # What bars a job altogether comes with the condition Accepted, from its own reconcile.
             if job is not None and blocker is not None and blocker.code not in ADMISSION_CODES:
@@ -108,7 +111,8 @@ class WaitingJobs:
             self._put(key, now.timestamp() + (LOOK_S if settled else _SETTLE_S))
             known.pop(key, None)
         for key, due_s in known.items():  # not looked at, or not written: the first ones after the rest
-            self._put(key, due_s)
+            if key in self._due_s:
+                self._put(key, due_s)
         self._rest_until = max(self._rest_until, now + timedelta(seconds=rest_s))
         await asyncio.gather(*(self._write(job, step) for job, step in late))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from operator import le
+from operator import eq, le
 from typing import Any, NamedTuple, cast
 
 from .eligible import NodeFilter
@@ -77,10 +77,35 @@ class LaneIndex(SortedList[Waiting]):
     """Lanes of one queue in the order of their heads."""
 
     RUN, CHUNK = _Run, 64
-    __slots__ = ()
+    __slots__ = ("_least",)
+    _least: Needs | None
+    """Of each need."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._least = None
+
+    def add(self, item: Waiting) -> None:
+        super().add(item)
+        self._least = None if self._least is None else tuple(map(min, self._least, item.needs))
+
+    def remove(self, item: Waiting) -> None:
+        super().remove(item)
+        if self._least is not None and any(map(eq, self._least, item.needs)):
+            self._least = None
+
+    def some_within(self, rooms: Sequence[Needs]) -> list[Needs]:
+        """Those of `rooms` that may take one of the lanes."""
+        if self._least is None:
+            bounds = [cast(_Run, run).bounds[0] for run in self._chunks]
+            self._least = tuple(map(min, zip(*bounds, strict=True)))
+        least = self._least
+        return [room for room in rooms if all(map(le, least, room))]
 
     def first_within(self, rooms: Sequence[Needs], begin: From = ()) -> Waiting | None:
         """The first from `begin` on whose needs are all within one of `rooms`."""
+        if not self._chunks or not (rooms := self.some_within(rooms)):
+            return None
         for run, at in self._runs(begin):
             least = run.bounds[0]
             fine = [room for room in rooms if all(map(le, least, room))]
@@ -101,6 +126,8 @@ class LaneIndex(SortedList[Waiting]):
 
     def backwards(self, end: From, room: Needs | None = None) -> Iterator[Waiting]:
         """From `end` on, those within `room`."""
+        if not self._chunks or (room is not None and not self.some_within([room])):
+            return
         for i in range(min(bisect_left(self._lasts, (end,)), len(self._chunks) - 1), -1, -1):
             run = cast(_Run, self._chunks[i])
             if room is None or all(map(le, run.bounds[0], room)):
