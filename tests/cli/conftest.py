@@ -1,4 +1,4 @@
-"""A small real HTTP server that answers as told, for what a healthy Stoker never does: cut, stall, send away."""
+"""A small real HTTP server with scripted answers, for what a healthy Stoker never does: cut, stall, send away."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def script() -> Iterator[Script]:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """No server, token, project, folder or memory of whoever runs the tests."""
+    """No server, token, project, folder or memory of the user who runs the tests."""
     for name in ("STOKER_SERVER", "STOKER_TOKEN", "STOKER_PROJECT", "STOKER_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("STOKER_HOME", str(tmp_path / "home"))

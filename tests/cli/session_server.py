@@ -1,4 +1,4 @@
-"""A session's far side, for the tests of `stoker exec` and `port-forward`: a real WebSocket server, told what to do."""
+"""A session's far side, for the tests of `stoker exec` and `port-forward`: a real WebSocket server with a script."""
 
 from __future__ import annotations
 

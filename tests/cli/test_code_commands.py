@@ -141,12 +141,12 @@ def test_on_this_machine_a_program_is_the_user_s_own_or_the_shipped_one(
     assert "code:" not in missing.stderr, "and nothing was sent for it"
 
 
-def test_a_shipped_program_that_is_none_is_told_before_it_is_sent(
+def test_a_shipped_program_that_is_none_is_refused_before_it_is_sent(
     submit: Any, script: Any, project: Path, where: str
 ) -> None:
     result = submit("--", "./train.py")
     assert result.exit_code == 2
-    assert "train.py can't be executed; run `chmod +x train.py`, or name its interpreter before it" in result.stderr
+    assert "train.py is not executable; run `chmod +x train.py`, or name its interpreter before it" in result.stderr
     assert script.code.requests == [] and script.posted == []
 
 

@@ -136,7 +136,7 @@ def test_a_link_to_the_home_folder_is_the_home_folder(project: Path, monkeypatch
 def test_no_folder_is_refused(project: Path) -> None:
     (project / "file").write_text("")
     assert "No such file" in _refusal(project / "gone")
-    assert "it is no folder" in _refusal(project / "file")
+    assert "it is not a folder" in _refusal(project / "file")
 
 
 def test_too_many_bytes_are_told_with_what_holds_them(project: Path) -> None:

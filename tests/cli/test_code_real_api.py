@@ -1,4 +1,4 @@
-"""Shipping over the real api: what it keeps is the folder, what it refuses is told, and what a second time costs."""
+"""Shipping over the real api: what it keeps is the folder, what it refuses is said, and what a second time costs."""
 
 from __future__ import annotations
 
@@ -115,14 +115,14 @@ def test_who_may_not_submit_may_not_ship(live: Live, project: Path) -> None:
 
 
 def test_an_upload_goes_on_over_restarts(live: Live, project: Path) -> None:
-    told = []
+    seen = []
 
     def restart_once(done: int, _total: int) -> None:
-        if not told and done > 1 << 20:
-            told.append(done)
+        if not seen and done > 1 << 20:
+            seen.append(done)
             live.restart()
 
     bundle = read_folder(project)
     with Client() as client:
         client.calls.send_code(bundle, progress=restart_once)
-    assert told and _kept(live, bundle.digest) is not None
+    assert seen and _kept(live, bundle.digest) is not None

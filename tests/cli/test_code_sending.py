@@ -113,13 +113,13 @@ def test_files_go_in_packs_and_progress_is_told(script: Any, project: Path, monk
     for number in range(10):
         (project / f"{number}").write_text(str(number) * 400)
     (project / "large").write_bytes(random.Random(1).randbytes(1 << 20))
-    told: list[tuple[int, int]] = []
+    seen: list[tuple[int, int]] = []
     with Client(script.url) as client:
-        client.calls.send_code(read_folder(project), progress=lambda done, total: told.append((done, total)))
+        client.calls.send_code(read_folder(project), progress=lambda done, total: seen.append((done, total)))
     assert script.code.requests.count("POST") == 7
     content = 10 * 400 + 1000 + (1 << 20)
-    assert {total for _, total in told} == {content}
-    done = [count for count, _ in told]
+    assert {total for _, total in seen} == {content}
+    done = [count for count, _ in seen]
     assert done == sorted(done) and done[-1] == content and len(done) > 10
 
 

@@ -156,7 +156,7 @@ def test_dry_run_shows_the_whole_job(stoker: Any, script: Any, make_job: Any) ->
         (["run", "job.yaml"], "to submit a job file: -f job.yaml"),
         (["submit", "-f", "/no/such/file"], "can't read /no/such/file: No such file or directory"),
         (["submit", "-e", "NOT_SET_ANYWHERE", "--", "ls"], "NOT_SET_ANYWHERE=VALUE"),
-        (["ls", "--phase", "Sleeping"], "'Sleeping' is no phase; there is: Queued, Starting"),
+        (["ls", "--phase", "Sleeping"], "'Sleeping' is not a phase; phases: Queued, Starting"),
         (["get", "a", "b"], "one job at a time"),
         (["subimt"], "no command 'subimt'; did you mean 'submit'?"),
         (["logs"], "Missing argument 'JOB'"),

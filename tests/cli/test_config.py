@@ -60,7 +60,7 @@ def test_a_torn_endpoint_file(tmp_path: Path, text: str) -> None:
 
 def test_a_token_file_that_is_no_text(home: dict[str, str]) -> None:
     (Path(home["STOKER_HOME"]) / "token").write_bytes(b"\xff\xfe\x80")
-    with pytest.raises(BadInput, match="it is no text; give one by STOKER_TOKEN"):
+    with pytest.raises(BadInput, match="it is not text; give one by STOKER_TOKEN"):
         find_server(env=home)
 
 

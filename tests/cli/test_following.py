@@ -1,4 +1,4 @@
-"""Streams across cut connections: nothing lost, nothing twice, ended when told."""
+"""Streams across cut connections: nothing lost, nothing twice, ended by `end`."""
 
 from __future__ import annotations
 

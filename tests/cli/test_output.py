@@ -106,9 +106,9 @@ def test_a_held_job_does_not_look_as_if_it_trained(make_job: Any) -> None:
     local = f"{until.astimezone():%H:%M}"
     job = make_job("a", "Running", attempt=2, heldS=600.0, progress={**PROGRESS, "held": hold})
     assert state_text(job) == f"held until {local} after exit code 1 · `stoker exec a` enters"
-    told = job_details(job)
-    assert f"hold        held until {local} after exit code 1; enter: stoker exec a\n" in told
-    assert "held        10m after failures\n" in told
+    shown = job_details(job)
+    assert f"hold        held until {local} after exit code 1; enter: stoker exec a\n" in shown
+    assert "held        10m after failures\n" in shown
     far = until.timestamp() + 2 * 86400
     killed = {**hold, "exitCode": 137, "worker": 3, "until": far}
     job = make_job("a", "Running", progress={"at": 0, "held": killed})
@@ -137,8 +137,8 @@ def test_a_stalled_or_idle_job_does_not_look_as_if_it_trained(make_job: Any) -> 
     made = make_job("a", "Suspended", message="suspend requested")
     assert state_text(made) == "suspend requested"
     made["metadata"]["annotations"] = {"stoker.dev/idle-suspended": "2026-01-01T00:00:00Z"}
-    told = state_text(made)
-    assert told == "suspended by Stoker, its GPUs were idle · `stoker resume a` goes on"
+    shown = state_text(made)
+    assert shown == "suspended by Stoker, its GPUs were idle · `stoker resume a` goes on"
 
 
 def test_why() -> None:
@@ -195,7 +195,7 @@ def test_nodes_say_what_is_simulated_and_what_is_lost() -> None:
     )
 
 
-def test_nobodys_name_moves_the_terminal_of_who_looks_at_it() -> None:
+def test_no_name_moves_the_terminal_it_is_shown_on() -> None:
     name = "a\x1b]0;owned\x07\x1b[2Jb"
     shown = table([Column("USER")], [[name]], width=None, colour=True)
     head = {"project": "p", "job": "j", "jobUid": "u", "queue": "q", "user": name, "deleted": False}

@@ -1,4 +1,4 @@
-"""`stoker port-forward` as a process, against a server that answers as told. The real worker: test_sessions_real.py."""
+"""`stoker port-forward` as a process, against a scripted server. The real worker: test_sessions_real.py."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ports:
     def __init__(self, echo: bool = False) -> None:
         self.echo = echo
         self.seen: list[tuple[int, int]] = []
-        self.told = threading.Condition()
+        self.changed = threading.Condition()
 
     def __call__(self, socket: ServerConnection, _opening: dict[str, Any]) -> None:
         socket.send(READY)
@@ -52,13 +52,13 @@ class Ports:
                 socket.send(b"\x02" + message[1:5])
             elif kind == 2:
                 socket.send(message)
-            with self.told:
+            with self.changed:
                 self.seen.append((kind, number))
-                self.told.notify_all()
+                self.changed.notify_all()
 
     def wait(self, what: tuple[int, int]) -> None:
-        with self.told:
-            assert self.told.wait_for(lambda: what in self.seen, 20), self.seen
+        with self.changed:
+            assert self.changed.wait_for(lambda: what in self.seen, 20), self.seen
 
 
 @contextlib.contextmanager
@@ -136,7 +136,7 @@ def test_a_connection_that_the_worker_refuses(server: Server) -> None:
         assert process.stderr is not None
         assert "Connection refused" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130 and process.stderr.read() == "", "told once"
+        assert process.wait(20) == 130 and process.stderr.read() == "", "reported once"
 
 
 def test_a_local_program_that_leaves_is_told_to_the_worker(server: Server) -> None:

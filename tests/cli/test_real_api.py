@@ -41,7 +41,7 @@ def test_the_life_of_jobs_through_the_sdk(live: Live) -> None:
         assert client.wait("one", timeout=5).status.phase == "Cancelled"
         assert client.retry("one").spec.retry_generation == 1
         with pytest.raises(ApiError) as met:
-            client.get("nobody")
+            client.get("missing")
         assert met.value.status == 404
 
 

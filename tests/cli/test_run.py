@@ -119,7 +119,7 @@ def test_lines_come_at_changes_of_phase_and_every_few_seconds(make_job: Any) -> 
     assert [line.split()[0] for line in out.getvalue().splitlines()] == ["0s", "3s", "6s", "9s"]
 
 
-def test_a_hold_is_told_at_once_and_once(make_job: Any) -> None:
+def test_a_hold_is_shown_at_once_and_once(make_job: Any) -> None:
     import io
 
     out = io.StringIO()

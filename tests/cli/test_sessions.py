@@ -1,4 +1,4 @@
-"""`stoker exec` as a process, and what it shares with `port-forward`, against a server that answers as told.
+"""`stoker exec` as a process, and what it shares with `port-forward`, against a scripted server.
 
 Terminals are real ones. The real worker: test_sessions_real.py.
 """
@@ -164,7 +164,7 @@ def test_refusals_are_the_servers_words(server: Server, kind: str) -> None:
     assert (done.returncode, done.stderr) == (1, b"stoker: Worker 0 of job 'a' is Pending.\n")
     server.refuse(307, "x", "x", Location="http://127.0.0.1:1/elsewhere")
     done = stoker(server, *words)
-    assert done.returncode == 1 and b"sends us on to http://127.0.0.1:1/elsewhere" in done.stderr
+    assert done.returncode == 1 and b"redirects to http://127.0.0.1:1/elsewhere" in done.stderr
     server.refusal = None
     server.worker = lambda socket, _: socket.send('{"ready":false,"message":"no such program"}')
     done = stoker(server, *words)
@@ -269,7 +269,7 @@ class Terminal:
     def __init__(self) -> None:
         self.sizes: list[dict[str, int]] = []
         self.typed = b""
-        self.told = threading.Condition()
+        self.changed = threading.Condition()
         self.gone = threading.Event()
         self.sockets: list[ServerConnection] = []
 
@@ -281,7 +281,7 @@ class Terminal:
             while True:
                 message = socket.recv()
                 assert isinstance(message, bytes)
-                with self.told:
+                with self.changed:
                     if message[:1] == b"\x03":
                         self.sizes.append(json.loads(message[1:]))
                     elif message[:1] == b"\x00":
@@ -289,13 +289,13 @@ class Terminal:
                         socket.send(b"\x01" + message[1:])
                         if b"exit\r" in self.typed:
                             exits(socket, 7)
-                    self.told.notify_all()
+                    self.changed.notify_all()
         except ConnectionClosed:
             self.gone.set()
 
     def wait(self, what: Callable[[], bool]) -> None:
-        with self.told:
-            assert self.told.wait_for(what, 20), (self.sizes, self.typed)
+        with self.changed:
+            assert self.changed.wait_for(what, 20), (self.sizes, self.typed)
 
 
 def test_a_terminal_is_the_commands_and_given_back(server: Server) -> None:

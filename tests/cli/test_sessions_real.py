@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 STOKER = [sys.executable, "-m", "stoker.cli.main"]
 WAITING = re.compile(r"stoker: waiting for worker .*\n")
-"""Told on a slow machine, beside what the command says itself."""
+"""Printed on a slow machine, beside what the command says itself."""
 JOB = """
 import http.server, os, threading
 open("page.txt", "w").write("from the worker")

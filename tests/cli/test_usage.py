@@ -124,14 +124,14 @@ def lost(sent: Any, kept: Any, path: str = "") -> list[str]:
     return []
 
 
-def test_a_job_without_gpus_is_told_plainly(live: Live) -> None:
+def test_a_job_without_gpus_is_said_to_have_no_usage(live: Live) -> None:
     with Client() as client:
         client.submit({"trainer": SPEC["trainer"]}, name="cpu")
         client.submit(SPEC, name="waits")
         assert client.job_usage("waits").usage.gpu_seconds == 0.0
         assert client.usage(["day"], since="2d").rows == ()
         with pytest.raises(ApiError) as met:
-            client.job_usage("nobody")
+            client.job_usage("missing")
         assert met.value.status == 404
     assert "usage counts GPUs only" in stoker("cpu").stdout
     assert "no GPU was used from" in stoker().stderr
@@ -139,13 +139,13 @@ def test_a_job_without_gpus_is_told_plainly(live: Live) -> None:
 
 def test_wrong_options_say_what_there_is(live: Live) -> None:
     assert "--since: works without JOB" in stoker("one", "--since", "1d").stderr
-    assert "there is: user, queue" in stoker("--by", "colour").stderr
+    assert "'colour' is not one of user, queue" in stoker("--by", "colour").stderr
     assert "neither a duration" in stoker("--since", "soon").stderr
     live.receipts(had())
     assert "--by job -o csv" in stoker("gone", "-o", "csv").stderr
 
 
-def test_what_is_cut_off_is_told(live: Live) -> None:
+def test_what_is_cut_off_is_reported(live: Live) -> None:
     live.receipts(*(had(0.1, job_uid=f"u{n}", job_name=f"j{n}") for n in range(3)))
     shown = stoker("--by", "job", "--limit", "2")
     assert "the first 2 rows" in shown.stderr and shown.stdout.splitlines()[-1].split()[:2] == ["total", "0.30"]

@@ -66,7 +66,7 @@ def test_a_proxy_s_answer_while_the_server_restarts_is_no_refusal(script: Any) -
     with pytest.raises(ApiError, match="an error of its own"):
         wire.call("GET", "/x")
     script.on("GET", "/x", plain(502))
-    with pytest.raises(Unreachable, match="HTTP 502 by itself or a proxy"):
+    with pytest.raises(Unreachable, match="HTTP 502 from it or from a proxy"):
         wire.call("GET", "/x")
     wire.close()
 
@@ -106,14 +106,14 @@ def test_a_silent_server_is_not_waited_for_for_ever() -> None:
         mute.bind(("127.0.0.1", 0))
         mute.listen()  # accepts, never answers
         wire = Wire(Endpoint(f"http://127.0.0.1:{mute.getsockname()[1]}"), timeout_s=0.05, sleep=lambda _: None)
-        with pytest.raises(Unreachable, match="does not answer in time"):
+        with pytest.raises(Unreachable, match="no answer in time"):
             wire.call("GET", "/v1/whoami")
         wire.close()
 
 
 def test_the_token_is_not_carried_along_a_redirect(script: Any) -> None:
     script.on("GET", "/v1/whoami", script.json({}, 307, Location=f"{script.url}/thief"))
-    with Client(script.url, "secret") as client, pytest.raises(ApiError, match=r"sends us on to .*/thief"):
+    with Client(script.url, "secret") as client, pytest.raises(ApiError, match=r"redirects to .*/thief"):
         client.whoami()
     assert [request.path for request in script.requests] == ["/v1/whoami"]
     assert script.requests[0].headers["authorization"] == "Bearer secret"
@@ -135,7 +135,7 @@ def test_a_newer_server_s_fields_are_left_aside_and_nonsense_is_named(script: An
     script.on("GET", f"{JOBS}/c", script.text(b"<html>", "text/html"))
     with Client(script.url) as client:
         assert client.get("a").status.phase == "Queued"
-        with pytest.raises(ApiError, match="words this client does not know"):
+        with pytest.raises(ApiError, match="this client can't read"):
             client.get("b")
     with Client(script.url.replace("127.0.0.1", "localhost")) as client:
         script.on("GET", f"{JOBS}/d", script.json([], 404))

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.quantity import format_duration
@@ -20,28 +20,6 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 LINE_EVERY_S = 3.0
-
-
-class Board(Protocol):
-    """Where the progress of jobs is shown."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exc: object) -> None: ...
-
-    def update(self, job: TrainingJob) -> None: ...
-
-    def say(self, text: str) -> None:
-        """A line of text beside the progress."""
-        ...
-
-
-def open_board(stream: TextIO | None = None) -> Board:
-    """Bars where `stream` (standard output) is a terminal that can, lines where not."""
-    stream = stream or sys.stdout
-    if stream.isatty() and os.environ.get("TERM") != "dumb":
-        return Bars(stream)
-    return Lines(stream)
 
 
 class Lines:
@@ -75,6 +53,7 @@ class Lines:
         self.say(f"{format_duration(round(now - self._start, 1)):>6}  {name:<16} {status.phase:<10} {text}".rstrip())
 
     def say(self, text: str) -> None:
+        """A line of text beside the progress."""
         self._stream.write(text + "\n")
         self._stream.flush()
 
@@ -130,3 +109,15 @@ class Bars:
 
     def say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)
+
+
+Board = Lines | Bars
+"""Where the progress of jobs is shown."""
+
+
+def open_board(stream: TextIO | None = None) -> Board:
+    """Bars where `stream` (standard output) is a terminal that can, lines where not."""
+    stream = stream or sys.stdout
+    if stream.isatty() and os.environ.get("TERM") != "dumb":
+        return Bars(stream)
+    return Lines(stream)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -62,12 +61,6 @@ class Feed:
         if item.what is None:
             self._open -= 1
         return item
-
-    def __iter__(self) -> Iterator[Item]:
-        while self._open:
-            item = self.get()
-            if item is not None:
-                yield item
 
     @property
     def open(self) -> int:

@@ -82,7 +82,7 @@ def read_manifests(path: str) -> list[Manifest]:
     except OSError as error:
         raise BadInput(f"can't read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise BadInput(f"{path} is no text file") from None
+        raise BadInput(f"{path} is not a text file") from None
     return parse_manifests(text, "stdin" if path == "-" else path)
 
 
@@ -108,9 +108,9 @@ def parse_manifests(text: str, source: str) -> list[Manifest]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
-        raise BadInput(f"{source}{line}: {error.problem or 'no YAML'}") from None
+        raise BadInput(f"{source}{line}: {error.problem or 'not YAML'}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadInput(f"{source}: no YAML: {str(error).splitlines()[0]}") from None
+        raise BadInput(f"{source}: not YAML: {str(error).splitlines()[0]}") from None
     finally:
         loader.dispose()
     if not found:
@@ -144,7 +144,7 @@ def override(body: dict[str, Any], assignment: str) -> None:
 
 def _index(items: list[Any], key: str, assignment: str) -> int:
     if not key.isdecimal() or int(key) >= len(items):
-        raise BadInput(f"--set {assignment}: {key} is no index of a list of {len(items)}")
+        raise BadInput(f"--set {assignment}: {key} is not an index of a list of {len(items)}")
     return int(key)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from stoker.client.errors import StokerError
+from stoker.client.errors import unreadable
 from stoker.spec.phase import Phase
 from stoker.spec.quantity import format_duration
 
@@ -64,14 +64,11 @@ class Column:
     cut: bool = False
 
     def read(self, body: Any) -> str:
-        """Raises: StokerError where the answer is of another form than ours."""
+        """Raises: ApiError where the answer is of another form than ours."""
         try:
             return self.text(*values(body, self.fields)) if self.fields else self.text(body)
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise StokerError(
-                f"the server answers in words this client does not know ({self.fields}); is one of them older? "
-                "`stoker --version` and GET /version show them"
-            ) from None
+            raise unreadable("the server", self.fields) from None
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, width: int | None, colour: bool) -> str:

@@ -82,7 +82,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 @dataclass(frozen=True)
 class UpOptions:
-    """What `stoker up` was told."""
+    """The options of `stoker up`."""
 
     data: Path | None = None
     new_store: bool = False
@@ -159,7 +159,7 @@ class _Up:
         self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def run(self) -> None:
-        """Everything at once; ends when told to, or with the first part that can't go on."""
+        """Everything at once; ends on a signal, or with the first part that can't go on."""
         async with AsyncExitStack() as stack:
             clock, seam = SystemClock(), _seam()
             stack.callback(seam.close)
@@ -262,7 +262,7 @@ class _Up:
         self._ready.set()
 
     def _exporter(self, clock: SystemClock, report_key: bytes, scrape_token: Path) -> LocalExporter | None:
-        """None where there is nothing to tell about, or none is wanted."""
+        """None where there is nothing to measure, or none is wanted."""
         real = has_driver(os.environ)
         if not self._options.exporter or not (real or self._options.virtual_gpus):
             return None
@@ -277,7 +277,7 @@ class _Up:
         return LocalExporter(self._datadir, settings, clock)
 
     async def _export(self, exporter: LocalExporter) -> None:
-        await self._ready.wait()  # nobody waits for it: who starts the server wants the server
+        await self._ready.wait()  # the server is ready without it
         await exporter.run()
 
     def _greet(self, token_file: Path, gpus: list[Gpu]) -> None:

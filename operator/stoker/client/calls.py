@@ -17,8 +17,8 @@ from stoker.spec.names import DEFAULT_PROJECT
 from stoker.spec.phase import ENDED
 
 from .config import find_server
-from .errors import ApiError
-from .wire import NOT_STOKER, Lost, Wire
+from .errors import ApiError, unreadable
+from .wire import Lost, Wire
 
 if TYPE_CHECKING:
     from .code.bundle import Bundle
@@ -188,22 +188,13 @@ class Calls:
     def job_path(self, name: str, project: str | None) -> str:
         return f"{self.jobs_path(project)}/{quote(name, safe='')}"
 
-    def odd(self, what: object) -> ApiError:
-        """For an answer of another form than ours."""
-        return ApiError(
-            200,
-            NOT_STOKER,
-            f"{self.endpoint.url} answers in words this client does not know ({what}); is one of them older? "
-            "`stoker --version` and GET /version show them",
-        )
-
     def _project_path(self, project: str | None) -> str:
         return f"/v1/projects/{quote(project or self.project, safe='')}"
 
     def _get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
         body = self.wire.call("GET", path, params=params).body
         if not isinstance(body, dict):
-            raise self.odd("no JSON object")
+            raise unreadable(self.endpoint.url, "no JSON object")
         return body
 
     def _items(self, path: str) -> list[Any]:

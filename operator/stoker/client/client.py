@@ -38,7 +38,7 @@ from stoker.spec.rest import (
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
 
 from .calls import DEFAULT_TIMEOUT_S, Calls, log_params, named
-from .errors import TimedOut
+from .errors import TimedOut, unreadable
 from .following import Following
 from .sse import Frame
 from .updates import EventSeen, JobChanged, JobEnded, JobUpdate, LogChunk, LogReader
@@ -60,20 +60,11 @@ class Client:
         timeout: float = DEFAULT_TIMEOUT_S,
         *,
         project: str = DEFAULT_PROJECT,
+        calls: Calls | None = None,
     ) -> None:
-        self._use(Calls(server, token, timeout, project=project))
-
-    @classmethod
-    def of(cls, calls: Calls) -> Self:
-        """A client over the same connection."""
-        client = cls.__new__(cls)
-        client._use(calls)
-        return client
-
-    def _use(self, calls: Calls) -> None:
-        self.calls = calls
-        self.endpoint = calls.endpoint
-        self.project = calls.project
+        """`calls`: the connection to use, in place of all the others."""
+        self.calls = calls or Calls(server, token, timeout, project=project)
+        self.endpoint, self.project = self.calls.endpoint, self.calls.project
 
     def __enter__(self) -> Self:
         return self
@@ -318,7 +309,7 @@ class Client:
         try:
             return model.model_validate_json(body) if isinstance(body, str) else model.model_validate(body)
         except ValidationError as error:
-            raise self.calls.odd(error.errors()[0]["loc"]) from None
+            raise unreadable(self.endpoint.url, error.errors()[0]["loc"]) from None
 
 
 def _submission(spec: TrainingJobSpec | Mapping[str, Any], name: str | None) -> dict[str, Any]:

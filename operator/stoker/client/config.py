@@ -64,9 +64,9 @@ def _clean(url: str) -> str:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise BadInput(f"{url!r} is no server address: {error}") from None
+        raise BadInput(f"{url!r} is not a server address: {error}") from None
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise BadInput(f"{url!r} is no server address; write for example http://127.0.0.1:8470")
+        raise BadInput(f"{url!r} is not a server address; write for example http://127.0.0.1:8470")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise BadInput("a server address is scheme://host:port only; give the token by --token or STOKER_TOKEN")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -81,7 +81,7 @@ def _local_url(folder: Path) -> str | None:
     except ValueError:
         found = None
     if not isinstance(found, dict) or not isinstance(found.get("url"), str):
-        raise BadInput(f"{folder / ENDPOINT_FILE} can't be read; restart `stoker up` to write it anew")
+        raise BadInput(f"{folder / ENDPOINT_FILE} can't be read; restart `stoker up` to write it again")
     return _clean(found["url"])
 
 
@@ -91,5 +91,5 @@ def _read_token(folder: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise BadInput(f"can't read the token in {folder / TOKEN_FILE}: {why}; give one by STOKER_TOKEN") from None

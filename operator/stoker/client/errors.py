@@ -56,6 +56,16 @@ class ApiError(StokerError):
         return self.detail or f"{self.code} (HTTP {self.status})"
 
 
+def unreadable(sender: str, what: object) -> ApiError:
+    """`sender` answered in a form that is not ours."""
+    return ApiError(
+        200,
+        "NotStoker",
+        f"{sender} sent an answer this client can't read ({what}); one of them may be too old: compare "
+        "`stoker --version` with GET /version",
+    )
+
+
 class Unreachable(StokerError):
     """No server answered, or it stopped answering for longer than the client waits."""
 
@@ -67,6 +77,6 @@ class TimedOut(StokerError):
 
 
 class BadInput(StokerError):
-    """What the user gave can't be sent: an unreadable file, a bad `--set`, an address that is none."""
+    """What the user gave can't be sent: an unreadable file, a bad `--set`, a malformed address."""
 
     exit_code = EXIT_USAGE

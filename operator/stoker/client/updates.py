@@ -8,7 +8,7 @@ from stoker.spec.event import Event
 from stoker.spec.job import TrainingJob
 from stoker.spec.rest import JobEnd
 
-from .errors import ApiError
+from .errors import unreadable
 from .sse import Frame
 
 
@@ -56,7 +56,7 @@ class LogReader:
             return None
         number, _, text_offset = (frame.id or "").partition(".")
         if not (number.isdecimal() and text_offset.isdecimal()):
-            raise ApiError(200, "NotStoker", f"the log's position {frame.id!r} is none; is the server a newer one?")
+            raise unreadable("the server", f"position {frame.id!r} of a log")
         attempt, offset = int(number), int(text_offset)
         before = self._at[1] if attempt == self._at[0] or not self._at[0] else 0
         self._at = (attempt, offset)

@@ -165,11 +165,11 @@ class Wire:
             raise ApiError(
                 response.status_code,
                 "Redirected",
-                f"{self.endpoint.url} sends us on to {where}; if that is your server, name it with --server",
+                f"{self.endpoint.url} redirects to {where}; if that is your server, name it with --server",
             )
         problem = self._problem(response)
         if response.status_code in BROKEN_OFF and problem.code == NOT_STOKER:
-            raise Lost(f"HTTP {response.status_code} by itself or a proxy before it")
+            raise Lost(f"HTTP {response.status_code} from it or from a proxy before it")
         raise problem
 
     def _problem(self, response: httpx.Response) -> ApiError:
@@ -186,7 +186,7 @@ class Wire:
 
 
 def refusal(status: int, content: bytes, url: str) -> ApiError:
-    """A refusal as RFC 9457 gives it, or what can be said of an answer that is no problem document."""
+    """A refusal as RFC 9457 gives it, or what can be said of an answer that is not a problem document."""
     try:
         found = json.loads(content)
     except ValueError:
@@ -222,7 +222,7 @@ def _retry_after_s(response: httpx.Response) -> float | None:
 def _words(error: Exception) -> str:
     match error:
         case httpx.ConnectTimeout() | httpx.ReadTimeout() | httpx.WriteTimeout():
-            return "it does not answer in time"
+            return "no answer in time"
         case httpx.ConnectError() if "refused" in str(error):
             return "connection refused"
         case httpx.RemoteProtocolError():

@@ -62,7 +62,7 @@ def place_commands(
 
 
 def _command_of(spec: Any) -> dict[str, Any] | None:
-    """The trainer of a job that runs a command; one that is no list of words the server refuses in better words."""
+    """The trainer of a job that runs a command; what is not a list of words the server refuses and explains."""
     trainer = spec.get("trainer") if isinstance(spec, dict) else None
     command = trainer.get("command") if isinstance(trainer, dict) else None
     is_one = isinstance(command, list) and command and all(isinstance(word, str) for word in command) and command[0]
@@ -112,7 +112,7 @@ def _check_program(trainer: dict[str, Any], bundle: Bundle) -> None:
         return
     file = bundle.by_path[path]
     if file.sha256 is not None and not file.executable:
-        raise BadInput(f"{path} can't be executed; run `chmod +x {path}`, or name its interpreter before it")
+        raise BadInput(f"{path} is not executable; run `chmod +x {path}`, or name its interpreter before it")
 
 
 def _here() -> str:

@@ -16,7 +16,7 @@ from stoker.push import flags
     "--data", type=click.Path(path_type=Path, file_okay=False), help="State is kept here. [STOKER_HOME, else ~/.stoker]"
 )
 @click.option(
-    "--new-store", is_flag=True, help="Begin anew in a data folder whose stoker.db is lost: its jobs are forgotten."
+    "--new-store", is_flag=True, help="Start over in a data folder whose stoker.db is lost: its jobs are forgotten."
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(

@@ -83,7 +83,7 @@ def _list(calls: Calls, queue: str | None, phases: str | None, everything: bool,
             try:
                 wanted.append(Phase(part.strip().capitalize()))
             except ValueError:
-                raise BadInput(f"{part!r} is no phase; there is: {', '.join(Phase)}") from None
+                raise BadInput(f"{part!r} is not a phase; phases: {', '.join(Phase)}") from None
     limit = None if everything else NEWEST + 1
     jobs = list(calls.jobs(queue=queue, phases=wanted, limit=limit))
     more = not everything and len(jobs) > NEWEST

@@ -35,7 +35,7 @@ def logs(calls: Calls, job: str, follow: bool, worker: int, attempt: int | None,
     from stoker.client.client import Client
 
     at = attempt
-    with Client.of(calls).logs(job, worker=worker, attempt=attempt, tail=tail) as chunks:
+    with Client(calls=calls).logs(job, worker=worker, attempt=attempt, tail=tail) as chunks:
         for chunk in chunks:
             if at is not None and chunk.attempt != at:
                 click.echo(f"--- attempt {chunk.attempt} ---", err=True)
@@ -65,7 +65,7 @@ def events(calls: Calls, job: str, follow: bool, form: str) -> None:
     from stoker.client.client import Client
     from stoker.client.updates import EventSeen, JobEnded
 
-    with Client.of(calls).events(job) as updates:
+    with Client(calls=calls).events(job) as updates:
         for update in updates:
             if isinstance(update, EventSeen):
                 show(update.event.dump())

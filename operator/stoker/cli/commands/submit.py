@@ -78,7 +78,7 @@ def run(calls: Calls, **given: Any) -> None:
     if len(manifests) > 1:
         raise BadInput("run follows one job; `stoker submit` takes several")
     _place(calls, manifests, given)
-    client = Client.of(calls)
+    client = Client(calls=calls)
     job = _send(client.submit, manifests[0], given, 0)
     click.echo(f"submitted {job.metadata.name}", err=True)
     click.get_current_context().exit(track(client, job))
@@ -118,7 +118,7 @@ def follow(calls: Calls, job: str, tail: int | None) -> None:
     from stoker.cli.tracking import track
     from stoker.client.client import Client
 
-    client = Client.of(calls)
+    client = Client(calls=calls)
     click.get_current_context().exit(track(client, client.get(job), tail=tail))
 
 

@@ -41,7 +41,7 @@ def usage(calls: Calls, job: str | None, project: str | None, form: str, **filte
     groups = [part.strip() for part in (filters.pop("by") or "project,queue,user").split(",")]
     for group in groups:
         if group not in GROUPS:
-            raise BadInput(f"--by {group!r}: there is: {', '.join(GROUPS)}")
+            raise BadInput(f"--by {group!r} is not one of {', '.join(GROUPS)}")
     filters["since"] = filters["since"] or "30d"
     _sums(calls.usage(groups, project=None if project == ALL_PROJECTS else project, **filters), form)
 

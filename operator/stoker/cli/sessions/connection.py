@@ -34,8 +34,8 @@ _OPEN_S = 30.0
 _MAX_MESSAGE = 256 * 1024
 _PING_S = 20.0
 TYPIST_S, READER_S = 60.0, 600.0
-"""How long a ping may stay unanswered. It does while one side does not take what the other sends, so that somebody who
-sits at a terminal is told sooner than a pipe into a pager."""
+"""How long a ping may stay unanswered, as it does while one side does not take what the other sends: not so long for a
+person at a terminal as for a pipe into a pager."""
 
 
 class Broken(StokerError):
@@ -109,7 +109,7 @@ async def _open(target: Target, kind: str, patience_s: float) -> ClientConnectio
     except InvalidStatus as error:
         raise _refused(endpoint, error) from None
     except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
-        why = "it does not answer in time" if isinstance(error, TimeoutError) else _words(error)
+        why = "no answer in time" if isinstance(error, TimeoutError) else _words(error)
         raise Unreachable(f"can't reach the Stoker server at {endpoint.url}: {why}") from None
 
 
@@ -135,7 +135,7 @@ def _document(message: str | bytes) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise Broken("the worker answers in words this client does not know; is one of them older?")
+        raise Broken("the worker sent an answer this client can't read; one of them may be too old")
     return found
 
 
@@ -143,7 +143,7 @@ def _refused(endpoint: Endpoint, error: InvalidStatus) -> ApiError:
     response = error.response
     if 300 <= response.status_code < 400:
         where = response.headers.get("Location", "elsewhere")
-        return ApiError(response.status_code, "Redirected", f"{endpoint.url} sends us on to {where}; name that server")
+        return ApiError(response.status_code, "Redirected", f"{endpoint.url} redirects to {where}; name that server")
     return refusal(response.status_code, bytes(response.body or b""), endpoint.url)
 
 

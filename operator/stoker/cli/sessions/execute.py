@@ -80,17 +80,17 @@ def _exit(data: bytes) -> tuple[int, str]:
 
 @contextlib.contextmanager
 def _terminal(socket: ClientConnection) -> Iterator[None]:
-    telling: set[asyncio.Task[None]] = set()
+    sending: set[asyncio.Task[None]] = set()
 
-    async def tell() -> None:
+    async def send_size() -> None:
         size = terminal.size_of(_STDOUT)
         with contextlib.suppress(ConnectionClosed):
             await socket.send(_RESIZE + json.dumps({"columns": size.columns, "rows": size.lines}).encode())
 
     def resized() -> None:
-        task = asyncio.ensure_future(tell())
-        telling.add(task)
-        task.add_done_callback(telling.discard)
+        task = asyncio.ensure_future(send_size())
+        sending.add(task)
+        task.add_done_callback(sending.discard)
 
     with terminal.raw(_STDIN, resized):
         resized()  # it may have changed while the worker came

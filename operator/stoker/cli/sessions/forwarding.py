@@ -40,7 +40,7 @@ class Forwarded:
         except ValueError:
             found = cls(-1, -1)
         if not (0 <= found.local < 1 << 16 and 0 < found.remote < 1 << 16):
-            raise BadInput(f"{text!r} is no port; write 6006, or LOCAL:PORT as in 16006:6006")
+            raise BadInput(f"{text!r} is not a port; write 6006, or LOCAL:PORT as in 16006:6006")
         return found
 
 
@@ -119,7 +119,7 @@ class _Port:
                 connection.ended.set()
             elif kind == _RESET:
                 self._forget(number)
-                self._tell(data)
+                self._report(data)
 
     async def _bring(self, connection: _Connection, data: bytes) -> None:
         if connection.broken:
@@ -161,7 +161,7 @@ class _Port:
             connection.ended.set()
             connection.writer.transport.abort()
 
-    def _tell(self, reason: bytes) -> None:
+    def _report(self, reason: bytes) -> None:
         """Why the worker refused a connection, once for each reason: a browser tries again and again."""
         text = reason.decode("utf-8", "replace")
         if text and text != self._said:

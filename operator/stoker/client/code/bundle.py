@@ -47,7 +47,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Bundle:
     except OSError as error:
         raise BadInput(f"can't ship the folder {folder}: {error.strerror}") from None
     if not path.is_dir():
-        raise BadInput(f"can't ship {folder}: it is no folder; name the one that holds it")
+        raise BadInput(f"can't ship {folder}: it is not a folder; name the one that holds it")
     found = scan(str(path))
     hashes = Hashes(str(path))
     manifest = CodeManifest(files=tuple(_entry(file, hashes) for file in found))
