@@ -37,7 +37,8 @@ class Feed:
         self._items: queue.Queue[Item] = queue.Queue(maxsize=64)
         self._followings: list[Following[Any]] = []
         self._threads: list[threading.Thread] = []
-        self._open = 0
+        self.open = 0
+        """Streams that have not ended."""
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -59,13 +60,8 @@ class Feed:
         except queue.Empty:
             return None
         if item.what is None:
-            self._open -= 1
+            self.open -= 1
         return item
-
-    @property
-    def open(self) -> int:
-        """Streams that have not ended."""
-        return self._open
 
     def close(self) -> None:
         self._closed = True
@@ -76,7 +72,7 @@ class Feed:
 
     def _start(self, job: str, log: bool, following: Following[Any]) -> None:
         self._followings.append(following)
-        self._open += 1
+        self.open += 1
         thread = threading.Thread(target=self._read, args=(job, log, following), name=f"feed-{job}", daemon=True)
         self._threads.append(thread)
         thread.start()

@@ -14,8 +14,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from stoker.local.agent.metrics import worker_address
@@ -45,24 +44,31 @@ if os.getppid() == int(sys.argv[1]):
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ExporterSettings:
-    node: str
-    host: str
-    """Where it listens."""
-    api_url: Callable[[], str]
-    api_token: str
-    scrape_token: Path
-    """The token that a scraper must show."""
-    simulated_gpus: int = 0
-    """More than 0: slots, no hardware."""
-
-
 class LocalExporter:
+    """`host`: where it listens. `scrape_token`: the file of the token that a scraper must show. `simulated_gpus`: more
+    than 0 are slots, no hardware.
+    """
+
     def __init__(
-        self, datadir: DataDir, settings: ExporterSettings, clock: Clock, env: Mapping[str, str] = os.environ
+        self,
+        datadir: DataDir,
+        clock: Clock,
+        *,
+        node: str,
+        host: str,
+        api_url: Callable[[], str],
+        api_token: str,
+        scrape_token: Path,
+        simulated_gpus: int,
     ) -> None:
-        self._datadir, self._settings, self._clock, self._env = datadir, settings, clock, dict(env)
+        self._datadir, self._clock, self._host, self._api_url, self._api_token = (
+            datadir,
+            clock,
+            host,
+            api_url,
+            api_token,
+        )
+        self._node, self._scrape_token, self._simulated_gpus = node, scrape_token, simulated_gpus
         self._folder = datadir.path / "exporter"
         self._port = 0
         self._process: asyncio.subprocess.Process | None = None
@@ -75,7 +81,7 @@ class LocalExporter:
     async def run(self) -> None:
         """Keeps it running until cancelled; then it is gone. Raises: OSError where its folder can't be made."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        write_private(self._folder / "api.token", self._settings.api_token.encode() + b"\n")
+        write_private(self._folder / "api.token", self._api_token.encode() + b"\n")
         await self._end_leftovers()
         ends = 0
         while True:
@@ -97,7 +103,7 @@ class LocalExporter:
             await self._clock.sleep(pause_s)
 
     async def _start(self) -> asyncio.subprocess.Process:
-        self._port = _free_port(self._settings.host, self._port)
+        self._port = _free_port(self._host, self._port)
         with _opened(self._folder / "log") as output:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -107,7 +113,6 @@ class LocalExporter:
                 str(os.getpid()),
                 *self._arguments(),
                 cwd=self._folder,
-                env=self._env,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -115,20 +120,19 @@ class LocalExporter:
             )
 
     def _arguments(self) -> list[str]:
-        settings = self._settings
         given = {
-            "--node": settings.node,
-            "--host": settings.host,
+            "--node": self._node,
+            "--host": self._host,
             "--port": str(self._port),
             "--state": str(self._folder),
             "--allocation": "workers",
             "--workers": str(self._datadir.workers),
-            "--api-url": settings.api_url(),
+            "--api-url": self._api_url(),
             "--api-token-file": str(self._folder / "api.token"),
-            "--auth-token-file": str(settings.scrape_token),
+            "--auth-token-file": str(self._scrape_token),
         }
-        if settings.simulated_gpus:
-            given["--simulated-gpus"] = str(settings.simulated_gpus)
+        if self._simulated_gpus:
+            given["--simulated-gpus"] = str(self._simulated_gpus)
         return [word for pair in given.items() for word in pair]
 
     async def _end_leftovers(self) -> None:

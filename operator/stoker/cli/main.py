@@ -18,7 +18,7 @@ from stoker.client.errors import ApiError, StokerError
 
 
 class _Entry(NamedTuple):
-    """Where a command lives and the line `stoker --help` gives it. A test holds `short` against the command's own."""
+    """Where a command lives, and the line `stoker --help` gives it."""
 
     section: str
     module: str
@@ -65,6 +65,7 @@ class StokerGroup(click.Group):
             return None
         found = getattr(import_module(f"stoker.cli.commands.{entry.module}"), _FUNCTIONS.get(cmd_name, cmd_name))
         assert isinstance(found, click.Command)
+        found.short_help = entry.short
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

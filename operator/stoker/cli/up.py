@@ -22,7 +22,7 @@ from typing import Any
 import click
 import uvloop
 
-from stoker.cli.local_exporter import ExporterSettings, LocalExporter, LocalScraping
+from stoker.cli.local_exporter import LocalExporter, LocalScraping
 from stoker.client.config import data_folder
 from stoker.controller.counters import Counters
 from stoker.controller.job_rows import JobRows
@@ -266,7 +266,9 @@ class _Up:
         real = has_driver(os.environ)
         if not self._options.exporter or not (real or self._options.virtual_gpus):
             return None
-        settings = ExporterSettings(
+        return LocalExporter(
+            self._datadir,
+            clock,
             node=NODE_NAME,
             host=self._options.host,
             api_url=lambda: self._url,
@@ -274,7 +276,6 @@ class _Up:
             scrape_token=scrape_token,
             simulated_gpus=0 if real else self._options.virtual_gpus,
         )
-        return LocalExporter(self._datadir, settings, clock)
 
     async def _export(self, exporter: LocalExporter) -> None:
         await self._ready.wait()  # the server is ready without it

@@ -9,18 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
+from . import names
 from .markers import Distinct, repeated
-from .names import (
-    DNS_LABEL,
-    ENV_NAME,
-    IMAGE_NAME,
-    JOB_NAME,
-    JOB_NAME_MAX,
-    OBJECT_NAME,
-    RESERVED_ENV,
-    RESERVED_ENV_PREFIXES,
-    SETTABLE_ENV,
-)
 from .quantity import AT_LEAST_A_MINUTE, DURATION, NEW, NOT_ZERO, QUANTITY, new_duration, parse_duration, parse_quantity
 
 
@@ -49,34 +39,36 @@ def _duration(text: str, info: ValidationInfo) -> str:
 
 
 def _job_name(value: str) -> str:
-    if len(value) > JOB_NAME_MAX or not JOB_NAME.fits(value):
-        raise ValueError(JOB_NAME.says)
+    if len(value) > names.JOB_NAME_MAX or not names.JOB_NAME.fits(value):
+        raise ValueError(names.JOB_NAME.says)
     return value
 
 
 def _dns_label(value: str) -> str:
-    if len(value) > 63 or not DNS_LABEL.fits(value):
-        raise ValueError(DNS_LABEL.says)
+    if len(value) > 63 or not names.DNS_LABEL.fits(value):
+        raise ValueError(names.DNS_LABEL.says)
     return value
 
 
 def _env_name(value: str) -> str:
-    if not ENV_NAME.fits(value):
-        raise ValueError(ENV_NAME.says)
-    if value in RESERVED_ENV or (value.startswith(RESERVED_ENV_PREFIXES) and value not in SETTABLE_ENV):
+    if not names.ENV_NAME.fits(value):
+        raise ValueError(names.ENV_NAME.says)
+    if value in names.RESERVED_ENV or (
+        value.startswith(names.RESERVED_ENV_PREFIXES) and value not in names.SETTABLE_ENV
+    ):
         raise ValueError(f"{value} is set by Stoker; choose another name")
     return value
 
 
 def _object_name(value: str) -> str:
-    if len(value) > 253 or not OBJECT_NAME.fits(value):
-        raise ValueError(OBJECT_NAME.says)
+    if len(value) > 253 or not names.OBJECT_NAME.fits(value):
+        raise ValueError(names.OBJECT_NAME.says)
     return value
 
 
 def _image_name(value: str) -> str:
-    if not IMAGE_NAME.fits(value):
-        raise ValueError(IMAGE_NAME.says)
+    if not names.IMAGE_NAME.fits(value):
+        raise ValueError(names.IMAGE_NAME.says)
     return value
 
 
@@ -91,9 +83,9 @@ Quantity = Annotated[str, Field(max_length=32), QUANTITY, BeforeValidator(_as_te
 LongDuration = Annotated[str, Field(max_length=32), AT_LEAST_A_MINUTE, AfterValidator(_minute)]
 """A Duration of a minute at least."""
 Duration = Annotated[str, Field(max_length=32), DURATION, AfterValidator(_duration)]
-JobName = Annotated[str, Field(max_length=JOB_NAME_MAX), JOB_NAME, AfterValidator(_job_name)]
-ObjectName = Annotated[str, Field(max_length=253), OBJECT_NAME, AfterValidator(_object_name)]
-ImageName = Annotated[str, Field(max_length=512), IMAGE_NAME, AfterValidator(_image_name)]
-DnsLabel = Annotated[str, Field(max_length=63), DNS_LABEL, AfterValidator(_dns_label)]
-EnvName = Annotated[str, Field(max_length=256), ENV_NAME, AfterValidator(_env_name)]
+JobName = Annotated[str, Field(max_length=names.JOB_NAME_MAX), names.JOB_NAME, AfterValidator(_job_name)]
+ObjectName = Annotated[str, Field(max_length=253), names.OBJECT_NAME, AfterValidator(_object_name)]
+ImageName = Annotated[str, Field(max_length=512), names.IMAGE_NAME, AfterValidator(_image_name)]
+DnsLabel = Annotated[str, Field(max_length=63), names.DNS_LABEL, AfterValidator(_dns_label)]
+EnvName = Annotated[str, Field(max_length=256), names.ENV_NAME, AfterValidator(_env_name)]
 DISTINCT = (Distinct(), AfterValidator(_distinct))

@@ -13,8 +13,8 @@ from stoker.client.errors import ApiError
 from .common import connected, jobs_argument, output_option
 
 
-def _verb(verb: str, short: str, text: str) -> click.Command:
-    @click.command(verb, help=text, short_help=short)
+def _verb(verb: str, text: str) -> click.Command:
+    @click.command(verb, help=text)
     @jobs_argument
     @output_option("text", "json", "yaml")
     @connected
@@ -51,25 +51,14 @@ def _refused(jobs: tuple[str, ...], act: Callable[[str], object]) -> int:
 
 cancel = _verb(
     "cancel",
-    "Stop jobs for good.",
     "Stop each JOB for good. Work up to now is saved where the job can save; `stoker retry` runs it again.",
 )
-suspend = _verb(
-    "suspend",
-    "Save and stop jobs until they are resumed.",
-    "Save and stop each JOB, and give its GPUs to others, until `stoker resume`.",
-)
-resume = _verb(
-    "resume", "Let suspended jobs run on.", "Queue each suspended JOB again; it goes on from its checkpoint."
-)
-retry = _verb(
-    "retry",
-    "Run failed or cancelled jobs again.",
-    "Queue each Failed or Cancelled JOB once more; it goes on from its newest checkpoint.",
-)
+suspend = _verb("suspend", "Save and stop each JOB, and give its GPUs to others, until `stoker resume`.")
+resume = _verb("resume", "Queue each suspended JOB again; it goes on from its checkpoint.")
+retry = _verb("retry", "Queue each Failed or Cancelled JOB once more; it goes on from its newest checkpoint.")
 
 
-@click.command(short_help="Delete jobs, with their events and logs.")
+@click.command()
 @jobs_argument
 @connected
 def delete(calls: Calls, jobs: tuple[str, ...]) -> None:

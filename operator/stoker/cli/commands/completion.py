@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command(short_help="Print a shell's completion script.")
+@click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script of SHELL; job names are completed from the server.

@@ -45,7 +45,7 @@ scrape_configs:
 """
 
 
-@click.command("prometheus-config", short_help="Print the scrape configuration for Prometheus.")
+@click.command("prometheus-config")
 @click.option("--server", metavar="URL", help="The server, if not the one of STOKER_SERVER or `stoker up`.")
 @click.option(
     "--token-file",

@@ -11,7 +11,7 @@ from stoker.client.calls import Calls
 from .common import connected_cluster_wide, output_option
 
 
-@click.group(short_help="List, set and remove queues.")
+@click.group()
 def queue() -> None:
     """Queues: who may use how much at a time."""
 

@@ -11,7 +11,7 @@ from stoker.client.errors import BadInput
 from stoker.push import flags
 
 
-@click.command(short_help="Run Stoker on this machine: API, operator and node in one.")
+@click.command()
 @click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False), help="State is kept here. [STOKER_HOME, else ~/.stoker]"
 )

@@ -15,9 +15,7 @@ def _say(line: str) -> None:
     click.echo(f"stoker: {line}", err=True)
 
 
-@click.command(
-    "exec", context_settings={"ignore_unknown_options": True}, short_help="Run a command in one of a job's workers."
-)
+@click.command("exec", context_settings={"ignore_unknown_options": True})
 @job_argument
 @_worker
 @click.argument("command", metavar="[-- CMD...]", nargs=-1, type=click.UNPROCESSED)
@@ -39,7 +37,7 @@ def exec_(calls: Calls, job: str, worker: int, command: tuple[str, ...]) -> None
     click.get_current_context().exit(execute(target, command, _say))
 
 
-@click.command("port-forward", short_help="Reach ports of one of a job's workers.")
+@click.command("port-forward")
 @job_argument
 @click.argument("ports", metavar="[LOCAL:]PORT...", nargs=-1, required=True)
 @_worker

@@ -13,7 +13,7 @@ NEWEST = 50
 _KINDS = {"job": "jobs", "queue": "queues", "node": "nodes", "runtime": "runtimes"}
 
 
-@click.command(short_help="List jobs, newest first.")
+@click.command()
 @click.option("-q", "--queue", help="Only jobs of this queue.")
 @click.option("--phase", "phases", metavar="PHASE[,...]", help="Only jobs in these phases, for example Queued,Running.")
 @click.option("-a", "--all", "everything", is_flag=True, help=f"All jobs, not just the newest {NEWEST}.")
@@ -24,7 +24,7 @@ def ls(calls: Calls, queue: str | None, phases: str | None, everything: bool, fo
     _list(calls, queue, phases, everything, form)
 
 
-@click.command(short_help="Show a job, or jobs, queues, nodes or runtimes.")
+@click.command()
 @click.argument("what", metavar="JOB|jobs|queues|nodes|runtimes", shell_complete=complete_jobs)
 @click.argument("name", required=False)
 @output_option("table", "json", "yaml")
@@ -56,7 +56,7 @@ def get(calls: Calls, what: str, name: str | None, form: str) -> None:
             echo_data(job, form)
 
 
-@click.command(short_help="Say why a job is where it is, and what would start it.")
+@click.command()
 @job_argument
 @output_option("text", "json", "yaml")
 @connected

@@ -14,7 +14,7 @@ from stoker.client.calls import Calls
 from .common import connected, job_argument, output_option
 
 
-@click.command(short_help="Print what a job's worker printed.")
+@click.command()
 @job_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on to the job's end, over retries and server restarts.")
 @click.option("-w", "--worker", type=click.IntRange(0), default=0, show_default=True, help="Which worker.")
@@ -44,7 +44,7 @@ def logs(calls: Calls, job: str, follow: bool, worker: int, attempt: int | None,
             sys.stdout.flush()
 
 
-@click.command(short_help="Print what happened to a job.")
+@click.command()
 @job_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on to the job's end.")
 @output_option("text", "json")

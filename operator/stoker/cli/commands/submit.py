@@ -17,6 +17,9 @@ from .common import connected, job_argument, output_option
 
 # Everything after the first word that is no option is the user's command, `--` or not.
 _STOP_AT_COMMAND = {"allow_interspersed_args": False}
+_FIELDS = {name: name for name in ("queue", "priority", "workers", "cpu", "memory", "runtime")}
+_FIELDS |= {"gpusPerWorker": "gpus", "ttlAfterFinished": "ttl"}
+"""Fields of the spec → the options that set them."""
 
 
 class _Refused(StokerError):
@@ -55,7 +58,7 @@ def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.command(context_settings=_STOP_AT_COMMAND, short_help="Submit a job and follow it to its end.")
+@click.command(context_settings=_STOP_AT_COMMAND)
 @_spec_options
 @connected
 def run(calls: Calls, **given: Any) -> None:
@@ -84,7 +87,7 @@ def run(calls: Calls, **given: Any) -> None:
     click.get_current_context().exit(track(client, job))
 
 
-@click.command(context_settings=_STOP_AT_COMMAND, short_help="Submit jobs and print their names.")
+@click.command(context_settings=_STOP_AT_COMMAND)
 @_spec_options
 @click.option("--dry-run", is_flag=True, help="Check everything, store nothing; with -o show the whole job.")
 @output_option("name", "json", "yaml")
@@ -109,7 +112,7 @@ def submit(calls: Calls, dry_run: bool, form: str, **given: Any) -> None:
         echo_data(jobs[0] if len(jobs) == 1 else jobs, form)
 
 
-@click.command(short_help="Follow a job to its end, as `run` does.")
+@click.command()
 @job_argument
 @click.option("--tail", type=click.IntRange(0), metavar="LINES", help="Start with the last lines of a command's log.")
 @connected
@@ -145,17 +148,7 @@ def _place(calls: Calls, manifests: list[Manifest], given: dict[str, Any], *, dr
 
 def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:
     spec = body["spec"] if isinstance(body["spec"], dict) else {}
-    fields = {
-        "queue": given["queue"],
-        "priority": given["priority"],
-        "gpusPerWorker": given["gpus"],
-        "workers": given["workers"],
-        "cpu": given["cpu"],
-        "memory": given["memory"],
-        "runtime": given["runtime"],
-        "ttlAfterFinished": given["ttl"],
-    }
-    spec.update({name: value for name, value in fields.items() if value is not None})
+    spec.update({name: given[option] for name, option in _FIELDS.items() if given[option] is not None})
     if given["image"] is not None and isinstance(trainer := spec.setdefault("trainer", {}), dict):
         trainer["image"] = given["image"]
     if given["hold"]:

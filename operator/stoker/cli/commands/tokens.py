@@ -25,7 +25,7 @@ _data_option = click.option(
 )
 
 
-@click.group(short_help="Make, list and revoke tokens for the server of a data folder.")
+@click.group()
 def token() -> None:
     """Tokens for the server of a data folder (`stoker up`). On a cluster tokens are the cluster's own."""
 

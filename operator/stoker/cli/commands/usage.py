@@ -14,7 +14,7 @@ from .common import complete_jobs, connected_cluster_wide, output_option
 GROUPS = ("user", "queue", "project", "job", "model", "day", "hour")
 
 
-@click.command(short_help="Show what jobs have had of GPUs: one job, or summed by user, queue, project, …")
+@click.command()
 @click.argument("job", metavar="[JOB]", required=False, shell_complete=complete_jobs)
 @click.option("--by", metavar="WHAT[,...]", help=f"Sum by {', '.join(GROUPS)}. [default: project,queue,user]")
 @click.option("--since", metavar="WHEN", help="A duration before now, a date or a time (UTC). [default: 30d]")
