@@ -288,16 +288,6 @@ def test_an_allocation_that_is_not_renewed_is_none():
     assert accounts(node)["account_seconds_total|unobserved"] > 25
 
 
-def test_a_pod_whose_job_is_known_later_had_it_from_the_begin():
-    node = meters()
-    named = owner("a")
-    node.allocation(held(Holding("GPU-0", type(named)("vision", "a-1-0"))), moment(0))
-    run(node, [0, 1, 2], WORKING)
-    assert node.books().jobs == ()
-    node.allocation(held(Holding("GPU-0", named), s=2), moment(2))
-    assert job(node)["allocated_seconds_total"] == 2
-
-
 def test_over_a_restart_nothing_is_lost_but_what_was_not_seen():
     node = meters()
     node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))

@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stoker.exporter.clock import UJ
 from stoker.exporter.meters.ledger import parse
-from tests.support.exporter_process import Exporter, until, worker
+from tests.support.exporter_process import Exporter, worker
+from tests.support.harness import until
 
 JOB = "1,job-a,vision,0"
 ACCOUNTS = ("attributed", "unallocated", "unobserved")

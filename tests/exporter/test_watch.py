@@ -13,6 +13,7 @@ import pytest
 
 from stoker.exporter.watch import Watch, child_environment
 from stoker.nvml.frames import Frame, Trouble
+from tests.support.harness import until
 from tests.support.nvml_child import HOLDER, command
 
 FRAME = Frame(number=1, at=0.0, mono_s=0.0, took_s=0.0).line()
@@ -46,13 +47,6 @@ def watch():
 
     yield start
     assert all(one.stop(within_s=10) for one in started)
-
-
-def until(check, within_s=30.0):
-    deadline = time.monotonic() + within_s
-    while not check():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.02)
 
 
 def program(text):

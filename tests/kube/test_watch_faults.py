@@ -50,7 +50,7 @@ async def test_a_stream_that_ends_is_resumed_where_it_was(server, store):
     watch = store.watch(JOBS, since="3")
     events = await take(watch, 3)
     assert [(e.type, e.resource_version) for e in events] == [(ADDED, "5"), (BOOKMARK, "9"), (MODIFIED, "11")]
-    with pytest.raises(Unavailable, match="not a byte"):
+    with pytest.raises(Unavailable, match=r"not a byte.*dead"):
         await take(watch, 1)
     assert [asked.query["resourceVersion"] for asked in server.asked] == ["3", "9", "11"]
     assert all(asked.query["allowWatchBookmarks"] == "true" for asked in server.asked)
@@ -114,14 +114,6 @@ async def test_a_cut_connection_is_unavailable(server, store):
     await take(watch, 1)
     with pytest.raises(Unavailable):
         await take(watch, 1)
-
-
-async def test_a_silent_connection_is_given_up(server, store):
-    server.answer(streams(then="hang"))
-    began = asyncio.get_running_loop().time()
-    with pytest.raises(Unavailable, match="dead"):
-        await take(store.watch(JOBS, since="3"), 1)
-    assert asyncio.get_running_loop().time() - began < 2
 
 
 async def test_pieces_of_lines_are_put_together(server, store):

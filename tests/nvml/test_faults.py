@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stoker.nvml.frames import Frame, GpuEvent, Trouble, parse
+from tests.support.harness import until
 from tests.support.nvml_child import command, listening
 from tests.support.nvml_scenario import FOREVER, GPU_IS_LOST, UNKNOWN
 
@@ -239,10 +240,3 @@ def alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def until(check, within_s=20.0):
-    deadline = time.monotonic() + within_s
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

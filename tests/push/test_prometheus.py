@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import subprocess
 import sys
 import time
-import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from stoker.push.sender import Push, PushOptions, PushStats
 from tests.support.nvml_scenario import NoCompiler, Scenario
 from tests.support.testbed.monitoring import Prometheus
 from tests.support.testbed.parts import until
-from tests.support.testbed.webhook import Answer, Posted, Webhook
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("monitoring")]
 
@@ -132,38 +129,6 @@ def test_one_that_has_newer_samples_needs_a_window_for_late_ones(pushing: Callab
             assert (found == offered) is expect_all
             assert (stats.refused == 0) is expect_all
             push.stop(timeout_s=5)
-
-
-def test_what_a_proxy_in_front_refuses_is_lost_and_only_that(pushing: Callable[..., Push]) -> None:
-    with Prometheus() as prometheus:
-        answers = iter([Answer(500), Answer(400, b"bad"), Answer(429, headers={"Retry-After": "1"}), Answer(502)])
-
-        def answer(request: Posted) -> Answer:
-            """Every request is answered by us until the answers are used up, then by Prometheus."""
-            return next(answers, None) or _forward(prometheus, request)
-
-        with Webhook(answer) as proxy:
-            push = pushing(f"{proxy.url}api/v1/write")
-            begin = float(int(time.time()) - 300)
-            push.offer(begin, [energy(1)])  # 500, then 400: dropped
-            assert settled(push).refused == 2
-            offered = offer_hours(push, begin + 15, begin + 150)  # 429, then 502, then taken
-            stats = settled(push)
-            assert stats.retries == {"500": 1, "429": 1, "502": 1}
-            assert (stats.sent, stats.refused) == (len(offered) * 3, 2)
-            assert stored(prometheus, begin, begin + 150) == offered
-
-
-def _forward(prometheus: Prometheus, request: Posted) -> Answer:
-    parts = urllib.parse.urlsplit(prometheus.url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
-    try:
-        kept = ("content-type", "content-encoding", "x-prometheus-remote-write-version")
-        connection.request("POST", request.path, request.body, {name: request.headers[name] for name in kept})
-        answer = connection.getresponse()
-        return Answer(answer.status, answer.read())
-    finally:
-        connection.close()
 
 
 def test_an_exporter_pushes_what_it_serves_and_ends_its_series_with_itself(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.exporter_process import Exporter, until, worker
+from tests.support.exporter_process import Exporter, worker
+from tests.support.harness import until
 from tests.support.nvml_scenario import Gpu, Scenario
 
 SCRAPE_EVERY_S = 0.15

@@ -10,24 +10,16 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.harness import until
+
 DEADLINE_S = 60.0
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """The first true value of the condition."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}"
-        time.sleep(0.02)
-    return value
 
 
 class Exporter:

@@ -39,7 +39,9 @@ def free_port() -> int:
         return port
 
 
-def until(check: Callable[[], T | None], what: str, timeout_s: float = 60.0, every_s: float = 0.05) -> T:
+def until(
+    check: Callable[[], T | None], what: str = "the condition", timeout_s: float = 60.0, every_s: float = 0.05
+) -> T:
     """The first true answer of `check`. Raises: TimeoutError naming `what`."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -1,5 +1,6 @@
 """Real supervisors in real folders. Nothing a test starts may outlive it."""
 
+import functools
 import json
 import os
 import resource
@@ -13,20 +14,13 @@ import pytest
 
 import stoker_worker
 from stoker.spec.worker import ExitRecord
+from tests.support import harness
 
 from .pod_worker import LogApi, PodWorker
 from .session_worker import SessionWorker
 
+until = functools.partial(harness.until, timeout_s=20.0, every_s=0.005)
 PROGRAM = Path(stoker_worker.__file__).with_name("__main__.py")
-
-
-def until(condition, timeout_s=20.0, what="the condition"):
-    """The first true value of `condition()`."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
-        time.sleep(0.005)
-    return value
 
 
 def family_of(uid):

@@ -116,11 +116,12 @@ def test_a_failure_after_a_stop_is_not_held(worker):
     assert record.stop_requested and record.signal == 15 and record.held_s == 0
 
 
-def test_a_refusal_is_not_held(pod_worker, tmp_path):
+def test_a_checkpoint_folder_that_can_not_be_made_ends_it_with_a_record_and_is_not_held(pod_worker, tmp_path):
     (tmp_path / "file").touch()
     pod_worker.start(["true"], env={"STOKER_CHECKPOINT_DIR": tmp_path / "file" / "c", **hold(600)})
     record = pod_worker.finish()
-    assert record.exit_code == 126 and record.held_s == 0
+    assert record.exit_code == 126 and record.held_s == 0 and "STOKER_CHECKPOINT_DIR" in record.message
+    assert pod_worker.stdout.startswith(b"[stoker] can't use ")
 
 
 def test_a_held_worker_costs_no_cpu(worker):

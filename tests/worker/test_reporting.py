@@ -3,52 +3,16 @@
 import json
 import threading
 import time
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from tests.support.local_server import LocalServer
-
-
-class Api:
-    """A small real server that keeps what is posted; `answer` is the status it gives, None: it never answers."""
-
-    def __init__(self):
-        self.posts = []
-        self.answer = 204
-        self.released = threading.Event()
-        api = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if api.answer is None:
-                    api.released.wait(30)
-                    return
-                api.posts.append((self.path, self.headers["Authorization"], json.loads(body)))
-                self.send_response(api.answer)
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-        self.server = LocalServer(Handler)
-        self.url = self.server.url
-        self.thread = threading.Thread(target=self.server.serve_forever)
-        self.thread.start()
-
-    def close(self):
-        self.released.set()
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+from tests.support.testbed.webhook import Answer, Webhook
 
 
 @pytest.fixture
 def api():
-    api = Api()
-    yield api
-    api.close()
+    with Webhook(lambda _: Answer(204)) as hook:
+        yield hook
 
 
 def progress_script(steps, until=""):
@@ -62,15 +26,16 @@ for step in range({steps}):
 
 
 def target(api):
-    return {"url": api.url, "token": "wkr.x.y"}
+    return {"url": api.url.rstrip("/"), "token": "wkr.x.y"}
 
 
 def test_the_last_progress_is_delivered_after_the_end(worker, api):
     worker.python(progress_script(50), report=target(api))
     record = worker.finish()
     assert record.progress.step == 50
-    path, authorization, body = api.posts[-1]
-    assert (path, authorization) == ("/v1/report/progress", "Bearer wkr.x.y")
+    last = api.posted[-1]
+    body = last.json()
+    assert (last.path, last.headers["authorization"]) == ("/v1/report/progress", "Bearer wkr.x.y")
     assert body["progress"]["step"] == 50
     assert {name: body[name] for name in ("podUid", "jobUid", "project", "jobName", "attempt", "worker")} == {
         "podUid": worker.uid,
@@ -80,16 +45,16 @@ def test_the_last_progress_is_delivered_after_the_end(worker, api):
         "attempt": 1,
         "worker": 0,
     }
-    assert len(api.posts) <= 2  # not one a step
+    assert len(api.posted) <= 2  # not one a step
 
 
 def test_progress_is_posted_while_the_rank_lives(worker, api, wait_until):
     worker.python(progress_script(1, "while not os.path.exists('go'): time.sleep(0.01)"), report=target(api))
-    wait_until(lambda: api.posts, what="a post")
+    wait_until(lambda: api.posted, what="a post")
     assert worker.process.poll() is None
     (worker.folder / "go").touch()
     worker.finish()
-    assert len(api.posts) == 1  # nothing new, nothing posted
+    assert len(api.posted) == 1  # nothing new, nothing posted
 
 
 SOON_S = 20.0
@@ -104,18 +69,20 @@ def test_an_api_that_is_not_there_delays_the_end_by_two_seconds_at_most(worker):
 
 
 def test_an_api_that_never_answers_delays_the_end_by_two_seconds_at_most(worker, api):
-    api.answer = None
+    released = threading.Event()
+    api.answer = lambda _: released.wait(30) and Answer(204)
     worker.python(progress_script(1), report=target(api))
     record = worker.finish()
+    released.set()
     assert record.exit_code == 0 and record.finished_at - record.started_at < SOON_S
     assert time.time() - record.finished_at < SOON_S
 
 
 def test_a_refusing_api_is_not_pestered(worker, api):
-    api.answer = 422
+    api.answer = lambda _: Answer(422)
     worker.python(progress_script(1), report=target(api))
     worker.finish()
-    assert len(api.posts) == 1
+    assert len(api.posted) == 1
 
 
 def test_the_api_is_found_again_where_launch_json_says(worker, api, wait_until):
@@ -127,11 +94,11 @@ def test_the_api_is_found_again_where_launch_json_says(worker, api, wait_until):
     launch["report"] = target(api)
     (worker.folder / "launch.json.new").write_text(json.dumps(launch))
     (worker.folder / "launch.json.new").rename(worker.folder / "launch.json")
-    wait_until(lambda: api.posts, what="a post to the new address")
+    wait_until(lambda: api.posted, what="a post to the new address")
     (worker.folder / "go").touch()
     assert worker.finish().exit_code == 0
 
 
 def test_a_worker_without_progress_posts_nothing(worker, api):
     assert worker.run(["true"], report=target(api)).exit_code == 0
-    assert api.posts == []
+    assert api.posted == []

@@ -254,8 +254,17 @@ def _job_rows(client: Client, run: Run) -> list[JobRow]:
         script_s = float((run.server.data.parent / f"{name}-may-end-ran").read_text())
         for one in report.gpus:
             index = next(number for number, gpu in enumerate(run.scenario.gpus) if gpu.uuid == one.uuid)
-            counted, usage = _counters(run, job.uid, one.uuid), one.usage
+            usage = one.usage
             assert usage.energy_joules is not None, f"{name}: no energy"
+
+            def shown(
+                job_uid: str = job.uid, uuid: str = one.uuid, has_s: float = usage.gpu_seconds
+            ) -> dict[str, float]:
+                """A page is as old as its last poll."""
+                page = _counters(run, job_uid, uuid)
+                return page if page["allocated_seconds_total"] + 0.01 >= has_s else {}
+
+            counted = until(shown, f"the last counters of {name}", 30)
             seconds = (counted["allocated_seconds_total"], usage.gpu_seconds, usage.unobserved_seconds)
             joules = (counted["energy_joules_total"], usage.energy_joules, counted["unobserved_energy_joules_total"])
             rows.append(JobRow(name, index, *seconds, script_s, attempt_s, *joules))

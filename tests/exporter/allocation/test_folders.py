@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -22,19 +21,12 @@ from stoker.local.agent.folders import WorkerFolder
 from stoker.local.agent.spawning import send, start
 from stoker.spec.worker import EXIT_FILE, LAUNCH_FILE, LOCK_FILE, STARTED_FILE, Launch, LaunchMode
 from stoker.store.seam import Seam
+from tests.support.harness import until
 
 from .conftest import gpu
 
 PROGRAM = str(Path(stoker_worker.__file__).with_name("__main__.py"))
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
-
-
-def until(condition, timeout_s=30.0):
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.005)
-    return value
 
 
 class Workers:
@@ -73,7 +65,7 @@ class Workers:
         handle = start(folder, self.order(uid, *uuids, **more), self.folder / "job", PROGRAM, os.environ, Seam())
         assert handle is not None
         self.handles.append(handle)
-        until(lambda: (folder.path / STARTED_FILE).exists())
+        until((folder.path / STARTED_FILE).exists, every_s=0.005)
         return handle
 
     def end(self, handle, signum=signal.SIGTERM):

@@ -1,8 +1,6 @@
 """Which job a pod belongs to: asked when it must be, remembered while the api is away."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -10,7 +8,7 @@ from stoker.exporter.allocation.jobs import NoAnswer, PodJobs
 from stoker.exporter.allocation.owners_route import MAX_PODS, OwnersRoute
 from stoker.exporter.owners import Owner
 from stoker.push.link import Link
-from tests.support.local_server import LocalServer
+from tests.support.testbed.webhook import Answer, Webhook
 
 from .kubelet_world import gpu_pod
 
@@ -122,65 +120,37 @@ def test_holdings_of_a_pod_whose_job_is_learnt_late(node):
 # --- the route's client, against a real server
 
 
-class OwnersApi:
-    """Answers POST /v1/report/owners with what `answer` makes of the question."""
-
-    def __init__(self):
-        self.asked, self.answer = [], lambda question: (200, {"owners": []})
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self):
-                question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.asked.append((self.path, self.headers.get("Authorization"), question))
-                status, data = outer.answer(question)
-                body = data if isinstance(data, bytes) else json.dumps(data).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_):
-                pass
-
-        self.server = LocalServer(Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
-        self.thread.start()
-        self.url = self.server.url
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
+def says(status, data):
+    body = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return lambda _: Answer(status, body, {"Content-Type": "application/json"})
 
 
 @pytest.fixture
 def owners_api():
-    made = OwnersApi()
-    yield made
-    made.close()
+    """Answers POST /v1/report/owners."""
+    with Webhook(says(200, {"owners": []})) as hook:
+        yield hook
 
 
 def test_the_question_and_its_answer(owners_api, tmp_path):
     (tmp_path / "token").write_text("exp.n0.abc\n")
     pod = {"namespace": "team", "name": "a", "podUid": "p", "jobUid": "j", "project": "team", "jobName": "train"}
-    owners_api.answer = lambda _: (200, {"owners": [{**pod, "attempt": 2, "worker": 3}, {**pod, "name": "b"}]})
-    link = Link(owners_api.url, tmp_path / "token")
+    owners_api.answer = says(200, {"owners": [{**pod, "attempt": 2, "worker": 3}, {**pod, "name": "b"}]})
+    link = Link(owners_api.url.rstrip("/"), tmp_path / "token")
     answers = OwnersRoute(link).ask([A, B])
     assert answers[0].owner == Owner("team", "a", "p", "j", "team", "train", 2, 3) and not answers[0].ended
     assert answers[1].owner.pod_name == "b"
     pods = [{"namespace": "team", "name": "a"}, {"namespace": "team", "name": "b"}]
-    assert owners_api.asked == [("/v1/report/owners", "Bearer exp.n0.abc", {"pods": pods})]
+    [asked] = owners_api.posted
+    assert (asked.path, asked.headers["authorization"]) == ("/v1/report/owners", "Bearer exp.n0.abc")
+    assert asked.json() == {"pods": pods}
     link.close()
 
 
 def test_many_pods_are_several_questions(owners_api):
-    link = Link(owners_api.url)
+    link = Link(owners_api.url.rstrip("/"))
     OwnersRoute(link).ask([("team", f"p{n}") for n in range(MAX_PODS + 1)])
-    assert [len(question["pods"]) for _, _, question in owners_api.asked] == [MAX_PODS, 1]
+    assert [len(asked.json()["pods"]) for asked in owners_api.posted] == [MAX_PODS, 1]
     link.close()
 
 
@@ -196,13 +166,13 @@ def test_many_pods_are_several_questions(owners_api):
     ],
 )
 def test_answers_that_say_nothing(owners_api, status, data, why):
-    owners_api.answer = lambda _: (status, data)
-    link = Link(owners_api.url)
+    owners_api.answer = says(status, data)
+    link = Link(owners_api.url.rstrip("/"))
     with pytest.raises(NoAnswer, match=why):
         OwnersRoute(link).ask([A])
     link.close()
 
 
-def test_nobody_listens():
+def test_an_api_that_is_not_there():
     with pytest.raises(NoAnswer, match="refused"):
         OwnersRoute(Link("http://127.0.0.1:1")).ask([A])

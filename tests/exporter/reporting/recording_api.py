@@ -91,14 +91,6 @@ class RecordingApi:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.005)
-    return value
-
-
 def receipt(seq: int = 1, *, worker: int = 0, final: bool = False, **more: Any) -> Receipt:
     fields: dict[str, Any] = {
         "ledger": "ledger-1",

@@ -9,8 +9,9 @@ import pytest
 from stoker.exporter.owners import Owner
 from stoker.exporter.reporting.reporter import PAUSE_MAX_S, _longer
 from stoker.nvml.frames import GpuEvent
+from tests.support.harness import until
 
-from .recording_api import HTML, RecordingApi, Say, problem, receipt, until
+from .recording_api import HTML, RecordingApi, Say, problem, receipt
 
 NEVER_S = 3600.0
 XID = GpuEvent(1.8e9, "GPU-0", 0, "xid", 79, "GPU has fallen off the bus")

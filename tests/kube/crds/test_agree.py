@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from stoker.spec.fields import Duration, EnvName, ImageName, LongDuration, Quantity
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.job_parts import Precision
+from stoker.spec.meta import Kind
 from stoker.spec.names import ENV_NAME, RESERVED_ENV
 from stoker.spec.outcome import POLICIES, Category
 from stoker.spec.quantity import NEW
@@ -209,13 +210,17 @@ def valid(model: type[TrainingJob | Queue | TrainingRuntime], obj: dict[str, Any
     return ""
 
 
+def agree(door: Door, kind: Kind[Any], spec: dict[str, Any]) -> None:
+    obj = {"metadata": {"name": "a"}, "spec": spec}
+    said = valid(kind.model, obj)
+    answer = door.create(kind, obj)
+    assert answer.taken == (not said), f"model: {said or 'takes it'}; server: {answer.refusals or 'takes it'}"
+
+
 @settings(AGREE, max_examples=400)
 @given(spec=SPECS)
 def test_a_job(spec: dict[str, Any], door: Door) -> None:
-    obj = {"metadata": {"name": "a"}, "spec": spec}
-    said = valid(TrainingJob, obj)
-    answer = door.create(JOBS, obj)
-    assert answer.taken == (not said), f"model: {said or 'takes it'}; server: {answer.refusals or 'takes it'}"
+    agree(door, JOBS, spec)
 
 
 @settings(AGREE, max_examples=200)
@@ -251,10 +256,7 @@ def test_a_job(spec: dict[str, Any], door: Door) -> None:
     )
 )  # fmt: skip
 def test_a_runtime(spec: dict[str, Any], door: Door) -> None:
-    obj = {"metadata": {"name": "a"}, "spec": spec}
-    said = valid(TrainingRuntime, obj)
-    answer = door.create(RUNTIMES, obj)
-    assert answer.taken == (not said), f"model: {said or 'takes it'}; server: {answer.refusals or 'takes it'}"
+    agree(door, RUNTIMES, spec)
 
 
 @settings(AGREE, max_examples=60)
@@ -272,10 +274,7 @@ def test_a_runtime(spec: dict[str, Any], door: Door) -> None:
     )
 )  # fmt: skip
 def test_a_queue(spec: dict[str, Any], door: Door) -> None:
-    obj = {"metadata": {"name": "a"}, "spec": spec}
-    said = valid(Queue, obj)
-    answer = door.create(QUEUES, obj)
-    assert answer.taken == (not said), f"model: {said or 'takes it'}; server: {answer.refusals or 'takes it'}"
+    agree(door, QUEUES, spec)
 
 
 @settings(AGREE, max_examples=150)
