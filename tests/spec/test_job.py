@@ -48,7 +48,12 @@ FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
         "/spec/trainer/config/model/dropout",
         "less than 1",
     ),
-    ("unknown recipe", {"trainer": {"recipe": "gpt-9"}}, "/spec/trainer", "there is: gpt, image-classification"),
+    (
+        "unknown recipe",
+        {"trainer": {"recipe": "gpt-9"}},
+        "/spec/trainer",
+        "there is: bert, gpt, image-classification, lstm",
+    ),
     ("neither recipe nor command", {"trainer": {}}, "/spec/trainer", "either recipe"),
     ("both", {"trainer": {"recipe": RECIPE, "command": ["x"]}}, "/spec/trainer", "either recipe"),
     ("empty command", {"trainer": {"command": []}}, "/spec/trainer", "must name a program"),

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .errors import BadConfig
 from .fence import Fence
 from .files import sync_folder, write_synced
 
-FORMAT = 1
+FORMAT = 2  # 1, before recipes were seams, is read too
 STATE = "state.pt"
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{10})-a(\d{8})")
@@ -118,7 +119,7 @@ class CheckpointFolder:
 def read(path: Path) -> Saved:
     """The checkpoint at `path`, every byte checked.
 
-    Raises: Damaged.
+    Raises: Damaged; BadConfig where a newer trainer wrote it.
     """
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
@@ -128,8 +129,11 @@ def read(path: Path) -> Saved:
         raise Damaged(f"{type(error).__name__}: {error}") from None
     if seal != _seal(manifest):
         raise Damaged("its manifest's checksum does not fit")
-    if manifest["format"] != FORMAT:
-        raise Damaged(f"format {manifest['format']}, this trainer reads {FORMAT}")
+    if not 1 <= manifest["format"] <= FORMAT:
+        raise BadConfig(
+            f"{path} has format {manifest['format']}, and this trainer reads 1 to {FORMAT}; "
+            f"resume with the trainer that wrote it (torch {manifest.get('torch')})"
+        )
     entry = manifest["files"][STATE]
     if len(state) != entry["bytes"]:
         raise Damaged(f"{STATE} has {len(state)} bytes, not {entry['bytes']}")

@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     ORDER = 1
     AUGMENT = 2
     DROPOUT = 3
+    HIDE = 4
 
 
 def _signed(x: int) -> int:

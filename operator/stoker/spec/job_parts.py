@@ -50,7 +50,7 @@ class Trainer(SpecModel):
     """What runs: a recipe of ours with its config, or a command of the user's."""
 
     recipe: str | None = Field(default=None, max_length=63)
-    """The name of a recipe of ours: gpt, image-classification."""
+    """The name of a recipe of ours: bert, gpt, image-classification, lstm."""
     config: dict[str, JsonValue] = {}
     """The recipe's settings; docs/trainer.md has them. What is left out takes the recipe's default."""
     image: ImageName | None = None

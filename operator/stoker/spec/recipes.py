@@ -85,25 +85,45 @@ class GptSize(StrEnum):
     M1558 = "1558m"
 
 
-class TransformerConfig(SpecModel):
+class DecoderConfig(SpecModel):
     size: GptSize = GptSize.SMALL
     context: int = Field(default=128, ge=2, le=65_536)
     """Tokens in a sample."""
     dropout: Fraction = 0.0
 
 
-class GptOptimizerConfig(OptimizerConfig):
+class BertSize(StrEnum):
+    TINY = "tiny"
+    BASE = "base"
+    LARGE = "large"
+
+
+class EncoderConfig(SpecModel):
+    size: BertSize = BertSize.TINY
+    context: int = Field(default=128, ge=2, le=65_536)
+    """Tokens in a sample."""
+    dropout: Fraction = 0.0
+
+
+class RecurrentConfig(SpecModel):
+    layers: int = Field(default=1, ge=1, le=64)
+    width: int = Field(default=256, ge=1, le=65_536)
+    context: int = Field(default=128, ge=2, le=65_536)
+    """Tokens in a sample."""
+    dropout: Fraction = 0.0
+
+
+class TextOptimizerConfig(OptimizerConfig):
     learning_rate: float = Field(default=3e-3, gt=0, le=10)
     weight_decay: float = Field(default=0.1, ge=0, le=1)
 
 
-class GptConfig(SpecModel):
-    """Recipe `gpt`: a decoder that learns to predict the next token."""
+class TextConfig(SpecModel):
+    """What every recipe for text has."""
 
     data: str = Field(default=STDLIB, max_length=4096)
     """`stdlib`: the bytes of the Python standard library's own sources. Else a folder of tokens."""
-    model: TransformerConfig = TransformerConfig()
-    optimizer: GptOptimizerConfig = GptOptimizerConfig()
+    optimizer: TextOptimizerConfig = TextOptimizerConfig()
     batch_size: int = Field(default=32, ge=1, le=65536)
     """Samples per optimizer step over all ranks together."""
     steps: int = Field(default=1000, ge=1, le=10**9)
@@ -122,7 +142,32 @@ class GptConfig(SpecModel):
         return value
 
 
-RECIPES: dict[str, type[SpecModel]] = {"gpt": GptConfig, "image-classification": ImageClassificationConfig}
+class GptConfig(TextConfig):
+    """Recipe `gpt`: a decoder that learns to predict the next token."""
+
+    model: DecoderConfig = DecoderConfig()
+
+
+class BertConfig(TextConfig):
+    """Recipe `bert`: an encoder that learns to restore hidden tokens."""
+
+    model: EncoderConfig = EncoderConfig()
+    hidden: float = Field(default=0.15, gt=0, lt=1)
+    """Share of the tokens that is hidden."""
+
+
+class LstmConfig(TextConfig):
+    """Recipe `lstm`: a recurrent network that learns to predict the next token."""
+
+    model: RecurrentConfig = RecurrentConfig()
+
+
+RECIPES: dict[str, type[SpecModel]] = {
+    "bert": BertConfig,
+    "gpt": GptConfig,
+    "image-classification": ImageClassificationConfig,
+    "lstm": LstmConfig,
+}
 
 
 def resolve(recipe: str, config: dict[str, JsonValue]) -> dict[str, JsonValue]:

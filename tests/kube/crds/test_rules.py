@@ -146,7 +146,7 @@ CASES = [
     trainer(RUN | {"code": "sha256:a"}, RUN | CODE, "must be the digest of a code bundle: sha256: and 64 hex digits"),
     trainer(RUN | CODE | {"workingDir": "/a"}, RUN | CODE | {"workingDir": "a/b"}, "must be a path within it"),
     trainer(RUN | CODE | {"workingDir": "a/.."}, RUN | CODE | {"workingDir": "a.."}, "with code, workingDir must be a"),
-    trainer({"recipe": "gpt-9"}, IC, "there is: gpt, image-classification"),
+    trainer({"recipe": "gpt-9"}, IC, "there is: bert, gpt, image-classification, lstm"),
     trainer(RUN | {"config": {"epochs": 1}}, IC | {"config": {"epochs": 1}}, "config belongs to recipe"),
     trainer({"command": []}, RUN, "command must name a program"),
     trainer({"command": [""]}, RUN, "command must name a program"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stoker_trainer.settings import Settings
 
-from .settings import Gpt, ImageClassification
+from .settings import Bert, Gpt, ImageClassification, Lstm
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Entry:
 
 
 RECIPES = {
+    "bert": Entry(Bert, "stoker_trainer.recipes.bert"),
     "gpt": Entry(Gpt, "stoker_trainer.recipes.gpt"),
     "image-classification": Entry(ImageClassification, "stoker_trainer.recipes.images"),
+    "lstm": Entry(Lstm, "stoker_trainer.recipes.lstm"),
 }

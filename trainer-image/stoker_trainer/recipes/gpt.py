@@ -1,10 +1,12 @@
-"""Owns the recipe `gpt`: a decoder that learns to predict the next token. Made by the trainer's set-up.
+"""Owns the recipe `gpt`, a decoder that learns to predict the next token, and what such recipes share. Made by the
+trainer's set-up.
 
 Legend: B samples, T positions, V vocabulary.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -12,11 +14,13 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from stoker_trainer import tokens
 from stoker_trainer.recipe import Batch, Export
 
 from . import gpt_net
+from .settings import Bert, Lstm
 from .settings import Gpt as Settings
 
 SIZES = {  # name → layers, heads, width; from 124m on GPT-2's
@@ -36,11 +40,11 @@ import sys
 from pathlib import Path
 
 import torch
-from model import Gpt
+from model import CLASS
 
 here = Path(__file__).parent
 about = json.loads((here / "model.json").read_text())
-net = Gpt(**about["arguments"])
+net = CLASS(**about["arguments"])
 net.load_state_dict(torch.load(here / "weights.pt", map_location="cpu", weights_only=True))
 net.eval()
 
@@ -61,26 +65,26 @@ if __name__ == "__main__":
 '''
 
 
-def load(settings: Settings, device: torch.device) -> tokens.Tokens:
-    """Raises: BadConfig where the data is missing or is no folder of tokens."""
+def load(settings: Bert | Lstm | Settings, device: torch.device) -> tokens.Tokens:
+    """The tokens of any recipe for text.
+
+    Raises: BadConfig where the data is missing or is no folder of tokens.
+    """
     return tokens.load(settings.data, settings.model.context, settings.eval_samples, device)
 
 
-class Recipe:
+class NextToken:
+    """A network that scores each position's next token. Shape: [B, T] int64 → [B, T, V]."""
+
     metrics: Mapping[str, Literal["max", "min"]] = MappingProxyType({"loss": "min", "accuracy": "max"})
 
-    def __init__(self, settings: Settings, source: tokens.Tokens) -> None:
-        layers, heads, width = SIZES[settings.model.size]
-        self._arguments = {
-            "vocabulary": source.vocabulary,
-            "context": settings.model.context,
-            "layers": layers,
-            "heads": heads,
-            "width": width,
+    def __init__(self, net: nn.Module, arguments: dict[str, int], source: tokens.Tokens) -> None:
+        self.net, self.units = net, source.context
+        self._about = {
+            "class": type(net).__name__,
+            "arguments": {**arguments, "dropout": 0.0},
+            "splitDigest": source.digest,
         }
-        self._about = {"class": "Gpt", "splitDigest": source.digest}
-        self.units = settings.model.context
-        self.net = gpt_net.Gpt(**self._arguments, dropout=settings.model.dropout)
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, int]:
         return self._loss(self.net(batch.inputs), batch), batch.targets.numel()
@@ -94,5 +98,18 @@ class Recipe:
         return F.cross_entropy(scores_BTV.flatten(0, 1).float(), batch.targets.flatten(), reduction="sum")
 
     def export(self) -> Export:
-        about = {**self._about, "arguments": {**self._arguments, "dropout": 0.0}}
-        return Export(Path(gpt_net.__file__), about, _LOAD)
+        network = Path(inspect.getfile(type(self.net)))
+        return Export(network, self._about, _LOAD.replace("CLASS", type(self.net).__name__))
+
+
+class Recipe(NextToken):
+    def __init__(self, settings: Settings, source: tokens.Tokens) -> None:
+        layers, heads, width = SIZES[settings.model.size]
+        arguments = {
+            "vocabulary": source.vocabulary,
+            "context": settings.model.context,
+            "layers": layers,
+            "heads": heads,
+            "width": width,
+        }
+        super().__init__(gpt_net.Gpt(**arguments, dropout=settings.model.dropout), arguments, source)

@@ -30,13 +30,43 @@ class ImageClassification(ByEpochs):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transformer:
+class Text(BySteps):
+    eval_samples: int = at_least(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
     size: Literal["tiny", "small", "10m", "124m", "350m", "774m", "1558m"]
     context: int = at_least(2)
     dropout: float = fraction()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpt(BySteps):
-    model: Transformer
-    eval_samples: int = at_least(1)
+class Gpt(Text):
+    model: Decoder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    size: Literal["tiny", "base", "large"]
+    context: int = at_least(2)
+    dropout: float = fraction()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bert(Text):
+    model: Encoder
+    hidden: float = fraction()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrent:
+    layers: int = at_least(1)
+    width: int = at_least(1)
+    context: int = at_least(2)
+    dropout: float = fraction()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lstm(Text):
+    model: Recurrent
