@@ -15,7 +15,7 @@ GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 
 TESTBED := $(BIN)/python -m tests.support.testbed
 
-.PHONY: help setup demo test quick newer lint format bench sweep verify clean testbed cluster nodes cluster-down e2e images image-check release chart gpu-check gpu-check-wheels
+.PHONY: help setup demo test quick newer lint format bench bench-trainer sweep verify clean testbed cluster nodes cluster-down e2e images image-check release chart gpu-check gpu-check-wheels
 help: ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
@@ -55,6 +55,9 @@ cluster-down: setup ## stop and remove what `make cluster` or `make nodes` start
 e2e: setup ## the tests on real nodes (root)
 	@$(TESTBED) build control-plane nodes helm monitoring
 	@$(PYTEST) -m e2e --timeout 1200
+
+bench-trainer: setup ## the trainer against the plainest good PyTorch loop (two minutes)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.bench.trainer $(ARGS)
 
 bench: setup ## speed and memory, with machine and versions
 	@bash tools/bench.sh

@@ -19,7 +19,7 @@ from stoker_trainer.errors import BadConfig, Diverged, Stopped  # noqa: E402
 from stoker_trainer.fence import Fence  # noqa: E402
 from stoker_trainer.loop import Loop  # noqa: E402
 from stoker_trainer.report import Silent  # noqa: E402
-from stoker_trainer.save import Keeper, pack, unpack  # noqa: E402
+from stoker_trainer.save import Keeper, gathered_state, pack, unpack  # noqa: E402
 from stoker_trainer.stop import StopSignal  # noqa: E402
 from stoker_trainer.trace import Trace, digests  # noqa: E402
 
@@ -188,7 +188,7 @@ def test_a_state_that_does_not_fit_is_passed_over(make_training, make_config, sm
     other = make_training(small | {"model": {"width": 4}})
     fence = Fence.claim(tmp_path, 2)
     about = {"trajectory": trajectory_of(json.dumps(make_config(small)))}
-    CheckpointFolder(tmp_path, fence, 2).publish(4, pack(other), about)
+    CheckpointFolder(tmp_path, fence, 2).publish(4, pack(gathered_state(other)), about)
     CheckpointFolder(tmp_path, fence, 3).publish(5, b"no torch archive", about)
     training = make_training(small)
     fresh = digests(training)

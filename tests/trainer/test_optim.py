@@ -58,10 +58,10 @@ def test_autograd_adds_into_the_flat_gradient():
     assert flat.gradient.abs().sum().item() > 0
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_updates_are_torchs(name):
+@pytest.mark.parametrize(("name", "momentum"), [("adamw", 0.9), ("sgd", 0.9), ("sgd", 0.0)])
+def test_updates_are_torchs(name, momentum):
     flat = flat_net()
-    update = optim.build(rule(name=name), flat)
+    update = optim.build(rule(name=name, momentum=momentum), flat)
     twin = DigitNet(8, 8, 10)
     twin.load_state_dict(flat.module.state_dict())
     groups = [
@@ -73,7 +73,7 @@ def test_updates_are_torchs(name):
         theirs = (
             torch.optim.AdamW(groups, lr=0.01)
             if name == "adamw"
-            else torch.optim.SGD(groups, lr=0.01, momentum=0.9, nesterov=True)
+            else torch.optim.SGD(groups, lr=0.01, momentum=momentum, nesterov=momentum > 0)
         )
     go = torch.tensor(True)
     for step in range(20):
@@ -81,8 +81,8 @@ def test_updates_are_torchs(name):
         torch.manual_seed(step)
         for p, q in zip(flat.module.parameters(), twin.parameters(), strict=True):
             q.grad = torch.randn_like(q)
-            p.grad.copy_(q.grad)
-        update.step(0.01 / (step + 1), go)
+            p.grad.copy_(q.grad / 2)
+        update.step(0.01 / (step + 1), go, torch.tensor(0.5))
         for group in theirs.param_groups:
             group["lr"] = 0.01 / (step + 1)
         theirs.step()
@@ -96,10 +96,10 @@ def test_a_skipped_step_changes_no_bit(name, poison):
     flat = flat_net()
     update = optim.build(rule(name=name), flat)
     flat.gradient.normal_()
-    update.step(0.01, torch.tensor(True))
+    update.step(0.01, torch.tensor(True), torch.tensor(1.0))
     before = [flat.parameters.clone(), *(t.clone() for t in update.state().values())]
     flat.gradient.fill_(poison)
-    update.step(0.01, torch.tensor(False))
+    update.step(0.01, torch.tensor(False), torch.tensor(1.0))
     after = [flat.parameters, *update.state().values()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 

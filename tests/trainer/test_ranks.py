@@ -53,6 +53,28 @@ steps.backward = backward
 """
 )
 
+MEMORY_SHORT_IN = """
+import os, torch, stoker_trainer.{module} as module
+real, calls = {target}, [0]
+def short(*args):
+    calls[0] += 1
+    if os.environ["RANK"] == "{rank}" and calls[0] == 3:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    return real(*args)
+{target} = short
+"""
+
+# The small net in many buckets, as a large one is.
+MANY_BUCKETS = """
+import stoker_trainer.exchange as exchange
+exchange.TINY_BYTES, exchange.BUCKET_BYTES = 0, 2000
+real_init = exchange.Exchange.__init__
+def made(self, flat, ranks):
+    real_init(self, flat, ranks)
+    assert len(self.buckets) > 3
+exchange.Exchange.__init__ = made
+"""
+
 
 def ends(tmp_path):
     return [json.loads((tmp_path / f"end{rank}").read_text()) for rank in (0, 1)]
@@ -89,6 +111,51 @@ def test_memory_short_on_one_rank_shrinks_both(run, make_config, small, tmp_path
     assert codes == [0, 0]
     wanted = [float.fromhex(line["loss"]) for line in run.trace() if "loss" in line]
     assert shrunk == pytest.approx(wanted, rel=1e-3)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_memory_short_in_the_exchange_shrinks_both_and_keeps_the_samples(run, make_config, small, tmp_path, rank):
+    config = make_config(small | {"epochs": 1, "augment": {"rotate": 0, "shift": 0, "scale": 0}})
+    script = MANY_BUCKETS + MEMORY_SHORT_IN.format(module="exchange", target="module.Exchange._launch", rank=rank)
+    codes, outputs = run.run(config, 2, script)
+    assert codes == [0, 0], outputs
+    assert run.progress()["summary"]["microBatch"] == 16
+    shrunk = [float.fromhex(line["loss"]) for line in run.trace() if "loss" in line]
+    (tmp_path / "trace").unlink()
+    codes, _ = run.run(config, 2, STOKER_CHECKPOINT_DIR=str(tmp_path / "other"))
+    wanted = [float.fromhex(line["loss"]) for line in run.trace() if "loss" in line]
+    assert codes == [0, 0] and shrunk == pytest.approx(wanted, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("module", "target"),
+    [("optim", "module.AdamW.step"), ("counter", "module.order"), ("save", "module.pack")],
+)
+def test_memory_short_where_no_smaller_batch_helps_ends_that_rank_with_76(run, make_config, small, module, target):
+    config = make_config(small | {"epochs": 50}, checkpoint={"everySeconds": 0.0, "keep": 2})
+    codes, outputs = run.run(config, 2, MEMORY_SHORT_IN.format(module=module, target=target, rank=0))
+    assert codes == [76, 1], outputs
+    assert "error: out of memory where a smaller micro-batch does not help" in outputs[0].splitlines()[-1]
+    assert "error: another rank went away while" in outputs[1]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_buckets_change_no_bit_and_neither_does_a_resume(run, make_config, small, tmp_path, ranks):
+    config = make_config(small | {"epochs": 3})
+    codes, outputs = run.run(config, ranks)
+    assert codes == [0] * ranks, outputs
+    wanted = run.trace()
+    (tmp_path / "trace").unlink()
+    again = {"STOKER_CHECKPOINT_DIR": str(tmp_path / "again")}
+    processes = run.start(config, ranks, MANY_BUCKETS, **again)
+    run.wait_for_steps(5)
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    codes, outputs = run.finish(processes)
+    assert codes == [75] * ranks, outputs
+    codes, outputs = run.run(config, ranks, MANY_BUCKETS, **again)
+    assert codes == [0] * ranks and "resumed at step" in outputs[0], outputs
+    assert run.trace() == wanted
 
 
 def test_memory_that_never_suffices_ends_both_with_76(run, make_config, small, tmp_path):

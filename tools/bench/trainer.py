@@ -1,13 +1,12 @@
-"""Samples per second of the trainer against a plain PyTorch loop, in one run on one machine.
+"""The trainer's speed against the plainest good loop: wall time and CPU time, as ratios within one run.
 
-Both train the same network on the same images with the same batch, fp32, optimizer, dropout, label smoothing and kind
-of augmentation. The plain loop is what a tutorial writes: Dataset, DataLoader, a random affine per sample on the CPU
-(torchvision's RandomAffine where it is installed, else the same call chain written out), nn.Dropout, torch.optim.AdamW,
-loss.item() each step. It gets the number of loader workers that is fastest here. Rounds alternate; the median counts;
-importing, set-up and a warm-up are left out of both, evaluation too. On a busy machine the rounds differ widely: the
-load before the run and every round's figures are printed beside the median.
+The peer is what a careful engineer writes: data on the device, batches by indexing, augmentation of a whole batch at
+once, nn.Dropout, `torch.optim.AdamW(fused=True)`, clipping, DistributedDataParallel (static_graph, gradients as views
+of its buckets). Network, batch, fp32 and hyper-parameters are the same. Rounds alternate, and the ratio is the median
+of the rounds' own ratios (over 1: the trainer is faster); importing, set-up, warm-up and evaluation are left out. On a
+busy machine wall times differ widely; CPU time does less. Ranks: processes of one thread each, over gloo.
 
-    OMP_NUM_THREADS=1 python -m tools.bench.trainer --data mnist5k
+    make bench-trainer
 """
 
 from __future__ import annotations
@@ -17,65 +16,93 @@ import json
 import math
 import os
 import platform
+import socket
 import statistics
+import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.nn.parallel import DistributedDataParallel
 
 from stoker.spec.recipes import resolve
-from stoker_trainer.augment import Scaling
+from stoker_trainer import recipes
 from stoker_trainer.config import parse
 from stoker_trainer.counter import order
 from stoker_trainer.distributed import Place, Ranks, Vote
+from stoker_trainer.recipe import Batch, Export
 from stoker_trainer.recipes.digit_net import DigitNet
-from stoker_trainer.step import train_step
+from stoker_trainer.recipes.images import Images
+from stoker_trainer.settings import ByEpochs
+from stoker_trainer.step import share, train_step
 from stoker_trainer.training import Training, device_for, prepare_torch, set_up
+from tools.gpu_check import update
+
+WARM_UP = 3
 
 
-def torchvision_affine(size: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    try:
-        from torchvision.transforms import v2
-    except ImportError:
-        return None
-    return v2.RandomAffine(  # type: ignore[no-any-return]
-        10, translate=(1 / size, 1 / size), scale=(0.9, 1.1), interpolation=v2.InterpolationMode.BILINEAR
-    )
+# -- a multi-layer perceptron of 10 million parameters
 
 
-def written_out_affine(image: torch.Tensor) -> torch.Tensor:
-    """Per sample: draw, matrix, grid, sample; what torchvision's functional affine does for a tensor."""
-    size = image.shape[-1]
-    angle, scale, right, down = (torch.rand(4) * 2 - 1).tolist()
-    angle, scale = math.radians(10 * angle), 1 / (1 + 0.1 * scale)
-    cos, sin = scale * math.cos(angle), scale * math.sin(angle)
-    matrix = torch.tensor([[[cos, -sin, 2 * right / size], [sin, cos, 2 * down / size]]])
-    grid = F.affine_grid(matrix, [1, 1, size, size], align_corners=False)
-    return F.grid_sample(image[None], grid, align_corners=False)[0]
+@dataclass(frozen=True)
+class Points:
+    x: torch.Tensor
+    y: torch.Tensor
+    train_rows, test_rows, words = 4096, 0, "random points"
+    facts = MappingProxyType({})
+
+    def batch(self, seed: int, epoch: int, samples_B: torch.Tensor) -> Batch:
+        return Batch(self.x[samples_B], self.y[samples_B], samples_B, seed, epoch)
+
+    def test_batch(self, samples_B: torch.Tensor) -> Batch:
+        return self.batch(0, 0, samples_B)
 
 
-class Images(Dataset[tuple[torch.Tensor, int]]):  # type: ignore[misc]
-    def __init__(self, images: torch.Tensor, labels: torch.Tensor, scaling: Scaling) -> None:
-        self._images, self._labels, self._scaling = images, labels.tolist(), scaling
-        self._change = torchvision_affine(images.shape[-1]) or written_out_affine
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
-        image = self._images[row][None].float() / self._scaling.max_value
-        return (self._change(image) - self._scaling.mean) / self._scaling.std, self._labels[row]
+def load(settings: ByEpochs, device: torch.device) -> Points:
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(4096, 784, generator=generator), torch.randint(10, (4096,), generator=generator)
+    return Points(x.to(device), y.to(device))
 
 
-class Plain(nn.Module):  # type: ignore[misc]
-    """The same network with nn.Dropout."""
+class Recipe:
+    units = 1
+    metrics = MappingProxyType({"loss": "min"})
+
+    def __init__(self, settings: ByEpochs, source: Points) -> None:
+        widths = (784, 2048, 2048, 2048)
+        layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
+        self.net = nn.Sequential(*layers, nn.Linear(2048, 10))
+
+    def loss(self, batch: Batch) -> tuple[torch.Tensor, int]:
+        return F.cross_entropy(self.net(batch.inputs), batch.targets, reduction="sum"), len(batch.targets)
+
+    def score(self, batch: Batch) -> tuple[torch.Tensor, int]:
+        loss, count = self.loss(batch)
+        return loss[None], count
+
+    def export(self) -> Export:
+        raise NotImplementedError
+
+
+recipes.RECIPES["mlp"] = recipes.Entry(ByEpochs, __name__)
+
+
+# -- the peer
+
+
+class Dropped(nn.Module):  # type: ignore[misc]
+    """The trainer's network with nn.Dropout."""
 
     def __init__(self, net: DigitNet, dropout: float) -> None:
         super().__init__()
@@ -85,62 +112,112 @@ class Plain(nn.Module):  # type: ignore[misc]
         return self.net.classify(self.dropout(self.net.convolutions(x).flatten(1)))  # type: ignore[no-any-return]
 
 
-def plain_round(training: Training, workers: int, steps: int) -> float:
-    """Samples per second of the tutorial's loop."""
-    recipe, data, device = training.config.config, training.data, training.device
-    torch.set_deterministic_debug_mode("default")
-    net = DigitNet(recipe.model.width, data.train_images.shape[-1], 10).to(device)
-    model = Plain(net, recipe.model.dropout).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=recipe.optimizer.weight_decay)
-    images = Images(data.train_images.cpu(), data.train_labels.cpu(), data.scaling)
-    loader = DataLoader(
-        images,
-        recipe.batch_size,
-        shuffle=True,
-        num_workers=workers,
-        persistent_workers=workers > 0,
-        pin_memory=device.type == "cuda",
-    )
-    warm, done, samples, begin = 5, 0, 0, 0.0
-    while done < steps + warm:
-        for x, y in loader:
-            if done == warm:
-                samples, begin = 0, time.perf_counter()
-            x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y, label_smoothing=recipe.label_smoothing)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.optimizer.grad_clip)
-            optimizer.step()
-            loss.item()
-            samples, done = samples + len(x), done + 1
-            if done == steps + warm:
-                break
-    return samples / (time.perf_counter() - begin)
+def changed(images_BHW: torch.Tensor, source: Images) -> torch.Tensor:
+    """A random rotation, scale and shift of each image of a batch. Shape: [B, 1, H, W]."""
+    count, size, device = len(images_BHW), images_BHW.shape[-1], images_BHW.device
+    angle, scale, right, down = torch.rand(4, count, device=device) * 2 - 1
+    angle, scale = math.radians(10) * angle, 1 + 0.1 * scale
+    cos, sin = angle.cos() / scale, angle.sin() / scale
+    rows = [torch.stack([cos, -sin, 2 * right / size], 1), torch.stack([sin, cos, 2 * down / size], 1)]
+    grid = F.affine_grid(torch.stack(rows, 1), [count, 1, size, size], align_corners=False)
+    x = F.grid_sample(images_BHW[:, None].float() / source.scaling.max_value, grid, align_corners=False)
+    return (x - source.scaling.mean) / source.scaling.std
 
 
-def our_round(training: Training, steps: int) -> float:
-    """Samples per second of the trainer's own step, as the loop calls it."""
-    batch, rows, position, samples, begin = training.config.config.batch_size, training.train_rows, 0, 0, 0.0
-    torch.set_deterministic_debug_mode("error")
-    whole = order(1, 0, rows, training.device)
-    for done in range(steps + 5):
-        if done == 5:
-            _wait(training)
-            samples, begin = 0, time.perf_counter()
-        part = whole[position : position + batch]
-        position = (position + batch) % rows if position + batch < rows else 0
-        train_step(training, part, Vote())
-        samples += len(part)
-        if training.device.type == "cpu":
-            training.loss.item()
-    _wait(training)
-    return samples / (time.perf_counter() - begin)
+class Plain:
+    """The plain loop of one training, on as many ranks."""
+
+    def __init__(self, training: Training) -> None:
+        self._training, settings = training, training.config.config
+        source, device = training.data, training.device
+        model: nn.Module
+        if isinstance(source, Images):
+            model = Dropped(DigitNet(settings.model.width, source.train_images.shape[-1], 10), settings.model.dropout)
+            self._batch: Callable[[torch.Tensor], Any] = lambda rows: (
+                changed(source.train_images[rows], source),
+                source.train_labels[rows],
+            )
+            self._smoothing = settings.label_smoothing
+        else:
+            model, self._smoothing = Recipe(settings, source).net, 0.0
+            self._batch = lambda rows: (source.x[rows], source.y[rows])
+        self._model = model.to(device)
+        if training.ranks.world > 1:
+            self._model = DistributedDataParallel(self._model, static_graph=True, gradient_as_bucket_view=True)
+        decay = settings.optimizer.weight_decay
+        self._update = torch.optim.AdamW(self._model.parameters(), lr=1e-3, weight_decay=decay, fused=True)
+
+    def step(self, rows: torch.Tensor) -> None:
+        ranks = self._training.ranks
+        x, y = self._batch(rows[share(ranks.rank, ranks.world, len(rows))])
+        F.cross_entropy(self._model(x), y, label_smoothing=self._smoothing).backward()
+        nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+        self._update.step()
+        self._update.zero_grad()
 
 
-def _wait(training: Training) -> None:
+# -- rounds
+
+
+def ratios(training: Training, rounds: int, steps: int, ways: dict[str, Callable[[torch.Tensor], None]]) -> list[str]:
+    """Of each way against the last one: a line with the medians of the rounds' ratios, and samples/s."""
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, step in ways.items():
+            wall, cpu = _round(training, step, steps if number else WARM_UP)
+            if number:
+                seconds[name].append((wall, cpu))
+    *ours, peer = ways
+    samples = steps * training.config.config.batch_size
+    lines = []
+    for name in ours:
+        pairs = list(zip(seconds[name], seconds[peer], strict=True))
+        wall, cpu = ([theirs[i] / mine[i] for mine, theirs in pairs] for i in (0, 1))
+        speed = [samples / statistics.median(x[0] for x in seconds[way]) for way in (name, peer)]
+        lines.append(
+            f"  {name:40} wall {statistics.median(wall):.2f} ({min(wall):.2f} to {max(wall):.2f})"
+            f"  CPU {statistics.median(cpu):.2f} ({min(cpu):.2f} to {max(cpu):.2f})"
+            f"  {speed[0]:,.0f} and {speed[1]:,.0f} samples/s"
+        )
+    return lines
+
+
+def _round(training: Training, step: Callable[[torch.Tensor], None], steps: int) -> tuple[float, float]:
+    """Wall and CPU seconds, the latter of all ranks."""
+    batch, ranks, count = training.config.config.batch_size, training.ranks, training.train_rows
+    whole = order(1, 0, count, training.device)
+    if ranks.world > 1:
+        dist.barrier()
+    wall, cpu = time.perf_counter(), time.process_time()
+    for number in range(steps):
+        start = number * batch % (count - batch + 1)
+        step(whole[start : start + batch])
     if training.device.type == "cuda":
         torch.cuda.synchronize()
+    spent = [time.process_time() - cpu]
+    return time.perf_counter() - wall, ranks.sum_numbers(spent)[0]
+
+
+def make(data: str, precision: str = "fp32", ranks: Ranks | None = None, batch: int | None = None) -> Training:
+    """A training on the device that is here; `data` is an image data set or "mlp"."""
+    given = {} if batch is None else {"batchSize": batch}
+    if data == "mlp":
+        some = resolve("image-classification", given)
+        kept = ("optimizer", "batchSize", "seed", "deterministic", "epochs", "evalEveryEpochs")
+        settings = {"data": "points"} | {name: some[name] for name in kept}
+    else:
+        settings = resolve("image-classification", {"data": data, "epochs": 1000} | given)
+    raw: dict[str, Any] = {
+        "recipe": "mlp" if data == "mlp" else "image-classification",
+        "config": settings,
+        "precision": precision,
+        "stop": {"maxSteps": None, "target": None},
+        "checkpoint": {"everySeconds": 60.0, "keep": 2},
+    }
+    config = parse(json.dumps(raw))
+    device = device_for(os.environ, Place())
+    prepare_torch(os.environ, config, device)
+    return set_up(config, device, ranks or Ranks(Place(), device, config.config.deterministic))
 
 
 def machine(device: torch.device) -> str:
@@ -153,43 +230,59 @@ def machine(device: torch.device) -> str:
     )
 
 
-def make(data: str, precision: str = "fp32") -> Training:
-    """A training of one rank on the device that is here."""
-    raw: dict[str, Any] = {
-        "recipe": "image-classification",
-        "config": resolve("image-classification", {"data": data, "epochs": 1000}),
-        "precision": precision,
-        "stop": {"maxSteps": None, "target": None},
-        "checkpoint": {"everySeconds": 60.0, "keep": 2},
-    }
-    config = parse(json.dumps(raw))
-    device = device_for(os.environ, Place())
-    prepare_torch(os.environ, config, device)
-    return set_up(config, device, Ranks(Place(), device, config.config.deterministic))
+def one_rank(rounds: int) -> None:
+    for data, steps in (("digits", 100), ("mnist5k", 60)):
+        training = make(data)
+        torch.set_deterministic_debug_mode("default")
+        ways = {data: partial(_train, training), "plain": Plain(training).step}
+        print("\n".join(ratios(training, rounds, steps, ways)), flush=True)
+
+
+def two_ranks(rounds: int) -> None:
+    """Run in each of the ranks; rank 0 prints."""
+    ranks = Ranks(Place.of(os.environ), torch.device("cpu"), deterministic=True)
+    ranks.join(os.environ)
+    for data, batch, steps in (("mlp", 64, 10), ("mlp", 512, 4), ("mnist5k", 64, 40)):
+        training = make(data, "fp32", ranks, batch)
+        torch.set_deterministic_debug_mode("default")
+        name = f"{data}, batch {batch}"
+        ways = {
+            name: partial(_train, training),
+            f"{name}, ordered as from 3 ranks on": partial(_train, training, ordered=True),
+            "DDP": Plain(training).step,
+        }
+        for line in ratios(training, rounds, steps, ways):
+            if ranks.rank == 0:
+                print(line, flush=True)
+
+
+def _train(training: Training, rows: torch.Tensor, *, ordered: bool = False) -> None:
+    training.exchange.ordered = ordered
+    train_step(training, rows, Vote())
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="The trainer's speed against a plain PyTorch loop.")
-    parser.add_argument("--data", choices=["digits", "mnist5k"], default="mnist5k")
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = argparse.ArgumentParser(description="The trainer's speed against the plainest good PyTorch loop.")
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    training = make(options.data)
-    peer = "torchvision" if torchvision_affine(8) else "written-out"
-    print(machine(training.device))
-    tried = {workers: plain_round(training, workers, options.steps // 3) for workers in (0, 1, 2)}
-    workers = max(tried, key=lambda w: tried[w])
-    ours, plain = [], []
-    for _ in range(options.rounds):
-        ours.append(our_round(training, options.steps))
-        plain.append(plain_round(training, workers, options.steps))
-    a, b = statistics.median(ours), statistics.median(plain)
-    print(f"{options.data}, {options.steps} steps of {training.config.config.batch_size}:")
-    print(f"  stoker_trainer        {a:9.0f} samples/s  {[round(x) for x in sorted(ours)]}")
-    print(f"  plain loop ({workers} workers) {b:9.0f} samples/s  {[round(x) for x in sorted(plain)]}  ({peer} affine)")
-    print(f"  ratio {a / b:.2f}  (by round: {[round(x / y, 2) for x, y in zip(ours, plain, strict=True)]})")
-    return 0
+    if "RANK" in os.environ:
+        two_ranks(options.rounds)
+        return 0
+    print(machine(device_for(os.environ, Place())))
+    print("one update of 10 million parameters (over 1: the trainer's takes longer):")
+    for name, figure in update.measure().items():
+        print(f"  {name:36} {figure:,.2f}")
+    print("one rank, against the plain loop:")
+    one_rank(options.rounds)
+    print("two ranks, against DDP:", flush=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    env = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tools.bench.trainer", "--rounds", str(options.rounds)]
+    started = [subprocess.Popen(command, env=env | {"RANK": str(rank), "CUDA_VISIBLE_DEVICES": ""}) for rank in (0, 1)]
+    return max(abs(process.wait()) for process in started)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Owns the group of ranks: joining it, votes on the host, sums on the device, and telling a lost peer from a slow one.
-Called by set-up, step, evaluation and checkpoints.
+"""Owns the group of ranks: joining it, votes and sums on the host, and what sets a lost peer apart from a slow one.
+Called by set-up, exchange, evaluation and checkpoints.
 
 Votes go over gloo on the CPU even where gradients go over NCCL: the host learns of a stop request or a full memory
 without waiting for the device, and a dead peer closes its connection, which gloo sees at once and NCCL does not.
@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from .errors import BadConfig, PeerLost, Stalled
+from .errors import BadConfig, PeerLost, Stalled, out_of_memory
 
 TIMEOUT_S = 120.0
 
@@ -46,8 +47,7 @@ class Place:
         return place
 
 
-@dataclass(frozen=True)
-class Vote:
+class Vote(NamedTuple):
     """What one rank wants, and what came of it: true if any rank wanted it."""
 
     stop: bool = False
@@ -60,7 +60,7 @@ class Ranks:
 
     def __init__(self, place: Place, device: torch.device, deterministic: bool) -> None:
         self.rank, self.world = place.rank, place.world
-        self._device, self._deterministic = device, deterministic
+        self._device, self.deterministic = device, deterministic
 
     def join(self, env: Mapping[str, str]) -> None:
         """Waits until all ranks are there.
@@ -73,7 +73,7 @@ class Ranks:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo asks DNS for this host's name
         timeout = timedelta(seconds=float(env.get("STOKER_COLLECTIVE_TIMEOUT_SECONDS", TIMEOUT_S)))
         backend = "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo"
-        with _peers_named("waiting for the other ranks"):
+        with peers_named("waiting for the other ranks"):
             self._init(backend, timeout)
         self.vote(Vote())
 
@@ -102,43 +102,24 @@ class Ranks:
         """
         if self.world == 1:
             return mine
-        ballot = torch.tensor([mine.stop, mine.out_of_memory, mine.save], dtype=torch.int32)
-        with _peers_named("agreeing on the next step"):
+        ballot = torch.tensor(mine, dtype=torch.int32)
+        with peers_named("agreeing on the next step"):
             dist.all_reduce(ballot, op=dist.ReduceOp.MAX, async_op=True).wait()
         return Vote(*(bool(flag) for flag in ballot.tolist()))
 
-    def sum_(self, buffer: torch.Tensor) -> None:
-        """Adds up `buffer` over all ranks, in place.
-
-        Deterministic mode gathers and adds in the order of ranks, so the bits depend on no algorithm a backend picks
-        (at the cost of `world` times the memory and traffic); otherwise one all-reduce.
-        """
-        if self.world == 1:
-            return
-        with _peers_named("adding up gradients"):
-            if not self._deterministic:
-                dist.all_reduce(buffer)
-                return
-            gathered = [torch.empty_like(buffer) for _ in range(self.world)]
-            dist.all_gather(gathered, buffer)
-        buffer.copy_(gathered[0])
-        for other in gathered[1:]:
-            buffer.add_(other)
-
     def sum_numbers(self, numbers: list[float]) -> list[float]:
-        """Exact for whole numbers below 2**53. Host side."""
+        """Added in the order of ranks; exact for whole numbers below 2**53. Host side."""
         if self.world == 1:
             return numbers
-        total = torch.tensor(numbers, dtype=torch.float64)
-        self.sum_(total)
-        return total.tolist()  # type: ignore[no-any-return]
+        shares = self.gather(torch.tensor(numbers, dtype=torch.float64))
+        return sum(shares[1:], shares[0]).tolist()  # type: ignore[no-any-return]
 
     def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
         """Every rank's host tensor of one shape, in order of ranks."""
         if self.world == 1:
             return [mine]
         out = [torch.empty_like(mine) for _ in range(self.world)]
-        with _peers_named("gathering"):
+        with peers_named("gathering"):
             dist.all_gather(out, mine)
         return out
 
@@ -146,7 +127,7 @@ class Ranks:
         """What rank 0 holds, on every rank."""
         if self.world == 1:
             return data
-        with _peers_named("sharing the state"):
+        with peers_named("sharing the state"):
             size = torch.tensor([-1 if data is None else len(data)])
             dist.broadcast(size, src=0)
             if size.item() < 0:
@@ -159,11 +140,13 @@ class Ranks:
 
 
 @contextmanager
-def _peers_named(doing: str) -> Iterator[None]:
+def peers_named(doing: str) -> Iterator[None]:
     """torch reports a dead peer as RuntimeError with the backend's words; a time-out likewise."""
     try:
         yield
     except RuntimeError as error:
+        if out_of_memory(error):
+            raise
         text = " ".join(str(error).split())[:300]
         if "timed out" in text.lower() or "timeout" in text.lower():
             raise Stalled(f"another rank did not answer in time while {doing}: {text}") from None

@@ -15,6 +15,16 @@ STALLED = 78
 DEVICE_UNAVAILABLE = 79
 
 
+_WORDS = ("can't allocate memory", "STATUS_ALLOC_FAILED", "out of memory")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Of host or device: torch.OutOfMemoryError, or what its CPU allocator and libraries raise instead."""
+    if isinstance(error, RuntimeError):
+        return type(error).__name__ == "OutOfMemoryError" or any(words in str(error) for words in _WORDS)
+    return isinstance(error, MemoryError)
+
+
 class TrainerError(Exception):
     """An end with a known cause: one line for people, and the exit code."""
 

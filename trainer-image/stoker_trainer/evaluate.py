@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from .errors import out_of_memory
 from .precision import autocast
 from .training import Training, share_buffers
 
@@ -27,8 +28,8 @@ def evaluate(training: Training, beat: Callable[[], None]) -> dict[str, float]:
     while start < len(rows):
         try:
             part, count = _part(training, rows[start : start + batch])
-        except torch.OutOfMemoryError:
-            if batch == 1:
+        except (RuntimeError, MemoryError) as error:
+            if batch == 1 or not out_of_memory(error):
                 raise
             batch = (batch + 1) // 2
             continue

@@ -1,9 +1,9 @@
 """Owns the memory of parameters and gradients: one buffer each, of which the model's tensors are views. Made by the
 trainer's set-up; used by the step, the optimizer, checkpoints and the trace.
 
-One buffer makes the exchange between ranks one collective, the norm one reduction and the optimizer a handful of
-element-wise kernels; and the order of every sum is fixed, which exact resume needs. A few extra numbers (loss,
-non-finite flag, terms) ride at the gradient's end through the same collective.
+One buffer makes the exchange between ranks one collective, the norm one reduction and the optimizer one kernel
+or two; and the order of every sum is fixed, which exact resume needs. A few extra numbers (loss,
+terms, votes) ride at the gradient's end through the same collective.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-TAIL = 3  # loss, non-finite flag, terms of the loss
+LOSS, TERMS, STOP, MEMORY, SAVE = range(5)  # the tail: loss, its terms, the votes
+TAIL = 5
 
 
 class FlatModel:
@@ -20,7 +21,7 @@ class FlatModel:
     Invariant: `parameters[:decayed]` are weights that decay (matrices, kernels), the rest norms and biases.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, world: int = 1) -> None:
         self.module = module
         named = sorted(module.named_parameters(), key=lambda item: item[1].ndim < 2)
         self.names = [name for name, _ in named]
@@ -28,8 +29,11 @@ class FlatModel:
         size = sum(p.numel() for _, p in named)
         device = named[0][1].device
         self.parameters = torch.empty(size, device=device)
-        self.exchange = torch.zeros(size + TAIL, device=device)
-        self.gradient, self.tail = self.exchange[:size], self.exchange[size:]
+        whole = -(-(size + TAIL) // world) * world  # shared out evenly by `world` ranks
+        self.exchange = torch.zeros(whole, device=device)
+        self.gradient, self.tail = self.exchange[:size], self.exchange[size : size + TAIL]
+        self.ballot = self.tail[STOP:]
+        self.places: list[tuple[nn.Parameter, slice]] = []
         offset = 0
         for _, p in named:
             values = p.detach().clone()
@@ -37,6 +41,7 @@ class FlatModel:
             p.data = self.parameters.as_strided(values.size(), values.stride(), offset)
             p.data.copy_(values)
             p.grad = self.exchange.as_strided(values.size(), values.stride(), offset)
+            self.places.append((p, slice(offset, offset + values.numel())))
             offset += values.numel()
 
     def clear(self) -> None:

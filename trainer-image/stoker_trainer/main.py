@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from . import command_line
 from . import config as configs
-from .errors import DONE, FAILED, STOPPED, BadConfig, PeerLost, Stopped, TrainerError
+from .errors import DONE, FAILED, OUT_OF_MEMORY, STOPPED, BadConfig, PeerLost, Stopped, TrainerError, out_of_memory
 from .stop import StopSignal
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .training import Training
 
 log = logging.getLogger("stoker_trainer")
+PEER_S = 1.0
+"""After another rank's end this one waits so long for a stop: that rank's supervisor then knows it as the cause."""
 
 
 def main(argv: list[str], env: Mapping[str, str], stop: StopSignal) -> int:
@@ -45,14 +47,17 @@ def main(argv: list[str], env: Mapping[str, str], stop: StopSignal) -> int:
         log.info("%s", stopped)
         return stopped.exit_code
     except TrainerError as error:
-        if isinstance(error, PeerLost) and stop.requested:
+        if isinstance(error, PeerLost) and stop.requested_within(PEER_S):
             log.info("stopped on request, with another rank gone before this one: %s", error)
             return STOPPED
         sys.stderr.write(f"stoker-trainer: error: {error}\n")
         return error.exit_code
-    except Exception:  # noqa: BLE001  (the edge: whatever it was, the log shows where)
+    except Exception as error:  # noqa: BLE001  (the edge: whatever it was, the log shows where)
         traceback.print_exc()
-        return FAILED
+        if not out_of_memory(error):
+            return FAILED
+        sys.stderr.write(f"stoker-trainer: error: out of memory where a smaller micro-batch does not help: {error}\n")
+        return OUT_OF_MEMORY
     return DONE
 
 

@@ -1,9 +1,10 @@
 """Owns the update: AdamW and SGD with Nesterov momentum on flat buffers, and the learning rate of a step. Called by the
 step.
 
-Not torch.optim: building any of its optimizers imports torch._dynamo (4.0 s on the development machine, about as
-long as torch itself; a restarted job would pay it each time), and on one flat buffer the update is fused already.
-Whether a step counts is a tensor (`go`), so a skipped step needs no word between device and host.
+Torch's fused kernels, without torch.optim: building any of its optimizers imports torch._dynamo (4.0 s on the
+development machine, about as long as torch itself; a restarted job would pay it each time). One pass over the buffers
+divides, clips and updates. Whether a step counts is a tensor (`go`): CUDA's kernels read it on the device, so a skipped
+step needs no word between device and host; the CPU's ignore it (torch 2.15), and there looking costs nothing.
 `tests/trainer/test_optim.py` holds both against torch.optim.
 """
 
@@ -19,7 +20,8 @@ from .settings import Optimizer
 
 
 class Update(Protocol):
-    def step(self, learning_rate: float, go: torch.Tensor) -> None: ...
+    def step(self, learning_rate: float, go: torch.Tensor, divisor: torch.Tensor) -> None:
+        """One update from the flat gradient divided by `divisor`; with `go` false weights and state keep every bit."""
 
     def state(self) -> dict[str, torch.Tensor]: ...
 
@@ -38,19 +40,29 @@ class AdamW:
     def state(self) -> dict[str, torch.Tensor]:
         return {"mean": self._mean, "square": self._square, "steps": self._steps}
 
-    def step(self, learning_rate: float, go: torch.Tensor) -> None:
-        """One update from the flat gradient; with `go` false nothing changes, whatever the gradient holds."""
-        p, live = self._flat.parameters, go.to(torch.float32)
-        g = torch.where(go, self._flat.gradient, 0.0)
+    def step(self, learning_rate: float, go: torch.Tensor, divisor: torch.Tensor) -> None:
+        if _skipped_on_host(go):
+            return
         self._steps += go
-        self._mean.lerp_(g, (1 - self.beta1) * live)
-        self._square.lerp_(g * g, (1 - self.beta2) * live)
-        t = self._steps.clamp(min=1)
-        correct1, correct2 = 1 - self.beta1**t, 1 - self.beta2**t
-        p[: self._flat.decayed].mul_(1 - learning_rate * self._decay * live)
-        step_size = (learning_rate * live / correct1).to(torch.float32)
-        denominator = (self._square.sqrt() / correct2.sqrt().to(torch.float32)).add_(self.epsilon)
-        p.sub_(self._mean / denominator * step_size)
+        flat, steps, skip = self._flat, self._steps.to(torch.float32), _skip_on_device(go)
+        for part, decay in _parts(flat, self._decay):
+            torch._fused_adamw_(
+                [flat.parameters[part]],
+                [flat.gradient[part]],
+                [self._mean[part]],
+                [self._square[part]],
+                [],
+                [steps],
+                lr=learning_rate,
+                beta1=self.beta1,
+                beta2=self.beta2,
+                weight_decay=decay,
+                eps=self.epsilon,
+                amsgrad=False,
+                maximize=False,
+                grad_scale=divisor,
+                found_inf=skip,
+            )
 
 
 class NesterovSgd:
@@ -63,14 +75,38 @@ class NesterovSgd:
     def state(self) -> dict[str, torch.Tensor]:
         return {"velocity": self._velocity}
 
-    def step(self, learning_rate: float, go: torch.Tensor) -> None:
-        """One update from the flat gradient; with `go` false nothing changes, whatever the gradient holds."""
-        p, decayed = self._flat.parameters, self._flat.decayed
-        g = torch.where(go, self._flat.gradient, 0.0)
-        g[:decayed] += self._decay * p[:decayed]
-        velocity = self._velocity * self._momentum + g
-        self._velocity.copy_(torch.where(go, velocity, self._velocity))
-        p.sub_(torch.where(go, (g + self._momentum * velocity) * learning_rate, 0.0))
+    def step(self, learning_rate: float, go: torch.Tensor, divisor: torch.Tensor) -> None:
+        if _skipped_on_host(go):
+            return
+        flat, skip = self._flat, _skip_on_device(go)
+        for part, decay in _parts(flat, self._decay):
+            torch._fused_sgd_(
+                [flat.parameters[part]],
+                [flat.gradient[part]],
+                [self._velocity[part]] if self._momentum else [],
+                weight_decay=decay,
+                momentum=self._momentum,
+                lr=learning_rate,
+                dampening=0.0,
+                nesterov=self._momentum > 0,
+                maximize=False,
+                is_first_step=False,  # of a velocity of zeros the first step is like any other
+                grad_scale=divisor,
+                found_inf=skip,
+            )
+
+
+def _skipped_on_host(go: torch.Tensor) -> bool:
+    return go.device.type == "cpu" and not go.item()
+
+
+def _skip_on_device(go: torch.Tensor) -> torch.Tensor | None:
+    return None if go.device.type == "cpu" else (~go).to(torch.float32)
+
+
+def _parts(flat: FlatModel, decay: float) -> list[tuple[slice, float]]:
+    parts = [(slice(0, flat.decayed), decay), (slice(flat.decayed, len(flat.parameters)), 0.0)]
+    return [(part, rate) for part, rate in parts if part.start < part.stop]
 
 
 def build(rule: Optimizer, flat: FlatModel) -> Update:

@@ -17,7 +17,7 @@ import torch
 
 from .checkpoint import CheckpointFolder
 from .config import differences
-from .errors import BadConfig
+from .errors import BadConfig, out_of_memory
 from .training import Cursor, Tally, Training
 
 _UNFIT = (KeyError, RuntimeError, TypeError, ValueError, EOFError, pickle.UnpicklingError)
@@ -43,7 +43,7 @@ class Keeper:
         if self._tried == t.cursor.step:
             return False
         self._tried = t.cursor.step
-        state = pack(t)
+        state = gathered_state(t)
         if self._folder is None:
             return False
         about = {
@@ -53,7 +53,7 @@ class Keeper:
             "trajectory": self._trajectory,
         }
         try:
-            self.path = self._folder.publish(t.cursor.step, state, about)
+            self.path = self._folder.publish(t.cursor.step, pack(state), about)
         except OSError as error:  # the disk is full or gone: the training itself is sound, and the older ones are there
             log.error("no checkpoint at step %d: %s", t.cursor.step, error)
             return False
@@ -84,6 +84,8 @@ class Keeper:
             try:
                 unpack(self._training, saved.state)
             except _UNFIT as error:
+                if out_of_memory(error):
+                    raise
                 assert self._folder is not None
                 self._folder.mark_bad(saved.path, f"{type(error).__name__}: {error}")
                 continue
@@ -92,10 +94,10 @@ class Keeper:
         return None
 
 
-def pack(training: Training) -> bytes:
-    """The whole state as a torch archive of tensors and plain values. All ranks call it; all get the same bytes."""
+def gathered_state(training: Training) -> dict[str, Any]:
+    """The whole state: tensors of the training itself, no copies. All ranks call it; all get the same."""
     cuda = training.device.type == "cuda"
-    state = {
+    return {
         "model": training.net.state_dict(),
         "optimizer": training.update.state(),
         "scaler": training.scaler.state(),
@@ -106,6 +108,10 @@ def pack(training: Training) -> bytes:
         "micro_batch": training.micro_batch,
         "world": training.ranks.world,
     }
+
+
+def pack(state: dict[str, Any]) -> bytes:
+    """A torch archive of tensors and plain values."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()

@@ -9,17 +9,14 @@ Legend: B samples.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from . import optim
 from .distributed import Vote
-from .errors import OutOfMemory
+from .errors import OutOfMemory, out_of_memory
+from .flat import LOSS, TERMS
 from .precision import autocast
 from .training import Training, buffers
-
-_OUT_OF_MEMORY = ("can't allocate memory", "STATUS_ALLOC_FAILED", "out of memory")
 
 
 def share(rank: int, world: int, count: int) -> slice:
@@ -39,7 +36,7 @@ def train_step(training: Training, rows_B: torch.Tensor, wish: Vote) -> Vote:
     expected = len(rows_B) * training.recipe.units
     while True:
         full = not _accumulate(training, mine_B, expected)
-        vote = training.ranks.vote(replace(wish, out_of_memory=full))
+        vote = training.exchange.finish(wish._replace(out_of_memory=full))
         if not vote.out_of_memory:
             break
         if training.micro_batch == 1:
@@ -74,9 +71,11 @@ def _accumulate(training: Training, mine_B: torch.Tensor, expected: int) -> bool
     training.flat.clear()
     try:
         for start in range(0, len(mine_B), training.micro_batch):
+            if start + training.micro_batch >= len(mine_B):
+                training.exchange.arm()
             backward(training, mine_B[start : start + training.micro_batch], expected)
-    except RuntimeError as error:  # torch.OutOfMemoryError is one; the CPU allocator raises a plain one
-        if not isinstance(error, torch.OutOfMemoryError) and not any(w in str(error) for w in _OUT_OF_MEMORY):
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
             raise
         return False
     return True
@@ -92,24 +91,20 @@ def backward(training: Training, samples_B: torch.Tensor, expected: int) -> None
         loss, terms = training.recipe.loss(batch)
     loss = loss / expected
     (loss * training.scaler.scale).backward()
-    training.flat.tail[0] += loss.detach()
-    training.flat.tail[2] += terms
+    training.flat.tail[LOSS] += loss.detach()
+    training.flat.tail[TERMS] += terms
 
 
 def _apply(training: Training, expected: int) -> None:
-    """Sums over ranks, unscales, clips and updates. Every rank sees the same numbers, so all update or all skip."""
+    """Unscales, clips and updates. Every rank sees the same numbers, so all update or all skip."""
     flat, scaler, rule = training.flat, training.scaler, training.config.config.optimizer
-    flat.tail[1] = (~torch.isfinite(flat.gradient)).any()
-    training.ranks.sum_(flat.exchange)
-    counted = flat.tail[2] / expected  # 1 where every sample has as many terms as its recipe says
-    scale = scaler.scale * counted
-    norm = flat.gradient.norm() / scale
-    go = (flat.tail[1] == 0) & torch.isfinite(norm)
-    factor = 1.0 / scale
+    counted = flat.tail[TERMS] / expected  # 1 where every sample has as many terms as its recipe says
+    divisor = scaler.scale * counted
+    norm = flat.gradient.norm() / divisor
+    go = torch.isfinite(norm)  # so is no norm of a gradient that is not: neither sum nor square makes one finite again
     if rule.grad_clip > 0:
-        factor = factor * (rule.grad_clip / (norm + 1e-6)).clamp(max=1.0)
-    flat.gradient.mul_(factor)
+        divisor = divisor * ((norm + 1e-6) / rule.grad_clip).clamp(min=1.0)
     training.learning_rate = optim.learning_rate(rule, training.cursor.step, training.total_steps)
-    training.update.step(training.learning_rate, go)
+    training.update.step(training.learning_rate, go, divisor)
     scaler.update(go)
-    training.loss, training.gradient_norm = flat.tail[0] / counted, norm
+    training.loss, training.gradient_norm = flat.tail[LOSS] / counted, norm

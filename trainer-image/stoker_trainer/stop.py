@@ -31,6 +31,10 @@ class StopSignal:
     def requested(self) -> bool:
         return self._requested.is_set()
 
+    def requested_within(self, seconds: float) -> bool:
+        """Whether it was or is yet, by then."""
+        return self._requested.wait(seconds)
+
     def request(self) -> None:
         self._requested.set()
         if not self._training.is_set():

@@ -18,6 +18,7 @@ from . import optim
 from .config import TrainerConfig
 from .distributed import Place, Ranks
 from .errors import BadConfig, DeviceUnavailable
+from .exchange import Exchange
 from .flat import FlatModel
 from .precision import LossScaler, forbid_tf32, resolve
 from .recipe import Recipe, Source
@@ -69,6 +70,7 @@ class Training:
     data: Source
     recipe: Recipe
     flat: FlatModel
+    exchange: Exchange
     update: optim.Update
     scaler: LossScaler
     cursor: Cursor
@@ -151,7 +153,7 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
     recipe: Recipe = module.Recipe(settings, source)
     check_target(config, recipe)
     recipe.net.to(device, memory_format=torch.channels_last if device.type == "cuda" else torch.contiguous_format)
-    flat = FlatModel(recipe.net)
+    flat = FlatModel(recipe.net, ranks.world)
     _share([flat.parameters], ranks)  # CPUs of different kinds may round an initialisation differently
     # Training draws from `counter` alone; the generators are seeded and saved for whatever else may use them.
     torch.manual_seed(settings.seed * 1_000_003 + ranks.rank)
@@ -164,6 +166,7 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
         data=source,
         recipe=recipe,
         flat=flat,
+        exchange=Exchange(flat, ranks),
         update=optim.build(settings.optimizer, flat),
         scaler=LossScaler(resolved, device),
         cursor=Cursor(seed=settings.seed),
