@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 from stoker.spec.job import JOBS
 from stoker.spec.rest import JobList, NodeList, ProblemDocument, QueueList
+from stoker.store.cache import WatchCache
 from stoker.store.port import Conflict
 from stoker_api.app import bare_app
+from stoker_api.jobs.change import Action, Changer
 
 ONE = "/v1/projects/alpha/jobs/one"
 
@@ -79,6 +82,25 @@ async def test_an_action_meets_a_writer_in_between(world):
     answer = await act(world, "suspend")
     assert answer.status_code == 202 and answer.json()["spec"]["suspend"] is True
     assert answer.json()["status"]["message"] == "moved on" and len(calls) == 2
+
+
+async def test_nothing_is_left_undone_because_the_cache_is_behind(world):
+    """A job that seems to run already is resumed all the same where the store has it suspended."""
+    job = await world.job("one")
+    behind = WatchCache(world.deps.store, JOBS, clock=world.deps.clock)
+    following = asyncio.create_task(behind.run())
+    await behind.synced()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await act(world, "suspend")
+    resuming = asyncio.create_task(Changer(world.deps.store, behind).apply(Action.RESUME, job.key, None))
+    following = asyncio.create_task(behind.run())  # it sees its own write
+    try:
+        assert not (await resuming).spec.suspend
+        assert (await world.store.get(JOBS, job.key)).spec.suspend is False
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
 async def test_a_deletion_meets_a_writer_in_between(world):

@@ -51,6 +51,12 @@ def change_of(action: Action, job: TrainingJob) -> dict[str, Any]:
     return {} if job.spec.suspend == suspend else {"suspend": suspend}
 
 
+def _changes(action: Action, job: TrainingJob) -> bool:
+    with contextlib.suppress(Problem):
+        return bool(change_of(action, job))
+    return False
+
+
 class Changer:
     def __init__(self, store: Store, jobs: WatchCache[TrainingJob]) -> None:
         self._store, self._jobs = store, jobs
@@ -58,6 +64,8 @@ class Changer:
     async def apply(self, action: Action, key: Key, if_match: str | None) -> TrainingJob:
         """The job after the action. Raises: Problem (404, 409, 412)."""
         job = self._jobs.get(key)
+        if job is not None and not _changes(action, job):
+            job = None  # the cache may be behind: that nothing is to be done is said of the store's newest only
         for _ in range(_TRIES):
             try:
                 if job is None:
