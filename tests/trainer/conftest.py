@@ -22,12 +22,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def make_config() -> Callable[..., dict[str, Any]]:
-    """The trainer's config as the controller renders it; `recipe` overrides fields of the recipe, `top` of the rest."""
+    """The trainer's config as the controller renders it; `settings` overrides the recipe's, `top` the rest."""
 
-    def make(recipe: dict[str, Any] | None = None, **top: Any) -> dict[str, Any]:
+    def make(settings: dict[str, Any] | None = None, **top: Any) -> dict[str, Any]:
         return {
             "recipe": "image-classification",
-            "config": resolve("image-classification", recipe or {}),
+            "config": resolve("image-classification", settings or {}),
             "precision": "fp32",
             "stop": {"maxSteps": None, "target": None},
             "checkpoint": {"everySeconds": 60.0, "keep": 2},
@@ -53,8 +53,8 @@ def make_training(make_config: Callable[..., dict[str, Any]]) -> Callable[..., A
 
     torch.set_num_threads(1)
 
-    def make(recipe: dict[str, Any] | None = None, **top: Any) -> Any:
-        config = parse(json.dumps(make_config(recipe, **top)))
+    def make(settings: dict[str, Any] | None = None, **top: Any) -> Any:
+        config = parse(json.dumps(make_config(settings, **top)))
         device = torch.device("cpu")
         return set_up(config, device, Ranks(Place(), device, config.config.deterministic))
 
