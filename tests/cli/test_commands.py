@@ -179,12 +179,22 @@ def test_a_refusal_is_one_line_and_exit_code_one(stoker: Any, script: Any) -> No
     )
 
 
+def test_an_answer_of_another_form_is_named(stoker: Any, script: Any) -> None:
+    script.on("GET", JOBS, script.json({"items": [{"metadata": {}}]}))
+    script.on("GET", f"{JOBS}/x", script.json({"metadata": {"name": "x"}}))
+    for args in (("ls",), ("get", "x")):
+        result = stoker(*args)
+        assert result.exit_code == 1 and "can't read (" in result.stderr, result.stderr
+
+
 def test_no_server_is_exit_code_three(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.client.wire.FIRST_PAUSE_S", 0.001)
     result = CliRunner().invoke(cli, ["ls"])
     assert (result.exit_code, "start one with `stoker up`" in result.stderr) == (3, True)
     result = CliRunner().invoke(cli, ["ls", "--server", "http://127.0.0.1:9"])
     assert (result.exit_code, "connection refused" in result.stderr) == (3, True)
+    result = CliRunner().invoke(cli, ["ls", "--server", "nonsense"])
+    assert (result.exit_code, "is not a server address" in result.stderr) == (2, True)
 
 
 def test_ls_forms(stoker: Any, script: Any, make_job: Any) -> None:

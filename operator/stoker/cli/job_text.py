@@ -174,7 +174,7 @@ def explanation_text(name: str, why: Any) -> str:
     """The answer of `stoker why`: a sentence, the blockers, what would help."""
     phase, summary, blockers, position, hints = values(why, _WHY)
     lines = [f"{name} is {phase}: {summary}"]
-    lines += [f"  - {blocker}" for blocker in blockers if blocker != summary]
+    lines += [f"  - {blocker}" for blocker in blockers or () if blocker != summary]
     if position is not None:
         lines.append("It is next in its queue." if position == 1 else f"It is number {position} in its queue.")
     if hints:

@@ -1,8 +1,8 @@
 """`Calls`: every route of the REST API, its answer as JSON. `Client` makes models of the answers; the CLI prints them.
 
 Owns routes, parameters, and what a repeat means that finds the work done. Imports no model: a command that lists starts
-in a third of the time. Every call has a time-out and is repeated over lost connections and busy servers (a POST too: it
-is idempotent, or carries an idempotency key). Raises everywhere: `ApiError` (the server refuses), `Unreachable`.
+in less than half the time. Every call has a time-out and is repeated over lost connections and busy servers (a POST
+too: it is idempotent, or carries an idempotency key). Raises everywhere: `ApiError` (it refuses), `Unreachable`.
 """
 
 from __future__ import annotations
@@ -120,17 +120,8 @@ class Calls:
         """The job's events so far."""
         return self._items(f"{self.job_path(name, project)}/events")
 
-    def log_bytes(
-        self,
-        name: str,
-        *,
-        worker: int = 0,
-        attempt: int | None = None,
-        tail: int | None = None,
-        project: str | None = None,
-    ) -> Iterator[bytes]:
-        """A worker's log so far, byte for byte as it was printed."""
-        params = log_params(worker, attempt, tail, follow=False)
+    def log_bytes(self, name: str, params: Mapping[str, str], project: str | None = None) -> Iterator[bytes]:
+        """A worker's log so far, byte for byte as it was printed. `params`: of `log_params`."""
         path = f"{self.job_path(name, project)}/logs"
         try:
             with self.wire.stream(path, params=params, headers={"Accept": "text/plain"}) as stream:
@@ -210,7 +201,7 @@ class Calls:
             return None
 
 
-def log_params(worker: int, attempt: int | None, tail: int | None, *, follow: bool) -> dict[str, str]:
+def log_params(worker: int, attempt: int | None, tail: int | None, *, follow: bool = False) -> dict[str, str]:
     params = {"worker": str(worker), "follow": "true" if follow else "false"}
     if attempt is not None:
         params["attempt"] = str(attempt)

@@ -205,7 +205,7 @@ class Client:
         project: str | None = None,
     ) -> Iterator[bytes]:
         """A worker's log so far, byte for byte as it was printed."""
-        return self.calls.log_bytes(name, worker=worker, attempt=attempt, tail=tail, project=project)
+        return self.calls.log_bytes(name, log_params(worker, attempt, tail), project)
 
     # usage
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from stoker.client.calls import Calls
+from stoker.client.calls import Calls, log_params
 
 from .common import connected, job_argument, output_option
 
@@ -28,7 +28,7 @@ def logs(calls: Calls, job: str, follow: bool, worker: int, attempt: int | None,
     terminal = sys.stdout.isatty()
     if not follow:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for data in calls.log_bytes(job, worker=worker, attempt=attempt, tail=tail):
+        for data in calls.log_bytes(job, log_params(worker, attempt, tail)):
             sys.stdout.buffer.write(for_terminal(decoder.decode(data)).encode() if terminal else data)
         sys.stdout.buffer.flush()
         return
