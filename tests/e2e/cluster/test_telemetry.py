@@ -267,15 +267,17 @@ def test_an_xid_becomes_an_event_of_the_job(
     stack.drivers.scenario[node].xid(index, at, 48)
     stack.drivers.scenario[node].write()
 
-    def told() -> list[str]:
+    def messages() -> list[str]:
         return [event.message for event in project.client.past_events("unlucky") if event.reason == "GpuXid"]
 
-    [message] = until(told, "the event", timeout_s=60, every_s=0.2)
+    [message] = until(messages, "the event", timeout_s=60, every_s=0.2)
     took_s = time.time() - at
     assert "48" in message and device in message and node in message, message
     assert message in project.stoker("events", "unlucky").stdout
+    counter, series = "stoker_gpu_xid_errors_total", {"uuid": device, "xid": "48"}
+    until(lambda: exporters[node].page().series(counter, **series), "the page shows it")  # the event may come first
     page = exporters[node].page()
-    assert page.value("stoker_gpu_xid_errors_total", uuid=device, xid="48") == 1
+    assert page.value(counter, **series) == 1
     assert page.value("stoker_gpu_xid_last_timestamp_seconds", uuid=device, xid="48") == pytest.approx(at, abs=2)
     job.release()
     figure("XID → event of the job that held the GPU", f"{took_s:.1f} s: “{message}”")
