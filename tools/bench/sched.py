@@ -17,6 +17,7 @@ the backlog filled up again:
   node        one node observed with another size, decide
   aged        one freed, when every waiting head has waited long enough to reserve nodes
   why         `stoker why` of a job that waits, hints tried
+  bytes       memory of a waiting job in the state, beside the cached object
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import random
 import statistics
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -191,6 +193,7 @@ class Bench:
         ]
         random.Random(1).shuffle(singles)
         figures = {
+            "bytes_per_job": bytes_per_job(self.mix),
             "pending": float(self._waiting()),
             "lanes": float(sum(len(queue.lanes) for queue in self.state.queues.values())),
             "running": float(sum(queue.running for queue in self.state.queues.values())),
@@ -267,6 +270,21 @@ class Bench:
         status = old.status.model_copy(update={"memory_bytes": old.status.memory_bytes - i - 1})
         self.state.observe_node(old.model_copy(update={"status": status}))
         self.decide()
+
+
+def bytes_per_job(mix: Mix, count: int = 10_000) -> float:
+    """Memory of a waiting job in the state, beside the cached object."""
+    state, jobs = SchedulerState(), [job(i, mix.shape(i), mix.queues) for i in range(count)]
+    for i in range(mix.queues):
+        state.observe_queue(Queue(metadata=ObjectMeta(name=f"q{i}")))
+    tracemalloc.start()
+    for one in jobs:
+        state.observe_job(one)
+    decide(state, T0)
+    gc.collect()
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    return held / count
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ Owns the shapes; `nodes` fills them. A slot is a node's index in every column.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,10 +45,6 @@ class GpuView:
     room: Column
     users: int = 0
 
-    @classmethod
-    def of(cls, size: int) -> Self:
-        return cls(_zeros(size), _zeros(size))
-
 
 @dataclass(slots=True)
 class ExtendedView:
@@ -59,10 +55,6 @@ class ExtendedView:
     free: Column
     users: int = 0
 
-    @classmethod
-    def of(cls, size: int) -> Self:
-        return cls(_zeros(size), _zeros(size))
-
 
 @dataclass(slots=True)
 class DoorView:
@@ -71,14 +63,6 @@ class DoorView:
     arrays: ClassVar[tuple[str, ...]] = ("open",)
     open: Mask
     users: int = 0
-
-    @classmethod
-    def of(cls, size: int) -> Self:
-        return cls(np.zeros(size, dtype=np.bool_))
-
-
-def _zeros(size: int) -> Column:
-    return np.zeros(size, dtype=np.int64)
 
 
 View = GpuView | ExtendedView | DoorView

@@ -5,9 +5,11 @@ Owns the shapes and the order of jobs; changes nothing. Called by `state`, `deci
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import NamedTuple
 
 from stoker.spec.job import Phase, Placed, TrainingJob
@@ -22,6 +24,7 @@ from .sorted_list import SortedList
 Order = tuple[int, datetime, Key]
 """Of the jobs of one queue, smallest first: -priority, when it was queued, key. Between queues: `job_order`."""
 
+NOWHERE: Mapping[str, int] = MappingProxyType({})
 LATEST = datetime.max.replace(tzinfo=UTC)
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 
@@ -79,7 +82,7 @@ class Entry:
     """Its timer: when back-off or the next blame ends."""
     assumed: tuple[Placed, ...] = ()
     """A start that was decided but not yet observed."""
-    workers_on: dict[str, int] = field(default_factory=dict)
+    workers_on: Mapping[str, int] = field(default_factory=lambda: NOWHERE)
     """Node -> workers that are counted there for this job."""
 
     @property
@@ -206,5 +209,6 @@ def is_pending(job: TrainingJob) -> bool:
 
 def new_entry(job: TrainingJob, queue: QueueState, runtime: RuntimeState) -> Entry:
     queued_at = job.status.queued_at or job.metadata.creation_timestamp or LATEST
-    order = (-job.spec.priority, queued_at, job.key)
-    return Entry(job, job.key, request_of(job.spec, runtime.needs), order, queue, runtime, is_pending(job))
+    key = job.key  # made anew at each access: one is kept
+    order = (-job.spec.priority, queued_at, key)
+    return Entry(job, key, request_of(job.spec, runtime.needs), order, queue, runtime, is_pending(job))

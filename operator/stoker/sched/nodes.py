@@ -172,11 +172,12 @@ class NodeTable:
 
     def acquire(self, request: Request) -> None:
         """Keep columns for requests like this one until as many `release`s."""
+        size = len(self.ready)
         if request.filter != ANY_GPU:
-            self._use(self.columns, request.filter, GpuView.of, self._fill_gpus)
-        self._use(self.doors, request.nodes, DoorView.of, self._fill_door)
+            self._use(self.columns, request.filter, lambda: GpuView(_zeros(size), _zeros(size)), self._fill_gpus)
+        self._use(self.doors, request.nodes, lambda: DoorView(np.zeros(size, dtype=np.bool_)), self._fill_door)
         for name, _ in request.extended:
-            self._use(self.extended, name, ExtendedView.of, self._fill_extended)
+            self._use(self.extended, name, lambda: ExtendedView(_zeros(size), _zeros(size)), self._fill_extended)
 
     def release(self, request: Request) -> None:
         if request.filter != ANY_GPU:
@@ -193,10 +194,10 @@ class NodeTable:
 
     # -- inside
 
-    def _use(self, views: dict[K, V], wanted: K, make: Callable[[int], V], fill: Callable[[V, K, int], None]) -> None:
+    def _use(self, views: dict[K, V], wanted: K, make: Callable[[], V], fill: Callable[[V, K, int], None]) -> None:
         view = views.get(wanted)
         if view is None:
-            view = make(len(self.ready))
+            view = make()
             for slot in self.slots.values():
                 fill(view, wanted, slot)
             self._journal.put(views, wanted, view)
@@ -308,3 +309,7 @@ class NodeTable:
             self._journal.set(owner, name, np.concatenate([array, np.zeros(more, dtype=array.dtype)]))
         self._journal.set(self, "names", self.names + [""] * more)
         self._journal.set(self, "_spare", list(range(old + more - 1, old - 1, -1)))
+
+
+def _zeros(size: int) -> Column:
+    return np.zeros(size, dtype=np.int64)

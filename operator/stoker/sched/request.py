@@ -6,7 +6,7 @@ Owns Request and GpuFilter. Pure values, made once per observed job. Called by e
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stoker.spec.job import TrainingJobSpec
 from stoker.spec.node import UNKNOWN_MODEL
@@ -17,6 +17,13 @@ from .eligible import BUILT_IN, Needs, NodeFilter
 # Few distinct quantities stand in many specs; parsing decimals is what costs.
 _cpu_milli = lru_cache(maxsize=4096)(cpu_milli)
 _memory_bytes = lru_cache(maxsize=4096)(memory_bytes)
+
+
+@lru_cache(maxsize=4096)
+def _request(*parts: Any) -> Request:
+    """Jobs that ask for the same share one object."""
+    return Request(*parts)
+
 
 HUGE = 2**48  # more than any node has; a whole gang's sum still fits 64 bits
 
@@ -88,7 +95,8 @@ def request_of(spec: TrainingJobSpec, needs: Needs = BUILT_IN) -> Request:
         wanted = GpuFilter(models, _memory_bytes(spec.gpu.min_memory) if spec.gpu.min_memory else 0)
     cpu, memory = _cpu_milli(spec.cpu), _memory_bytes(spec.memory)
     nodes = needs.gpu_nodes if spec.gpus_per_worker else needs.nodes
-    return Request(spec.workers, spec.gpus_per_worker, min(cpu, HUGE), min(memory, HUGE), wanted, nodes, needs.extended)
+    request = (spec.workers, spec.gpus_per_worker, min(cpu, HUGE), min(memory, HUGE), wanted, nodes, needs.extended)
+    return _request(*request)
 
 
 def limit_of(gpus: int | None, cpu: str | None, memory: str | None) -> tuple[int | None, int | None, int | None]:

@@ -40,8 +40,7 @@ class SortedList(Generic[T]):
 
     def add(self, item: T) -> None:
         if not self._chunks:
-            self._chunks.append(self.RUN([item]))
-            self._lasts.append(item)
+            self._chunks, self._lasts = [self.RUN([item])], [item]  # no longer than need be: most hold one item
             return
         at = min(bisect_left(self._lasts, item), len(self._lasts) - 1)
         chunk = self._chunks[at]

@@ -26,6 +26,7 @@ from stoker.spec.runtime import TrainingRuntime
 from .budget import Cost
 from .entries import (
     EARLIEST,
+    NOWHERE,
     BlockedBy,
     Entry,
     Lane,
@@ -158,21 +159,21 @@ class SchedulerState:
         if old is not None and stays and held and queue is old.queue and runtime is old.runtime:
             # The usual answer to an assumed start, and every progress report: nothing moves.
             self.journal.set(entry, "workers_on", held)
-            self.journal.put(self.entries, job.key, entry)
+            self.journal.put(self.entries, entry.key, entry)
             for name in held:
                 self.nodes.mark_moved(name)
-            self._recount(job.key)
+            self._recount(entry.key)
             return
         self.nodes.acquire(entry.request)
         if old is not None:
             self._remove(old)
-        self.journal.put(self.entries, job.key, entry)
-        self.journal.put(runtime.users, job.key, None)
+        self.journal.put(self.entries, entry.key, entry)
+        self.journal.put(runtime.users, entry.key, None)
         if entry.pending:
             self._file(entry)
         else:
             self._hold(entry, job.status.placement)
-        self._recount(job.key)
+        self._recount(entry.key)
         if old is not None:
             self._sweep(old.queue)
             self.runtimes.sweep(old.runtime)
@@ -451,7 +452,7 @@ class SchedulerState:
             self.nodes.unclaim(name, entry.key)
             self.journal.add(self.freed_nodes, name)
         self._charge(entry, -1)
-        self.journal.set(entry, "workers_on", {})
+        self.journal.set(entry, "workers_on", NOWHERE)
         self.journal.add(self.freed_queues, entry.queue.name)
 
     def _charge(self, entry: Entry, sign: int) -> None:

@@ -201,14 +201,15 @@ class Waiters:
 
     def _each(self, lane: Lane, place: Place, change: Callable[[LaneIndex, Waiting], None]) -> None:
         queue, request = lane.queue.name, lane.request
-        in_all = Waiting(place.order, _needs(request.totals), lane)
+        each = Waiting(place.order, _needs(request[1:4]), lane)
+        in_all = each if request.workers == 1 else Waiting(place.order, _needs(request.totals), lane)
         _change(self.heads, queue, in_all, change)
         if place.blocked_by is BlockedBy.LIMIT:
             _change(self.for_limit, queue, in_all, change)
         elif place.blocked_by is BlockedBy.CAPACITY:
             kind = Kind.of(lane)
             lanes = self.for_nodes.setdefault(kind, {})
-            _change(lanes, queue, Waiting(place.order, _needs(request[1:4]), lane), change)
+            _change(lanes, queue, each, change)
             if not lanes:
                 del self.for_nodes[kind]
 
