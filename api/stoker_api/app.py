@@ -23,15 +23,15 @@ from stoker.store.port import CannotWrite, Conflict, Forbidden, Invalid, NotFoun
 
 from .access import authorize
 from .deps import Deps
-from .faults import from_faults, request_faults
+from .field_errors import invalid_problem, parameter_errors
 from .identity import IdentityUnavailable
+from .metrics_push import MetricsPush
 from .middleware.guard import Guard
 from .middleware.limits import Arriving, Limits
 from .middleware.observe import Observe
 from .middleware.starts import Starts
 from .openapi import document
 from .problems import Code, Problem
-from .pushing import Pushing
 from .routes.common import no_query_twice
 from .routes.table import ROUTERS, api_routes, websocket_routes
 from .services import Services
@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 _BY_STATUS = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.BODY_TOO_LARGE}
 
 
-def create_app(deps: Deps, pushing: Pushing | None = None) -> FastAPI:
+def create_app(deps: Deps, metrics_push: MetricsPush | None = None) -> FastAPI:
     """The app over `deps`. Its lifespan runs what it needs in the background; the caches are the caller's to run.
 
-    `pushing`: where metrics go, where that is wanted. Raises: OSError, ssl.SSLError where its CA file can't be used.
+    `metrics_push`: where metrics go, if anywhere. Raises: OSError, ssl.SSLError where its CA file can't be used.
     """
-    services, arriving = Services.build(deps, pushing), Arriving()
+    services, arriving = Services.build(deps, metrics_push), Arriving()
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -97,8 +97,8 @@ async def _on_problem(request: Request, error: Exception) -> Response:
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> Response:
-    faults = request_faults(cast(RequestValidationError | WebSocketRequestValidationError, error).errors())
-    return from_faults(faults).response(request.scope)
+    faults = parameter_errors(cast(RequestValidationError | WebSocketRequestValidationError, error).errors())
+    return invalid_problem(faults).response(request.scope)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

@@ -45,7 +45,7 @@ from .app import create_app
 from .cluster_identity import ClusterIdentity
 from .code.store import CodeStore
 from .deps import Deps, make_deps
-from .pushing import Pushing
+from .metrics_push import MetricsPush
 from .serve import BindError, bind, serve
 from .tls import Certificate
 from .usage.idle import IdleRule
@@ -251,7 +251,7 @@ async def _when_synced(
     keep_loaded()
     async with logs.running():
         tls = None if certificate is None else certificate.context
-        app = create_app(deps, Pushing(options.push) if options.push else None)
+        app = create_app(deps, MetricsPush(options.push) if options.push else None)
         await serve(app, sock=listening, tls=tls, on_ready=lambda port: log.info("ready on port %d", port))
 
 

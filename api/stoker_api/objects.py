@@ -19,7 +19,7 @@ from stoker.store.cache import WatchCache
 from stoker.store.port import AlreadyExists, Conflict, NotFound, Store
 from stoker_api.bodies import matches
 
-from .faults import invalid_fields
+from .field_errors import invalid_fields
 from .jobs.render import etag
 from .jobs.submit import READ_OWN_WRITE_S
 from .problems import Code, Problem, invalid, not_found

@@ -35,7 +35,7 @@ class LogPart(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LogChunk:
+class PlainLogPart:
     """The plain `LogPart`."""
 
     data: bytes

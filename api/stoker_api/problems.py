@@ -70,61 +70,61 @@ class Code(StrEnum):
     BAD_REQUEST = "BadRequest"
 
 
-class Entry(NamedTuple):
+class CatalogueEntry(NamedTuple):
     status: int
     title: str
     retryable: bool = False
 
 
-CATALOGUE: dict[Code, Entry] = {
-    Code.BAD_REQUEST: Entry(400, "The request can't be understood"),
-    Code.INVALID_JSON: Entry(400, "The body is no valid JSON"),
-    Code.INVALID_PACK: Entry(400, "The body is no valid pack of files"),
-    Code.UNAUTHORIZED: Entry(401, "A valid token is needed"),
-    Code.FORBIDDEN: Entry(403, "This is not allowed"),
-    Code.FOREIGN_HOST: Entry(403, "The Host header names no name of this server"),
-    Code.FOREIGN_ORIGIN: Entry(403, "Requests from other origins are refused"),
-    Code.QUEUE_FORBIDDEN: Entry(403, "The queue is closed to this project or caller"),
-    Code.RUNTIME_FORBIDDEN: Entry(403, "The runtime is closed to this project or caller"),
-    Code.NOT_FOUND: Entry(404, "There is no such thing here"),
-    Code.NO_LOG: Entry(404, "There is no such log"),
-    Code.METHOD_NOT_ALLOWED: Entry(405, "The method does not work here"),
-    Code.REQUEST_TIMEOUT: Entry(408, "The request took too long to arrive", retryable=True),
-    Code.ALREADY_EXISTS: Entry(409, "The name is taken"),
-    Code.CONFLICT: Entry(409, "Others changed it at the same time", retryable=True),
-    Code.NOT_ENDED: Entry(409, "The job can't be retried now"),
-    Code.NOT_RUNNING: Entry(409, "The worker is not running"),
-    Code.TOO_MANY_WORKER_SESSIONS: Entry(409, "Too many open sessions in the worker"),
-    Code.LOG_GAP: Entry(409, "The log is held up to an earlier offset", retryable=True),
-    Code.CODE_INCOMPLETE: Entry(409, "Files of the bundle are missing here"),
-    Code.QUEUE_PROTECTED: Entry(409, "The queue can't be deleted"),
-    Code.RUNTIME_IN_USE: Entry(409, "The runtime is in use"),
-    Code.PRECONDITION_FAILED: Entry(412, "The object changed since it was read"),
-    Code.BODY_TOO_LARGE: Entry(413, "The body is too large"),
-    Code.UNSUPPORTED_MEDIA_TYPE: Entry(415, "The body's media type is not supported"),
-    Code.INVALID_FIELDS: Entry(422, "Some fields are not valid"),
-    Code.UNKNOWN_QUEUE: Entry(422, "There is no such queue"),
-    Code.UNKNOWN_RUNTIME: Entry(422, "There is no such runtime"),
-    Code.UNKNOWN_CODE: Entry(422, "There is no such code bundle"),
-    Code.CLUSTER_ONLY: Entry(422, "This works on a Kubernetes cluster only"),
-    Code.PRIORITY_TOO_HIGH: Entry(422, "The priority is above the queue's highest"),
-    Code.NEVER_FITS: Entry(422, "The job can never start as it is"),
-    Code.IDEMPOTENCY_KEY_REUSED: Entry(422, "The Idempotency-Key was used for another request"),
-    Code.UPGRADE_REQUIRED: Entry(426, "A WebSocket is needed here"),
-    Code.TOO_MANY_OWN_BODIES: Entry(429, "Too many incomplete bodies of one caller", retryable=True),
-    Code.TOO_MANY_OWN_STREAMS: Entry(429, "Too many open streams of one caller", retryable=True),
-    Code.HEADERS_TOO_LARGE: Entry(431, "The request's headers are too large"),
-    Code.INTERNAL_ERROR: Entry(500, "Internal error", retryable=True),
-    Code.TOO_MANY_STREAMS: Entry(503, "Too many open streams", retryable=True),
-    Code.TOO_MANY_SESSIONS: Entry(503, "Too many open sessions", retryable=True),
-    Code.UNAVAILABLE: Entry(503, "The store can't answer now", retryable=True),
-    Code.LOGS_FULL: Entry(507, "The log can't be kept now", retryable=True),
-    Code.CODE_FULL: Entry(507, "The code can't be kept now", retryable=True),
+CATALOGUE: dict[Code, CatalogueEntry] = {
+    Code.BAD_REQUEST: CatalogueEntry(400, "The request can't be understood"),
+    Code.INVALID_JSON: CatalogueEntry(400, "The body is no valid JSON"),
+    Code.INVALID_PACK: CatalogueEntry(400, "The body is no valid pack of files"),
+    Code.UNAUTHORIZED: CatalogueEntry(401, "A valid token is needed"),
+    Code.FORBIDDEN: CatalogueEntry(403, "This is not allowed"),
+    Code.FOREIGN_HOST: CatalogueEntry(403, "The Host header names no name of this server"),
+    Code.FOREIGN_ORIGIN: CatalogueEntry(403, "Requests from other origins are refused"),
+    Code.QUEUE_FORBIDDEN: CatalogueEntry(403, "The queue is closed to this project or caller"),
+    Code.RUNTIME_FORBIDDEN: CatalogueEntry(403, "The runtime is closed to this project or caller"),
+    Code.NOT_FOUND: CatalogueEntry(404, "There is no such thing here"),
+    Code.NO_LOG: CatalogueEntry(404, "There is no such log"),
+    Code.METHOD_NOT_ALLOWED: CatalogueEntry(405, "The method does not work here"),
+    Code.REQUEST_TIMEOUT: CatalogueEntry(408, "The request took too long to arrive", retryable=True),
+    Code.ALREADY_EXISTS: CatalogueEntry(409, "The name is taken"),
+    Code.CONFLICT: CatalogueEntry(409, "Others changed it at the same time", retryable=True),
+    Code.NOT_ENDED: CatalogueEntry(409, "The job can't be retried now"),
+    Code.NOT_RUNNING: CatalogueEntry(409, "The worker is not running"),
+    Code.TOO_MANY_WORKER_SESSIONS: CatalogueEntry(409, "Too many open sessions in the worker"),
+    Code.LOG_GAP: CatalogueEntry(409, "The log is held up to an earlier offset", retryable=True),
+    Code.CODE_INCOMPLETE: CatalogueEntry(409, "Files of the bundle are missing here"),
+    Code.QUEUE_PROTECTED: CatalogueEntry(409, "The queue can't be deleted"),
+    Code.RUNTIME_IN_USE: CatalogueEntry(409, "The runtime is in use"),
+    Code.PRECONDITION_FAILED: CatalogueEntry(412, "The object changed since it was read"),
+    Code.BODY_TOO_LARGE: CatalogueEntry(413, "The body is too large"),
+    Code.UNSUPPORTED_MEDIA_TYPE: CatalogueEntry(415, "The body's media type is not supported"),
+    Code.INVALID_FIELDS: CatalogueEntry(422, "Some fields are not valid"),
+    Code.UNKNOWN_QUEUE: CatalogueEntry(422, "There is no such queue"),
+    Code.UNKNOWN_RUNTIME: CatalogueEntry(422, "There is no such runtime"),
+    Code.UNKNOWN_CODE: CatalogueEntry(422, "There is no such code bundle"),
+    Code.CLUSTER_ONLY: CatalogueEntry(422, "This works on a Kubernetes cluster only"),
+    Code.PRIORITY_TOO_HIGH: CatalogueEntry(422, "The priority is above the queue's highest"),
+    Code.NEVER_FITS: CatalogueEntry(422, "The job can never start as it is"),
+    Code.IDEMPOTENCY_KEY_REUSED: CatalogueEntry(422, "The Idempotency-Key was used for another request"),
+    Code.UPGRADE_REQUIRED: CatalogueEntry(426, "A WebSocket is needed here"),
+    Code.TOO_MANY_OWN_BODIES: CatalogueEntry(429, "Too many incomplete bodies of one caller", retryable=True),
+    Code.TOO_MANY_OWN_STREAMS: CatalogueEntry(429, "Too many open streams of one caller", retryable=True),
+    Code.HEADERS_TOO_LARGE: CatalogueEntry(431, "The request's headers are too large"),
+    Code.INTERNAL_ERROR: CatalogueEntry(500, "Internal error", retryable=True),
+    Code.TOO_MANY_STREAMS: CatalogueEntry(503, "Too many open streams", retryable=True),
+    Code.TOO_MANY_SESSIONS: CatalogueEntry(503, "Too many open sessions", retryable=True),
+    Code.UNAVAILABLE: CatalogueEntry(503, "The store can't answer now", retryable=True),
+    Code.LOGS_FULL: CatalogueEntry(507, "The log can't be kept now", retryable=True),
+    Code.CODE_FULL: CatalogueEntry(507, "The code can't be kept now", retryable=True),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FieldError:
     """One thing that is wrong. `pointer` (RFC 6901) leads to it inside of `place`: body, query, header or path."""
 
     pointer: str
@@ -140,7 +140,7 @@ class Problem(Exception):
         code: Code,
         detail: str,
         *,
-        errors: Sequence[Fault] = (),
+        errors: Sequence[FieldError] = (),
         headers: Mapping[str, str] | None = None,
         retry_after_s: int | None = None,
         more: Mapping[str, Any] | None = None,
@@ -193,4 +193,4 @@ def not_found(what: str) -> Problem:
 
 def invalid(pointer: str, detail: str, *, place: str = "body", code: Code = Code.INVALID_FIELDS) -> Problem:
     """One wrong field."""
-    return Problem(code, f"{pointer or 'the body'}: {detail}", errors=[Fault(pointer, detail, place)])
+    return Problem(code, f"{pointer or 'the body'}: {detail}", errors=[FieldError(pointer, detail, place)])

@@ -18,6 +18,7 @@ from stoker_api.code.store import keep_tidy
 
 from .deps import Deps
 from .gpu_events import GpuEvents
+from .health_metrics import HealthMetrics
 from .jobs.change import Changer
 from .jobs.checks import Checks
 from .jobs.index import JobIndex
@@ -26,21 +27,20 @@ from .jobs.progress_metrics import JobProgress
 from .jobs.render import JobRenderer, live
 from .jobs.submit import Submitter
 from .metrics import ApiMetrics, CodeHeld, GpuPrices, QueueCounts
-from .pushing import Pushing, relay
+from .metrics_push import MetricsPush, relay
 from .scheduler_view import FedScheduler
-from .sessions.records import SessionRecords
+from .sessions.audit import SessionAudit
 from .sessions.registry import Sessions
 from .sessions.rendezvous import Rendezvous
-from .startable import Startable
+from .startable_jobs import StartableJobs
+from .streams.followers import Followers
 from .streams.job_events import JobEvents
 from .streams.log_stream import LogStreams
-from .streams.news import News
+from .streams.pacing import Pacing
 from .streams.sse import StreamHub
-from .streams.turns import Turns
 from .usage.board import UsageBoard
 from .usage.idle import IdleWatch
 from .usage.intake import UsageIntake
-from .vitals import Vitals
 
 log = logging.getLogger(__name__)
 
@@ -57,15 +57,15 @@ class Services:
     renderer: JobRenderer
     submitter: Submitter
     changer: Changer
-    news: News
+    followers: Followers
     hub: StreamHub
     job_events: JobEvents
     logs: LogStreams
     sessions: Sessions
-    records: SessionRecords
+    audit: SessionAudit
     rendezvous: Rendezvous
-    startable: Startable
-    vitals: Vitals
+    startable_jobs: StartableJobs
+    health_metrics: HealthMetrics
     usage_board: UsageBoard
     usage: UsageIntake | None
     """None: this server keeps no usage."""
@@ -74,7 +74,7 @@ class Services:
     push: Relay | None
 
     @classmethod
-    def build(cls, deps: Deps, pushing: Pushing | None = None) -> Services:
+    def build(cls, deps: Deps, metrics_push: MetricsPush | None = None) -> Services:
         index = JobIndex(deps.jobs)
         usage_board = UsageBoard(deps.jobs.by_uid)
         prices = GpuPrices(deps.prices.of, lambda: _models(deps, usage_board))
@@ -94,19 +94,19 @@ class Services:
         )
         feed.start()
         scheduler = FedScheduler(feed, is_operators=deps.feed is not None)
-        startable = Startable(scheduler, deps.queues, deps.clock)
-        vitals = Vitals(_named(deps), deps.folders, startable, deps.clock)
-        metrics.registry.register(vitals)
+        startable_jobs = StartableJobs(scheduler, deps.queues, deps.clock)
+        health_metrics = HealthMetrics(_named(deps), deps.folders, startable_jobs, deps.clock)
+        metrics.registry.register(health_metrics)
         renderer = JobRenderer(board, usage_board, deps.clock)
-        news = News(deps.jobs, deps.events, deps.pods)
-        turns = Turns()
+        followers = Followers(deps.jobs, deps.events, deps.pods)
+        pacing = Pacing()
         sessions = Sessions(deps.jobs, deps.pods, deps.clock, deps.sessions)
-        records = SessionRecords(deps.store, deps.clock)
+        audit = SessionAudit(deps.store, deps.clock)
         return cls(
             deps=deps,
             metrics=metrics,
-            startable=startable,
-            vitals=vitals,
+            startable_jobs=startable_jobs,
+            health_metrics=health_metrics,
             index=index,
             feed=feed,
             scheduler=scheduler,
@@ -122,13 +122,13 @@ class Services:
                 Checks(deps.store, deps.queues, deps.runtimes, scheduler, deps.identity, deps.code),
             ),
             changer=Changer(deps.store, deps.jobs),
-            news=news,
+            followers=followers,
             hub=StreamHub(metrics, deps.streams),
-            job_events=JobEvents(deps.jobs, deps.events, board, renderer, news, deps.clock, deps.streams, turns),
-            logs=LogStreams(deps.jobs, deps.pods, deps.logs, news, deps.clock, deps.streams, turns),
+            job_events=JobEvents(deps.jobs, deps.events, board, renderer, followers, deps.clock, deps.streams, pacing),
+            logs=LogStreams(deps.jobs, deps.pods, deps.logs, followers, deps.clock, deps.streams, pacing),
             sessions=sessions,
-            records=records,
-            rendezvous=Rendezvous(sessions, records, deps.calls, metrics, deps.clock),
+            audit=audit,
+            rendezvous=Rendezvous(sessions, audit, deps.calls, metrics, deps.clock),
             usage_board=usage_board,
             usage=None if deps.usage is None else UsageIntake(deps.usage, usage_board, deps.jobs, deps.clock),
             gpu_events=GpuEvents(deps.store),
@@ -140,7 +140,7 @@ class Services:
                 deps.clock,
                 deps.idle,
             ),
-            push=None if pushing is None else relay(deps, pushing, metrics.text),
+            push=None if metrics_push is None else relay(deps, metrics_push, metrics.text),
         )
 
     @property
@@ -153,8 +153,8 @@ class Services:
         """Background work while the app lives: writing progress, removing old code. Then nothing of it is left."""
         tasks = [
             asyncio.create_task(self._keep_writing()),
-            asyncio.create_task(self.startable.run()),
-            asyncio.create_task(self.vitals.run()),
+            asyncio.create_task(self.startable_jobs.run()),
+            asyncio.create_task(self.health_metrics.run()),
         ]
         if self.deps.code is not None:
             tasks.append(asyncio.create_task(keep_tidy(self.deps.code, self.deps.jobs, self.deps.clock)))
@@ -169,11 +169,11 @@ class Services:
         finally:
             self.hub.close()
             await self.sessions.close()
-            await self.records.written()
+            await self.audit.written()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self.news.close()
+            self.followers.close()
             if self.deps.feed is None:
                 self.feed.stop()
             self.index.unsubscribe()

@@ -29,7 +29,7 @@ from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, make_deps, running_caches
-from stoker_api.ports import LogChunk
+from stoker_api.ports import PlainLogPart
 from stoker_api.report_tokens import exporter_token, worker_token
 from stoker_api.serve import serving
 from stoker_api.services import Services
@@ -63,14 +63,14 @@ class FileLogs:
                 self.ended.add(pod_uid)
             self.grown.notify_all()
 
-    async def read(self, pod_uid: str, offset: int, limit: int) -> LogChunk | None:
+    async def read(self, pod_uid: str, offset: int, limit: int) -> PlainLogPart | None:
         path = self.folder / pod_uid
         if not path.exists():
             return None
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(offset)
-            return LogChunk(file.read(limit), size, pod_uid in self.ended)
+            return PlainLogPart(file.read(limit), size, pod_uid in self.ended)
 
     def _more(self, pod_uid: str, offset: int) -> bool:
         path = self.folder / pod_uid

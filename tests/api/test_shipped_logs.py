@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stoker_api.worker_logs.log_file import Gap, LogOwner, StoredLog
 from stoker_api.worker_logs.storage import LogGone, LogLimits, LogsFull, ShippedLogs
-from stoker_api.worker_logs.stored import Gap, LogOwner, StoredLog
 
 OWNER = LogOwner("alpha", "one", "job-1", 1, 0)
 WHOLE = bytes(range(256)) * 40
@@ -74,7 +74,7 @@ def test_what_a_worker_has_lost_is_said_once_and_the_rest_follows(tmp_path_facto
 APPENDS_FOR_EVER = """
 import sys
 from pathlib import Path
-from stoker_api.worker_logs.stored import LogOwner, StoredLog
+from stoker_api.worker_logs.log_file import LogOwner, StoredLog
 folder, seed = Path(sys.argv[1]), bytes(range(256)) * 256
 index = folder / "uid.json"
 stored = StoredLog.load(index) if index.exists() else StoredLog.create(folder, "uid", LogOwner("a", "b", "c", 1, 0))

@@ -99,7 +99,7 @@ async def test_a_quiet_stream_has_a_heartbeat_and_leaves_nothing_behind(served):
                     if text.count(": still here\n\n") >= 2:
                         break
             assert len(served.services.hub) == 1
-        await until(lambda: len(served.services.hub) == 0 and len(served.services.news) == 0)
+        await until(lambda: len(served.services.hub) == 0 and len(served.services.followers) == 0)
 
 
 async def test_logs_by_sse(served, follow):

@@ -9,7 +9,7 @@ import pytest
 from stoker.spec.usage import GpuReceipt
 from stoker_api.usage import hints
 from stoker_api.usage.amounts import Amounts
-from stoker_api.usage.hints import Had
+from stoker_api.usage.hints import JobAmounts
 from stoker_api.usage.prices import Prices
 
 from .receipts import receipt
@@ -73,11 +73,11 @@ def test_hints_say_what_to_do_with_figures():
 
 
 def test_hints_of_a_queue_count_its_jobs():
-    def one(**amounts: float) -> Had:
+    def one(**amounts: float) -> JobAmounts:
         base = {"allocated_s": 7200.0, "sm_active_s": 5000.0, "sm_active_of_s": 7200.0}
-        return Had(Amounts(**{**base, **amounts}), 7200.0, 6 << 30, 8 << 30)
+        return JobAmounts(Amounts(**{**base, **amounts}), 7200.0, 6 << 30, 8 << 30)
 
-    short = Had(Amounts(allocated_s=60.0, sm_active_of_s=60.0), 60.0)
+    short = JobAmounts(Amounts(allocated_s=60.0, sm_active_of_s=60.0), 60.0)
     found = hints.of_queue("default", [one(), one(sm_active_s=700.0), one(idle_no_process_s=6000.0), short])
     assert [hint.code for hint in found] == ["Idle", "Compute"]
     assert found[0].text.startswith("1 of 3 jobs of queue default (2.0 of 6.0 GPU-hours) had GPUs that were idle")

@@ -19,7 +19,7 @@ from stoker_api.app import create_app
 from stoker_api.usage.amounts import Amounts
 from stoker_api.usage.history import Sum
 from stoker_api.usage.intake import facts_of
-from stoker_api.usage.shown import row
+from stoker_api.usage.render import row
 
 from .receipts import body, receipt
 

@@ -22,10 +22,10 @@ from stoker.store.clock import ManualClock
 from stoker_api.usage import db, history
 from stoker_api.usage.amounts import Amounts
 from stoker_api.usage.db import APPLICATION_ID, MIGRATIONS, JobFacts, NewerFile, UsageFile
-from stoker_api.usage.history import By, Wanted
+from stoker_api.usage.history import By, UsageFilter
 from stoker_api.usage.prices import Prices
+from stoker_api.usage.receipts import hours, impossible
 from stoker_api.usage.store import UsageStore, UsageUnavailable
-from stoker_api.usage.taking import hours, impossible
 
 from .receipts import receipt
 
@@ -318,7 +318,7 @@ def test_days_and_hours_sum_to_the_same(tmp_path: Path, spans: list[tuple[int, i
         since_h = data.draw(st.integers(0, 160))
         until_h = data.draw(st.integers(since_h + 1, 162))
         since, until = (datetime.fromtimestamp(hour * 3600, UTC) for hour in (since_h, until_h))
-        _, totals, _ = history.sums(file._run, Wanted(since, until, None), [By.PROJECT], Prices(), 10)
+        _, totals, _ = history.sums(file._run, UsageFilter(since, until, None), [By.PROJECT], Prices(), 10)
         expected = sum(max(0, min(until_h, at + length) - max(since_h, at)) for at, length in spans)
         assert sum(total.amounts.allocated_s for total in totals) == pytest.approx(expected * 3600.0)
     finally:

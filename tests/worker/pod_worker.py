@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import stoker_worker
 from stoker.spec.worker import ExitRecord
-from stoker_api.worker_logs.stored import Gap, LogOwner, StoredLog
+from stoker_api.worker_logs.log_file import Gap, LogOwner, StoredLog
 from tests.support.local_server import LocalServer
 
 from .peer import Peer

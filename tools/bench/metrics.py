@@ -34,7 +34,7 @@ from stoker.spec.queue import QUEUES, Queue
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
 from stoker_api.scheduler_view import FedScheduler
-from stoker_api.startable import MOST
+from stoker_api.startable_jobs import MOST
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 QUEUES_OF, RUNNING, WORKERS, NODE_COUNT = 20, 2500, 2, 1250

@@ -22,11 +22,11 @@ from stoker.spec.pod import PODS
 from stoker.spec.queue import QUEUES
 from stoker.store.cache import WatchCache
 from stoker.store.clock import ManualClock
+from stoker_api.health_metrics import HealthMetrics
 from stoker_api.jobs import progress_metrics
 from stoker_api.metrics import ApiMetrics, CodeHeld, GpuPrices, QueueCounts
 from stoker_api.scheduler_view import FedScheduler
-from stoker_api.startable import Startable
-from stoker_api.vitals import Vitals
+from stoker_api.startable_jobs import StartableJobs
 from stoker_trainer.metrics import FAMILIES, LABELS, PREFIX
 
 TARGET = ("job", "instance")
@@ -73,7 +73,7 @@ def api() -> list[Series]:
         QueueCounts(dict, dict),
         CodeHeld(lambda: (0, 0)),
         GpuPrices(lambda _model: None, tuple),
-        Vitals({}, {}, Startable(scheduler, caches["Queue"], clock), clock),
+        HealthMetrics({}, {}, StartableJobs(scheduler, caches["Queue"], clock), clock),
     )
     own = [value for value in vars(ApiMetrics()).values() if hasattr(value, "_labelnames")]
     progress = (

@@ -24,7 +24,7 @@ from stoker_api.code.quota import CodeLimits, CodeQuota
 
 from .bundle import Bundle
 from .project import Missing, ProjectCode, Stored
-from .upload import Files, Taken, Upload
+from .upload import Files, PackCounts, Upload
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,9 +74,9 @@ class CodeStore:
         return None if found is None else await self.run(found.find, digest)
 
     @contextlib.asynccontextmanager
-    async def receiving(self, project: str, *, gzip: bool) -> AsyncIterator[Receiver]:
+    async def receiving(self, project: str, *, gzip: bool) -> AsyncIterator[PackReceiver]:
         """Takes a pack while inside; what came whole stays. Raises: OSError."""
-        receiver = Receiver(self, await self.run(lambda: self._upload(project, gzip=gzip)))
+        receiver = PackReceiver(self, await self.run(lambda: self._upload(project, gzip=gzip)))
         try:
             yield receiver
         finally:
@@ -118,7 +118,7 @@ def _sum(steps: Iterator[int]) -> int:
     return sum(steps)
 
 
-class Receiver:
+class PackReceiver:
     """The loop's side of an upload: gathers chunks, and hands them to a thread one after the other."""
 
     def __init__(self, store: CodeStore, upload: Upload) -> None:
@@ -131,7 +131,7 @@ class Receiver:
         if len(self._gathered) >= _GATHER_BYTES:
             await self._pass_on()
 
-    async def finish(self) -> Taken:
+    async def finish(self) -> PackCounts:
         """Raises: as `feed`."""
         await self._pass_on()
         return await self._store.run(self.upload.finish)

@@ -26,7 +26,7 @@ _BATCH = 32
 
 
 @dataclass(slots=True)
-class Taken:
+class PackCounts:
     """Units: files, bytes."""
 
     stored: int = 0
@@ -49,7 +49,7 @@ class Files:
         """The one being written; None while one is skipped that is here already."""
         self._file: FileIO | None = None
         self._written: list[_Partial] = []
-        self.taken = Taken()
+        self.taken = PackCounts()
 
     def begin(self, sha256: str, size: int) -> None:
         """Raises: CodeFull, OSError."""
@@ -110,7 +110,7 @@ class Upload:
         """Raises: BadPack, CodeFull, OSError. Nothing may be fed after that."""
         self._guarded(lambda: self._feed(data))
 
-    def finish(self) -> Taken:
+    def finish(self) -> PackCounts:
         """The pack is over; all of it is in place. Raises: as `feed`."""
         self._guarded(self._finish)
         return self._files.taken

@@ -23,7 +23,7 @@ from stoker.store.port import NotFound, Store
 from stoker_api.code.store import CodeStore
 from stoker_api.identity import LIST_QUEUES, LIST_RUNTIMES, Identity, Principal, Right, use_queue, use_runtime
 from stoker_api.ports import SchedulerView
-from stoker_api.problems import Code, Fault, Problem, invalid
+from stoker_api.problems import Code, FieldError, Problem, invalid
 
 T = TypeVar("T", bound=Queue | TrainingRuntime)
 
@@ -97,7 +97,7 @@ class NamedAccess(Generic[T]):
             self._kind.forbidden,
             f"There is no {what} {name!r} that {principal.name!r} may {self._kind.verb} in project {project!r}; "
             f"choose another {what} or ask for the right to use it.",
-            errors=[Fault(f"/spec/{what}", f"needs the right to {right}")],
+            errors=[FieldError(f"/spec/{what}", f"needs the right to {right}")],
         )
 
     def _absent(self, name: str, project: str) -> Problem:
@@ -112,7 +112,7 @@ class NamedAccess(Generic[T]):
             self._kind.forbidden,
             f"{what.capitalize()} {name!r} does not take jobs of project {project!r}; choose another {what} or ask its "
             "administrator.",
-            errors=[Fault(f"/spec/{what}", f"is closed to project {project!r}")],
+            errors=[FieldError(f"/spec/{what}", f"is closed to project {project!r}")],
         )
 
 
@@ -152,7 +152,7 @@ class Checks:
             await self._check_code(job.spec.trainer.code, job.metadata.namespace)
         blockers = self._scheduler.never_fits(job)
         if blockers:
-            faults = [Fault(_POINTERS.get(found.resource or "", "/spec"), _numbers(found)) for found in blockers]
+            faults = [FieldError(_POINTERS.get(found.resource or "", "/spec"), _numbers(found)) for found in blockers]
             raise Problem(Code.NEVER_FITS, f"{faults[0].detail} Ask for less, or for another queue.", errors=faults)
 
     async def _check_code(self, digest: str, project: str) -> None:
@@ -169,7 +169,7 @@ class Checks:
         queue = await self._queue.open(principal, name, job.metadata.namespace)
         if queue.metadata.deletion_timestamp is not None:
             detail = f"Queue {name!r} is being deleted and takes no new jobs; choose another queue."
-            raise Problem(Code.QUEUE_FORBIDDEN, detail, errors=[Fault("/spec/queue", "is being deleted")])
+            raise Problem(Code.QUEUE_FORBIDDEN, detail, errors=[FieldError("/spec/queue", "is being deleted")])
         highest = queue.spec.highest_priority
         if highest is not None and job.spec.priority > highest:
             raise invalid(
@@ -192,7 +192,7 @@ class Checks:
                 Code.RUNTIME_FORBIDDEN,
                 f"Jobs that name no runtime get {name!r}, which is not for jobs of project {project!r}; name another "
                 "or ask an administrator.",
-                errors=[Fault("/spec/runtime", f"is absent, and {name!r} is closed to project {project!r}")],
+                errors=[FieldError("/spec/runtime", f"is absent, and {name!r} is closed to project {project!r}")],
             )
 
 
@@ -203,7 +203,7 @@ def _numbers(blocker: Blocker) -> str:
     return text + "."
 
 
-def needs_cluster(spec: TrainingJobSpec) -> list[Fault]:
+def needs_cluster(spec: TrainingJobSpec) -> list[FieldError]:
     """What in the spec works on a cluster only, each with what to do here instead; []: nothing."""
     given = (
         (spec.runtime is not None, "/spec/runtime", "leave it out: workers run as you, in your own environment"),
@@ -220,7 +220,7 @@ def needs_cluster(spec: TrainingJobSpec) -> list[Fault]:
         ),
     )
     return [
-        Fault(pointer, f"works on a Kubernetes cluster only; on one machine {advice}")
+        FieldError(pointer, f"works on a Kubernetes cluster only; on one machine {advice}")
         for there, pointer, advice in given
         if there
     ]

@@ -26,7 +26,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Place(NamedTuple):
+class SortKey(NamedTuple):
     """Where a job stands in lists: creationTimestamp descending, then name, then project."""
 
     minus_created_us: int
@@ -71,12 +71,12 @@ class JobIndex:
 
     def __init__(self, jobs: WatchCache[TrainingJob]) -> None:
         self._jobs = jobs
-        self._buckets: dict[Bucket, list[Place]] = {}
+        self._buckets: dict[Bucket, list[SortKey]] = {}
         self._by_idempotency: dict[IdempotencyId, dict[Key, str]] = {}
         """Key → uid, in the order in which the watch brought them."""
         self.unsubscribe = jobs.subscribe(self._on_change)
 
-    def page(self, wanted: Filter, *, after: Place | None, limit: int) -> tuple[list[TrainingJob], Place | None]:
+    def page(self, wanted: Filter, *, after: SortKey | None, limit: int) -> tuple[list[TrainingJob], SortKey | None]:
         """At most `limit` jobs behind `after`, and where the next page begins (None: that was all)."""
         walks = [
             _walk(places, 0 if after is None else bisect_right(places, after))
@@ -84,7 +84,7 @@ class JobIndex:
             if wanted.takes(bucket)
         ]
         found: list[TrainingJob] = []
-        last: Place | None = None
+        last: SortKey | None = None
         for place in walks[0] if len(walks) == 1 else heapq.merge(*walks):
             if len(found) == limit:
                 return found, last
@@ -177,7 +177,7 @@ class JobIndex:
         if not known:
             self._by_idempotency.pop(owned, None)
 
-    def _remove(self, bucket: Bucket, place: Place) -> None:
+    def _remove(self, bucket: Bucket, place: SortKey) -> None:
         places = self._buckets.get(bucket, [])
         at = bisect_left(places, place)
         if at < len(places) and places[at] == place:
@@ -186,12 +186,12 @@ class JobIndex:
             self._buckets.pop(bucket, None)
 
 
-def encode_cursor(place: Place) -> str:
+def encode_cursor(place: SortKey) -> str:
     raw = json.dumps(place, separators=(",", ":")).encode()
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def decode_cursor(text: str) -> Place:
+def decode_cursor(text: str) -> SortKey:
     """Raises: ValueError if it is none of ours."""
     try:
         created, name, project = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
@@ -199,12 +199,12 @@ def decode_cursor(text: str) -> Place:
         raise ValueError("not a cursor of this server; start again without one") from None
     if type(created) is not int or type(name) is not str or type(project) is not str:
         raise ValueError("not a cursor of this server; start again without one")
-    return Place(created, name, project)
+    return SortKey(created, name, project)
 
 
-def place_of(job: TrainingJob) -> Place:
+def place_of(job: TrainingJob) -> SortKey:
     created = job.metadata.creation_timestamp or _EPOCH
-    return Place(-((created - _EPOCH) // _MICROSECOND), job.metadata.name, job.metadata.namespace)
+    return SortKey(-((created - _EPOCH) // _MICROSECOND), job.metadata.name, job.metadata.namespace)
 
 
 def _bucket(job: TrainingJob) -> Bucket:
@@ -220,6 +220,6 @@ def idempotency_of(job: TrainingJob) -> IdempotencyId | None:
     return IdempotencyId(job.metadata.namespace, annotations.get(ANNOTATION_SUBMITTER, ""), key)
 
 
-def _walk(places: list[Place], begin: int) -> Iterator[Place]:
+def _walk(places: list[SortKey], begin: int) -> Iterator[SortKey]:
     for at in range(begin, len(places)):
         yield places[at]

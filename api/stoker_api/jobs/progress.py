@@ -48,7 +48,7 @@ class _Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class ProgressWrite:
     """A status write that is due."""
 
     uid: str
@@ -120,7 +120,7 @@ class ProgressBoard:
         self._schedule(new.uid, live, now_s)
         return True
 
-    def take_due(self, now_s: float) -> list[Write]:
+    def take_due(self, now_s: float) -> list[ProgressWrite]:
         """What is to be written now; each is given out once, and again by `retry`."""
         found = []
         while self._due and self._due[0][0] <= now_s:
@@ -133,10 +133,10 @@ class ProgressBoard:
                 self._settle(uid, live)
             else:
                 live.written_at_s = now_s
-                found.append(Write(uid, live.key, live.progress))
+                found.append(ProgressWrite(uid, live.key, live.progress))
         return found
 
-    def written(self, write: Write, now_s: float) -> None:
+    def written(self, write: ProgressWrite, now_s: float) -> None:
         live = self._live.get(write.uid)
         if live is None:
             return
@@ -146,7 +146,7 @@ class ProgressBoard:
         else:
             self._schedule(write.uid, live, now_s)
 
-    def retry(self, write: Write, now_s: float) -> None:
+    def retry(self, write: ProgressWrite, now_s: float) -> None:
         live = self._live.get(write.uid)
         if live is not None:
             self._push(write.uid, live, now_s + _RETRY_S)
@@ -212,12 +212,12 @@ class ProgressWriter:
         finally:
             unsubscribe()
 
-    def _due(self) -> list[tuple[Write | None, UsageWrite | None]]:
+    def _due(self) -> list[tuple[ProgressWrite | None, UsageWrite | None]]:
         """What is to be written now, one patch each."""
         now_s, now = self._clock.monotonic(), self._clock.now()
         progress = self._board.take_due(now_s)
         # Usage goes with the progress of its job; what is still due is written by itself.
-        both: list[tuple[Write | None, UsageWrite | None]] = [
+        both: list[tuple[ProgressWrite | None, UsageWrite | None]] = [
             (write, self._usage.ride(write.uid, now_s, now)) for write in progress
         ]
         return both + [(None, usage) for usage in self._usage.take_due(now_s, now)]
@@ -240,7 +240,7 @@ class ProgressWriter:
             timer.cancel()
             woken.cancel()
 
-    async def _write(self, progress: Write | None, usage: UsageWrite | None) -> None:
+    async def _write(self, progress: ProgressWrite | None, usage: UsageWrite | None) -> None:
         write = progress or usage
         assert write is not None
         job = self._jobs.get(write.key)
@@ -267,9 +267,9 @@ class ProgressWriter:
 
     def _reported(
         self,
-        progress: Write | None,
+        progress: ProgressWrite | None,
         usage: UsageWrite | None,
-        of_progress: Callable[[Write, float], None],
+        of_progress: Callable[[ProgressWrite, float], None],
         of_usage: Callable[[UsageWrite, float], None],
     ) -> None:
         now_s = self._clock.monotonic()

@@ -18,7 +18,7 @@ from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import SpecModel
 from stoker.spec.names import API_VERSION, GROUP, JOB_NAME_MAX
 from stoker.spec.quantity import NEW
-from stoker_api.faults import invalid_fields
+from stoker_api.field_errors import invalid_fields
 from stoker_api.problems import invalid
 from stoker_api.strict_json import parse_json
 

@@ -22,7 +22,7 @@ from stoker.spec.names import ANNOTATION_IDEMPOTENCY_KEY, ANNOTATION_REQUEST_DIG
 from stoker.store.cache import WatchCache
 from stoker.store.port import AlreadyExists, Conflict, NotFound, Store
 from stoker_api.identity import Principal
-from stoker_api.problems import Code, Fault, Problem, not_found
+from stoker_api.problems import Code, FieldError, Problem, not_found
 
 from .checks import Checks
 from .index import IdempotencyId, JobIndex, idempotency_of
@@ -162,7 +162,7 @@ def _replay(job: TrainingJob, digest: str) -> Submitted:
         raise Problem(
             Code.IDEMPOTENCY_KEY_REUSED,
             f"This Idempotency-Key made job {job.metadata.name!r} from another body; use a new key for a new job.",
-            errors=[Fault("/idempotency-key", "was used with another body", "header")],
+            errors=[FieldError("/idempotency-key", "was used with another body", "header")],
         )
     return Submitted(job, replayed=True)
 
@@ -171,5 +171,5 @@ def _taken(key: Key) -> Problem:
     return Problem(
         Code.ALREADY_EXISTS,
         f"Project {key.namespace!r} has a job {key.name!r} already; choose another name, or generateName.",
-        errors=[Fault("/metadata/name", "is taken")],
+        errors=[FieldError("/metadata/name", "is taken")],
     )

@@ -1,4 +1,4 @@
-"""The outermost layer: gives every request a trace id, times it by route, and answers for what nobody caught.
+"""The outermost layer: gives every request a trace id, times it by route, and answers for what was not caught.
 
 An unexpected exception is logged with the trace id and answered as 500 without a word about internals. Routes appear
 in metrics by template, never by path: labels stay few.
@@ -58,7 +58,7 @@ class Observe:
             await problem.response(scope)(scope, receive, observed_send)
 
     async def _handshake(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A WebSocket, timed up to its handshake; one that nobody wants is refused like a path that is not there."""
+        """A WebSocket, timed up to its handshake; one without a route is refused like a path that is not there."""
         begun = time.perf_counter()
         trace_id = scope[TRACE_ID] = _trace_id(scope)
         answered = False

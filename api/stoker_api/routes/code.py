@@ -17,7 +17,7 @@ from stoker_api.code.pack import MAX_PACK, BadPack
 from stoker_api.code.project import Missing, WrongSize
 from stoker_api.code.quota import CodeFull
 from stoker_api.code.store import CodeStore
-from stoker_api.faults import invalid_fields
+from stoker_api.field_errors import invalid_fields
 from stoker_api.identity import CREATE_JOB
 from stoker_api.middleware.limits import Bounds, bounded
 from stoker_api.problems import Code, Problem, invalid

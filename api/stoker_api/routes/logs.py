@@ -12,7 +12,7 @@ from stoker_api.access import Caller, access
 from stoker_api.identity import GET_JOB
 from stoker_api.problems import Code, Problem, invalid
 from stoker_api.services import services
-from stoker_api.streams.log_stream import LogQuery, Position
+from stoker_api.streams.log_stream import LogRequest, Position
 from stoker_api.streams.sse import EVENT_STREAM
 
 from .common import Accept, LogPosition, Name, Project, QueryModel, find_job, wants_events
@@ -48,7 +48,7 @@ async def job_logs(
     job = await find_job(found, project, name)
     if query.worker >= job.spec.workers:
         raise invalid("/worker", f"the job has {job.spec.workers} worker(s), counted from 0", place="query")
-    wanted = LogQuery(job, query.worker, query.attempt, query.follow, query.tail_lines)
+    wanted = LogRequest(job, query.worker, query.attempt, query.follow, query.tail_lines)
     begin = _resume(last_event_id, query.attempt) or await found.logs.begin(wanted)
     if begin is None:
         if not query.follow:

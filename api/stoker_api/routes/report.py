@@ -17,14 +17,14 @@ from stoker.spec.reports import AliveAnswer, LogAnswer, ProgressReport, StallOrd
 from stoker.spec.worker_pod import identity
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, json_body, json_response
-from stoker_api.faults import invalid_fields
-from stoker_api.jobs.alive import unwanted, why_stop
+from stoker_api.field_errors import invalid_fields
+from stoker_api.jobs.stray_workers import unwanted, why_stop
 from stoker_api.problems import MEDIA_TYPE as PROBLEM
 from stoker_api.problems import TRACE_ID, Code, Problem
 from stoker_api.services import Services, services
+from stoker_api.worker_logs.log_file import Gap, LogOwner
 from stoker_api.worker_logs.source import WorkerLogSource
 from stoker_api.worker_logs.storage import LogGone, LogsFull
-from stoker_api.worker_logs.stored import Gap, LogOwner
 
 from .common import QueryModel
 
@@ -59,7 +59,7 @@ async def report_progress(request: Request) -> Response:
     taken = found.board.report(job, report.attempt, report.progress, now_s, report.worker)
     if taken:
         found.writer.wake()
-        found.news.tell(job.uid)
+        found.followers.wake(job.uid)
     found.metrics.reports.labels("taken" if taken else "stale").inc()
     return Response(status_code=204)
 

@@ -29,13 +29,13 @@ from stoker.spec.usage import GpuReceipt
 from stoker.store.port import NotFound
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, json_body, json_response
-from stoker_api.faults import invalid_fields
+from stoker_api.field_errors import invalid_fields
 from stoker_api.middleware.limits import Bounds, bounded
 from stoker_api.problems import Code, Problem
 from stoker_api.services import Services, services
 from stoker_api.usage.intake import UsageIntake
+from stoker_api.usage.receipts import impossible
 from stoker_api.usage.store import UsageUnavailable
-from stoker_api.usage.taking import impossible
 from stoker_api.worker_logs.pods import owner_of
 
 router = APIRouter(tags=["report"])

@@ -19,7 +19,7 @@ from stoker_api.access import Access, Caller, access
 from stoker_api.identity import EXEC_JOB, FORWARD_JOB, Principal
 from stoker_api.problems import Code, Problem, invalid
 from stoker_api.services import services
-from stoker_api.sessions.opening import ExecOpening, ForwardOpening, Opening
+from stoker_api.sessions.first_message import ExecMessage, FirstMessage, ForwardMessage
 from stoker_api.sessions.rendezvous import SUBPROTOCOL
 
 from .common import Name, Project, QueryModel, find_job
@@ -38,14 +38,14 @@ _Wanted = Annotated[SessionQuery, Query()]
 @access(EXEC_JOB)
 async def exec_session(socket: WebSocket, caller: Caller, project: Project, name: Name, query: _Wanted) -> None:
     """Run a command in one of the job's workers."""
-    await _session(socket, caller, project, name, query, ExecOpening)
+    await _session(socket, caller, project, name, query, ExecMessage)
 
 
 @router.websocket("/v1/projects/{project}/jobs/{name}/portforward")
 @access(FORWARD_JOB)
 async def forward_session(socket: WebSocket, caller: Caller, project: Project, name: Name, query: _Wanted) -> None:
     """Reach a port of one of the job's workers."""
-    await _session(socket, caller, project, name, query, ForwardOpening)
+    await _session(socket, caller, project, name, query, ForwardMessage)
 
 
 @router.websocket("/v1/report/sessions/{session}")
@@ -61,7 +61,7 @@ async def worker_session(socket: WebSocket, session: Annotated[str, Path(max_len
 
 
 async def _session(
-    socket: WebSocket, caller: Principal, project: str, name: str, query: SessionQuery, model: type[Opening]
+    socket: WebSocket, caller: Principal, project: str, name: str, query: SessionQuery, model: type[FirstMessage]
 ) -> None:
     found = services(socket)
     _speaks_ours(socket)

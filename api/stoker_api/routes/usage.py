@@ -20,8 +20,8 @@ from stoker_api.bodies import json_response, unchanged
 from stoker_api.identity import GET_JOB, seen_by
 from stoker_api.problems import Code, Problem, invalid, not_found
 from stoker_api.services import Services, services
-from stoker_api.usage import hints, history, shown
-from stoker_api.usage.history import MOST_ROWS, By, Wanted
+from stoker_api.usage import hints, history, render
+from stoker_api.usage.history import MOST_ROWS, By, UsageFilter
 from stoker_api.usage.intake import UsageIntake, facts_of
 from stoker_api.usage.store import UsageUnavailable
 
@@ -82,10 +82,12 @@ async def list_usage(request: Request, caller: Caller, query: Annotated[UsageQue
         if query.project is not None and not sees(query.project):
             raise not_found(f"project {query.project!r}")
         projects = {one for one in asked if sees(one)}
-        wanted = Wanted(since, until, projects, query.queue, query.user)
+        wanted = UsageFilter(since, until, projects, query.queue, query.user)
         prices = found.deps.prices
 
-        def ask(reader: sqlite3.Connection) -> tuple[list[history.Sum], list[history.Sum], bool, list[hints.Had]]:
+        def ask(
+            reader: sqlite3.Connection,
+        ) -> tuple[list[history.Sum], list[history.Sum], bool, list[hints.JobAmounts]]:
             jobs = [] if query.queue is None else history.jobs_of(reader, wanted)
             return *history.sums(reader, wanted, by, prices, query.limit), jobs
 
@@ -97,8 +99,8 @@ async def list_usage(request: Request, caller: Caller, query: Annotated[UsageQue
         until=until,
         by=tuple(by),
         currency=prices.currency if prices else None,
-        rows=tuple(shown.row(one) for one in rows),
-        totals=tuple(shown.row(one) for one in totals),
+        rows=tuple(render.row(one) for one in rows),
+        totals=tuple(render.row(one) for one in totals),
         truncated=more,
         hints=() if query.queue is None else tuple(hints.of_queue(query.queue, jobs)),
     )
@@ -131,8 +133,8 @@ async def job_usage(
     except UsageUnavailable as error:
         raise _not_now(error) from None
     now = deps.clock.now()
-    cost, unpriced_hours = shown.cost(receipts, deps.prices)
-    gpus = [gpu for gpu in shown.gpus(receipts) if query.attempt in (None, gpu.attempt)]
+    cost, unpriced_hours = render.cost(receipts, deps.prices)
+    gpus = [gpu for gpu in render.gpus(receipts) if query.attempt in (None, gpu.attempt)]
     answer = JobUsageReport(
         project=facts.project,
         job=facts.name,
@@ -141,11 +143,11 @@ async def job_usage(
         user=facts.user,
         deleted=job is None,
         usage=_of_job(found, job, receipts, now),
-        efficiency=shown.efficiency(receipts),
+        efficiency=render.efficiency(receipts),
         cost=cost,
         unpriced_hours=unpriced_hours,
         currency=deps.prices.currency if deps.prices else None,
-        attempts=tuple(shown.attempts(receipts)),
+        attempts=tuple(render.attempts(receipts)),
         gpus=tuple(gpus[:_MOST_GPUS]),
         truncated=len(gpus) > _MOST_GPUS,
         hints=tuple(hints.of_job(receipts, None if job is None else job.spec.gpus_per_worker)),
@@ -160,7 +162,7 @@ async def job_usage(
 
 def _of_job(found: Services, job: TrainingJob | None, receipts: list[GpuReceipt], now: datetime) -> JobUsage:
     if job is None:
-        return shown.of_gone(receipts, now)
+        return render.of_gone(receipts, now)
     usage = found.usage_board.usage_of(job, now)
     if usage is not None:
         return usage

@@ -19,9 +19,9 @@ from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker_api.problems import Code, Problem
 
-from .relay import GOING_AWAY, RESTART, End, Side
+from .relay import GOING_AWAY, RESTART, SessionEnd, Side
 
-STOPPING = End(RESTART, "the server is stopping")
+STOPPING = SessionEnd(RESTART, "the server is stopping")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,15 @@ class Session:
     moved_at: float
     came: asyncio.Future[Side] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """The worker's side, once it is there."""
-    told: asyncio.Future[End] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    end_order: asyncio.Future[SessionEnd] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Set from outside: the session must be over."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     calling: bool = False
     """Its worker is to be called."""
 
-    def end(self, why: End) -> None:
-        if not self.told.done():
-            self.told.set_result(why)
+    def end(self, why: SessionEnd) -> None:
+        if not self.end_order.done():
+            self.end_order.set_result(why)
 
 
 class Sessions:
@@ -101,7 +101,7 @@ class Sessions:
         self._by_id.pop(session.id, None)
         session.over.set()
         session.came.cancel()
-        session.told.cancel()
+        session.end_order.cancel()
 
     def waiting(self, pod_uid: str) -> list[str]:
         """The sessions that the worker in this pod is to come for; again and again until it came."""
@@ -133,7 +133,7 @@ class Sessions:
             pod = self._pods.by_uid(uid)
             if pod is None or pod.ended:
                 for session in [one for one in self._by_id.values() if one.pod_uid == uid]:
-                    session.end(End(GOING_AWAY, f"worker {session.worker} has ended"))
+                    session.end(SessionEnd(GOING_AWAY, f"worker {session.worker} has ended"))
 
     def _on_job(self, change: Change[TrainingJob]) -> None:
         if not self._by_id:
@@ -142,4 +142,4 @@ class Sessions:
             job = self._jobs.by_uid(uid)
             if job is None or job.metadata.deletion_timestamp is not None:
                 for session in [one for one in self._by_id.values() if one.job_uid == uid]:
-                    session.end(End(GOING_AWAY, f"job {session.job.name} is deleted"))
+                    session.end(SessionEnd(GOING_AWAY, f"job {session.job.name} is deleted"))

@@ -26,14 +26,14 @@ _REASON_BYTES = 120  # a control frame has room for 123
 _CLOSE_S = 2.0
 
 
-class End(NamedTuple):
+class SessionEnd(NamedTuple):
     """Why a session is over, as both sides see it."""
 
     code: int
     reason: str
 
 
-BROKE_OFF = End(BROKEN, "the worker's side of the session broke off")
+BROKE_OFF = SessionEnd(BROKEN, "the worker's side of the session broke off")
 
 
 @dataclass(eq=False)
@@ -60,7 +60,7 @@ class Side:
         kind = "text" if isinstance(message, str) else "bytes"
         await self.socket.send({"type": "websocket.send", kind: message})
 
-    async def close(self, end: End) -> None:
+    async def close(self, end: SessionEnd) -> None:
         """Say why, if anybody still listens."""
         reason = end.reason.encode()[:_REASON_BYTES].decode(errors="ignore")
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
@@ -75,8 +75,10 @@ class _Over(NamedTuple):
     code: int
 
 
-async def relay(client: Side, worker: Side, told: asyncio.Future[End], moved: Callable[[], None]) -> End:
-    """Until a side ends, or `told` says that it must be over. `moved` is called for each message.
+async def relay(
+    client: Side, worker: Side, end_order: asyncio.Future[SessionEnd], moved: Callable[[], None]
+) -> SessionEnd:
+    """Until a side ends, or `end_order` says that it must be over. `moved` is called for each message.
 
     What the worker had sent before its end is passed on first: the exit code is in its last message.
     """
@@ -91,18 +93,18 @@ async def relay(client: Side, worker: Side, told: asyncio.Future[End], moved: Ca
         return client_lost.done() or any(over.side is client for over in ended)
 
     try:
-        awaited: set[asyncio.Future[Any]] = {*tasks, told}
+        awaited: set[asyncio.Future[Any]] = {*tasks, end_order}
         await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         if not client_gone():
             patience_s = DRAIN_S
-            if told.done():
-                patience_s = 0 if told.result().code == RESTART else LAST_WORDS_S
+            if end_order.done():
+                patience_s = 0 if end_order.result().code == RESTART else LAST_WORDS_S
             await asyncio.wait({to_client, client_lost}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
         if client_gone():
-            return End(NORMAL, "the caller has left")
+            return SessionEnd(NORMAL, "the caller has left")
         if to_client.done() and to_client.result().code == NORMAL:
-            return End(NORMAL, "")
-        return told.result() if told.done() else BROKE_OFF
+            return SessionEnd(NORMAL, "")
+        return end_order.result() if end_order.done() else BROKE_OFF
     finally:
         for task in tasks:
             task.cancel()

@@ -1,7 +1,7 @@
 """How a caller and a worker meet: the caller waits, its worker is called and comes, then their messages are carried.
 
 Owns the order of things in a session. The routes have checked who calls and that the worker runs; from the handshake
-on everything that goes wrong is told in the session's own words. Called by `routes/sessions.py`.
+on each failure is reported as the session's close reason. Called by `routes/sessions.py`.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from stoker.store.clock import Clock
 from stoker_api.metrics import ApiMetrics
 from stoker_api.ports import SessionCaller
 
-from .opening import Opening, read_opening
-from .records import SessionRecords
+from .audit import SessionAudit
+from .first_message import FirstMessage, read_first_message
 from .registry import Session, Sessions
-from .relay import BROKE_OFF, GOING_AWAY, NORMAL, POLICY, End, Side, relay
+from .relay import BROKE_OFF, GOING_AWAY, NORMAL, POLICY, SessionEnd, Side, relay
 
 log = logging.getLogger(__name__)
 
 SUBPROTOCOL = "v1.session.stoker.dev"
-_LEFT = End(NORMAL, "the caller has left")
+_LEFT = SessionEnd(NORMAL, "the caller has left")
 
 
 class Rendezvous:
     def __init__(
         self,
         sessions: Sessions,
-        records: SessionRecords,
+        audit: SessionAudit,
         caller: SessionCaller | None,
         metrics: ApiMetrics,
         clock: Clock,
     ) -> None:
         """`caller` None: workers ask (`POST /v1/report/alive`), and hear of it then."""
-        self._sessions, self._records, self._caller = sessions, records, caller
+        self._sessions, self._audit, self._caller = sessions, audit, caller
         self._metrics, self._clock = metrics, clock
 
-    async def client(self, socket: WebSocket, session: Session, model: type[Opening]) -> None:
+    async def client(self, socket: WebSocket, session: Session, model: type[FirstMessage]) -> None:
         """The caller's side, from its handshake to the session's end. Owns `session`."""
         gauge = self._metrics.sessions.labels(model.name)
         gauge.inc()
@@ -66,14 +66,14 @@ class Rendezvous:
             await session.over.wait()
             await side.close(_LEFT)
 
-    async def _serve(self, client: Side, session: Session, model: type[Opening]) -> End:
+    async def _serve(self, client: Side, session: Session, model: type[FirstMessage]) -> SessionEnd:
         outcomes = self._metrics.session_outcomes
         try:
             async with asyncio.timeout(self._sessions.settings.first_message_s):
                 first = await client.receive()
             if not isinstance(first, str):
                 raise ValueError("the first message is to be text")
-            opening = read_opening(model, first)
+            message = read_first_message(model, first)
         except (ValueError, TimeoutError) as error:
             outcomes.labels(model.name, "invalid").inc()
             return await _refuse(client, str(error) or "the first message did not come", POLICY)
@@ -84,16 +84,16 @@ class Rendezvous:
             return await _refuse(client, str(why), GOING_AWAY)
         outcomes.labels(model.name, "opened").inc()
         session.opened_at = self._clock.monotonic()
-        self._records.opened(session, opening)
+        self._audit.opened(session, message)
         end = BROKE_OFF
         try:
-            await worker.send(opening.model_dump_json())
+            await worker.send(message.model_dump_json())
             async with self._watched(session):
-                end = await relay(client, worker, session.told, lambda: self._moved(session))
+                end = await relay(client, worker, session.end_order, lambda: self._moved(session))
         except WebSocketDisconnect:
             pass  # the worker has left already
         finally:
-            self._records.closed(session, opening, end)
+            self._audit.closed(session, message, end)
             await worker.close(end)
         return end
 
@@ -107,11 +107,11 @@ class Rendezvous:
                 raise _NotMet(f"worker {session.worker} can't be called: {error.strerror}") from None
         leaves = asyncio.create_task(client.receive())
         try:
-            waited: set[asyncio.Future[Any]] = {session.came, session.told, leaves}
+            waited: set[asyncio.Future[Any]] = {session.came, session.end_order, leaves}
             settings = self._sessions.settings
             await asyncio.wait(waited, timeout=settings.come_s, return_when=asyncio.FIRST_COMPLETED)
-            if session.told.done():
-                raise _NotMet(session.told.result().reason)
+            if session.end_order.done():
+                raise _NotMet(session.end_order.result().reason)
             if leaves.done():
                 leaves.result()
                 raise _NotMet("nothing may be sent before the worker has answered")
@@ -140,7 +140,7 @@ class Rendezvous:
         async def watch() -> None:
             while (left_s := session.moved_at + idle_s - self._clock.monotonic()) > 0:
                 await self._clock.sleep(left_s)
-            session.end(End(GOING_AWAY, f"nothing was sent for {idle_s:g} s"))
+            session.end(SessionEnd(GOING_AWAY, f"nothing was sent for {idle_s:g} s"))
 
         task = asyncio.create_task(watch())
         try:
@@ -162,6 +162,6 @@ async def _accepted(socket: WebSocket) -> Side:
     return Side.of(socket)
 
 
-async def _refuse(client: Side, why: str, code: int) -> End:
+async def _refuse(client: Side, why: str, code: int) -> SessionEnd:
     await client.send(json.dumps({"ready": False, "message": why}))
-    return End(code, why)
+    return SessionEnd(code, why)

@@ -1,6 +1,6 @@
 """The server's end of a WebSocket: uvicorn's, with what a relay needs beside it.
 
-Owns two differences. A lost connection is told at once by an event in the ASGI scope, also while nobody may read
+Owns two differences. A lost connection sets an event in the ASGI scope at once, also while reading is paused
 (back-pressure); and a peer that is slow is not taken for a dead one: it answers no ping while it does not read, and
 neither does one that we do not read from. Named in `serve.py`.
 """
@@ -65,7 +65,7 @@ class SessionSocket(WebSocketsSansIOProtocol):
 
     def shutdown(self) -> None:
         super().shutdown()
-        self.loop.call_later(SHUTDOWN_S, self.transport.abort)  # whoever takes nothing keeps no server from stopping
+        self.loop.call_later(SHUTDOWN_S, self.transport.abort)  # a peer that reads nothing delays no stop
 
     def keepalive_timeout(self) -> None:
         if not self.close_sent and not self.transport.is_closing() and self._may_be_slow():

@@ -16,9 +16,9 @@ from stoker_api.jobs.change import ended
 from stoker_api.jobs.progress import ProgressBoard
 from stoker_api.jobs.render import JobRenderer, dump
 
-from .news import News
+from .followers import Followers
+from .pacing import Pacing
 from .sse import HEARTBEAT, RETRY, StreamSettings, frame
-from .turns import Turns
 
 EVENTS_BY_OBJECT = "involved-uid"
 """The index of the event cache: the uid of the object an event is about."""
@@ -31,13 +31,13 @@ class JobEvents:
         events: WatchCache[Event],
         board: ProgressBoard,
         renderer: JobRenderer,
-        news: News,
+        followers: Followers,
         clock: Clock,
         settings: StreamSettings,
-        turns: Turns,
+        pacing: Pacing,
     ) -> None:
         self._jobs, self._events, self._board, self._renderer = jobs, events, board, renderer
-        self._news, self._clock, self._settings, self._turns = news, clock, settings, turns
+        self._followers, self._clock, self._settings, self._pacing = followers, clock, settings, pacing
 
     def listed(self, uid: str, after: int = 0) -> list[Event]:
         """The events about an object behind resourceVersion `after`, oldest first."""
@@ -51,12 +51,12 @@ class JobEvents:
         sent: tuple[str, float | None] | None = None
         progress_sent_s = 0.0
         lingered = False
-        with self._news.follow(uid) as follower:
+        with self._followers.follow(uid) as follower:
             yield RETRY
             while True:
                 frames: list[bytes] = []
                 wait_s = settings.heartbeat_s
-                async with self._turns:
+                async with self._pacing:
                     follower.clear()
                     for event in self.listed(uid, after):
                         after = _version(event)

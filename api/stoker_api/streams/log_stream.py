@@ -22,11 +22,11 @@ from stoker.store.clock import Clock
 from stoker_api.jobs.change import ended
 from stoker_api.ports import LogPart, LogSource
 
+from .followers import Followers
 from .job_events import end_of
-from .lines import LineCutter
-from .news import News
+from .line_cutter import LineCutter
+from .pacing import Pacing
 from .sse import HEARTBEAT, RETRY, StreamSettings, frame
-from .turns import Turns
 
 CHUNK = 32 * 1024
 _PARTS_KEPT = 64
@@ -36,7 +36,7 @@ _LAST_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class LogQuery:
+class LogRequest:
     job: TrainingJob
     worker: int
     attempt: int | None
@@ -89,11 +89,11 @@ class Pause(NamedTuple):
     """Nothing new for a while."""
 
 
-class End(NamedTuple):
+class LogEnd(NamedTuple):
     job: TrainingJob
 
 
-Piece = Data | Over | NextAttempt | Pause | End
+Piece = Data | Over | NextAttempt | Pause | LogEnd
 
 
 class LogStreams:
@@ -102,21 +102,21 @@ class LogStreams:
         jobs: WatchCache[TrainingJob],
         pods: WatchCache[Pod],
         logs: LogSource,
-        news: News,
+        followers: Followers,
         clock: Clock,
         settings: StreamSettings,
-        turns: Turns,
+        pacing: Pacing,
     ) -> None:
         self._jobs, self._pods, self._logs = jobs, pods, logs
-        self._news, self._clock, self._settings, self._turns = news, clock, settings, turns
+        self._followers, self._clock, self._settings, self._pacing = followers, clock, settings, pacing
         self._parts: dict[tuple[str, int], Data] = {}
         """By pod and offset, the least used first."""
 
-    async def begin(self, query: LogQuery) -> Position | None:
+    async def begin(self, query: LogRequest) -> Position | None:
         """Where a new reader begins; None if there is no such log now."""
         attempt = query.attempt or query.job.status.attempt
         pod_uid = self._pod_uid(query.job, attempt, query.worker)
-        async with self._turns:
+        async with self._pacing:
             if pod_uid is not None and query.follow and query.tail_lines is None and (pod_uid, 0) in self._parts:
                 return Position(attempt, 0)
             chunk = None if pod_uid is None else await self._logs.read(pod_uid, 0, 1)
@@ -126,13 +126,13 @@ class LogStreams:
             return Position(attempt, 0)
         return Position(attempt, await self._tail(pod_uid, chunk.size, query.tail_lines))
 
-    async def raw(self, query: LogQuery, begin: Position) -> AsyncGenerator[bytes, None]:
+    async def raw(self, query: LogRequest, begin: Position) -> AsyncGenerator[bytes, None]:
         """The log's bytes as they are."""
         async for piece in self._pieces(query, begin):
             if isinstance(piece, Data):
                 yield piece.data
 
-    async def sse(self, query: LogQuery, begin: Position) -> AsyncGenerator[bytes, None]:
+    async def sse(self, query: LogRequest, begin: Position) -> AsyncGenerator[bytes, None]:
         """Frames `log`, `attempt`, `end`; the id of each `log` is where a resume goes on."""
         cutter, attempt = LineCutter(begin.offset), begin.attempt
         sent_s = self._clock.monotonic()
@@ -148,7 +148,7 @@ class LogStreams:
                 case NextAttempt(attempt):
                     cutter = LineCutter(0)
                     frames = [frame("attempt", json.dumps({"attempt": attempt}))]
-                case End(job):
+                case LogEnd(job):
                     frames = [frame("end", end_of(job))]
                 case Pause():
                     if self._clock.monotonic() - sent_s >= self._settings.heartbeat_s:
@@ -157,16 +157,16 @@ class LogStreams:
                 sent_s = self._clock.monotonic()
                 yield b"".join(frames)
 
-    async def _pieces(self, query: LogQuery, begin: Position) -> AsyncGenerator[Piece, None]:
+    async def _pieces(self, query: LogRequest, begin: Position) -> AsyncGenerator[Piece, None]:
         attempt, offset = begin
         until: int | None = None
         looked_last = False
         pause_s = min(self._settings.heartbeat_s, _LOOK_AGAIN_S)
-        with self._news.follow(query.job.uid) as follower:
+        with self._followers.follow(query.job.uid) as follower:
             while True:
                 limit = CHUNK if until is None else min(CHUNK, until - offset)
                 pod_uid = found = None
-                async with self._turns:  # whatever wakes all followers at once
+                async with self._pacing:  # whatever wakes all followers at once
                     follower.clear()
                     job = self._jobs.get(query.job.key)
                     if job is not None and job.uid == query.job.uid:
@@ -175,7 +175,7 @@ class LogStreams:
                         found = await self._read(pod_uid, offset, limit, query.follow)
                 if job is None or job.uid != query.job.uid:
                     yield Over(attempt)
-                    yield End(query.job)
+                    yield LogEnd(query.job)
                     return
                 chunk = None if found is None else found.part
                 if found is not None and chunk is not None and chunk.data:
@@ -194,7 +194,7 @@ class LogStreams:
                         yield NextAttempt(attempt)
                         continue
                     if query.attempt is not None or ended(job):
-                        yield End(job)
+                        yield LogEnd(job)
                         return
                 if not query.follow:
                     return
@@ -211,7 +211,7 @@ class LogStreams:
         key, now_s = (pod_uid, offset), self._clock.monotonic()
         kept = self._parts.pop(key, None)
         if kept is not None and len(kept.data) <= limit:
-            fresh = self._turns.crowded and now_s - kept.read_at_s < _FRESH_S
+            fresh = self._pacing.crowded and now_s - kept.read_at_s < _FRESH_S
             if follow and (fresh or len(kept.data) == CHUNK):
                 self._parts[key] = kept
                 return kept

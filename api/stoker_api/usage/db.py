@@ -17,7 +17,7 @@ from typing import NamedTuple
 from stoker.spec.usage import GpuReceipt
 
 from .amounts import Amounts
-from .taking import AHEAD_S, DAY_S, HOUR_S, hours, news
+from .receipts import AHEAD_S, DAY_S, HOUR_S, hours, increase
 
 APPLICATION_ID = 0x53746F55  # "StoU"
 _SUMS = Amounts._fields
@@ -78,7 +78,7 @@ class JobFacts(NamedTuple):
     """Unix seconds."""
 
 
-class Taken(NamedTuple):
+class BatchOutcome(NamedTuple):
     """What became of a batch, by index into it."""
 
     new: list[int]
@@ -108,9 +108,9 @@ class UsageFile:
         with self._run:
             self._register(jobs, now_s)
 
-    def take(self, jobs: Iterable[JobFacts], receipts: Sequence[GpuReceipt], now_s: float) -> Taken:
+    def take(self, jobs: Iterable[JobFacts], receipts: Sequence[GpuReceipt], now_s: float) -> BatchOutcome:
         """Commit what is new in the batch; jobs are those that are known now, others must be in the file already."""
-        found = Taken([], [], [])
+        found = BatchOutcome([], [], [])
         sums: dict[tuple[int, int, str, bool], Amounts] = defaultdict(Amounts)
         peaks: dict[tuple[int, int, str, bool], tuple[int, int]] = {}
         with self._run:
@@ -138,7 +138,7 @@ class UsageFile:
                     found.refused.append((index, f"this worker has {MOST_KEYS} GPUs and ledgers already"))
                     continue
                 begin_s = receipt.begin_at if before is None else before.at
-                added = news(receipt, before)
+                added = increase(receipt, before)
                 for hour, share in hours(begin_s, receipt.at):
                     key = (hour, job, receipt.model, receipt.simulated)
                     sums[key] = sums[key].plus(added.times(share))

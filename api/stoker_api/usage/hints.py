@@ -36,7 +36,7 @@ class HintCode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Had:
+class JobAmounts:
     """What one job has had."""
 
     amounts: Amounts
@@ -80,7 +80,7 @@ def of_job(receipts: Collection[GpuReceipt], gpus_per_worker: int | None) -> lis
         whole = whole.plus(amounts)
         slots[slot_of(receipt)] = slots.get(slot_of(receipt), Amounts()).plus(amounts)
         fullest = max(fullest, (receipt.memory_peak_bytes or 0, receipt.memory_total_bytes or 0))
-    had = Had(whole, max((slot.seen_s for slot in slots.values()), default=0.0), *fullest)
+    had = JobAmounts(whole, max((slot.seen_s for slot in slots.values()), default=0.0), *fullest)
     if not had.observed:
         return []
     found = _unused(slots, gpus_per_worker)
@@ -110,7 +110,7 @@ def of_job(receipts: Collection[GpuReceipt], gpus_per_worker: int | None) -> lis
     return found
 
 
-def of_queue(queue: str, jobs: Sequence[Had]) -> list[Hint]:
+def of_queue(queue: str, jobs: Sequence[JobAmounts]) -> list[Hint]:
     """For who shares out the queue: how many of its jobs ask for more than they use, and what that comes to."""
     observed = [job for job in jobs if job.observed]
     all_h = _hours(observed)
@@ -160,7 +160,7 @@ def _unused(slots: dict[Slot, Amounts], gpus_per_worker: int | None) -> list[Hin
     ]
 
 
-def _idle(had: Had) -> str:
+def _idle(had: JobAmounts) -> str:
     worst = max(had.amounts.idle_s.items(), key=lambda item: item[1])[0]
     why = {
         "no_process": "mostly nothing ran on them: start the work when the worker starts, and end the job with it",
@@ -170,5 +170,5 @@ def _idle(had: Had) -> str:
     return f"Its GPUs were idle for {had.idle_ratio:.0%} of the time; {why}."
 
 
-def _hours(jobs: Sequence[Had]) -> float:
+def _hours(jobs: Sequence[JobAmounts]) -> float:
     return sum(job.amounts.allocated_s for job in jobs) / 3600

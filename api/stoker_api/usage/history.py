@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from .amounts import Amounts
-from .hints import Had
+from .hints import JobAmounts
 from .prices import Prices
-from .taking import DAY_S, HOUR_S
+from .receipts import DAY_S, HOUR_S
 
 MOST_ROWS = 10_000
 _MOST_JOBS = 2000
@@ -47,7 +47,7 @@ _TIMES = (By.DAY, By.HOUR)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class UsageFilter:
     """Whole hours from `since` to before `until`. None: any."""
 
     since: datetime
@@ -73,7 +73,7 @@ class Sum:
 
 
 def sums(
-    reader: sqlite3.Connection, wanted: Wanted, by: Sequence[By], prices: Prices, limit: int
+    reader: sqlite3.Connection, wanted: UsageFilter, by: Sequence[By], prices: Prices, limit: int
 ) -> tuple[list[Sum], list[Sum], bool]:
     """The rows (in time, then the most GPU time first), all of them as one, and whether there are more rows."""
     reader.create_function("price", 1, prices.of, deterministic=True)
@@ -86,7 +86,7 @@ def sums(
     return rows[:limit], totals, len(rows) > limit
 
 
-def jobs_of(reader: sqlite3.Connection, wanted: Wanted) -> list[Had]:
+def jobs_of(reader: sqlite3.Connection, wanted: UsageFilter) -> list[JobAmounts]:
     """What each job has had in the window, real GPUs only."""
     source, values = _source(wanted, whole_days=True)
     where, more = _where(wanted)
@@ -97,7 +97,7 @@ def jobs_of(reader: sqlite3.Connection, wanted: Wanted) -> list[Had]:
         (*values, *more),
     )
     rows = [(peak, total, Amounts._make(amounts)) for peak, total, *amounts in found]
-    return [Had(amounts, amounts.seen_s, peak, total) for peak, total, amounts in rows]
+    return [JobAmounts(amounts, amounts.seen_s, peak, total) for peak, total, amounts in rows]
 
 
 def projects(reader: sqlite3.Connection) -> set[str]:
@@ -107,7 +107,7 @@ def projects(reader: sqlite3.Connection) -> set[str]:
 _ADDED = ", ".join(f"sum(h.{name})" for name in Amounts._fields)
 
 
-def _sums(reader: sqlite3.Connection, wanted: Wanted, by: Sequence[By], limit: int) -> list[Sum]:
+def _sums(reader: sqlite3.Connection, wanted: UsageFilter, by: Sequence[By], limit: int) -> list[Sum]:
     columns: dict[str, str] = {}
     for part in by:
         columns |= dict(zip(_NAMES.get(part, (part.value,)), _COLUMNS[part], strict=True))
@@ -141,7 +141,7 @@ def _sums(reader: sqlite3.Connection, wanted: Wanted, by: Sequence[By], limit: i
     return found
 
 
-def _source(wanted: Wanted, *, whole_days: bool) -> tuple[str, list[object]]:
+def _source(wanted: UsageFilter, *, whole_days: bool) -> tuple[str, list[object]]:
     """The rows of the window: its whole days as such, its first and last hours."""
     since, until = int(wanted.since.timestamp()), int(wanted.until.timestamp())
     first, last = -(-since // DAY_S) * DAY_S, until // DAY_S * DAY_S
@@ -153,7 +153,7 @@ def _source(wanted: Wanted, *, whole_days: bool) -> tuple[str, list[object]]:
     return f"({hours} UNION ALL {days} UNION ALL {hours})", [since, first, first, last, last, until]
 
 
-def _where(wanted: Wanted) -> tuple[str, list[object]]:
+def _where(wanted: UsageFilter) -> tuple[str, list[object]]:
     parts, listed = ["true"], list[object]()
     if wanted.projects is not None:
         parts.append("j.project IN (SELECT value FROM json_each(?))")

@@ -1,9 +1,9 @@
 """Running jobs whose GPUs are all idle: reported once per idle period, and suspended where that is wanted.
 
 `due` is the policy, pure. `IdleWatch` carries it out: it looks at every running job now and then, so that nothing that
-was missed costs more than a turn. What was told is written on the job (ANNOTATION_IDLE_TOLD), behind the event, whose
-name is made of attempt and period: whatever kills the api between the two, the next one tells it once. A period ends
-with the first moment of work, and so does what was told of it. Called by `services`.
+was missed costs more than a turn. A report is noted on the job (ANNOTATION_IDLE_TOLD) after its event, whose name is
+made of attempt and period: if the api dies between the two, the next one writes the same event. A period ends with the
+first moment of work, and its report with it. Called by `services`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def rule_of(job: TrainingJob, default: IdleRule) -> IdleRule:
 def due(
     job: TrainingJob, since: datetime | None, receipts: Iterable[GpuReceipt], rule: IdleRule, now: datetime
 ) -> bool:
-    """Whether the job's owner is to be told now that it has been idle since `since` (None: it is not, or unknown)."""
+    """Whether a report is due now that the job has been idle since `since` (None: it is not, or unknown)."""
     status, spec = job.status, job.spec
     if since is None or rule.action is IdleAction.NONE or not spec.total_gpus:
         return False
@@ -66,17 +66,17 @@ def due(
     mine = [receipt for receipt in receipts if receipt.attempt == status.attempt]
     if not mine or any(receipt.simulated for receipt in mine):
         return False
-    told_at = told_of(job)
-    return told_at is None or told_at < since
+    reported_at = reported_of(job)
+    return reported_at is None or reported_at < since
 
 
-def told_of(job: TrainingJob) -> datetime | None:
-    """When the owner was told last."""
+def reported_of(job: TrainingJob) -> datetime | None:
+    """When it was last reported as idle."""
     try:
-        told_at = datetime.fromisoformat(job.metadata.annotations[ANNOTATION_IDLE_TOLD])
+        reported_at = datetime.fromisoformat(job.metadata.annotations[ANNOTATION_IDLE_TOLD])
     except (KeyError, ValueError):
         return None
-    return told_at if told_at.tzinfo is not None else told_at.replace(tzinfo=UTC)
+    return reported_at if reported_at.tzinfo is not None else reported_at.replace(tzinfo=UTC)
 
 
 class IdleWatch:
@@ -119,20 +119,20 @@ class IdleWatch:
         receipts = [one for one in self._view.receipts(job.uid) if one.attempt == job.status.attempt]
         suspends = rule.action is IdleAction.SUSPEND
         words = idle_words(job, since, receipts, now, suspends=suspends)
-        await self._tell(job, since, words, now)
+        await self._report(job, since, words, now)
         annotations = {**job.metadata.annotations, ANNOTATION_IDLE_TOLD: now.isoformat()}
         if suspends:
             annotations[ANNOTATION_IDLE_SUSPENDED] = now.isoformat()
         spec = job.spec.model_copy(update={"suspend": True}) if suspends else job.spec
         metadata = job.metadata.model_copy(update={"annotations": annotations})
         try:
-            # With the version that was judged: whoever changed the job meanwhile is not overruled.
+            # With the version that was judged: a change of the job meanwhile is not overwritten.
             await self._store.update(JOBS, job.model_copy(update={"metadata": metadata, "spec": spec}))
         except (Conflict, NotFound):
             return  # changed or gone: the next turn sees
         log.info("job %s: %s", job.key, words)
 
-    async def _tell(self, job: TrainingJob, since: datetime, words: str, now: datetime) -> None:
+    async def _report(self, job: TrainingJob, since: datetime, words: str, now: datetime) -> None:
         event = event_about(
             Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=job.key, uid=job.uid),
             "Idle",
@@ -145,7 +145,7 @@ class IdleWatch:
         try:
             await self._store.create(EVENTS, event)
         except (AlreadyExists, NotFound):
-            pass  # told before we wrote that down
+            pass  # reported before that was noted
 
 
 def idle_words(

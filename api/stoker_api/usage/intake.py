@@ -18,7 +18,7 @@ from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 
 from .board import UsageBoard
-from .store import JobFacts, Taken, UsageStore, UsageUnavailable
+from .store import BatchOutcome, JobFacts, UsageStore, UsageUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class UsageIntake:
         self._begun: dict[str, JobFacts] = {}
         self._woken = asyncio.Event()
 
-    async def take(self, jobs: Iterable[TrainingJob], receipts: Sequence[GpuReceipt]) -> Taken:
+    async def take(self, jobs: Iterable[TrainingJob], receipts: Sequence[GpuReceipt]) -> BatchOutcome:
         """Raises: UsageUnavailable."""
         taken = await self.store.take([facts_of(job) for job in jobs], receipts)
         new = [receipts[index] for index in taken.new]

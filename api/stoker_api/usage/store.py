@@ -22,7 +22,7 @@ from typing import Self, TypeVar
 from stoker.spec.usage import GpuReceipt
 from stoker.store.clock import Clock
 
-from .db import JobFacts, NewerFile, Taken, UsageFile, connect
+from .db import BatchOutcome, JobFacts, NewerFile, UsageFile, connect
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class UsageStore:
         if self._reader is not None:
             self._reader.close()
 
-    async def take(self, jobs: Iterable[JobFacts], receipts: Sequence[GpuReceipt]) -> Taken:
+    async def take(self, jobs: Iterable[JobFacts], receipts: Sequence[GpuReceipt]) -> BatchOutcome:
         """What became of the receipts; those that are new are on the disk. Raises: UsageUnavailable."""
         listed, now_s = list(jobs), self._now_s()
         return await self._write(lambda file: file.take(listed, receipts, now_s))
@@ -199,4 +199,4 @@ class UsageStore:
         return self._clock.now().timestamp()
 
 
-__all__ = ["KEEP_S", "JobFacts", "NewerFile", "Taken", "UsageStore", "UsageUnavailable"]
+__all__ = ["KEEP_S", "BatchOutcome", "JobFacts", "NewerFile", "UsageStore", "UsageUnavailable"]

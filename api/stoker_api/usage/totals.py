@@ -121,8 +121,8 @@ def missing(job: TrainingJob, totals: Totals) -> bool:
 
 
 def idle_since(job: TrainingJob, receipts: Iterable[GpuReceipt], at: datetime) -> datetime | None:
-    """Since when all GPUs of the running attempt have been idle, as seen at `at`; None: they are not, or it can't be
-    told (a GPU has no receipt, or an old one)."""
+    """Since when all GPUs of the running attempt have been idle, as seen at `at`; None: they are not, or it is
+    unknown (a GPU has no receipt, or an old one)."""
     newest: dict[Slot, GpuReceipt] = {}
     for receipt in receipts:
         slot = slot_of(receipt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.spec.pod import CONTAINER, Pod
 from stoker.spec.worker_pod import identity
 
-from .stored import LogOwner
+from .log_file import LogOwner
 
 
 def owner_of(pod: Pod) -> LogOwner | None:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from stoker.spec.pod import Pod
 
+from .kubelet_copy import ANCHOR_BYTES, PodLogTail, closing, rest_of
+from .log_file import Gap, LogOwner
 from .storage import LogGone, LogsFull, ShippedLogs
-from .stored import Gap, LogOwner
-from .tail import ANCHOR_BYTES, PodLogTail, closing, rest_of
 
 log = logging.getLogger(__name__)
 
@@ -23,13 +23,13 @@ COPY_S = 60.0
 TOGETHER = 64
 """Workers followed at a time: each is a connection to the API server and the kubelet."""
 _UNREAD_S = 30.0
-"""Whoever nobody has read for so long makes room for another."""
+"""A follower whose log was not read for so long makes room for another."""
 _ROTATED = b"[stoker] some output may be missing or repeated here: the kubelet had begun a new file\n"
 
 
 class Puller:
-    def __init__(self, shipped: ShippedLogs, tail: PodLogTail, tell: Callable[[str], None]) -> None:
-        self._shipped, self._tail, self._tell = shipped, tail, tell
+    def __init__(self, shipped: ShippedLogs, tail: PodLogTail, grown: Callable[[str], None]) -> None:
+        self._shipped, self._tail, self._grown = shipped, tail, grown
         self._follows: dict[str, asyncio.Task[None]] = {}
         self._read_at: dict[str, float] = {}
 
@@ -40,7 +40,7 @@ class Puller:
             task.cancel()
 
     def follow(self, pod: Pod, owner: LogOwner) -> None:
-        """Somebody reads: see to it that this worker's output is followed."""
+        """Its log is being read: see to it that this worker's output is followed."""
         now = asyncio.get_running_loop().time()
         if pod.uid in self._follows:
             self._read_at[pod.uid] = now
@@ -48,7 +48,7 @@ class Puller:
         if len(self._follows) >= TOGETHER:
             longest = min(self._read_at, key=self._read_at.__getitem__)
             if now - self._read_at[longest] > _UNREAD_S:
-                self._follows[longest].cancel()  # it goes on where it stopped when somebody reads it again
+                self._follows[longest].cancel()  # it goes on where it stopped when its log is read again
             return
         task = asyncio.create_task(self._follow(pod, owner))
         self._follows[pod.uid], self._read_at[pod.uid] = task, now
@@ -106,11 +106,11 @@ class Puller:
         except Exception:
             log.exception("following the output of pod %s failed", pod.uid)
         finally:
-            self._tell(pod.uid)
+            self._grown(pod.uid)
 
     async def _append(self, pod_uid: str, owner: LogOwner, offset: int, data: bytes) -> int:
         held = await self._shipped.append(pod_uid, owner, offset, data)
-        self._tell(pod_uid)
+        self._grown(pod_uid)
         return held
 
     async def _anchor(self, pod_uid: str) -> bytes:

@@ -18,19 +18,19 @@ from stoker.spec.pod import Pod
 from stoker.spec.worker import exit_record
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
-from stoker_api.ports import LogChunk
+from stoker_api.ports import PlainLogPart
 from stoker_api.rounds import Rounds
 
+from .kubelet_copy import PodLogTail
+from .log_file import LogOwner
 from .pods import owner_of, running_since_s
 from .pull import Puller
 from .storage import LogGone, LogsFull, ShippedLogs
-from .stored import LogOwner
-from .tail import PodLogTail
 
 log = logging.getLogger(__name__)
 
 BARE_AFTER_S = 5.0
-"""A container that ran this long without a post may have no supervisor: its log is fetched when somebody reads it."""
+"""A container that ran this long without a post may have no supervisor: its log is fetched when it is read."""
 COMPLETING_S = 10.0
 """How much longer than asked a reader waits for the rest of a log whose worker was killed."""
 _WOKEN_AT_ONCE = 16
@@ -51,7 +51,7 @@ class WorkerLogSource:
         tail: PodLogTail | None = None,
     ) -> None:
         self._shipped, self._pods, self._jobs, self._clock = shipped, pods, jobs, clock
-        self._puller = None if tail is None else Puller(shipped, tail, self._tell)
+        self._puller = None if tail is None else Puller(shipped, tail, self._wake_readers)
         self._waiters: dict[str, set[asyncio.Future[None]]] = {}
         self._wakes = Rounds(_WOKEN_AT_ONCE)
         self._ended: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
@@ -77,16 +77,16 @@ class WorkerLogSource:
         try:
             return await self._shipped.append(pod_uid, owner, offset, data, lost=lost)
         finally:
-            self._tell(pod_uid)
+            self._wake_readers(pod_uid)
 
     # What people read.
 
-    async def read(self, pod_uid: str, offset: int, limit: int) -> LogChunk | None:
+    async def read(self, pod_uid: str, offset: int, limit: int) -> PlainLogPart | None:
         """At most `limit` bytes from `offset` on; None if there is no such log (yet, or any more)."""
         ended = self._has_ended(pod_uid)  # first: what comes between the two is then seen, not lost
         self._pull_if_bare(pod_uid)
         found = await self._shipped.read(pod_uid, offset, limit)
-        return None if found is None else LogChunk(*found, ended)
+        return None if found is None else PlainLogPart(*found, ended)
 
     async def wait_growth(self, pod_uid: str, offset: int, timeout_s: float) -> None:
         """Return once the log is longer than `offset`, has ended, or `timeout_s` is over."""
@@ -133,8 +133,8 @@ class WorkerLogSource:
         elif pod.ended and pod.uid not in self._queued and not self._shipped.is_complete(pod.uid):
             self._queued.add(pod.uid)
             self._ended.put_nowait((pod.uid, 0))
-        if pod.uid not in self._queued:  # else told when the log is complete: what wakes a reader now may end it
-            self._tell(pod.uid)
+        if pod.uid not in self._queued:  # else woken when the log is complete: what wakes a reader now may end it
+            self._wake_readers(pod.uid)
 
     def _on_job(self, change: Change[TrainingJob]) -> None:
         if change.new is None:
@@ -152,7 +152,7 @@ class WorkerLogSource:
                         await self._shipped.remove(pod_uid)
                     except OSError as error:
                         log.warning("the log of pod %s can't be removed: %s", pod_uid, error)
-                    self._tell(pod_uid)
+                    self._wake_readers(pod_uid)
             try:
                 async with asyncio.timeout(_SWEEP_S):
                     await self._sweep.wait()
@@ -177,7 +177,7 @@ class WorkerLogSource:
                 log.warning("the log of pod %s stays incomplete", pod_uid)
                 self._given_up.add(pod_uid)
             self._queued.discard(pod_uid)
-            self._tell(pod_uid)
+            self._wake_readers(pod_uid)
 
     async def _again(self, pod_uid: str, tried: int) -> None:
         await self._clock.sleep(_TRIES_S[tried])
@@ -223,7 +223,7 @@ class WorkerLogSource:
             return self._pods.is_synced
         return pod.ended and (self._puller is None or pod_uid in self._given_up)
 
-    def _tell(self, pod_uid: str) -> None:
+    def _wake_readers(self, pod_uid: str) -> None:
         # Taken out: one that has its turn coming needs no second.
         for future in self._waiters.pop(pod_uid, ()):
             self._wakes.call(functools.partial(_wake, future))

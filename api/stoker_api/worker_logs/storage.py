@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from stoker_api.disk import MIN_FREE_BYTES, free_bytes
 
-from .stored import DiskFull, LogOwner, StoredLog
+from .log_file import DiskFull, LogOwner, StoredLog
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -54,7 +54,7 @@ from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import event_cache, make_deps
 from stoker_api.disk import FULL
-from stoker_api.pushing import Pushing
+from stoker_api.metrics_push import MetricsPush
 from stoker_api.report_tokens import exporter_token
 from stoker_api.serve import BindError, bind, serve
 from stoker_api.token_identity import TokenIdentity
@@ -233,7 +233,7 @@ class _Up:
                         exporter_port=lambda: exporter.port if exporter else None,
                     ),
                 ),
-                Pushing(push, tokens.ensure_scraper()) if push else None,
+                MetricsPush(push, tokens.ensure_scraper()) if push else None,
             )
             caches = (jobs, queues, nodes, pods, events)
             try:

@@ -8,7 +8,7 @@ import re
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stoker_api.streams.lines import LONGEST_LINE, LineCutter
+from stoker_api.streams.line_cutter import LONGEST_LINE, LineCutter
 from stoker_api.streams.sse import frame
 
 LOGS = st.lists(

@@ -157,7 +157,7 @@ class StoredLog:
         return last.offset + max(0, size - last.at)
 
     def _jump(self, fd: int, size: int, offset: int, missing: int) -> int:
-        """Index first, then the line: whoever dies in between, `_mend` writes the rest of it."""
+        """Index first, then the line: if the process dies in between, `_mend` writes the rest of it."""
         at_line_start = size == 0 or self.read(size - 1, 1)[0] == b"\n"
         notice = (
             "" if at_line_start else "\n"

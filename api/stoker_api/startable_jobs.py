@@ -2,7 +2,8 @@
 
 Owns since when each such job has been startable. The operator starts a job within a second; one that stays startable
 for minutes means that no operator leads, or that operator and api see different things (in `stoker up`, where both use
-one state, only that the operator's loop stands still). Never starts anything. Run by `services`; shown by `vitals`.
+one state, only that the operator's loop stands still). Never starts anything. Run by `services`, shown by
+`health_metrics`.
 
 The work is bounded, for the api answers requests on the same loop: every 30 s at most, and so that it takes no more
 than a hundredth of the time; changes of jobs are taken in in small pieces; at most 32 startable jobs are looked at.
@@ -27,7 +28,7 @@ SHARE = 0.01
 MOST = 32
 
 
-class Startable:
+class StartableJobs:
     """One observer of one feed."""
 
     def __init__(self, scheduler: FedScheduler, queues: WatchCache[Queue], clock: Clock) -> None:

@@ -1,6 +1,6 @@
 """Wakes who follows a job: when it, one of its events or its live progress changed.
 
-Level-triggered: a follower is told that there is news, never what; it reads the caches again. So a slow one costs
+Level-triggered: a follower learns that there is news, never what; it reads the caches again. So a slow one costs
 nothing and misses no state, and there is no queue that could grow. Called by the stream generators.
 """
 
@@ -19,26 +19,26 @@ from stoker.store.cache import Change, WatchCache
 
 class Follower:
     def __init__(self) -> None:
-        self._news = asyncio.Event()
+        self._woken = asyncio.Event()
 
-    def tell(self) -> None:
-        self._news.set()
+    def wake(self) -> None:
+        self._woken.set()
 
     def clear(self) -> None:
         """Call before reading the caches: news from then on are not lost."""
-        self._news.clear()
+        self._woken.clear()
 
     async def wait(self, timeout_s: float) -> bool:
         """True: there is news; False: the time is over."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._news.wait()
+                await self._woken.wait()
         except TimeoutError:
             return False
         return True
 
 
-class News:
+class Followers:
     """The followers of every job, by its uid."""
 
     def __init__(self, jobs: WatchCache[TrainingJob], events: WatchCache[Event], pods: WatchCache[Pod]) -> None:
@@ -68,21 +68,21 @@ class News:
             if not followers and self._followers.get(uid) is followers:
                 del self._followers[uid]
 
-    def tell(self, uid: str) -> None:
+    def wake(self, uid: str) -> None:
         for follower in self._followers.get(uid, ()):
-            follower.tell()
+            follower.wake()
 
     def _on_job(self, change: Change[TrainingJob]) -> None:
         job = change.new or change.old
         if job is not None:
-            self.tell(job.uid)
+            self.wake(job.uid)
 
     def _on_event(self, change: Change[Event]) -> None:
         if change.new is not None:
-            self.tell(change.new.involved_object.uid)
+            self.wake(change.new.involved_object.uid)
 
     def _on_pod(self, change: Change[Pod]) -> None:
         pod = change.new or change.old
         owner = owning_job(pod.metadata) if pod is not None else None
         if owner is not None:
-            self.tell(owner.uid)
+            self.wake(owner.uid)

@@ -1,4 +1,4 @@
-"""Turns: followers arrive, read and frame one after the other, and everybody else has the loop in between.
+"""Pacing: followers arrive, read and frame one after the other, and everybody else has the loop in between.
 
 Without them a thousand followers of one log are all ready at once, and a request waits behind all of them. Called by
 the stream generators.
@@ -15,11 +15,11 @@ _AFTER_S = 0.000_15
 _REST = 3
 
 
-class Turns:
-    """`async with turns:` around what a follower costs; first come, first served.
+class Pacing:
+    """`async with pacing:` around what a follower costs; first come, first served.
 
     Invariant: while others wait, followers take about a quarter of the loop's time, a millisecond at a stretch. A lone
-    follower rests never.
+    follower never rests.
     """
 
     def __init__(self) -> None:

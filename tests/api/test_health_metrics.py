@@ -19,9 +19,9 @@ from stoker.spec.node import NODES, Gpu, GPUNode, GPUNodeStatus
 from stoker.spec.queue import QUEUES, Queue
 from stoker.store.cache import WatchCache
 from stoker.store.clock import ManualClock
+from stoker_api.health_metrics import used_ratio
 from stoker_api.scheduler_view import FedScheduler
-from stoker_api.startable import EVERY_S, MOST, Startable
-from stoker_api.vitals import used_ratio
+from stoker_api.startable_jobs import EVERY_S, MOST, StartableJobs
 
 
 class Bed:
@@ -35,7 +35,7 @@ class Bed:
         feed = SchedulerFeed(self.jobs, self.queues, self.nodes)
         feed.start()
         self.scheduler = FedScheduler(feed)
-        self.startable = Startable(self.scheduler, self.queues, clock)
+        self.startable = StartableJobs(self.scheduler, self.queues, clock)
 
     async def node(self, gpus: int) -> None:
         status = GPUNodeStatus(
@@ -187,7 +187,7 @@ async def test_it_looks_on_its_own_and_goes_on_after_a_failure(bed: Bed, monkeyp
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_the_page_tells_disks_watches_and_queues(served: Any) -> None:
+async def test_the_page_has_disks_watches_and_queues(served: Any) -> None:
     """In both modes."""
     pattern = re.compile(
         r'^stoker_(api_watch_stale_seconds\{kind="TrainingJob"\}|queue_startable_seconds\{.*\}) ', re.M

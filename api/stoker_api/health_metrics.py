@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 
-from .startable import Startable
+from .startable_jobs import StartableJobs
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +39,14 @@ FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-class Vitals(Collector):
+class HealthMetrics(Collector):
     """`caches`: by the name of their kind; `folders`: name → path."""
 
     def __init__(
         self,
         caches: Mapping[str, WatchCache[Any]],
         folders: Mapping[str, Path],
-        startable: Startable,
+        startable: StartableJobs,
         clock: Clock,
     ) -> None:
         self._caches, self._folders, self._startable, self._clock = caches, folders, startable, clock

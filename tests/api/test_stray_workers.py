@@ -17,7 +17,7 @@ from stoker.spec.reports import WorkerReport
 from stoker.store.clock import SystemClock
 from stoker.store.port import Unavailable
 from stoker_api.deps import make_deps
-from stoker_api.jobs.alive import unwanted, why_stop
+from stoker_api.jobs.stray_workers import unwanted, why_stop
 from stoker_worker.alive import AliveLane
 from stoker_worker.folder import Launch
 from stoker_worker.link import Answer

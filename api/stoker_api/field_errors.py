@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from stoker.spec.job_parts import Trainer
 from stoker.spec.recipes import RECIPES
 
-from .problems import Code, Fault, Problem
+from .problems import Code, FieldError, Problem
 from .strict_json import pointer
 
 UNKNOWN_FIELD = "Extra inputs are not permitted"
@@ -30,19 +30,19 @@ def invalid_fields(
     """422 for `errors` as pydantic lists them; `root` (the model) and `data` (the input) serve the suggestions."""
     # Pydantic calls a bad key of a mapping (…, key, "[key]").
     faults = [
-        Fault(pointer((*prefix, *(part for part in error["loc"] if part != "[key]"))), _words(error, root, data))
+        FieldError(pointer((*prefix, *(part for part in error["loc"] if part != "[key]"))), _words(error, root, data))
         for error in errors
     ]
-    return from_faults(faults)
+    return invalid_problem(faults)
 
 
-def from_faults(faults: Sequence[Fault]) -> Problem:
+def invalid_problem(faults: Sequence[FieldError]) -> Problem:
     first = faults[0]
     more = f" (and {len(faults) - 1} more, see errors)" if len(faults) > 1 else ""
     return Problem(Code.INVALID_FIELDS, f"{first.pointer or 'the body'}: {first.detail}{more}", errors=faults)
 
 
-def request_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
+def parameter_errors(errors: Iterable[Mapping[str, Any]]) -> list[FieldError]:
     """Faults of query, path and header parameters as FastAPI reports them: loc = (place, name, …)."""
     faults = []
     for error in errors:
@@ -50,7 +50,7 @@ def request_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
         detail = _words(error, None, None)
         if error["type"] == "extra_forbidden":
             detail = f"there is no {place} parameter {rest[0]!r} here; see docs/api.md for those there are"
-        faults.append(Fault(pointer(tuple(rest)), detail, str(place)))
+        faults.append(FieldError(pointer(tuple(rest)), detail, str(place)))
     return faults
 
 

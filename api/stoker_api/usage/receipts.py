@@ -1,4 +1,4 @@
-"""What a receipt adds to what is known: which hours its news falls in, and whether it can be true at all. Pure.
+"""What a receipt adds to what is known: which hours the increase falls in, and whether it can be true at all. Pure.
 
 Owns the arithmetic; the rows are `db.py`'s, who may speak of what `routes/report_usage.py`'s.
 """
@@ -47,7 +47,7 @@ def impossible(receipt: GpuReceipt, now_s: float) -> str:
     return ""
 
 
-def news(receipt: GpuReceipt, before: GpuReceipt | None) -> Amounts:
+def increase(receipt: GpuReceipt, before: GpuReceipt | None) -> Amounts:
     """What it says beyond the receipt of the same key before it."""
     whole = Amounts.of(receipt)
     return whole if before is None else whole.minus(Amounts.of(before))

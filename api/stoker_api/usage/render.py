@@ -12,7 +12,7 @@ from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
 from .amounts import Amounts
 from .history import Sum
 from .prices import Prices
-from .taking import HOUR_S
+from .receipts import HOUR_S
 from .totals import LATE, Slot, Totals, moment, slot_of
 
 _JOULES_PER_KWH = 3.6e6

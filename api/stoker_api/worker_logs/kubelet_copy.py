@@ -1,7 +1,7 @@
 """The kubelet's copy of a worker's output, for what the worker itself did not ship: the protocol, and how copies meet.
 
 A supervisor prints to its stdout what it ships, so the kubelet has the same bytes, but only the newest of them (it
-rotates) and perhaps with a newline at the end that nobody printed. Pure but for the protocol. Called by `source.py`.
+rotates) and perhaps with a newline at the end that was not printed. Pure but for the protocol. Called by `source.py`.
 """
 
 from __future__ import annotations

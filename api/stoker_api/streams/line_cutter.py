@@ -7,7 +7,7 @@ from typing import NamedTuple
 LONGEST_LINE = 64 * 1024
 
 
-class Lines(NamedTuple):
+class WholeLines(NamedTuple):
     """Whole lines (the last one without its line end) and the offset behind them."""
 
     text: str
@@ -24,7 +24,7 @@ class LineCutter:
         self.start = offset
         self._held = b""
 
-    def feed(self, data: bytes) -> list[Lines]:
+    def feed(self, data: bytes) -> list[WholeLines]:
         """The whole lines that `data` completes."""
         self._held += data
         found = []
@@ -35,18 +35,18 @@ class LineCutter:
             found.append(self._take(_character_end(self._held, LONGEST_LINE)))
         return found
 
-    def flush(self) -> list[Lines]:
+    def flush(self) -> list[WholeLines]:
         """What is left when the log has ended: a line without an end."""
         return [self._take(len(self._held))] if self._held else []
 
-    def _take(self, count: int) -> Lines:
+    def _take(self, count: int) -> WholeLines:
         data, self._held = self._held[:count], self._held[count:]
         self.start += count
         for end in (b"\r\n", b"\n", b"\r"):
             if data.endswith(end):
                 data = data[: -len(end)]
                 break
-        return Lines(data.decode("utf-8", "replace"), self.start)
+        return WholeLines(data.decode("utf-8", "replace"), self.start)
 
 
 def _last_line_end(data: bytes) -> int:

@@ -15,34 +15,34 @@ from stoker.spec.quantity import format_duration
 from stoker.store.clock import Clock
 from stoker.store.port import Store, StoreError
 
-from .opening import Opening
+from .first_message import FirstMessage
 from .registry import Session
-from .relay import End
+from .relay import SessionEnd
 
 log = logging.getLogger(__name__)
 
 _WRITE_S = 5.0
 
 
-class SessionRecords:
+class SessionAudit:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._writing: set[asyncio.Task[None]] = set()
 
-    def opened(self, session: Session, opening: Opening) -> None:
-        self._tell(session, "SessionOpened", f"{_who(session)} {opening.done()} worker {session.worker}")
+    def opened(self, session: Session, message: FirstMessage) -> None:
+        self._record(session, "SessionOpened", f"{_who(session)} {message.done()} worker {session.worker}")
 
-    def closed(self, session: Session, opening: Opening, end: End) -> None:
+    def closed(self, session: Session, message: FirstMessage, end: SessionEnd) -> None:
         lasted = format_duration(max(1.0, round(self._clock.monotonic() - session.opened_at)))
         why = f": {end.reason}" if end.reason else ""
-        what = f"{_who(session)}'s {opening.name} session in worker {session.worker} ended after {lasted}{why}"
-        self._tell(session, "SessionClosed", what)
+        what = f"{_who(session)}'s {message.name} session in worker {session.worker} ended after {lasted}{why}"
+        self._record(session, "SessionClosed", what)
 
     async def written(self) -> None:
         """Wait for what is being written."""
         await asyncio.gather(*self._writing, return_exceptions=True)
 
-    def _tell(self, session: Session, reason: str, message: str) -> None:
+    def _record(self, session: Session, reason: str, message: str) -> None:
         log.info("job %s, session %s: %s: %s", session.job, session.id[:8], reason, message)
         event = event_about(
             Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=session.job, uid=session.job_uid),

@@ -18,19 +18,19 @@ from .scrape_targets import API_JOB, server_targets, worker_targets
 
 
 @dataclass(frozen=True)
-class Pushing:
+class MetricsPush:
     options: PushOptions
     token_file: Path | None = None
     """For the metrics of other servers, where they need one."""
 
 
-def relay(deps: Deps, pushing: Pushing, own: Callable[[], bytes]) -> Relay:
+def relay(deps: Deps, metrics_push: MetricsPush, own: Callable[[], bytes]) -> Relay:
     """`own`: this server's page. Raises: OSError, ssl.SSLError where the CA file can't be used."""
     here = socket.gethostname()
 
     async def gather() -> Sequence[Source]:
         found = [Source({"job": API_JOB, "instance": here}, text=own())]
-        token = pushing.token_file.read_text().strip() if pushing.token_file else ""
+        token = metrics_push.token_file.read_text().strip() if metrics_push.token_file else ""
         for target in server_targets(deps):
             if target.labels["job"] != API_JOB:
                 labels = {**target.labels, "instance": here}
@@ -41,4 +41,4 @@ def relay(deps: Deps, pushing: Pushing, own: Callable[[], bytes]) -> Relay:
             found.append(Source(labels, address=target.address, foreign=True))
         return found
 
-    return Relay(pushing.options, gather)
+    return Relay(metrics_push.options, gather)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker_api.worker_logs.tail import ANCHOR_BYTES, rest_of
+from stoker_api.worker_logs.kubelet_copy import ANCHOR_BYTES, rest_of
 
 WHOLE = b"".join(b"line %06d of the log\n" % number for number in range(2000))
 

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from stoker_api.faults import invalid_fields
+from stoker_api.field_errors import invalid_fields
 
 MAX_ARGUMENTS = 1024
 MAX_ARGUMENT_CHARS = 64 * 1024
@@ -19,7 +19,7 @@ _Argument = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 _Cells = Annotated[int, Field(ge=1, le=10_000)]
 
 
-class _Opening(BaseModel):
+class _FirstMessage(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     def done(self) -> str:
@@ -27,7 +27,7 @@ class _Opening(BaseModel):
         raise NotImplementedError
 
 
-class ExecOpening(_Opening):
+class ExecMessage(_FirstMessage):
     """A command in the worker; an empty `argv` is its shell."""
 
     name: ClassVar[str] = "exec"
@@ -49,7 +49,7 @@ class ExecOpening(_Opening):
         return "exec'ed into"
 
 
-class ForwardOpening(_Opening):
+class ForwardMessage(_FirstMessage):
     """Connections to a port of the worker's own loopback."""
 
     name: ClassVar[str] = "portforward"
@@ -61,10 +61,10 @@ class ForwardOpening(_Opening):
         return f"forwards port {self.port} of"
 
 
-Opening = ExecOpening | ForwardOpening
+FirstMessage = ExecMessage | ForwardMessage
 
 
-def read_opening(model: type[Opening], text: str) -> Opening:
+def read_first_message(model: type[FirstMessage], text: str) -> FirstMessage:
     """Raises: ValueError with words for the caller, which never repeat what it sent."""
     try:
         return model.model_validate_json(text)
