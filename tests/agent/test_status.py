@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stoker.local.agent import status
@@ -11,6 +11,7 @@ from stoker.spec.worker import Checkpoint, ExitRecord, Progress, RankExit
 from stoker_api.report_tokens import pod_uid_of
 
 
+@settings(max_examples=40)
 @given(
     message=st.text(max_size=1000),
     ranks=st.integers(0, 64),

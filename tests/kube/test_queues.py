@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from stoker.controller import queues
 from stoker.spec.job import Phase
 from stoker.spec.meta import Key
 from tests.support.testbed.kubelets import Play
@@ -11,7 +14,10 @@ from tests.support.testbed.kubelets import Play
 from .operator_world import World
 
 
-async def test_kubectl_shows_what_a_queue_uses_and_deletes_it_with_its_last_job(world: World) -> None:
+async def test_kubectl_shows_what_a_queue_uses_and_deletes_it_with_its_last_job(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "STATUS_EVERY_S", 0.2)
     name = f"{world.project}-q"
     queue = {"apiVersion": "stoker.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}}
     await world.kubectl("apply", "-f", "-", stdin=json.dumps(queue | {"spec": {"limit": {"gpus": 3}}}))

@@ -57,6 +57,13 @@ int session_slots(int slots[MAX_GPUS]);
     if (isnan(given)) return NOT_SUPPORTED;                                                                            \
     *(into) = (typeof(*(into)))(given * (scale));                                                                      \
   } while (0)
+/* A call that answers one number. */
+#define READING(call, type, key, scale)                                                                                \
+  int call(device_t device, type *into) {                                                                              \
+    ENTER(device);                                                                                                     \
+    GIVE(into, key, scale);                                                                                            \
+    return SUCCESS;                                                                                                    \
+  }
 #define MIG_ON (d.gpu->mig_mode == 1)
 
 #endif

@@ -260,11 +260,7 @@ int nvmlDeviceGetMarginTemperature(device_t device, struct margin *margin) {
   return SUCCESS;
 }
 
-int nvmlDeviceGetFanSpeed(device_t device, unsigned *percent) {
-  ENTER(device);
-  GIVE(percent, fan, 1);
-  return SUCCESS;
-}
+READING(nvmlDeviceGetFanSpeed, unsigned, fan, 1)
 
 int nvmlDeviceGetPowerUsage(device_t device, unsigned *milliwatts) {
   ENTER(device);
@@ -273,17 +269,8 @@ int nvmlDeviceGetPowerUsage(device_t device, unsigned *milliwatts) {
   return SUCCESS;
 }
 
-int nvmlDeviceGetEnforcedPowerLimit(device_t device, unsigned *milliwatts) {
-  ENTER(device);
-  GIVE(milliwatts, limit, 1000);
-  return SUCCESS;
-}
-
-int nvmlDeviceGetPowerManagementDefaultLimit(device_t device, unsigned *milliwatts) {
-  ENTER(device);
-  GIVE(milliwatts, limit_default, 1000);
-  return SUCCESS;
-}
+READING(nvmlDeviceGetEnforcedPowerLimit, unsigned, limit, 1000)
+READING(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, limit_default, 1000)
 
 int nvmlDeviceGetPowerManagementLimitConstraints(device_t device, unsigned *least, unsigned *most) {
   ENTER(device);
@@ -323,53 +310,14 @@ int nvmlDeviceGetMaxClockInfo(device_t device, unsigned kind, unsigned *megahert
   return clock_of(d, clocks_max, kind, megahertz);
 }
 
-int nvmlDeviceGetPerformanceState(device_t device, unsigned *state) {
-  ENTER(device);
-  GIVE(state, pstate, 1);
-  return SUCCESS;
-}
-
-int nvmlDeviceGetCurrentClocksEventReasons(device_t device, unsigned long long *reasons) {
-  ENTER(device);
-  GIVE(reasons, reasons, 1);
-  return SUCCESS;
-}
-
-int nvmlDeviceGetCurrentClocksThrottleReasons(device_t device, unsigned long long *reasons) {
-  ENTER(device);
-  GIVE(reasons, reasons, 1);
-  return SUCCESS;
-}
-
-int nvmlDeviceGetPcieReplayCounter(device_t device, unsigned *replays) {
-  ENTER(device);
-  GIVE(replays, pcie_replay, 1);
-  return SUCCESS;
-}
-
-int nvmlDeviceGetCurrPcieLinkGeneration(device_t device, unsigned *generation) {
-  ENTER(device);
-  GIVE(generation, pcie_gen, 1);
-  return SUCCESS;
-}
-
-int nvmlDeviceGetMaxPcieLinkGeneration(device_t device, unsigned *generation) {
-  ENTER(device);
-  GIVE(generation, pcie_gen_max, 1);
-  return SUCCESS;
-}
-
-int nvmlDeviceGetCurrPcieLinkWidth(device_t device, unsigned *lanes) {
-  ENTER(device);
-  GIVE(lanes, pcie_width, 1);
-  return SUCCESS;
-}
-
-int nvmlDeviceGetMaxPcieLinkWidth(device_t device, unsigned *lanes) {
-  ENTER(device);
-  GIVE(lanes, pcie_width_max, 1);
-  return SUCCESS;
-}
+READING(nvmlDeviceGetPerformanceState, unsigned, pstate, 1)
+READING(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, reasons, 1)
+READING(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, reasons, 1)
+READING(nvmlDeviceGetPcieReplayCounter, unsigned, pcie_replay, 1)
+READING(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, pcie_gen, 1)
+READING(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, pcie_gen_max, 1)
+READING(nvmlDeviceGetCurrPcieLinkWidth, unsigned, pcie_width, 1)
+READING(nvmlDeviceGetMaxPcieLinkWidth, unsigned, pcie_width_max, 1)
 
 int nvmlDeviceGetNvLinkState(device_t device, unsigned link, unsigned *active) {
   ENTER(device);

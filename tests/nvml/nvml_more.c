@@ -27,11 +27,7 @@ int nvmlDeviceGetRemappedRows(device_t device, unsigned *corrected, unsigned *un
   return SUCCESS;
 }
 
-int nvmlDeviceGetRetiredPagesPendingStatus(device_t device, unsigned *pending) {
-  ENTER(device);
-  GIVE(pending, retired_pending, 1);
-  return SUCCESS;
-}
+READING(nvmlDeviceGetRetiredPagesPendingStatus, unsigned, retired_pending, 1)
 
 struct field_value {
   unsigned id, scope;

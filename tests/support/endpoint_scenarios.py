@@ -92,7 +92,7 @@ _IDENTITY = (
 def _device_calls() -> set[str]:
     """Every call about a device that the fake library has, but those that name it."""
     sources = "".join(path.read_text() for path in SOURCES.glob("nvml_*.c"))
-    return set(re.findall(r"^int (nvml\w+)\(", sources, re.MULTILINE)) - set(_IDENTITY)
+    return set(re.findall(r"^(?:int |READING\()(nvml\w+)", sources, re.MULTILINE)) - set(_IDENTITY)
 
 
 def _two(stage: Stage) -> None:

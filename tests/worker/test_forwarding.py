@@ -32,6 +32,17 @@ def listener():
     thread.join()
 
 
+@pytest.fixture
+def forwarded(entered):
+    """A server on the worker's loopback that the test accepts for, and a session that forwards to it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        entered.start()
+        peer = entered.call()
+        assert peer.begin(kind="forward", port=server.getsockname()[1])["ready"]
+        yield server, peer
+        entered.go()
+
+
 def frame(kind, number, data=b""):
     return bytes([kind]) + number.to_bytes(4, "big") + data
 
@@ -97,11 +108,8 @@ def test_a_port_of_the_newer_loopback_is_reached(entered):
     entered.go()
 
 
-def test_resets_go_both_ways(entered):
-    server = socket.create_server(("127.0.0.1", 0))
-    entered.start()
-    peer = entered.call()
-    assert peer.begin(kind="forward", port=server.getsockname()[1])["ready"]
+def test_resets_go_both_ways(forwarded):
+    server, peer = forwarded
     peer.binary(frame(OPEN, 1))
     connection, _ = server.accept()
     peer.binary(frame(DATA, 1, b"x"))
@@ -115,18 +123,12 @@ def test_resets_go_both_ways(entered):
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     connection.close()
     assert answers(peer, 1)[2][0] == RESET
-    server.close()
-    entered.go()
 
 
-def test_the_workers_end_resets_what_is_forwarded(entered):
-    server = socket.create_server(("127.0.0.1", 0))
-    entered.start()
-    peer = entered.call()
-    assert peer.begin(kind="forward", port=server.getsockname()[1])["ready"]
+def test_the_workers_end_resets_what_is_forwarded(entered, forwarded):
+    server, peer = forwarded
     peer.binary(frame(OPEN, 1))
     connection, _ = server.accept()
     assert entered.go().exit_code == 0
     assert answers(peer, 1) == {1: (RESET, b"the worker has ended")}
     connection.close()
-    server.close()
