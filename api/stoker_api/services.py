@@ -97,7 +97,7 @@ class Services:
         startable_jobs = StartableJobs(scheduler, deps.queues, deps.clock)
         health_metrics = HealthMetrics(_named(deps), deps.folders, startable_jobs, deps.clock)
         metrics.registry.register(health_metrics)
-        renderer = JobRenderer(board, usage_board, deps.clock)
+        renderer = JobRenderer(board, usage_board, deps.clock, deps.jobs)
         followers = Followers(deps.jobs, deps.events, deps.pods)
         pacing = Pacing()
         sessions = Sessions(deps.jobs, deps.pods, deps.clock, deps.sessions)
@@ -177,6 +177,7 @@ class Services:
             if self.deps.feed is None:
                 self.feed.stop()
             self.index.unsubscribe()
+            self.renderer.unsubscribe()
 
     async def _keep_writing(self) -> None:
         while True:

@@ -19,6 +19,7 @@ async def test_a_deleted_job_is_gone_at_once(world, body):
     tag = (await world.call("GET", ONE)).headers["etag"]
     done = await world.call("DELETE", ONE, headers={"If-Match": tag})
     assert (done.status_code, done.content) == (204, b"")
+    assert not len(world.services.renderer), "the JSON of jobs that are gone is not kept"
     assert (await world.call("GET", ONE)).status_code == 404
     assert (await world.call("GET", "/v1/projects/alpha/jobs")).json()["items"] == []
     assert (await world.call("DELETE", ONE)).status_code == 404

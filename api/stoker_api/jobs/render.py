@@ -14,6 +14,7 @@ from stoker.spec.meta import Resource, StatusModel
 from stoker.spec.queue import Queue
 from stoker.spec.usage import JobUsage
 from stoker.spec.worker import Progress
+from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker_api.usage.board import UsageBoard
 
@@ -39,11 +40,12 @@ def joined(items: Iterable[bytes], tail: bytes = b"") -> bytes:
 
 
 class JobRenderer:
-    """Renders jobs with the newest progress and usage there are."""
+    """Renders jobs with the newest progress and usage there are. `unsubscribe` ends its following of `jobs`."""
 
-    def __init__(self, board: ProgressBoard, usage: UsageBoard, clock: Clock) -> None:
+    def __init__(self, board: ProgressBoard, usage: UsageBoard, clock: Clock, jobs: WatchCache[TrainingJob]) -> None:
         self._board, self._usage, self._clock = board, usage, clock
         self._kept: OrderedDict[str, tuple[str, float | None, JobUsage | None, bytes]] = OrderedDict()
+        self.unsubscribe = jobs.subscribe(self._on_job)
 
     def job(self, job: TrainingJob) -> bytes:
         progress, usage = self._board.newest(job), self._usage.usage_of(job, self._clock.now())
@@ -59,6 +61,14 @@ class JobRenderer:
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         return data
+
+    def __len__(self) -> int:
+        """How many renderings are kept."""
+        return len(self._kept)
+
+    def _on_job(self, change: Change[TrainingJob]) -> None:
+        if change.old is not None and (change.new is None or change.new.uid != change.old.uid):
+            self._kept.pop(change.old.uid, None)
 
     def is_stored(self, job: TrainingJob) -> bool:
         """The job's progress and usage are what status holds: nothing live goes beyond it."""
