@@ -16,6 +16,7 @@ from stoker_trainer.settings import ByEpochs  # noqa: E402
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 OPTIMIZER = {"name": "adamw", "learningRate": 0.01, "weightDecay": 0.0, "momentum": 0.9, "warmup": 0.1, "gradClip": 1.0}
 SETTINGS = {"data": "halves", "optimizer": OPTIMIZER, "batchSize": 61, "seed": 1, "deterministic": True, "epochs": 4}
+SETTINGS["evalEveryEpochs"] = 1
 IN_EACH_RANK = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import {Path(__file__).stem}"
 
 
@@ -64,7 +65,7 @@ recipes.RECIPES["toy"] = recipes.Entry(ByEpochs, __name__)
 
 @pytest.mark.parametrize(("ranks", "precision"), [(1, "fp16"), (2, "fp32")])
 def test_a_toy_recipe_learns_and_an_interruption_changes_no_bit(run, make_config, ranks, precision):
-    config = make_config(precision=precision) | {"recipe": "toy", "config": SETTINGS | {"evalEveryEpochs": 1}}
+    config = make_config(precision=precision) | {"recipe": "toy", "config": SETTINGS}
     whole, parts = run.whole_and_interrupted(config, ranks, at=20, script=IN_EACH_RANK)
     assert parts == whole and "rng" in whole[0]
     assert run.progress()["summary"]["accuracy"] > 0.9
