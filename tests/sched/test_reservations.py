@@ -164,3 +164,12 @@ def test_a_clock_that_steps_back_leaves_every_job_a_reason(sched: SimpleNamespac
     world.feed(sched.job("head", 4), sched.job("small", 1, queued=1))
     assert world.codes("small", 400) == ["BehindReservation"]
     assert explain(world.state, sched.key("small"), sched.at(100)).summary
+
+
+def test_reasons_between_the_parts_of_a_drain_pass_over_a_reservation_whose_job_is_gone(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.node("a", 4), sched.queue(budget=1), sched.job("r", 2, on=["a"]))
+    world.feed(sched.job("head", 4), *(sched.job(f"s{i}", 1, queued=1 + i) for i in range(2)))
+    assert world.starts(400) == {} and world.state.plan
+    world.state.forget_job(sched.key("head"))
+    assert world.starts(400, most=1).keys() == {"s0"} and world.reasons(400)[sched.key("s1")] == ()
+    assert world.starts(400).keys() == {"s1"}

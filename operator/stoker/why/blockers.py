@@ -123,8 +123,8 @@ def _reserved(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Bl
         return
     kept = Kept(state)
     for one in state.plan:
-        if not one.binds(entry.order, entry.queue):
-            continue
+        if one.order[2] not in state.entries or not one.binds(entry.order, entry.queue):
+            continue  # of the last drain that came to its end: its job may be gone
         kept.add(one)
         if kept.leave_room(lane, spread) is None:
             holder = one.order[2]
