@@ -106,6 +106,25 @@ class World(OnCluster):
         await self.jobs.at_least(job.metadata.resource_version, timeout_s=20)
         return job
 
+    async def forge(self, name: str, node: str = "", gpus: int = 0, **metadata: Any) -> None:
+        """A pod that no operator made, on a node or for no scheduler; a *restricted* namespace takes it."""
+        container = {
+            "name": "c",
+            "image": "x",
+            "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        }
+        security = {"runAsNonRoot": True, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}}
+        spec = {"containers": [container], "securityContext": security, "schedulerName": "none"}
+        meta = {"name": name, "namespace": self.project, **metadata}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": meta,
+            "spec": spec | ({"nodeName": node} if node else {}),
+        }
+        await self.kubectl("create", "-f", "-", stdin=json.dumps(body))
+
     async def kubectl(self, *args: str, stdin: str = "", timeout_s: float = 60.0) -> str:
         """Beside the operator, which runs on this test's own loop."""
         return await asyncio.to_thread(self.cluster.kubectl, *args, stdin=stdin, timeout_s=timeout_s)

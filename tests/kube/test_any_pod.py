@@ -42,37 +42,17 @@ _times = st.sampled_from(
     [None, "2026-11-22T11:59:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "12026-11-22T00:00:00Z"]
 )
 _numbers = st.one_of(st.integers(-(2**63), 2**63), st.floats(allow_nan=False), _text, st.none())
+_FIELDS = [
+    *("version", "podUid", "startedAt", "finishedAt", "stopRequested", "exitCode", "signal", "failedAt", "heldS"),
+    *("message", "progress", "ranks"),
+]
+_values = st.one_of(_numbers, st.booleans(), st.just([]), st.just({}))
 _records = st.one_of(
     _text,
-    st.dictionaries(
-        st.sampled_from(
-            [
-                "version",
-                "podUid",
-                "startedAt",
-                "finishedAt",
-                "stopRequested",
-                "exitCode",
-                "signal",
-                "failedAt",
-                "heldS",
-                "message",
-                "progress",
-                "ranks",
-            ]
-        ),
-        st.one_of(_numbers, st.booleans(), st.just([]), st.just({})),
-    ).map(json.dumps),
+    st.dictionaries(st.sampled_from(_FIELDS), _values).map(json.dumps),
     st.fixed_dictionaries(
-        {
-            "podUid": _text,
-            "startedAt": st.floats(),
-            "finishedAt": st.floats(),
-            "stopRequested": st.booleans(),
-            "exitCode": st.integers(-(2**31), 2**31),
-            "failedAt": st.floats(),
-            "heldS": st.floats(),
-        }
+        {name: st.floats() for name in ("startedAt", "finishedAt", "failedAt", "heldS")}
+        | {"podUid": _text, "stopRequested": st.booleans(), "exitCode": st.integers(-(2**31), 2**31)}
     ).map(json.dumps),
 )
 

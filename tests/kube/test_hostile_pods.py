@@ -16,22 +16,6 @@ from tests.support.testbed.kubelets import Play
 from .operator_world import World
 
 
-async def forge(world: World, name: str, node: str = "", gpus: int = 0, **metadata: Any) -> None:
-    container = {
-        "name": "c",
-        "image": "x",
-        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-    }
-    security = {"runAsNonRoot": True, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}}
-    spec = {"containers": [container], "securityContext": security, "schedulerName": "nobodys"}
-    if node:
-        spec["nodeName"] = node
-    meta = {"name": name, "namespace": world.project, **metadata}
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
-    await world.kubectl("create", "-f", "-", stdin=json.dumps(body))
-
-
 async def victim(world: World) -> Any:
     world.kubelet.script = lambda pod: Play() if pod.metadata.name.startswith("vic") else Play(code=0)
     await world.submit("vic", gpusPerWorker=1)
@@ -46,7 +30,7 @@ def labels(job: Any, worker: int = 0) -> dict[str, str]:
 @pytest.mark.parametrize("grace_s", [None, 400_000_000_000], ids=["there", "deleted with an endless grace"])
 async def test_a_pod_with_a_jobs_labels_hides_no_gpu(world: World, grace_s: int | None) -> None:
     node = await world.node("n", gpus=4)
-    await forge(world, "hidden", node, gpus=3, labels=labels(await victim(world)))
+    await world.forge("hidden", node, gpus=3, labels=labels(await victim(world)))
     if grace_s is not None:
         far = ("--wait=false", f"--grace-period={grace_s}")
         await world.kubectl("delete", "pod", "-n", world.project, "hidden", *far)
@@ -82,7 +66,7 @@ async def test_a_forged_worker_of_a_job_replaces_none(world: World) -> None:
     node = await world.node("n", gpus=4)
     job = await victim(world)
     owner = {"apiVersion": job.api_version, "kind": job.kind, "name": "vic", "uid": job.uid, "controller": True}
-    await forge(world, "vic-forged", node, gpus=1, labels=labels(job), ownerReferences=[owner])
+    await world.forge("vic-forged", node, gpus=1, labels=labels(job), ownerReferences=[owner])
     await world.kubectl("wait", "pod/vic-forged", "-n", world.project, "--for=delete", "--timeout=20s")
     assert (world.job("vic").status.attempt, world.job("vic").status.phase) == (1, Phase.RUNNING)
 
@@ -93,6 +77,6 @@ async def test_our_finalizer_comes_off_any_pod_that_is_to_go(world: World) -> No
     world.kubelet.script = lambda _pod: Play(code=0)
     for name, where in (("waiting", ""), ("running", node), ("never-1-0", ""), ("labelled", node)):
         said = {"stoker.dev/job-uid": "x", "stoker.dev/attempt": "y"} if name == "labelled" else {}
-        await forge(world, name, where, finalizers=finalizers, labels=said)
+        await world.forge(name, where, finalizers=finalizers, labels=said)
         await world.kubectl("delete", "pod", "-n", world.project, name, "--wait=false", "--ignore-not-found")
     await world.kubectl("wait", "pod", "--all", "-n", world.project, "--for=delete", "--timeout=20s")

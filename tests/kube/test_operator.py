@@ -110,7 +110,7 @@ async def test_an_ended_job_is_deleted_when_its_time_is_over(world: World) -> No
     await world.until(lambda: not world.pods_of("a"), "its pods gone")
 
 
-async def test_a_rejecting_kubelet_is_told_and_its_node_avoided(world: World) -> None:
+async def test_a_rejecting_kubelet_is_named_and_its_node_avoided(world: World) -> None:
     bad = await world.node("n1", gpus=1)
     words = ("UnexpectedAdmissionError", "Allocate failed due to device plugin, which is unexpected")
     world.kubelet.script = lambda pod: Play(rejected=words) if pod.spec.node_name == bad else Play(code=0)
@@ -136,7 +136,7 @@ async def test_an_evicted_worker_saves_and_the_gang_comes_back_to_its_place(worl
     assert job.status.queued_at == created.metadata.creation_timestamp
 
 
-async def test_an_image_that_can_not_be_pulled_is_told_and_given_up(world: World) -> None:
+async def test_an_image_that_can_not_be_pulled_is_reported_and_given_up(world: World) -> None:
     await world.node("n")
     world.kubelet.script = lambda _pod: Play(image=("ErrImagePull", "no such manifest: team/typo:1"))
     await world.submit("a", retry={"rules": [{"categories": ["ImageUnavailable"], "limit": 1, "backoff": "100ms"}]})
@@ -148,26 +148,9 @@ async def test_an_image_that_can_not_be_pulled_is_told_and_given_up(world: World
     assert "no such manifest: team/typo:1" in job.status.message
 
 
-async def test_a_gpu_taken_by_somebody_else_is_named_and_the_gang_starts_elsewhere(world: World) -> None:
+async def test_a_gpu_taken_by_another_pod_is_named_and_the_gang_starts_elsewhere(world: World) -> None:
     stolen = await world.node("n1", gpus=1)
-    thief = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "thief", "namespace": world.project},
-        "spec": {
-            "nodeName": stolen,
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [
-                {
-                    "name": "c",
-                    "image": "x",
-                    "resources": {"limits": {"nvidia.com/gpu": "1"}},
-                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                }
-            ],
-        },
-    }
-    await world.kubectl("apply", "-f", "-", stdin=json.dumps(thief))
+    await world.forge("thief", stolen, gpus=1)
     await world.until(lambda: Key(world.project, "thief") in [pod.key for pod in world.others.values()], "it is seen")
     await world.submit("a", gpusPerWorker=1)
     await world.until(lambda: world.job("a").status.reason is Code.NO_CAPACITY, "the reason told")
@@ -178,7 +161,7 @@ async def test_a_gpu_taken_by_somebody_else_is_named_and_the_gang_starts_elsewhe
     await world.kubectl("delete", "pod", "-n", world.project, "thief", "--force", "--grace-period=0")
 
 
-async def test_what_the_clusters_scheduler_refuses_is_told_and_the_gang_starts_elsewhere(world: World) -> None:
+async def test_what_the_clusters_scheduler_refuses_is_reported_and_the_gang_starts_elsewhere(world: World) -> None:
     full = await world.node("n1", gpus=1, pods=0)  # how many pods a node takes is nothing that we count
     await world.submit("a", gpusPerWorker=1)
     await world.until(lambda: world.job("a").status.attempts, "withdrawn")
@@ -228,15 +211,9 @@ async def test_a_node_that_is_removed_takes_no_job_with_it(world: World, quick: 
     assert len(job.status.attempts) == 2
 
 
-async def test_a_pod_that_the_cluster_does_not_admit_is_told_in_its_words(world: World) -> None:
+async def test_a_pod_that_the_cluster_does_not_admit_is_reported_in_its_words(world: World) -> None:
     await world.node("n")
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "none", "namespace": world.project},
-        "spec": {"hard": {"pods": "0"}},
-    }
-    await world.kubectl("apply", "-f", "-", stdin=json.dumps(quota))
+    await world.kubectl("create", "quota", "none", "-n", world.project, "--hard=pods=0")
     await world.submit("a")
     await world.until(lambda: world.job("a").status.attempts, "withdrawn")
     end = world.job("a").status.attempts[0]
@@ -246,15 +223,9 @@ async def test_a_pod_that_the_cluster_does_not_admit_is_told_in_its_words(world:
     await world.phase("a", Phase.SUCCEEDED)
 
 
-async def test_a_service_of_somebody_elses_is_left_alone_and_named(world: World) -> None:
+async def test_a_service_of_another_owner_is_left_alone_and_named(world: World) -> None:
     await world.node("n")
-    foreign = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "gang", "namespace": world.project},
-        "spec": {"ports": [{"port": 80}]},
-    }
-    await world.kubectl("apply", "-f", "-", stdin=json.dumps(foreign))
+    await world.kubectl("create", "service", "clusterip", "gang", "-n", world.project, "--tcp=80")
     await world.submit("gang", workers=2)
     await world.until(lambda: world.job("gang").status.reason is Code.NAME_TAKEN, "the reason told")
     assert "there is a Service gang already" in world.job("gang").status.message
@@ -266,22 +237,9 @@ async def test_a_service_of_somebody_elses_is_left_alone_and_named(world: World)
     assert len(said.split()) == 1
 
 
-async def test_a_pod_of_somebody_elses_is_left_alone_and_named(world: World) -> None:
+async def test_a_pod_of_another_owner_is_left_alone_and_named(world: World) -> None:
     await world.node("n")
-    spec = {
-        "schedulerName": "nobodys",
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [
-            {
-                "name": "c",
-                "image": "x",
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-            }
-        ],
-    }
-    meta = {"name": "a-1-0", "namespace": world.project}
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
-    await world.kubectl("create", "-f", "-", stdin=json.dumps(body))
+    await world.forge("a-1-0")
     await world.submit("a")
     await world.until(lambda: world.job("a").status.reason is Code.NAME_TAKEN, "the reason told")
     assert f"kubectl -n {world.project} delete pod a-1-0" in world.job("a").status.message

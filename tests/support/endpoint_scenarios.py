@@ -1,4 +1,4 @@
-"""What happens to the GPUs of one node: the cases in which the exporter's endpoint has to stay and tell the truth.
+"""What happens to the GPUs of one node: the cases in which the exporter's endpoint has to stay, and stay true.
 
 A table: how each is prepared, struck and healed. `endpoint_stage` plays a case,
 `tests/exporter/test_endpoint_scenarios.py` judges what was scraped, `tools.generate.exporter_endpoint` prints it.
@@ -15,52 +15,17 @@ from tests.support.endpoint_stage import Case, Scrape, Stage, children, energy_c
 from tests.support.nvml_child import HOLDER
 from tests.support.nvml_scenario import GPU_IS_LOST, NOT_SUPPORTED, SOURCES, Gpu
 
-# Each value tells itself apart, and none is 0: a 0 on the page was made up.
+# Each value differs from the others, and none is 0: a 0 on the page was made up.
 RICH: dict[str, object] = {
-    "watts": 251.5,
-    "busy": 80,
-    "mem_busy": 21,
-    "enc": 5,
-    "dec": 6,
-    "used": 2 << 30,
-    "sm": 40,
-    "occ": 31,
-    "tensor": 22,
-    "dram": 13,
-    "gfx": 81,
-    "fp16": 3,
-    "fp32": 17,
-    "fp64": 1,
-    "temp": 61,
-    "mem_temp": 72,
-    "margin": 24,
-    "fan": 44,
-    "sm_clock": 1755,
-    "mem_clock": 3201,
-    "gr_clock": 1740,
-    "video_clock": 1485,
-    "pstate": 2,
-    "reasons": 5,
-    "limit": 650,
-    "limit_default": 700,
-    "pcie_tx": 1e8,
-    "pcie_rx": 2e8,
-    "pcie_replay": 3,
-    "pcie_gen": 4,
-    "pcie_width": 8,
-    "nvlink_tx": 3e8,
-    "nvlink_rx": 4e8,
-    "nvlinks_up": 17,
-    "ecc_corrected_volatile": 7,
-    "ecc_uncorrected_volatile": 1,
-    "ecc_corrected_aggregate": 9,
-    "ecc_uncorrected_aggregate": 2,
-    "remap_corrected": 4,
-    "remap_uncorrected": 1,
-    "remap_pending": 1,
-    "remap_failed": 1,
-    "retired_pending": 1,
-}
+    "watts": 251.5, "busy": 80, "mem_busy": 21, "enc": 5, "dec": 6, "used": 2 << 30, "sm": 40, "occ": 31,
+    "tensor": 22, "dram": 13, "gfx": 81, "fp16": 3, "fp32": 17, "fp64": 1, "temp": 61, "mem_temp": 72, "margin": 24,
+    "fan": 44, "sm_clock": 1755, "mem_clock": 3201, "gr_clock": 1740, "video_clock": 1485, "pstate": 2,
+    "reasons": 5, "limit": 650, "limit_default": 700, "pcie_tx": 1e8, "pcie_rx": 2e8, "pcie_replay": 3,
+    "pcie_gen": 4, "pcie_width": 8, "nvlink_tx": 3e8, "nvlink_rx": 4e8, "nvlinks_up": 17,
+    "ecc_corrected_volatile": 7, "ecc_uncorrected_volatile": 1, "ecc_corrected_aggregate": 9,
+    "ecc_uncorrected_aggregate": 2, "remap_corrected": 4, "remap_uncorrected": 1, "remap_pending": 1,
+    "remap_failed": 1, "retired_pending": 1,
+}  # fmt: skip
 
 
 def _rich(stage: Stage) -> Gpu:
@@ -278,23 +243,11 @@ CASES = (
     Case("slow", "each call takes 50 ms", _slow, options=("--interval", "3s", "--stuck-after", "20s")),
     Case("lost", "GPU_IS_LOST, then it is back", _two, _lose, _well_again, outage=True),
     Case("hang", "a call does not return", _rich, _hang, outage=True),
-    Case(
-        "unkillable",
-        "a call does not return, and SIGKILL does not end the child",
-        _rich,
-        _hang_for_good,
-        _let_go,
-        outage=True,
-    ),
+    Case(*("unkillable", "a call does not return, and SIGKILL does not end the child"), _rich, _hang_for_good, _let_go,
+         outage=True),
     Case("segfault", "the child crashes at each poll", _rich, _crash, _well_again, outage=True),
-    Case(
-        "restart",
-        "the driver is loaded anew: its counters begin at 0",
-        _rich,
-        _restart_driver,
-        begins_anew=True,
-        outage=True,
-    ),
+    Case("restart", "the driver is loaded anew: its counters begin at 0", _rich, _restart_driver, begins_anew=True,
+         outage=True),
     Case("MIG", "a MIG device vanishes and comes again", _mig, _remove_mig, _return_mig, begins=_both_active),
     Case("wrap", "PCIe counters of 32 bits begin anew", _near_the_wrap, _wrap),
     Case("XID", "XID 79, twice", _rich, _xid),
@@ -306,4 +259,4 @@ CASES = (
         options=("--expected-gpus", "8"),
     ),
     Case("8 GPUs", "powers that change each second", _powered, _powers_seen),
-)
+)  # fmt: skip
