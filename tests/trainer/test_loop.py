@@ -226,6 +226,27 @@ def test_a_full_disk_does_not_stop_the_training(make_training, make_config, smal
     assert training.cursor.step == 48 and keeper.step is None
 
 
+def test_only_the_rank_that_writes_packs(make_training, make_config, small, monkeypatch):
+    monkeypatch.setattr("stoker_trainer.save.pack", lambda state: pytest.fail("packed for no file"))
+    keeper = keeper_for(make_training(small), make_config(small), None, 1)
+    assert keeper.save() is False
+
+
+def test_a_resume_short_of_memory_leaves_the_checkpoint_good(make_training, make_config, small, tmp_path, monkeypatch):
+    config = make_config(small)
+    assert keeper_for(make_training(small), config, tmp_path, 1).save()
+
+    def short(*args):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+
+    keeper = keeper_for(make_training(small), config, tmp_path, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("stoker_trainer.save.unpack", short)
+        with pytest.raises(RuntimeError):
+            keeper.resume()
+    assert keeper_for(make_training(small), config, tmp_path, 3).resume()
+
+
 def test_a_checkpoint_of_format_1_goes_on(make_training, make_config, tmp_path):
     """Written by the trainer before recipes were seams; its evaluation and its best count on."""
     written = ROOT / "tests/trainer/checkpoints/format-1"
