@@ -1,21 +1,19 @@
-"""A real `stoker up` with simulated GPUs, as the soak uses and breaks it: every job is a process.
-
-Called by `__main__`.
-"""
+"""A real `stoker up` with simulated GPUs, as the soak uses and breaks it: every job is a process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from tests.support.harness import Server, until
-from tools.verify.soak.day import Planned
 from tools.verify.soak.meter import folder_mib
-from tools.verify.soak.place import Harm, frozen
+from tools.verify.soak.plan import Planned
 
 # attempts that fail, seconds, lines, ledger
 SCRIPT = """
@@ -24,20 +22,19 @@ echo "$STOKER_ATTEMPT $STOKER_WORKER" >> "$4"
 sleep "$2"
 [ "$STOKER_ATTEMPT" -gt "$1" ] || exit 3
 """
-GPUS = 64
 
 
 class OneMachine:
     most_gpus = 4
+    pages = ("/metrics",)
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self._rng = rng
-        self._server = Server(folder / "data", "--virtual-gpus", str(GPUS), "--cpus", "64", "--memory", "64Gi")
+        self._server = Server(folder / "data", "--virtual-gpus", "64", "--cpus", "64", "--memory", "64Gi")
         self._ledgers = folder / "ledgers"
         self._ledgers.mkdir(parents=True)
-        self.url = self._server.url
-        self.pages = ["/metrics"]
-        self.token = ""
+        self.url, self.token = self._server.url, ""
+        self.disturbed: set[str] = set()
 
     async def start(self) -> None:
         """Not until it is ready: clients repeat their calls, and a busy machine takes its time."""
@@ -52,34 +49,42 @@ class OneMachine:
 
     def processes(self) -> dict[str, int]:
         """Empty while it is being started."""
-        assert self._server.process is not None
-        if self._server.process.poll() is not None:
+        process = self._server.process
+        if process is None or process.poll() is not None:
             return {}
-        pid = self._server.process.pid
-        found = {"stoker up": pid}
+        found = {"stoker up": process.pid}
         with contextlib.suppress(OSError):
-            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
                 if b"stoker.exporter" in Path(f"/proc/{child}/cmdline").read_bytes():
                     found["exporter"] = int(child)
         return found
 
     def sizes(self) -> dict[str, float]:
         data = self._server.data
-        found = {"data folder, MiB": folder_mib(data)}
-        for name in ("stoker.db", "stoker.db-wal", "usage.db"):
-            path = data / name
-            found[f"{name}, MiB"] = path.stat().st_size / 2**20 if path.exists() else 0.0
-        return found
+        files = [data / name for name in ("stoker.db", "stoker.db-wal", "usage.db")]
+        found = {f"{path.name}, MiB": path.stat().st_size / 2**20 for path in files if path.exists()}
+        return found | {"data folder, MiB": folder_mib(data)}
 
-    def harms(self) -> list[Harm]:
-        return [
-            Harm("SIGKILL of stoker up", self._kill, kills=True),
-            Harm("SIGTERM of stoker up", self._stop, kills=True),
-            Harm("stoker up frozen", lambda: self._freeze("stoker up")),
-            Harm("exporter frozen", lambda: self._freeze("exporter")),
-        ]
+    async def harm(self, *, kills: bool) -> str:
+        """Break something and wait until it is whole again. Returns: what."""
+        if kills:
+            how = self._rng.choice((signal.SIGKILL, signal.SIGTERM))
+            assert self._server.process is not None
+            self._server.process.send_signal(how)
+            await asyncio.to_thread(self._server.process.wait, 120)
+            await asyncio.sleep(self._rng.uniform(0, 2))
+            await self.start()
+            return f"{how.name} of stoker up"
+        name, pid = self._rng.choice(list(self.processes().items()))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(self._rng.uniform(1, 6))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        return f"{name} frozen"
 
     def ran(self) -> Counter[tuple[str, int, int]]:
+        """How often which worker of which attempt of which job was run."""
         found: Counter[tuple[str, int, int]] = Counter()
         for path in self._ledgers.iterdir():
             for line in path.read_text().splitlines():
@@ -88,27 +93,10 @@ class OneMachine:
         return found
 
     async def left(self) -> list[str]:
-        with self._server.client() as client:
-            held = [
-                f"{node.usage.gpus} GPUs held on {node.metadata.name}" for node in client.nodes() if node.usage.gpus
-            ]
+        """What of ended jobs is still there."""
         live = [f"process {one.pid} of {one.job}" for one in self._server.workers()]
-        data = self._server.data
-        folders = [str(path) for name in ("workers", "jobs") for path in (data / name).iterdir()]
-        return held + live + folders
+        return live + [str(path) for name in ("workers", "jobs") for path in (self._server.data / name).iterdir()]
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._server.close)
-
-    async def _kill(self) -> None:
         await asyncio.to_thread(self._server.kill)
-        await asyncio.sleep(self._rng.uniform(0, 2))
-        await self.start()
-
-    async def _stop(self) -> None:
-        await asyncio.to_thread(self._server.stop)
-        await self.start()
-
-    async def _freeze(self, name: str) -> None:
-        if pid := self.processes().get(name):
-            await frozen(pid, self._rng.uniform(1, 6))
+        await asyncio.to_thread(self._server.close)
