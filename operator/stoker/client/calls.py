@@ -13,10 +13,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-from stoker.spec.names import DEFAULT_PROJECT
 from stoker.spec.phase import ENDED
 
-from .config import find_server
+from .config import Endpoint
 from .errors import ApiError, unreadable
 from .wire import Lost, Wire
 
@@ -32,17 +31,9 @@ _PAGE = 500
 class Calls:
     """A connection to one server. May be shared between threads. `project`: where a call names none."""
 
-    def __init__(
-        self,
-        server: str | None = None,
-        token: str | None = None,
-        timeout: float = DEFAULT_TIMEOUT_S,
-        *,
-        project: str = DEFAULT_PROJECT,
-    ) -> None:
-        self.endpoint = find_server(server, token)
-        self.project = project
-        self.wire = Wire(self.endpoint, timeout_s=timeout)
+    def __init__(self, endpoint: Endpoint, project: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self.endpoint, self.project = endpoint, project
+        self.wire = Wire(endpoint, timeout_s=timeout_s)
 
     def __enter__(self) -> Self:
         return self

@@ -38,6 +38,7 @@ from stoker.spec.rest import (
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
 
 from .calls import DEFAULT_TIMEOUT_S, Calls, log_params, named
+from .config import find_server
 from .errors import TimedOut, unreadable
 from .following import Following
 from .sse import Frame
@@ -63,7 +64,7 @@ class Client:
         calls: Calls | None = None,
     ) -> None:
         """`calls`: the connection to use, in place of all the others."""
-        self.calls = calls or Calls(server, token, timeout, project=project)
+        self.calls = calls or Calls(find_server(server, token), project, timeout_s=timeout)
         self.endpoint, self.project = self.calls.endpoint, self.calls.project
 
     def __enter__(self) -> Self:

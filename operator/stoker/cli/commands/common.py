@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stoker.client.config import find_server
 from stoker.client.errors import StokerError
 
 if TYPE_CHECKING:
@@ -52,11 +53,8 @@ def open_calls(ctx: click.Context, server: str | None, token: str | None, projec
     from stoker.spec.names import DEFAULT_PROJECT
 
     above = ctx.find_root().obj or {}
-    return Calls(
-        server or above.get("server"),
-        token or above.get("token"),
-        project=project or above.get("project") or DEFAULT_PROJECT,
-    )
+    endpoint = find_server(server or above.get("server"), token or above.get("token"))
+    return Calls(endpoint, project or above.get("project") or DEFAULT_PROJECT)
 
 
 def output_option(*forms: str) -> Callable[[_F], _F]:
@@ -81,8 +79,6 @@ def job_names(server: str | None, token: str | None, project: str | None) -> lis
     import http.client
     import json
     from urllib.parse import quote, urlsplit
-
-    from stoker.client.config import find_server
 
     try:
         endpoint = find_server(server, token)
