@@ -49,8 +49,23 @@ def _imported(commands: list[list[str]], heavy: set[str]) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
 
 
-def test_help_imports_nothing_heavy() -> None:
-    assert _imported([["--help"]], {"httpx", "pydantic", "rich", "yaml"}) == "[]\n"
+def test_help_and_completion_import_nothing_heavy() -> None:
+    words = [
+        "",
+        "ls",
+        "get",
+        "why",
+        "usage",
+        "logs",
+        "events",
+        "exec",
+        "port-forward",
+        "cancel",
+        "queue ls",
+        "token list",
+    ]
+    commands = [[*line.split(), "--help"] for line in words]
+    assert _imported(commands, {"httpx", "pydantic", "rich", "yaml"}) == "[]\n"
 
 
 def test_what_looks_or_acts_validates_nothing(script: Any, make_job: Any) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .code.bundle import Bundle
     from .code.sending import Progress
 
-ALL_PROJECTS = "-"
 DEFAULT_TIMEOUT_S = 15.0
 _PAGE = 500
 

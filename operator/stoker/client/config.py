@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 from .errors import BadInput, Unreachable
 
+ALL_PROJECTS = "-"
+"""In place of a project: all that the token may see."""
 ENDPOINT_FILE = "endpoint.json"
 TOKEN_FILE = "token"
 START_HINT = "start one with `stoker up`, or name one with --server URL (or STOKER_SERVER)"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker.client.calls import Calls
 from stoker.client.errors import ApiError
 
 from .common import connected, jobs_argument, output_option
+
+if TYPE_CHECKING:
+    from stoker.client.calls import Calls
 
 
 def _verb(verb: str, text: str) -> click.Command:

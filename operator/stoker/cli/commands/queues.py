@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker.client.calls import Calls
-
 from .common import connected_cluster_wide, output_option
+
+if TYPE_CHECKING:
+    from stoker.client.calls import Calls
 
 
 @click.group()

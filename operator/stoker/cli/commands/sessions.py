@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from stoker.client.calls import Calls
-
 from .common import connected, job_argument
+
+if TYPE_CHECKING:
+    from stoker.client.calls import Calls
 
 _worker = click.option("-w", "--worker", type=click.IntRange(0), default=0, show_default=True, help="Which worker.")
 

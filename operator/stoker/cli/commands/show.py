@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from stoker.client.calls import ALL_PROJECTS, Calls
+from stoker.client.config import ALL_PROJECTS
 from stoker.client.errors import ApiError, BadInput
 
 from .common import complete_jobs, connected, job_argument, output_option
+
+if TYPE_CHECKING:
+    from stoker.client.calls import Calls
 
 NEWEST = 50
 _KINDS = {"job": "jobs", "queue": "queues", "node": "nodes", "runtime": "runtimes"}

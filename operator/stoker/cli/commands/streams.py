@@ -5,13 +5,14 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker.client.calls import Calls, log_params
-
 from .common import connected, job_argument, output_option
+
+if TYPE_CHECKING:
+    from stoker.client.calls import Calls
 
 
 @click.command()
@@ -24,6 +25,7 @@ from .common import connected, job_argument, output_option
 def logs(calls: Calls, job: str, follow: bool, worker: int, attempt: int | None, tail: int | None) -> None:
     """Print the log of one of JOB's workers: to the byte in a pipe; on a terminal without colours and other escapes."""
     from stoker.cli.output import for_terminal
+    from stoker.client.calls import log_params
 
     terminal = sys.stdout.isatty()
     if not follow:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stoker.cli.manifest import Manifest, override, read_manifests
-from stoker.client.calls import Calls, named
 from stoker.client.errors import ApiError, BadInput, StokerError
 
 from .code import place_commands
 from .common import connected, job_argument, output_option
+
+if TYPE_CHECKING:
+    from stoker.client.calls import Calls
 
 # Everything after the first word that is no option is the user's command, `--` or not.
 _STOP_AT_COMMAND = {"allow_interspersed_args": False}
@@ -158,6 +160,8 @@ def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:
     if given["env"]:
         spec["env"] = {**(spec.get("env") or {}), **dict(_variable(text) for text in given["env"])}
     if given["name"]:
+        from stoker.client.calls import named
+
         body["metadata"] = named(body.get("metadata"), given["name"])
     for assignment in given["overrides"]:
         override(body, assignment)

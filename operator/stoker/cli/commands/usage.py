@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker.client.calls import ALL_PROJECTS, Calls
+from stoker.client.config import ALL_PROJECTS
 from stoker.client.errors import BadInput
 
 from .common import complete_jobs, connected_cluster_wide, output_option
+
+if TYPE_CHECKING:
+    from stoker.client.calls import Calls
 
 GROUPS = ("user", "queue", "project", "job", "model", "day", "hour")
 
