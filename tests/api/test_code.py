@@ -151,6 +151,8 @@ BAD_MANIFESTS = [
     (b'{"files":[{"path":"a","sha256":"' + b"0" * 64 + b'","size":"1"}]}', 422, "InvalidFields", "/files/0/size"),
     (b'{"files":[{"path":"a","sha256":"xyz"}]}', 422, "InvalidFields", "/files/0/sha256"),
     (b'{"files":[{"path":"a","link":"/etc/passwd"}]}', 422, "InvalidFields", "/files/0"),
+    (b'{"files":[{"path":"a/' + b"b" * 256 + b'","link":"c"}]}', 422, "InvalidFields", "/files/0"),
+    (b'{"files":[{"path":"a\\u0085b","link":"c"}]}', 422, "InvalidFields", "/files/0"),
 ]
 
 

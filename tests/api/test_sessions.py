@@ -220,6 +220,7 @@ async def test_a_worker_that_does_not_come(new_world):
         ('{"kind":"exec","argv":["a\\u0000b"]}', "argv"),
         ('{"kind":"exec","argv":[],"env":{}}', "env"),
         ('{"kind":"exec","tty":1}', "tty"),
+        ('{"kind":"exec","tty":1,"rows":0}', "; /rows"),
         ('{"kind":"exec","rows":0}', "rows"),
         ('{"kind":"exec","term":"a b"}', "term"),
         (json.dumps({"kind": "exec", "argv": ["x"] * 1025}), "argv"),

@@ -94,6 +94,7 @@ def test_all_that_is_in_the_way_is_told_at_once(project: Path, monkeypatch: pyte
         sock.bind("socket")  # relative: a socket's address may be 107 bytes long
     (project / os.fsdecode(b"caf\xe9.py")).write_text("")
     (project / "new\nline").write_text("")
+    (project / "next\x85line").write_text("")
     deep = project / "/".join(["d" * 200] * 5)
     deep.mkdir(parents=True)
     (deep / ("f" * 100)).write_text("")
@@ -102,6 +103,7 @@ def test_all_that_is_in_the_way_is_told_at_once(project: Path, monkeypatch: pyte
     assert "socket: it is a socket, which can't be shipped" in said
     assert "'caf\\udce9.py': the name is not UTF-8; rename it" in said
     assert "'new\\nline': the name holds control characters" in said
+    assert "'next\\x85line': the name holds control characters" in said
     assert "the path is over 1024 characters long" in said
 
 

@@ -14,6 +14,7 @@ from stoker_api.field_errors import invalid_fields
 MAX_ARGUMENTS = 1024
 MAX_ARGUMENT_CHARS = 64 * 1024
 """All arguments together."""
+_FAULTS = 5
 
 _Argument = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 _Cells = Annotated[int, Field(ge=1, le=10_000)]
@@ -70,5 +71,5 @@ def read_first_message(model: type[FirstMessage], text: str) -> FirstMessage:
         return model.model_validate_json(text)
     except ValidationError as error:
         listed = error.errors(include_url=False, include_context=False, include_input=False)
-        detail = invalid_fields(listed, root=model).detail
-        raise ValueError(f"the first message is not valid: {detail}") from None
+        faults = [f"{fault.pointer}: {fault.detail}" for fault in invalid_fields(listed, root=model).errors]
+        raise ValueError(f"the first message is not valid: {'; '.join(faults[:_FAULTS])}") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import unicodedata
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -19,6 +20,8 @@ from .meta import SpecModel
 MAX_FILES = 10_000
 MAX_BYTES = 64 << 20
 MAX_PATH = 1024
+MAX_NAME = 255
+"""Units: bytes."""
 
 PACK_TYPE = "application/vnd.stoker.pack"
 """Files on their way to the server: for each its SHA-256 in hex, a blank, its size in decimal, a line feed, and it."""
@@ -57,6 +60,8 @@ class CodeFile(SpecModel):
         parts = self.path.split("/")
         if {"", ".", ".."} & set(parts) or not _printable(self.path):
             raise ValueError("path must be relative and normalized, without '..' or control characters")
+        if any(len(part.encode()) > MAX_NAME for part in parts):
+            raise ValueError(f"no file system holds a name of more than {MAX_NAME} bytes")
         if (self.sha256 is None) == (self.link is None):
             raise ValueError("give either sha256 (a file) or link (a symbolic link)")
         if self.link is not None:
@@ -106,9 +111,7 @@ class CodeManifest(SpecModel):
 
 
 def _printable(text: str) -> bool:
-    return all(ord(character) >= 0x20 and not 0xD800 <= ord(character) <= 0xDFFF for character in text) and (
-        "\x7f" not in text
-    )
+    return not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
 
 
 def _stays_inside(folder: list[str], link: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,7 +169,7 @@ def _bad_name(path: str) -> str | None:
         path.encode()
     except UnicodeEncodeError:
         return f"the name is not UTF-8; rename it, or {_LEAVE_OUT}"
-    if any(ord(character) < 0x20 or character == "\x7f" for character in path):
+    if any(unicodedata.category(character) == "Cc" for character in path):
         return f"the name holds control characters; rename it, or {_LEAVE_OUT}"
     if len(path) > MAX_PATH:
         return f"the path is over {MAX_PATH} characters long; {_LEAVE_OUT}"
