@@ -52,9 +52,11 @@ def test_it_is_running_only_when_every_worker_runs() -> None:
 
 def test_a_gang_that_breaks_while_its_pods_are_made_gets_no_more_of_them() -> None:
     half = job(Phase.STARTING, workers=3)
-    status = status_of(go(half, failed(0)))
-    assert status.phase is Phase.STOPPING
-    assert status_of(go(after(half, status), failed(0))).attempts[0].category is Category.USER_ERROR
+    stopping = after(half, status_of(go(half, failed(0), running(1))))
+    assert (stopping.status.phase, stopping.status.intent) == (Phase.STOPPING, Intent.NONE)
+    left = go(stopping, failed(0), running(1))
+    assert (left.create, [p.metadata.name for p in left.stop]) == ((), ["j-1-1"])
+    assert status_of(go(stopping, failed(0))).attempts[0].category is Category.USER_ERROR
 
 
 def test_a_pod_that_the_scheduler_refuses_is_reported_and_then_withdrawn_and_its_node_alone_blamed() -> None:
@@ -165,3 +167,9 @@ def test_a_refused_pod_withdraws_the_gang_with_the_servers_words_and_blames_no_n
 def test_a_job_whose_checkpoints_do_not_outlive_it_is_warned() -> None:
     status = status_of(go(job(Phase.STARTING), running(), ephemeral=True))
     assert [(c.type, c.status) for c in status.conditions] == [("CheckpointsPersistent", "False")]
+
+
+def test_a_name_that_is_taken_is_the_reason() -> None:
+    status = status_of(go(job(Phase.STARTING), name_taken="there is a Pod j-1-0 already that is not of this job"))
+    assert (status.phase, status.reason) == (Phase.STARTING, Code.NAME_TAKEN)
+    assert "there is a Pod j-1-0 already" in status.message
