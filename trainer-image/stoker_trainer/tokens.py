@@ -95,19 +95,37 @@ def load(data: str, context: int, test_samples: int, device: torch.device) -> To
 
 
 def _stdlib() -> tuple[NDArray[Any], NDArray[Any], int]:
-    """The bytes of the standard library's top-level sources; a tenth of the files, by content, is for testing."""
+    """The bytes of the standard library's top-level sources; about a tenth, whole files, is for testing."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     texts = [file.read_bytes() for file in files]
     return (*split_documents(texts), 256)
 
 
 def split_documents(texts: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Training and test bytes: documents go to a side by their content's hash. Copies share a side."""
-    sides: tuple[list[bytes], list[bytes]] = ([], [])
-    for text in texts:
-        sides[int.from_bytes(hashlib.sha256(text).digest()[:4], "big") % 100 < TEST_PERCENT].append(text)
-    train, test = (np.frombuffer(bytearray(b"\n".join(side)), dtype=np.uint8) for side in sides)
-    return train, test
+    """Training and test bytes, about a tenth of them for testing.
+
+    Whole documents go to a side, by their content's hash, so copies share one. Where they are too few or too large for
+    that, it is the last tenth of each.
+    """
+    keys = [hashlib.sha256(text).digest() for text in texts]
+    wanted, size = sum(map(len, texts)) * TEST_PERCENT // 100, 0
+    chosen: set[bytes] = set()
+    for key, text in sorted(zip(keys, texts, strict=True)):
+        if size < wanted and size + len(text) <= 1.5 * wanted:
+            chosen.add(key)
+            size += len(text)
+    if size < wanted / 2:
+        cuts = [len(text) * (100 - TEST_PERCENT) // 100 for text in texts]
+        train = [text[:cut] for text, cut in zip(texts, cuts, strict=True)]
+        test = [text[cut:] for text, cut in zip(texts, cuts, strict=True)]
+    else:
+        train = [text for key, text in zip(keys, texts, strict=True) if key not in chosen]
+        test = [text for key, text in zip(keys, texts, strict=True) if key in chosen]
+    return _bytes(train), _bytes(test)
+
+
+def _bytes(texts: list[bytes]) -> NDArray[np.uint8]:
+    return np.frombuffer(bytearray(b"\n".join(texts)), dtype=np.uint8)
 
 
 def _folder(folder: Path) -> tuple[NDArray[Any], NDArray[Any], int]:
