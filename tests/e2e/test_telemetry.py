@@ -10,9 +10,11 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stoker.spec.recipes import resolve
 from tests.support.dashboard_queries import Prometheus as Queried
 from tests.support.dashboard_queries import Questions, Window
 from tests.support.harness import running, until
@@ -70,6 +72,19 @@ def panels_without_a_series(url: str, window: Window) -> set[str]:
     return found
 
 
+def on_the_cpu(recipe: dict[str, Any]) -> list[str]:
+    """Our trainer as a command: the GPUs are made up, and a recipe trains on the GPU it was promised or not at all."""
+    config = {
+        "recipe": "image-classification",
+        "config": resolve("image-classification", recipe),
+        "precision": "fp32",
+        "stop": {"maxSteps": None, "target": None},
+        "checkpoint": {"everySeconds": 2.0, "keep": 2},
+    }
+    given = ["STOKER_SIMULATED_GPUS=1", f"STOKER_TRAINER_CONFIG={json.dumps(config)}"]
+    return ["env", *given, sys.executable, "-m", "stoker_trainer"]
+
+
 @pytest.mark.torch
 def test_every_panel_answers(folder: Path) -> None:
     try:
@@ -77,8 +92,8 @@ def test_every_panel_answers(folder: Path) -> None:
     except NoCompiler as error:
         pytest.skip(str(error))
     trains = {
-        "workers": 2, "gpusPerWorker": 1, "cpu": "1", "memory": "1Gi", "checkpoint": {"every": "2s"},
-        "trainer": {"recipe": "image-classification", "config": {"data": "mnist5k", "epochs": 10_000}},
+        "workers": 2, "gpusPerWorker": 1, "cpu": "1", "memory": "1Gi",
+        "trainer": {"command": on_the_cpu({"data": "mnist5k", "epochs": 10_000}), "workingDir": "/"},
     }  # fmt: skip
     small = {"gpusPerWorker": 1, "cpu": "100m", "memory": "64Mi"}
     fails = {"trainer": {"command": [sys.executable, "-c", "raise SystemExit(3)"], "workingDir": "/"}, **small}
