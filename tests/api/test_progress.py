@@ -15,7 +15,8 @@ from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.worker import Checkpoint, Held, Progress, Stalled
 from stoker.store.cache import Change
-from stoker_api.jobs.progress import WRITE_EVERY_S, ProgressBoard, replacing
+from stoker_api.due_writes import WRITE_EVERY_S
+from stoker_api.jobs.progress import ProgressBoard, replacing
 
 SPEC = TrainingJobSpec(trainer=Trainer(command=("x",)))
 

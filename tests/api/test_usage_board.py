@@ -16,7 +16,8 @@ from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
 from stoker.store.cache import Change
-from stoker_api.usage.board import WRITE_EVERY_S, UsageBoard
+from stoker_api.due_writes import WRITE_EVERY_S
+from stoker_api.usage.board import UsageBoard
 from stoker_api.usage.totals import FRESH, LATE
 
 from .receipts import receipt

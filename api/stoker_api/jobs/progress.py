@@ -10,7 +10,6 @@ store holds is shown. Nothing here ever stops training: a report that is not tak
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,16 +21,14 @@ from stoker.spec.worker import Held, Progress, Stalled
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Conflict, Invalid, NotFound, Store, StoreError
+from stoker_api.due_writes import RETRY_S, WRITE_EVERY_S, DueWrites
 from stoker_api.usage.board import UsageBoard, UsageWrite
 
 log = logging.getLogger(__name__)
 
 MANAGER = "api"
-WRITE_EVERY_S = 60.0
 CHECKPOINT_EVERY_S = 1.0
-_RETRY_S = 5.0
 _AT_ONCE = 32
-_NEVER = float("inf")
 
 
 @dataclass(slots=True)
@@ -42,7 +39,6 @@ class _Live:
     written: Progress | None
     """What status.progress holds by now."""
     written_at_s: float
-    due_at_s: float = _NEVER
     over: bool = False
     """The attempt has ended: forget it once it is written."""
 
@@ -61,7 +57,7 @@ class ProgressBoard:
 
     def __init__(self) -> None:
         self._live: dict[str, _Live] = {}
-        self._due: list[tuple[float, str]] = []
+        self._due = DueWrites()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -105,7 +101,7 @@ class ProgressBoard:
         """Take over a change of a job. True: something became due."""
         old, new = change.old, change.new
         if new is None:
-            return self._live.pop(old.uid, None) is not None if old is not None else False
+            return old is not None and self.forget(old.uid)
         live = self._live.get(new.uid)
         if live is None and not _runs(new) and _state(new.status.progress) != (None, None):
             # An api process before this one wrote that it was held, and none that it is over.
@@ -123,12 +119,8 @@ class ProgressBoard:
     def take_due(self, now_s: float) -> list[ProgressWrite]:
         """What is to be written now; each is given out once, and again by `retry`."""
         found = []
-        while self._due and self._due[0][0] <= now_s:
-            due_at_s, uid = heapq.heappop(self._due)
-            live = self._live.get(uid)
-            if live is None or live.due_at_s != due_at_s:
-                continue  # written meanwhile, or due at another time
-            live.due_at_s = _NEVER
+        for uid in self._due.take(now_s):
+            live = self._live[uid]
             if live.progress == live.written:
                 self._settle(uid, live)
             else:
@@ -147,16 +139,17 @@ class ProgressBoard:
             self._schedule(write.uid, live, now_s)
 
     def retry(self, write: ProgressWrite, now_s: float) -> None:
-        live = self._live.get(write.uid)
-        if live is not None:
-            self._push(write.uid, live, now_s + _RETRY_S)
+        if write.uid in self._live:
+            self._due.add(write.uid, now_s + RETRY_S)
 
-    def forget(self, uid: str) -> None:
-        self._live.pop(uid, None)
+    def forget(self, uid: str) -> bool:
+        """False: nothing was known of it."""
+        self._due.remove(uid)
+        return self._live.pop(uid, None) is not None
 
     @property
     def next_due_s(self) -> float | None:
-        return self._due[0][0] if self._due else None
+        return self._due.next_s
 
     def _schedule(self, uid: str, live: _Live, now_s: float) -> None:
         if live.over:
@@ -167,16 +160,11 @@ class ProgressBoard:
             at_s = live.written_at_s + CHECKPOINT_EVERY_S
         else:
             at_s = live.written_at_s + WRITE_EVERY_S
-        self._push(uid, live, max(now_s, at_s))
-
-    def _push(self, uid: str, live: _Live, at_s: float) -> None:
-        if at_s < live.due_at_s:
-            live.due_at_s = at_s
-            heapq.heappush(self._due, (at_s, uid))
+        self._due.add(uid, max(now_s, at_s))
 
     def _settle(self, uid: str, live: _Live) -> None:
         if live.over:
-            del self._live[uid]
+            self.forget(uid)
 
 
 class ProgressWriter:

@@ -7,7 +7,6 @@ leaves once it has ended and its last usage is written; a receipt that comes aft
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,12 +15,10 @@ from stoker.spec.job import ENDED, PLACED, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
 from stoker.store.cache import Change
+from stoker_api.due_writes import RETRY_S, WRITE_EVERY_S, DueWrites
 
 from .totals import LATE, Slot, Totals, idle_since, missing, slot_of, state_of
 
-WRITE_EVERY_S = 60.0
-RETRY_S = 5.0
-_NEVER = float("inf")
 _ReceiptKey = tuple[Slot, str]
 
 
@@ -34,8 +31,7 @@ class _Known:
     """The newest that was made, for as long as it holds: who compares needs one object."""
     dirty: bool = False
     """Something came that status does not hold."""
-    written_at_s: float = -_NEVER
-    due_at_s: float = _NEVER
+    written_at_s: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,7 @@ class UsageBoard:
     def __init__(self, job_of: Callable[[str], TrainingJob | None]) -> None:
         self._job_of = job_of
         self._known: dict[str, _Known] = {}
-        self._due: list[tuple[float, str]] = []
+        self._due = DueWrites()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -121,7 +117,7 @@ class UsageBoard:
         """Take over a change of a job. True: something became due."""
         old, new = change.old, change.new
         if new is None:
-            return self._known.pop(old.uid, None) is not None if old is not None else False
+            return old is not None and self.forget(old.uid)
         known = self._known.get(new.uid)
         if known is None or new.status.phase not in ENDED or (old is not None and old.status.phase in ENDED):
             return False
@@ -134,12 +130,7 @@ class UsageBoard:
     def take_due(self, now_s: float, now: datetime) -> list[UsageWrite]:
         """What is to be written now; each is given out once, and again by `retry`."""
         found = []
-        while self._due and self._due[0][0] <= now_s:
-            due_at_s, uid = heapq.heappop(self._due)
-            known = self._known.get(uid)
-            if known is None or known.due_at_s != due_at_s:
-                continue  # written meanwhile, or due at another time
-            known.due_at_s = _NEVER
+        for uid in self._due.take(now_s):
             write = self.ride(uid, now_s, now)
             if write is not None:
                 found.append(write)
@@ -172,14 +163,16 @@ class UsageBoard:
         known = self._known.get(write.uid)
         if known is not None:
             known.dirty = True
-            self._push(write.uid, known, now_s + RETRY_S)
+            self._due.add(write.uid, now_s + RETRY_S)
 
-    def forget(self, uid: str) -> None:
-        self._known.pop(uid, None)
+    def forget(self, uid: str) -> bool:
+        """False: nothing was known of it."""
+        self._due.remove(uid)
+        return self._known.pop(uid, None) is not None
 
     @property
     def next_due_s(self) -> float | None:
-        return self._due[0][0] if self._due else None
+        return self._due.next_s
 
     def _merge(self, receipts: Iterable[GpuReceipt]) -> set[str]:
         changed = set()
@@ -200,18 +193,13 @@ class UsageBoard:
         # The end is written at once when all is there; else with the pace, as receipts come in one by one.
         totals = self.totals(uid) if job is not None and job.status.phase in ENDED else None
         complete = job is not None and totals is not None and not missing(job, totals)
-        self._push(uid, known, now_s if complete else max(now_s, known.written_at_s + WRITE_EVERY_S))
+        self._due.add(uid, now_s if complete else max(now_s, known.written_at_s + WRITE_EVERY_S))
 
     def _settle(self, job: TrainingJob, usage: JobUsage | None, now_s: float) -> None:
         """Status holds all there is: forget the job once no more is to come."""
         if job.status.phase not in ENDED:
             return
         if usage is None or usage.state is not UsageState.RUNNING:
-            self._known.pop(job.uid, None)
+            self.forget(job.uid)
         else:
-            self._push(job.uid, self._known[job.uid], now_s + LATE.total_seconds() + 1)
-
-    def _push(self, uid: str, known: _Known, at_s: float) -> None:
-        if at_s < known.due_at_s:
-            known.due_at_s = at_s
-            heapq.heappush(self._due, (at_s, uid))
+            self._due.add(job.uid, now_s + LATE.total_seconds() + 1)
