@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from prometheus_client.registry import Collector
 
@@ -80,10 +80,18 @@ class Deps:
     """Why the store takes no writes now; '': it does."""
 
     @property
-    def caches(self) -> tuple[WatchCache[Any], ...]:
-        """All of them, for who runs them and waits for them."""
-        found = (self.jobs, self.queues, self.nodes, self.pods, self.events, self.runtimes, self.other_pods)
-        return tuple(cache for cache in found if cache is not None)
+    def caches(self) -> dict[str, WatchCache[Any]]:
+        """All of them, for who runs them and waits for them; named as in the operator's metrics."""
+        found: dict[str, WatchCache[Any] | None] = {
+            "TrainingJob": self.jobs,
+            "Queue": self.queues,
+            "Node": self.nodes,
+            "Pod": self.pods,
+            "Event": self.events,
+            "TrainingRuntime": self.runtimes,
+            "OtherPod": self.other_pods,
+        }
+        return {kind: cache for kind, cache in found.items() if cache is not None}
 
 
 def event_cache(store: Store, clock: Clock) -> WatchCache[Event]:
@@ -91,68 +99,39 @@ def event_cache(store: Store, clock: Clock) -> WatchCache[Event]:
     return WatchCache(store, EVENTS, clock=clock, indexes={EVENTS_BY_OBJECT: lambda event: [event.involved_object.uid]})
 
 
-def make_deps(
+class Caches(TypedDict):
+    """The caches that every api needs."""
+
+    jobs: WatchCache[TrainingJob]
+    queues: WatchCache[Queue]
+    nodes: WatchCache[GPUNode]
+    pods: WatchCache[Pod]
+    events: WatchCache[Event]
+
+
+def caches(
     store: Store,
-    *,
-    logs: LogSource,
-    identity: Identity,
     clock: Clock,
+    *,
     jobs: WatchCache[TrainingJob] | None = None,
-    queues: WatchCache[Queue] | None = None,
-    nodes: WatchCache[GPUNode] | None = None,
     pods: WatchCache[Pod] | None = None,
-    events: WatchCache[Event] | None = None,
-    code: CodeStore | None = None,
-    runtimes: WatchCache[TrainingRuntime] | None = None,
-    other_pods: WatchCache[OtherPod] | None = None,
-    hosts: tuple[str, ...] = (),
-    collectors: tuple[Collector, ...] = (),
-    streams: StreamSettings | None = None,
-    calls: SessionCaller | None = None,
-    sessions: SessionSettings | None = None,
-    folders: Mapping[str, Path] | None = None,
-    usage: UsageStore | None = None,
-    prices: Prices | None = None,
-    idle: IdleRule | None = None,
-    scraping: Scraping | None = None,
-    feed: SchedulerFeed | None = None,
-    trouble: Callable[[], str] = lambda: "",
-) -> Deps:
-    """Deps over any store; the caches that are not given are made."""
-    return Deps(
-        store=store,
+) -> Caches:
+    """Those of `Deps`, over any store; the ones that are not given are made."""
+    return Caches(
         jobs=WatchCache(store, JOBS, clock=clock) if jobs is None else jobs,
-        queues=WatchCache(store, QUEUES, clock=clock) if queues is None else queues,
-        nodes=WatchCache(store, NODES, clock=clock) if nodes is None else nodes,
+        queues=WatchCache(store, QUEUES, clock=clock),
+        nodes=WatchCache(store, NODES, clock=clock),
         pods=WatchCache(store, PODS, clock=clock) if pods is None else pods,
-        events=event_cache(store, clock) if events is None else events,
-        logs=logs,
-        identity=identity,
-        clock=clock,
-        code=code,
-        runtimes=runtimes,
-        other_pods=other_pods,
-        hosts=hosts,
-        collectors=collectors,
-        streams=streams or StreamSettings(),
-        calls=calls,
-        sessions=sessions or SessionSettings(),
-        folders=folders or {},
-        usage=usage,
-        prices=prices or Prices(),
-        idle=idle or IdleRule(),
-        scraping=scraping,
-        feed=feed,
-        trouble=trouble,
+        events=event_cache(store, clock),
     )
 
 
 @contextlib.asynccontextmanager
 async def running_caches(deps: Deps) -> AsyncIterator[None]:
     """Keeps the caches of `deps` current; where no other part runs them. Enters once all have synced."""
-    tasks = [asyncio.create_task(cache.run()) for cache in deps.caches]
+    tasks = [asyncio.create_task(cache.run()) for cache in deps.caches.values()]
     try:
-        await asyncio.gather(*(cache.synced() for cache in deps.caches))
+        await asyncio.gather(*(cache.synced() for cache in deps.caches.values()))
         yield
     finally:
         for task in tasks:

@@ -44,7 +44,7 @@ from stoker_api.code.quota import KEEP_S, LEASE_S, TOTAL_BYTES, CodeLimits
 from .app import create_app
 from .cluster_identity import ClusterIdentity
 from .code.store import CodeStore
-from .deps import Deps, make_deps
+from .deps import Deps, caches
 from .metrics_push import MetricsPush
 from .serve import BindError, bind, serve
 from .tls import Certificate
@@ -219,14 +219,13 @@ async def _serve(
         shipped = ShippedLogs(options.data / "logs", LogLimits(total=options.log_bytes))
         logs = WorkerLogSource(shipped, pods, jobs, clock, _Tail(PodLogs(client)))
         limits = CodeLimits(total=options.code_bytes, keep_s=options.code_keep)
-        deps = make_deps(
+        deps = Deps(
             store,
+            **caches(store, clock, jobs=jobs, pods=pods),
             logs=logs,
             code=CodeStore(options.data / "code", clock, limits),
             identity=ClusterIdentity(TokenReviewer(client), clock, options.audiences, options.exporter_accounts),
             clock=clock,
-            jobs=jobs,
-            pods=pods,
             runtimes=WatchCache(store, RUNTIMES, clock=clock),
             other_pods=others,
             hosts=_names(options),
@@ -236,7 +235,7 @@ async def _serve(
             idle=IdleRule(options.idle_after, IdleAction(options.idle_action)),
         )
         async with asyncio.TaskGroup() as tasks:
-            parts = [tasks.create_task(cache.run()) for cache in deps.caches]
+            parts = [tasks.create_task(cache.run()) for cache in deps.caches.values()]
             parts.append(tasks.create_task(_when_synced(options, deps, logs, listening, certificate)))
             if certificate is not None:
                 parts.append(tasks.create_task(certificate.follow(clock)))
@@ -247,7 +246,7 @@ async def _when_synced(
     options: Options, deps: Deps, logs: WorkerLogSource, listening: socket.socket, certificate: Certificate | None
 ) -> None:
     """Answer once the caches hold what the cluster holds: half of the truth is worse than a refused connection."""
-    await asyncio.gather(*(cache.synced() for cache in deps.caches))
+    await asyncio.gather(*(cache.synced() for cache in deps.caches.values()))
     keep_loaded()
     async with logs.running():
         tls = None if certificate is None else certificate.context

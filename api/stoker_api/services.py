@@ -7,13 +7,11 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
 
 from fastapi.requests import HTTPConnection
 
 from stoker.push.relay import Relay
 from stoker.scheduler_feed import SchedulerFeed
-from stoker.store.cache import WatchCache
 from stoker_api.code.store import keep_tidy
 
 from .deps import Deps
@@ -95,7 +93,7 @@ class Services:
         feed.start()
         scheduler = FedScheduler(feed, is_operators=deps.feed is not None)
         startable_jobs = StartableJobs(scheduler, deps.queues, deps.clock)
-        health_metrics = HealthMetrics(_named(deps), deps.folders, startable_jobs, deps.clock)
+        health_metrics = HealthMetrics(deps.caches, deps.folders, startable_jobs, deps.clock)
         metrics.registry.register(health_metrics)
         renderer = JobRenderer(board, usage_board, deps.clock, deps.jobs)
         followers = Followers(deps.jobs, deps.events, deps.pods)
@@ -146,7 +144,7 @@ class Services:
     @property
     def ready(self) -> bool:
         """The caches hold what the store holds, so that answers are not half of the truth."""
-        return all(cache.is_synced for cache in self.deps.caches)
+        return all(cache.is_synced for cache in self.deps.caches.values())
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -186,20 +184,6 @@ class Services:
             except Exception:
                 log.exception("writing progress failed; starting over")
             await self.deps.clock.sleep(1.0)
-
-
-def _named(deps: Deps) -> dict[str, WatchCache[Any]]:
-    """The caches as the operator's metrics name them."""
-    caches: dict[str, WatchCache[Any] | None] = {
-        "TrainingJob": deps.jobs,
-        "Queue": deps.queues,
-        "Node": deps.nodes,
-        "Pod": deps.pods,
-        "Event": deps.events,
-        "TrainingRuntime": deps.runtimes,
-        "OtherPod": deps.other_pods,
-    }
-    return {kind: cache for kind, cache in caches.items() if cache is not None}
 
 
 def _code_held(deps: Deps) -> list[CodeHeld]:

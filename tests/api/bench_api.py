@@ -19,7 +19,7 @@ from stoker.spec.meta import ObjectMeta
 from stoker.spec.queue import QUEUES, Queue
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
-from stoker_api.deps import make_deps, running_caches
+from stoker_api.deps import Deps, caches, running_caches
 from stoker_api.ports import PlainLogPart
 from stoker_api.serve import serving
 from stoker_api.token_identity import TokenIdentity
@@ -86,7 +86,7 @@ async def main(count: int) -> None:
         token = tokens.ensure_admin().read_text().strip()
         async with EmbeddedStore(Path(folder) / "store.db", clock) as store:
             await store.create(QUEUES, Queue(metadata=ObjectMeta(name="default")))
-            deps = make_deps(store, logs=NoLogs(), identity=TokenIdentity(tokens, b"k"), clock=clock)
+            deps = Deps(store, **caches(store, clock), logs=NoLogs(), identity=TokenIdentity(tokens, b"k"), clock=clock)
             app = create_app(deps)
             async with running_caches(deps), serving(app) as port:
                 jobs = "/v1/projects/default/jobs"

@@ -29,7 +29,7 @@ from stoker.spec.queue import QUEUES, Queue
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
-from stoker_api.deps import make_deps, running_caches
+from stoker_api.deps import Deps, caches, running_caches
 from stoker_api.report_tokens import worker_token
 from stoker_api.serve import serving
 from stoker_api.token_identity import TokenIdentity
@@ -63,7 +63,14 @@ async def main(files: int, workers: int, size: int) -> None:
         async with EmbeddedStore(path / "store.db", clock) as store:
             await store.create(QUEUES, Queue(metadata=ObjectMeta(name="default")))
             code = CodeStore(path / "code", clock)
-            deps = make_deps(store, logs=NoLogs(), identity=TokenIdentity(tokens, KEY), clock=clock, code=code)
+            deps = Deps(
+                store,
+                **caches(store, clock),
+                logs=NoLogs(),
+                identity=TokenIdentity(tokens, KEY),
+                clock=clock,
+                code=code,
+            )
             async with running_caches(deps), serving(create_app(deps)) as port:
                 base = f"http://127.0.0.1:{port}"
                 async with httpx.AsyncClient(

@@ -30,7 +30,7 @@ from stoker.store.clock import SystemClock
 from stoker.store.port import NotFound
 from stoker_api.cluster_identity import ClusterIdentity
 from stoker_api.code.store import CodeStore
-from stoker_api.deps import Deps, make_deps
+from stoker_api.deps import Deps, caches
 from stoker_api.ports import LogSource
 from stoker_api.streams.sse import StreamSettings
 from stoker_api.usage.prices import Prices
@@ -245,14 +245,14 @@ async def cluster_parts(
         await hands.remove_jobs()
         await hands.node(bed)
         pods, others = cluster_pods(store, clock)
-        deps = make_deps(
+        deps = Deps(
             store,
+            **caches(store, clock, pods=pods),
             logs=logs,
             identity=ClusterIdentity(TokenReviewer(client), clock, exporters=[f"alpha:{EXPORTER}"]),
             clock=clock,
             code=CodeStore(folder / "code", clock),
             runtimes=WatchCache(store, RUNTIMES, clock=clock),
-            pods=pods,
             other_pods=others,
             streams=streams,
             usage=stack.enter_context(UsageStore(folder / "usage.db", clock)),

@@ -28,7 +28,7 @@ from stoker.spec.queue import QUEUES, Queue, QueueLimit, QueueSpec
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
-from stoker_api.deps import Deps, make_deps, running_caches
+from stoker_api.deps import Deps, caches, running_caches
 from stoker_api.ports import PlainLogPart
 from stoker_api.report_tokens import exporter_token, worker_token
 from stoker_api.serve import serving
@@ -238,8 +238,16 @@ async def _embedded(path: Path, streams: StreamSettings) -> AsyncIterator[World]
         store = await stack.enter_async_context(EmbeddedStore(path / "store.db", clock))
         identity = TokenIdentity(tokens, REPORT_KEY)
         code = CodeStore(path / "code", clock)
-        deps = make_deps(
-            store, logs=logs, identity=identity, clock=clock, code=code, streams=streams, usage=usage, prices=PRICES
+        deps = Deps(
+            store,
+            **caches(store, clock),
+            logs=logs,
+            identity=identity,
+            clock=clock,
+            code=code,
+            streams=streams,
+            usage=usage,
+            prices=PRICES,
         )
         gpus = tuple(Gpu(uuid=f"GPU-{n}", index=n, model="Tiny", memory_bytes=8 << 30) for n in range(2))
         node = GPUNode(metadata=ObjectMeta(name="node-a"))

@@ -23,7 +23,7 @@ from stoker.spec.worker import ExitRecord
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
-from stoker_api.deps import Deps, make_deps, running_caches
+from stoker_api.deps import Deps, caches, running_caches
 from stoker_api.report_tokens import worker_token
 from stoker_api.serve import serving
 from stoker_api.streams.sse import StreamSettings
@@ -132,7 +132,14 @@ async def log_world(
     source = WorkerLogSource(shipped, pods, jobs, clock, tail)
     streams = StreamSettings(heartbeat_s=0.2, linger_s=0.05, send_timeout_s=5.0)
     identity = TokenIdentity(tokens, KEY)
-    deps = make_deps(store, logs=source, identity=identity, clock=clock, jobs=jobs, pods=pods, streams=streams)
+    deps = Deps(
+        store,
+        **caches(store, clock, jobs=jobs, pods=pods),
+        logs=source,
+        identity=identity,
+        clock=clock,
+        streams=streams,
+    )
     async with running_caches(deps), source.running(), serving(create_app(deps), port=port) as bound:
         url = f"http://127.0.0.1:{bound}"
         async with httpx.AsyncClient(base_url=url, timeout=30) as client:

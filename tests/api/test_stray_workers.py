@@ -16,7 +16,7 @@ from stoker.spec.pod import PODS, Container, Pod, PodPhase, PodSpec, PodStatus
 from stoker.spec.reports import WorkerReport
 from stoker.store.clock import SystemClock
 from stoker.store.port import Unavailable
-from stoker_api.deps import make_deps
+from stoker_api.deps import Deps, caches
 from stoker_api.jobs.stray_workers import unwanted, why_stop
 from stoker_worker.alive import AliveLane
 from stoker_worker.folder import Launch
@@ -189,7 +189,7 @@ async def test_what_the_caches_lack_is_asked_of_the_store(tmp_path):
     """Caches that have seen nothing yet: a worker is gone only by the store's own word."""
     clock = SystemClock()
     async with EmbeddedStore(tmp_path / "store.db", clock) as store:
-        deps = make_deps(store, logs=None, identity=None, clock=clock)  # type: ignore[arg-type]
+        deps = Deps(store, **caches(store, clock), logs=None, identity=None, clock=clock)  # type: ignore[arg-type]
         job = await store.create(JOBS, a_job())
         await store.patch_status(JOBS, job.key, {"phase": "Running", "attempt": 2}, manager="operator")
         pod = await store.create(PODS, a_pod())

@@ -22,7 +22,7 @@ from stoker.spec.usage import GpuReceipt
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
-from stoker_api.deps import Deps, make_deps, running_caches
+from stoker_api.deps import Deps, caches, running_caches
 from stoker_api.ports import PlainLogPart
 from stoker_api.serve import serving
 from stoker_api.streams.sse import StreamSettings
@@ -81,8 +81,9 @@ class Live:
             self.usage = stack.enter_context(UsageStore(self.home / "usage.db", clock))
             store = await stack.enter_async_context(EmbeddedStore(self.home / "store.db", clock))
             await store.create(QUEUES, Queue(metadata=ObjectMeta(name="default")))
-            self.deps = make_deps(
+            self.deps = Deps(
                 store,
+                **caches(store, clock),
                 logs=self.logs,
                 code=CodeStore(self.home / "code", clock),
                 identity=TokenIdentity(tokens, b"k" * 32),

@@ -21,7 +21,7 @@ from stoker_api.code.bundle import Bundle
 from stoker_api.code.store import CodeStore
 from stoker_api.problems import Code, Problem
 from stoker_api.services import Services, services
-from stoker_api.worker_logs.pods import owner_of
+from stoker_api.worker_logs.log_file import LogOwner
 
 router = APIRouter(tags=["report"])
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ async def _job_of(found: Services, pod_uid: str) -> TrainingJob:
     pod = found.deps.pods.by_uid(pod_uid)
     if pod is None:
         raise Problem(Code.UNAVAILABLE, "There is no such pod (yet, or any more); try again.", retry_after_s=1)
-    owner = owner_of(pod)
+    owner = LogOwner.of(pod)
     if owner is None:
         raise Problem(Code.NOT_FOUND, "The pod is no worker of Stoker's.")
     job = found.deps.jobs.by_uid(owner.job_uid)

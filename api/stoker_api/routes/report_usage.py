@@ -36,7 +36,7 @@ from stoker_api.services import Services, services
 from stoker_api.usage.intake import UsageIntake
 from stoker_api.usage.receipts import impossible
 from stoker_api.usage.store import UsageUnavailable
-from stoker_api.worker_logs.pods import owner_of
+from stoker_api.worker_logs.log_file import LogOwner
 
 router = APIRouter(tags=["report"])
 MAX_REPORT = 4 << 20
@@ -107,7 +107,7 @@ async def report_owners(request: Request) -> Response:
         pod = deps.pods.get(key)
         if pod is not None and pod.spec.node_name == node:
             owner = PodOwner(namespace=key.namespace, name=key.name, pod_uid=pod.uid, ended=pod.ended)
-            said = owner_of(pod)
+            said = LogOwner.of(pod)
             job = None if said is None else deps.jobs.by_uid(said.job_uid)
             # A pod may say what it likes of itself: it is a worker of a job of its own project, or of none.
             if said is not None and job is not None and job.key == Key(said.project, said.job_name):

@@ -10,8 +10,10 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from stoker.spec.pod import Pod
+from stoker.spec.worker_pod import identity
 from stoker_api.disk import FULL
 
 INDEX_VERSION = 1
@@ -26,6 +28,11 @@ class LogOwner:
     job_uid: str
     attempt: int
     worker: int
+
+    @classmethod
+    def of(cls, pod: Pod) -> Self | None:
+        worker = identity(pod.metadata)
+        return cls(**worker._asdict()) if worker is not None else None
 
 
 @dataclass(frozen=True, slots=True)

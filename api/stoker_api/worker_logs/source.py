@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncIterator
 
 from stoker.spec.job import TrainingJob
-from stoker.spec.pod import Pod
+from stoker.spec.pod import CONTAINER, Pod
 from stoker.spec.worker import exit_record
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
@@ -23,7 +23,6 @@ from stoker_api.rounds import Rounds
 
 from .kubelet_copy import PodLogTail
 from .log_file import LogOwner
-from .pods import owner_of, running_since_s
 from .pull import Puller
 from .storage import LogGone, LogsFull, ShippedLogs
 
@@ -66,7 +65,7 @@ class WorkerLogSource:
     def owner_of(self, pod_uid: str) -> LogOwner | None:
         """Whose log this pod's is; None if neither the pod nor a log of it is known, or its job is gone."""
         pod = self._pods.by_uid(pod_uid)
-        owner = self._shipped.owner(pod_uid) if pod is None else owner_of(pod)
+        owner = self._shipped.owner(pod_uid) if pod is None else LogOwner.of(pod)
         return owner if owner is not None and self._jobs.by_uid(owner.job_uid) is not None else None
 
     async def take(self, pod_uid: str, owner: LogOwner, offset: int, data: bytes, *, lost: bool = False) -> int:
@@ -210,7 +209,7 @@ class WorkerLogSource:
             return
         if self._shipped.size(pod_uid) is not None and not self._shipped.is_pulled(pod_uid):
             return
-        began = running_since_s(pod)
+        began = _running_since_s(pod)
         owner = self.owner_of(pod_uid)
         if owner is not None and began is not None and self._clock.now().timestamp() - began > BARE_AFTER_S:
             self._puller.follow(pod, owner)
@@ -232,3 +231,11 @@ class WorkerLogSource:
 def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+def _running_since_s(pod: Pod) -> float | None:
+    for status in pod.status.container_statuses:
+        running = status.state.running
+        if status.name == CONTAINER and running is not None and running.started_at is not None:
+            return running.started_at.timestamp()
+    return None

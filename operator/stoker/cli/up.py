@@ -52,7 +52,7 @@ from stoker.store.port import StoreError
 from stoker.store.seam import Seam
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
-from stoker_api.deps import event_cache, make_deps
+from stoker_api.deps import Deps, event_cache
 from stoker_api.disk import FULL
 from stoker_api.metrics_push import MetricsPush
 from stoker_api.report_tokens import exporter_token
@@ -205,7 +205,7 @@ class _Up:
             )
             push = self._options.push
             app = create_app(
-                make_deps(
+                Deps(
                     store,
                     logs=WorkerLogs(self._datadir),
                     code=CodeStore(self._datadir.code, clock),
