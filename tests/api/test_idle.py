@@ -146,10 +146,10 @@ async def test_an_event_that_was_written_by_one_that_died_is_not_written_again(w
     bench = await on_bench(world)
     bench.tell(ago(31))
     stored = await bench.job()
-    await bench.watch()._tell(stored, ago(31), "told, and then it died", NOW)
+    await bench.watch()._report(stored, ago(31), "reported, and then it died", NOW)
     await bench.look()
     (event,) = await bench.events()
-    assert event.message == "told, and then it died"
+    assert event.message == "reported, and then it died"
     assert ANNOTATION_IDLE_TOLD in (await bench.job()).metadata.annotations
 
 

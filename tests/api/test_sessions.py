@@ -394,7 +394,7 @@ async def test_sessions_are_recorded_on_the_job(served):
     async with worker.session("portforward"):
         pass
     await gone(served)
-    await served.services.records.written()
+    await served.services.audit.written()
 
     def said(events: Any) -> list[str]:
         return sorted(event.message for event in events.values() if event.involved_object.uid == worker.job.uid)
@@ -428,5 +428,5 @@ async def test_an_event_that_can_not_be_written_keeps_nobody_out(served, monkeyp
         await client.send(b"\x00x")
         assert await side.recv() == b"\x00x"
     await gone(served)
-    await served.services.records.written()
+    await served.services.audit.written()
     assert "could not be written" in caplog.text
