@@ -51,7 +51,7 @@ class Connection(HttpToolsProtocol):
         self._peers, self.since_s = peers, since_s
         self._undelivered = 0
         """Bytes parsed since the parser last had something for us: the part of a head that is there, mostly."""
-        self._too_long = self._refused = self._upgraded = False
+        self._too_long = self._refused = self._upgraded = self._streams = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -94,7 +94,9 @@ class Connection(HttpToolsProtocol):
         if size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
             self._too_long = True
             raise _HeadTooLong
-        self._peers.works(self)
+        self._streams = False
+        if not self.flow.write_paused:
+            self._peers.works(self)
         cast(dict[str, Any], self.scope)[LINE] = weakref.ref(self)
         super().on_headers_complete()
 
@@ -127,8 +129,23 @@ class Connection(HttpToolsProtocol):
     def _rest(self) -> None:
         self._unset_keepalive_if_required()
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self._peers.rests(self, known=self._known)
+
+    @property
+    def _known(self) -> bool:
+        """Whether the newest request had a valid token."""
         state = cast(Mapping[str, Any], self.cycle.scope.get("state", {}))
-        self._peers.rests(self, known=not state.keys().isdisjoint(("principal", "pod_uid", "node")))
+        return not state.keys().isdisjoint(("principal", "pod_uid", "node"))
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.cycle is not None and not self._streams:
+            self._peers.rests(self, known=self._known)  # a peer that takes no answers is at rest, whatever it asked
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.cycle is not None and not (self._streams or self.answered):
+            self._peers.works(self)
 
     # Ends.
 
@@ -178,6 +195,7 @@ class Connection(HttpToolsProtocol):
 
     def hold_little(self) -> None:
         """Keep little for a peer that does not read: by default the kernel takes megabytes."""
+        self._streams = True
         # 1, not 0: over TLS, asyncio and uvloop pause at 0 though nothing is left to send, and never resume.
         self.transport.set_write_buffer_limits(high=1)
         found = self.transport.get_extra_info("socket")

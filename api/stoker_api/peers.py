@@ -2,9 +2,9 @@
 
 Owns the accept loop (a TLS handshake holds a descriptor before any protocol knows of it), the cap below the limit of
 descriptors, and the time a peer has for a request's head. Full, it makes room: one that has been sending its head for a
-while goes first, then one at rest whose last request had no token, then any without a request, then one at rest. A
-request being answered is never cut off; where all are, the new one gets 503. So who has no token locks out no one who
-has one. Called by `serve.py`.
+while goes first, then one at rest whose last request had no token, then any without a request, then one at rest. At
+rest is also who does not take its answer; else a request being answered is never cut off, and where all are, the new
+one gets 503. So who has no token locks out no one who has one. Called by `serve.py`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from stoker_api.connection import MAX_HEAD_BYTES
 from stoker_api.peers import ConnectionLimits
-from stoker_api.serve import serving
+from stoker_api.serve import bind, serve, serving
 
 from .test_main import certificate
 
@@ -138,6 +139,50 @@ async def test_bodies_that_never_come_hold_no_connection_without_a_token(new_wor
             assert (await other.answer())[0] == 200
         for peer in peers:
             peer.writer.close()
+
+
+async def test_peers_that_take_no_answers_hold_no_connection(new_world):
+    asked = f"GET /{'x' * 200} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode() * 100
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    listening = bind("127.0.0.1", 0)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # of each accepted one too: soon full
+    async with new_world() as world:
+        limits = ConnectionLimits(most=2)
+        server = asyncio.create_task(serve(world.app, sock=listening, on_ready=lambda _: ready.set(), limits=limits))
+        await ready.wait()
+        port = listening.getsockname()[1]
+        labels = {"route": "none", "method": "GET", "code": "404"}
+
+        def answered() -> float | None:
+            return world.services.metrics.registry.get_sample_value("stoker_api_request_seconds_count", labels)
+
+        async def ask(sock: socket.socket) -> None:
+            while True:
+                await loop.sock_sendall(sock, asked)
+
+        peers = [socket.socket() for _ in range(2)]
+        for peer in peers:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.setblocking(False)
+            await loop.sock_connect(peer, ("127.0.0.1", port))
+        asking = [asyncio.create_task(ask(peer)) for peer in peers]
+        try:
+            before, still = answered(), 0
+            async with asyncio.timeout(30):
+                while before is None or still < 100:  # until the server can send no more
+                    await asyncio.sleep(0.002)
+                    before, still = answered(), still + 1 if answered() == before else 0
+            async with Peer(port) as other:
+                await other.send(LIVEZ + "\r\n")
+                assert (await other.answer())[0] == 200
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+            for peer in peers:
+                peer.close()
+            server.cancel()
+            await asyncio.gather(server, return_exceptions=True)
 
 
 async def test_one_callers_slow_bodies_leave_connections_to_others(new_world):
