@@ -18,9 +18,10 @@ CPU = torch.device("cpu")
     ("name", "visible", "local_rank", "env", "outcome"),
     [
         ("no GPU promised, none there", 0, 0, {}, CPU),
-        ("an empty promise", 0, 1, {"STOKER_GPU_UUIDS": ""}, CPU),
+        ("an empty promise", 0, 1, {"STOKER_GPU_UUIDS": "", "STOKER_GPUS": "0"}, CPU),
         ("simulated GPUs", 0, 1, {"STOKER_GPU_UUIDS": "SIM-0,SIM-1", "STOKER_SIMULATED_GPUS": "1"}, CPU),
         ("promised, and the driver is dead", 0, 0, {"STOKER_GPU_UUIDS": "GPU-a"}, DeviceUnavailable),
+        ("promised, and the runtime names none", 0, 0, {"STOKER_GPUS": "1"}, DeviceUnavailable),
         ("one of two is gone", 1, 1, {"STOKER_GPU_UUIDS": "GPU-a,GPU-b"}, DeviceUnavailable),
         ("counted, and does not answer", 1, 0, {"STOKER_GPU_UUIDS": "GPU-a"}, DeviceUnavailable),
         ("more ranks than GPUs", 1, 1, {"STOKER_GPU_UUIDS": "GPU-a"}, BadConfig),

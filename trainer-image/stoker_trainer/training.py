@@ -99,18 +99,21 @@ class Training:
 def device_for(env: Mapping[str, str], place: Place) -> torch.device:
     """The rank's GPU, or the CPU where none was promised and none is there (or only simulated ones).
 
-    Raises: DeviceUnavailable where a GPU was promised (STOKER_GPU_UUIDS) and can't be used: training goes on elsewhere,
-    not a hundred times slower here; BadConfig where there are fewer GPUs than ranks in this worker.
+    Raises: DeviceUnavailable where a GPU was promised (by name in STOKER_GPU_UUIDS, else by number in STOKER_GPUS) and
+    can't be used: training goes on elsewhere, not a hundred times slower here; BadConfig where this worker has fewer
+    GPUs than ranks.
     """
-    promised = [uuid for uuid in env.get("STOKER_GPU_UUIDS", "").split(",") if uuid]
+    uuids = [uuid for uuid in env.get("STOKER_GPU_UUIDS", "").split(",") if uuid]
+    promised = len(uuids) or int(env.get("STOKER_GPUS") or 0)
     usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if env.get("STOKER_SIMULATED_GPUS") == "1" or not (promised or usable):
         return torch.device("cpu")
     if place.local_rank >= usable:
-        if place.local_rank < len(promised):
+        if place.local_rank < promised:
             built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA: take an image with CUDA"
+            named = f" ({', '.join(uuids)})" if uuids else ""
             raise DeviceUnavailable(
-                f"torch sees {usable} of this worker's {len(promised)} GPUs ({', '.join(promised)}); "
+                f"torch sees {usable} of this worker's {promised} GPUs{named}; "
                 f"look at the node's driver (nvidia-smi); torch {torch.__version__} is built with {built}"
             )
         raise BadConfig(f"LOCAL_RANK={place.local_rank}, but only {usable} GPUs are visible")
