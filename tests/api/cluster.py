@@ -256,7 +256,7 @@ async def cluster_parts(
             other_pods=others,
             streams=streams,
             usage=stack.enter_context(UsageStore(folder / "usage.db", clock)),
-            prices=prices,
+            prices=prices or Prices(),
         )
         try:
             yield deps, hands
