@@ -23,7 +23,7 @@ from stoker.spec.queue import QUEUES, Queue, QueueSpec
 from stoker.spec.reasons import Code
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
-from stoker.store.port import Conflict, Invalid
+from stoker.store.port import Conflict, Invalid, NotPermitted
 
 if TYPE_CHECKING:
     from .conftest import World
@@ -191,6 +191,25 @@ async def test_a_status_that_the_store_refuses_stops_only_its_own_job(
     await world.change("sick", priority=1)
     await world.node(gpus=9, name="n2")
     await world.phase("sick", Phase.SUCCEEDED)
+
+
+async def test_a_starting_api_server_that_refuses_our_account_costs_no_attempt(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, refused = world.store.create, 0
+
+    async def refuse(kind: Any, obj: Any) -> Any:
+        nonlocal refused
+        if kind is PODS and refused < 2:
+            refused += 1
+            raise NotPermitted("pods is forbidden")
+        return await create(kind, obj)
+
+    monkeypatch.setattr(world.store, "create", refuse)
+    await world.node(gpus=1)
+    await world.submit("j", gpus_per_worker=1)
+    job = await world.phase("j", Phase.SUCCEEDED)
+    assert (job.status.attempt, refused) == (1, 2)
 
 
 async def test_a_deleted_jobs_pod_holds_its_gpus_until_it_has_ended(world: World) -> None:

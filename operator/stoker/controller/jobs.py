@@ -23,7 +23,7 @@ from stoker.spec.pod import PODS, Pod
 from stoker.spec.worker_pod import concerned_jobs, identity, is_ours, owning_job
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
-from stoker.store.port import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Store
+from stoker.store.port import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, NotPermitted, Store
 
 from .admission import Admission
 from .counters import Counters
@@ -158,6 +158,8 @@ class JobReconciler:
         try:
             await _all(self._create_beside(kind, obj, job) for kind, obj in self._renderer.beside(job))
             await _all(self._create_pod(job, worker) for worker in step.create)
+        except NotPermitted:
+            raise  # our own account, no fault of the job's: an API server that starts answers so, too
         except (CannotRender, Invalid, Forbidden) as error:
             return str(error) or type(error).__name__, ""
         except _NameTaken as error:
