@@ -1,6 +1,6 @@
 """One HTTP connection: uvicorn's protocol, with a bound on a request's head in bytes and in seconds.
 
-Owns what a peer may do before there is a request, and tells `peers.py` what the connection is doing. Never looks at a
+Owns what a peer may do before there is a request; `peers.py` hears from it what the connection does. Never looks at a
 route or a token. Made by `peers.py` for each accepted socket; a stream reaches it through its ASGI scope (`LINE`).
 """
 

@@ -12,7 +12,7 @@ from stoker.spec.event import EVENTS, Event
 from stoker.spec.job import JOBS, Phase, TrainingJob, TrainingJobStatus
 from stoker.spec.job_parts import IdleAction
 from stoker.spec.meta import ObjectMeta
-from stoker.spec.names import ANNOTATION_IDLE_SUSPENDED, ANNOTATION_IDLE_TOLD
+from stoker.spec.names import ANNOTATION_IDLE_REPORTED, ANNOTATION_IDLE_SUSPENDED
 from stoker.spec.usage import GpuReceipt
 from stoker.spec.worker import Held, Progress
 from stoker_api.usage.idle import IdleRule, IdleWatch, due, rule_of
@@ -61,9 +61,9 @@ TABLE = [
     ("a suspend is on its way", job(spec={"suspend": True}), ago(31), [receipt()], False),
     ("a cancel is on its way", job(spec={"cancel": True}), ago(31), [receipt()], False),
     ("no GPUs", job(spec={"gpus_per_worker": 0}), ago(31), [receipt()], False),
-    ("told in this period", job({ANNOTATION_IDLE_TOLD: ago(1).isoformat()}), ago(31), [receipt()], False),
-    ("told in a period before", job({ANNOTATION_IDLE_TOLD: ago(60).isoformat()}), ago(31), [receipt()], True),
-    ("told, in words of nobody's", job({ANNOTATION_IDLE_TOLD: "yes"}), ago(31), [receipt()], True),
+    ("reported in this period", job({ANNOTATION_IDLE_REPORTED: ago(1).isoformat()}), ago(31), [receipt()], False),
+    ("reported in a period before", job({ANNOTATION_IDLE_REPORTED: ago(60).isoformat()}), ago(31), [receipt()], True),
+    ("reported at no time", job({ANNOTATION_IDLE_REPORTED: "yes"}), ago(31), [receipt()], True),
     ("its own limit is longer", job(spec={"idle": {"after": "2h"}}), ago(31), [receipt()], False),
     ("its own limit is shorter", job(spec={"idle": {"after": "1m"}}), ago(2), [receipt()], True),
     ("it wants no word", job(spec={"idle": {"action": "None"}}), ago(31), [receipt()], False),
@@ -150,7 +150,7 @@ async def test_an_event_that_was_written_by_one_that_died_is_not_written_again(w
     await bench.look()
     (event,) = await bench.events()
     assert event.message == "reported, and then it died"
-    assert ANNOTATION_IDLE_TOLD in (await bench.job()).metadata.annotations
+    assert ANNOTATION_IDLE_REPORTED in (await bench.job()).metadata.annotations
 
 
 async def test_suspended_where_that_is_wanted_and_resumed(world):

@@ -192,7 +192,7 @@ def _expects_continue(scope: Scope) -> bool:
 
 
 def _caller(state: Mapping[str, Any]) -> str:
-    """Whom `access.py` found behind the request's token."""
+    """The caller that `access.py` found behind the request's token."""
     if "principal" in state:
         return f"{_USER}{state['principal'].name}"
     return f"worker {state['pod_uid']}" if "pod_uid" in state else f"node {state.get('node')}"

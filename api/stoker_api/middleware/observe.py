@@ -53,7 +53,7 @@ class Observe:
         except Exception:
             log.exception("request %s: %s %s failed", trace_id, scope["method"], scope["path"])
             if started:
-                raise  # part of an answer is out: only cutting the connection tells the client that it is not whole
+                raise  # part of an answer is out: only a cut connection shows the client that it is not whole
             problem = Problem(Code.INTERNAL_ERROR, f"The log of the server has the details under trace {trace_id}.")
             await problem.response(scope)(scope, receive, observed_send)
 

@@ -1,8 +1,8 @@
 """Running jobs whose GPUs are all idle: reported once per idle period, and suspended where that is wanted.
 
 `due` is the policy, pure. `IdleWatch` carries it out: it looks at every running job now and then, so that nothing that
-was missed costs more than a turn. A report is noted on the job (ANNOTATION_IDLE_TOLD) after its event, whose name is
-made of attempt and period: if the api dies between the two, the next one writes the same event. A period ends with the
+was missed costs more than a turn. A report is noted on the job (ANNOTATION_IDLE_REPORTED) after its event, named by
+attempt and period: if the api dies between the two, the next one writes the same event. A period ends with the
 first moment of work, and its report with it. Called by `services`.
 """
 
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from stoker.spec.event import EVENTS, EventType, Subject, event_about
 from stoker.spec.job import JOBS, Phase, TrainingJob
 from stoker.spec.job_parts import IdleAction
-from stoker.spec.names import ANNOTATION_IDLE_SUSPENDED, ANNOTATION_IDLE_TOLD, ANNOTATION_SUBMITTER
+from stoker.spec.names import ANNOTATION_IDLE_REPORTED, ANNOTATION_IDLE_SUSPENDED, ANNOTATION_SUBMITTER
 from stoker.spec.quantity import format_duration, parse_duration
 from stoker.spec.usage import GpuReceipt
 from stoker.store.clock import Clock
@@ -73,7 +73,7 @@ def due(
 def reported_of(job: TrainingJob) -> datetime | None:
     """When it was last reported as idle."""
     try:
-        reported_at = datetime.fromisoformat(job.metadata.annotations[ANNOTATION_IDLE_TOLD])
+        reported_at = datetime.fromisoformat(job.metadata.annotations[ANNOTATION_IDLE_REPORTED])
     except (KeyError, ValueError):
         return None
     return reported_at if reported_at.tzinfo is not None else reported_at.replace(tzinfo=UTC)
@@ -120,7 +120,7 @@ class IdleWatch:
         suspends = rule.action is IdleAction.SUSPEND
         words = idle_words(job, since, receipts, now, suspends=suspends)
         await self._report(job, since, words, now)
-        annotations = {**job.metadata.annotations, ANNOTATION_IDLE_TOLD: now.isoformat()}
+        annotations = {**job.metadata.annotations, ANNOTATION_IDLE_REPORTED: now.isoformat()}
         if suspends:
             annotations[ANNOTATION_IDLE_SUSPENDED] = now.isoformat()
         spec = job.spec.model_copy(update={"suspend": True}) if suspends else job.spec
