@@ -12,8 +12,8 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from stoker_trainer.augment import Scaling, affine_matrices, augmented, normalised  # noqa: E402
-from stoker_trainer.config import Augment  # noqa: E402
 from stoker_trainer.counter import Purpose, keep_mask, order, uniforms, words  # noqa: E402
+from stoker_trainer.recipes.settings import Augment  # noqa: E402
 
 pytestmark = pytest.mark.torch
 SCALING = Scaling(255, 0.2, 0.3)
