@@ -14,6 +14,7 @@ from stoker_trainer.augment import augmented  # noqa: E402
 from stoker_trainer.counter import keep_mask  # noqa: E402
 from stoker_trainer.distributed import Vote  # noqa: E402
 from stoker_trainer.errors import OutOfMemory  # noqa: E402
+from stoker_trainer.recipes import RECIPES  # noqa: E402
 from stoker_trainer.step import share, train_step  # noqa: E402
 from stoker_trainer.trace import digests  # noqa: E402
 from tests.trainer import test_toy_recipe  # noqa: E402
@@ -78,6 +79,8 @@ def limit_memory(monkeypatch, most):
 @pytest.mark.parametrize("recipe", ["image-classification", "toy"])
 def test_out_of_memory_halves_the_micro_batch_and_changes_nothing_else(make_training, small, monkeypatch, recipe):
     """The toy has BatchNorm and torch's dropout: the step begins again with the buffers and generators it had."""
+
+    monkeypatch.setitem(RECIPES, "toy", test_toy_recipe.ENTRY)
 
     def make():
         return make_training(small) if recipe != "toy" else make_training(recipe="toy", config=test_toy_recipe.SETTINGS)

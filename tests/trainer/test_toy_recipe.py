@@ -10,17 +10,20 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from stoker_trainer.recipe import Batch, Export  # noqa: E402
+from stoker_trainer.recipes import Entry  # noqa: E402
+from stoker_trainer.settings import ByEpochs  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 OPTIMIZER = {"name": "adamw", "learningRate": 0.01, "weightDecay": 0.0, "momentum": 0.9, "warmup": 0.1, "gradClip": 1.0}
 SETTINGS = {"data": "halves", "optimizer": OPTIMIZER, "batchSize": 61, "seed": 1, "deterministic": True, "epochs": 4}
 SETTINGS["evalEveryEpochs"] = 1
+ENTRY = Entry(ByEpochs, __name__)
 IN_EACH_RANK = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from stoker_trainer import recipes
-from stoker_trainer.settings import ByEpochs
-recipes.RECIPES["toy"] = recipes.Entry(ByEpochs, "{Path(__file__).stem}")
+from {Path(__file__).stem} import ENTRY
+from stoker_trainer.recipes import RECIPES
+RECIPES["toy"] = ENTRY
 """
 
 
