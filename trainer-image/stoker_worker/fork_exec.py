@@ -10,7 +10,7 @@ import _signal  # type: ignore[import-not-found]
 import errno
 import os
 
-from .light_stdlib import PR_SET_PDEATHSIG, prctl
+from .light_stdlib import PR_SET_PDEATHSIG, find_prctl, prctl
 
 NOT_FOUND = 127
 NOT_STARTABLE = 126
@@ -67,6 +67,9 @@ def start(command: Command, stdio: tuple[int, int, int], terminal: bool = False)
     """
     path = find_command(command.argv[0], command.env)
     parent = os.getpid()
+    find_prctl()
+    if terminal:
+        import fcntl  # noqa: F401 (loaded here, for the child must load nothing)
     error_r, error_w = os.pipe()
     # No signal between fork and exec: a stop meant for the process must not be swallowed by our handlers in the child.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())

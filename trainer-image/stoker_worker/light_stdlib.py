@@ -14,6 +14,8 @@ if MYPY:
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
+_prctl: list[Any] = []
+
 
 def parse_json(text: str) -> Any:
     """The value. NaN and infinities, which are no JSON, become None. Raises: ValueError."""
@@ -57,21 +59,32 @@ def render_json(value: Any) -> str:
     return "[" + ", ".join(render_json(v) for v in value) + "]"
 
 
+def find_prctl() -> Any:
+    """The call itself: two whole numbers in, whether the kernel took it out; looked up once.
+
+    To be called before a fork whose child calls `prctl`: where another thread was loading a library at the fork, ld.so
+    aborts the child that looks anything up.
+    """
+    if not _prctl:
+        try:
+            import _ctypes
+
+            address = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+            _prctl.append(lambda *numbers: bool(_ctypes.call_function(address, (*numbers, 0, 0, 0)) == 0))
+        except (ImportError, AttributeError, OSError):
+            try:
+                import ctypes
+
+                call = ctypes.CDLL(None).prctl
+                _prctl.append(lambda *numbers: bool(call(*numbers, 0, 0, 0) == 0))
+            except (ImportError, AttributeError, OSError):
+                _prctl.append(lambda *_numbers: False)
+    return _prctl[0]
+
+
 def prctl(option: int, argument: int) -> bool:
     """Whether the kernel took it."""
-    try:
-        import _ctypes
-
-        address = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
-        return bool(_ctypes.call_function(address, (option, argument, 0, 0, 0)) == 0)
-    except (ImportError, AttributeError, OSError):
-        pass
-    try:
-        import ctypes
-
-        return bool(ctypes.CDLL(None).prctl(option, argument, 0, 0, 0) == 0)
-    except (ImportError, AttributeError, OSError):
-        return False
+    return bool(find_prctl()(option, argument))
 
 
 class _Decoding:
