@@ -73,6 +73,11 @@ def test_what_follows(
         assert status.ran_s == pytest.approx(20)
 
 
+def test_gpu_seconds_add_up_over_attempts() -> None:
+    subject = job(workers=2, gpus_per_worker=4, attained_gpu_seconds=100.0)
+    assert status_of(go(subject, done(), done(1))).attained_gpu_seconds == pytest.approx(100 + 20 * 8)
+
+
 SAVED = record(75, stop_requested=True)
 GONE = container("ContainerStatusUnknown", 137, started=False)
 HOOK = "error running prestart hook: nvidia-container-cli: no driver"

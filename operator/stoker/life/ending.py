@@ -84,6 +84,7 @@ def end_attempt(
         category = Category.MAX_DURATION
     kept_s = held_s(job, (w.record for w in workers if w.record is not None), now)
     message = status.message if withdrawn and status.message else _message(job, cause, category)
+    ran_s = max(0.0, _lasted_s(job, workers, now) - kept_s)
     ended = AttemptEnd(
         number=status.attempt,
         started_at=status.started_at,
@@ -110,7 +111,8 @@ def end_attempt(
         "placed_at": None,
         "started_at": None,
         "intent": Intent.NONE,
-        "ran_s": round(status.ran_s + max(0.0, _lasted_s(job, workers, now) - kept_s), 3),
+        "ran_s": round(status.ran_s + ran_s, 3),
+        "attained_gpu_seconds": round(status.attained_gpu_seconds + ran_s * job.spec.total_gpus, 3),
         "held_s": round(status.held_s + kept_s, 3),
         "queued_at": status.queued_at or job.metadata.creation_timestamp,
         "not_before": None,

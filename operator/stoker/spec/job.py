@@ -220,6 +220,8 @@ class TrainingJobStatus(StatusModel):
     """Seconds run in ended attempts, without what they were held after a failure."""
     held_s: float = 0.0
     """Seconds held after failures (onFailure.hold), in ended attempts."""
+    attained_gpu_seconds: float = 0.0
+    """GPU-seconds had so far: what each ended attempt ran (as ranS) times its GPUs."""
     retries: Mapping[Category, int] = {}
     """Ends so far per category since submission or the last retryGeneration."""
     attempts: tuple[AttemptEnd, ...] = ()

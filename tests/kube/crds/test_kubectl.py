@@ -185,6 +185,7 @@ def test_the_status_we_write_is_stored_whole(kubectl: Kubectl) -> None:
         "queuedAt": "2026-01-01T00:00:00.123456Z",
         "blamed": [{"node": "n1", "until": "2026-01-01T00:00:00Z"}],
         "ranS": 1.5,
+        "attainedGpuSeconds": 12.5,
         "retries": {"Killed": 1},
         "attempts": [
             {
