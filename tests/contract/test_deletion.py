@@ -128,7 +128,14 @@ async def test_the_cascade_keeps_the_rules_of_delete(store, project, make, reade
     while is_cluster and event.object.metadata.deletion_timestamp is None:  # the scheduler's word on it
         [event] = await reader.take(watch, 1, project)
     assert event.type is WatchType.MODIFIED and event.object.metadata.deletion_timestamp is not None
-    await store.update(PODS, make.changed(event.object, finalizers=()))
+    marked = event.object
+    while True:
+        try:
+            await store.update(PODS, make.changed(marked, finalizers=()))
+            break
+        except Conflict:  # the scheduler wrote once more
+            assert is_cluster
+            marked = await store.get(PODS, pod.key)
     await gone(store, PODS, pod.key, reader)
 
 
