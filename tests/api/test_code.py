@@ -153,6 +153,9 @@ BAD_MANIFESTS = [
     (b'{"files":[{"path":"a","link":"/etc/passwd"}]}', 422, "InvalidFields", "/files/0"),
     (b'{"files":[{"path":"a/' + b"b" * 256 + b'","link":"c"}]}', 422, "InvalidFields", "/files/0"),
     (b'{"files":[{"path":"a\\u0085b","link":"c"}]}', 422, "InvalidFields", "/files/0"),
+    (b'{"files":[{"path":"gpj.\\u202etrain.py","link":"c"}]}', 422, "InvalidFields", "/files/0"),
+    (b'{"files":[{"path":"a","link":"tr\\u200bain.py"}]}', 422, "InvalidFields", "/files/0"),
+    (b'{"files":[{"path":"' + b"a/" * 511 + b'a","link":"c"}]}', 422, "InvalidFields", "/files/0"),
 ]
 
 

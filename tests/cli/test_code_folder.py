@@ -95,6 +95,11 @@ def test_all_that_is_in_the_way_is_told_at_once(project: Path, monkeypatch: pyte
     (project / os.fsdecode(b"caf\xe9.py")).write_text("")
     (project / "new\nline").write_text("")
     (project / "next\x85line").write_text("")
+    (project / "gpj.\u202etrain.py").write_text("")
+    (project / "tr\u200bain.py").write_text("")
+    levels = project / "/".join("l" * 64)
+    levels.mkdir(parents=True)
+    (levels / "f").write_text("")
     deep = project / "/".join(["d" * 200] * 5)
     deep.mkdir(parents=True)
     (deep / ("f" * 100)).write_text("")
@@ -102,9 +107,12 @@ def test_all_that_is_in_the_way_is_told_at_once(project: Path, monkeypatch: pyte
     assert "pipe: it is a named pipe, which can't be shipped" in said
     assert "socket: it is a socket, which can't be shipped" in said
     assert "'caf\\udce9.py': the name is not UTF-8; rename it" in said
-    assert "'new\\nline': the name holds control characters" in said
-    assert "'next\\x85line': the name holds control characters" in said
-    assert "the path is over 1024 characters long" in said
+    assert "'new\\nline': the name holds U+000A (a control character), which can't be seen; rename it, or" in said
+    assert "'next\\x85line': the name holds U+0085 (a control character)" in said
+    assert "'gpj.\\u202etrain.py': the name holds U+202E (RIGHT-TO-LEFT OVERRIDE)" in said
+    assert "'tr\\u200bain.py': the name holds U+200B (ZERO WIDTH SPACE)" in said
+    assert "the path is over 1024 bytes long" in said
+    assert "the path has 65 levels, over the limit of 64" in said
 
 
 def test_a_file_that_can_t_be_read_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,11 @@ MAX_FILES = 10_000
 MAX_BYTES = 64 << 20
 MAX_PATH = 1024
 MAX_NAME = 255
-"""Units: bytes."""
+"""Units: bytes of UTF-8, both."""
+MAX_LEVELS = 64
+"""Names in a path."""
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode's general categories of what a name must not hold: controls, marks of direction and width, line ends."""
 
 PACK_TYPE = "application/vnd.stoker.pack"
 """Files on their way to the server: for each its SHA-256 in hex, a blank, its size in decimal, a line feed, and it."""
@@ -58,10 +62,11 @@ class CodeFile(SpecModel):
     @model_validator(mode="after")
     def _well_formed(self) -> Self:
         parts = self.path.split("/")
-        if {"", ".", ".."} & set(parts) or not _printable(self.path):
-            raise ValueError("path must be relative and normalized, without '..' or control characters")
-        if any(len(part.encode()) > MAX_NAME for part in parts):
-            raise ValueError(f"no file system holds a name of more than {MAX_NAME} bytes")
+        if {"", ".", ".."} & set(parts):
+            raise ValueError("path must be relative and normalized, without '..'")
+        for path in (self.path, self.link):
+            if path is not None and (wrong := bad_path(path)) is not None:
+                raise ValueError(wrong)
         if (self.sha256 is None) == (self.link is None):
             raise ValueError("give either sha256 (a file) or link (a symbolic link)")
         if self.link is not None:
@@ -110,8 +115,21 @@ class CodeManifest(SpecModel):
         return f"sha256:{hashlib.sha256(self.canonical()).hexdigest()}"
 
 
-def _printable(text: str) -> bool:
-    return not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
+def bad_path(path: str) -> str | None:
+    """What keeps a file's path, or what a link says, out of a bundle; None: nothing. The client asks this too."""
+    if not path.isprintable():
+        for character in path:
+            if unicodedata.category(character) in _UNSEEN:
+                name = unicodedata.name(character, "a control character")
+                return f"the name holds U+{ord(character):04X} ({name}), which can't be seen"
+    parts = path.split("/")
+    if len(path.encode()) > MAX_PATH:
+        return f"the path is over {MAX_PATH} bytes long"
+    if len(parts) > MAX_LEVELS:
+        return f"the path has {len(parts)} levels, over the limit of {MAX_LEVELS}"
+    if any(len(part.encode()) > MAX_NAME for part in parts):
+        return f"no file system holds a name of more than {MAX_NAME} bytes"
+    return None
 
 
 def _stays_inside(folder: list[str], link: str) -> bool:
@@ -124,4 +142,4 @@ def _stays_inside(folder: list[str], link: str) -> bool:
     while up < len(parts) and parts[up] == "..":
         up += 1
     below = parts[up:]
-    return up <= len(folder) and bool(below) and not {"", ".", ".."} & set(below) and _printable(link)
+    return up <= len(folder) and bool(below) and not {"", ".", ".."} & set(below)

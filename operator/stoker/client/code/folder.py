@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import stat
-import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.client.errors import BadInput
-from stoker.spec.code import MAX_BYTES, MAX_FILES, MAX_PATH
+from stoker.spec.code import MAX_BYTES, MAX_FILES, bad_path
 
 from .ignore import Layers, rules_above
 from .sizes import too_large
@@ -169,11 +168,8 @@ def _bad_name(path: str) -> str | None:
         path.encode()
     except UnicodeEncodeError:
         return f"the name is not UTF-8; rename it, or {_LEAVE_OUT}"
-    if any(unicodedata.category(character) == "Cc" for character in path):
-        return f"the name holds control characters; rename it, or {_LEAVE_OUT}"
-    if len(path) > MAX_PATH:
-        return f"the path is over {MAX_PATH} characters long; {_LEAVE_OUT}"
-    return None
+    wrong = bad_path(path)
+    return None if wrong is None else f"{wrong}; rename it, or {_LEAVE_OUT}"
 
 
 def _bad_link(path: str, link: str) -> str | None:
