@@ -62,6 +62,7 @@ class Code(StrEnum):
     INTERNAL_ERROR = "InternalError"
     TOO_MANY_OWN_BODIES = "TooManyOwnBodies"
     TOO_MANY_OWN_STREAMS = "TooManyOwnStreams"
+    TOO_MANY_OWN_SESSIONS = "TooManyOwnSessions"
     TOO_MANY_STREAMS = "TooManyStreams"
     TOO_MANY_SESSIONS = "TooManySessions"
     UNAVAILABLE = "Unavailable"
@@ -113,6 +114,7 @@ CATALOGUE: dict[Code, CatalogueEntry] = {
     Code.UPGRADE_REQUIRED: CatalogueEntry(426, "A WebSocket is needed here"),
     Code.TOO_MANY_OWN_BODIES: CatalogueEntry(429, "Too many incomplete bodies of one caller", retryable=True),
     Code.TOO_MANY_OWN_STREAMS: CatalogueEntry(429, "Too many open streams of one caller", retryable=True),
+    Code.TOO_MANY_OWN_SESSIONS: CatalogueEntry(429, "Too many open sessions of one caller", retryable=True),
     Code.HEADERS_TOO_LARGE: CatalogueEntry(431, "The request's headers are too large"),
     Code.INTERNAL_ERROR: CatalogueEntry(500, "Internal error", retryable=True),
     Code.TOO_MANY_STREAMS: CatalogueEntry(503, "Too many open streams", retryable=True),

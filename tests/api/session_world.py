@@ -110,10 +110,10 @@ async def running(world: Any, name: str = "one", **spec: Any) -> Runner:
     return runner
 
 
-async def gone(world: Any) -> None:
-    """Wait until no session is left."""
+async def gone(world: Any, left: int = 0) -> None:
+    """Wait until no more than `left` sessions are open."""
     for _ in range(500):
-        if not len(world.services.sessions):
+        if len(world.services.sessions) <= left:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("a session is left")

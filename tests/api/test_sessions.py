@@ -282,12 +282,24 @@ async def test_a_worker_and_the_server_hold_so_many(new_world):
         status, body = await refused(enter(world, name="two"))
         assert (status, body["code"]) == (503, "TooManySessions")
         await first.close()
-        for _ in range(100):
-            if len(world.services.sessions) == 2:
-                break
-            await asyncio.sleep(0.01)
+        await gone(world, left=2)
         again = await enter(world)
         for client in (second, third, again):
+            await client.close()
+        await gone(world)
+
+
+async def test_one_caller_leaves_places_to_others(new_world):
+    async with served_with(new_world, of_caller=2, total=3) as world:
+        await running(world)
+        own = [await enter(world), await enter(world)]
+        status, body = await refused(enter(world))
+        assert (status, body["code"], body["retryable"]) == (429, "TooManyOwnSessions", True)
+        assert "alice' has 2 sessions open" in body["detail"]
+        other = await enter(world, who="admin")
+        await own[0].close()
+        await gone(world, left=2)
+        for client in (other, own[1], await enter(world)):
             await client.close()
         await gone(world)
 

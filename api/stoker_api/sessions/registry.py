@@ -27,6 +27,7 @@ STOPPING = SessionEnd(RESTART, "the server is stopping")
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
     per_pod: int = 8
+    of_caller: int = 20
     total: int = 200
     first_message_s: float = 10.0
     come_s: float = 30.0
@@ -77,9 +78,15 @@ class Sessions:
         return len(self._by_id)
 
     def create(self, job: TrainingJob, pod: Pod, worker: int, who: str) -> Session:
-        """Raises: Problem (Unavailable, TooManySessions, TooManyWorkerSessions)."""
+        """Raises: Problem (Unavailable, TooManyOwnSessions, TooManySessions, TooManyWorkerSessions)."""
         if self._closed:
             raise Problem(Code.UNAVAILABLE, "The server is stopping; come back shortly.", retry_after_s=1)
+        if sum(one.who == who for one in self._by_id.values()) >= self.settings.of_caller:
+            raise Problem(
+                Code.TOO_MANY_OWN_SESSIONS,
+                f"{who!r} has {self.settings.of_caller} sessions open, the most one caller may have; end some.",
+                retry_after_s=5,
+            )
         if len(self._by_id) >= self.settings.total:
             raise Problem(
                 Code.TOO_MANY_SESSIONS,
