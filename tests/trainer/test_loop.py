@@ -163,12 +163,14 @@ def test_saves_come_by_time(make_training, make_config, small, tmp_path, monkeyp
     assert len(gaps) >= 1 and max(gaps) - min(gaps) <= 1 and last == 48
 
 
-def test_a_gradient_that_stays_infinite_ends_as_diverged(make_training, make_config, small, tmp_path):
-    training = make_training(small | {"optimizer": {"learningRate": 1.0}})
+@pytest.mark.parametrize(("precision", "end", "says"), [("fp32", 20, ""), ("fp16", 36, " with the loss scale at")])
+def test_a_gradient_that_stays_infinite_ends_as_diverged(make_training, make_config, precision, end, says):
+    tiny = {"model": {"width": 4}, "batchSize": 8}
+    training = make_training(tiny, precision=precision)
     training.flat.parameters.fill_(float("nan"))
-    with pytest.raises(Diverged, match="not finite in 20 steps"):
-        go_on(training, keeper_for(training, make_config(small), None, 1))
-    assert training.cursor.step == 20
+    with pytest.raises(Diverged, match=f"not finite in 20 steps in a row up to step {end}{says}"):
+        go_on(training, keeper_for(training, make_config(tiny), None, 1))
+    assert training.scaler.skipped() == end  # fp16: 16 halvings, from 2**16 to the floor, and 20 steps there
 
 
 def test_other_settings_are_refused_by_name(make_training, make_config, small, tmp_path):

@@ -45,13 +45,40 @@ def test_sixteen_bits_learn_as_fp32_does(make_training, name):
 
 def test_auto_is_fp32_on_the_cpu():
     assert resolve("auto", CPU) == "fp32"
+    assert resolve("tf32", CPU) == "fp32"
     assert resolve("bf16", CPU) == "bf16"
 
 
-@pytest.mark.parametrize(("capability", "want"), [((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16")])
-def test_auto_on_cuda_depends_on_the_capability(monkeypatch, capability, want):
+@pytest.mark.parametrize(
+    ("asked", "capability", "want"),
+    [
+        ("auto", (7, 5), "fp16"),
+        ("auto", (8, 0), "bf16"),
+        ("auto", (9, 0), "bf16"),
+        ("tf32", (7, 5), "fp32"),
+        ("tf32", (8, 0), "tf32"),
+    ],
+)
+def test_what_is_asked_on_cuda_depends_on_the_capability(monkeypatch, asked, capability, want):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert resolve("auto", torch.device("cuda", 0)) == want
+    assert resolve(asked, torch.device("cuda", 0)) == want
+
+
+@pytest.mark.parametrize(("on", "arithmetic"), [(True, "tf32"), (False, "ieee")])
+def test_tf32_is_switched_for_products_and_cudnn_alike(on, arithmetic):
+    backends = torch.backends
+    new = hasattr(backends.cudnn, "conv")
+    products = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn) if new else ()
+    before = [product.fp32_precision for product in products]
+    try:
+        precision.switch_tf32(on)
+        if new:
+            assert {product.fp32_precision for product in products} == {arithmetic}
+        else:
+            assert backends.cuda.matmul.allow_tf32 == backends.cudnn.allow_tf32 == on
+    finally:
+        for product, was in zip(products, before, strict=True):
+            product.fp32_precision = was
 
 
 def feed(scaler, flags):
@@ -60,26 +87,26 @@ def feed(scaler, flags):
 
 
 def test_the_scale_halves_on_each_bad_step_and_doubles_after_good_ones():
-    scaler = LossScaler("fp16", CPU)
+    scaler = LossScaler("fp16", CPU, growth_steps=7)
     feed(scaler, [False, False])
     assert scaler.scale.item() == precision.FIRST_SCALE / 4
-    feed(scaler, [True] * precision.GROWTH_STEPS)
+    feed(scaler, [True] * 7)
     assert scaler.scale.item() == precision.FIRST_SCALE / 2
-    feed(scaler, [True] * (precision.GROWTH_STEPS - 1) + [False])
+    feed(scaler, [True] * 6 + [False])
     assert scaler.scale.item() == precision.FIRST_SCALE / 4
     assert scaler.skipped() == 3
 
 
 def test_the_scale_has_a_floor_and_a_ceiling():
-    scaler = LossScaler("fp16", CPU)
+    scaler = LossScaler("fp16", CPU, growth_steps=7)
     feed(scaler, [False] * 40)
     assert scaler.scale.item() == precision.SCALE_FLOOR
-    feed(scaler, [True] * precision.GROWTH_STEPS * 40)
+    feed(scaler, [True] * 7 * 40)
     assert scaler.scale.item() == precision.HIGHEST_SCALE
 
 
 def test_fp16_is_hopeless_only_at_the_floor():
-    scaler = LossScaler("fp16", CPU)
+    scaler = LossScaler("fp16", CPU, growth_steps=7)
     halvings = 16  # from 2**16 to the floor of 1
     feed(scaler, [False] * (halvings + precision.BAD_STEPS - 1))
     assert not scaler.hopeless()
@@ -89,7 +116,7 @@ def test_fp16_is_hopeless_only_at_the_floor():
 
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
 def test_without_a_scale_a_row_of_bad_steps_is_hopeless(name):
-    scaler = LossScaler(name, CPU)
+    scaler = LossScaler(name, CPU, growth_steps=7)
     feed(scaler, [False] * (precision.BAD_STEPS - 1) + [True] + [False] * (precision.BAD_STEPS - 1))
     assert not scaler.hopeless()
     feed(scaler, [False])

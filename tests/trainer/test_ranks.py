@@ -30,8 +30,6 @@ loops.Loop.run = run
 INFINITY_ON_ONE = (
     REMEMBER
     + """
-import stoker_trainer.precision as precision
-precision.GROWTH_STEPS = 10
 def backward(training, rows, total):
     real_backward(training, rows, total)
     calls[0] += 1
@@ -81,7 +79,7 @@ def ends(tmp_path):
 
 
 def test_an_infinity_on_one_rank_makes_both_skip_and_the_scale_recovers(run, make_config, small, tmp_path):
-    config = make_config(small | {"epochs": 1}, precision="fp16")
+    config = make_config(small | {"epochs": 1, "lossScaleGrowthSteps": 10}, precision="fp16")
     codes, outputs = run.run(config, 2, INFINITY_ON_ONE, ENDS=str(tmp_path / "end"))
     assert codes == [0, 0], outputs
     first, second = ends(tmp_path)

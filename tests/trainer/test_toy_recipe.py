@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from stoker.spec.recipes import RecipeConfig  # noqa: E402
 from stoker_trainer.recipe import Batch, Export  # noqa: E402
 from stoker_trainer.recipes import Entry  # noqa: E402
 from stoker_trainer.settings import ByEpochs  # noqa: E402
@@ -16,7 +17,7 @@ from stoker_trainer.settings import ByEpochs  # noqa: E402
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 OPTIMIZER = {"name": "adamw", "learningRate": 0.01, "weightDecay": 0.0, "momentum": 0.9, "warmup": 0.1, "gradClip": 1.0}
 SETTINGS = {"data": "halves", "optimizer": OPTIMIZER, "batchSize": 61, "seed": 1, "deterministic": True, "epochs": 4}
-SETTINGS["evalEveryEpochs"] = 1
+SETTINGS |= {"evalEveryEpochs": 1} | RecipeConfig().model_dump(mode="json", by_alias=True)
 ENTRY = Entry(ByEpochs, __name__)
 IN_EACH_RANK = f"""
 import sys

@@ -36,7 +36,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from stoker.spec.recipes import resolve
+from stoker.spec.recipes import RecipeConfig, resolve
 from stoker_trainer import recipes
 from stoker_trainer.config import parse
 from stoker_trainer.counter import order
@@ -204,6 +204,7 @@ def make(data: str, precision: str = "fp32", ranks: Ranks | None = None, batch: 
     if data == "mlp":
         some = resolve("image-classification", given)
         kept = ("optimizer", "batchSize", "seed", "deterministic", "epochs", "evalEveryEpochs")
+        kept += tuple(RecipeConfig().model_dump(by_alias=True))
         settings = {"data": "points"} | {name: some[name] for name in kept}
     else:
         settings = resolve("image-classification", {"data": data, "epochs": 1000} | given)

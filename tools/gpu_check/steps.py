@@ -28,8 +28,7 @@ _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchroniz
 def measure() -> dict[str, Figure]:
     warnings.simplefilter("ignore")
     figures: dict[str, Figure] = {}
-    # fp32 last: it switches TF32 off for the whole process.
-    for precision in ("bf16", "fp16", "fp32") if torch.cuda.is_available() else ("fp32",):
+    for precision in ("bf16", "fp16", "tf32", "fp32") if torch.cuda.is_available() else ("fp32",):
         training = trainer.make("digits", precision)
         figures |= {f"{precision}: {name}": value for name, value in _of(training).items()}
     return figures

@@ -1,6 +1,6 @@
 """Owns the command line: a config from a file, the environment, or a recipe's defaults and `--set`. Called by `main`.
 
-`defaults.json` is written from `stoker.spec.recipes` by `tools/generate/docs.py`; the defaults stand nowhere else.
+The defaults stand in `stoker.spec.recipes` and nowhere else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import config as configs
 from .errors import BadConfig
 
 PRESETS = {name: ("image-classification", {"data": name}) for name in ("digits", "mnist5k")}
@@ -54,7 +55,7 @@ def read(argv: list[str], env: Mapping[str, str]) -> Request | Prepare:
         description="Trains one recipe; one process per rank.",
         epilog="`python -m stoker_trainer prepare text SOURCE OUT` packs texts for the recipe gpt.",
     )
-    defaults = json.loads(Path(__file__).with_name("defaults.json").read_text())
+    defaults = configs.defaults()
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--config", type=Path, help="a JSON file (default: the variable STOKER_TRAINER_CONFIG)")
     where.add_argument("--recipe", choices=[*defaults, *PRESETS], help="with the recipe's defaults")

@@ -10,6 +10,7 @@ import json
 import math
 import types
 from dataclasses import Field, dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import BadConfig
@@ -43,7 +44,7 @@ class TrainerConfig:
     recipe: str
     config: Settings
     """Of the class that the recipe has in `RECIPES`."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"]
     stop: StopRule
     checkpoint: CheckpointRule
 
@@ -76,6 +77,23 @@ def trajectory_of(text: str) -> dict[str, Any]:
         "precision": value["precision"],
         "maxSteps": value["stop"]["maxSteps"],
     }
+
+
+def completed(trajectory: Any) -> Any:
+    """A saved trajectory, with the settings that its trainer did not know yet at their defaults."""
+    if not isinstance(trajectory, dict) or not isinstance(trajectory.get("config"), dict):
+        return trajectory
+    return trajectory | {"config": _merged(defaults().get(str(trajectory.get("recipe")), {}), trajectory["config"])}
+
+
+def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    inner = {k: _merged(under[k], v) for k, v in over.items() if isinstance(v, dict) and isinstance(under.get(k), dict)}
+    return under | over | inner
+
+
+def defaults() -> dict[str, dict[str, Any]]:
+    """Of each recipe its settings' defaults; `tools/generate/docs.py` writes the file from `stoker.spec.recipes`."""
+    return json.loads(Path(__file__).with_name("defaults.json").read_text())  # type: ignore[no-any-return]
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:

@@ -17,7 +17,6 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FIRST_SCALE = 2.0**16
 HIGHEST_SCALE = 2.0**24
 SCALE_FLOOR = 1.0
-GROWTH_STEPS = 200  # good steps in a row before the scale doubles
 BAD_STEPS = 20  # non-finite steps in a row, with the scale at its floor, before the training counts as diverged
 
 
@@ -25,13 +24,16 @@ def resolve(precision: str, device: torch.device) -> str:
     """`precision` with "auto" decided.
 
     On CPUs 16-bit arithmetic is far slower than fp32 where the instructions are missing, so auto means fp32 there; on
-    CUDA bf16 from compute capability 8.0 on, else fp16.
+    CUDA bf16 from compute capability 8.0 on, else fp16. TF32 is arithmetic of the same GPUs; elsewhere it is fp32.
     """
+    ampere = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    if precision == "tf32":
+        return "tf32" if ampere else "fp32"
     if precision != "auto":
         return precision
     if device.type != "cuda":
         return "fp32"
-    return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
+    return "bf16" if ampere else "fp16"
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
@@ -41,12 +43,16 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any
     return cast(AbstractContextManager[Any], torch.autocast(device.type, dtype=dtype, enabled=enabled))
 
 
-def forbid_tf32() -> None:
-    """fp32 means fp32: cuDNN's convolutions would otherwise round their inputs to 10 bits of mantissa."""
-    if hasattr(torch.backends.cudnn, "conv"):  # torch >= 2.9; touching the old switch there warns
-        torch.backends.cudnn.conv.fp32_precision = "ieee"
+def switch_tf32(on: bool) -> None:
+    """Whether CUDA may round the inputs of float32 products to 10 bits of mantissa; torch's own default is a mixture.
+
+    By torch's newer switches where there are any (2.9): reading the older ones after that raises an error.
+    """
+    if hasattr(torch.backends.cudnn, "conv"):
+        for product in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+            product.fp32_precision = "tf32" if on else "ieee"
     else:
-        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
 
 
 class LossScaler:
@@ -55,8 +61,8 @@ class LossScaler:
     Invariant: equal on all ranks, because it is moved only by `update`'s flag, which the ranks share.
     """
 
-    def __init__(self, precision: str, device: torch.device) -> None:
-        self.enabled = precision == "fp16"
+    def __init__(self, precision: str, device: torch.device, growth_steps: int) -> None:
+        self.enabled, self._growth_steps = precision == "fp16", growth_steps
         self.scale = torch.tensor(FIRST_SCALE if self.enabled else 1.0, device=device)
         self._good = torch.zeros((), dtype=torch.int64, device=device)
         self._bad = torch.zeros((), dtype=torch.int64, device=device)
@@ -72,9 +78,9 @@ class LossScaler:
         self._bad.copy_(torch.where(go, 0, self._bad + at_floor))
         good = torch.where(go, self._good + 1, 0)
         if self.enabled:
-            grown = torch.where(good >= GROWTH_STEPS, self.scale * 2, self.scale).clamp(max=HIGHEST_SCALE)
+            grown = torch.where(good >= self._growth_steps, self.scale * 2, self.scale).clamp(max=HIGHEST_SCALE)
             self.scale.copy_(torch.where(go, grown, (self.scale / 2).clamp(min=SCALE_FLOOR)))
-            good = torch.where(good >= GROWTH_STEPS, 0, good)
+            good = torch.where(good >= self._growth_steps, 0, good)
         self._good.copy_(good)
 
     def skipped(self) -> int:

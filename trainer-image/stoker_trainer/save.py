@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .checkpoint import CheckpointFolder
-from .config import differences
+from .config import completed, differences
 from .errors import BadConfig, out_of_memory
 from .training import Cursor, Tally, Training
 
@@ -75,7 +75,7 @@ class Keeper:
 
     def _find(self) -> bytes | None:
         for saved in self._folder.newest_first() if self._folder is not None else ():
-            changed = differences(saved.manifest.get("trajectory"), self._trajectory)
+            changed = differences(completed(saved.manifest.get("trajectory")), self._trajectory)
             if changed:
                 raise BadConfig(
                     f"{saved.path} belongs to a training with other settings ({'; '.join(changed)}); "

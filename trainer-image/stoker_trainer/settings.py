@@ -33,6 +33,7 @@ class Settings:
 
     data: str
     optimizer: Optimizer
+    loss_scale_growth_steps: int = at_least(1)
     batch_size: int = at_least(1)
     seed: int = at_least(0)
     deterministic: bool

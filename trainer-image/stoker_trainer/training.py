@@ -20,7 +20,7 @@ from .distributed import Place, Ranks
 from .errors import BadConfig, DeviceUnavailable
 from .exchange import Exchange
 from .flat import FlatModel
-from .precision import LossScaler, forbid_tf32, resolve
+from .precision import LossScaler, resolve, switch_tf32
 from .recipe import Recipe, Source
 from .recipes import RECIPES
 
@@ -143,8 +143,7 @@ def prepare_torch(env: Mapping[str, str], config: TrainerConfig, device: torch.d
         torch.backends.cudnn.benchmark = True
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        if resolve(config.precision, device) == "fp32":
-            forbid_tf32()
+        switch_tf32(resolve(config.precision, device) == "tf32")
 
 
 def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Training:
@@ -171,7 +170,7 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
         flat=flat,
         exchange=Exchange(flat, ranks),
         update=optim.build(settings.optimizer, flat),
-        scaler=LossScaler(resolved, device),
+        scaler=LossScaler(resolved, device, settings.loss_scale_growth_steps),
         cursor=Cursor(seed=settings.seed),
         micro_batch=math.ceil(settings.batch_size / ranks.world),
     )

@@ -26,6 +26,7 @@ OWN_PATHS = ("/stoker", "/checkpoints", "/tmp", "/dev", "/proc", "/sys", "/var/r
 class Precision(StrEnum):
     AUTO = "auto"
     FP32 = "fp32"
+    TF32 = "tf32"
     BF16 = "bf16"
     FP16 = "fp16"
 

@@ -52,7 +52,14 @@ class OptimizerConfig(SpecModel):
     """Largest norm of the gradient; 0: not clipped."""
 
 
-class ImageClassificationConfig(SpecModel):
+class RecipeConfig(SpecModel):
+    """What every recipe has."""
+
+    loss_scale_growth_steps: int = Field(default=200, ge=1)
+    """fp16: good steps in a row after which the loss scale doubles."""
+
+
+class ImageClassificationConfig(RecipeConfig):
     """Recipe `image-classification`: a small convolutional network on handwritten digits."""
 
     data: DataSet = DataSet.DIGITS
@@ -118,7 +125,7 @@ class TextOptimizerConfig(OptimizerConfig):
     weight_decay: float = Field(default=0.1, ge=0, le=1)
 
 
-class TextConfig(SpecModel):
+class TextConfig(RecipeConfig):
     """What every recipe for text has."""
 
     data: str = Field(default=STDLIB, max_length=4096)
