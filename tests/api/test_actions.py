@@ -164,6 +164,13 @@ async def test_queues(world):
         "Queue 'gold' is being deleted and takes no new jobs; choose another queue.",
     )
     await world.call("PUT", "/v1/queues/free", who="admin", json=put)
+    await world.call("PUT", "/v1/queues/low", who="admin", json={"spec": {"parent": "free"}})
+    inner = await world.submit(metadata={"name": "inner"}, spec={"queue": "free", "trainer": {"command": ["x"]}})
+    assert (inner.status_code, inner.json()["code"]) == (422, "NeverFits")
+    assert "only those of the queues below it: low" in inner.json()["detail"]
+    parent = await world.call("DELETE", "/v1/queues/free", who="admin")
+    assert parent.status_code == 409 and "has queues below it: low" in parent.json()["detail"]
+    assert (await world.call("DELETE", "/v1/queues/low", who="admin")).status_code == 204
     assert (await world.call("DELETE", "/v1/queues/free", who="admin")).status_code == 204
     assert (await world.call("GET", "/v1/queues/free")).status_code == 404
     assert (await world.call("DELETE", "/v1/queues/free", who="admin")).status_code == 404

@@ -256,6 +256,7 @@ def test_runtimes(stoker: Any, script: Any) -> None:
 
 def test_queues(stoker: Any, script: Any) -> None:
     queue = QueueWithUsage.model_validate({"metadata": {"name": "q"}}).dump()
+    script.on("GET", "/v1/queues/q", script.problem(404, "NotFound", "no queue"))
     script.on("PUT", "/v1/queues/q", script.json(queue, 201))
     script.on("DELETE", "/v1/queues/q", script.json({}, 200))
     args = ["--gpus", "4", "--memory", "64Gi", "--project", "a", "--project", "b", "--highest-priority", "9"]

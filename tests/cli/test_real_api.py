@@ -51,6 +51,14 @@ def test_queues_through_the_sdk_and_the_command(live: Live) -> None:
     with Client() as client:
         assert client.queue("small").usage.pending == 0
         assert {queue.metadata.name for queue in client.queues()} == {"default", "small"}
+        given = ("--gpus", "2", "--cpu", "8", "--parent", "top", "--highest-priority", "3")
+        for args in (given, ("--unset", "cpu", "--unset", "parent"), ("--memory", "8Gi")):
+            changed = CliRunner().invoke(cli, ["queue", "set", "small", *args, "-o", "json"])
+        spec = json.loads(changed.stdout)["spec"]
+        assert (spec["limit"], spec["projects"]) == ({"gpus": 2, "memory": "8Gi"}, ["default"]), "the rest stays"
+        assert "parent" not in spec and spec["highestPriority"] == 3
+        both = CliRunner().invoke(cli, ["queue", "set", "small", "--gpus", "1", "--unset", "gpus"])
+        assert both.exit_code == 2 and "--gpus is given a value and unset" in both.output
         client.put_queue("small", {"limit": {"gpus": 2}})
         assert client.queue("small").spec.projects is None, "a put replaces the whole"
         client.submit({**SPEC, "queue": "small"})

@@ -119,3 +119,28 @@ async def test_a_queue_in_use_goes_with_its_last_job_and_takes_no_new_ones(often
     await world.change("waits", cancel=True)
     await world.until(lambda: there(world, "q") is None, "the queue gone with the last job that it took")
     await world.until(lambda: world.job("late").status.message == "there is no queue 'q'", "the late one's reason")
+
+
+async def test_a_queue_shows_what_those_below_hold_and_a_parent_that_does_not_count(often: None, world: World) -> None:
+    await world.node(gpus=4)
+    world.kubelet.script = lambda pod: None
+    await queue(world, "low", parent="top")
+    await world.submit("runs", queue="low", gpus_per_worker=2, cpu="1", memory="1Gi")
+    each = QueueAmount(jobs=1, gpus=2, cpu="1", memory="1Gi")
+    lost = await shows(world, "low", used=each, running=each)
+    said = {c.type: (c.status, c.message) for c in lost.status.conditions}
+    assert said["Valid"] == ("False", "its parent 'top' does not exist")
+    await queue(world, "top")
+    await shows(world, "top", used=each, running=each)
+    await world.until(lambda: valid(world, "low") == ("True", ""), "its parent to count")
+    await queue(world, "top", parent="low")
+    for name, chain in (("low", "low → top → low"), ("top", "low → top → low")):
+        said_now = ("False", f"its parents form a cycle: {chain}")
+        await world.until(lambda name=name, said=said_now: valid(world, name) == said, f"{name} to name the cycle")
+    await shows(world, "top", used=QueueAmount())
+
+
+def valid(world: World, name: str) -> tuple[str, str] | None:
+    found = there(world, name)
+    conditions = found.status.conditions if found is not None else ()
+    return next(((c.status, c.message) for c in conditions if c.type == "Valid"), None)

@@ -159,10 +159,12 @@ def queue(
     projects: tuple[str, ...] | None = None,
     highest: int | None = None,
     budget: float = 0.25,
+    parent: str | None = None,
 ) -> Queue:
     return Queue(
         metadata=ObjectMeta(name=name, uid=f"queue-{name}"),
         spec=QueueSpec(
+            parent=parent,
             limit=QueueLimit(gpus=gpus, cpu=cpu, memory=memory),
             projects=projects,
             highest_priority=highest,
@@ -301,6 +303,8 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         "queues": {
             name: (
                 queue.queue,
+                [above.name for above in queue.above],
+                [below.name for below in queue.children],
                 queue.limit,
                 queue.used,
                 queue.running,

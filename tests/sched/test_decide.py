@@ -80,6 +80,40 @@ CASES = [
         {"x": ["QueueLimit"]},
     ),
     Case(
+        "a limit holds for all queues below, however deep",
+        lambda s: [
+            s.node("a", 8),
+            s.queue("top", gpus=4),
+            s.queue("mid", parent="top"),
+            s.queue("low", gpus=3, parent="mid"),
+            s.queue("side", parent="top"),
+            s.job("r", 2, queue="side", on=["a"]),
+            s.job("x", 3, queue="low"),
+            s.job("y", 2, queue="low", queued=1),
+            s.job("z", 1, queue="side", queued=2),
+        ],
+        {"y": ["a"]},
+        {"x": ["QueueLimit", "QueueLimit"], "z": ["QueueLimit"]},
+    ),
+    Case(
+        "jobs run in queues that have none below",
+        lambda s: [s.node("a", 8), s.queue("top"), s.queue("low", parent="top"), s.job("x", queue="top")],
+        {},
+        {"x": ["NeverFits"]},
+    ),
+    Case(
+        "parents in a cycle, or that are missing, do not count",
+        lambda s: [
+            s.node("a", 8),
+            s.queue("a", gpus=1, parent="b"),
+            s.queue("b", gpus=1, parent="a"),
+            s.queue("c", gpus=1, parent="gone"),
+            *[s.job(f"{name}{i}", queue=name, queued=i) for name in "abc" for i in (1, 2)],
+        ],
+        {"a1": ["a"], "b1": ["a"], "c1": ["a"]},
+        {name: ["QueueLimit"] for name in ("a2", "b2", "c2")},
+    ),
+    Case(
         "queue limit in cores and in memory",
         lambda s: [
             s.node("a", 8),

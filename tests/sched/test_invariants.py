@@ -27,6 +27,7 @@ from stoker.why.reasons import Reasons
 CHECKED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 NODES, QUEUES, JOBS = ["a", "b", "c"], ["q", "r"], [f"j{i}" for i in range(9)]
+TREE = [*QUEUES, "top"]
 RUNTIMES, OTHERS = ["default", "fast"], ["x/o0", "x/o1", "y/o2", "y/o3"]
 
 
@@ -81,10 +82,11 @@ other_action = st.tuples(
 )
 queue_action = st.tuples(
     st.just("queue"),
-    pick(QUEUES),
+    pick(TREE),
     st.sampled_from([None, None, 1, 4]),
     st.sampled_from([None, None, "3"]),
     st.sampled_from([None, None, None, 1]),
+    st.sampled_from([None, None, "top", "top", "r", "gone"]),
 )
 job_action = st.tuples(st.just("job"), pick(JOBS), requests)
 decide_action = st.tuples(st.just("decide"), st.integers(0, 200))
@@ -107,11 +109,11 @@ some = st.one_of(
     named("no runtime", RUNTIMES),
     named("no other", OTHERS),
     named("no node", NODES),
-    named("no queue", QUEUES),
+    named("no queue", TREE),
 )
 # Histories begin with a cluster and work to do, or little would ever happen in them.
 PRELUDE = [
-    *[("queue", name, None, None, None) for name in QUEUES],
+    *[("queue", name, None, None, None, None) for name in QUEUES],
     ("node", "a", [("A100", 80, "")] * 4, 6, {"labels": {"zone": "1"}, "extended": {"rdma/hca": 2}}),
     ("node", "b", [("T4", 16, "")] * 2, 4, {"taints": [TAINTS[0]]}),
     ("node", "c", [("A100", 80, ""), ("T4", 16, ""), ("T4", 16, "")], 6, {"labels": {"zone": "1"}}),
@@ -129,8 +131,8 @@ def dense(seed: int) -> list[tuple[Any, ...]]:
     """Most jobs fit, much starts and ends, time passes: what drawing at random rarely comes to."""
     rng = random.Random(seed)
     played: list[tuple[Any, ...]] = list(PRELUDE)
-    for name in rng.sample(QUEUES, rng.randint(0, 2)):
-        played.append(("queue", name, rng.choice([3, 5]), None, None))
+    for name in rng.sample(TREE, rng.randint(0, 3)):
+        played.append(("queue", name, rng.choice([3, 5, None]), None, None, None if name == "top" else "top"))
     for _ in range(rng.randint(10, 70)):
         verb = rng.choices(["job", "decide", "end", "written", "not written", "no job"], [8, 6, 4, 6, 1, 1])[0]
         if verb == "decide":
@@ -225,7 +227,7 @@ class History:
             self.nodes.pop(name, None)
             self.state.forget_node(name)
         elif verb == "queue":
-            self.queues[name] = self.sched.queue(name, gpus=rest[1], cpu=rest[2], highest=rest[3])
+            self.queues[name] = self.sched.queue(name, gpus=rest[1], cpu=rest[2], highest=rest[3], parent=rest[4])
             self.state.observe_queue(self.queues[name])
         elif verb == "no queue":
             self.queues.pop(name, None)
@@ -475,19 +477,46 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
         assert not gpus or usage.free_gpus >= 0
         assert not cpu or usage.free_cpu_milli >= 0
     for name in queues:
-        limit, usage = world.queues[name].spec.limit, world.state.queue_usage(name)
-        started = [world.jobs[start.key.name].spec for start in starts]
-        if limit.gpus is not None and any(s.gpus_per_worker for s in started if s.queue == name):
-            assert usage.gpus <= limit.gpus
-        if limit.cpu is not None and any(s.cpu_milli for s in started if s.queue == name):
-            assert usage.cpu_milli <= int(limit.cpu) * 1000
+        started = [world.jobs[start.key.name].spec for start in starts if world.jobs[start.key.name].spec.queue == name]
+        assert not any(path(world, other)[1:2] == [name] for other in world.queues), "jobs run in leaves"
+        for one in path(world, name):
+            limit, (gpus, cpu) = world.queues[one].spec.limit, held_below(world, one)
+            if limit.gpus is not None and any(s.gpus_per_worker for s in started):
+                assert gpus <= limit.gpus
+            if limit.cpu is not None and any(s.cpu_milli for s in started):
+                assert cpu <= int(limit.cpu) * 1000
+
+
+def path(world: History, name: str) -> list[str]:
+    """The queue and those whose limits hold for it too."""
+
+    def parent(one: str) -> str | None:
+        named = world.queues[one].spec.parent
+        return named if named in world.queues else None
+
+    found: list[str] = []
+    at: str | None = name
+    while at is not None:
+        found.append(at)
+        around, seen = parent(at), set[str]()
+        while around is not None and around != at and around not in seen:
+            seen.add(around)
+            around = parent(around)
+        at = None if around == at else parent(at)
+    return found
+
+
+def held_below(world: History, name: str) -> tuple[int, int]:
+    """GPUs and thousandths of cores."""
+    jobs = [job for job in world.store() if isinstance(job, TrainingJob)]
+    below = [job for job in jobs if job.spec.queue in world.queues and name in path(world, job.spec.queue)]
+    return (
+        sum(len(job.status.placement) * job.spec.gpus_per_worker for job in below),
+        sum(len(job.status.placement) * job.spec.cpu_milli for job in below),
+    )
 
 
 def _check_reasons(world: History, reasons: Any, sched: SimpleNamespace) -> None:
-    held = Counter[str]()
-    for item in world.store():
-        if isinstance(item, TrainingJob):
-            held[item.spec.queue] += len(item.status.placement) * item.spec.gpus_per_worker
     waiting = {k for k, e in world.state.entries.items() if e.pending}
     assert set(reasons) == waiting and len(reasons) == len(waiting)
     for key in waiting:
@@ -500,8 +529,12 @@ def _check_reasons(world: History, reasons: Any, sched: SimpleNamespace) -> None
         assert ("RuntimeMissing" in codes) == (runtime_of(world, job) is None)
         if "NeverFits" in codes:
             continue
-        if queue is not None and queue.spec.limit.gpus is not None and queue.spec.limit.cpu is None:
-            over = held[job.spec.queue] + job.spec.total_gpus > queue.spec.limit.gpus
+        limits = {one: world.queues[one].spec.limit for one in path(world, job.spec.queue)} if queue is not None else {}
+        if all(limit.cpu is None for limit in limits.values()):
+            over = any(
+                limit.gpus is not None and held_below(world, one)[0] + job.spec.total_gpus > limit.gpus
+                for one, limit in limits.items()
+            )
             assert ("QueueLimit" in codes) == bool(over and job.spec.gpus_per_worker)
         avoid = world.state.entries[key].avoided(sched.at(world.now))
         fits = room(world, job, avoid)

@@ -71,13 +71,18 @@ async def put_queue(request: Request, caller: Caller, name: Name, if_match: IfMa
 )
 @access(DELETE_QUEUE)
 async def delete_queue(request: Request, name: Name, if_match: IfMatch = None) -> Response:
-    """Delete a queue: at once, or with the last job that uses it (202). It takes no new jobs from now on."""
+    """Delete a queue that has none below it: at once, or with the last job that uses it (202). It takes no new jobs
+    from now on."""
     found = services(request)
     queues = _queues(found)
     queue = await queues.find(name)
     queues.refuse_stale(queue, if_match)
     if name == DEFAULT_QUEUE:
         raise Problem(Code.QUEUE_PROTECTED, "Queue 'default' always stays; give it a limit instead.")
+    below = [one.metadata.name for one in queues.listed() if one.spec.parent == name]
+    if below:
+        detail = f"Queue {name!r} has queues below it: {', '.join(below)}. Remove them, or give them another parent."
+        raise Problem(Code.QUEUE_PROTECTED, detail)
     users = found.index.unended(name)
     meta = queue.metadata
     if users and meta.deletion_timestamp is None and FINALIZER_IN_USE not in meta.finalizers:

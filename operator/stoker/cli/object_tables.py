@@ -35,6 +35,7 @@ def _checkpoints_text(claim: str | None, size: str | None) -> str:
 
 QUEUES = (
     NAME,
+    Column("PARENT", "spec.parent"),
     Column("GPUS", "usage.gpus spec.limit.gpus", _of, right=True),
     Column("HELD", "usage.heldGpus", lambda held: str(held or DASH), right=True),
     Column("CORES", "usage.cpuMilli spec.limit.cpu", _cores_of, right=True),

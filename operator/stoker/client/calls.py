@@ -8,7 +8,7 @@ too: it is idempotent, or carries an idempotency key). Raises everywhere: `ApiEr
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TIMEOUT_S = 15.0
 _PAGE = 500
+_CHANGE_TRIES = 5
 
 
 class Calls:
@@ -141,6 +142,26 @@ class Calls:
     def put(self, kind: str, name: str, spec: Mapping[str, Any]) -> Any:
         """The object, created or with its whole spec replaced."""
         return self.wire.call("PUT", f"/v1/{kind}/{quote(name, safe='')}", body={"spec": spec}).body
+
+    def change(self, kind: str, name: str, change: Callable[[dict[str, Any]], None]) -> Any:
+        """The object, created or with its spec as `change` leaves it, which is called again if another change comes
+        between."""
+        path = f"/v1/{kind}/{quote(name, safe='')}"
+        for left in reversed(range(_CHANGE_TRIES)):
+            spec, headers = dict[str, Any](), dict[str, str]()
+            try:
+                there = self.wire.call("GET", path)
+                spec, headers = there.body["spec"], {"If-Match": there.headers["etag"]}
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+            change(spec)
+            try:
+                return self.wire.call("PUT", path, body={"spec": spec}, headers=headers).body
+            except ApiError as error:
+                if error.status != 412 or not left:
+                    raise
+        raise AssertionError("unreachable")
 
     def delete(self, kind: str, name: str) -> str:
         """What keeps it for the moment, for people; '' if it is gone."""

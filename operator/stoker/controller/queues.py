@@ -4,12 +4,13 @@ Owns the sums over each queue's jobs, and two writes: a status that changed, at 
 the finalizer, put on with the first job that has not ended, taken off when none is left (as seldom as a status where
 the queue is not deleted), so that it outlives an uninstalled operator only where jobs run on.
 Never decides about a job: those made after their queue was deleted are barred by `life.admission` and keep nothing.
-Run by `operator.Operator`. Cost: O(1) per change of a job.
+Run by `operator.Operator`. Cost: O(depth of the queue) per change of a job; a status O(queues below).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -18,6 +19,7 @@ from stoker.spec.meta import Condition, Key
 from stoker.spec.names import FINALIZER_IN_USE
 from stoker.spec.quantity import exact_bytes, exact_cpu
 from stoker.spec.queue import QUEUES, Queue, QueueAmount, QueueStatus, deletion_words, protected, released
+from stoker.spec.queue_tree import Link, links
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Conflict, NotFound, NotLeader, Store, StoreError
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 
 STATUS_EVERY_S = 5.0
 ACTIVE_CONDITION = "Active"
+VALID_CONDITION = "Valid"
 
 
 @dataclass
@@ -41,11 +44,20 @@ class _Sum:
     memory_bytes: int = 0
 
     def add(self, job: TrainingJob, sign: int) -> None:
+        """A job, or one less."""
         spec = job.spec
         self.jobs += sign
         self.gpus += sign * spec.total_gpus
         self.cpu_milli += sign * spec.workers * spec.cpu_milli
         self.memory_bytes += sign * spec.workers * spec.memory_bytes
+
+    def __add__(self, other: _Sum) -> _Sum:
+        return _Sum(
+            self.jobs + other.jobs,
+            self.gpus + other.gpus,
+            self.cpu_milli + other.cpu_milli,
+            self.memory_bytes + other.memory_bytes,
+        )
 
     def shown(self) -> QueueAmount:
         cpu, memory = exact_cpu(self.cpu_milli), exact_bytes(self.memory_bytes)
@@ -85,6 +97,11 @@ class QueueKeeper:
         self._store, self._jobs, self._queues, self._clock = store, jobs, queues, clock
         self._uses: dict[str, _Use] = {}
         self._due: WorkQueue[str] = WorkQueue(clock)
+        self._links: dict[str, Link] = {}
+        self._below: dict[str, list[str]] = {}
+        """Queue -> its children."""
+        self._moved = False
+        """A queue came, went or changed since the links were made."""
 
     async def run(self) -> None:
         """Keep the queues until cancelled."""
@@ -102,13 +119,36 @@ class QueueKeeper:
             if job is not None:
                 name = job.spec.queue
                 self._uses.setdefault(name, _Use()).count(job, sign)
-                self._due.add(name)
+                self._touch(name)
 
     def _on_queue(self, change: Change[Queue]) -> None:
+        old, new = change.old, change.new
+        self._moved = self._moved or old is None or new is None or old.spec != new.spec
         self._due.add(change.key.name)
+
+    def _touch(self, name: str) -> None:
+        """What the queue's jobs hold has changed."""
+        at: str | None = name
+        while at is not None:
+            self._due.add(at)
+            at = self._links[at].parent if at in self._links else None
+
+    def _link(self) -> None:
+        """Find every queue's place again."""
+        self._moved, former = False, self._links
+        self._links = links({queue.metadata.name: queue.spec for queue in self._queues.values()})
+        if self._links == former:
+            return
+        self._below = {}
+        for name, link in self._links.items():
+            if link.parent is not None:
+                self._below.setdefault(link.parent, []).append(name)
+            self._due.add(name)
 
     async def _next(self) -> None:
         name = await self._due.get()
+        if self._moved:
+            self._link()
         try:
             again_s = await self._keep(name)
         except (Conflict, NotFound, NotLeader):  # read again
@@ -164,16 +204,34 @@ class QueueKeeper:
         value, reason, message = "True", "Open", ""
         if queue.metadata.deletion_timestamp is not None:
             value, reason, message = "False", "BeingDeleted", deletion_words(users)
-        former = next((c for c in queue.status.conditions if c.type == ACTIVE_CONDITION), None)
-        now = self._clock.now().astimezone(UTC).replace(microsecond=0)
-        active = Condition(
-            type=ACTIVE_CONDITION,
+        conditions = [self._condition(queue, ACTIVE_CONDITION, value, reason, message)]
+        problem = self._links[queue.metadata.name].problem
+        if problem:
+            conditions.append(self._condition(queue, VALID_CONDITION, "False", "NotInTree", problem))
+        elif queue.spec.parent is not None:
+            conditions.append(self._condition(queue, VALID_CONDITION, "True", "InTree", ""))
+        used, running, pending = use.used, use.running, use.pending
+        for one in self._all_below(queue.metadata.name):
+            used, running, pending = used + one.used, running + one.running, pending + one.pending
+        return QueueStatus(
+            used=used.shown(), running=running.shown(), pending=pending.shown(), conditions=tuple(conditions)
+        )
+
+    def _condition(self, queue: Queue, kind: str, value: str, reason: str, message: str) -> Condition:
+        former = next((c for c in queue.status.conditions if c.type == kind), None)
+        return Condition(
+            type=kind,
             status=value,
             reason=reason,
             message=message,
-            last_transition_time=former.last_transition_time if former and former.status == value else now,
+            last_transition_time=former.last_transition_time
+            if former and former.status == value
+            else self._clock.now().astimezone(UTC).replace(microsecond=0),
             observed_generation=queue.metadata.generation,
         )
-        return QueueStatus(
-            used=use.used.shown(), running=use.running.shown(), pending=use.pending.shown(), conditions=(active,)
-        )
+
+    def _all_below(self, name: str) -> Iterator[_Use]:
+        for child in self._below.get(name, ()):
+            if child in self._uses:
+                yield self._uses[child]
+            yield from self._all_below(child)

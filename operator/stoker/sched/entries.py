@@ -5,7 +5,7 @@ Owns the shapes and the order of jobs; changes nothing. Called by `state`, `deci
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -25,6 +25,7 @@ Order = tuple[int, datetime, Key]
 """Of the jobs of one queue, smallest first: -priority, when it was queued, key. Between queues: `job_order`."""
 
 NOWHERE: Mapping[str, int] = MappingProxyType({})
+NONE_KEPT: Mapping[str, Totals] = MappingProxyType({})
 LATEST = datetime.max.replace(tzinfo=UTC)
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 
@@ -121,35 +122,59 @@ class QueueState:
 
     name: str
     queue: Queue | None = None
+    above: tuple[QueueState, ...] = ()
+    """Its parent, the parent's parent, …: what its jobs hold counts in them too."""
+    children: tuple[QueueState, ...] = ()
+    """If it has any, jobs run in these only."""
     limit: tuple[int | None, int | None, int | None] = (None, None, None)
     budget: float = 0.0
     """Idle GPU-time that a reservation may cost, per GPU and time that its job has waited."""
     used: Totals = NOTHING
+    """By its jobs and those of the queues below."""
     running: int = 0
-    """Jobs that hold resources or are assumed to."""
+    """Its own jobs that hold resources or are assumed to."""
     pending: dict[Key, Entry] = field(default_factory=dict)
     lanes: dict[tuple[Request, frozenset[str]], Lane] = field(default_factory=dict)
     filed: SortedList[Order] = field(default_factory=SortedList)
     """All jobs of `lanes`."""
 
     def allows(self, job: TrainingJob) -> bool:
-        if self.queue is None or self.queue.closed_to(job.metadata.creation_timestamp):
+        if self.queue is None or self.children or self.queue.closed_to(job.metadata.creation_timestamp):
             return False
         spec = self.queue.spec
         if spec.projects is not None and job.metadata.namespace not in spec.projects:
             return False
         return spec.highest_priority is None or job.spec.priority <= spec.highest_priority
 
-    def has_room(self, wanted: Totals, kept: Totals = NOTHING) -> bool:
-        """Within the limit, `kept` of it being spoken for. What isn't wanted can't be short."""
+    @property
+    def path(self) -> tuple[QueueState, ...]:
+        """It and the queues above."""
+        return (self, *self.above)
+
+    def has_room(self, wanted: Totals, kept: Mapping[str, Totals] = NONE_KEPT) -> bool:
+        """Within the limits, its own and those above. `kept`: queue -> what is spoken for. What isn't wanted can't be
+        short."""
         return all(
             limit is None or not want or used + keep + want <= limit
-            for limit, used, keep, want in zip(self.limit, self.used, kept, wanted, strict=True)
+            for queue in self.path
+            for limit, used, keep, want in zip(
+                queue.limit, queue.used, kept.get(queue.name, NOTHING), wanted, strict=True
+            )
         )
 
     def could_hold(self, wanted: Totals) -> bool:
-        """Within the limit if nothing else ran."""
-        return all(limit is None or want <= limit for limit, want in zip(self.limit, wanted, strict=True))
+        """Within the limits if nothing else ran."""
+        return all(
+            limit is None or want <= limit
+            for queue in self.path
+            for limit, want in zip(queue.limit, wanted, strict=True)
+        )
+
+    def subtree(self) -> Iterator[QueueState]:
+        """It and all queues below."""
+        yield self
+        for child in self.children:
+            yield from child.subtree()
 
     @property
     def is_idle(self) -> bool:

@@ -22,6 +22,7 @@ from .gpu_groups import Claim
 from .place import Keep, Spread, Wanted, place, reserve
 from .request import NOTHING, Totals
 from .state import SchedulerState
+from .waiters import room_in
 
 RESERVE_AFTER_S = 300.0
 
@@ -50,13 +51,13 @@ class Kept:
             self.nodes = self.nodes or Keep(self._table)
             for slot, workers in one.spread:
                 self.nodes.add(slot, Claim(workers, one.lane.request))
-        have, name = self._queues.get(one.lane.queue.name, NOTHING), one.lane.queue.name
-        self._queues[name] = Totals(*(a + b for a, b in zip(have, one.lane.request.totals, strict=True)))
+        for queue in one.lane.queue.path:
+            have = self._queues.get(queue.name, NOTHING)
+            self._queues[queue.name] = Totals(*(a + b for a, b in zip(have, one.lane.request.totals, strict=True)))
 
     def leave_room(self, lane: Lane, spread: Spread) -> Spread | None:
         """Where the lane's job may go though `spread` is where it would go without reservations; None: nowhere."""
-        kept = self._queues.get(lane.queue.name)
-        if kept is not None and not lane.queue.has_room(lane.request.totals, kept):
+        if self._queues and not lane.queue.has_room(lane.request.totals, self._queues):
             return None
         if self.nodes is None:
             return spread
@@ -142,9 +143,9 @@ def idle_for(
         slots = [slot for slot, _ in one.spread]
         idle = int(free[slots].sum()) if slots else 0
         free[slots] = 0
-        queue, gpus = one.lane.queue, one.lane.request.totals.gpus
-        if queue.limit[0] is not None:
-            idle = max(idle, min(gpus, queue.limit[0] - queue.used.gpus))
+        gpus, limited = one.lane.request.totals.gpus, any(queue.limit[0] is not None for queue in one.lane.queue.path)
+        if limited:
+            idle = max(idle, min(gpus, room_in(one.lane.queue)[0]))
         elif not slots:
             idle = gpus  # what is short of the queue's limit is cores or memory
         idle = min(idle, held_back)

@@ -41,6 +41,7 @@ from .foreign_pods import ForeignPods
 from .gpu_groups import Claim
 from .journal import Journal
 from .nodes import NodeTable
+from .queue_tree import QueueTree
 from .request import Totals, request_of
 from .runtime_table import RuntimeTable
 from .sorted_list import SortedList
@@ -80,6 +81,7 @@ class SchedulerState:
         )
         self.ends = ExpectedEnds(self.nodes, self._job)
         self.queues: dict[str, QueueState] = {}
+        self._tree = QueueTree(self.journal, self.queues)
         self.runtimes = RuntimeTable(self.journal)
         self.entries: dict[Key, Entry] = {}
         self.timers: SortedList[tuple[datetime, Key]] = SortedList()
@@ -229,15 +231,16 @@ class SchedulerState:
     # -- usage
 
     def queue_usage(self, name: str) -> QueueUsage:
-        """What the queue's jobs hold, assumed starts included; zeros for an unknown queue; without `held_gpus`."""
+        """What its jobs and those of queues below hold, assumed starts included; zeros for an unknown queue; without
+        `held_gpus`."""
         queue = self.queues.get(name) or QueueState(name)
         gpus, cpu_milli, memory_bytes = map(int, queue.used)
         return QueueUsage(
             gpus=gpus,
             cpu_milli=cpu_milli,
             memory_bytes=memory_bytes,
-            running=queue.running,
-            pending=len(queue.pending),
+            running=sum(one.running for one in queue.subtree()),
+            pending=sum(len(one.pending) for one in queue.subtree()),
         )
 
     def node_usage(self, name: str) -> NodeUsage:
@@ -311,8 +314,15 @@ class SchedulerState:
         if budget != known.budget:
             self.journal.set(known, "budget", budget)
             self.journal.set(self, "shifted", True)
-        if _access(old) != _access(queue):
-            for entry in list(known.pending.values()):
+        changed = {name: known} if _access(old) != _access(queue) else {}
+        former, parent = (one.spec.parent if one is not None else None for one in (old, queue))
+        if former != parent or (old is None) != (queue is None):
+            moved = self._tree.move(name, former, parent)
+            for one in moved:
+                self.journal.add(self.freed_queues, one.name)
+            changed |= {one.name: one for one, turned in moved.items() if turned}
+        for one in changed.values():
+            for entry in list(one.pending.values()):
                 self._unfile(entry)
                 self._file(entry)
 
@@ -453,13 +463,16 @@ class SchedulerState:
             self.journal.add(self.freed_nodes, name)
         self._charge(entry, -1)
         self.journal.set(entry, "workers_on", NOWHERE)
-        self.journal.add(self.freed_queues, entry.queue.name)
+        for queue in entry.queue.path:
+            if queue is entry.queue or queue.limit != (None, None, None):
+                self.journal.add(self.freed_queues, queue.name)
 
     def _charge(self, entry: Entry, sign: int) -> None:
-        queue, workers = entry.queue, sign * sum(entry.workers_on.values())
-        used = (have + more for have, more in zip(queue.used, entry.request.times(workers), strict=True))
-        self.journal.set(queue, "used", Totals(*used))
-        self.journal.set(queue, "running", queue.running + sign)
+        amounts = entry.request.times(sign * sum(entry.workers_on.values()))
+        for queue in entry.queue.path:
+            used = (have + more for have, more in zip(queue.used, amounts, strict=True))
+            self.journal.set(queue, "used", Totals(*used))
+        self.journal.set(entry.queue, "running", entry.queue.running + sign)
 
 
 def _access(queue: Queue | None) -> tuple[bool, datetime | None, tuple[str, ...] | None, int | None]:

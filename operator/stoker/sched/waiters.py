@@ -230,5 +230,9 @@ def _needs(wanted: Sequence[int]) -> Needs:
 
 
 def room_in(queue: QueueState) -> Needs:
-    """What is left of the queue's limit, to compare a job's needs with."""
-    return tuple(2**62 if limit is None else limit - used for limit, used in zip(queue.limit, queue.used, strict=True))
+    """What is left of the queue's limit and of those above, to compare a job's needs with."""
+    left = (
+        [2**62 if limit is None else limit - used for limit, used in zip(one.limit, one.used, strict=True)]
+        for one in queue.path
+    )
+    return tuple(map(min, zip(*left, strict=True)))

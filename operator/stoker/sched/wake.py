@@ -144,9 +144,10 @@ def woken(state: SchedulerState, freed: FreedNodes) -> Iterator[tuple[str, Strea
         if freed.rows(kind):
             for name, index in queues.items():
                 yield name, ForNodes(index, kind, freed)
-    for name in state.freed_queues:
-        if name in state.waiters.for_limit:
-            yield name, ForLimit(state.waiters.for_limit[name], state.queues[name])
+    freed_queues = [state.queues[name] for name in state.freed_queues if name in state.queues]
+    for queue in {one.name: one for top in freed_queues for one in top.subtree()}.values():
+        if queue.name in state.waiters.for_limit:
+            yield queue.name, ForLimit(state.waiters.for_limit[queue.name], queue)
 
 
 def reserving(

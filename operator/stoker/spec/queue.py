@@ -5,15 +5,17 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from .fields import DISTINCT, DnsLabel, Duration, Quantity
 from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
-from .names import API_VERSION, FINALIZER_IN_USE
+from .names import API_VERSION, DEFAULT_QUEUE, FINALIZER_IN_USE
+
+NOT_DEFAULT_SAYS = f"'{DEFAULT_QUEUE}' can't be a parent: jobs that name no queue run in it"
 
 
 class QueueLimit(SpecModel):
-    """The most a queue's running jobs may hold together. Absent: no limit of that kind."""
+    """The most that jobs of a queue, and of those below it, may hold together. Absent: no limit of that kind."""
 
     gpus: int | None = Field(default=None, ge=0, le=1_000_000)
     """Whole GPUs."""
@@ -26,6 +28,9 @@ class QueueLimit(SpecModel):
 class QueueSpec(SpecModel):
     """Who may use the queue, and how much at a time."""
 
+    parent: DnsLabel | None = None
+    """The queue above. What this queue's jobs hold counts in all queues above it; jobs run in queues that have none
+    below."""
     limit: QueueLimit = QueueLimit()
     projects: Annotated[tuple[DnsLabel, ...], *DISTINCT] | None = Field(default=None, max_length=1024)
     """Who may submit here. Absent: every project."""
@@ -37,6 +42,13 @@ class QueueSpec(SpecModel):
     ttl_after_finished: Duration | None = None
     """Its jobs that don't say it themselves are deleted, with their logs, this long after they have ended; those that
     have ended already, too. Absent: as the operator is set up."""
+
+    @field_validator("parent")
+    @classmethod
+    def _not_default(cls, parent: str | None) -> str | None:
+        if parent == DEFAULT_QUEUE:
+            raise ValueError(NOT_DEFAULT_SAYS)
+        return parent
 
 
 class QueueAmount(StatusModel):
@@ -56,13 +68,15 @@ class QueueStatus(StatusModel):
     """What the queue's jobs use and wait for. The operator's; at most 5 seconds old."""
 
     used: QueueAmount = QueueAmount()
-    """Held by jobs that have a place: starting, running, stopping. The limit is on this."""
+    """Held by jobs that have a place: starting, running, stopping; with those of the queues below. The limit is on
+    this."""
     running: QueueAmount = QueueAmount()
     """The part of it whose workers all run."""
     pending: QueueAmount = QueueAmount()
     """Asked for by queued jobs."""
     conditions: Conditions = ()
-    """Active: it takes new jobs. False while it is being deleted and jobs still use it."""
+    """Active: it takes new jobs. False while it is being deleted and jobs still use it. Valid: False if its parent
+    does not count, because it is missing or in a cycle."""
 
 
 class Queue(Resource):

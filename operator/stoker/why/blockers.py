@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 
 from stoker.life.admission import admission_blockers
 from stoker.sched.budget import cost_of, may_cost_s
-from stoker.sched.entries import Entry
+from stoker.sched.entries import Entry, QueueState
 from stoker.sched.place import capacity, place
+from stoker.sched.request import Totals
 from stoker.sched.reservations import Kept
 from stoker.sched.state import SchedulerState
 from stoker.spec.quantity import format_duration
@@ -31,7 +32,7 @@ def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Blocke
     """
     found = [*_barring(state, entry), *_time(entry, now)]
     served = entry.runtime.serves(entry.job)  # else the nodes it may use are unknown
-    never = [*never_in_queue(entry.queue.name, entry.queue.limit, entry.request.totals)]
+    never = [*never_in_queue(entry.queue, entry.request.totals)]
     never += never_on_nodes(state.nodes, entry.request) if served else []
     if never:
         return (*found, *never)
@@ -43,17 +44,23 @@ def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Blocke
     return tuple(found)
 
 
-def never_in_queue(name: str, limits: tuple[int | None, ...], totals: tuple[int, ...]) -> Iterator[Blocker]:
-    """What the queue could not hold even if nothing else ran in it."""
-    for resource, limit, wanted in zip(RESOURCES, limits, totals, strict=True):
-        if limit is not None and wanted > limit:
-            yield Blocker(
-                code=Code.NEVER_FITS,
-                message=f"asks for {amount(resource, wanted)} in all; queue '{name}' may never hold more than "
-                f"{amount(resource, limit)}",
-                **numbers(resource, wanted, limit),
-                where=name,
-            )
+def never_in_queue(queue: QueueState, totals: Totals) -> Iterator[Blocker]:
+    """What the queue, or one above, could not hold even if nothing else ran; and that it takes no jobs itself."""
+    if queue.children:
+        names = listed([child.name for child in queue.children], 5)
+        message = f"queue '{queue.name}' takes no jobs itself, but only those of the queues below it: {names}"
+        yield Blocker(code=Code.NEVER_FITS, message=message, where=queue.name)
+        return
+    for one in queue.path:
+        for resource, limit, wanted in zip(RESOURCES, one.limit, totals, strict=True):
+            if limit is not None and wanted > limit:
+                yield Blocker(
+                    code=Code.NEVER_FITS,
+                    message=f"asks for {amount(resource, wanted)} in all; {_titled(one, queue)} may never hold more "
+                    f"than {amount(resource, limit)}",
+                    **numbers(resource, wanted, limit),
+                    where=one.name,
+                )
 
 
 def _barring(state: SchedulerState, entry: Entry) -> Iterator[Blocker]:
@@ -80,17 +87,21 @@ def _time(entry: Entry, now: datetime) -> Iterator[Blocker]:
 
 
 def _limit(entry: Entry) -> Iterator[Blocker]:
-    queue = entry.queue
-    for resource, limit, used, wanted in zip(RESOURCES, queue.limit, queue.used, entry.request.totals, strict=True):
-        if limit is not None and wanted and used + wanted > limit:
-            free = max(limit - used, 0)
-            yield Blocker(
-                code=Code.QUEUE_LIMIT,
-                message=f"queue '{queue.name}' is short {part(resource, wanted - free, wanted)}: its limit is "
-                f"{amount(resource, limit)}, its jobs hold {amount(resource, used)}",
-                **numbers(resource, wanted, free),
-                where=queue.name,
-            )
+    for queue in entry.queue.path:
+        for resource, limit, used, wanted in zip(RESOURCES, queue.limit, queue.used, entry.request.totals, strict=True):
+            if limit is not None and wanted and used + wanted > limit:
+                free = max(limit - used, 0)
+                yield Blocker(
+                    code=Code.QUEUE_LIMIT,
+                    message=f"{_titled(queue, entry.queue)} is short {part(resource, wanted - free, wanted)}: its "
+                    f"limit is {amount(resource, limit)}, its jobs hold {amount(resource, used)}",
+                    **numbers(resource, wanted, free),
+                    where=queue.name,
+                )
+
+
+def _titled(queue: QueueState, leaf: QueueState) -> str:
+    return f"queue '{queue.name}'" + (f", above '{leaf.name}'," if queue is not leaf else "")
 
 
 def _nodes(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Blocker]:

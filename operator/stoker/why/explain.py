@@ -12,7 +12,7 @@ from stoker.life.failure_hold import hold_hints, hold_message
 from stoker.life.stall import stacks_command, stall_message
 from stoker.sched.decide import decide
 from stoker.sched.eligible import BUILT_IN
-from stoker.sched.entries import Entry, queue_limit
+from stoker.sched.entries import Entry
 from stoker.sched.request import request_of
 from stoker.sched.reservations import RESERVE_AFTER_S
 from stoker.sched.state import SchedulerState
@@ -61,9 +61,8 @@ def never_fits(state: SchedulerState, job: TrainingJob) -> tuple[Blocker, ...]:
     runtime = state.runtimes.states.get(state.runtimes.name_of(job))
     request = request_of(job.spec, runtime.needs if runtime is not None else BUILT_IN)
     queue = state.queues.get(job.spec.queue)
-    limit = queue_limit(queue.queue if queue is not None else None)
     return (
-        *never_in_queue(job.spec.queue, limit, request.totals),
+        *(never_in_queue(queue, request.totals) if queue is not None else ()),
         *never_on_nodes(state.nodes, request),
     )
 

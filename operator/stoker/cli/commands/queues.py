@@ -28,12 +28,26 @@ def ls(calls: Calls, form: str) -> None:
     echo_objects(QUEUES, calls.items("queues"), form)
 
 
-@queue.command("set", short_help="Create a queue, or replace its limits.")
+_PLACES = {
+    "parent": ("parent",),
+    "gpus": ("limit", "gpus"),
+    "cpu": ("limit", "cpu"),
+    "memory": ("limit", "memory"),
+    "project": ("projects",),
+    "highest-priority": ("highestPriority",),
+    "reservation-budget": ("reservationBudget",),
+    "ttl": ("ttlAfterFinished",),
+}
+"""Option → where its value stands in the spec."""
+
+
+@queue.command("set", short_help="Create a queue, or change what is given of it.")
 @click.argument("name")
+@click.option("--parent", help="The queue above: jobs of this one count in it too.")
 @click.option("--gpus", type=click.IntRange(0), help="Most GPUs its running jobs may hold together.")
 @click.option("--cpu", metavar="CORES", help="Most cores, for example 64.")
 @click.option("--memory", metavar="QUANTITY", help="Most memory, for example 512Gi.")
-@click.option("--project", "allowed", multiple=True, help="A project that may submit here. Repeatable. [default: all]")
+@click.option("--project", multiple=True, help="A project that may submit here. Repeatable. [default: all]")
 @click.option("--highest-priority", type=int, help="The highest priority a job may ask for here.")
 @click.option(
     "--reservation-budget",
@@ -42,25 +56,36 @@ def ls(calls: Calls, form: str) -> None:
     "0: none are kept. [default: 0.25]",
 )
 @click.option("--ttl", metavar="DURATION", help="Delete its jobs this long after their end, where they name no time.")
+@click.option(
+    "--unset",
+    type=click.Choice(list(_PLACES)),
+    metavar="OPTION",
+    multiple=True,
+    help=f"Remove what this option sets: {', '.join(_PLACES)}. Repeatable.",
+)
 @output_option("table", "json", "yaml")
 @connected_cluster_wide
-def set_(
-    calls: Calls, name: str, form: str, gpus: int | None, cpu: str | None, memory: str | None, **given: Any
-) -> None:
-    """Create the queue NAME, or replace its limits: what is not given is not limited."""
+def set_(calls: Calls, name: str, form: str, unset: tuple[str, ...], **given: Any) -> None:
+    """Create the queue NAME, or change what is given; the rest stays as it is."""
     from stoker.cli.object_tables import QUEUES
     from stoker.cli.output import echo_objects
 
-    spec = {
-        "limit": _given(gpus=gpus, cpu=cpu, memory=memory),
-        **_given(
-            projects=list(given["allowed"]) or None,
-            highestPriority=given["highest_priority"],
-            reservationBudget=given["reservation_budget"],
-            ttlAfterFinished=given["ttl"],
-        ),
-    }
-    echo_objects(QUEUES, [calls.put("queues", name, spec)], form, one=True)
+    values = {option.replace("_", "-"): value for option, value in given.items() if value not in (None, ())}
+    both = sorted(set(unset).intersection(values))
+    if both:
+        raise click.UsageError(f"--{both[0]} is given a value and unset; choose one")
+
+    def change(spec: dict[str, Any]) -> None:
+        for option, path in _PLACES.items():
+            part = spec
+            for key in path[:-1]:
+                part = part.setdefault(key, {})
+            if option in values:
+                part[path[-1]] = list(values[option]) if option == "project" else values[option]
+            elif option in unset:
+                part.pop(path[-1], None)
+
+    echo_objects(QUEUES, [calls.change("queues", name, change)], form, one=True)
 
 
 @queue.command("rm", short_help="Remove queues; one in use goes with its last job.")
@@ -70,7 +95,3 @@ def rm(calls: Calls, names: tuple[str, ...]) -> None:
     """Remove queues. One that jobs still use takes no new ones, and goes with the last of them."""
     for name in names:
         click.echo(calls.delete("queues", name) or f"queue {name} removed")
-
-
-def _given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}

@@ -81,6 +81,7 @@ DEFINITIONS = (
         short=("sq",),
         categories=("stoker",),
         columns=(
+            Column("Parent", ".spec.parent", "The queue above."),
             Column("GPUs", ".status.used.gpus", "What its jobs hold.", "integer"),
             Column("Limit", ".spec.limit.gpus", "The most GPUs at a time; empty: no limit.", "integer"),
             Column("Running", ".status.used.jobs", "Jobs that have a place.", "integer"),

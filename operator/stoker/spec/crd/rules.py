@@ -25,9 +25,10 @@ from stoker.spec.job_parts import (
     Trainer,
 )
 from stoker.spec.markers import Form
-from stoker.spec.names import ENV_NAME, RESERVED_ENV, RESERVED_ENV_PREFIXES, SETTABLE_ENV
+from stoker.spec.names import DEFAULT_QUEUE, ENV_NAME, RESERVED_ENV, RESERVED_ENV_PREFIXES, SETTABLE_ENV
 from stoker.spec.outcome import POLICIES, Category
 from stoker.spec.quantity import AT_LEAST_A_MINUTE, DURATION, LONGEST_S, NOT_ZERO, QUANTITY, TOO_LARGE, TOO_LONG
+from stoker.spec.queue import NOT_DEFAULT_SAYS, QueueSpec
 from stoker.spec.recipes import RECIPES
 from stoker.spec.runtime import CheckpointStore, Toleration
 
@@ -193,6 +194,7 @@ _OF_FIELD: dict[tuple[type[BaseModel], str], list[Rule]] = {
         ),
         Rule(f"!({_OWN})", OWN_PATHS_SAYS),
     ],
+    (QueueSpec, "parent"): [Rule(f"self != {quoted(DEFAULT_QUEUE)}", NOT_DEFAULT_SAYS)],
     (DataVolume, "sub_path"): [Rule("!self.startsWith('/') && !('..' in self.split('/'))", SUB_PATH_SAYS)],
     (TrainingJobSpec, "data"): [
         Rule(
