@@ -122,7 +122,7 @@ def test_a_newer_format_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "FORMAT", 99)
     path = made.publish(3, STATE, {})
     monkeypatch.undo()
-    with pytest.raises(BadConfig, match="format 99, and this trainer reads 1 to 2"):
+    with pytest.raises(BadConfig, match="format 99, and this trainer reads 1 to 3"):
         newest(made)
     assert path.is_dir()  # not set aside: the trainer that wrote it can go on
 

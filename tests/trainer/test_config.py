@@ -43,11 +43,12 @@ def test_the_trainer_knows_the_specs_fields_and_no_others():
 
 
 def test_choices_are_the_specs():
-    from stoker.spec.recipes import DataSet, OptimizerName
+    from stoker.spec.recipes import DataSet, OptimizerName, ScheduleName
 
     hints = typing.get_type_hints
     assert set(typing.get_args(hints(recipes.ImageClassification)["data"])) == set(DataSet)
     assert set(typing.get_args(hints(settings.Optimizer)["name"])) == set(OptimizerName)
+    assert set(typing.get_args(hints(settings.Optimizer)["schedule"])) == set(ScheduleName)
 
 
 def test_exit_codes_are_the_contracts():

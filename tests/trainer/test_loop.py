@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
+from stoker.spec.recipes import resolve  # noqa: E402
 from stoker_trainer import loop as loops  # noqa: E402
 from stoker_trainer.checkpoint import CheckpointFolder  # noqa: E402
 from stoker_trainer.config import trajectory_of  # noqa: E402
@@ -262,3 +263,17 @@ def test_a_checkpoint_of_format_1_goes_on(make_training, make_config, tmp_path):
     whole = make_training(recipe)
     go_on(whole, keeper_for(whole, make_config(recipe), None, 1))
     torch.testing.assert_close(training.flat.parameters, whole.flat.parameters, rtol=1e-3, atol=1e-3)
+
+
+def test_an_optimizer_of_format_2_finds_its_parameters(make_training):
+    """Its vectors had every matrix first; now embeddings lie behind."""
+    training = make_training(recipe="gpt", config=resolve("gpt", {"model": {"size": "tiny", "context": 8}}))
+    state = gathered_state(training)
+    named = dict(training.net.named_parameters())
+    old = sorted(named, key=lambda name: named[name].ndim < 2)
+    vector = torch.cat([named[name].detach().flatten() for name in old])
+    steps = torch.ones((), dtype=torch.float64)
+    unpack(training, pack(state | {"optimizer": {"mean": vector, "square": 2 * vector, "steps": steps}}))
+    kept = training.update.state()
+    assert all(torch.equal(kept[f"square/{name}"], 2 * p) for name, p in named.items())
+    assert training.flat.names != old and kept["steps"] == 1

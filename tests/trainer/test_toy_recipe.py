@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stoker.spec.recipes import RecipeConfig  # noqa: E402
-from stoker_trainer.recipe import Batch, Export  # noqa: E402
+from stoker.spec.recipes import RecipeConfig, resolve  # noqa: E402
+from stoker_trainer.recipe import Batch, Export, Group  # noqa: E402
 from stoker_trainer.recipes import Entry  # noqa: E402
 from stoker_trainer.settings import ByEpochs  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
-OPTIMIZER = {"name": "adamw", "learningRate": 0.01, "weightDecay": 0.0, "momentum": 0.9, "warmup": 0.1, "gradClip": 1.0}
+OPTIMIZER = resolve("gpt", {})["optimizer"] | {"name": "muon", "learningRate": 0.03, "weightDecay": 0.0, "ema": 0.9}
 SETTINGS = {"data": "halves", "optimizer": OPTIMIZER, "batchSize": 61, "seed": 1, "deterministic": True, "epochs": 4}
 SETTINGS |= {"evalEveryEpochs": 1} | RecipeConfig().model_dump(mode="json", by_alias=True)
 ENTRY = Entry(ByEpochs, __name__)
@@ -49,7 +49,7 @@ def load(settings, device):
 
 
 class Recipe:
-    units, metrics = 1, {"accuracy": "max", "loss": "min"}
+    units, groups, metrics = 1, {"4.weight": Group.DECAYED}, {"accuracy": "max", "loss": "min"}
 
     def __init__(self, settings, source):
         nn = torch.nn

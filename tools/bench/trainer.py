@@ -77,6 +77,7 @@ def load(settings: ByEpochs, device: torch.device) -> Points:
 
 class Recipe:
     units = 1
+    groups = MappingProxyType({})
     metrics = MappingProxyType({"loss": "min"})
 
     def __init__(self, settings: ByEpochs, source: Points) -> None:

@@ -23,7 +23,7 @@ from .errors import BadConfig
 from .fence import Fence
 from .files import sync_folder, write_synced
 
-FORMAT = 2  # 1, before recipes were seams, is read too
+FORMAT = 3  # read too: 1, before recipes were seams; 2, whose optimizer state was flat
 STATE = "state.pt"
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{10})-a(\d{8})")

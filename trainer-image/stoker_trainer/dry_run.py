@@ -14,11 +14,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from .config import TrainerConfig
-from .recipe import Recipe, Source
+from .flat import group_of
+from .recipe import Group, Recipe, Source
 from .recipes import RECIPES
+from .settings import Optimizer
 from .training import check_target
 
-_STATE_BYTES = {"adamw": 16, "sgd": 12}  # per parameter, in fp32: weight, gradient, and what the optimizer keeps
+_STATE_BYTES = {"adamw": 16, "sgd": 12, "muon": 12}  # per parameter: weight, gradient, what the optimizer keeps; fp32
 
 
 def show(config: TrainerConfig, text: str, say: Callable[[str], object]) -> None:
@@ -35,9 +37,16 @@ def show(config: TrainerConfig, text: str, say: Callable[[str], object]) -> None
     say(source.words)
     say(f"parameters: {parameters:,}")
     say(f"steps: {min(steps, config.stop.max_steps or steps):,} of {settings.batch_size:,} samples")
-    say(f"memory: {_size(parameters * _STATE_BYTES[settings.optimizer.name])} for weights, gradients and optimizer;")
+    kept_for_good = sum(_state_bytes(settings.optimizer, name, p, recipe) for name, p in recipe.net.named_parameters())
+    say(f"memory: {_size(kept_for_good)} for weights, gradients and optimizer;")
     say(f"  about {_size(kept)} of activations per sample of the micro-batch, in fp32")
     say(f"FLOPs: {flops:.3g} per sample forward and backward, {flops * settings.batch_size:.3g} per step")
+
+
+def _state_bytes(rule: Optimizer, name: str, parameter: torch.Tensor, recipe: Recipe) -> int:
+    by_adamw = rule.name == "muon" and group_of(name, parameter, recipe.groups) != Group.MATRIX
+    average = 4 if rule.ema > 0 else 0
+    return int(parameter.numel()) * (_STATE_BYTES["adamw" if by_adamw else rule.name] + average)
 
 
 def _of_one_sample(recipe: Recipe, source: Source) -> tuple[int, int]:

@@ -19,12 +19,21 @@ def evaluate(training: Training, beat: Callable[[], None]) -> dict[str, float]:
     A rank short of memory takes smaller batches on its own: nothing is exchanged before the sums.
     Cost: reads the device once.
     """
-    recipe, ranks = training.recipe, training.ranks
+    ranks, net = training.ranks, training.net
     share_buffers(training)
     rows = torch.arange(ranks.rank, training.data.test_rows, ranks.world, device=training.device)
-    sums = torch.zeros(len(recipe.metrics), dtype=torch.float64, device=training.device)
-    terms, start, batch = 0, 0, max(training.micro_batch, _LARGEST_BATCH // recipe.units)
-    recipe.net.eval()
+    net.eval()
+    with training.averaged():
+        sums, terms = _sums(training, rows, beat)
+    net.train()
+    *totals, all_terms = ranks.sum_numbers([*sums.tolist(), float(terms)])
+    return {name: total / all_terms for name, total in zip(training.recipe.metrics, totals, strict=True)}
+
+
+def _sums(training: Training, rows: torch.Tensor, beat: Callable[[], None]) -> tuple[torch.Tensor, int]:
+    """Of this rank's rows: the metrics' sums, on the device, and the number of terms."""
+    sums = torch.zeros(len(training.recipe.metrics), dtype=torch.float64, device=training.device)
+    terms, start, batch = 0, 0, max(training.micro_batch, _LARGEST_BATCH // training.recipe.units)
     while start < len(rows):
         try:
             part, count = _part(training, rows[start : start + batch])
@@ -36,9 +45,7 @@ def evaluate(training: Training, beat: Callable[[], None]) -> dict[str, float]:
         sums += part
         terms, start = terms + count, start + batch
         beat()
-    recipe.net.train()
-    *totals, all_terms = ranks.sum_numbers([*sums.tolist(), float(terms)])
-    return {name: total / all_terms for name, total in zip(recipe.metrics, totals, strict=True)}
+    return sums, terms
 
 
 def _part(training: Training, rows: torch.Tensor) -> tuple[torch.Tensor, int]:

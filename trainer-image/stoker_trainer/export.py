@@ -8,6 +8,7 @@ read, load and change.
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from .training import Training
 
 
 def export(training: Training, folder: Path, fence: Fence | None, summary: dict[str, Any]) -> Path:
-    """Writes weights.pt, model.json, model.py, load_example.py and result.json; the path of the weights.
+    """Writes weights.pt (and unaveraged.pt where that is their average), model.json, model.py, load_example.py and
+    result.json; the path of the weights.
 
     Raises: Superseded where a newer attempt runs; OSError.
     """
@@ -33,11 +35,10 @@ def export(training: Training, folder: Path, fence: Fence | None, summary: dict[
 
 def _write(training: Training, folder: Path, summary: dict[str, Any]) -> Path:
     weights = folder / "weights.pt"
-    aside = folder / ".weights.pt.tmp"
-    plain = {name: t.detach().cpu().contiguous().clone() for name, t in training.net.state_dict().items()}
-    torch.save(plain, aside)
-    replace(weights, aside.read_bytes(), sync=True)
-    aside.unlink()
+    with training.averaged():
+        _write_weights(training, weights)
+    if training.average is not None:
+        _write_weights(training, folder / "unaveraged.pt")
     exported = training.recipe.export()
     about = {**exported.about, "data": training.config.config.data, **training.tally.metrics}
     replace_json(folder / "model.json", about, sync=True)
@@ -46,3 +47,10 @@ def _write(training: Training, folder: Path, summary: dict[str, Any]) -> Path:
     result = {**summary, "weights": str(weights), "steps": training.cursor.step, "torch": torch.__version__}
     replace(folder / "result.json", json.dumps(result, indent=1).encode(), sync=True)
     return weights
+
+
+def _write_weights(training: Training, path: Path) -> None:
+    plain = {name: t.detach().cpu().contiguous().clone() for name, t in training.net.state_dict().items()}
+    buffer = io.BytesIO()
+    torch.save(plain, buffer)
+    replace(path, buffer.getvalue(), sync=True)

@@ -8,24 +8,36 @@ terms, votes) ride at the gradient's end through the same collective.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 from torch import nn
 
+from .recipe import Group
+
 LOSS, TERMS, STOP, MEMORY, SAVE = range(5)  # the tail: loss, its terms, the votes
 TAIL = 5
+USUAL: Mapping[str, Group] = MappingProxyType({})
+
+
+def group_of(name: str, parameter: torch.Tensor, groups: Mapping[str, Group]) -> Group:
+    return groups.get(name, Group.MATRIX if parameter.ndim >= 2 else Group.PLAIN)
 
 
 class FlatModel:
     """`module` with its parameters and gradients moved into flat float32 buffers.
 
-    Invariant: `parameters[:decayed]` are weights that decay (matrices, kernels), the rest norms and biases.
+    Invariant: `parameters[:matrices]` are of the group MATRIX, those up to `decayed` DECAYED, the rest PLAIN.
     """
 
-    def __init__(self, module: nn.Module, world: int = 1) -> None:
+    def __init__(self, module: nn.Module, world: int = 1, groups: Mapping[str, Group] = USUAL) -> None:
         self.module = module
-        named = sorted(module.named_parameters(), key=lambda item: item[1].ndim < 2)
+        named = sorted(module.named_parameters(), key=lambda item: group_of(item[0], item[1], groups))
         self.names = [name for name, _ in named]
-        self.decayed = sum(p.numel() for _, p in named if p.ndim >= 2)
+        sizes = [(p.numel(), group_of(name, p, groups)) for name, p in named]
+        self.matrices = sum(count for count, group in sizes if group == Group.MATRIX)
+        self.decayed = sum(count for count, group in sizes if group != Group.PLAIN)
         size = sum(p.numel() for _, p in named)
         device = named[0][1].device
         self.parameters = torch.empty(size, device=device)
@@ -43,6 +55,14 @@ class FlatModel:
             p.grad = self.exchange.as_strided(values.size(), values.stride(), offset)
             self.places.append((p, slice(offset, offset + values.numel())))
             offset += values.numel()
+
+    def views(self, vector: torch.Tensor, start: int = 0) -> dict[str, torch.Tensor]:
+        """`vector`'s numbers as tensors in the parameters' shapes, by name; they are of the buffers from `start` on."""
+        return {
+            name: vector.as_strided(p.size(), p.stride(), place.start - start)
+            for name, (p, place) in zip(self.names, self.places, strict=True)
+            if start <= place.start and place.stop <= start + len(vector)
+        }
 
     def clear(self) -> None:
         """Zero gradients and tail, in place: autograd then adds into the views."""

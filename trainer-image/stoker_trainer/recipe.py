@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -24,6 +25,17 @@ class Batch:
     samples_B: torch.Tensor
     seed: int = 0
     epoch: int = 0
+
+
+class Group(IntEnum):
+    """How the update treats a parameter; their order in the flat buffers."""
+
+    MATRIX = 0
+    """A hidden matrix or kernel: decays, and Muon makes its update orthogonal."""
+    DECAYED = 1
+    """Decays; an output layer of its own."""
+    PLAIN = 2
+    """Does not decay: norms, biases, embeddings."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,8 @@ class Recipe(Protocol):
     net: nn.Module
     units: int
     """Terms of the loss in one sample: 1 for an image, about the number of predicted tokens for a text."""
+    groups: Mapping[str, Group]
+    """Parameters by name that are not in the usual group: MATRIX with two dimensions or more, else PLAIN."""
     metrics: Mapping[str, Literal["max", "min"]]
     """What an evaluation measures, and which way is better. `loss` is one of them."""
 

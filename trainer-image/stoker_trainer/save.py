@@ -100,6 +100,7 @@ def gathered_state(training: Training) -> dict[str, Any]:
     return {
         "model": training.net.state_dict(),
         "optimizer": training.update.state(),
+        "average": training.average.state() if training.average is not None else {},
         "scaler": training.scaler.state(),
         "rng_cpu": training.ranks.gather(torch.get_rng_state()),
         "rng_cuda": training.ranks.gather(torch.cuda.get_rng_state(training.device)) if cuda else [],
@@ -125,7 +126,8 @@ def unpack(training: Training, data: bytes) -> None:
     state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     pairs = [
         (training.net.state_dict(), state["model"]),
-        (training.update.state(), state["optimizer"]),
+        (training.update.state(), _by_name(training, state["optimizer"])),
+        (training.average.state() if training.average is not None else {}, state.get("average", {})),
         (training.scaler.state(), state["scaler"]),
     ]
     for live, saved in pairs:
@@ -142,6 +144,20 @@ def unpack(training: Training, data: bytes) -> None:
         torch.set_rng_state(state["rng_cpu"][rank])
     if training.device.type == "cuda" and rank < len(state["rng_cuda"]):
         torch.cuda.set_rng_state(state["rng_cuda"][rank], training.device)
+
+
+def _by_name(training: Training, saved: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """An optimizer's state by the parameters' names; formats 1 and 2 had vectors, matrices before norms and biases."""
+    out, parameters = {}, sorted(training.net.named_parameters(), key=lambda item: item[1].ndim < 2)
+    for kind, tensor in saved.items():
+        if "/" in kind or tensor.ndim == 0:
+            out[kind] = tensor
+            continue
+        offset = 0
+        for name, p in parameters:
+            out[f"{kind}/{name}"] = tensor.as_strided(p.size(), p.stride(), offset)
+            offset += p.numel()
+    return out
 
 
 def _check(live: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> None:

@@ -19,12 +19,18 @@ def fraction() -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
-    name: Literal["sgd", "adamw"]
+    name: Literal["sgd", "adamw", "muon"]
     learning_rate: float = at_least(0)
     weight_decay: float = at_least(0)
     momentum: float = fraction()
-    warmup: float = fraction()
+    beta2: float = fraction()
+    schedule: Literal["cosine", "linear", "wsd", "constant"]
+    warmup: float = at_least(0)
+    cooldown: float = at_least(0)
+    """Of the schedule wsd. Both are a share of all steps below 1, else a number of steps."""
     grad_clip: float = at_least(0)
+    ema: float = fraction()
+    """0: no average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,5 +106,7 @@ def _apply(training: Training, expected: int) -> None:
         divisor = divisor * ((norm + 1e-6) / rule.grad_clip).clamp(min=1.0)
     training.learning_rate = optim.learning_rate(rule, training.cursor.step, training.total_steps)
     training.update.step(training.learning_rate, go, divisor)
+    if training.average is not None:
+        training.average.update(training.cursor.step, go)
     scaler.update(go)
     training.loss, training.gradient_norm = flat.tail[LOSS] / counted, norm

@@ -35,13 +35,14 @@ class Trace:
 
 
 def digests(training: Training) -> dict[str, str]:
-    """sha256 of weights, optimizer, scaler, generators and cursor."""
+    """sha256 of weights, optimizer, the weights' average, scaler, generators and cursor."""
     rng = [torch.get_rng_state()]
     if training.device.type == "cuda":
         rng.append(torch.cuda.get_rng_state(training.device))
     return {
         "weights": _digest(training.net.state_dict().values()),
         "optimizer": _digest(training.update.state().values()),
+        "average": _digest(training.average.state().values() if training.average is not None else ()),
         "scaler": _digest(training.scaler.state().values()),
         "rng": _digest(rng),
         "cursor": hashlib.sha256(json.dumps(asdict(training.cursor)).encode()).hexdigest(),

@@ -8,6 +8,7 @@ import importlib
 import math
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +73,7 @@ class Training:
     flat: FlatModel
     exchange: Exchange
     update: optim.Update
+    average: optim.Average | None
     scaler: LossScaler
     cursor: Cursor
     micro_batch: int
@@ -85,6 +87,10 @@ class Training:
     @property
     def net(self) -> nn.Module:
         return self.recipe.net
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside, the weights are those to evaluate and to export: their average where one is kept."""
+        return self.average.in_place() if self.average is not None else nullcontext()
 
     @property
     def train_rows(self) -> int:
@@ -155,7 +161,7 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
     recipe: Recipe = module.Recipe(settings, source)
     check_target(config, recipe)
     recipe.net.to(device, memory_format=torch.channels_last if device.type == "cuda" else torch.contiguous_format)
-    flat = FlatModel(recipe.net, ranks.world)
+    flat = FlatModel(recipe.net, ranks.world, recipe.groups)
     _share([flat.parameters], ranks)  # CPUs of different kinds may round an initialisation differently
     # Training draws from `counter` alone; the generators are seeded and saved for whatever else may use them.
     torch.manual_seed(settings.seed * 1_000_003 + ranks.rank)
@@ -170,6 +176,7 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
         flat=flat,
         exchange=Exchange(flat, ranks),
         update=optim.build(settings.optimizer, flat),
+        average=optim.Average(flat, settings.optimizer.ema) if settings.optimizer.ema > 0 else None,
         scaler=LossScaler(resolved, device, settings.loss_scale_growth_steps),
         cursor=Cursor(seed=settings.seed),
         micro_batch=math.ceil(settings.batch_size / ranks.world),

@@ -37,19 +37,34 @@ class AugmentConfig(SpecModel):
 class OptimizerName(StrEnum):
     SGD = "sgd"
     ADAMW = "adamw"
+    MUON = "muon"  # for hidden matrices; AdamW for the rest
+
+
+class ScheduleName(StrEnum):
+    COSINE = "cosine"  # down to zero after the last step
+    LINEAR = "linear"
+    WSD = "wsd"  # warm-up, stable, decay: constant, then linear to zero
+    CONSTANT = "constant"
 
 
 class OptimizerConfig(SpecModel):
     name: OptimizerName = OptimizerName.ADAMW
     learning_rate: float = Field(default=3e-3, gt=0, le=10)
-    """The peak of a linear warm-up and cosine decay over all steps."""
+    """The peak, after the warm-up."""
     weight_decay: float = Field(default=0.02, ge=0, le=1)
     momentum: Fraction = 0.9
-    """For sgd (Nesterov)."""
-    warmup: Fraction = 0.1
-    """Share of all steps."""
+    """For sgd (Nesterov) and muon."""
+    beta2: Fraction = 0.999
+    """For adamw and muon: decay of AdamW's mean square."""
+    schedule: ScheduleName = ScheduleName.COSINE
+    warmup: float = Field(default=0.1, ge=0, le=10**9)
+    """Linear, from zero. Below 1 a share of all steps, else steps."""
+    cooldown: float = Field(default=0.2, ge=0, le=10**9)
+    """For wsd: the decay at the end. Below 1 a share of all steps, else steps."""
     grad_clip: float = Field(default=1.0, ge=0)
     """Largest norm of the gradient; 0: not clipped."""
+    ema: Fraction = 0.0
+    """Decay of a moving average of the weights, which is evaluated and exported in their place; 0: none."""
 
 
 class RecipeConfig(SpecModel):

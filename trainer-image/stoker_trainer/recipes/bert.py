@@ -20,7 +20,7 @@ from stoker_trainer.counter import Purpose, uniforms
 from stoker_trainer.recipe import Batch, Export
 
 from . import bert_net
-from .gpt import load
+from .gpt import EMBEDDINGS, load
 from .settings import Bert as Settings
 
 __all__ = ["Recipe", "load"]
@@ -57,6 +57,7 @@ if __name__ == "__main__":
 
 
 class Recipe:
+    groups = EMBEDDINGS
     metrics: Mapping[str, Literal["max", "min"]] = MappingProxyType({"loss": "min", "accuracy": "max"})
 
     def __init__(self, settings: Settings, source: tokens.Tokens) -> None:

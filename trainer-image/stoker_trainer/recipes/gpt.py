@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from stoker_trainer import tokens
-from stoker_trainer.recipe import Batch, Export
+from stoker_trainer.recipe import Batch, Export, Group
 
 from . import gpt_net
 from .settings import Bert, Lstm
@@ -32,6 +32,7 @@ SIZES = {  # name → layers, heads, width; from 124m on GPT-2's
     "774m": (36, 20, 1280),
     "1558m": (48, 25, 1600),
 }
+EMBEDDINGS = MappingProxyType({"tokens.weight": Group.PLAIN, "positions.weight": Group.PLAIN})
 _LOAD = '''\
 """Loads these weights in plain PyTorch; needs nothing but torch and the files of this folder."""
 
@@ -76,6 +77,7 @@ def load(settings: Bert | Lstm | Settings, device: torch.device) -> tokens.Token
 class NextToken:
     """A network that scores each position's next token. Shape: [B, T] int64 → [B, T, V]."""
 
+    groups = EMBEDDINGS
     metrics: Mapping[str, Literal["max", "min"]] = MappingProxyType({"loss": "min", "accuracy": "max"})
 
     def __init__(self, net: nn.Module, arguments: dict[str, int], source: tokens.Tokens) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stoker_trainer import data
 from stoker_trainer.augment import Scaling, augmented, normalised
 from stoker_trainer.counter import keep_mask
-from stoker_trainer.recipe import Batch, Export
+from stoker_trainer.recipe import Batch, Export, Group
 
 from . import digit_net
 from .digit_net import DigitNet
@@ -121,6 +121,7 @@ class Recipe:
     """A small convolutional network on images."""
 
     units = 1
+    groups = MappingProxyType({"classify.weight": Group.DECAYED})
     metrics: Mapping[str, Literal["max", "min"]] = MappingProxyType({"accuracy": "max", "loss": "min"})
 
     def __init__(self, settings: ImageClassification, source: Images) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from stoker_trainer import tokens
+from stoker_trainer.recipe import Group
 
 from .gpt import NextToken, load
 from .lstm_net import Lstm
@@ -12,6 +15,8 @@ __all__ = ["Recipe", "load"]
 
 
 class Recipe(NextToken):
+    groups = MappingProxyType({"tokens.weight": Group.PLAIN, "scores.weight": Group.DECAYED})
+
     def __init__(self, settings: Settings, source: tokens.Tokens) -> None:
         model = settings.model
         arguments = {
