@@ -38,7 +38,6 @@ from stoker_api.usage.store import UsageStore
 from tests.support.testbed.cluster import Cluster
 from tools.chart import rights
 
-CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "files" / "crds"
 EXPORTER = "exporter"
 PEOPLE = {"alice": "alpha", "bob": "beta", "reader": "alpha", "admin": "alpha", "nobody": "alpha"}
 API = "stoker-api"
@@ -113,9 +112,8 @@ class Bed:
     @classmethod
     def make(cls, cluster: Cluster) -> Bed:
         bed = cls(cluster)
-        cluster.kubectl("apply", "-f", str(CRDS))
+        cluster.install_crds()
         cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(SETUP))
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
         for namespace in ("alpha", "beta"):
             cluster.kubectl("wait", "--for=create", "--timeout=30s", "-n", namespace, "serviceaccount/default")
         for who, namespace in {**PEOPLE, API: "alpha"}.items():

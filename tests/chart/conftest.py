@@ -30,9 +30,7 @@ def server(control_plane: Cluster) -> Cluster:
         folder = downloads.folder("prometheus-crds")
     except Unavailable as error:
         skip_loudly(str(error))
-    files = [f"--filename={folder / f'monitoring.coreos.com_{name}.yaml'}" for name in WANTED]
-    control_plane.kubectl("apply", "--server-side", *files)
-    control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", *files)
+    control_plane.install_crds(*(folder / f"monitoring.coreos.com_{name}.yaml" for name in WANTED))
     return control_plane
 
 

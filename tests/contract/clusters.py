@@ -1,4 +1,4 @@
-"""The Kubernetes side of the contract suite: the CRDs installed, and a store that makes namespaces as they come.
+"""The Kubernetes side of the contract suite: a store that makes namespaces as they come.
 
 The suite names projects freely, as the embedded store allows; a cluster wants each namespace made first, with the
 service account that pods are checked against.
@@ -6,31 +6,17 @@ service account that pods are checked against.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 from stoker.kube.client import Call, KubeClient
 from stoker.kube.store import KubeStore
 from stoker.spec.meta import Key, Kind
 from stoker.store.clock import SystemClock
-from stoker.store.port import AlreadyExists, NotFound
+from stoker.store.port import AlreadyExists
 from tests.support.testbed.cluster import Cluster
-
-CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "files" / "crds"
-_ready: set[str] = set()
-
-
-def install_crds(cluster: Cluster) -> None:
-    """Once per cluster and run. The CRDs are served when this returns."""
-    if cluster.url in _ready:
-        return
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
-    cluster.kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=30s")
-    _ready.add(cluster.url)
 
 
 class ProjectStore(KubeStore):
@@ -74,34 +60,3 @@ async def project_store(cluster: Cluster, **how: Any) -> AsyncIterator[ProjectSt
         store = ProjectStore(client, clock, **how)
         store.client, store._made = client, set()
         yield store
-
-
-async def collector_ready(store: ProjectStore) -> None:
-    """The garbage collector looks for new kinds twice a minute: wait once until it knows ours."""
-    if "collects" in _ready:
-        return
-    job = {
-        "apiVersion": "stoker.dev/v1alpha1",
-        "kind": "TrainingJob",
-        "metadata": {"name": "owner"},
-        "spec": {"trainer": {"command": ["true"]}},
-    }
-    await store.make_namespace("contract-warmup")
-    jobs = "/apis/stoker.dev/v1alpha1/namespaces/contract-warmup/trainingjobs"
-    with contextlib.suppress(NotFound):
-        await store.client.request(Call("delete", "TrainingJob"), "DELETE", f"{jobs}/owner")
-    raw = await store.client.request(Call("create", "TrainingJob"), "POST", jobs, body=json.dumps(job).encode())
-    owner = {"apiVersion": job["apiVersion"], "kind": "TrainingJob", "name": "owner"}
-    owner["uid"] = json.loads(raw)["metadata"]["uid"]
-    maps = "/api/v1/namespaces/contract-warmup/configmaps"
-    owned = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owned", "ownerReferences": [owner]}}
-    with contextlib.suppress(NotFound):
-        await store.client.request(Call("delete", "ConfigMap"), "DELETE", f"{maps}/owned")
-    await store.client.request(Call("create", "ConfigMap"), "POST", maps, body=json.dumps(owned).encode())
-    await store.client.request(Call("delete", "TrainingJob"), "DELETE", f"{jobs}/owner")
-    async with asyncio.timeout(90):
-        with contextlib.suppress(NotFound):
-            while True:
-                await store.client.request(Call("get", "ConfigMap"), "GET", f"{maps}/owned")
-                await asyncio.sleep(0.1)
-    _ready.add("collects")

@@ -27,7 +27,7 @@ from stoker.spec.queue import Queue
 from stoker.store.clock import SystemClock
 from stoker.store.port import Store, WatchEvent
 
-from .clusters import install_crds, project_store
+from .clusters import project_store
 
 NewStore = Callable[[], AbstractAsyncContextManager[Store]]
 _numbers = itertools.count()
@@ -46,7 +46,7 @@ def _embedded(request: pytest.FixtureRequest) -> NewStore:
 
 def _kubernetes(request: pytest.FixtureRequest) -> NewStore:
     cluster = request.getfixturevalue("control_plane")
-    install_crds(cluster)
+    cluster.install_crds()
     return lambda: project_store(cluster)
 
 

@@ -11,13 +11,11 @@ from stoker.spec.pod import PODS
 from stoker.spec.queue import QUEUES
 from stoker.store.port import AlreadyExists, Conflict, Invalid, NotFound, WatchType
 
-from .clusters import collector_ready
-
 
 @pytest.fixture(autouse=True)
-async def _collected(store, is_cluster):
+def _collected(request, is_cluster):
     if is_cluster:
-        await collector_ready(store)
+        request.getfixturevalue("control_plane").wait_for_collector()
 
 
 async def gone(store, kind, key, reader):

@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +18,6 @@ from tests.support.testbed.errors import Unavailable
 from tests.support.testbed.fixtures import skip_loudly
 
 from .operator_world import World, operator_world
-
-CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "files" / "crds"
 
 
 @pytest.fixture
@@ -41,26 +37,12 @@ def operator_plane() -> Iterator[Cluster]:
     except Unavailable as error:
         skip_loudly(str(error))
     with found:
-        found.kubectl("apply", "--server-side", "-f", str(CRDS))
-        found.kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=30s")
+        found.install_crds()
         controllers = found.parts[CONTROLLERS]  # begun anew they know the new kinds at once, not half a minute later
         controllers.kill()
         controllers.start()
-        _collector_knows(found)
+        found.wait_for_collector()
         yield found
-
-
-def _collector_knows(cluster: Cluster) -> None:
-    """Until the garbage collector has seen a new kind it deletes nothing that a job owns."""
-    job = {"apiVersion": "stoker.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "owner"}}
-    job |= {"spec": {"trainer": {"command": ["true"]}}}
-    owner = json.loads(cluster.kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(job)))
-    reference = {key: owner[key] for key in ("apiVersion", "kind")}
-    reference |= {"name": "owner", "uid": owner["metadata"]["uid"]}
-    owned = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owned", "ownerReferences": [reference]}}
-    cluster.kubectl("create", "-f", "-", stdin=json.dumps(owned))
-    cluster.kubectl("delete", "trainingjob", "owner", "--cascade=background", "--wait=true", "--timeout=10s")
-    cluster.kubectl("wait", "configmap/owned", "--for=delete", "--timeout=60s", timeout_s=70)
 
 
 @asynccontextmanager

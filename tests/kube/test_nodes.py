@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker.kube.nodes import NodeView, decode_node, gpu_node
+from stoker.kube.nodes import NodeView, gpu_node
 from stoker.spec.node import GPUNode, Taint
 
 A100 = {
@@ -68,7 +68,7 @@ def v1_node(
 
 
 def seen(**what: Any) -> GPUNode:
-    return decode_node(json.dumps(v1_node(**what)).encode())
+    return gpu_node(NodeView.model_validate_json(json.dumps(v1_node(**what))))
 
 
 def test_a_node_with_gpu_feature_discovery() -> None:
@@ -157,5 +157,5 @@ def test_taints_and_odd_amounts() -> None:
 
 
 def test_a_node_that_is_nearly_nothing() -> None:
-    node = decode_node(b'{"apiVersion":"v1","kind":"Node","metadata":{"name":"new"}}')
+    node = gpu_node(NodeView.model_validate({"metadata": {"name": "new"}}))
     assert (node.status.ready, node.status.gpus, node.status.cpu_milli) == (False, (), 0)

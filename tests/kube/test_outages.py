@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import urllib.request
-from pathlib import Path
 
 import pytest
 
@@ -19,13 +18,7 @@ from stoker.store.clock import SystemClock
 from stoker.store.port import Gone, NotFound, Unavailable
 from tests.support.testbed.arguments import API, ETCD
 
-CRDS = Path(__file__).parents[2] / "helm" / "stoker" / "files" / "crds"
 NAMESPACE = "default"
-
-
-def install_crds(cluster):
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
-    cluster.kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=30s")
 
 
 def job(name):
@@ -88,7 +81,7 @@ async def eventually(call, timeout_s=60.0):
 @pytest.mark.timeout(240)
 async def test_caches_survive_restart_and_compaction(own_control_plane):
     plane = own_control_plane
-    install_crds(plane)
+    plane.install_crds()
     async with store_of(plane) as store:
         cache = WatchCache(store, JOBS, clock=SystemClock(), backoff_s=(0.1, 2.0))
         first = await store.create(JOBS, job("a"))
@@ -130,7 +123,7 @@ async def test_caches_survive_restart_and_compaction(own_control_plane):
 
 @pytest.mark.slow
 async def test_streaming_and_paged_lists_say_the_same(control_plane, namespace):
-    install_crds(control_plane)
+    control_plane.install_crds()
     async with (
         store_of(control_plane) as streaming,
         store_of(control_plane, streaming_lists=False, page_limit=7) as paged,

@@ -40,7 +40,6 @@ from tests.support.testbed.control_plane import API, ETCD, ControlPlane
 PROJECT = "bench"
 AT_ONCE = 64
 GPUS = 8
-CRDS = Path(__file__).resolve().parents[2] / "helm" / "stoker" / "files" / "crds"
 
 
 class Bench:
@@ -159,8 +158,7 @@ class Bench:
 
 def prepare(plane: ControlPlane) -> None:
     """The definitions, and a namespace in which pods may be made though no controller gives it a service account."""
-    plane.kubectl("apply", "-f", str(CRDS))
-    plane.kubectl("wait", "--for=condition=Established", "crd", "--all")
+    plane.install_crds()
     plane.kubectl("create", "namespace", PROJECT)
     plane.kubectl("create", "serviceaccount", "default", "-n", PROJECT, check=False)
     plane.kubectl("create", "clusterrole", "metrics", "--verb=get", "--non-resource-url=/metrics")

@@ -71,9 +71,6 @@ LOG_BYTES = 1 << 30
 # One node: there is no other to go to, so blame only lets a bad moment pass.
 SETTINGS = Settings(start_timeout_s=120.0, blame_s=5.0)
 
-# The api's requests wait behind every reconcile that is ready on the same loop: with 2 at once a client submits nearly
-# twice as many jobs a second as with 16, and as many are finished (tools/verify/thousand.py).
-RECONCILES_AT_ONCE = 2
 # Changes of each kind kept for watchers. All of these are in this process and keep up; each change is an object kept.
 WATCH_HISTORY = 1024
 # The store's writer thread waits for the busy loop at each call; with the default 5 ms a batch takes 20 ms, so 3.

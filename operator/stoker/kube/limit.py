@@ -64,10 +64,6 @@ class AdaptiveLimit:
         return int(self._window)
 
     @property
-    def under_way(self) -> int:
-        return self._under_way
-
-    @property
     def waiting(self) -> int:
         """Requests that wait for their turn."""
         return sum(len(line) for line in self._waiting.values())

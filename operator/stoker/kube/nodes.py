@@ -60,11 +60,6 @@ class NodeView(Resource):
     status: _NodeStatus = _NodeStatus()
 
 
-def decode_node(raw: bytes) -> GPUNode:
-    """A whole v1 Node as the API server sends it. Raises: pydantic.ValidationError if it is none."""
-    return gpu_node(NodeView.model_validate_json(raw))
-
-
 def gpu_node(view: NodeView) -> GPUNode:
     """The node as Stoker sees it. Annotations are left out: they are large and never read."""
     meta = view.metadata

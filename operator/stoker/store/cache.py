@@ -100,10 +100,6 @@ class WatchCache(Generic[T]):
         """The objects under this value: a live view, as `values`. Raises: KeyError for an unknown index."""
         return self._indexes[name].find(value)
 
-    def index_values(self, name: str) -> Collection[Hashable]:
-        """The values of an index under which something is found now."""
-        return self._indexes[name].values()
-
     def page(
         self,
         *,

@@ -41,9 +41,6 @@ class Index(Generic[T]):
         bucket = self._buckets.get(value)
         return () if bucket is None else bucket.values()
 
-    def values(self) -> Collection[Hashable]:
-        return self._buckets.keys()
-
     def _drop(self, key: Key, values: Iterable[Hashable]) -> None:
         for value in values:
             bucket = self._buckets[value]

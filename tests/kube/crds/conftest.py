@@ -16,8 +16,6 @@ import pytest
 from stoker.spec.meta import Kind
 from tests.support.testbed.cluster import Cluster
 
-CRDS = Path(__file__).resolve().parents[3] / "helm" / "stoker" / "files" / "crds"
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -69,16 +67,10 @@ class Door:
         return Answer(response.status_code, {}, tuple(f"{c.get('field', '')}: {c['message']}" for c in causes))
 
 
-_INSTALLED: set[Path] = set()
-
-
 @pytest.fixture
 def cluster_with_crds(control_plane: Cluster) -> Cluster:
     """The run's throw-away cluster, our definitions installed and established."""
-    if control_plane.kubeconfig not in _INSTALLED:
-        control_plane.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={CRDS}")
-        control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", f"--filename={CRDS}")
-        _INSTALLED.add(control_plane.kubeconfig)
+    control_plane.install_crds()
     return control_plane
 
 

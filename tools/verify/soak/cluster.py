@@ -30,7 +30,6 @@ from tests.support.testbed.kubelets import Kubelets, Play
 from tools.verify.soak.meter import folder_mib
 from tools.verify.soak.plan import PROJECTS, Planned
 
-CRDS = Path(__file__).parents[3] / "helm" / "stoker" / "files" / "crds"
 SYSTEM = "stoker"
 NODES, GPUS = 24, 8
 ARGS = {
@@ -174,8 +173,7 @@ class KubernetesCluster:
 
     def _install(self) -> None:
         kubectl = self._plane.kubectl
-        kubectl("apply", "--server-side", "-f", str(CRDS))
-        kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=30s")
+        self._plane.install_crds()
         for name in (SYSTEM, *PROJECTS):
             kubectl("create", "namespace", name)
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
