@@ -16,7 +16,7 @@ from fastapi import Depends
 from fastapi.requests import HTTPConnection
 
 from .identity import EVERYWHERE, GET_JOB, LIST_JOBS, Identity, Principal, Right
-from .problems import Code, Problem, not_found
+from .problems import Problem, ProblemCode, not_found
 
 F = TypeVar("F", bound=Callable[..., Any])
 ALL = "-"
@@ -76,7 +76,7 @@ async def authorize(request: HTTPConnection) -> None:
         raise _unauthorized(f"The token is not known here, or not any more; {identity.hint}")
     request.state.principal = principal
     if needed is None:
-        raise Problem(Code.FORBIDDEN, "This route declares no access and is therefore closed.")
+        raise Problem(ProblemCode.FORBIDDEN, "This route declares no access and is therefore closed.")
     if isinstance(needed, Right):
         await require(request, principal, needed)
 
@@ -95,7 +95,7 @@ async def require(request: HTTPConnection, principal: Principal, right: Right) -
         if right == GET_JOB or not await identity.may(principal, GET_JOB, project):
             name = request.path_params.get("name")
             raise not_found(f"job {name!r}{where}" if name is not None else f"project {project!r}")
-    raise Problem(Code.FORBIDDEN, f"{principal.name!r} may not {right}{where}; ask an administrator.")
+    raise Problem(ProblemCode.FORBIDDEN, f"{principal.name!r} may not {right}{where}; ask an administrator.")
 
 
 async def _principal(request: HTTPConnection) -> Principal:
@@ -114,4 +114,4 @@ def _bearer(request: HTTPConnection) -> str:
 
 
 def _unauthorized(detail: str) -> Problem:
-    return Problem(Code.UNAUTHORIZED, detail, headers={"WWW-Authenticate": 'Bearer realm="stoker"'})
+    return Problem(ProblemCode.UNAUTHORIZED, detail, headers={"WWW-Authenticate": 'Bearer realm="stoker"'})

@@ -31,14 +31,14 @@ from .middleware.limits import Arriving, Limits
 from .middleware.observe import Observe
 from .middleware.starts import Starts
 from .openapi import document
-from .problems import Code, Problem
+from .problems import Problem, ProblemCode
 from .routes.common import no_query_twice
 from .routes.table import ROUTERS, api_routes, websocket_routes
 from .services import Services
 
 log = logging.getLogger(__name__)
 
-_BY_STATUS = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.BODY_TOO_LARGE}
+_BY_STATUS = {404: ProblemCode.NOT_FOUND, 405: ProblemCode.METHOD_NOT_ALLOWED, 413: ProblemCode.BODY_TOO_LARGE}
 
 
 def create_app(deps: Deps, metrics_push: MetricsPush | None = None) -> FastAPI:
@@ -103,13 +103,13 @@ async def _on_invalid_request(request: Request, error: Exception) -> Response:
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     found = cast(HTTPException, error)
-    code = _BY_STATUS.get(found.status_code, Code.BAD_REQUEST)
-    if code is Code.NOT_FOUND and any(route.path_regex.match(request.url.path) for route in websocket_routes()):
+    code = _BY_STATUS.get(found.status_code, ProblemCode.BAD_REQUEST)
+    if code is ProblemCode.NOT_FOUND and any(route.path_regex.match(request.url.path) for route in websocket_routes()):
         detail = "Open it with a WebSocket; a proxy on the way must let the handshake's Upgrade header through."
-        return Problem(Code.UPGRADE_REQUIRED, detail, headers={"Upgrade": "websocket"}).response(request.scope)
-    if code is Code.NOT_FOUND:
+        return Problem(ProblemCode.UPGRADE_REQUIRED, detail, headers={"Upgrade": "websocket"}).response(request.scope)
+    if code is ProblemCode.NOT_FOUND:
         detail = f"There is nothing at {request.url.path[:200]}; docs/api.md lists the routes."
-    elif code is Code.METHOD_NOT_ALLOWED:
+    elif code is ProblemCode.METHOD_NOT_ALLOWED:
         here = (route.methods or () for route in api_routes() if route.path_regex.match(request.url.path))
         allowed = ", ".join(sorted(set().union(*here)))
         found.headers = {"Allow": allowed}
@@ -126,28 +126,28 @@ async def _on_disconnect(_request: Request, _error: Exception) -> Response:
 async def _on_store_error(request: Request, error: Exception) -> Response:
     match error:
         case NotFound():
-            problem = Problem(Code.NOT_FOUND, "It was there a moment ago and is gone now.")
+            problem = Problem(ProblemCode.NOT_FOUND, "It was there a moment ago and is gone now.")
         case Conflict():
-            problem = Problem(Code.CONFLICT, "Others changed it at the same time; try again.", retry_after_s=1)
+            problem = Problem(ProblemCode.CONFLICT, "Others changed it at the same time; try again.", retry_after_s=1)
         case Invalid(errors=errors):
-            problem = Problem(Code.INVALID_FIELDS, "; ".join(errors))
+            problem = Problem(ProblemCode.INVALID_FIELDS, "; ".join(errors))
         case NotPermitted():  # never 403, which would read as the caller's lack of permission
             log.warning("the cluster refuses the api's own account: %s", error)
             detail = (
                 "The cluster refuses the server's own account: it may be starting. Try again; if it stays, ask an "
                 f"administrator: {error}"
             )
-            problem = Problem(Code.UNAVAILABLE, detail, retry_after_s=2)
+            problem = Problem(ProblemCode.UNAVAILABLE, detail, retry_after_s=2)
         case Forbidden():  # a quota, an admission policy, a namespace that is going
-            problem = Problem(Code.FORBIDDEN, f"The cluster refuses it: {error}")
+            problem = Problem(ProblemCode.FORBIDDEN, f"The cluster refuses it: {error}")
         case CannotWrite():
             detail = f"The server's disk takes no writes: {error}. Nothing was changed; free some room, then try again."
-            problem = Problem(Code.UNAVAILABLE, detail, retry_after_s=5)
+            problem = Problem(ProblemCode.UNAVAILABLE, detail, retry_after_s=5)
         case _:
-            problem = Problem(Code.UNAVAILABLE, "The store can't answer now; try again.", retry_after_s=2)
+            problem = Problem(ProblemCode.UNAVAILABLE, "The store can't answer now; try again.", retry_after_s=2)
     return problem.response(request.scope)
 
 
 async def _on_no_identity(request: Request, _error: Exception) -> Response:
     detail = "The cluster can't be asked about tokens and rights now; try again."
-    return Problem(Code.UNAVAILABLE, detail, retry_after_s=2).response(request.scope)
+    return Problem(ProblemCode.UNAVAILABLE, detail, retry_after_s=2).response(request.scope)

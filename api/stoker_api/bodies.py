@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from .problems import Code, Problem
+from .problems import Problem, ProblemCode
 
 JSON = "application/json"
 
@@ -21,14 +21,14 @@ async def json_body(request: Request, *, max_bytes: int | None = None) -> bytes:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != JSON and not (media_type.startswith("application/") and media_type.endswith("+json")):
         raise Problem(
-            Code.UNSUPPORTED_MEDIA_TYPE,
+            ProblemCode.UNSUPPORTED_MEDIA_TYPE,
             f"The body is {media_type or 'of no type'}; send JSON with `Content-Type: application/json` "
             "(`stoker submit -f job.yaml` turns YAML into it).",
             headers={"Accept": JSON},
         )
     body = await request.body()
     if max_bytes is not None and len(body) > max_bytes:
-        raise Problem(Code.BODY_TOO_LARGE, f"The body is over {max_bytes} bytes, the most this route takes.")
+        raise Problem(ProblemCode.BODY_TOO_LARGE, f"The body is over {max_bytes} bytes, the most this route takes.")
     return body
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from .problems import CATALOGUE, MEDIA_TYPE, Code, Problem
+from .problems import MEDIA_TYPE, Problem, ProblemCode
 
 if TYPE_CHECKING:
     from .peers import Peers
@@ -80,11 +80,11 @@ class Connection(HttpToolsProtocol):
                 self.handle_websocket_upgrade()
         except httptools.HttpParserError:
             if self._too_long:
-                self.refuse(Code.HEADERS_TOO_LARGE, _TOO_LONG)
+                self.refuse(ProblemCode.HEADERS_TOO_LARGE, _TOO_LONG)
             else:
-                self.refuse(Code.BAD_REQUEST, "This is no HTTP/1.1 request.")
+                self.refuse(ProblemCode.BAD_REQUEST, "This is no HTTP/1.1 request.")
         if self._undelivered > MAX_HEAD_BYTES and not (self._upgraded or self._refused):
-            self.refuse(Code.HEADERS_TOO_LARGE, _TOO_LONG)
+            self.refuse(ProblemCode.HEADERS_TOO_LARGE, _TOO_LONG)
 
     # What the parser has found.
 
@@ -152,11 +152,11 @@ class Connection(HttpToolsProtocol):
     def too_slow(self) -> None:
         """The time for a head (or for the rest of a body whose answer is out) is over."""
         if self._undelivered and not self._refused and (self.cycle is None or self.answered):
-            self.refuse(Code.REQUEST_TIMEOUT, "The request's head did not arrive in time; send it again.")
+            self.refuse(ProblemCode.REQUEST_TIMEOUT, "The request's head did not arrive in time; send it again.")
         else:
             self.abort()
 
-    def refuse(self, code: Code, detail: str) -> None:
+    def refuse(self, code: ProblemCode, detail: str) -> None:
         """Answer by ourselves and close. What still comes is thrown away for a moment: closed upon unread bytes, a
         connection is reset, and the answer is lost."""
         self._refused = True
@@ -205,13 +205,12 @@ class Connection(HttpToolsProtocol):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BUFFER)
 
 
-def refusal(code: Code, detail: str) -> bytes:
+def refusal(code: ProblemCode, detail: str) -> bytes:
     """A whole answer for a peer whose request never reached the app."""
     trace_id = secrets.token_hex(16)
     body = json.dumps(Problem(code, detail).document(trace_id)).encode()
-    entry = CATALOGUE[code]
     head = (
-        f"HTTP/1.1 {entry.status} {entry.title}\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(body)}\r\n"
+        f"HTTP/1.1 {code.status} {code.summary}\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(body)}\r\n"
         f"X-Trace-Id: {trace_id}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + body

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from stoker.spec.job_parts import Trainer
 from stoker.spec.recipes import RECIPES
 
-from .problems import Code, FieldError, Problem
+from .problems import FieldError, Problem, ProblemCode
 from .strict_json import pointer
 
 UNKNOWN_FIELD = "Extra inputs are not permitted"
@@ -39,7 +39,7 @@ def invalid_fields(
 def invalid_problem(faults: Sequence[FieldError]) -> Problem:
     first = faults[0]
     more = f" (and {len(faults) - 1} more, see errors)" if len(faults) > 1 else ""
-    return Problem(Code.INVALID_FIELDS, f"{first.pointer or 'the body'}: {first.detail}{more}", errors=faults)
+    return Problem(ProblemCode.INVALID_FIELDS, f"{first.pointer or 'the body'}: {first.detail}{more}", errors=faults)
 
 
 def parameter_errors(errors: Iterable[Mapping[str, Any]]) -> list[FieldError]:

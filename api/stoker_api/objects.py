@@ -22,7 +22,7 @@ from stoker_api.bodies import matches
 from .field_errors import invalid_fields
 from .jobs.render import etag
 from .jobs.submit import READ_OWN_WRITE_S
-from .problems import Code, Problem, invalid, not_found
+from .problems import Problem, ProblemCode, invalid, not_found
 from .strict_json import parse_json
 
 R = TypeVar("R", bound=Resource)
@@ -93,7 +93,7 @@ class Objects(Generic[R]):
         """Raises: Problem (412)."""
         if not matches(if_match, etag(obj)):
             raise Problem(
-                Code.PRECONDITION_FAILED,
+                ProblemCode.PRECONDITION_FAILED,
                 f"The {self.word} is not as your If-Match says; read it again and decide anew.",
                 headers={"ETag": etag(obj)},
             )
@@ -112,7 +112,7 @@ class Objects(Generic[R]):
         return await self.store.update(self.kind, update(there)), False
 
     def _kept_changing(self) -> Problem:
-        return Problem(Code.CONFLICT, f"The {self.word} kept changing; try again.", retry_after_s=1)
+        return Problem(ProblemCode.CONFLICT, f"The {self.word} kept changing; try again.", retry_after_s=1)
 
     def _missing(self, name: str) -> Problem:
         return not_found(f"{self.word} {name!r}")

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from .connection import Connection, refusal
 from .metrics import ApiMetrics
-from .problems import Code
+from .problems import ProblemCode
 from .rounds import Rounds
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Peers:
     def gone(self, peer: _Peer) -> None:
         self._forget(peer)
 
-    def refused(self, code: Code) -> None:
+    def refused(self, code: ProblemCode) -> None:
         self._metrics.refused.labels(str(code)).inc()
 
     def _forget(self, peer: _Peer) -> None:
@@ -192,11 +192,11 @@ class Peers:
         return True
 
     def _turn_away(self, sock: socket.socket) -> None:
-        self.refused(Code.UNAVAILABLE)
+        self.refused(ProblemCode.UNAVAILABLE)
         self._say(f"{self.count} connections are open, the most there may be, and all are at work")
         with sock, contextlib.suppress(OSError):
             if self._tls is None:
-                sock.send(refusal(Code.UNAVAILABLE, "The server has as many connections as it can; try again."))
+                sock.send(refusal(ProblemCode.UNAVAILABLE, "The server has as many connections as it can; try again."))
 
     async def _sweep(self) -> None:
         """End what has been at its head for too long."""

@@ -12,7 +12,7 @@ import math
 import re
 from typing import Any, NoReturn
 
-from .problems import Code, FieldError, Problem
+from .problems import FieldError, Problem, ProblemCode
 
 MAX_DEPTH = 32
 _ESCAPED_TROUBLE = re.compile(rb"\\u(?:[dD][89a-fA-F]|0000)")
@@ -108,4 +108,4 @@ def _check_text(path: tuple[str | int, ...], text: str) -> None:
 
 
 def _refuse(at: str, detail: str) -> NoReturn:
-    raise Problem(Code.INVALID_JSON, detail, errors=[FieldError(at, detail)])
+    raise Problem(ProblemCode.INVALID_JSON, detail, errors=[FieldError(at, detail)])

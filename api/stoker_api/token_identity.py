@@ -5,7 +5,7 @@ Owns what each role may do. Never asks anybody: both look-ups are a hash. Picked
 
 from __future__ import annotations
 
-from stoker_api.report_tokens import node_of, pod_uid_of
+from stoker.spec.report_tokens import node_of, pod_uid_of
 from stoker_api.tokens import Role
 
 from .identity import (

@@ -1,4 +1,4 @@
-"""Small pure parts: the termination message's limit, and the worker's token as the api checks it."""
+"""The termination message's limit."""
 
 import json
 
@@ -6,9 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stoker.local.agent import status
-from stoker.local.agent.launching import report_token
 from stoker.spec.worker import Checkpoint, ExitRecord, Progress, RankExit
-from stoker_api.report_tokens import pod_uid_of
 
 
 @settings(max_examples=40)
@@ -41,8 +39,3 @@ def test_a_termination_message_fits_and_is_a_record(message, ranks, summary, met
     assert (back.exit_code, back.pod_uid) == (1, record.pod_uid)
     if len(json.dumps(record.model_dump(mode="json"))) < 3000:
         assert back == record
-
-
-def test_the_api_knows_the_workers_token():
-    assert pod_uid_of(b"key", report_token(b"key", "pod-1")) == "pod-1"
-    assert pod_uid_of(b"other", report_token(b"key", "pod-1")) is None

@@ -25,12 +25,12 @@ from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import NODES, Gpu, GPUNode
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue, QueueLimit, QueueSpec
+from stoker.spec.report_tokens import exporter_token, worker_token
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, caches, running_caches
 from stoker_api.ports import PlainLogPart
-from stoker_api.report_tokens import exporter_token, worker_token
 from stoker_api.serve import serving
 from stoker_api.services import Services
 from stoker_api.streams.sse import StreamSettings

@@ -19,12 +19,12 @@ from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue
+from stoker.spec.report_tokens import worker_token
 from stoker.spec.worker import ExitRecord
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.deps import Deps, caches, running_caches
-from stoker_api.report_tokens import worker_token
 from stoker_api.serve import serving
 from stoker_api.streams.sse import StreamSettings
 from stoker_api.token_identity import TokenIdentity

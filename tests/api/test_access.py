@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stoker.spec.report_tokens import exporter_token, node_of, pod_uid_of, worker_token
 from stoker_api.app import bare_app
-from stoker_api.report_tokens import exporter_token, node_of, pod_uid_of, worker_token
 from stoker_api.routes.table import ROUTERS, api_routes
 
 CALLS = [(method, route.path) for route in api_routes() for method in sorted(route.methods)]

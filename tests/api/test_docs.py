@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stoker_api.problems import CATALOGUE, Code
+from stoker_api.problems import ProblemCode
 from stoker_api.routes.table import api_routes
 
 TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
@@ -19,6 +19,5 @@ def test_every_route_is_named():
 
 def test_every_problem_code_stands_with_its_status():
     table = dict(re.findall(r"^\| (\d{3}) \| (.*?) \|$", TEXT, re.MULTILINE))
-    assert set(CATALOGUE) == set(Code)
-    for code, entry in CATALOGUE.items():
-        assert re.search(rf"\b{code}\b", table[str(entry.status)]), code
+    for code in ProblemCode:
+        assert re.search(rf"\b{code}\b", table[str(code.status)]), code

@@ -17,7 +17,7 @@ import pytest
 import stoker_worker
 from stoker.spec.job import JOBS
 from stoker.spec.pod import PODS
-from stoker_api.report_tokens import worker_token
+from stoker.spec.report_tokens import worker_token
 from stoker_api.worker_logs.storage import LogLimits
 
 from .log_world import KEY, KubeletsCopy, LogWorld, log_world, store_in

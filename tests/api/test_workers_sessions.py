@@ -15,8 +15,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 import stoker_worker
+from stoker.spec.report_tokens import worker_token
 from stoker.spec.worker import ExitRecord
-from stoker_api.report_tokens import worker_token
 from stoker_api.sessions.rendezvous import SUBPROTOCOL
 
 from .log_world import KEY, LogWorld, log_world, store_in

@@ -16,7 +16,7 @@ from stoker.spec.names import ANNOTATION_IDLE_SUSPENDED
 from stoker.store.cache import WatchCache
 from stoker.store.port import Conflict, NotFound, Store
 from stoker_api.bodies import matches
-from stoker_api.problems import Code, Problem, not_found
+from stoker_api.problems import Problem, ProblemCode, not_found
 
 from .render import etag
 from .submit import READ_OWN_WRITE_S
@@ -129,13 +129,13 @@ class Changer:
 
 
 def _kept_changing() -> Problem:
-    return Problem(Code.CONFLICT, "The job kept changing; try again.", retry_after_s=1)
+    return Problem(ProblemCode.CONFLICT, "The job kept changing; try again.", retry_after_s=1)
 
 
 def _refuse_stale(job: TrainingJob, if_match: str | None) -> None:
     if not matches(if_match, etag(job)):
         raise Problem(
-            Code.PRECONDITION_FAILED,
+            ProblemCode.PRECONDITION_FAILED,
             "The job is not as your If-Match says; read it again and decide anew.",
             headers={"ETag": etag(job)},
         )
@@ -146,7 +146,7 @@ def _retry(job: TrainingJob) -> dict[str, Any]:
         return {}
     if job.status.phase not in (Phase.FAILED, Phase.CANCELLED):
         raise Problem(
-            Code.NOT_ENDED,
+            ProblemCode.NOT_ENDED,
             f"Only a Failed or Cancelled job can be retried; this one is {job.status.phase}."
             + (" Resume it instead." if job.status.phase is Phase.SUSPENDED else ""),
         )

@@ -23,7 +23,7 @@ from stoker.store.port import NotFound, Store
 from stoker_api.code.store import CodeStore
 from stoker_api.identity import LIST_QUEUES, LIST_RUNTIMES, Identity, Principal, Right, use_queue, use_runtime
 from stoker_api.ports import SchedulerView
-from stoker_api.problems import Code, FieldError, Problem, invalid
+from stoker_api.problems import FieldError, Problem, ProblemCode, invalid
 
 T = TypeVar("T", bound=Queue | TrainingRuntime)
 
@@ -37,8 +37,8 @@ class NamedKind(Generic[T]):
     verb: str
     use: Callable[[str], Right]
     lists: Right
-    forbidden: Code
-    unknown: Code
+    forbidden: ProblemCode
+    unknown: ProblemCode
     open_to_all: str = ""
     """Needs no right."""
     promised: str = ""
@@ -51,8 +51,8 @@ QUEUE = NamedKind(
     "spend",
     use_queue,
     LIST_QUEUES,
-    Code.QUEUE_FORBIDDEN,
-    Code.UNKNOWN_QUEUE,
+    ProblemCode.QUEUE_FORBIDDEN,
+    ProblemCode.UNKNOWN_QUEUE,
     promised=DEFAULT_QUEUE,
 )
 RUNTIME = NamedKind(
@@ -61,8 +61,8 @@ RUNTIME = NamedKind(
     "run workers in",
     use_runtime,
     LIST_RUNTIMES,
-    Code.RUNTIME_FORBIDDEN,
-    Code.UNKNOWN_RUNTIME,
+    ProblemCode.RUNTIME_FORBIDDEN,
+    ProblemCode.UNKNOWN_RUNTIME,
     open_to_all=DEFAULT_RUNTIME,
 )
 
@@ -85,7 +85,7 @@ class NamedAccess(Generic[T]):
             return found
         if found is None and name == kind.promised:
             detail = f"The operator has not created {kind.what} {name!r} yet; try again."
-            raise Problem(Code.UNAVAILABLE, detail, retry_after_s=1)
+            raise Problem(ProblemCode.UNAVAILABLE, detail, retry_after_s=1)
         if needs_right and not await self._identity.may(principal, kind.lists):
             raise self._none(principal, name, project)
         raise self._absent(name, project) if found is None else self._closed(name, project)
@@ -145,7 +145,7 @@ class Checks:
         if self._runtimes is None:
             faults = needs_cluster(job.spec)
             if faults:
-                raise Problem(Code.CLUSTER_ONLY, f"{faults[0].pointer} {faults[0].detail}.", errors=faults)
+                raise Problem(ProblemCode.CLUSTER_ONLY, f"{faults[0].pointer} {faults[0].detail}.", errors=faults)
         await self._check_queue(principal, job)
         await self._check_runtime(principal, job)
         if job.spec.trainer.code is not None:
@@ -153,7 +153,9 @@ class Checks:
         blockers = self._scheduler.never_fits(job)
         if blockers:
             faults = [FieldError(_POINTERS.get(found.resource or "", "/spec"), _numbers(found)) for found in blockers]
-            raise Problem(Code.NEVER_FITS, f"{faults[0].detail} Ask for less, or for another queue.", errors=faults)
+            raise Problem(
+                ProblemCode.NEVER_FITS, f"{faults[0].detail} Ask for less, or for another queue.", errors=faults
+            )
 
     async def _check_code(self, digest: str, project: str) -> None:
         if self._code is None or await self._code.find(project, digest) is None:
@@ -161,7 +163,7 @@ class Checks:
                 "/spec/trainer/code",
                 f"there is no code bundle {digest} in project {project!r} (any more); send it first: `stoker run` "
                 f"does, or PUT /v1/projects/{project}/code/{digest}",
-                code=Code.UNKNOWN_CODE,
+                code=ProblemCode.UNKNOWN_CODE,
             )
 
     async def _check_queue(self, principal: Principal, job: TrainingJob) -> None:
@@ -169,13 +171,13 @@ class Checks:
         queue = await self._queue.open(principal, name, job.metadata.namespace)
         if queue.metadata.deletion_timestamp is not None:
             detail = f"Queue {name!r} is being deleted and takes no new jobs; choose another queue."
-            raise Problem(Code.QUEUE_FORBIDDEN, detail, errors=[FieldError("/spec/queue", "is being deleted")])
+            raise Problem(ProblemCode.QUEUE_FORBIDDEN, detail, errors=[FieldError("/spec/queue", "is being deleted")])
         highest = queue.spec.highest_priority
         if highest is not None and job.spec.priority > highest:
             raise invalid(
                 "/spec/priority",
                 f"{job.spec.priority} is above the highest that queue {name!r} takes, {highest}",
-                code=Code.PRIORITY_TOO_HIGH,
+                code=ProblemCode.PRIORITY_TOO_HIGH,
             )
 
     async def _check_runtime(self, principal: Principal, job: TrainingJob) -> None:
@@ -189,7 +191,7 @@ class Checks:
         found = self._runtimes.get(Key("", name))
         if found is not None and not takes(found, project):
             raise Problem(
-                Code.RUNTIME_FORBIDDEN,
+                ProblemCode.RUNTIME_FORBIDDEN,
                 f"Jobs that name no runtime get {name!r}, which is not for jobs of project {project!r}; name another "
                 "or ask an administrator.",
                 errors=[FieldError("/spec/runtime", f"is absent, and {name!r} is closed to project {project!r}")],

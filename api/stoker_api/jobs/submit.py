@@ -22,7 +22,7 @@ from stoker.spec.names import ANNOTATION_IDEMPOTENCY_KEY, ANNOTATION_REQUEST_DIG
 from stoker.store.cache import WatchCache
 from stoker.store.port import AlreadyExists, Conflict, NotFound, Store
 from stoker_api.identity import Principal
-from stoker_api.problems import Code, FieldError, Problem, not_found
+from stoker_api.problems import FieldError, Problem, ProblemCode, not_found
 
 from .checks import Checks
 from .index import IdempotencyId, JobIndex, idempotency_of
@@ -106,7 +106,7 @@ class Submitter:
             with contextlib.suppress(TimeoutError):  # it is stored: a cache that lags must not turn that into an error
                 await self._jobs.at_least(stored.metadata.resource_version, timeout_s=READ_OWN_WRITE_S)
             return Submitted(stored) if owned is None else await self._first(stored, owned, digest)
-        raise Problem(Code.CONFLICT, "No free name was found; send the request again.", retry_after_s=1)
+        raise Problem(ProblemCode.CONFLICT, "No free name was found; send the request again.", retry_after_s=1)
 
     async def _first(self, stored: TrainingJob, owned: IdempotencyId, digest: str) -> Submitted:
         """`stored`, unless another api process had made a job for the same key before: then that one, alone.
@@ -160,7 +160,7 @@ def _names(submission: Submission, owned: IdempotencyId | None) -> Iterator[str]
 def _replay(job: TrainingJob, digest: str) -> Submitted:
     if job.metadata.annotations.get(ANNOTATION_REQUEST_DIGEST) != digest:
         raise Problem(
-            Code.IDEMPOTENCY_KEY_REUSED,
+            ProblemCode.IDEMPOTENCY_KEY_REUSED,
             f"This Idempotency-Key made job {job.metadata.name!r} from another body; use a new key for a new job.",
             errors=[FieldError("/idempotency-key", "was used with another body", "header")],
         )
@@ -169,7 +169,7 @@ def _replay(job: TrainingJob, digest: str) -> Submitted:
 
 def _taken(key: Key) -> Problem:
     return Problem(
-        Code.ALREADY_EXISTS,
+        ProblemCode.ALREADY_EXISTS,
         f"Project {key.namespace!r} has a job {key.name!r} already; choose another name, or generateName.",
         errors=[FieldError("/metadata/name", "is taken")],
     )

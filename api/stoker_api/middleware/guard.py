@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stoker_api.problems import Code, Problem
+from stoker_api.problems import Problem, ProblemCode
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -38,12 +38,12 @@ class Guard:
         host = hosts[0].decode("latin-1").lower() if len(hosts) == 1 else ""
         if _split(host)[0] not in self._hosts:
             return Problem(
-                Code.FOREIGN_HOST,
+                ProblemCode.FOREIGN_HOST,
                 f"The Host header {host[:80]!r} is none of this server's names; call it by "
                 f"{', '.join(sorted(self._hosts))}, or start it with that name allowed.",
             )
         if origins and any(not _same(value.decode("latin-1").lower(), host) for value in origins):
-            return Problem(Code.FOREIGN_ORIGIN, "Pages of other origins may not call this server; use a client.")
+            return Problem(ProblemCode.FOREIGN_ORIGIN, "Pages of other origins may not call this server; use a client.")
         return None
 
 

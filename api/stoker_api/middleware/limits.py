@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stoker_api.problems import Code, Problem
+from stoker_api.problems import Problem, ProblemCode
 
 MAX_BODY = 1 << 20
 _OWN_BODIES = 128
@@ -149,14 +149,16 @@ class Limits:
         except _TooLarge:
             if started:
                 raise
-            problem = Problem(Code.BODY_TOO_LARGE, f"The body is over {bounds.max_body} bytes; {bounds.too_large}.")
+            problem = Problem(
+                ProblemCode.BODY_TOO_LARGE, f"The body is over {bounds.max_body} bytes; {bounds.too_large}."
+            )
             if _expects_continue(scope):
                 problem.headers["Connection"] = "close"  # whether its body comes now is the client's choice
         except _TooManyBodies:
             if started:
                 raise
             problem = Problem(
-                Code.TOO_MANY_OWN_BODIES,
+                ProblemCode.TOO_MANY_OWN_BODIES,
                 "Too many request bodies of this caller are incomplete; finish sending those, then try again.",
                 headers={"Connection": "close"},
                 retry_after_s=_RETRY_S,
@@ -165,9 +167,9 @@ class Limits:
             if started:
                 raise
             if complete:
-                problem = Problem(Code.UNAVAILABLE, "The answer took too long; try again.", retry_after_s=2)
+                problem = Problem(ProblemCode.UNAVAILABLE, "The answer took too long; try again.", retry_after_s=2)
             else:
-                problem = Problem(Code.REQUEST_TIMEOUT, "The body did not arrive in time; send it again.")
+                problem = Problem(ProblemCode.REQUEST_TIMEOUT, "The body did not arrive in time; send it again.")
             problem.headers["Connection"] = "close"
         finally:
             arriving.close()

@@ -14,7 +14,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stoker_api.metrics import ApiMetrics
-from stoker_api.problems import TRACE_ID, Code, Problem
+from stoker_api.problems import TRACE_ID, Problem, ProblemCode
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,9 @@ class Observe:
             log.exception("request %s: %s %s failed", trace_id, scope["method"], scope["path"])
             if started:
                 raise  # part of an answer is out: only a cut connection shows the client that it is not whole
-            problem = Problem(Code.INTERNAL_ERROR, f"The log of the server has the details under trace {trace_id}.")
+            problem = Problem(
+                ProblemCode.INTERNAL_ERROR, f"The log of the server has the details under trace {trace_id}."
+            )
             await problem.response(scope)(scope, receive, observed_send)
 
     async def _handshake(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,7 +72,7 @@ class Observe:
                 return
             if message["type"] == "websocket.close":
                 detail = f"There is nothing at {scope['path'][:200]}; docs/api.md lists the routes."
-                await Problem(Code.NOT_FOUND, detail).response(scope)(scope, receive, observed_send)
+                await Problem(ProblemCode.NOT_FOUND, detail).response(scope)(scope, receive, observed_send)
                 return
             answered = True
             status = 101
@@ -87,7 +89,9 @@ class Observe:
             log.exception("request %s: WebSocket %s failed", trace_id, scope["path"])
             if answered:
                 raise
-            problem = Problem(Code.INTERNAL_ERROR, f"The log of the server has the details under trace {trace_id}.")
+            problem = Problem(
+                ProblemCode.INTERNAL_ERROR, f"The log of the server has the details under trace {trace_id}."
+            )
             await problem.response(scope)(scope, receive, observed_send)
 
 

@@ -20,7 +20,7 @@ from stoker_api.code.store import CodeStore
 from stoker_api.field_errors import invalid_fields
 from stoker_api.identity import CREATE_JOB
 from stoker_api.middleware.limits import Bounds, bounded
-from stoker_api.problems import Code, Problem, invalid
+from stoker_api.problems import Problem, ProblemCode, invalid
 from stoker_api.services import Services, services
 from stoker_api.strict_json import parse_json
 
@@ -51,7 +51,9 @@ async def get_code(request: Request, project: Project, digest: Digest) -> Respon
     """Whether the bundle is here with all its files: then nothing need be sent. Counts as a use of it."""
     bundle = await _store(services(request)).find(project, digest)
     if bundle is None:
-        raise Problem(Code.NOT_FOUND, f"There is no code bundle {digest} in project {project!r}; PUT its manifest.")
+        raise Problem(
+            ProblemCode.NOT_FOUND, f"There is no code bundle {digest} in project {project!r}; PUT its manifest."
+        )
     return _answer(CodeStored(digest=digest, files=bundle.files, size=bundle.size))
 
 
@@ -82,7 +84,7 @@ async def put_code(request: Request, project: Project, digest: Digest) -> Respon
     if isinstance(outcome, Missing):
         missing = outcome.sha256s
         raise Problem(
-            Code.CODE_INCOMPLETE,
+            ProblemCode.CODE_INCOMPLETE,
             f"{len(missing)} of the bundle's files are missing here: POST them to "
             f"/v1/projects/{project}/code/files, then PUT the manifest again.",
             more={"missing": missing},
@@ -113,7 +115,7 @@ async def post_files(request: Request, project: Project) -> Response:
                 await receiver.feed(chunk)
             taken = await receiver.finish()
     except BadPack as bad:
-        raise Problem(Code.INVALID_PACK, f"{bad}.") from None
+        raise Problem(ProblemCode.INVALID_PACK, f"{bad}.") from None
     except CodeFull as full:
         raise _full(full) from None
     found.metrics.code_bytes.labels("received").inc(taken.bytes_stored)
@@ -122,7 +124,7 @@ async def post_files(request: Request, project: Project) -> Response:
 
 def _store(found: Services) -> CodeStore:
     if found.deps.code is None:
-        raise Problem(Code.NOT_FOUND, "This server keeps no code; name an image that has it.")
+        raise Problem(ProblemCode.NOT_FOUND, "This server keeps no code; name an image that has it.")
     return found.deps.code
 
 
@@ -131,14 +133,14 @@ def _is_gzip(request: Request) -> bool:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != PACK_TYPE:
         raise Problem(
-            Code.UNSUPPORTED_MEDIA_TYPE,
+            ProblemCode.UNSUPPORTED_MEDIA_TYPE,
             f"The body is {media_type or 'of no type'}; send files as {PACK_TYPE}.",
             headers={"Accept": PACK_TYPE},
         )
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip"):
         raise Problem(
-            Code.UNSUPPORTED_MEDIA_TYPE,
+            ProblemCode.UNSUPPORTED_MEDIA_TYPE,
             f"The body is encoded as {encoding[:40]!r}; send it as it is, or with `Content-Encoding: gzip`.",
             headers={"Accept-Encoding": "gzip"},
         )
@@ -147,7 +149,7 @@ def _is_gzip(request: Request) -> bool:
 
 def _full(full: CodeFull) -> Problem:
     return Problem(
-        Code.CODE_FULL,
+        ProblemCode.CODE_FULL,
         f"{full}. Unused bundles are removed by themselves; try later, or ask an administrator for room.",
         retry_after_s=_FULL_RETRY_S,
     )

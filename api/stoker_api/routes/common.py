@@ -14,7 +14,7 @@ from stoker.spec.fields import DnsLabel
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
 from stoker.store.port import NotFound
-from stoker_api.problems import Code, FieldError, Problem, invalid, not_found
+from stoker_api.problems import FieldError, Problem, ProblemCode, invalid, not_found
 from stoker_api.services import Services
 
 LABEL: dict[str, JsonValue] = {"pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
@@ -56,7 +56,9 @@ async def no_query_twice(request: HTTPConnection) -> None:
     twice = sorted({name for name in given if given.count(name) > 1})
     if twice:
         faults = [FieldError(f"/{name}", "is given twice", "query") for name in twice]
-        raise Problem(Code.INVALID_FIELDS, f"{faults[0].pointer}: {faults[0].detail}; once is enough.", errors=faults)
+        raise Problem(
+            ProblemCode.INVALID_FIELDS, f"{faults[0].pointer}: {faults[0].detail}; once is enough.", errors=faults
+        )
 
 
 def check_project(project: str) -> None:

@@ -9,7 +9,7 @@ from stoker.spec.reasons import Explanation
 from stoker_api.access import access
 from stoker_api.bodies import json_response
 from stoker_api.identity import GET_JOB
-from stoker_api.problems import Code, Problem
+from stoker_api.problems import Problem, ProblemCode
 from stoker_api.services import services
 
 from .common import Name, Project, find_job
@@ -26,5 +26,7 @@ async def explain_job(request: Request, project: Project, name: Name) -> Respons
     try:
         explanation = await found.scheduler.explain(job.key, found.deps.clock.now())
     except KeyError:
-        raise Problem(Code.UNAVAILABLE, "The job has only just been stored; ask again.", retry_after_s=1) from None
+        raise Problem(
+            ProblemCode.UNAVAILABLE, "The job has only just been stored; ask again.", retry_after_s=1
+        ) from None
     return json_response(explanation.model_dump_json(by_alias=True, exclude_none=True).encode())

@@ -15,7 +15,7 @@ from stoker.spec.rest import ServerVersion, WhoAmI
 from stoker_api.access import Access, Caller, access
 from stoker_api.bodies import json_response
 from stoker_api.identity import CREATE_JOB, EVERYWHERE, GET_METRICS, LIST_JOBS, UPDATE_QUEUE, seen_by
-from stoker_api.problems import Code, Problem
+from stoker_api.problems import Problem, ProblemCode
 from stoker_api.services import services
 
 router = APIRouter(tags=["health"])
@@ -34,9 +34,9 @@ async def readyz(request: Request) -> Response:
     """200 once the api has read the store, and while that can be written."""
     found = services(request)
     if not found.ready:
-        raise Problem(Code.UNAVAILABLE, "The api is still reading the store.", retry_after_s=1)
+        raise Problem(ProblemCode.UNAVAILABLE, "The api is still reading the store.", retry_after_s=1)
     if trouble := found.deps.trouble():
-        raise Problem(Code.UNAVAILABLE, f"The server's disk takes no writes ({trouble}).", retry_after_s=5)
+        raise Problem(ProblemCode.UNAVAILABLE, f"The server's disk takes no writes ({trouble}).", retry_after_s=5)
     return Response("ok\n", media_type="text/plain")
 
 

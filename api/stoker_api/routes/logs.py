@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from stoker_api.access import Caller, access
 from stoker_api.identity import GET_JOB
-from stoker_api.problems import Code, Problem, invalid
+from stoker_api.problems import Problem, ProblemCode, invalid
 from stoker_api.services import services
 from stoker_api.streams.log_stream import LogRequest, Position
 from stoker_api.streams.sse import EVENT_STREAM
@@ -52,7 +52,7 @@ async def job_logs(
     begin = _resume(last_event_id, query.attempt) or await found.logs.begin(wanted)
     if begin is None:
         if not query.follow:
-            raise Problem(Code.NO_LOG, _missing(job.status.attempt, query.attempt))
+            raise Problem(ProblemCode.NO_LOG, _missing(job.status.attempt, query.attempt))
         begin = Position(query.attempt or max(1, job.status.attempt), 0)
     if wants_events(accept):
         return found.hub.response("logs", caller.name, found.logs.sse(wanted, begin), EVENT_STREAM)

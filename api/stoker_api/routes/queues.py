@@ -17,7 +17,7 @@ from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.identity import CREATE_QUEUE, DELETE_QUEUE, LIST_QUEUES, UPDATE_QUEUE
 from stoker_api.jobs.render import dump, etag, joined
 from stoker_api.objects import Objects, parse_put
-from stoker_api.problems import Code, Problem, not_found
+from stoker_api.problems import Problem, ProblemCode, not_found
 from stoker_api.services import Services, services
 
 from .common import IfMatch, Name
@@ -78,11 +78,11 @@ async def delete_queue(request: Request, name: Name, if_match: IfMatch = None) -
     queue = await queues.find(name)
     queues.refuse_stale(queue, if_match)
     if name == DEFAULT_QUEUE:
-        raise Problem(Code.QUEUE_PROTECTED, "Queue 'default' always stays; give it a limit instead.")
+        raise Problem(ProblemCode.QUEUE_PROTECTED, "Queue 'default' always stays; give it a limit instead.")
     below = [one.metadata.name for one in queues.listed() if one.spec.parent == name]
     if below:
         detail = f"Queue {name!r} has queues below it: {', '.join(below)}. Remove them, or give them another parent."
-        raise Problem(Code.QUEUE_PROTECTED, detail)
+        raise Problem(ProblemCode.QUEUE_PROTECTED, detail)
     users = found.index.unended(name)
     meta = queue.metadata
     if users and meta.deletion_timestamp is None and FINALIZER_IN_USE not in meta.finalizers:

@@ -20,7 +20,7 @@ from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.field_errors import invalid_fields
 from stoker_api.jobs.stray_workers import unwanted, why_stop
 from stoker_api.problems import MEDIA_TYPE as PROBLEM
-from stoker_api.problems import TRACE_ID, Code, Problem
+from stoker_api.problems import TRACE_ID, Problem, ProblemCode
 from stoker_api.services import Services, services
 from stoker_api.worker_logs.log_file import Gap, LogOwner
 from stoker_api.worker_logs.source import WorkerLogSource
@@ -96,20 +96,22 @@ async def report_log(request: Request, query: Annotated[LogQuery, Query()]) -> R
         source, pod_uid = _log_source(found), request.state.pod_uid
         owner = source.owner_of(pod_uid)
         if owner is None:
-            raise Problem(Code.NOT_FOUND, "There is no such pod (yet), or its job is gone.")
+            raise Problem(ProblemCode.NOT_FOUND, "There is no such pod (yet), or its job is gone.")
         data = await _octets(request)
         try:
             held = await source.take(pod_uid, owner, query.offset, data, lost=query.lost)
         except Gap as gap:
             outcome = "gap"
-            problem = Problem(Code.LOG_GAP, f"Post again from offset {gap.wanted} on.")
+            problem = Problem(ProblemCode.LOG_GAP, f"Post again from offset {gap.wanted} on.")
             body = problem.document(request.scope.get(TRACE_ID, "")) | {"offset": gap.wanted}
             return Response(json.dumps(body), status_code=problem.status, media_type=PROBLEM)
         except LogsFull as full:
             outcome = "full"
-            raise Problem(Code.LOGS_FULL, f"{full}. Keep it and post it later.", retry_after_s=_FULL_RETRY_S) from None
+            raise Problem(
+                ProblemCode.LOGS_FULL, f"{full}. Keep it and post it later.", retry_after_s=_FULL_RETRY_S
+            ) from None
         except LogGone:
-            raise Problem(Code.NOT_FOUND, "The pod's job is gone, and its log with it.") from None
+            raise Problem(ProblemCode.NOT_FOUND, "The pod's job is gone, and its log with it.") from None
         outcome = "taken"
         found.metrics.log_bytes.inc(len(data))
         deps = found.deps
@@ -122,7 +124,9 @@ async def report_log(request: Request, query: Annotated[LogQuery, Query()]) -> R
 def _log_source(found: Services) -> WorkerLogSource:
     source = found.deps.logs
     if not isinstance(source, WorkerLogSource):
-        raise Problem(Code.NOT_FOUND, "This server reads its workers' logs where they are written; nothing to post.")
+        raise Problem(
+            ProblemCode.NOT_FOUND, "This server reads its workers' logs where they are written; nothing to post."
+        )
     return source
 
 
@@ -130,7 +134,7 @@ async def _octets(request: Request) -> bytes:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != OCTETS:
         raise Problem(
-            Code.UNSUPPORTED_MEDIA_TYPE,
+            ProblemCode.UNSUPPORTED_MEDIA_TYPE,
             f"The body is {media_type or 'of no type'}; send the log's bytes as {OCTETS}.",
             headers={"Accept": OCTETS},
         )
@@ -165,7 +169,7 @@ def _parse(model: type[R], body: bytes) -> R:
     try:
         data = json.loads(body, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
-        raise Problem(Code.INVALID_JSON, "The report is no valid JSON.") from None
+        raise Problem(ProblemCode.INVALID_JSON, "The report is no valid JSON.") from None
     try:
         return model.model_validate(_finite(data))
     except ValidationError as error:
@@ -191,19 +195,19 @@ def _finite(data: Any) -> Any:
 def _pod_of(found: Services, pod_uid: str, report: WorkerReport) -> Pod | None:
     """The token's pod, of which the report must speak; None: it is not known (yet, or any more)."""
     if report.pod_uid != pod_uid:
-        raise Problem(Code.FORBIDDEN, "The token is another pod's.")
+        raise Problem(ProblemCode.FORBIDDEN, "The token is another pod's.")
     pod = found.deps.pods.by_uid(pod_uid)
     if pod is not None and identity(pod.metadata) != (
         report.project, report.job_name, report.job_uid, report.attempt, report.worker,
     ):  # fmt: skip
-        raise Problem(Code.FORBIDDEN, "The report speaks of another worker than the token's pod.")
+        raise Problem(ProblemCode.FORBIDDEN, "The report speaks of another worker than the token's pod.")
     return pod
 
 
 def _job_of(found: Services, pod_uid: str, report: WorkerReport) -> TrainingJob:
     if _pod_of(found, pod_uid, report) is None:
-        raise Problem(Code.NOT_FOUND, "There is no such pod (yet, or any more).")
+        raise Problem(ProblemCode.NOT_FOUND, "There is no such pod (yet, or any more).")
     job = found.deps.jobs.get(Key(report.project, report.job_name))
     if job is None or job.uid != report.job_uid:
-        raise Problem(Code.NOT_FOUND, "The pod's job is gone.")
+        raise Problem(ProblemCode.NOT_FOUND, "The pod's job is gone.")
     return job

@@ -19,7 +19,7 @@ from stoker.store.port import NotFound
 from stoker_api.access import Access, access
 from stoker_api.code.bundle import Bundle
 from stoker_api.code.store import CodeStore
-from stoker_api.problems import Code, Problem
+from stoker_api.problems import Problem, ProblemCode
 from stoker_api.services import Services, services
 from stoker_api.worker_logs.log_file import LogOwner
 
@@ -37,13 +37,13 @@ async def report_code(request: Request) -> Response:
     job = await _job_of(found, request.state.pod_uid)
     name, project, digest = job.metadata.name, job.metadata.namespace, job.spec.trainer.code
     if digest is None:
-        raise Problem(Code.NOT_FOUND, f"Job {name!r} names no code.")
+        raise Problem(ProblemCode.NOT_FOUND, f"Job {name!r} names no code.")
     code = found.deps.code
     bundle = None if code is None else await code.find(project, digest)
     if code is None or bundle is None:
         kept = "" if code is None else f" (what no job names is kept {format_duration(code.limits.keep_s)})"
         raise Problem(
-            Code.NOT_FOUND,
+            ProblemCode.NOT_FOUND,
             f"The code of job {name!r}, bundle {digest}, is not on this server any more{kept}; submit the job again "
             "from its folder.",
         )
@@ -54,10 +54,10 @@ async def _job_of(found: Services, pod_uid: str) -> TrainingJob:
     """Raises: Problem. A pod that is not known is one that the cache has yet to hear of, or soon none."""
     pod = found.deps.pods.by_uid(pod_uid)
     if pod is None:
-        raise Problem(Code.UNAVAILABLE, "There is no such pod (yet, or any more); try again.", retry_after_s=1)
+        raise Problem(ProblemCode.UNAVAILABLE, "There is no such pod (yet, or any more); try again.", retry_after_s=1)
     owner = LogOwner.of(pod)
     if owner is None:
-        raise Problem(Code.NOT_FOUND, "The pod is no worker of Stoker's.")
+        raise Problem(ProblemCode.NOT_FOUND, "The pod is no worker of Stoker's.")
     job = found.deps.jobs.by_uid(owner.job_uid)
     if job is None:
         try:
@@ -66,7 +66,7 @@ async def _job_of(found: Services, pod_uid: str) -> TrainingJob:
             pass
     # A pod may say what it likes of itself: it reaches the jobs of its own project.
     if job is None or job.uid != owner.job_uid or job.metadata.namespace != owner.project:
-        raise Problem(Code.NOT_FOUND, "The pod's job is gone.")
+        raise Problem(ProblemCode.NOT_FOUND, "The pod's job is gone.")
     return job
 
 

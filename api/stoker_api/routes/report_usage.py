@@ -31,7 +31,7 @@ from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.field_errors import invalid_fields
 from stoker_api.middleware.limits import Bounds, bounded
-from stoker_api.problems import Code, Problem
+from stoker_api.problems import Problem, ProblemCode
 from stoker_api.services import Services, services
 from stoker_api.usage.intake import UsageIntake
 from stoker_api.usage.receipts import impossible
@@ -139,20 +139,20 @@ async def report_gpu_events(request: Request) -> Response:
 
 def _usage(found: Services) -> UsageIntake:
     if found.usage is None:
-        raise Problem(Code.NOT_FOUND, "This server keeps no usage; nothing to post.")
+        raise Problem(ProblemCode.NOT_FOUND, "This server keeps no usage; nothing to post.")
     return found.usage
 
 
 def _not_now(error: UsageUnavailable) -> Problem:
     detail = f"Usage can't be kept now ({error}); keep the receipts and post them later."
-    return Problem(Code.UNAVAILABLE, detail, retry_after_s=_RETRY_S)
+    return Problem(ProblemCode.UNAVAILABLE, detail, retry_after_s=_RETRY_S)
 
 
 def _parse(model: type[M], body: bytes) -> M:
     try:
         data = json.loads(body, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
-        raise Problem(Code.INVALID_JSON, "The report is no valid JSON.") from None
+        raise Problem(ProblemCode.INVALID_JSON, "The report is no valid JSON.") from None
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -167,7 +167,7 @@ def _why(error: ValidationError) -> str:
 
 def _speaks_of(node: str, said: str) -> None:
     if said != node:
-        raise Problem(Code.FORBIDDEN, f"The token is node {node!r}'s; an exporter speaks of its own node only.")
+        raise Problem(ProblemCode.FORBIDDEN, f"The token is node {node!r}'s; an exporter speaks of its own node only.")
 
 
 async def _job(found: Services, project: str, name: str, uid: str) -> TrainingJob | None:

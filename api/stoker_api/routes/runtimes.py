@@ -14,7 +14,7 @@ from stoker_api.bodies import body_of, json_body, json_response
 from stoker_api.identity import CREATE_RUNTIME, DELETE_RUNTIME, LIST_RUNTIMES, UPDATE_RUNTIME
 from stoker_api.jobs.render import dump, etag, joined
 from stoker_api.objects import Objects, parse_put
-from stoker_api.problems import Code, Problem, not_found
+from stoker_api.problems import Problem, ProblemCode, not_found
 from stoker_api.services import Services, services
 
 from .common import IfMatch, Name
@@ -52,7 +52,7 @@ async def put_runtime(request: Request, caller: Caller, name: Name, if_match: If
     wanted = parse_put(RuntimePut, name, await json_body(request))
     found = _runtimes(services(request))
     if found is None:
-        raise Problem(Code.CLUSTER_ONLY, "Runtimes say how pods are made; on one machine workers run as you.")
+        raise Problem(ProblemCode.CLUSTER_ONLY, "Runtimes say how pods are made; on one machine workers run as you.")
     runtime, created = await found.put(
         TrainingRuntime(metadata=ObjectMeta(name=name), spec=wanted.spec),
         lambda there: there.model_copy(update={"spec": wanted.spec}),
@@ -75,7 +75,7 @@ async def delete_runtime(request: Request, name: Name, if_match: IfMatch = None)
     users = sum(job.spec.runtime == name and job.status.phase not in ENDED for job in running.deps.jobs.values())
     if users:
         raise Problem(
-            Code.RUNTIME_IN_USE,
+            ProblemCode.RUNTIME_IN_USE,
             f"{users} job(s) that have not ended name runtime {name!r}; cancel them or wait for their end.",
         )
     await found.delete(runtime, if_match)

@@ -17,7 +17,7 @@ from stoker.spec.worker_pod import identity
 from stoker.store.cache import WatchCache
 from stoker_api.access import Access, Caller, access
 from stoker_api.identity import EXEC_JOB, FORWARD_JOB, Principal
-from stoker_api.problems import Code, Problem, invalid
+from stoker_api.problems import Problem, ProblemCode, invalid
 from stoker_api.services import services
 from stoker_api.sessions.first_message import ExecMessage, FirstMessage, ForwardMessage
 from stoker_api.sessions.rendezvous import SUBPROTOCOL
@@ -56,7 +56,7 @@ async def worker_session(socket: WebSocket, session: Annotated[str, Path(max_len
     _speaks_ours(socket)
     wanted = found.sessions.wanted(session, socket.state.pod_uid)
     if wanted is None:
-        raise Problem(Code.NOT_FOUND, "There is no such session, or its client is gone.")
+        raise Problem(ProblemCode.NOT_FOUND, "There is no such session, or its client is gone.")
     await found.rendezvous.worker(socket, wanted)
 
 
@@ -75,24 +75,30 @@ async def _session(
 
 def _speaks_ours(socket: WebSocket) -> None:
     if SUBPROTOCOL not in socket.scope["subprotocols"]:
-        raise Problem(Code.BAD_REQUEST, f"Offer the WebSocket subprotocol {SUBPROTOCOL}; docs/api.md has its messages.")
+        raise Problem(
+            ProblemCode.BAD_REQUEST, f"Offer the WebSocket subprotocol {SUBPROTOCOL}; docs/api.md has its messages."
+        )
 
 
 def running_pod(pods: WatchCache[Pod], job: TrainingJob, worker: int) -> Pod:
     """The pod of the current attempt's worker, which runs (or is held). Raises: Problem (NotRunning)."""
     name, status = job.metadata.name, job.status
     if job.metadata.deletion_timestamp is not None:
-        raise Problem(Code.NOT_RUNNING, f"Job {name!r} is being deleted.")
+        raise Problem(ProblemCode.NOT_RUNNING, f"Job {name!r} is being deleted.")
     key = Key(job.metadata.namespace, f"{name}-{status.attempt}-{worker}")
     pod = pods.get(key) if status.attempt else None
     found = identity(pod.metadata) if pod is not None else None
     if pod is None or found is None or found.job_uid != job.uid:
-        raise Problem(Code.NOT_RUNNING, f"Job {name!r} is {status.phase} and has no worker {worker} now. {_hint(job)}")
+        raise Problem(
+            ProblemCode.NOT_RUNNING, f"Job {name!r} is {status.phase} and has no worker {worker} now. {_hint(job)}"
+        )
     if pod.metadata.deletion_timestamp is not None and not pod.ended:
-        raise Problem(Code.NOT_RUNNING, f"Worker {worker} of job {name!r} is stopping; the job is {status.phase}.")
+        raise Problem(
+            ProblemCode.NOT_RUNNING, f"Worker {worker} of job {name!r} is stopping; the job is {status.phase}."
+        )
     if pod.status.phase is not PodPhase.RUNNING:
         raise Problem(
-            Code.NOT_RUNNING,
+            ProblemCode.NOT_RUNNING,
             f"Worker {worker} of job {name!r} is {pod.status.phase}; the job is {status.phase}. {_hint(job)}",
         )
     return pod

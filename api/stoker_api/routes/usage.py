@@ -18,7 +18,7 @@ from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
 from stoker_api.access import Access, Caller, access
 from stoker_api.bodies import json_response, unchanged
 from stoker_api.identity import GET_JOB, seen_by
-from stoker_api.problems import Code, Problem, invalid, not_found
+from stoker_api.problems import Problem, ProblemCode, invalid, not_found
 from stoker_api.services import Services, services
 from stoker_api.usage import hints, history, render
 from stoker_api.usage.history import MOST_ROWS, By, UsageFilter
@@ -179,12 +179,12 @@ def _note(job: TrainingJob | None, receipts: list[GpuReceipt]) -> str:
 
 def _usage(found: Services) -> UsageIntake:
     if found.usage is None:
-        raise Problem(Code.NOT_FOUND, "This server keeps no usage.")
+        raise Problem(ProblemCode.NOT_FOUND, "This server keeps no usage.")
     return found.usage
 
 
 def _not_now(error: UsageUnavailable) -> Problem:
-    return Problem(Code.UNAVAILABLE, f"Usage can't be read now ({error}); try again.", retry_after_s=2)
+    return Problem(ProblemCode.UNAVAILABLE, f"Usage can't be read now ({error}); try again.", retry_after_s=2)
 
 
 def _by(text: str) -> list[By]:

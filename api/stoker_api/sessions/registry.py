@@ -17,7 +17,7 @@ from stoker.spec.meta import Key
 from stoker.spec.pod import Pod
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
-from stoker_api.problems import Code, Problem
+from stoker_api.problems import Problem, ProblemCode
 
 from .relay import GOING_AWAY, RESTART, SessionEnd, Side
 
@@ -80,22 +80,22 @@ class Sessions:
     def create(self, job: TrainingJob, pod: Pod, worker: int, who: str) -> Session:
         """Raises: Problem (Unavailable, TooManyOwnSessions, TooManySessions, TooManyWorkerSessions)."""
         if self._closed:
-            raise Problem(Code.UNAVAILABLE, "The server is stopping; come back shortly.", retry_after_s=1)
+            raise Problem(ProblemCode.UNAVAILABLE, "The server is stopping; come back shortly.", retry_after_s=1)
         if sum(one.who == who for one in self._by_id.values()) >= self.settings.of_caller:
             raise Problem(
-                Code.TOO_MANY_OWN_SESSIONS,
+                ProblemCode.TOO_MANY_OWN_SESSIONS,
                 f"{who!r} has {self.settings.of_caller} sessions open, the most one caller may have; end some.",
                 retry_after_s=5,
             )
         if len(self._by_id) >= self.settings.total:
             raise Problem(
-                Code.TOO_MANY_SESSIONS,
+                ProblemCode.TOO_MANY_SESSIONS,
                 f"{len(self._by_id)} sessions are open, the most there may be; end some.",
                 retry_after_s=5,
             )
         if sum(one.pod_uid == pod.uid for one in self._by_id.values()) >= self.settings.per_pod:
             raise Problem(
-                Code.TOO_MANY_WORKER_SESSIONS,
+                ProblemCode.TOO_MANY_WORKER_SESSIONS,
                 f"Worker {worker} of job {job.metadata.name!r} has {self.settings.per_pod} sessions, the most there "
                 "may be; end one.",
             )

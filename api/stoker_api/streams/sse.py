@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from stoker_api.connection import LINE, Connection
 from stoker_api.metrics import ApiMetrics
-from stoker_api.problems import Code, Problem
+from stoker_api.problems import Problem, ProblemCode
 
 EVENT_STREAM = "text/event-stream"
 HEARTBEAT = b": still here\n\n"
@@ -86,16 +86,16 @@ class StreamHub:
     def response(self, kind: str, caller: str, frames: AsyncGenerator[bytes, None], media_type: str) -> Response:
         """`caller`: whose stream it is. Raises: Problem (TooManyOwnStreams, TooManyStreams, Unavailable)."""
         if self._closed:
-            raise Problem(Code.UNAVAILABLE, "The server is stopping; come back shortly.", retry_after_s=1)
+            raise Problem(ProblemCode.UNAVAILABLE, "The server is stopping; come back shortly.", retry_after_s=1)
         if self._of_caller[caller] >= self.of_caller:
             raise Problem(
-                Code.TOO_MANY_OWN_STREAMS,
+                ProblemCode.TOO_MANY_OWN_STREAMS,
                 f"{caller!r} has {self._of_caller[caller]} streams open, the most one caller may have; close some.",
                 retry_after_s=5,
             )
         if len(self._producers) >= self.most:
             raise Problem(
-                Code.TOO_MANY_STREAMS,
+                ProblemCode.TOO_MANY_STREAMS,
                 f"{len(self._producers)} streams are open, the most there may be; close some.",
                 retry_after_s=5,
             )

@@ -46,6 +46,7 @@ from stoker.spec.node import NODES, Gpu
 from stoker.spec.pod import PODS
 from stoker.spec.quantity import cpu_milli, format_bytes, format_cpu, memory_bytes, new_duration
 from stoker.spec.queue import QUEUES
+from stoker.spec.report_tokens import exporter_token
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
 from stoker.store.port import StoreError
@@ -55,7 +56,6 @@ from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, event_cache
 from stoker_api.disk import FULL
 from stoker_api.metrics_push import MetricsPush
-from stoker_api.report_tokens import exporter_token
 from stoker_api.serve import BindError, bind, serve
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenError, TokenFile

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import sys
 from collections.abc import Mapping
@@ -161,7 +159,3 @@ def lease_of(launch: Launch) -> Lease:
     """What a worker that was found again holds."""
     return Lease(launch.gpu_uuids, launch.simulated_gpus, launch.master_port, launch.metrics_port or 0)
 
-
-def report_token(report_key: bytes, pod_uid: str) -> str:
-    """The worker's token, as `stoker_api.report_tokens` checks it: names its pod, opens one route."""
-    return f"wkr.{pod_uid}.{hmac.new(report_key, pod_uid.encode(), hashlib.sha256).hexdigest()}"

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from stoker.spec.pod import PODS, Pod, PodPhase
+from stoker.spec.report_tokens import worker_token
 from stoker.spec.worker import LOG_FILE, ReportTarget
 from stoker.store.clock import Clock
 from stoker.store.port import Conflict, NotFound, Store
@@ -25,7 +26,7 @@ from stoker.store.workqueue import WorkQueue
 
 from . import spawning, status
 from .folders import Found, Places, WorkerFolder
-from .launching import BadPod, compose_launch, lease_of, parse_pod, report_token
+from .launching import BadPod, compose_launch, lease_of, parse_pod
 from .leases import CannotLease, HeldByOthers, LeaseTable, leasable_ports, port_is_free
 from .leftovers import Leftovers
 from .spawning import RanAlready, start
@@ -59,7 +60,7 @@ class Surroundings:
 
     def report_target(self, pod_uid: str) -> ReportTarget | None:
         url = self.report_url()
-        return ReportTarget(url=url, token=report_token(self.report_key, pod_uid)) if url else None
+        return ReportTarget(url=url, token=worker_token(self.report_key, pod_uid)) if url else None
 
     def folder(self, pod_uid: str) -> WorkerFolder:
         return WorkerFolder(self.datadir.workers, pod_uid)

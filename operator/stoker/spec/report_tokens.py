@@ -1,7 +1,7 @@
 """Tokens of workers and exporters on one machine: each names its owner and proves it with the report key.
 
 `wkr.<podUid>.<hmac>` opens the workers' report routes only, `exp.<node>.<hmac>` the exporters' only. Nothing is stored.
-Made by the node agent and `stoker up`, checked by `token_identity.py`.
+Made by the node agent and `stoker up`, checked by the api.
 """
 
 from __future__ import annotations
