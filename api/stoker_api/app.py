@@ -20,20 +20,20 @@ from starlette.responses import Response
 
 from stoker import __version__
 from stoker.store.port import CannotWrite, Conflict, Forbidden, Invalid, NotFound, NotPermitted, StoreError
+from stoker_api.middleware.limits import Starts
+from stoker_api.routes import ROUTERS, api_routes, websocket_routes
+from stoker_api.scrape_targets import MetricsPush
 
 from .access import authorize
 from .deps import Deps
 from .field_errors import invalid_problem, parameter_errors
 from .identity import IdentityUnavailable
-from .metrics_push import MetricsPush
 from .middleware.guard import Guard
 from .middleware.limits import Arriving, Limits
 from .middleware.observe import Observe
-from .middleware.starts import Starts
 from .openapi import document
 from .problems import Problem, ProblemCode
 from .routes.common import no_query_twice
-from .routes.table import ROUTERS, api_routes, websocket_routes
 from .services import Services
 
 log = logging.getLogger(__name__)

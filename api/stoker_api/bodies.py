@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import Request
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from .problems import Problem, ProblemCode
@@ -16,20 +17,27 @@ from .problems import Problem, ProblemCode
 JSON = "application/json"
 
 
+def expect_type(request: Request, wanted: str, what_to_send: str) -> None:
+    """Raises: Problem (415) where the body's media type is another."""
+    found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if found != wanted and not (wanted == JSON and found.startswith("application/") and found.endswith("+json")):
+        detail = f"The body is {found or 'of no type'}; {what_to_send}."
+        raise Problem(ProblemCode.UNSUPPORTED_MEDIA_TYPE, detail, headers={"Accept": wanted})
+
+
 async def json_body(request: Request, *, max_bytes: int | None = None) -> bytes:
     """The body, if its media type is JSON. Raises: Problem (413, 415)."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != JSON and not (media_type.startswith("application/") and media_type.endswith("+json")):
-        raise Problem(
-            ProblemCode.UNSUPPORTED_MEDIA_TYPE,
-            f"The body is {media_type or 'of no type'}; send JSON with `Content-Type: application/json` "
-            "(`stoker submit -f job.yaml` turns YAML into it).",
-            headers={"Accept": JSON},
-        )
+    yaml = "(`stoker submit -f job.yaml` turns YAML into it)"
+    expect_type(request, JSON, f"send JSON with `Content-Type: application/json` {yaml}")
     body = await request.body()
     if max_bytes is not None and len(body) > max_bytes:
         raise Problem(ProblemCode.BODY_TOO_LARGE, f"The body is over {max_bytes} bytes, the most this route takes.")
     return body
+
+
+def dump(obj: BaseModel) -> bytes:
+    """The object as the api shows it (`Resource.dump`), on one line."""
+    return obj.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
 def json_response(body: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:

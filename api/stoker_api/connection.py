@@ -1,7 +1,8 @@
 """One HTTP connection: uvicorn's protocol, with a bound on a request's head in bytes and in seconds.
 
-Owns what a peer may do before there is a request; `peers.py` hears from it what the connection does. Never looks at a
-route or a token. Made by `peers.py` for each accepted socket; a stream reaches it through its ASGI scope (`LINE`).
+Owns what a peer may do before there is a request; `listener.py` hears from it what the connection does. Never looks
+at a route or a token. Made by `listener.py` for each accepted socket; a stream reaches it through its ASGI scope
+(`LINE`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from .problems import MEDIA_TYPE, Problem, ProblemCode
 
 if TYPE_CHECKING:
-    from .peers import Peers
+    from stoker_api.listener import Listener
 
 LINE = "stoker.line"
 """In the ASGI scope: a weak reference to the request's `Connection`. A strong one would close a circle, and what a
@@ -45,21 +46,21 @@ class _HeadTooLong(Exception):
 
 
 class Connection(HttpToolsProtocol):
-    def __init__(self, peers: Peers, since_s: float, **parts: Any) -> None:
+    def __init__(self, listener: Listener, since_s: float, **parts: Any) -> None:
         """`since_s`: when the peer came, by the loop's clock."""
         super().__init__(**parts)
-        self._peers, self.since_s = peers, since_s
+        self._listener, self.since_s = listener, since_s
         self._undelivered = 0
         """Bytes parsed since the parser last had something for us: the part of a head that is there, mostly."""
         self._too_long = self._refused = self._upgraded = self._streams = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._peers.waits(self, self.since_s)
+        self._listener.waits(self, self.since_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._peers.gone(self)
-        self._peers.ends.call(functools.partial(super().connection_lost, exc))
+        self._listener.gone(self)
+        self._listener.ends.call(functools.partial(super().connection_lost, exc))
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -69,14 +70,14 @@ class Connection(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()
         if self.answered:
-            self._peers.waits(self, self.loop.time())
+            self._listener.waits(self, self.loop.time())
         self._undelivered += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             if self._should_upgrade():
                 self._upgraded = True
-                self._peers.gone(self)
+                self._listener.gone(self)
                 self.handle_websocket_upgrade()
         except httptools.HttpParserError:
             if self._too_long:
@@ -96,7 +97,7 @@ class Connection(HttpToolsProtocol):
             raise _HeadTooLong
         self._streams = False
         if not self.flow.write_paused:
-            self._peers.works(self)
+            self._listener.works(self)
         cast(dict[str, Any], self.scope)[LINE] = weakref.ref(self)
         super().on_headers_complete()
 
@@ -117,7 +118,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing() or not self.answered:  # a pipelined request is next
             return
         if self.cycle.more_body or self._undelivered:
-            self._peers.waits(self, self.loop.time())
+            self._listener.waits(self, self.loop.time())
         else:
             self._rest()
 
@@ -129,7 +130,7 @@ class Connection(HttpToolsProtocol):
     def _rest(self) -> None:
         self._unset_keepalive_if_required()
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
-        self._peers.rests(self, known=self._known)
+        self._listener.rests(self, known=self._known)
 
     @property
     def _known(self) -> bool:
@@ -140,12 +141,12 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self.cycle is not None and not self._streams:
-            self._peers.rests(self, known=self._known)  # a peer that takes no answers is at rest, whatever it asked
+            self._listener.rests(self, known=self._known)  # a peer that takes no answers is at rest, whatever it asked
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self.cycle is not None and not (self._streams or self.answered):
-            self._peers.works(self)
+            self._listener.works(self)
 
     # Ends.
 
@@ -160,7 +161,7 @@ class Connection(HttpToolsProtocol):
         """Answer by ourselves and close. What still comes is thrown away for a moment: closed upon unread bytes, a
         connection is reset, and the answer is lost."""
         self._refused = True
-        self._peers.refused(code)
+        self._listener.refused(code)
         if self.cycle is not None and not self.answered:
             if self.pipeline or self.cycle.response_started:
                 self.abort()  # ours can't stand in the middle of another answer

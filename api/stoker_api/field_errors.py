@@ -7,31 +7,35 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from stoker.spec.job_parts import Trainer
 from stoker.spec.recipes import RECIPES
 
 from .problems import FieldError, Problem, ProblemCode
-from .strict_json import pointer
+from .strict_json import parse_json, pointer
 
+M = TypeVar("M", bound=BaseModel)
 UNKNOWN_FIELD = "Extra inputs are not permitted"
 
 
-def invalid_fields(
-    errors: Iterable[Mapping[str, Any]],
-    *,
-    root: type[BaseModel] | None = None,
-    data: Any = None,
-    prefix: tuple[str | int, ...] = (),
-) -> Problem:
-    """422 for `errors` as pydantic lists them; `root` (the model) and `data` (the input) serve the suggestions."""
+def parse_body(model: type[M], body: bytes) -> M:
+    """The body as `model`, strictly: "3" is no number and 1 is no boolean. Raises: Problem (400, 422)."""
+    data = parse_json(body)
+    try:
+        return model.model_validate_json(body, strict=True)
+    except ValidationError as error:
+        raise invalid_fields(error, root=model, data=data) from None
+
+
+def invalid_fields(error: ValidationError, *, root: type[BaseModel] | None = None, data: Any = None) -> Problem:
+    """422 for what pydantic found; `root` (the model) and `data` (the input) serve the suggestions."""
     # Pydantic calls a bad key of a mapping (…, key, "[key]").
     faults = [
-        FieldError(pointer((*prefix, *(part for part in error["loc"] if part != "[key]"))), _words(error, root, data))
-        for error in errors
+        FieldError(pointer(tuple(part for part in fault["loc"] if part != "[key]")), _words(fault, root, data))
+        for fault in error.errors(include_url=False, include_context=False, include_input=False)
     ]
     return invalid_problem(faults)
 

@@ -40,14 +40,14 @@ from stoker.store.clock import SystemClock
 from stoker.store.port import NotFound, StoreError, Unavailable
 from stoker.store.seam import Seam
 from stoker_api.code.quota import KEEP_S, LEASE_S, TOTAL_BYTES, CodeLimits
+from stoker_api.scrape_targets import MetricsPush
+from stoker_api.serve import Certificate
 
 from .app import create_app
 from .cluster_identity import ClusterIdentity
 from .code.store import CodeStore
 from .deps import Deps, caches
-from .metrics_push import MetricsPush
 from .serve import BindError, bind, serve
-from .tls import Certificate
 from .usage.idle import IdleRule
 from .usage.prices import CURRENCY, Prices
 from .usage.store import KEEP_S as USAGE_KEEP_S

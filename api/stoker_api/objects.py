@@ -19,11 +19,10 @@ from stoker.store.cache import WatchCache
 from stoker.store.port import AlreadyExists, Conflict, NotFound, Store
 from stoker_api.bodies import matches
 
-from .field_errors import invalid_fields
+from .field_errors import parse_body
 from .jobs.render import etag
 from .jobs.submit import READ_OWN_WRITE_S
 from .problems import Problem, ProblemCode, invalid, not_found
-from .strict_json import parse_json
 
 R = TypeVar("R", bound=Resource)
 M = TypeVar("M", bound=BaseModel)
@@ -125,9 +124,4 @@ def parse_put(model: type[M], name: str, body: bytes) -> M:
     except ValidationError as error:
         detail = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
         raise invalid("/name", detail, place="path") from None
-    data = parse_json(body)
-    try:
-        return model.model_validate_json(body, strict=True)
-    except ValidationError as error:
-        listed = error.errors(include_url=False, include_context=False, include_input=False)
-        raise invalid_fields(listed, root=model, data=data) from None
+    return parse_body(model, body)

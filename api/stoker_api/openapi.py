@@ -16,11 +16,11 @@ from stoker.spec.code import CodeManifest
 from stoker.spec.reports import GpuEventsReport, OwnersQuery, ProgressReport, ReceiptsReport, WorkerReport
 from stoker.spec.rest import ProblemDocument, QueuePut, RuntimePut
 from stoker.spec.usage import GpuReceipt
+from stoker_api.routes import api_routes
 
 from .access import Access, declared
 from .jobs.request import Submission
 from .problems import MEDIA_TYPE
-from .routes.table import api_routes
 
 _REF = "#/components/schemas/{model}"
 _PROBLEM = {

@@ -1,21 +1,15 @@
-"""What the api asks of its neighbours, as small protocols: worker logs, calls to workers, the scheduler's view.
+"""What the api asks of its neighbours, as small protocols: worker logs, calls to workers, addresses to scrape.
 
 Never names an implementation: `deps.py` picks them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Protocol
 
-from stoker.spec.job import TrainingJob
-from stoker.spec.meta import Key
 from stoker.spec.pod import Pod
-from stoker.spec.reasons import Blocker, Explanation
-from stoker.spec.rest import NodeUsage, QueueUsage
-from stoker.spec.usage import GpuReceipt
 
 
 class LogPart(Protocol):
@@ -67,16 +61,6 @@ class SessionCaller(Protocol):
         ...
 
 
-class IdleView(Protocol):
-    """What exporters' receipts say of a job's GPUs (`usage/board.py`)."""
-
-    def idle_since(self, uid: str, at: datetime) -> datetime | None:
-        """Since when all GPUs of the running attempt are idle; None: they are not, or it is unknown."""
-        ...
-
-    def receipts(self, uid: str) -> list[GpuReceipt]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ScrapeTarget:
     """Something that serves /metrics."""
@@ -96,24 +80,4 @@ class Scraping(Protocol):
 
     def worker(self, pod: Pod) -> str | None:
         """host:port of a worker that runs; None: it serves none now."""
-        ...
-
-
-class SchedulerView(Protocol):
-    """The scheduler's own arithmetic over what the caches hold, for reading only."""
-
-    def never_fits(self, job: TrainingJob) -> list[Blocker]:
-        """Why the job could not start even on an idle cluster; [] if it could."""
-        ...
-
-    async def explain(self, key: Key, now: datetime) -> Explanation:
-        """Raises: KeyError if the scheduler does not know the job (yet)."""
-        ...
-
-    async def queue_usage(self, names: Iterable[str]) -> dict[str, QueueUsage]:
-        """Zeros for a queue without jobs."""
-        ...
-
-    async def node_usage(self, names: Iterable[str]) -> dict[str, NodeUsage]:
-        """Without those that are gone meanwhile."""
         ...

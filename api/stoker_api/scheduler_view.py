@@ -18,17 +18,17 @@ from stoker.spec.rest import NodeUsage, QueueUsage
 from stoker.why.explain import explain, never_fits
 
 
-class FedScheduler:
-    """Implements `ports.SchedulerView`."""
-
+class SchedulerView:
     def __init__(self, feed: SchedulerFeed, *, is_operators: bool = False) -> None:
         """`is_operators`: the operator decides on the feed's state, so this leaves it as it is."""
         self._feed, self._is_operators = feed, is_operators
 
     def never_fits(self, job: TrainingJob) -> list[Blocker]:
+        """Why the job could not start even on an idle cluster; [] if it could."""
         return list(never_fits(self._feed.rules(), job))
 
     async def explain(self, key: Key, now: datetime) -> Explanation:
+        """Raises: KeyError if the scheduler does not know the job (yet)."""
         async with self._feed.current() as state:
             return explain(state, key, now)
 
@@ -50,9 +50,11 @@ class FedScheduler:
         return found
 
     async def queue_usage(self, names: Iterable[str]) -> dict[str, QueueUsage]:
+        """Zeros for a queue without jobs."""
         async with self._feed.current() as state:
             return {name: state.queue_usage(name) for name in names}
 
     async def node_usage(self, names: Iterable[str]) -> dict[str, NodeUsage]:
+        """Without those that are gone meanwhile."""
         async with self._feed.current() as state:
             return {name: state.node_usage(name) for name in names if name in state.nodes.slots}

@@ -1,15 +1,21 @@
-"""What Prometheus is to scrape, in the words of its HTTP service discovery.
+"""What serves metrics, for Prometheus' HTTP service discovery and for what the api pushes.
 
 Owns the labels of targets. Which port of a worker serves metrics comes from a `Scraping`: on a cluster by the pod
-itself (`PodScraping`), on one machine by the node agent. Called by `routes/discovery.py`. Reads caches only.
+itself (`PodScraping`), on one machine by the node agent. Called by `routes/health.py` and `services.py`. Reads caches
+only; sending is `stoker.push`'s.
 
 Source: prometheus.io/docs/prometheus/latest/http_sd.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from stoker.push.relay import Relay, Source
+from stoker.push.sender import PushOptions
 from stoker.spec.pod import METRICS_PORT_NAME, Pod, PodPhase
 from stoker.spec.worker_pod import identity
 
@@ -59,3 +65,30 @@ def worker_targets(deps: Deps) -> list[ScrapeTarget]:
 
 def _scraping(deps: Deps) -> Scraping:
     return deps.scraping or PodScraping()
+
+
+@dataclass(frozen=True)
+class MetricsPush:
+    options: PushOptions
+    token_file: Path | None = None
+    """For the metrics of other servers, where they need one."""
+
+
+def relay(deps: Deps, metrics_push: MetricsPush, own: Callable[[], bytes]) -> Relay:
+    """`own`: this server's page. Raises: OSError, ssl.SSLError where the CA file can't be used."""
+    here = socket.gethostname()
+
+    async def gather() -> Sequence[Source]:
+        found = [Source({"job": API_JOB, "instance": here}, text=own())]
+        token = metrics_push.token_file.read_text().strip() if metrics_push.token_file else ""
+        for target in server_targets(deps):
+            if target.labels["job"] != API_JOB:
+                labels = {**target.labels, "instance": here}
+                found.append(Source(labels, address=target.address, token=token))
+        for target in worker_targets(deps):
+            # Every machine's loopback is called alike.
+            labels = {**target.labels, "instance": target.address.replace("127.0.0.1", here)}
+            found.append(Source(labels, address=target.address, foreign=True))
+        return found
+
+    return Relay(metrics_push.options, gather)

@@ -1,6 +1,6 @@
 """Serves the api on a socket, and stops it without waiting for streams that never end.
 
-Owns uvicorn's settings; `peers.py` accepts connections. Called by `stoker up` and the api's main file:
+Owns uvicorn's and TLS' settings; `listener.py` accepts connections. Called by `stoker up` and the api's main file:
 `await serve(app, host, port)`.
 """
 
@@ -13,22 +13,29 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
+from stoker.store.clock import Clock
+from stoker_api.listener import ConnectionLimits, Listener, raise_open_files
+
 from .connection import Connection
-from .peers import ConnectionLimits, Peers, raise_open_files
 from .sessions.socket import MAX_MESSAGE, PING_EVERY_S, PONG_WITHIN_S, SessionSocket
 
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
+LOOK_EVERY_S = 20.0
+"""For a renewed certificate: who renews one (cert-manager, say) only replaces files."""
 _GRACE_S = 5
 _STUCK_PEER_MS = 60_000
 _BACKLOG = 2048
 _LEAST_SHARE = 8
 """Connections that one caller may have at work in streams, and as many in bodies, however few there are in all."""
+_Stamp = tuple[tuple[int, int, int], ...]
 
 
 class BindError(OSError):
@@ -117,7 +124,7 @@ class _Server(uvicorn.Server):
         hub.most = min(hub.most, most // 2)
         share = max(_LEAST_SHARE, most // 8)
         hub.of_caller, arriving.most = min(hub.of_caller, share), min(arriving.most, share)
-        self._peers = Peers(
+        self._listener = Listener(
             most,
             limits.head_s,
             tls,
@@ -129,13 +136,13 @@ class _Server(uvicorn.Server):
         await super().startup([])
         if not self.started or not sockets:
             return
-        self._accepting = asyncio.create_task(self._peers.run(sockets[0], self._connection))
+        self._accepting = asyncio.create_task(self._listener.run(sockets[0], self._connection))
         if self._on_ready is not None:
             self._on_ready(sockets[0].getsockname()[1])
 
     def _connection(self, since_s: float) -> Connection:
         return Connection(
-            self._peers, since_s, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            self._listener, since_s, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
 
     async def on_tick(self, counter: int) -> bool:
@@ -190,3 +197,49 @@ def _why(host: str, port: int, error: Exception) -> str:
             return f"{host} is no address of this machine; choose 127.0.0.1 or one that is"
         case _:
             return f"can't listen on {where}: {error}"
+
+
+@dataclass
+class Certificate:
+    """Raises: OSError, ssl.SSLError when the files can't be used at the start; later ones are logged and left aside."""
+
+    cert: Path
+    key: Path
+    context: ssl.SSLContext = field(init=False)
+    """Give it to the server; new connections meet the newest certificate."""
+    _seen: _Stamp = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._seen = self._stamp()
+        self.context = self._fresh()
+
+    async def follow(self, clock: Clock, every_s: float = LOOK_EVERY_S) -> None:
+        """Keep the context current until cancelled."""
+        while True:
+            await clock.sleep(every_s)
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Read the files again if they changed."""
+        try:
+            stamp = self._stamp()
+            if stamp == self._seen:
+                return
+            self._fresh()  # a certificate without its key would break the context that is in use
+            self.context.load_cert_chain(self.cert, self.key)
+        except (OSError, ssl.SSLError) as error:
+            log.error("the certificate in %s is not read again: %s", self.cert, error)
+            return
+        self._seen = stamp
+        log.info("the certificate in %s was renewed", self.cert)
+
+    def _fresh(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        context.load_cert_chain(self.cert, self.key)
+        return context
+
+    def _stamp(self) -> _Stamp:
+        found = (path.stat() for path in (self.cert, self.key))
+        return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in found)

@@ -13,6 +13,9 @@ from fastapi.requests import HTTPConnection
 from stoker.push.relay import Relay
 from stoker.scheduler_feed import SchedulerFeed
 from stoker_api.code.store import keep_tidy
+from stoker_api.health_metrics import StartableJobs
+from stoker_api.pacing import Pacing
+from stoker_api.scrape_targets import MetricsPush, relay
 
 from .deps import Deps
 from .gpu_events import GpuEvents
@@ -25,16 +28,13 @@ from .jobs.progress_metrics import JobProgress
 from .jobs.render import JobRenderer, live
 from .jobs.submit import Submitter
 from .metrics import ApiMetrics, CodeHeld, GpuPrices, QueueCounts
-from .metrics_push import MetricsPush, relay
-from .scheduler_view import FedScheduler
+from .scheduler_view import SchedulerView
 from .sessions.audit import SessionAudit
 from .sessions.registry import Sessions
 from .sessions.rendezvous import Rendezvous
-from .startable_jobs import StartableJobs
 from .streams.followers import Followers
 from .streams.job_events import JobEvents
 from .streams.log_stream import LogStreams
-from .streams.pacing import Pacing
 from .streams.sse import StreamHub
 from .usage.board import UsageBoard
 from .usage.idle import IdleWatch
@@ -49,7 +49,7 @@ class Services:
     metrics: ApiMetrics
     index: JobIndex
     feed: SchedulerFeed
-    scheduler: FedScheduler
+    scheduler: SchedulerView
     board: ProgressBoard
     writer: ProgressWriter
     renderer: JobRenderer
@@ -91,7 +91,7 @@ class Services:
             pods=deps.pods,
         )
         feed.start()
-        scheduler = FedScheduler(feed, is_operators=deps.feed is not None)
+        scheduler = SchedulerView(feed, is_operators=deps.feed is not None)
         startable_jobs = StartableJobs(scheduler, deps.queues, deps.clock)
         health_metrics = HealthMetrics(deps.caches, deps.folders, startable_jobs, deps.clock)
         metrics.registry.register(health_metrics)

@@ -6,7 +6,7 @@ import pytest
 
 from stoker.spec.report_tokens import exporter_token, node_of, pod_uid_of, worker_token
 from stoker_api.app import bare_app
-from stoker_api.routes.table import ROUTERS, api_routes
+from stoker_api.routes import ROUTERS, api_routes
 
 CALLS = [(method, route.path) for route in api_routes() for method in sorted(route.methods)]
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from stoker_api.connection import MAX_HEAD_BYTES
-from stoker_api.peers import ConnectionLimits
+from stoker_api.listener import ConnectionLimits
 from stoker_api.serve import bind, serve, serving
 
 from .test_main import certificate

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from stoker_api.problems import ProblemCode
-from stoker_api.routes.table import api_routes
+from stoker_api.routes import api_routes
 
 TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 

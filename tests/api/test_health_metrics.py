@@ -19,9 +19,8 @@ from stoker.spec.node import NODES, Gpu, GPUNode, GPUNodeStatus
 from stoker.spec.queue import QUEUES, Queue
 from stoker.store.cache import WatchCache
 from stoker.store.clock import ManualClock
-from stoker_api.health_metrics import used_ratio
-from stoker_api.scheduler_view import FedScheduler
-from stoker_api.startable_jobs import EVERY_S, MOST, StartableJobs
+from stoker_api.health_metrics import EVERY_S, MOST, StartableJobs, used_ratio
+from stoker_api.scheduler_view import SchedulerView
 
 
 class Bed:
@@ -34,7 +33,7 @@ class Bed:
         self.nodes = WatchCache(store, NODES, clock=clock)
         feed = SchedulerFeed(self.jobs, self.queues, self.nodes)
         feed.start()
-        self.scheduler = FedScheduler(feed)
+        self.scheduler = SchedulerView(feed)
         self.startable = StartableJobs(self.scheduler, self.queues, clock)
 
     async def node(self, gpus: int) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stoker_api.tls import Certificate
+from stoker_api.serve import Certificate
 
 from .cluster import API, Bed
 

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi import checks
 
 from stoker.spec.names import LABEL_JOB
 from stoker_api.access import Access, declared
-from stoker_api.routes.table import api_routes
+from stoker_api.routes import api_routes
 
 CHECKS = [
     not_a_server_error,

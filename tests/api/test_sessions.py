@@ -14,7 +14,7 @@ from stoker.spec.job import JOBS
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.pod import PODS
 from stoker_api.access import declared
-from stoker_api.routes.table import websocket_routes
+from stoker_api.routes import websocket_routes
 
 from .session_world import EXEC, enter, gone, open_socket, running, served_with
 

@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 from stoker.spec.usage import GpuReceipt
 from stoker.store.clock import ManualClock
 from stoker_api.usage import db, history
-from stoker_api.usage.amounts import Amounts
+from stoker_api.usage.amounts import Amounts, hours, impossible
 from stoker_api.usage.db import APPLICATION_ID, MIGRATIONS, JobFacts, NewerFile, UsageFile
 from stoker_api.usage.history import By, UsageFilter
 from stoker_api.usage.prices import Prices
-from stoker_api.usage.receipts import hours, impossible
 from stoker_api.usage.store import UsageStore, UsageUnavailable
 
 from .receipts import receipt

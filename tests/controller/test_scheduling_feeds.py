@@ -22,7 +22,7 @@ from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.runtime import RUNTIMES, TrainingRuntime
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
-from stoker_api.scheduler_view import FedScheduler
+from stoker_api.scheduler_view import SchedulerView
 
 SCRIPT = {"command": ["x"]}
 THIEF = OtherPod.model_validate(
@@ -68,7 +68,7 @@ async def test_both_schedulers_count_others_and_know_runtimes(tmp_path: Path) ->
             async with asyncio.timeout(10):
                 await asyncio.gather(*(cache.synced() for cache in vars(caches).values()))
                 other.start()
-                api = FedScheduler(other)
+                api = SchedulerView(other)
                 big = await api.explain(Key("p", "big"), clock.now())
                 assert "n1: 2 of 4 GPUs are held by pods outside Stoker (t/thief)" in big.summary
                 assert "no runtime 'fast'" in (await api.explain(Key("p", "fast"), clock.now())).summary

@@ -33,8 +33,8 @@ from stoker.spec.pod import PODS, Container, Pod, PodPhase, PodSpec, PodStatus
 from stoker.spec.queue import QUEUES, Queue
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
-from stoker_api.scheduler_view import FedScheduler
-from stoker_api.startable_jobs import MOST
+from stoker_api.health_metrics import MOST
+from stoker_api.scheduler_view import SchedulerView
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 QUEUES_OF, RUNNING, WORKERS, NODE_COUNT = 20, 2500, 2, 1250
@@ -57,7 +57,7 @@ async def bench(count: int) -> None:
     jobs, pods, queues, nodes = (_cache(kind) for kind in (JOBS, PODS, QUEUES, NODES))
     rows, feed = JobRows(jobs, pods, queues, clock), SchedulerFeed(jobs, queues, nodes)
     feed.start()
-    scheduler = FedScheduler(feed)
+    scheduler = SchedulerView(feed)
     for number in range(QUEUES_OF):
         _put(queues, Queue(metadata=ObjectMeta(name=f"q{number}", uid=f"q{number}")))
     for number in range(NODE_COUNT):
@@ -94,7 +94,7 @@ async def bench(count: int) -> None:
     assert await scheduler.startable(T0, MOST), "the freed GPUs could be used"
 
 
-async def _timed(scheduler: FedScheduler) -> float:
+async def _timed(scheduler: SchedulerView) -> float:
     began = time.perf_counter()
     await scheduler.startable(T0, MOST)
     return time.perf_counter() - began

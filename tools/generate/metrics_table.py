@@ -22,11 +22,10 @@ from stoker.spec.pod import PODS
 from stoker.spec.queue import QUEUES
 from stoker.store.cache import WatchCache
 from stoker.store.clock import ManualClock
-from stoker_api.health_metrics import HealthMetrics
+from stoker_api.health_metrics import HealthMetrics, StartableJobs
 from stoker_api.jobs import progress_metrics
 from stoker_api.metrics import ApiMetrics, CodeHeld, GpuPrices, QueueCounts
-from stoker_api.scheduler_view import FedScheduler
-from stoker_api.startable_jobs import StartableJobs
+from stoker_api.scheduler_view import SchedulerView
 from stoker_trainer.metrics import FAMILIES, LABELS, PREFIX
 
 TARGET = ("job", "instance")
@@ -68,7 +67,7 @@ def operator() -> list[Series]:
 def api() -> list[Series]:
     caches: dict[str, WatchCache[Any]] = {kind.kind: _cache(kind) for kind in (JOBS, QUEUES)}
     clock = ManualClock()
-    scheduler = FedScheduler(SchedulerFeed(caches["TrainingJob"], caches["Queue"], _cache(PODS)))
+    scheduler = SchedulerView(SchedulerFeed(caches["TrainingJob"], caches["Queue"], _cache(PODS)))
     collectors = (
         QueueCounts(dict, dict),
         CodeHeld(lambda: (0, 0)),

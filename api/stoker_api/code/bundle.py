@@ -1,7 +1,7 @@
 """A stored bundle on its way to a worker (`BUNDLE_TYPE`): its manifest, then each distinct file, a piece at a time.
 
 Owns the form in which it is sent. Never holds more of it than a piece. Called by `project.py` (making) and
-`routes/report_code.py` (sending).
+`routes/code.py`.
 """
 
 from __future__ import annotations

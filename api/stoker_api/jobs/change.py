@@ -1,7 +1,7 @@
 """What people do to a job that exists: cancel, suspend, resume, retry (each an idempotent change of spec); delete.
 
 Owns what each action means for a job in each phase; what then happens is the operator's. Called by
-`routes/actions.py` and `routes/jobs.py`.
+`routes/jobs.py`.
 """
 
 from __future__ import annotations

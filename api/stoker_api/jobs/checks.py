@@ -22,8 +22,8 @@ from stoker.store.cache import WatchCache
 from stoker.store.port import NotFound, Store
 from stoker_api.code.store import CodeStore
 from stoker_api.identity import LIST_QUEUES, LIST_RUNTIMES, Identity, Principal, Right, use_queue, use_runtime
-from stoker_api.ports import SchedulerView
 from stoker_api.problems import FieldError, Problem, ProblemCode, invalid
+from stoker_api.scheduler_view import SchedulerView
 
 T = TypeVar("T", bound=Queue | TrainingRuntime)
 

@@ -10,22 +10,18 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from stoker.spec.job import TrainingJob
-from stoker.spec.meta import Resource, StatusModel
+from stoker.spec.meta import Resource
 from stoker.spec.queue import Queue
 from stoker.spec.usage import JobUsage
 from stoker.spec.worker import Progress
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
+from stoker_api.bodies import dump
 from stoker_api.usage.board import UsageBoard
 
 from .progress import ProgressBoard
 
 _KEPT = 4096
-
-
-def dump(obj: StatusModel) -> bytes:
-    """The object as the api shows it (`Resource.dump`), on one line."""
-    return obj.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
 def etag(obj: Resource) -> str:

@@ -95,8 +95,7 @@ def parse_submission(body: bytes, project: str) -> tuple[Submission, Mapping[str
         # Strict: "3" is no number and 1 is no boolean, as the Kubernetes API has it.
         submission = Submission.model_validate_json(body, strict=True, context=NEW)
     except ValidationError as error:
-        listed = error.errors(include_url=False, include_context=False, include_input=False)
-        raise invalid_fields(listed, root=Submission, data=data) from None
+        raise invalid_fields(error, root=Submission, data=data) from None
     if submission.metadata.namespace not in (None, project):
         raise invalid("/metadata/namespace", f"must be {project!r}, the project of the path, or absent")
     for name, start in (("cancel", False), ("retryGeneration", 0)):

@@ -1,5 +1,5 @@
-"""Bounds on what a request may cost before a route sees it: bytes of its body, seconds until the answer starts, and
-how many bodies of one caller may be on their way at once.
+"""Bounds on what a request may cost before a route sees it: bytes of its body, seconds until the answer starts, how
+many bodies of one caller may be on their way at once, and how many requests start in a round of the event loop.
 
 A body that is too long is refused at once; `connection.py` takes its rest for a while, so that a client that is still
 sending gets the answer, and closes it first when connections run short. Streams are bounded by their own rules once
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stoker_api.pacing import Rounds
 from stoker_api.problems import Problem, ProblemCode
 
 MAX_BODY = 1 << 20
@@ -28,6 +29,8 @@ _REPORTERS_BODIES = 16
 _RETRY_S = 5
 _USER = "user "
 _ATTRIBUTE = "__stoker_bounds__"
+_HEALTH = frozenset({"/livez", "/readyz"})
+_STREAMS = ("/logs", "/events")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -198,3 +201,19 @@ def _caller(state: Mapping[str, Any]) -> str:
     if "principal" in state:
         return f"{_USER}{state['principal'].name}"
     return f"worker {state['pod_uid']}" if "pod_uid" in state else f"node {state.get('node')}"
+
+
+class Starts:
+    """Requests start a few at a time, so that a wave of them does not stop those that are under way.
+
+    Streams have a lane of their own, since they come in waves; probes of health never wait. Refuses nothing.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._streams, self._others = Rounds(1), Rounds(3)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in _HEALTH:
+            await (self._streams if scope["path"].endswith(_STREAMS) else self._others).turn()
+        await self._app(scope, receive, send)

@@ -1,32 +1,45 @@
-"""Users' code, on its way in: is a bundle here, store one, send the files it lacks. docs/code.md has the way."""
+"""Users' code, on its way in (is a bundle here, store one, send the files it lacks) and out to the workers of a job.
+
+A worker's token says which pod it is, the pod says which job, the job names the bundle. docs/code.md has the way.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
-from pydantic import ValidationError
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
-from stoker.spec.code import MAX_BYTES, PACK_TYPE, CodeDigest, CodeManifest
+from stoker.spec.code import BUNDLE_TYPE, MAX_BYTES, PACK_TYPE, CodeDigest, CodeManifest
+from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.quantity import format_duration
 from stoker.spec.rest import CodeStored, PackStored
-from stoker_api.access import access
-from stoker_api.bodies import body_of, json_body, json_response
+from stoker.store.port import NotFound
+from stoker_api.access import Access, access
+from stoker_api.bodies import body_of, dump, expect_type, json_body, json_response
+from stoker_api.code.bundle import Bundle
 from stoker_api.code.pack import MAX_PACK, BadPack
 from stoker_api.code.project import Missing, WrongSize
 from stoker_api.code.quota import CodeFull
 from stoker_api.code.store import CodeStore
-from stoker_api.field_errors import invalid_fields
+from stoker_api.field_errors import parse_body
 from stoker_api.identity import CREATE_JOB
 from stoker_api.middleware.limits import Bounds, bounded
 from stoker_api.problems import Problem, ProblemCode, invalid
 from stoker_api.services import Services, services
-from stoker_api.strict_json import parse_json
+from stoker_api.worker_logs.log_file import LogOwner
 
 from .common import Project, check_project
 
-router = APIRouter(tags=["code"])
+router = APIRouter()
+_BUNDLE = "/v1/projects/{project}/code/{digest}"
+log = logging.getLogger(__name__)
 Digest = Annotated[CodeDigest, Path(description="The bundle's: sha256: and 64 hex digits.")]
 
 # A slow line may need minutes for a pack; one that falls silent may not.
@@ -43,9 +56,12 @@ MANIFEST_BOUNDS = Bounds(
 )
 _BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _FULL_RETRY_S = 60
+_SEND_S = 60.0
 
 
-@router.get("/v1/projects/{project}/code/{digest}", response_model=None, responses={200: {"model": CodeStored}})
+@router.get(
+    "/v1/projects/{project}/code/{digest}", tags=["code"], response_model=None, responses={200: {"model": CodeStored}}
+)
 @access(CREATE_JOB)
 async def get_code(request: Request, project: Project, digest: Digest) -> Response:
     """Whether the bundle is here with all its files: then nothing need be sent. Counts as a use of it."""
@@ -54,11 +70,12 @@ async def get_code(request: Request, project: Project, digest: Digest) -> Respon
         raise Problem(
             ProblemCode.NOT_FOUND, f"There is no code bundle {digest} in project {project!r}; PUT its manifest."
         )
-    return _answer(CodeStored(digest=digest, files=bundle.files, size=bundle.size))
+    return json_response(dump(CodeStored(digest=digest, files=bundle.files, size=bundle.size)))
 
 
 @router.put(
-    "/v1/projects/{project}/code/{digest}",
+    _BUNDLE,
+    tags=["code"],
     response_model=None,
     responses={
         200: {"model": CodeStored, "description": "It was here"},
@@ -90,11 +107,12 @@ async def put_code(request: Request, project: Project, digest: Digest) -> Respon
             more={"missing": missing},
         )
     answer = CodeStored(digest=digest, files=len(manifest.files), size=manifest.total_bytes)
-    return _answer(answer, status=201 if outcome.created else 200)
+    return json_response(dump(answer), status=201 if outcome.created else 200)
 
 
 @router.post(
     "/v1/projects/{project}/code/files",
+    tags=["code"],
     response_model=None,
     responses={200: {"model": PackStored}},
     openapi_extra={"requestBody": {"required": True, "content": {PACK_TYPE: _BYTES}}},
@@ -119,7 +137,7 @@ async def post_files(request: Request, project: Project) -> Response:
     except CodeFull as full:
         raise _full(full) from None
     found.metrics.code_bytes.labels("received").inc(taken.bytes_stored)
-    return _answer(PackStored(**asdict(taken)))
+    return json_response(dump(PackStored(**asdict(taken))))
 
 
 def _store(found: Services) -> CodeStore:
@@ -130,13 +148,7 @@ def _store(found: Services) -> CodeStore:
 
 def _is_gzip(request: Request) -> bool:
     """Raises: Problem (415)."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != PACK_TYPE:
-        raise Problem(
-            ProblemCode.UNSUPPORTED_MEDIA_TYPE,
-            f"The body is {media_type or 'of no type'}; send files as {PACK_TYPE}.",
-            headers={"Accept": PACK_TYPE},
-        )
+    expect_type(request, PACK_TYPE, f"send files as {PACK_TYPE}")
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip"):
         raise Problem(
@@ -155,21 +167,12 @@ def _full(full: CodeFull) -> Problem:
     )
 
 
-def _answer(answer: CodeStored | PackStored, *, status: int = 200) -> Response:
-    return json_response(answer.model_dump_json(by_alias=True).encode(), status=status)
-
-
 def parse_manifest(body: bytes, digest: str) -> CodeManifest:
     """The manifest that `digest` names. Raises: Problem (400, 422).
 
     Cost: 0.2 s for 10,000 files of 1.5 MB (busy 2-core build machine).
     """
-    data = parse_json(body)
-    try:
-        manifest = CodeManifest.model_validate_json(body, strict=True)
-    except ValidationError as error:
-        listed = error.errors(include_url=False, include_context=False, include_input=False)
-        raise invalid_fields(listed, root=CodeManifest, data=data) from None
+    manifest = parse_body(CodeManifest, body)
     found = manifest.digest()
     if found != digest:
         raise invalid("/digest", f"this manifest's digest is {found}: PUT it there", place="path")
@@ -178,3 +181,70 @@ def parse_manifest(body: bytes, digest: str) -> CodeManifest:
 
 def wrong_size(index: int, detail: str) -> Problem:
     return invalid(f"/files/{index}/size", f"{detail}; make the manifest anew from the folder")
+
+
+@router.get(
+    "/v1/report/code", tags=["report"], response_model=None, responses={200: {"content": {BUNDLE_TYPE: _BYTES}}}
+)
+@access(Access.WORKER)
+async def report_code(request: Request) -> Response:
+    """The bundle that the pod's job names: the manifest's size, a line feed, the manifest, then each distinct file."""
+    found = services(request)
+    job = await _job_of(found, request.state.pod_uid)
+    name, project, digest = job.metadata.name, job.metadata.namespace, job.spec.trainer.code
+    if digest is None:
+        raise Problem(ProblemCode.NOT_FOUND, f"Job {name!r} names no code.")
+    code = found.deps.code
+    bundle = None if code is None else await code.find(project, digest)
+    if code is None or bundle is None:
+        kept = "" if code is None else f" (what no job names is kept {format_duration(code.limits.keep_s)})"
+        raise Problem(
+            ProblemCode.NOT_FOUND,
+            f"The code of job {name!r}, bundle {digest}, is not on this server any more{kept}; submit the job again "
+            "from its folder.",
+        )
+    return _BundleResponse(_counted(found, code, project, bundle), bundle)
+
+
+async def _job_of(found: Services, pod_uid: str) -> TrainingJob:
+    """Raises: Problem. A pod that is not known is one that the cache has yet to hear of, or soon none."""
+    pod = found.deps.pods.by_uid(pod_uid)
+    if pod is None:
+        raise Problem(ProblemCode.UNAVAILABLE, "There is no such pod (yet, or any more); try again.", retry_after_s=1)
+    owner = LogOwner.of(pod)
+    if owner is None:
+        raise Problem(ProblemCode.NOT_FOUND, "The pod is no worker of Stoker's.")
+    job = found.deps.jobs.by_uid(owner.job_uid)
+    if job is None:
+        try:
+            job = await found.deps.store.get(JOBS, Key(owner.project, owner.job_name))
+        except NotFound:
+            pass
+    # A pod may say what it likes of itself: it reaches the jobs of its own project.
+    if job is None or job.uid != owner.job_uid or job.metadata.namespace != owner.project:
+        raise Problem(ProblemCode.NOT_FOUND, "The pod's job is gone.")
+    return job
+
+
+async def _counted(found: Services, code: CodeStore, project: str, bundle: Bundle) -> AsyncIterator[bytes]:
+    sent = found.metrics.code_bytes.labels("sent")
+    async for piece in code.pieces(project, bundle):
+        sent.inc(len(piece))
+        yield piece
+
+
+class _BundleResponse(StreamingResponse):
+    """Cut off where the worker takes nothing for a minute: the missing bytes make it come again."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], bundle: Bundle) -> None:
+        super().__init__(pieces, media_type=BUNDLE_TYPE, headers={"Content-Length": str(bundle.length)})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def timely_send(message: Message) -> None:
+            async with asyncio.timeout(_SEND_S):
+                await send(message)
+
+        try:
+            await super().__call__(scope, receive, timely_send)
+        except (TimeoutError, EOFError, OSError) as error:
+            log.warning("a bundle on its way to a worker was cut off: %r", error)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Header, Path
-from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 from starlette.requests import HTTPConnection
 
@@ -14,6 +16,7 @@ from stoker.spec.fields import DnsLabel
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
 from stoker.store.port import NotFound
+from stoker_api.field_errors import invalid_fields
 from stoker_api.problems import FieldError, Problem, ProblemCode, invalid, not_found
 from stoker_api.services import Services
 
@@ -41,6 +44,7 @@ LogPosition = Annotated[
 Accept = Annotated[str, Header(max_length=1024)]
 
 
+M = TypeVar("M", bound=BaseModel)
 _PROJECT: TypeAdapter[str] = TypeAdapter(DnsLabel)
 
 
@@ -86,3 +90,30 @@ async def find_job(services: Services, project: str, name: str) -> TrainingJob:
 def wants_events(accept: str) -> bool:
     """The client prefers an event stream."""
     return any(part.partition(";")[0].strip() == "text/event-stream" for part in accept.lower().split(","))
+
+
+def parse_report(model: type[M], body: bytes) -> M:
+    """What a worker or an exporter reports: fields of a newer version are left aside. Raises: Problem (400, 422)."""
+    try:
+        data = json.loads(body, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        raise Problem(ProblemCode.INVALID_JSON, "The report is no valid JSON.") from None
+    try:
+        return model.model_validate(_finite(data))
+    except ValidationError as error:
+        raise invalid_fields(error, root=model, data=data) from None
+
+
+def _finite(data: Any) -> Any:
+    """Without the metrics that are no numbers now: a loss that became NaN must not cost the whole report."""
+    if not isinstance(data, dict):
+        return data
+    progress = data.get("progress")
+    if not isinstance(progress, dict) or not isinstance(metrics := progress.get("metrics"), dict):
+        return data
+    kept = {
+        name: value
+        for name, value in metrics.items()
+        if value is not None and not (isinstance(value, float) and not math.isfinite(value))
+    }
+    return {**data, "progress": {**progress, "metrics": kept}}

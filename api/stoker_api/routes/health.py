@@ -1,22 +1,26 @@
-"""Is it alive, is it ready, what is it, who am I, and its metrics."""
+"""Is it alive, is it ready, what is it, who am I, its metrics, and what else serves metrics (Prometheus' discovery)."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from enum import StrEnum
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import Response
 
 from stoker import __version__
 from stoker.spec.names import API_VERSION
-from stoker.spec.rest import ServerVersion, WhoAmI
+from stoker.spec.rest import ScrapeTargetGroup, ServerVersion, WhoAmI
 from stoker_api.access import Access, Caller, access
 from stoker_api.bodies import json_response
 from stoker_api.identity import CREATE_JOB, EVERYWHERE, GET_METRICS, LIST_JOBS, UPDATE_QUEUE, seen_by
 from stoker_api.problems import Problem, ProblemCode
+from stoker_api.scrape_targets import server_targets, worker_targets
 from stoker_api.services import services
+
+from .common import QueryModel
 
 router = APIRouter(tags=["health"])
 _OK: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
@@ -81,3 +85,24 @@ async def metrics(request: Request) -> Response:
 @access(Access.KNOWN)
 async def openapi(request: Request) -> Response:
     return json_response(json.dumps(request.app.openapi()).encode())
+
+
+class TargetRole(StrEnum):
+    SERVERS = "servers"
+    """The api and the node's exporter; scraped with a token."""
+    WORKERS = "workers"
+    """Trainers; scraped without any: users' code runs there."""
+
+
+class TargetsQuery(QueryModel):
+    role: TargetRole
+
+
+@router.get("/v1/sd/prometheus", response_model=None, responses={200: {"model": list[ScrapeTargetGroup]}})
+@access(GET_METRICS)
+async def scrape_targets(request: Request, query: Annotated[TargetsQuery, Query()]) -> Response:
+    """Targets in the format of `http_sd_configs`; `stoker prometheus-config` prints what asks for them."""
+    deps = services(request).deps
+    found = server_targets(deps) if query.role is TargetRole.SERVERS else worker_targets(deps)
+    entries = [{"targets": [target.address], "labels": dict(target.labels)} for target in found]
+    return json_response(json.dumps(entries).encode())

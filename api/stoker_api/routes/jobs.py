@@ -1,4 +1,4 @@
-"""Submit, list, get and delete jobs."""
+"""Jobs: submit, list, get, delete, explain, cancel, suspend, resume, retry."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from pydantic import Field
 from starlette.responses import Response
 
 from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.reasons import Explanation
 from stoker.spec.rest import JobList
 from stoker_api.access import ALL, Caller, access
-from stoker_api.bodies import body_of, json_body, json_response, unchanged
-from stoker_api.identity import CREATE_JOB, DELETE_JOB, GET_JOB, LIST_JOBS, seen_by
+from stoker_api.bodies import body_of, dump, json_body, json_response, unchanged
+from stoker_api.identity import CREATE_JOB, DELETE_JOB, GET_JOB, LIST_JOBS, UPDATE_JOB, seen_by
+from stoker_api.jobs.change import Action
 from stoker_api.jobs.index import Filter, decode_cursor, encode_cursor
 from stoker_api.jobs.render import etag, joined
-from stoker_api.problems import invalid
+from stoker_api.problems import Problem, ProblemCode, invalid
 from stoker_api.services import services
 
 from .common import LABEL, IfMatch, IfNoneMatch, Name, Project, QueryModel, check_project, find_job, one_or_more
 
 router = APIRouter(tags=["jobs"])
+_JOB = "/v1/projects/{project}/jobs/{name}"
 
 
 class SubmitQuery(QueryModel):
@@ -95,7 +98,7 @@ async def list_jobs(
     return json_response(joined((found.renderer.job(job) for job in page), b',"nextCursor":' + cursor))
 
 
-@router.get("/v1/projects/{project}/jobs/{name}", response_model=None, responses={200: {"model": TrainingJob}})
+@router.get(_JOB, response_model=None, responses={200: {"model": TrainingJob}})
 @access(GET_JOB)
 async def get_job(request: Request, project: Project, name: Name, if_none_match: IfNoneMatch = None) -> Response:
     """One job with its newest live progress and usage."""
@@ -108,7 +111,7 @@ async def get_job(request: Request, project: Project, name: Name, if_none_match:
     return json_response(found.renderer.job(job), headers=tag)
 
 
-@router.delete("/v1/projects/{project}/jobs/{name}", status_code=204, response_model=None)
+@router.delete(_JOB, status_code=204, response_model=None)
 @access(DELETE_JOB)
 async def delete_job(request: Request, project: Project, name: Name, if_match: IfMatch = None) -> Response:
     """Delete the job, its events and its logs. One that runs is stopped first, with its grace; cancel keeps it."""
@@ -125,3 +128,53 @@ def _phases(text: str | None) -> frozenset[Phase] | None:
         return frozenset(Phase(part.strip()) for part in text.split(","))
     except ValueError:
         raise invalid("/phase", f"must be some of {', '.join(Phase)}, separated by commas", place="query") from None
+
+
+@router.post(_JOB + "/cancel", status_code=202, response_model=None, responses={202: {"model": TrainingJob}})
+@access(UPDATE_JOB)
+async def cancel_job(request: Request, project: Project, name: Name, if_match: IfMatch = None) -> Response:
+    """Stop the job for good. What has ended stays as it is."""
+    return await _act(request, project, name, Action.CANCEL, if_match)
+
+
+@router.post(_JOB + "/suspend", status_code=202, response_model=None, responses={202: {"model": TrainingJob}})
+@access(UPDATE_JOB)
+async def suspend_job(request: Request, project: Project, name: Name, if_match: IfMatch = None) -> Response:
+    """Save and stop the job until it is resumed."""
+    return await _act(request, project, name, Action.SUSPEND, if_match)
+
+
+@router.post(_JOB + "/resume", status_code=202, response_model=None, responses={202: {"model": TrainingJob}})
+@access(UPDATE_JOB)
+async def resume_job(request: Request, project: Project, name: Name, if_match: IfMatch = None) -> Response:
+    """Put a suspended job back into its queue."""
+    return await _act(request, project, name, Action.RESUME, if_match)
+
+
+@router.post(_JOB + "/retry", status_code=202, response_model=None, responses={202: {"model": TrainingJob}})
+@access(UPDATE_JOB)
+async def retry_job(request: Request, project: Project, name: Name, if_match: IfMatch = None) -> Response:
+    """Run a Failed or Cancelled job again, from its last checkpoint."""
+    return await _act(request, project, name, Action.RETRY, if_match)
+
+
+async def _act(request: Request, project: str, name: str, action: Action, if_match: str | None) -> Response:
+    found = services(request)
+    before = await find_job(found, project, name)
+    job = await found.changer.apply(action, before.key, if_match)
+    return json_response(found.renderer.job(job), status=202, headers={"ETag": etag(job)})
+
+
+@router.get(_JOB + "/explain", response_model=None, responses={200: {"model": Explanation}})
+@access(GET_JOB)
+async def explain_job(request: Request, project: Project, name: Name) -> Response:
+    """The scheduler's own reasons, computed now."""
+    found = services(request)
+    job = await find_job(found, project, name)
+    try:
+        explanation = await found.scheduler.explain(job.key, found.deps.clock.now())
+    except KeyError:
+        raise Problem(
+            ProblemCode.UNAVAILABLE, "The job has only just been stored; ask again.", retry_after_s=1
+        ) from None
+    return json_response(dump(explanation))

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from stoker.spec.node import GPUNode
 from stoker.spec.rest import NodeList, NodeUsage
 from stoker_api.access import access
-from stoker_api.bodies import json_response
+from stoker_api.bodies import dump, json_response
 from stoker_api.identity import LIST_NODES
-from stoker_api.jobs.render import dump, joined
+from stoker_api.jobs.render import joined
 from stoker_api.services import services
 
 router = APIRouter(tags=["nodes"])

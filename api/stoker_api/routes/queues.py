@@ -13,9 +13,9 @@ from stoker.spec.names import DEFAULT_QUEUE, FINALIZER_IN_USE
 from stoker.spec.queue import QUEUES, Queue, deletion_words, protected
 from stoker.spec.rest import BeingDeleted, QueueList, QueuePut, QueueWithUsage
 from stoker_api.access import Caller, access, require
-from stoker_api.bodies import body_of, json_body, json_response
+from stoker_api.bodies import body_of, dump, json_body, json_response
 from stoker_api.identity import CREATE_QUEUE, DELETE_QUEUE, LIST_QUEUES, UPDATE_QUEUE
-from stoker_api.jobs.render import dump, etag, joined
+from stoker_api.jobs.render import etag, joined
 from stoker_api.objects import Objects, parse_put
 from stoker_api.problems import Problem, ProblemCode, not_found
 from stoker_api.services import Services, services

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from pydantic import Field, ValidationError
+from pydantic import Field
 from starlette.responses import Response
 
 from stoker.spec.job import TrainingJob
@@ -16,8 +15,7 @@ from stoker.spec.pod import Pod
 from stoker.spec.reports import AliveAnswer, LogAnswer, ProgressReport, StallOrder, WorkerReport
 from stoker.spec.worker_pod import identity
 from stoker_api.access import Access, access
-from stoker_api.bodies import body_of, json_body, json_response
-from stoker_api.field_errors import invalid_fields
+from stoker_api.bodies import body_of, expect_type, json_body, json_response
 from stoker_api.jobs.stray_workers import unwanted, why_stop
 from stoker_api.problems import MEDIA_TYPE as PROBLEM
 from stoker_api.problems import TRACE_ID, Problem, ProblemCode
@@ -26,7 +24,7 @@ from stoker_api.worker_logs.log_file import Gap, LogOwner
 from stoker_api.worker_logs.source import WorkerLogSource
 from stoker_api.worker_logs.storage import LogGone, LogsFull
 
-from .common import QueryModel
+from .common import QueryModel, parse_report
 
 router = APIRouter(tags=["report"])
 MAX_REPORT = 64 * 1024
@@ -35,8 +33,6 @@ _BYTES = {"type": "string", "format": "binary"}
 _FULL_RETRY_S = 30
 MOST_STALL_S = 60.0
 """Longer than a gang waits, whatever the clocks of two machines say."""
-
-R = TypeVar("R", bound=WorkerReport)
 
 
 class LogQuery(QueryModel):
@@ -50,7 +46,7 @@ async def report_progress(request: Request) -> Response:
     """The supervisor's newest progress. Stale reports are taken and left aside: a worker need not care."""
     found = services(request)
     try:
-        report = _parse(ProgressReport, await json_body(request, max_bytes=MAX_REPORT))
+        report = parse_report(ProgressReport, await json_body(request, max_bytes=MAX_REPORT))
         job = _job_of(found, request.state.pod_uid, report)
     except Problem:
         found.metrics.reports.labels("refused").inc()
@@ -71,7 +67,7 @@ async def report_alive(request: Request) -> Response:
     found = services(request)
     outcome = "refused"
     try:
-        said = _parse(WorkerReport, await json_body(request, max_bytes=MAX_REPORT))
+        said = parse_report(WorkerReport, await json_body(request, max_bytes=MAX_REPORT))
         _pod_of(found, request.state.pod_uid, said)
         why = await why_stop(found.deps, said)
         outcome = "stop" if why else "wanted"
@@ -97,7 +93,8 @@ async def report_log(request: Request, query: Annotated[LogQuery, Query()]) -> R
         owner = source.owner_of(pod_uid)
         if owner is None:
             raise Problem(ProblemCode.NOT_FOUND, "There is no such pod (yet), or its job is gone.")
-        data = await _octets(request)
+        expect_type(request, OCTETS, f"send the log's bytes as {OCTETS}")
+        data = await request.body()
         try:
             held = await source.take(pod_uid, owner, query.offset, data, lost=query.lost)
         except Gap as gap:
@@ -130,17 +127,6 @@ def _log_source(found: Services) -> WorkerLogSource:
     return source
 
 
-async def _octets(request: Request) -> bytes:
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != OCTETS:
-        raise Problem(
-            ProblemCode.UNSUPPORTED_MEDIA_TYPE,
-            f"The body is {media_type or 'of no type'}; send the log's bytes as {OCTETS}.",
-            headers={"Accept": OCTETS},
-        )
-    return await request.body()
-
-
 def _word(found: Services, pod_uid: str, who: WorkerReport | LogOwner, why_stop: str) -> dict[str, Any]:
     """What every answer to a worker holds; one that is to stop gets nothing else."""
     if why_stop:
@@ -163,33 +149,6 @@ def _stall(found: Services, job_uid: str, attempt: int, worker: int) -> StallOrd
 def _answer(word: AliveAnswer) -> Response:
     absent = {name for name in ("sessions", "stalled") if not getattr(word, name)}
     return json_response(word.model_dump_json(by_alias=True, exclude=absent).encode())
-
-
-def _parse(model: type[R], body: bytes) -> R:
-    try:
-        data = json.loads(body, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
-        raise Problem(ProblemCode.INVALID_JSON, "The report is no valid JSON.") from None
-    try:
-        return model.model_validate(_finite(data))
-    except ValidationError as error:
-        listed = error.errors(include_url=False, include_context=False, include_input=False)
-        raise invalid_fields(listed, root=model, data=data) from None
-
-
-def _finite(data: Any) -> Any:
-    """Without the metrics that are no numbers now: a loss that became NaN must not cost the whole report."""
-    if not isinstance(data, dict):
-        return data
-    progress = data.get("progress")
-    if not isinstance(progress, dict) or not isinstance(metrics := progress.get("metrics"), dict):
-        return data
-    kept = {
-        name: value
-        for name, value in metrics.items()
-        if value is not None and not (isinstance(value, float) and not math.isfinite(value))
-    }
-    return {**data, "progress": {**progress, "metrics": kept}}
 
 
 def _pod_of(found: Services, pod_uid: str, report: WorkerReport) -> Pod | None:

@@ -5,12 +5,10 @@ Strict: an exporter speaks of its own node only, and of jobs that there are, or 
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from typing import TypeVar
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from starlette.responses import Response
 
 from stoker.spec.job import JOBS, TrainingJob
@@ -28,22 +26,21 @@ from stoker.spec.reports import (
 from stoker.spec.usage import GpuReceipt
 from stoker.store.port import NotFound
 from stoker_api.access import Access, access
-from stoker_api.bodies import body_of, json_body, json_response
-from stoker_api.field_errors import invalid_fields
+from stoker_api.bodies import body_of, dump, json_body, json_response
 from stoker_api.middleware.limits import Bounds, bounded
 from stoker_api.problems import Problem, ProblemCode
 from stoker_api.services import Services, services
+from stoker_api.usage.amounts import impossible
 from stoker_api.usage.intake import UsageIntake
-from stoker_api.usage.receipts import impossible
 from stoker_api.usage.store import UsageUnavailable
 from stoker_api.worker_logs.log_file import LogOwner
+
+from .common import parse_report
 
 router = APIRouter(tags=["report"])
 MAX_REPORT = 4 << 20
 _RETRY_S = 30
 _BOUNDS = Bounds(max_body=MAX_REPORT, too_large="send fewer receipts at once")
-
-M = TypeVar("M", bound=BaseModel)
 
 
 @router.post("/v1/report/usage", response_model=ReceiptsAnswer, openapi_extra=body_of("ReceiptsReport"))
@@ -54,7 +51,7 @@ async def report_usage(request: Request) -> Response:
     refused again; the answer says why."""
     found = services(request)
     usage = _usage(found)
-    report = _parse(ReceiptsReport, await json_body(request, max_bytes=MAX_REPORT))
+    report = parse_report(ReceiptsReport, await json_body(request, max_bytes=MAX_REPORT))
     node = request.state.node
     _speaks_of(node, report.node)
     now_s = found.deps.clock.now().timestamp()
@@ -90,7 +87,7 @@ async def report_usage(request: Request) -> Response:
         taken=len(taken.new) + len(taken.stale),
         refused=tuple(ReceiptRefused(index=index, why=why) for index, why in sorted(refused.items())),
     )
-    return json_response(answer.model_dump_json(by_alias=True).encode())
+    return json_response(dump(answer))
 
 
 @router.post("/v1/report/owners", response_model=OwnersAnswer, openapi_extra=body_of("OwnersQuery"))
@@ -99,7 +96,7 @@ async def report_owners(request: Request) -> Response:
     """Whose the pods are, of those on the exporter's node. What is not (yet) known is left out; what is no worker of
     Stoker's has an empty jobUid."""
     found = services(request)
-    asked = _parse(OwnersQuery, await json_body(request))
+    asked = parse_report(OwnersQuery, await json_body(request))
     node, deps = request.state.node, found.deps
     owners: list[PodOwner] = []
     for pod_name in asked.pods:
@@ -117,7 +114,7 @@ async def report_owners(request: Request) -> Response:
             other = deps.other_pods.get(key)
             if other is not None and other.spec.node_name == node:
                 owners.append(PodOwner(namespace=key.namespace, name=key.name, pod_uid=other.uid))
-    return json_response(OwnersAnswer(owners=tuple(owners)).model_dump_json(by_alias=True).encode())
+    return json_response(dump(OwnersAnswer(owners=tuple(owners))))
 
 
 @router.post("/v1/report/gpu-events", response_model=GpuEventsAnswer, openapi_extra=body_of("GpuEventsReport"))
@@ -125,7 +122,7 @@ async def report_owners(request: Request) -> Response:
 async def report_gpu_events(request: Request) -> Response:
     """What befell GPUs: an event on each job that held one. Telling twice makes no second event."""
     found = services(request)
-    report = _parse(GpuEventsReport, await json_body(request))
+    report = parse_report(GpuEventsReport, await json_body(request))
     node = request.state.node
     _speaks_of(node, report.node)
     for event in report.events:
@@ -134,7 +131,7 @@ async def report_gpu_events(request: Request) -> Response:
             job = await _job(found, owner.project, owner.job_name, owner.job_uid)
             if job is not None and _ran_on(job, node):
                 await found.gpu_events.write(job, node, event)
-    return json_response(GpuEventsAnswer(taken=len(report.events)).model_dump_json(by_alias=True).encode())
+    return json_response(dump(GpuEventsAnswer(taken=len(report.events))))
 
 
 def _usage(found: Services) -> UsageIntake:
@@ -146,18 +143,6 @@ def _usage(found: Services) -> UsageIntake:
 def _not_now(error: UsageUnavailable) -> Problem:
     detail = f"Usage can't be kept now ({error}); keep the receipts and post them later."
     return Problem(ProblemCode.UNAVAILABLE, detail, retry_after_s=_RETRY_S)
-
-
-def _parse(model: type[M], body: bytes) -> M:
-    try:
-        data = json.loads(body, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
-        raise Problem(ProblemCode.INVALID_JSON, "The report is no valid JSON.") from None
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        listed = error.errors(include_url=False, include_context=False, include_input=False)
-        raise invalid_fields(listed, root=model, data=data) from None
 
 
 def _why(error: ValidationError) -> str:

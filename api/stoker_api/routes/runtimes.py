@@ -10,9 +10,9 @@ from stoker.spec.meta import ObjectMeta
 from stoker.spec.rest import RuntimeList, RuntimePut
 from stoker.spec.runtime import RUNTIMES, TrainingRuntime
 from stoker_api.access import Caller, access, require
-from stoker_api.bodies import body_of, json_body, json_response
+from stoker_api.bodies import body_of, dump, json_body, json_response
 from stoker_api.identity import CREATE_RUNTIME, DELETE_RUNTIME, LIST_RUNTIMES, UPDATE_RUNTIME
-from stoker_api.jobs.render import dump, etag, joined
+from stoker_api.jobs.render import etag, joined
 from stoker_api.objects import Objects, parse_put
 from stoker_api.problems import Problem, ProblemCode, not_found
 from stoker_api.services import Services, services

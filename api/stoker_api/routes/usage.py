@@ -16,7 +16,7 @@ from stoker.spec.quantity import new_duration
 from stoker.spec.rest import JobUsageReport, UsageReport
 from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
 from stoker_api.access import Access, Caller, access
-from stoker_api.bodies import json_response, unchanged
+from stoker_api.bodies import dump, json_response, unchanged
 from stoker_api.identity import GET_JOB, seen_by
 from stoker_api.problems import Problem, ProblemCode, invalid, not_found
 from stoker_api.services import Services, services
@@ -104,7 +104,7 @@ async def list_usage(request: Request, caller: Caller, query: Annotated[UsageQue
         truncated=more,
         hints=() if query.queue is None else tuple(hints.of_queue(query.queue, jobs)),
     )
-    return json_response(answer.model_dump_json(by_alias=True, exclude_none=True).encode())
+    return json_response(dump(answer))
 
 
 @router.get("/v1/projects/{project}/jobs/{name}/usage", response_model=None, responses={200: {"model": JobUsageReport}})
@@ -153,7 +153,7 @@ async def job_usage(
         hints=tuple(hints.of_job(receipts, None if job is None else job.spec.gpus_per_worker)),
         note=_note(job, receipts),
     )
-    body = answer.model_dump_json(by_alias=True, exclude_none=True).encode()
+    body = dump(answer)
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     if unchanged(if_none_match, tag):
         return Response(status_code=304, headers={"ETag": tag})

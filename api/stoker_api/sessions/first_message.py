@@ -70,6 +70,5 @@ def read_first_message(model: type[FirstMessage], text: str) -> FirstMessage:
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
-        listed = error.errors(include_url=False, include_context=False, include_input=False)
-        faults = [f"{fault.pointer}: {fault.detail}" for fault in invalid_fields(listed, root=model).errors]
+        faults = [f"{fault.pointer}: {fault.detail}" for fault in invalid_fields(error, root=model).errors]
         raise ValueError(f"the first message is not valid: {'; '.join(faults[:_FAULTS])}") from None

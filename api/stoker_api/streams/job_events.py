@@ -1,6 +1,6 @@
 """A job followed as events: what happened to it, its state on each change, its live progress, its end.
 
-Reads caches only; every follower of a job shares one rendering. Called by `routes/events.py`.
+Reads caches only; every follower of a job shares one rendering. Called by `routes/streams.py`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from stoker.spec.event import Event
 from stoker.spec.job import TrainingJob
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
+from stoker_api.bodies import dump
 from stoker_api.jobs.change import ended
 from stoker_api.jobs.progress import ProgressBoard
-from stoker_api.jobs.render import JobRenderer, dump
+from stoker_api.jobs.render import JobRenderer
+from stoker_api.pacing import Pacing
 
 from .followers import Followers
-from .pacing import Pacing
 from .sse import HEARTBEAT, RETRY, StreamSettings, frame
 
 EVENTS_BY_OBJECT = "involved-uid"

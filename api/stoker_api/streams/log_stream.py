@@ -2,7 +2,7 @@
 
 Owns which log is read from where, when it is over and what comes next, and what followers of one log share: what one
 has read and framed serves all who stand at the same place. Reads through a `LogSource` and the caches.
-Called by `routes/logs.py`.
+Called by `routes/streams.py`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from stoker.spec.worker_pod import identity
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker_api.jobs.change import ended
+from stoker_api.pacing import Pacing
 from stoker_api.ports import LogPart, LogSource
 
 from .followers import Followers
 from .job_events import end_of
 from .line_cutter import LineCutter
-from .pacing import Pacing
 from .sse import HEARTBEAT, RETRY, StreamSettings, frame
 
 CHUNK = 32 * 1024

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stoker.spec.usage import GpuReceipt
+from stoker_api.usage.amounts import AHEAD_S, DAY_S, HOUR_S, hours, increase
 
 from .amounts import Amounts
-from .receipts import AHEAD_S, DAY_S, HOUR_S, hours, increase
 
 APPLICATION_ID = 0x53746F55  # "StoU"
 _SUMS = Amounts._fields

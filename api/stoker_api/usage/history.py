@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from stoker_api.usage.amounts import DAY_S, HOUR_S
+
 from .amounts import Amounts
 from .hints import JobAmounts
 from .prices import Prices
-from .receipts import DAY_S, HOUR_S
 
 MOST_ROWS = 10_000
 _MOST_JOBS = 2000

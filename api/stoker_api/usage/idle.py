@@ -22,7 +22,8 @@ from stoker.spec.quantity import format_duration, parse_duration
 from stoker.spec.usage import GpuReceipt
 from stoker.store.clock import Clock
 from stoker.store.port import AlreadyExists, Conflict, NotFound, Store, StoreError
-from stoker_api.ports import IdleView
+
+from .board import UsageBoard
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class IdleWatch:
         store: Store,
         placed: Callable[[], Iterable[TrainingJob]],
         newest: Callable[[TrainingJob], TrainingJob],
-        view: IdleView,
+        view: UsageBoard,
         clock: Clock,
         default: IdleRule,
     ) -> None:

@@ -8,11 +8,11 @@ from datetime import datetime
 
 from stoker.spec.rest import AttemptUsage, GpuUsage, UsageRow
 from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
+from stoker_api.usage.amounts import HOUR_S
 
 from .amounts import Amounts
 from .history import Sum
 from .prices import Prices
-from .receipts import HOUR_S
 from .totals import LATE, Slot, Totals, moment, slot_of
 
 _JOULES_PER_KWH = 3.6e6

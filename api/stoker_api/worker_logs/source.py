@@ -18,12 +18,12 @@ from stoker.spec.pod import CONTAINER, Pod
 from stoker.spec.worker import exit_record
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
+from stoker_api.pacing import Rounds
 from stoker_api.ports import PlainLogPart
-from stoker_api.rounds import Rounds
+from stoker_api.worker_logs.kubelet_copy import Puller
 
 from .kubelet_copy import PodLogTail
 from .log_file import LogOwner
-from .pull import Puller
 from .storage import LogGone, LogsFull, ShippedLogs
 
 log = logging.getLogger(__name__)

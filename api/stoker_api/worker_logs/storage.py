@@ -38,11 +38,7 @@ class LogLimits:
 
 
 class LogsFull(Exception):
-    """The log is not taken now; `held` is how much of it there is, the text says which limit was met."""
-
-    def __init__(self, detail: str, held: int) -> None:
-        super().__init__(detail)
-        self.held = held
+    """The log is not taken now; the text says which limit was met."""
 
 
 class LogGone(Exception):
@@ -123,11 +119,11 @@ class ShippedLogs:
             stored = entry.stored
             held = stored.held()
             if offset + len(data) > held:
-                self._check_room(entry, held, min(len(data), offset + len(data) - held))
+                self._check_room(entry, min(len(data), offset + len(data) - held))
             try:
                 return stored.append(offset, data, lost=lost)
             except DiskFull as error:
-                raise LogsFull(f"the api's disk takes no more: {error}", stored.held()) from None
+                raise LogsFull(f"the api's disk takes no more: {error}") from None
 
         return await self._locked(pod_uid, owner, write)
 
@@ -194,7 +190,7 @@ class ShippedLogs:
                 try:
                     entry = _Entry(StoredLog.create(self._folder, pod_uid, owner))
                 except DiskFull as error:
-                    raise LogsFull(f"the api's disk takes no more: {error}", 0) from None
+                    raise LogsFull(f"the api's disk takes no more: {error}") from None
                 self._entries[pod_uid] = entry
             return entry
 
@@ -207,11 +203,11 @@ class ShippedLogs:
                     self._total -= entry.size
                     entry.size = 0
 
-    def _check_room(self, entry: _Entry, held: int, more: int) -> None:
+    def _check_room(self, entry: _Entry, more: int) -> None:
         limits = self._limits
         if limits.worker is not None and entry.size + more > limits.worker:
-            raise LogsFull(f"this worker's log has reached its limit of {limits.worker} bytes", held)
+            raise LogsFull(f"this worker's log has reached its limit of {limits.worker} bytes")
         if limits.total is not None and self._total + more > limits.total:
-            raise LogsFull(f"all logs together have reached their limit of {limits.total} bytes", held)
+            raise LogsFull(f"all logs together have reached their limit of {limits.total} bytes")
         if free_bytes(self._folder) - more < limits.min_free:
-            raise LogsFull(f"less than {limits.min_free} bytes are free on the api's disk", held)
+            raise LogsFull(f"less than {limits.min_free} bytes are free on the api's disk")

@@ -55,7 +55,7 @@ from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, event_cache
 from stoker_api.disk import FULL
-from stoker_api.metrics_push import MetricsPush
+from stoker_api.scrape_targets import MetricsPush
 from stoker_api.serve import BindError, bind, serve
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenError, TokenFile

@@ -158,4 +158,3 @@ def _working_dir(order: Order, folder: Path, output: Path) -> str:
 def lease_of(launch: Launch) -> Lease:
     """What a worker that was found again holds."""
     return Lease(launch.gpu_uuids, launch.simulated_gpus, launch.master_port, launch.metrics_port or 0)
-

@@ -20,10 +20,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from stoker_api.pacing import Rounds
+
 from .connection import Connection, refusal
 from .metrics import ApiMetrics
 from .problems import ProblemCode
-from .rounds import Rounds
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class _Handshake:
         """It has its own limit."""
 
 
-class Peers:
+class Listener:
     """`held`: how many connections uvicorn holds, WebSockets too."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A worker's log: raw bytes, or lines by resumable SSE."""
+"""A job's events and its workers' logs: as they are now, or followed by resumable SSE."""
 
 from __future__ import annotations
 
@@ -8,17 +8,47 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
+from stoker.spec.rest import EventList
 from stoker_api.access import Caller, access
+from stoker_api.bodies import dump, json_response
 from stoker_api.identity import GET_JOB
+from stoker_api.jobs.render import joined
 from stoker_api.problems import Problem, ProblemCode, invalid
 from stoker_api.services import services
 from stoker_api.streams.log_stream import LogRequest, Position
 from stoker_api.streams.sse import EVENT_STREAM
 
-from .common import Accept, LogPosition, Name, Project, QueryModel, find_job, wants_events
+from .common import Accept, LastEventId, LogPosition, Name, Project, QueryModel, find_job, wants_events
 
 router = APIRouter(tags=["streams"])
 PLAIN = "text/plain"
+
+
+@router.get(
+    "/v1/projects/{project}/jobs/{name}/events",
+    response_model=None,
+    responses={200: {"model": EventList, "content": {EVENT_STREAM: {"schema": {"type": "string"}}}}},
+)
+@access(GET_JOB)
+async def job_events(
+    request: Request,
+    project: Project,
+    name: Name,
+    caller: Caller,
+    accept: Accept = "application/json",
+    last_event_id: LastEventId = None,
+) -> Response:
+    """`Accept: text/event-stream`: `event` (resumable by id), `job` (its state, on each change), `end`."""
+    found = services(request)
+    job = await find_job(found, project, name)
+    after = 0
+    if last_event_id:
+        if not (last_event_id.isascii() and last_event_id.isdecimal()):
+            raise invalid("/last-event-id", "must be an id this stream gave out: a number", place="header")
+        after = int(last_event_id)
+    if not wants_events(accept):
+        return json_response(joined(dump(event) for event in found.job_events.listed(job.uid, after)))
+    return found.hub.response("events", caller.name, found.job_events.follow(job, after), EVENT_STREAM)
 
 
 class LogsQuery(QueryModel):

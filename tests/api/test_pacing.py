@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from stoker_api.middleware.starts import Starts
+from stoker_api.middleware.limits import Starts
 
 
 async def test_a_wave_of_requests_starts_a_few_at_a_time():
