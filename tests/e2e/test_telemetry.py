@@ -78,7 +78,7 @@ def on_the_cpu(recipe: dict[str, Any]) -> list[str]:
         "recipe": "image-classification",
         "config": resolve("image-classification", recipe),
         "precision": "fp32",
-        "stop": {"maxSteps": None, "target": None},
+        "stop": {"maxSteps": None, "target": None, "patience": None},
         "checkpoint": {"everySeconds": 2.0, "keep": 2},
     }
     given = ["STOKER_SIMULATED_GPUS=1", f"STOKER_TRAINER_CONFIG={json.dumps(config)}"]

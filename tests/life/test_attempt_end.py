@@ -155,6 +155,13 @@ def test_a_gpu_that_cannot_be_used_blames_its_node_and_explains_its_peers_errors
     assert new.message.startswith("worker 0:") and [blame.node for blame in new.blamed] == ["n0"]
 
 
+def test_a_recipe_says_why_it_is_done() -> None:
+    progress = Progress(at=0, summary={"ended": "no better loss in 5 evaluations (best 1.9 at step 400)"})
+    for recipe, says in ((True, f"done: {progress.summary['ended']}"), (False, "done")):
+        new = status_of(go(job(recipe=recipe), done(progress=progress)))
+        assert (new.phase, new.message) == (Phase.SUCCEEDED, says)
+
+
 # -- a gang
 
 

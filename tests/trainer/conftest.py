@@ -29,7 +29,7 @@ def make_config() -> Callable[..., dict[str, Any]]:
             "recipe": "image-classification",
             "config": resolve("image-classification", settings or {}),
             "precision": "fp32",
-            "stop": {"maxSteps": None, "target": None},
+            "stop": {"maxSteps": None, "target": None, "patience": None},
             "checkpoint": {"everySeconds": 60.0, "keep": 2},
             **top,
         }

@@ -48,12 +48,12 @@ def keeper_for(training, config, folder, attempt):
     return Keeper(training, trajectory_of(json.dumps(config)), made)
 
 
-def go_on(training, keeper, stop_at=None, trace=None, report=None):
+def go_on(training, keeper, stop_at=None, trace=None, report=None, keep_best=lambda: None):
     """Trains to the end or to a stop; whether it was stopped."""
     stop = StopAt(stop_at)
     stop.training = training
     try:
-        Loop(training, keeper, report or Silent(), stop, trace, lambda: None).run()
+        Loop(training, keeper, report or Silent(), stop, trace, lambda: None, keep_best).run()
     except Stopped:
         return True
     return False
@@ -105,7 +105,7 @@ def test_a_finished_training_does_nothing_more(make_training, make_config, small
 
 
 def test_the_target_ends_the_training_and_its_time_survives(make_training, make_config, small, tmp_path):
-    top = {"stop": {"maxSteps": None, "target": {"metric": "accuracy", "value": 0.5, "mode": None}}}
+    top = {"stop": {"maxSteps": None, "target": {"metric": "accuracy", "value": 0.5, "mode": None}, "patience": None}}
     recipe = small | {"epochs": 40}
     attempt(make_training, make_config, recipe, tmp_path, 1, stop_at=20, **top)
     training, _ = attempt(make_training, make_config, recipe, tmp_path, 2, **top)
@@ -117,8 +117,25 @@ def test_the_target_ends_the_training_and_its_time_survives(make_training, make_
     assert again.tally.time_to_target_s == training.tally.time_to_target_s
 
 
+def test_evaluations_without_improvement_end_the_training(make_training, make_config, small, tmp_path, monkeypatch):
+    """Counted on over a stop; the best weights are kept at each improvement."""
+    losses = iter([3.0, 2.0, float("nan"), 2.5, 1.0, 1.5, 1.0, 1.25])
+    monkeypatch.setattr(loops, "evaluate", lambda training, beat: {"accuracy": 0.5, "loss": next(losses)})
+    patience = {"evaluations": 3, "metric": "loss", "mode": None}
+    top = {"stop": {"maxSteps": None, "target": None, "patience": patience}}
+    recipe, best = small | {"epochs": 40}, []
+    for number, stop_at in ((1, 24 * 6 + 1), (2, None)):
+        training = make_training(recipe, **top)
+        keeper = keeper_for(training, make_config(recipe, **top), tmp_path, number)
+        keeper.resume()
+        go_on(training, keeper, stop_at, keep_best=lambda training=training: best.append(training.cursor.step // 24))
+        assert training.tally.stale == (1 if stop_at else 3)
+    assert best == [1, 2, 5] and training.cursor.step == 24 * 8
+    assert training.ended == "no better loss in 3 evaluations (best 1 at step 120)"
+
+
 def test_max_steps_is_the_end_and_is_evaluated(make_training, make_config, small, tmp_path):
-    top = {"stop": {"maxSteps": 30, "target": None}}
+    top = {"stop": {"maxSteps": 30, "target": None, "patience": None}}
     training, _ = attempt(make_training, make_config, small, tmp_path, 1, **top)
     assert training.cursor.step == 30 == training.tally.evaluated_step
     assert training.learning_rate < 1e-4  # the decay ends where the training does
@@ -179,7 +196,7 @@ def test_other_settings_are_refused_by_name(make_training, make_config, small, t
     with pytest.raises(BadConfig, match=r"config\.epochs: 2 there, 9 now"):
         attempt(make_training, make_config, small | {"epochs": 9}, tmp_path, 2)
     free = {
-        "stop": {"maxSteps": None, "target": {"metric": "accuracy", "value": 0.2, "mode": "max"}},
+        "stop": {"maxSteps": None, "target": {"metric": "accuracy", "value": 0.2, "mode": "max"}, "patience": None},
         "checkpoint": {"everySeconds": 9.0, "keep": 1},
     }
     training, _ = attempt(make_training, make_config, small, tmp_path, 3, **free)

@@ -22,12 +22,14 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
 def test_the_default_recipe_reaches_its_target(run, make_config):
-    target = {"maxSteps": None, "target": {"metric": "accuracy", "value": 0.97, "mode": None}}
-    codes, outputs = run.run(make_config({}, stop=target, precision="auto"))
+    target = {"metric": "accuracy", "value": 0.97, "mode": None}
+    stop = {"maxSteps": None, "target": target, "patience": None}
+    codes, outputs = run.run(make_config({}, stop=stop, precision="auto"))
     assert codes == [0], outputs
     progress = Progress.model_validate(run.progress())
     summary = progress.summary
     assert summary["accuracy"] >= 0.97 and summary["targetReached"] is True
+    assert summary["ended"] == "the target is reached"
     assert 0 < summary["timeToTargetS"] <= summary["trainS"]
     assert summary["precision"] == "fp32" and summary["device"] == "cpu" and summary["worldSize"] == 1
     assert (summary["trainRows"], summary["testRows"]) == (1442, 355)

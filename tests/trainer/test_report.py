@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from stoker.spec.worker import Progress  # noqa: E402
 from stoker_trainer.distributed import Vote  # noqa: E402
 from stoker_trainer.errors import Superseded  # noqa: E402
-from stoker_trainer.export import export  # noqa: E402
+from stoker_trainer.export import Results  # noqa: E402
 from stoker_trainer.fence import Fence  # noqa: E402
 from stoker_trainer.ledger import Ledger, Spent  # noqa: E402
 from stoker_trainer.metrics import FAMILIES, LABELS, PREFIX, Metrics  # noqa: E402
@@ -137,7 +137,9 @@ def test_weights_load_in_plain_torch(make_training, small, tmp_path):
     training = trained(make_training, small, steps=8)
     training.tally.metrics = {"accuracy": 0.5}
     out = tmp_path / "output"
-    assert export(training, out, None, {"accuracy": 0.5}) == out / "weights.pt"
+    results = Results(training, out, None)
+    results.best()
+    assert results.final({"accuracy": 0.5}) == out / "weights.pt"
     images = training.data.test_images[:50]
     torch.save(images, tmp_path / "images.pt")
     program = f"""
@@ -157,7 +159,20 @@ print(load_example.classify(images).tolist())
         mine = training.net(normalised(images, training.data.scaling)).argmax(1)
     assert json.loads(done.stdout) == mine.tolist()
     names = sorted(p.name for p in out.iterdir() if p.suffix)
-    assert names == ["load_example.py", "model.json", "model.py", "result.json", "weights.pt"]
+    assert names == ["best.pt", "load_example.py", "model.json", "model.py", "result.json", "weights.pt"]
+
+
+def test_of_averaged_weights_the_last_steps_own_lie_beside_them(make_training, small, tmp_path):
+    training = trained(make_training, small | {"optimizer": {"ema": 0.9}})
+    results = Results(training, tmp_path, None)
+    results.best()
+    results.final({})
+    best, weights, own = (
+        torch.load(tmp_path / f"{n}.pt", weights_only=True) for n in ("best", "weights", "unaveraged")
+    )
+    for name, p in training.net.state_dict().items():
+        assert torch.equal(own[name], p) and torch.equal(best[name], weights[name])
+        assert torch.equal(weights[name], training.average.state()[name]) and not torch.equal(weights[name], p)
 
 
 def test_a_zombie_does_not_replace_the_result(make_training, small, tmp_path):
@@ -165,7 +180,9 @@ def test_a_zombie_does_not_replace_the_result(make_training, small, tmp_path):
     zombie = Fence.claim(tmp_path / "checkpoints", 1)
     Fence.claim(tmp_path / "checkpoints", 2)
     with pytest.raises(Superseded):
-        export(training, tmp_path / "output", zombie, {})
+        Results(training, tmp_path / "output", zombie).best()
+    with pytest.raises(Superseded):
+        Results(training, tmp_path / "output", zombie).final({})
     assert not list((tmp_path / "output").iterdir())
 
 

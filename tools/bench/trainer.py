@@ -213,7 +213,7 @@ def make(data: str, precision: str = "fp32", ranks: Ranks | None = None, batch: 
         "recipe": "mlp" if data == "mlp" else "image-classification",
         "config": settings,
         "precision": precision,
-        "stop": {"maxSteps": None, "target": None},
+        "stop": {"maxSteps": None, "target": None, "patience": None},
         "checkpoint": {"everySeconds": 60.0, "keep": 2},
     }
     config = parse(json.dumps(raw))

@@ -18,7 +18,7 @@ from .ensuring import Image, ensure
 from .running import run_in
 
 CONTROL_PLANE_LIMIT_BYTES = 150 * 10**6
-_TRAINING = default_config(epochs=1) | {"precision": "bf16", "stop": {"maxSteps": 20, "target": None}}
+_TRAINING = default_config(epochs=1) | {"precision": "bf16", "stop": {"maxSteps": 20, "target": None, "patience": None}}
 
 
 @dataclass(frozen=True)

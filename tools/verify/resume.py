@@ -204,7 +204,7 @@ def default_config(epochs: int) -> dict[str, Any]:
             "deterministic": True,
         },
         "precision": "fp32",
-        "stop": {"maxSteps": None, "target": None},
+        "stop": {"maxSteps": None, "target": None, "patience": None},
         "checkpoint": {"everySeconds": 0.1, "keep": 2},
     }
 

@@ -19,10 +19,13 @@ PRESETS = {name: ("image-classification", {"data": name}) for name in ("digits",
 """Names for a recipe with some of its settings."""
 _REST: dict[str, Any] = {
     "precision": "auto",
-    "stop": {"maxSteps": None, "target": None},
+    "stop": {"maxSteps": None, "target": None, "patience": None},
     "checkpoint": {"everySeconds": 60.0, "keep": 2},
 }
-_TARGET = {"metric": "accuracy", "value": None, "mode": None}
+_WHOLE = {  # what `--set` of one field makes of an absent rule
+    "target": {"metric": "accuracy", "value": None, "mode": None},
+    "patience": {"evaluations": None, "metric": "loss", "mode": None},
+}
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,8 @@ def _set(config: dict[str, Any], assignment: str) -> None:
     *parents, last = path.split(".")
     here: Any = config if path.split(".")[0] in config and path.split(".")[0] != "config" else config["config"]
     for part in parents:
-        if here is config["stop"] and part == "target" and here["target"] is None:
-            here["target"] = dict(_TARGET)
+        if here is config["stop"] and part in _WHOLE and here[part] is None:
+            here[part] = dict(_WHOLE[part])
         here = here.get(part) if isinstance(here, dict) else None
     if not isinstance(here, dict) or last not in here:
         known = ", ".join(here) if isinstance(here, dict) else "nothing"

@@ -28,9 +28,17 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    evaluations: int = at_least(1)
+    metric: str
+    mode: Literal["max", "min"] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRule:
     max_steps: int | None = at_least(1)
     target: Target | None
+    patience: Patience | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from .flat import group_of
 from .recipe import Group, Recipe, Source
 from .recipes import RECIPES
 from .settings import Optimizer
-from .training import check_target
+from .training import check_metrics
 
 _STATE_BYTES = {"adamw": 16, "sgd": 12, "muon": 12}  # per parameter: weight, gradient, what the optimizer keeps; fp32
 
@@ -29,7 +29,7 @@ def show(config: TrainerConfig, text: str, say: Callable[[str], object]) -> None
     source: Source = module.load(settings, torch.device("cpu"))
     with torch.device("meta"):
         recipe: Recipe = module.Recipe(settings, source)
-    check_target(config, recipe)
+    check_metrics(config, recipe)
     parameters = sum(p.numel() for p in recipe.net.parameters())
     flops, kept = _of_one_sample(recipe, source)
     steps = settings.total_steps(source.train_rows)

@@ -1,5 +1,5 @@
-"""Owns the result of a training: weights that load in plain PyTorch, and what is needed to use them. Called by `main`
-(rank 0) after the last evaluation.
+"""Owns the result of a training: weights that load in plain PyTorch, and what is needed to use them. Called on rank 0:
+by the loop after an evaluation that is the best so far, by `main` after the last one.
 
 A plain state_dict and a copy of the network's file (which needs torch alone), not TorchScript (deprecated) or
 torch.export (its archive binds the reader to a near torch version, and cost seconds of imports): what a person can
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import io
 import json
+import logging
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +21,50 @@ from .fence import Fence
 from .files import replace, replace_json
 from .training import Training
 
-
-def export(training: Training, folder: Path, fence: Fence | None, summary: dict[str, Any]) -> Path:
-    """Writes weights.pt (and unaveraged.pt where that is their average), model.json, model.py, load_example.py and
-    result.json; the path of the weights.
-
-    Raises: Superseded where a newer attempt runs; OSError.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    if fence is None:
-        return _write(training, folder, summary)
-    with fence.publishing():
-        return _write(training, folder, summary)
+log = logging.getLogger(__name__)
 
 
-def _write(training: Training, folder: Path, summary: dict[str, Any]) -> Path:
-    weights = folder / "weights.pt"
-    with training.averaged():
-        _write_weights(training, weights)
-    if training.average is not None:
-        _write_weights(training, folder / "unaveraged.pt")
-    exported = training.recipe.export()
-    about = {**exported.about, "data": training.config.config.data, **training.tally.metrics}
-    replace_json(folder / "model.json", about, sync=True)
-    replace(folder / "model.py", exported.network.read_bytes(), sync=True)
-    replace(folder / "load_example.py", exported.load.encode(), sync=True)
-    result = {**summary, "weights": str(weights), "steps": training.cursor.step, "torch": torch.__version__}
-    replace(folder / "result.json", json.dumps(result, indent=1).encode(), sync=True)
-    return weights
+class Results:
+    """The output folder of one training; the fence says whether this attempt may still write."""
+
+    def __init__(self, training: Training, folder: Path, fence: Fence | None) -> None:
+        self._training, self._folder, self._fence = training, folder, fence
+
+    def best(self) -> None:
+        """best.pt: the weights as they are now. A disk that is full does not stop the training.
+
+        Raises: Superseded where a newer attempt runs.
+        """
+        try:
+            with self._publishing(), self._training.averaged():
+                _write_weights(self._training, self._folder / "best.pt")
+        except OSError as error:
+            log.error("no best.pt of step %d: %s", self._training.cursor.step, error)
+
+    def final(self, summary: dict[str, Any]) -> Path:
+        """weights.pt (and unaveraged.pt where that is their average), model.json, model.py, load_example.py and
+        result.json; the path of the weights.
+
+        Raises: Superseded where a newer attempt runs; OSError.
+        """
+        training, weights = self._training, self._folder / "weights.pt"
+        exported = training.recipe.export()
+        about = {**exported.about, "data": training.config.config.data, **training.tally.metrics}
+        result = {**summary, "weights": str(weights), "steps": training.cursor.step, "torch": torch.__version__}
+        with self._publishing():
+            with training.averaged():
+                _write_weights(training, weights)
+            if training.average is not None:
+                _write_weights(training, self._folder / "unaveraged.pt")
+            replace_json(self._folder / "model.json", about, sync=True)
+            replace(self._folder / "model.py", exported.network.read_bytes(), sync=True)
+            replace(self._folder / "load_example.py", exported.load.encode(), sync=True)
+            replace(self._folder / "result.json", json.dumps(result, indent=1).encode(), sync=True)
+        return weights
+
+    def _publishing(self) -> AbstractContextManager[None]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._fence.publishing() if self._fence is not None else nullcontext()
 
 
 def _write_weights(training: Training, path: Path) -> None:

@@ -23,7 +23,7 @@ from .save import Keeper
 from .step import train_step
 from .stop import StopSignal
 from .trace import Trace
-from .training import Training, share_buffers
+from .training import Training, better, share_buffers
 
 LOOK_EVERY = 50  # steps between two reads of the device on CUDA; on the CPU each step
 
@@ -37,14 +37,16 @@ class Loop:
         stop: StopSignal,
         trace: Trace | None,
         beat: Callable[[], None],
+        keep_best: Callable[[], None] = lambda: None,
     ) -> None:
+        """`keep_best` is called after each evaluation that is the best so far."""
         self._t, self._keeper, self._report = training, keeper, report
-        self._stop, self._trace, self._beat = stop, trace, beat
+        self._stop, self._trace, self._beat, self._keep_best = stop, trace, beat, keep_best
         self._order: tuple[int, torch.Tensor] | None = None
         self._mark = self._saved_at = time.monotonic()
 
     def run(self) -> None:
-        """Trains to the last step or to the target.
+        """Trains to the last step, to the target or until evaluations no longer improve.
 
         Raises: Stopped after saving; OutOfMemory, Diverged, PeerLost, Stalled, Superseded.
         """
@@ -53,7 +55,7 @@ class Loop:
         while True:
             if self._evaluation_due():
                 self._evaluate()
-            if t.tally.target_reached or t.cursor.step >= t.total_steps:
+            if t.ended is not None:
                 break
             vote = self._step()
             if vote.stop:
@@ -102,9 +104,18 @@ class Loop:
         tally.metrics = evaluate(t, self._beat)
         seconds = self._lap()
         tally.evaluated_step = t.cursor.step
-        for name, better in t.recipe.metrics.items():
+        for name, way in t.recipe.metrics.items():
             value = tally.metrics[name]
-            tally.best[name] = (max if better == "max" else min)(value, tally.best.get(name, value))
+            tally.best[name] = (max if way == "max" else min)(value, tally.best.get(name, value))
+        name, mode = t.watched
+        if tally.watched_metric != name:  # the stop rule is another one since the checkpoint
+            tally.watched_metric, tally.watched, tally.stale = name, None, 0
+        if better(tally.metrics[name], tally.watched, mode):
+            tally.watched, tally.best_step, tally.stale = tally.metrics[name], t.cursor.step, 0
+            self._keep_best()
+            self._lap()  # no part of the next step
+        else:
+            tally.stale += 1
         if target is not None and self._reached(target):
             tally.target_reached = True  # equal on every rank: the sums are
             tally.time_to_target_s = tally.seconds

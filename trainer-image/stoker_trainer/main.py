@@ -64,7 +64,7 @@ def main(argv: list[str], env: Mapping[str, str], stop: StopSignal) -> int:
 def _run(config: configs.TrainerConfig, text: str, env: Mapping[str, str], stop: StopSignal) -> None:
     from .checkpoint import CheckpointFolder
     from .distributed import Place, Ranks, Vote
-    from .export import export
+    from .export import Results
     from .fence import Fence
     from .ledger import Ledger
     from .loop import Loop
@@ -101,15 +101,17 @@ def _run(config: configs.TrainerConfig, text: str, env: Mapping[str, str], stop:
     ranks.vote(Vote())  # all ranks are here: from now on a stop is agreed by vote
     stop.begin_training()
     report.publish()
-    loop = Loop(training, keeper, report, stop, Trace(trace) if trace and first else None, watchdog.beat)
+    results = Results(training, output, fence) if first and output is not None else None
+    keep_best = results.best if results is not None else lambda: None
+    loop = Loop(training, keeper, report, stop, Trace(trace) if trace and first else None, watchdog.beat, keep_best)
     try:
         loop.run()
     except TrainerError:
         report.publish()
         raise
     if isinstance(report, Report):
-        if output is not None:
-            report.weights = str(export(training, output, fence, report.summary()))
+        if results is not None:
+            report.weights = str(results.final(report.summary()))
         report.publish()
         _say_end(training)
     ranks.leave()

@@ -152,6 +152,8 @@ class Report(Silent):
             "bestAccuracy": t.tally.best.get("accuracy"),
             "metrics": dict(t.tally.metrics),
             "best": dict(t.tally.best),
+            "bestStep": t.tally.best_step,
+            "ended": t.ended,
             "targetReached": t.tally.target_reached,
             "timeToTargetS": _rounded(t.tally.time_to_target_s),
             "trainS": _rounded(t.tally.seconds),

@@ -49,6 +49,12 @@ class Tally:
     """Of the newest evaluation."""
     best: dict[str, float] = field(default_factory=dict)
     """Of each metric, the best of any evaluation."""
+    watched_metric: str = ""
+    """It decides which weights are the best; its best value, and where that was measured."""
+    watched: float | None = None
+    best_step: int = 0
+    stale: int = 0
+    """Evaluations since."""
     target_reached: bool = False
     time_to_target_s: float | None = None
 
@@ -91,6 +97,24 @@ class Training:
     def averaged(self) -> AbstractContextManager[None]:
         """Inside, the weights are those to evaluate and to export: their average where one is kept."""
         return self.average.in_place() if self.average is not None else nullcontext()
+
+    @property
+    def watched(self) -> tuple[str, str]:
+        """The metric by which weights are the best, and which way: patience's, else the target's, else the recipe's."""
+        rule = self.config.stop.patience or self.config.stop.target
+        name = rule.metric if rule is not None else next(iter(self.recipe.metrics))
+        return name, (rule.mode if rule is not None else None) or self.recipe.metrics[name]
+
+    @property
+    def ended(self) -> str | None:
+        """Why there is no next step; None: there is."""
+        tally, rule = self.tally, self.config.stop.patience
+        if tally.target_reached:
+            return "the target is reached"
+        if rule is not None and tally.stale >= rule.evaluations:
+            value = "?" if tally.watched is None else f"{tally.watched:.4g}"
+            return f"no better {rule.metric} in {tally.stale} evaluations (best {value} at step {tally.best_step})"
+        return f"all {self.total_steps} steps are done" if self.cursor.step >= self.total_steps else None
 
     @property
     def train_rows(self) -> int:
@@ -159,7 +183,7 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
     source: Source = module.load(settings, device)
     torch.manual_seed(settings.seed)
     recipe: Recipe = module.Recipe(settings, source)
-    check_target(config, recipe)
+    check_metrics(config, recipe)
     recipe.net.to(device, memory_format=torch.channels_last if device.type == "cuda" else torch.contiguous_format)
     flat = FlatModel(recipe.net, ranks.world, recipe.groups)
     _share([flat.parameters], ranks)  # CPUs of different kinds may round an initialisation differently
@@ -183,11 +207,18 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
     )
 
 
-def check_target(config: TrainerConfig, recipe: Recipe) -> None:
-    """Raises: BadConfig where the recipe does not measure the target's metric."""
-    target = config.stop.target
-    if target is not None and target.metric not in recipe.metrics:
-        raise BadConfig(f"stop.target.metric: expected one of {', '.join(recipe.metrics)}, got {target.metric!r}")
+def check_metrics(config: TrainerConfig, recipe: Recipe) -> None:
+    """Raises: BadConfig where the recipe does not measure what the stop rule looks at."""
+    for name, rule in (("target", config.stop.target), ("patience", config.stop.patience)):
+        if rule is not None and rule.metric not in recipe.metrics:
+            raise BadConfig(f"stop.{name}.metric: expected one of {', '.join(recipe.metrics)}, got {rule.metric!r}")
+
+
+def better(value: float, other: float | None, mode: str) -> bool:
+    """Whether `value` is better than `other`; than none or no number any number is."""
+    if other is None or math.isnan(other):
+        return not math.isnan(value)
+    return value > other if mode == "max" else value < other
 
 
 def buffers(net: nn.Module) -> list[torch.Tensor]:

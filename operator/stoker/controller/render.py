@@ -116,7 +116,7 @@ def worker_env(job: TrainingJob, worker: int) -> dict[str, str]:
 
 def _trainer_config(job: TrainingJob, recipe: str) -> str:
     spec = job.spec
-    target = spec.stop.target
+    target, patience = spec.stop.target, spec.stop.patience
     return json.dumps(
         {
             "recipe": recipe,
@@ -125,6 +125,7 @@ def _trainer_config(job: TrainingJob, recipe: str) -> str:
             "stop": {
                 "maxSteps": spec.stop.max_steps,
                 "target": target.model_dump(mode="json") if target else None,
+                "patience": patience.model_dump(mode="json") if patience else None,
             },
             "checkpoint": {
                 "everySeconds": parse_duration(spec.checkpoint.every),

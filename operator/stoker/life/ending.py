@@ -83,7 +83,7 @@ def end_attempt(
     if what is Verdict.FAILED and intent is Intent.MAX_DURATION:
         category = Category.MAX_DURATION
     kept_s = held_s(job, (w.record for w in workers if w.record is not None), now)
-    message = status.message if withdrawn and status.message else _message(job, cause, category)
+    message = status.message if withdrawn and status.message else _message(job, workers, cause, category)
     ran_s = max(0.0, _lasted_s(job, workers, now) - kept_s)
     ended = AttemptEnd(
         number=status.attempt,
@@ -259,9 +259,12 @@ def _cause(workers: list[_Worker]) -> _Worker | None:
     return min(failed, key=rank, default=None)
 
 
-def _message(job: TrainingJob, cause: _Worker | None, category: Category | None) -> str:
+def _message(job: TrainingJob, workers: list[_Worker], cause: _Worker | None, category: Category | None) -> str:
     if cause is None or category is None:
-        return "all workers are done" if job.spec.workers > 1 else "done"
+        done = "all workers are done" if job.spec.workers > 1 else "done"
+        record = workers[0].record if job.spec.trainer.recipe is not None else None
+        ended = record.progress.summary.get("ended") if record and record.progress else None
+        return f"{done}: {ended}"[:1024] if isinstance(ended, str) else done
     if category is Category.MAX_DURATION:
         return f"stopped after stop.maxDuration ({job.spec.stop.max_duration})"
     says = POLICIES[category].says

@@ -93,6 +93,7 @@ class TrainingJobSpec(SpecModel):
                 ("precision", self.precision is not Precision.AUTO),
                 ("stop.maxSteps", self.stop.max_steps is not None),
                 ("stop.target", self.stop.target is not None),
+                ("stop.patience", self.stop.patience is not None),
             ):
                 if given:
                     raise ValueError(f"{name} works with a recipe; with a command only the program itself can do it")

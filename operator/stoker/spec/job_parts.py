@@ -108,6 +108,17 @@ class Target(SpecModel):
         return self
 
 
+class Patience(SpecModel):
+    """Stop, as Succeeded, when evaluations no longer improve."""
+
+    evaluations: int = Field(ge=1, le=1_000_000)
+    """So many in a row without a better value than the best before."""
+    metric: Literal["accuracy", "loss"] = "loss"
+    """What the evaluation measures, on the test samples."""
+    mode: TargetMode | None = None
+    """Absent: max for accuracy, min for loss."""
+
+
 EXIT_ZERO_SAYS = "stop.exitZeroAfterSignal: Stopped is for a command; exit 0 of a recipe always means done"
 
 
@@ -120,6 +131,8 @@ class Stop(SpecModel):
     """Optimizer steps; with a recipe only."""
     target: Target | None = None
     """Good enough: stop as soon as an evaluation says so; with a recipe only."""
+    patience: Patience | None = None
+    """No longer better: stop as soon as evaluations say so; with a recipe only."""
     exit_zero_after_signal: ExitZero = ExitZero.SUCCEEDED
     """What exit 0 of the command means after SIGTERM. Succeeded: the job is done. Stopped: the same as exit 75, so the
     job is suspended, cancelled or queued again; for scripts that save and exit 0. With a command only."""

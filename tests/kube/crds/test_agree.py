@@ -194,6 +194,10 @@ SPECS = st.one_of(
             some(
                 either("maxSteps", mostly([1, 10**12], [0, 10**12 + 1])),
                 either("target", TARGETS),
+                either(
+                    "patience",
+                    some(("evaluations", mostly([1, 9], [0, -1])), either("metric", mostly(["loss"], ["f1"]))),
+                ),
                 either("exitZeroAfterSignal", mostly(["Succeeded"], ["Stopped"])),
             ),
         ),

@@ -110,6 +110,12 @@ CASES = [
         "accuracy is a share: at most 1",
         RECIPE,
     ),
+    job(
+        {"stop": {"patience": {"evaluations": 0}}},
+        {"stop": {"patience": {"evaluations": 3, "metric": "accuracy"}}},
+        "greater than or equal to 1",
+        RECIPE,
+    ),
     queue({"limit": {"gpus": -1}}, {"limit": {"gpus": 0}}, "greater than or equal to 0"),
     queue({"reservationBudget": -0.5}, {"reservationBudget": 0.5}, "greater than or equal to 0"),
     queue({"highestPriority": 2_000_000}, {"highestPriority": 2}, "less than or equal to 1000000"),
@@ -155,6 +161,7 @@ CASES = [
     job({"precision": "int3"}, {"precision": "bf16"}, "Unsupported value", RECIPE, model_says="'auto', 'fp32'"),
     job({"stop": {"maxSteps": 3}}, {"stop": {}}, "stop.maxSteps works with a recipe"),
     job({"stop": {"target": {"value": 0.9}}}, {"stop": {}}, "stop.target works with a recipe"),
+    job({"stop": {"patience": {"evaluations": 3}}}, {"stop": {}}, "stop.patience works with a recipe"),
     job(
         {"stop": {"exitZeroAfterSignal": "Stopped"}},
         {"stop": {"exitZeroAfterSignal": "Succeeded"}},

@@ -123,6 +123,11 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
             "!has(self.trainer.command) || !has(self.stop.target)", f"stop.target {_WITH_RECIPE}", field="stop.target"
         ),
         Rule(
+            "!has(self.trainer.command) || !has(self.stop.patience)",
+            f"stop.patience {_WITH_RECIPE}",
+            field="stop.patience",
+        ),
+        Rule(
             "has(self.trainer.command) || self.stop.exitZeroAfterSignal != 'Stopped'",
             EXIT_ZERO_SAYS,
             field="stop.exitZeroAfterSignal",
