@@ -20,7 +20,7 @@ import httpx
 from stoker.store.clock import ManualClock
 from stoker_api.access import Access, declared
 from stoker_api.identity import Right
-from stoker_api.routes import table
+from stoker_api.routes import api_routes, websocket_routes
 from stoker_api.tokens import TokenFile
 
 READS = {("get", "trainingjobs"), ("list", "trainingjobs"), ("list", "queues"), ("list", "trainingruntimes")}
@@ -68,9 +68,8 @@ class Row:
 
 def rows() -> list[Row]:
     """Every route of the table. A new one is here by itself."""
-    found = [Row(method, r.path, declared(r.endpoint)) for r in table.api_routes() for method in sorted(r.methods)]
-    sockets = getattr(table, "websocket_routes", list)()
-    return found + [Row("WS", route.path, declared(route.endpoint)) for route in sockets]
+    found = [Row(method, r.path, declared(r.endpoint)) for r in api_routes() for method in sorted(r.methods)]
+    return found + [Row("WS", route.path, declared(route.endpoint)) for route in websocket_routes()]
 
 
 def expected(row: Row, caller: str) -> int:
