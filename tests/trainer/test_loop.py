@@ -41,11 +41,11 @@ class StopAt(StopSignal):
         return self.step is not None and self.training.cursor.step + 1 >= self.step
 
 
-def keeper_for(training, config, folder, attempt):
+def keeper_for(training, config, folder, attempt, extend=False):
     made = None
     if folder is not None:
         made = CheckpointFolder(folder, Fence.claim(folder, attempt), 2)
-    return Keeper(training, trajectory_of(json.dumps(config)), made)
+    return Keeper(training, trajectory_of(json.dumps(config)), made, extend=extend)
 
 
 def go_on(training, keeper, stop_at=None, trace=None, report=None, keep_best=lambda: None):
@@ -59,9 +59,9 @@ def go_on(training, keeper, stop_at=None, trace=None, report=None, keep_best=lam
     return False
 
 
-def attempt(make_training, make_config, recipe, folder, number, stop_at=None, **top):
+def attempt(make_training, make_config, recipe, folder, number, stop_at=None, extend=False, **top):
     training = make_training(recipe, **top)
-    keeper = keeper_for(training, make_config(recipe, **top), folder, number)
+    keeper = keeper_for(training, make_config(recipe, **top), folder, number, extend)
     keeper.resume()
     trace = Trace(folder / "trace")
     return training, go_on(training, keeper, stop_at, trace)
@@ -201,6 +201,27 @@ def test_other_settings_are_refused_by_name(make_training, make_config, small, t
     }
     training, _ = attempt(make_training, make_config, small, tmp_path, 3, **free)
     assert training.tally.target_reached
+
+
+def test_a_finished_training_is_extended(make_training, make_config, small, tmp_path):
+    """Under a constant rate to the bits of one that was as long from the start."""
+    whole, recipe = (
+        tmp_path / "whole",
+        small | {"optimizer": {"schedule": "constant", "warmup": 5}, "model": {"width": 4}},
+    )
+    whole.mkdir()
+    attempt(make_training, make_config, recipe | {"epochs": 2}, whole, 1)
+    parts, longer = tmp_path / "parts", recipe | {"epochs": 2}
+    parts.mkdir()
+    attempt(make_training, make_config, recipe | {"epochs": 1}, parts, 1)
+    with pytest.raises(BadConfig, match=r"config\.epochs: 1 there, 2 now.*--extend goes on"):
+        attempt(make_training, make_config, longer, parts, 2)
+    with pytest.raises(BadConfig, match="step 24 is done and 24 steps are wanted"):
+        attempt(make_training, make_config, recipe | {"epochs": 1}, parts, 3, extend=True)
+    with pytest.raises(BadConfig, match="submit a new job"):
+        attempt(make_training, make_config, longer | {"seed": 4}, parts, 4, extend=True)
+    attempt(make_training, make_config, longer, parts, 5, extend=True)
+    assert lines(parts) == lines(whole)
 
 
 def test_a_state_that_does_not_fit_is_passed_over(make_training, make_config, small, tmp_path):

@@ -137,7 +137,7 @@ def test_weights_load_in_plain_torch(make_training, small, tmp_path):
     training = trained(make_training, small, steps=8)
     training.tally.metrics = {"accuracy": 0.5}
     out = tmp_path / "output"
-    results = Results(training, out, None)
+    results = Results(training, "{}", out, None)
     results.best()
     assert results.final({"accuracy": 0.5}) == out / "weights.pt"
     images = training.data.test_images[:50]
@@ -159,12 +159,12 @@ print(load_example.classify(images).tolist())
         mine = training.net(normalised(images, training.data.scaling)).argmax(1)
     assert json.loads(done.stdout) == mine.tolist()
     names = sorted(p.name for p in out.iterdir() if p.suffix)
-    assert names == ["best.pt", "load_example.py", "model.json", "model.py", "result.json", "weights.pt"]
+    assert names == ["best.pt", "config.json", "load_example.py", "model.json", "model.py", "result.json", "weights.pt"]
 
 
 def test_of_averaged_weights_the_last_steps_own_lie_beside_them(make_training, small, tmp_path):
     training = trained(make_training, small | {"optimizer": {"ema": 0.9}})
-    results = Results(training, tmp_path, None)
+    results = Results(training, "{}", tmp_path, None)
     results.best()
     results.final({})
     best, weights, own = (
@@ -180,9 +180,9 @@ def test_a_zombie_does_not_replace_the_result(make_training, small, tmp_path):
     zombie = Fence.claim(tmp_path / "checkpoints", 1)
     Fence.claim(tmp_path / "checkpoints", 2)
     with pytest.raises(Superseded):
-        Results(training, tmp_path / "output", zombie).best()
+        Results(training, "{}", tmp_path / "output", zombie).best()
     with pytest.raises(Superseded):
-        Results(training, tmp_path / "output", zombie).final({})
+        Results(training, "{}", tmp_path / "output", zombie).final({})
     assert not list((tmp_path / "output").iterdir())
 
 

@@ -33,6 +33,11 @@ class Request:
     config: str
     """JSON, complete."""
     dry_run: bool = False
+    init_from: Path | None = None
+    """Weights to begin with."""
+    init_partly: bool = False
+    extend: bool = False
+    """A finished training goes on with more steps."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,25 @@ class Prepare:
     out: Path
 
 
-def read(argv: list[str], env: Mapping[str, str]) -> Request | Prepare:
+@dataclass(frozen=True)
+class Evaluate:
+    config: str
+    weights: Path
+
+
+@dataclass(frozen=True)
+class Predict:
+    folder: Path
+    inputs: tuple[str, ...]
+
+
+def read(argv: list[str], env: Mapping[str, str]) -> Request | Prepare | Evaluate | Predict:
     """What is asked for.
 
     Raises: BadConfig; SystemExit where argparse finds a fault.
     """
+    if argv[:1] in (["eval"], ["predict"]):
+        return _of_output(argv[0], argv[1:])
     if argv[:1] == ["prepare"]:
         parser = argparse.ArgumentParser(prog="python -m stoker_trainer prepare", description="Packs data, once.")
         parser.add_argument("kind", choices=["text"], help="text: every file below SOURCE, as bytes")
@@ -70,16 +89,43 @@ def read(argv: list[str], env: Mapping[str, str]) -> Request | Prepare:
         help="a field of the recipe (model.size=10m) or of the rest (precision=bf16, stop.maxSteps=100)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print config, parameters, memory, FLOPs")
+    parser.add_argument("--init-from", type=Path, metavar="PATH", help="begin with these weights: a file, or an output")
+    parser.add_argument("--init-partly", action="store_true", help="of --init-from take what fits, and list the rest")
+    parser.add_argument(
+        "--extend", action="store_true", help="go on with a finished training, for more steps or epochs"
+    )
     options = parser.parse_args(argv)
+    if options.init_partly and options.init_from is None:
+        raise BadConfig("--init-partly works with --init-from")
+    rest = (options.dry_run, options.init_from, options.init_partly, options.extend)
     if options.recipe is None:
         if options.set:
             raise BadConfig("--set works with --recipe; change the config itself")
-        return Request(_text(options.config, env), options.dry_run)
+        return Request(_text(options.config, env), *rest)
     name, changes = PRESETS.get(options.recipe, (options.recipe, {}))
     config = {"recipe": name, "config": defaults[name] | changes} | json.loads(json.dumps(_REST))
     for assignment in options.set:
         _set(config, assignment)
-    return Request(json.dumps(config), options.dry_run)
+    return Request(json.dumps(config), *rest)
+
+
+def _of_output(command: str, argv: list[str]) -> Evaluate | Predict:
+    about = {"eval": "Measures weights on the test samples.", "predict": "Shows what a model makes of inputs."}
+    parser = argparse.ArgumentParser(prog=f"python -m stoker_trainer {command}", description=about[command])
+    parser.add_argument("output", type=Path, help="the output folder of a finished training")
+    if command == "predict":
+        parser.add_argument("input", nargs="+", help="a text, or the path of an array of images (.npy)")
+        options = parser.parse_args(argv)
+        return Predict(options.output, tuple(options.input))
+    parser.add_argument("--weights", type=Path, default=Path("weights.pt"), help="another file, say best.pt")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="a changed field, say data=/x"
+    )
+    options = parser.parse_args(argv)
+    config = json.loads(_text(options.output / "config.json", {}))
+    for assignment in options.set:
+        _set(config, assignment)
+    return Evaluate(json.dumps(config), options.output / options.weights)
 
 
 def _text(path: Path | None, env: Mapping[str, str]) -> str:
@@ -87,7 +133,7 @@ def _text(path: Path | None, env: Mapping[str, str]) -> str:
         try:
             return path.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise BadConfig(f"--config: {error}") from None
+            raise BadConfig(f"the config can't be read: {error}") from None
     text = env.get("STOKER_TRAINER_CONFIG")
     if not text:
         raise BadConfig("STOKER_TRAINER_CONFIG is not set, and no --config FILE or --recipe NAME was given")

@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 
 class Results:
-    """The output folder of one training; the fence says whether this attempt may still write."""
+    """The output folder of one training of this config (JSON); the fence says whether this attempt may still write."""
 
-    def __init__(self, training: Training, folder: Path, fence: Fence | None) -> None:
-        self._training, self._folder, self._fence = training, folder, fence
+    def __init__(self, training: Training, config: str, folder: Path, fence: Fence | None) -> None:
+        self._training, self._config, self._folder, self._fence = training, config, folder, fence
 
     def best(self) -> None:
         """best.pt: the weights as they are now. A disk that is full does not stop the training.
@@ -42,8 +42,8 @@ class Results:
             log.error("no best.pt of step %d: %s", self._training.cursor.step, error)
 
     def final(self, summary: dict[str, Any]) -> Path:
-        """weights.pt (and unaveraged.pt where that is their average), model.json, model.py, load_example.py and
-        result.json; the path of the weights.
+        """weights.pt (and unaveraged.pt where that is their average), config.json, model.json, model.py,
+        load_example.py and result.json; the path of the weights.
 
         Raises: Superseded where a newer attempt runs; OSError.
         """
@@ -56,6 +56,7 @@ class Results:
                 _write_weights(training, weights)
             if training.average is not None:
                 _write_weights(training, self._folder / "unaveraged.pt")
+            replace_json(self._folder / "config.json", json.loads(self._config), sync=True)
             replace_json(self._folder / "model.json", about, sync=True)
             replace(self._folder / "model.py", exported.network.read_bytes(), sync=True)
             replace(self._folder / "load_example.py", exported.load.encode(), sync=True)

@@ -5,6 +5,7 @@ Called by `__main__`. The config is read before torch is imported, so a bad one 
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import traceback
@@ -36,13 +37,24 @@ def main(argv: list[str], env: Mapping[str, str], stop: StopSignal) -> int:
 
             tokens.prepare(request.source, request.out)
             return DONE
+        if isinstance(request, command_line.Predict):
+            from . import finished
+
+            for line in finished.predictions(request.folder, request.inputs):
+                log.info("%s", line)
+            return DONE
         config = configs.parse(request.config)
+        if isinstance(request, command_line.Evaluate):
+            from . import finished
+
+            log.info("%s", json.dumps(finished.measure(config, request.weights, env)))
+            return DONE
         if request.dry_run:
             from . import dry_run
 
             dry_run.show(config, request.config, print)
             return DONE
-        _run(config, request.config, env, stop)
+        _run(config, request, env, stop)
     except Stopped as stopped:
         log.info("%s", stopped)
         return stopped.exit_code
@@ -61,7 +73,10 @@ def main(argv: list[str], env: Mapping[str, str], stop: StopSignal) -> int:
     return DONE
 
 
-def _run(config: configs.TrainerConfig, text: str, env: Mapping[str, str], stop: StopSignal) -> None:
+def _run(
+    config: configs.TrainerConfig, request: command_line.Request, env: Mapping[str, str], stop: StopSignal
+) -> None:
+    from . import finished
     from .checkpoint import CheckpointFolder
     from .distributed import Place, Ranks, Vote
     from .export import Results
@@ -90,8 +105,11 @@ def _run(config: configs.TrainerConfig, text: str, env: Mapping[str, str], stop:
     watchdog.beat()
     training = set_up(config, device, ranks)
     folder = CheckpointFolder(checkpoints, fence, config.checkpoint.keep) if checkpoints and fence else None
-    keeper = Keeper(training, configs.trajectory_of(text), folder)
+    keeper = Keeper(training, configs.trajectory_of(request.config), folder, extend=request.extend)
     resumed = keeper.resume()
+    if request.init_from is not None and not resumed:
+        for fault in finished.begin_with(training, request.init_from, partly=request.init_partly):
+            log.warning("--init-partly: %s", fault)
     watchdog.beat()
     report: Silent = Silent()
     if first:
@@ -101,7 +119,7 @@ def _run(config: configs.TrainerConfig, text: str, env: Mapping[str, str], stop:
     ranks.vote(Vote())  # all ranks are here: from now on a stop is agreed by vote
     stop.begin_training()
     report.publish()
-    results = Results(training, output, fence) if first and output is not None else None
+    results = Results(training, request.config, output, fence) if first and output is not None else None
     keep_best = results.best if results is not None else lambda: None
     loop = Loop(training, keeper, report, stop, Trace(trace) if trace and first else None, watchdog.beat, keep_best)
     try:

@@ -171,6 +171,10 @@ class Average:
         self._flat, self._decay = flat, decay
         self._values = flat.parameters.clone()
 
+    def restart(self) -> None:
+        """The weights were replaced before the first step."""
+        self._values.copy_(self._flat.parameters)
+
     def state(self) -> dict[str, torch.Tensor]:
         return self._flat.views(self._values)
 

@@ -20,6 +20,7 @@ from .config import completed, differences
 from .errors import BadConfig, out_of_memory
 from .training import Cursor, Tally, Training
 
+_LENGTH = ("config.steps:", "config.epochs:", "maxSteps:")
 _UNFIT = (KeyError, RuntimeError, TypeError, ValueError, EOFError, pickle.UnpicklingError)
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,11 @@ log = logging.getLogger(__name__)
 class Keeper:
     """Saves and restores one training. `folder` is None on ranks other than 0 and where no folder was given."""
 
-    def __init__(self, training: Training, trajectory: dict[str, Any], folder: CheckpointFolder | None) -> None:
-        self._training, self._trajectory, self._folder = training, trajectory, folder
+    def __init__(
+        self, training: Training, trajectory: dict[str, Any], folder: CheckpointFolder | None, *, extend: bool = False
+    ) -> None:
+        """With `extend` more steps or epochs than a checkpoint's are no other training."""
+        self._training, self._trajectory, self._folder, self._extend = training, trajectory, folder, extend
         self.step: int | None = None
         """The newest good checkpoint's, as rank 0 knows it."""
         self.path: Path | None = None
@@ -70,16 +74,23 @@ class Keeper:
         if data is None:
             return False
         unpack(t, data)
+        if self._extend:
+            if t.cursor.step >= t.total_steps:
+                raise BadConfig(
+                    f"--extend: step {t.cursor.step} is done and {t.total_steps} steps are wanted; ask for more"
+                )
+            t.tally.target_reached, t.tally.stale = False, 0
         self.step = self._tried = t.cursor.step
         return True
 
     def _find(self) -> bytes | None:
         for saved in self._folder.newest_first() if self._folder is not None else ():
             changed = differences(completed(saved.manifest.get("trajectory")), self._trajectory)
-            if changed:
+            longer = [change for change in changed if change.startswith(_LENGTH)]
+            if changed and (not self._extend or longer != changed):
+                hint = "--extend goes on with them" if longer == changed else "submit a new job for them"
                 raise BadConfig(
-                    f"{saved.path} belongs to a training with other settings ({'; '.join(changed)}); "
-                    "submit a new job for them"
+                    f"{saved.path} belongs to a training with other settings ({'; '.join(changed)}); {hint}"
                 )
             try:
                 unpack(self._training, saved.state)

@@ -232,6 +232,13 @@ def share_buffers(training: Training) -> None:
     _share(buffers(training.net), training.ranks)
 
 
+def share_start(training: Training) -> None:
+    """Rank 0's weights and buffers everywhere, and no average of others. All ranks call it."""
+    _share([training.flat.parameters, *buffers(training.net)], training.ranks)
+    if training.average is not None:
+        training.average.restart()
+
+
 def _share(tensors: list[torch.Tensor], ranks: Ranks) -> None:
     """Rank 0's values in `tensors` on every rank."""
     if ranks.world == 1 or not tensors:

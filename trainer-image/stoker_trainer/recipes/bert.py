@@ -49,10 +49,17 @@ def restore(tokens, hidden):
         return net.restore(torch.tensor([shown]), torch.tensor([list(hidden)])).argmax(-1)[0].tolist()
 
 
+def predict(text):
+    """`text`, of a vocabulary of bytes, with each "_" restored."""
+    out = bytearray(text.encode())
+    places = [place for place, byte in enumerate(out) if byte == ord("_")]
+    for place, byte in zip(places, restore(out, places) if places else ()):
+        out[place] = byte
+    return out.decode(errors="replace")
+
+
 if __name__ == "__main__":
-    text = sys.argv[1] if len(sys.argv) > 1 else "import _ys"
-    places = [place for place, letter in enumerate(text) if letter == "_"]
-    print(bytes(restore(text.encode(), places)).decode(errors="replace"))
+    print(predict(sys.argv[1] if len(sys.argv) > 1 else "import _ys"))
 '''
 
 

@@ -60,9 +60,13 @@ def generate(tokens, count, temperature=0.8):
     return out
 
 
+def predict(text):
+    """`text`, of a vocabulary of bytes, and how it goes on."""
+    return bytes(generate(text.encode(), 200)).decode(errors="replace")
+
+
 if __name__ == "__main__":
-    prompt = sys.argv[1] if len(sys.argv) > 1 else "def "
-    print(bytes(generate(prompt.encode(), 200)).decode(errors="replace"))
+    print(predict(sys.argv[1] if len(sys.argv) > 1 else "def "))
 '''
 
 

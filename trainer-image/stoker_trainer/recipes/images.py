@@ -48,6 +48,13 @@ def classify(images):
         return net(x).argmax(1)
 
 
+def predict(path):
+    """The classes of the images in a file that numpy saved. Shape: [rows, size, size]."""
+    import numpy
+
+    return " ".join(str(int(label)) for label in classify(torch.from_numpy(numpy.load(path))))
+
+
 if __name__ == "__main__":
     print(about["data"], about["arguments"], f"test accuracy {about['accuracy']:.4f}")
 '''
