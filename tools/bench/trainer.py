@@ -12,6 +12,7 @@ busy machine wall times differ widely; CPU time does less. Ranks: processes of o
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -41,7 +42,7 @@ from stoker_trainer import recipes
 from stoker_trainer.config import parse
 from stoker_trainer.counter import order
 from stoker_trainer.distributed import Place, Ranks, Vote
-from stoker_trainer.recipe import Batch, Export
+from stoker_trainer.recipe import Batch, Export, Source
 from stoker_trainer.recipes.digit_net import DigitNet
 from stoker_trainer.recipes.images import Images
 from stoker_trainer.settings import ByEpochs
@@ -140,8 +141,9 @@ class Plain:
             )
             self._smoothing = settings.label_smoothing
         else:
-            model, self._smoothing = Recipe(settings, source).net, 0.0
-            self._batch = lambda rows: (source.x[rows], source.y[rows])
+            module = importlib.import_module(recipes.RECIPES[training.config.recipe].module)
+            model, self._smoothing = module.Recipe(settings, source).net, 0.0
+            self._batch = partial(_inputs_and_targets, source)
         self._model = model.to(device)
         if training.ranks.world > 1:
             self._model = DistributedDataParallel(self._model, static_graph=True, gradient_as_bucket_view=True)
@@ -151,10 +153,15 @@ class Plain:
     def step(self, rows: torch.Tensor) -> None:
         ranks = self._training.ranks
         x, y = self._batch(rows[share(ranks.rank, ranks.world, len(rows))])
-        F.cross_entropy(self._model(x), y, label_smoothing=self._smoothing).backward()
+        F.cross_entropy(self._model(x).flatten(0, -2), y.flatten(), label_smoothing=self._smoothing).backward()
         nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
         self._update.step()
         self._update.zero_grad()
+
+
+def _inputs_and_targets(source: Source, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    batch = source.batch(1, 0, rows)
+    return batch.inputs, batch.targets
 
 
 # -- rounds
@@ -200,17 +207,20 @@ def _round(training: Training, step: Callable[[torch.Tensor], None], steps: int)
 
 
 def make(data: str, precision: str = "fp32", ranks: Ranks | None = None, batch: int | None = None) -> Training:
-    """A training on the device that is here; `data` is an image data set or "mlp"."""
+    """A training on the device that is here; `data` is an image data set, "mlp", or a recipe for text."""
+    recipe = data if data in recipes.RECIPES else "image-classification"
     given = {} if batch is None else {"batchSize": batch}
     if data == "mlp":
         some = resolve("image-classification", given)
         kept = ("optimizer", "batchSize", "seed", "deterministic", "epochs", "evalEveryEpochs")
         kept += tuple(RecipeConfig().model_dump(by_alias=True))
         settings = {"data": "points"} | {name: some[name] for name in kept}
+    elif recipe == data:
+        settings = resolve(recipe, given)
     else:
-        settings = resolve("image-classification", {"data": data, "epochs": 1000} | given)
+        settings = resolve(recipe, {"data": data, "epochs": 1000} | given)
     raw: dict[str, Any] = {
-        "recipe": "mlp" if data == "mlp" else "image-classification",
+        "recipe": recipe,
         "config": settings,
         "precision": precision,
         "stop": {"maxSteps": None, "target": None, "patience": None},
@@ -233,7 +243,7 @@ def machine(device: torch.device) -> str:
 
 
 def one_rank(rounds: int) -> None:
-    for data, steps in (("digits", 100), ("mnist5k", 60)):
+    for data, steps in (("digits", 100), ("mnist5k", 60), ("gpt", 3), ("lstm", 3)):
         training = make(data)
         torch.set_deterministic_debug_mode("default")
         ways = {data: partial(_train, training), "plain": Plain(training).step}

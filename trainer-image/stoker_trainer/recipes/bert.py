@@ -13,9 +13,8 @@ from types import MappingProxyType
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 
-from stoker_trainer import tokens
+from stoker_trainer import cross_entropy, tokens
 from stoker_trainer.counter import Purpose, uniforms
 from stoker_trainer.recipe import Batch, Export
 
@@ -81,19 +80,16 @@ class Recipe:
         self.net = bert_net.Bert(**self._arguments, dropout=settings.model.dropout)
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, int]:
-        loss, _ = self._restored(batch)
-        return loss, self.units * len(batch.inputs)
+        return cross_entropy.loss(*self._hidden(batch)), self.units * len(batch.inputs)
 
     def score(self, batch: Batch) -> tuple[torch.Tensor, int]:
-        return torch.stack(self._restored(batch)), self.units * len(batch.inputs)
+        return cross_entropy.score(*self._hidden(batch)), self.units * len(batch.inputs)
 
-    def _restored(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sum of losses over the hidden positions, and how many were restored."""
+    def _hidden(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of the hidden positions alone: features, what turns them into scores, and the right tokens."""
         shown_BT, hidden_BK = self.hide(batch)
-        wanted_BK = batch.inputs.gather(1, hidden_BK)
-        scores_BKV = self.net.restore(shown_BT, hidden_BK).float()
-        loss = F.cross_entropy(scores_BKV.flatten(0, 1), wanted_BK.flatten(), reduction="sum")
-        return loss, (scores_BKV.argmax(-1) == wanted_BK).sum()
+        x_BKW = self.net.features(shown_BT, hidden_BK)
+        return x_BKW.flatten(0, 1), *self.net.output(), batch.inputs.gather(1, hidden_BK).flatten()
 
     def hide(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """The tokens with some hidden, and at which positions: a pure function of the batch."""

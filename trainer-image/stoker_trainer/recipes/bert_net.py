@@ -57,7 +57,14 @@ class Bert(nn.Module):  # type: ignore[misc]
 
     def restore(self, tokens_BT: torch.Tensor, hidden_BK: torch.Tensor) -> torch.Tensor:
         """Scores of the tokens at the positions `hidden_BK` alone. Shape: → [B, K, V]."""
+        return F.linear(self.features(tokens_BT, hidden_BK), *self.output())
+
+    def features(self, tokens_BT: torch.Tensor, hidden_BK: torch.Tensor) -> torch.Tensor:
+        """What those scores are made of. Shape: → [B, K, W]."""
         x_BTW = self(tokens_BT)
         x_BKW = x_BTW.gather(1, hidden_BK[..., None].expand(-1, -1, x_BTW.shape[-1]))
-        x_BKW = self.head_norm(F.gelu(self.head(x_BKW)))
-        return F.linear(x_BKW, self.tokens.weight[: self.vocabulary], self.bias)
+        return self.head_norm(F.gelu(self.head(x_BKW)))
+
+    def output(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weight and bias that turn features into scores."""
+        return self.tokens.weight[: self.vocabulary], self.bias

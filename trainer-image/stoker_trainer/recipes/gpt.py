@@ -13,10 +13,9 @@ from types import MappingProxyType
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from stoker_trainer import tokens
+from stoker_trainer import cross_entropy, tokens
 from stoker_trainer.recipe import Batch, Export, Group
 
 from . import gpt_net
@@ -79,7 +78,7 @@ def load(settings: Bert | Lstm | Settings, device: torch.device) -> tokens.Token
 
 
 class NextToken:
-    """A network that scores each position's next token. Shape: [B, T] int64 → [B, T, V]."""
+    """A network with `features` of each position and the `output` that scores the next token from them."""
 
     groups = EMBEDDINGS
     metrics: Mapping[str, Literal["max", "min"]] = MappingProxyType({"loss": "min", "accuracy": "max"})
@@ -93,15 +92,14 @@ class NextToken:
         }
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, int]:
-        return self._loss(self.net(batch.inputs), batch), batch.targets.numel()
+        return cross_entropy.loss(*self._positions(batch)), batch.targets.numel()
 
     def score(self, batch: Batch) -> tuple[torch.Tensor, int]:
-        scores_BTV = self.net(batch.inputs)
-        correct = (scores_BTV.argmax(-1) == batch.targets).sum()
-        return torch.stack([self._loss(scores_BTV, batch), correct]), batch.targets.numel()
+        return cross_entropy.score(*self._positions(batch)), batch.targets.numel()
 
-    def _loss(self, scores_BTV: torch.Tensor, batch: Batch) -> torch.Tensor:
-        return F.cross_entropy(scores_BTV.flatten(0, 1).float(), batch.targets.flatten(), reduction="sum")
+    def _positions(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        """Features, what turns them into scores, and the right tokens."""
+        return self.net.features(batch.inputs).flatten(0, 1), *self.net.output(), batch.targets.flatten()
 
     def export(self) -> Export:
         network = Path(inspect.getfile(type(self.net)))

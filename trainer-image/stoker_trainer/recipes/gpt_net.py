@@ -49,8 +49,16 @@ class Gpt(nn.Module):  # type: ignore[misc]
 
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         """Scores of each position's next token. Shape: [B, T] int64 → [B, T, V]."""
+        return F.linear(self.features(tokens_BT), *self.output())
+
+    def features(self, tokens_BT: torch.Tensor) -> torch.Tensor:
+        """What the scores are made of. Shape: [B, T] int64 → [B, T, W]."""
         places = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
         x_BTW = F.dropout(self.tokens(tokens_BT) + self.positions(places), self.dropout, self.training)
         for block in self.blocks:
             x_BTW = block(x_BTW)
-        return F.linear(self.norm(x_BTW), self.tokens.weight)
+        return self.norm(x_BTW)
+
+    def output(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Weight and bias that turn features into scores."""
+        return self.tokens.weight, None

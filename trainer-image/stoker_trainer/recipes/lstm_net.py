@@ -22,5 +22,13 @@ class Lstm(nn.Module):  # type: ignore[misc]
 
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         """Scores of each position's next token. Shape: [B, T] int64 → [B, T, V]."""
+        return F.linear(self.features(tokens_BT), *self.output())
+
+    def features(self, tokens_BT: torch.Tensor) -> torch.Tensor:
+        """What the scores are made of. Shape: [B, T] int64 → [B, T, W]."""
         x_BTW, _ = self.cells(F.dropout(self.tokens(tokens_BT), self.dropout, self.training))
-        return self.scores(F.dropout(x_BTW, self.dropout, self.training))
+        return F.dropout(x_BTW, self.dropout, self.training)
+
+    def output(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weight and bias that turn features into scores."""
+        return self.scores.weight, self.scores.bias
