@@ -40,9 +40,9 @@ def free_port() -> int:
 
 
 def until(
-    check: Callable[[], T | None], what: str = "the condition", timeout_s: float = 60.0, every_s: float = 0.05
+    check: Callable[[], T | None], what: str = "the condition", timeout_s: float = 180.0, every_s: float = 0.05
 ) -> T:
-    """The first true answer of `check`. Raises: TimeoutError naming `what`."""
+    """The first true answer of `check`. Raises: TimeoutError naming `what`; only what hangs comes to that."""
     deadline = time.monotonic() + timeout_s
     while True:
         answer = check()
@@ -128,7 +128,7 @@ class Server:
                 env=_user_env() | self.env | (env or {}),
             )
         if wait:
-            until(self._ready, f"`stoker up` ready (see {self.log})", 30, 0.01)
+            until(self._ready, f"`stoker up` ready (see {self.log})", every_s=0.01)
             self.ready_s = time.monotonic() - began
         return self
 

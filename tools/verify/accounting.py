@@ -112,7 +112,7 @@ class Run:
             read = [_unix(ledger, one.energy.at_ns) > since for one in ledger.accounts.values()]
             return ledger if len(read) == GPUS and all(read) else None
 
-        self.take(after, until(settled, f"the ledger after: {after}", 180))
+        self.take(after, until(settled, f"the ledger after: {after}"))
 
     def take(self, after: str, ledger: Ledger) -> None:
         for account in sorted(ledger.accounts.values(), key=lambda one: one.index):
@@ -186,7 +186,7 @@ def check(folder: Path) -> tuple[list[Row], list[JobRow]]:
 def _submit(client: Client, name: str, gpus: int, end: Path) -> None:
     trainer = {"command": [sys.executable, "-c", SCRIPT, str(end)], "workingDir": "/"}
     client.submit({"gpusPerWorker": gpus, "cpu": "100m", "memory": "64Mi", "trainer": trainer}, name=name)
-    client.wait(name, [Phase.RUNNING], 60)
+    client.wait(name, [Phase.RUNNING], 180)
 
 
 def _happenings(run: Run) -> list[tuple[str, Callable[[], None]]]:
@@ -245,7 +245,7 @@ def _job_rows(client: Client, run: Run) -> list[JobRow]:
             usage = job.status.usage
             return job.status.phase in ENDED and usage is not None and usage.state is UsageState.FINAL
 
-        until(final, f"the last receipts of {name}", 60)
+        until(final, f"the last receipts of {name}")
         job, report = client.get(name), client.job_usage(name)
         spans = [(one.started_at, one.ended_at) for one in job.status.attempts]
         attempt_s = sum(
@@ -264,7 +264,7 @@ def _job_rows(client: Client, run: Run) -> list[JobRow]:
                 page = _counters(run, job_uid, uuid)
                 return page if page["allocated_seconds_total"] + 0.01 >= has_s else {}
 
-            counted = until(shown, f"the last counters of {name}", 30)
+            counted = until(shown, f"the last counters of {name}")
             seconds = (counted["allocated_seconds_total"], usage.gpu_seconds, usage.unobserved_seconds)
             joules = (counted["energy_joules_total"], usage.energy_joules, counted["unobserved_energy_joules_total"])
             rows.append(JobRow(name, index, *seconds, script_s, attempt_s, *joules))
