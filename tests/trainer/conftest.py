@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from stoker.spec.recipes import resolve
+from tests.trainer.fork_server import Forked, ForkServer
 
+Rank = Forked | subprocess.Popen[bytes]
 ROOT = Path(__file__).parents[2]
 
 
@@ -64,11 +66,13 @@ def make_training(make_config: Callable[..., dict[str, Any]]) -> Callable[..., A
 class Run:
     """Ranks of one training as processes. `script` is Python that runs in each before the trainer's main (faults)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fork_server: ForkServer) -> None:
         self.folder = folder
-        self.processes: list[subprocess.Popen[str]] = []
+        self._fork_server = fork_server
+        self._logs: dict[Rank, Path] = {}
 
-    def start(self, config: Any, ranks: int = 1, script: str = "", **env: str) -> list[subprocess.Popen[str]]:
+    def start(self, config: Any, ranks: int = 1, script: str = "", *, fresh: bool = False, **env: str) -> list[Rank]:
+        """Forked where torch is imported already; `fresh` ones import it as the supervisor's do."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -87,29 +91,33 @@ class Run:
             "MASTER_PORT": str(port),
             **env,
         }
-        program = (
-            ["-c", f"{script}\nfrom stoker_trainer.__main__ import run\nrun()"] if script else ["-m", "stoker_trainer"]
-        )
-        started = [
-            subprocess.Popen(
-                [sys.executable, *program],
-                env={**base, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(ranks)
+        return [
+            self._start(base | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, script, fresh) for rank in range(ranks)
         ]
-        self.processes += started
-        return started
 
-    def finish(self, processes: list[subprocess.Popen[str]], within_s: float = 100) -> tuple[list[int], list[str]]:
+    def _start(self, env: dict[str, str], script: str, fresh: bool) -> Rank:
+        path = self.folder / f"log-{len(self._logs)}"
+        with path.open("wb") as log:
+            if fresh:
+                program = f"{script}\nfrom stoker_trainer.__main__ import run\nrun()"
+                command = [sys.executable, *(["-c", program] if script else ["-m", "stoker_trainer"])]
+                rank: Rank = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+            else:
+                rank = self._fork_server.fork(env, script, log.fileno())
+        self._logs[rank] = path
+        return rank
+
+    def finish(self, ranks: list[Rank], within_s: float = 100) -> tuple[list[int], list[str]]:
         """Exit codes and outputs."""
-        outputs = [p.communicate(timeout=within_s)[0] for p in processes]
-        return [p.returncode for p in processes], outputs
+        return [rank.wait(within_s) for rank in ranks], [self._logs[rank].read_text() for rank in ranks]
 
-    def run(self, config: Any, ranks: int = 1, script: str = "", **env: str) -> tuple[list[int], list[str]]:
-        return self.finish(self.start(config, ranks, script, **env))
+    def end(self) -> None:
+        for rank in self._logs:
+            rank.kill()
+            rank.wait()
+
+    def run(self, config: Any, ranks: int = 1, script: str = "", **options: Any) -> tuple[list[int], list[str]]:
+        return self.finish(self.start(config, ranks, script, **options))
 
     def whole_and_interrupted(self, config: Any, ranks: int, at: int, script: str = "") -> tuple[list[Any], list[Any]]:
         """The traces of a training in one go, and of one that is stopped about step `at` and goes on."""
@@ -119,7 +127,7 @@ class Run:
         (self.folder / "trace").unlink()
         processes = self.start(config, ranks, script)
         self.wait_for_steps(at)
-        processes[0].terminate()
+        processes[0].send_signal(signal.SIGTERM)
         codes, outputs = self.finish(processes)
         assert set(codes) <= {0, 75}, outputs  # 0: it was done before the signal came
         codes, outputs = self.run(config, ranks, script)
@@ -142,13 +150,15 @@ class Run:
         return found
 
 
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    made = Run(tmp_path)
+def run(tmp_path: Path, fork_server: ForkServer) -> Iterator[Run]:
+    made = Run(tmp_path, fork_server)
     yield made
-    for process in made.processes:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+    made.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -19,16 +20,16 @@ pytestmark = [
 def test_a_short_job_learns_and_resumes_on_cuda(run, make_config, precision):
     visible = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0")}
     config = make_config({"epochs": 8}, precision=precision)
-    codes, outputs = run.run(config, **visible)
+    codes, outputs = run.run(config, fresh=True, **visible)
     assert codes == [0], outputs
     summary = run.progress()["summary"]
     assert summary["accuracy"] >= 0.95 and summary["precision"] == precision and summary["device"] != "cpu"
     wanted = run.trace()
     (run.folder / "trace").unlink()
     short = {**visible, "STOKER_CHECKPOINT_DIR": str(run.folder / "again")}
-    processes = run.start(config, **short)
+    processes = run.start(config, fresh=True, **short)
     run.wait_for_steps(60)
-    processes[0].terminate()
+    processes[0].send_signal(signal.SIGTERM)
     assert run.finish(processes)[0] == [75]
-    assert run.run(config, **short)[0] == [0]
+    assert run.run(config, fresh=True, **short)[0] == [0]
     assert run.trace() == wanted

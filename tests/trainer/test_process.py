@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -16,15 +13,15 @@ import pytest
 pytest.importorskip("torch")
 
 from stoker.spec.worker import Progress
+from tools.verify import resume
 
-ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
 def test_the_default_recipe_reaches_its_target(run, make_config):
     target = {"metric": "accuracy", "value": 0.97, "mode": None}
     stop = {"maxSteps": None, "target": target, "patience": None}
-    codes, outputs = run.run(make_config({}, stop=stop, precision="auto"))
+    codes, outputs = run.run(make_config({}, stop=stop, precision="auto"), fresh=True)
     assert codes == [0], outputs
     progress = Progress.model_validate(run.progress())
     summary = progress.summary
@@ -98,7 +95,7 @@ def wait_until(condition, within_s=30.0):
 
 
 def test_a_stop_while_importing_ends_at_once_without_a_checkpoint(run, make_config, small):
-    (process,) = run.start(make_config(small))
+    (process,) = run.start(make_config(small), fresh=True)
     wait_until(lambda: catches_sigterm(process.pid))
     process.send_signal(signal.SIGTERM)
     codes, outputs = run.finish([process], within_s=60)
@@ -139,7 +136,7 @@ loops.Loop.run = run
 
 def test_a_training_imports_no_compiler(run, make_config, small):
     """Each of these costs seconds at every start; torch.optim and use_deterministic_algorithms import them."""
-    codes, outputs = run.run(make_config(small), 1, IMPORTS)
+    codes, outputs = run.run(make_config(small), 1, IMPORTS, fresh=True)
     assert codes == [0] and "heavy: []" in outputs[0], outputs
 
 
@@ -172,11 +169,12 @@ def test_a_superseded_attempt_ends_itself(run, make_config, small):
 
 
 @pytest.mark.parametrize(("ranks", "how"), [(1, "sigkill"), (2, "sigterm")])
-def test_resume_is_bitwise(ranks, how):
+def test_resume_is_bitwise(ranks, how, tmp_path, fork_server, monkeypatch):
     """The committed tool with few stops; docs/trainer.md has the figures for twenty."""
-    tool = [sys.executable, "-m", "tools.verify.resume"]
-    options = ["--stops", "2", "--ranks", str(ranks), "--how", how, "--epochs", "8", "--seed", str(ranks)]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("STOKER_")}
-    done = subprocess.run([*tool, *options], capture_output=True, text=True, env=env)
-    assert done.returncode == 0, done.stderr
-    assert "equal in every bit" in done.stdout
+
+    def start(command, env, stdout, stderr):
+        return fork_server.fork(env, "", stdout.fileno())
+
+    monkeypatch.setattr(resume.subprocess, "Popen", start)
+    said = resume.verify(tmp_path, 2, ranks, how, seed=ranks, config=resume.default_config(epochs=8))
+    assert "equal in every bit" in said

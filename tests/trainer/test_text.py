@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import get_args, get_type_hints
 
 import numpy as np
@@ -48,18 +46,20 @@ def runs_of_a_token(folder):
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_it_learns_and_an_interruption_changes_no_bit(run, make_config, tmp_path, recipe, ranks):
+    """With two ranks in fewer steps: that they compute what one does is test_ranks' to show."""
     settings, learned, call, length = RECIPES[recipe]
-    settings = TEXT | settings | ({"data": runs_of_a_token(tmp_path)} if recipe == "bert" else {})
+    settings = TEXT | settings | ({"steps": 40, "evalEverySteps": 20} if ranks == 2 else {})
+    settings |= {"data": runs_of_a_token(tmp_path)} if recipe == "bert" else {}
     config = make_config() | {"recipe": recipe, "config": resolve(recipe, settings)}
-    whole, parts = run.whole_and_interrupted(config, ranks, at=30)
+    whole, parts = run.whole_and_interrupted(config, ranks, at=10)
     assert parts == whole and whole[-1]["step"] == config["config"]["steps"]
     summary = run.progress()["summary"]
-    assert summary["metrics"]["loss"] < learned and summary["best"].keys() == {"loss", "accuracy"}
+    assert summary["best"].keys() == {"loss", "accuracy"}
     if ranks == 1:
-        program = "import sys; sys.path[:0] = ['.']; from load_example import *; "
-        program += f"print(len({call})); print('stoker_trainer' in sys.modules)"
-        command = [sys.executable, "-I", "-c", program]
-        out = subprocess.check_output(command, cwd=run.folder / "output", text=True, timeout=100)
+        assert summary["metrics"]["loss"] < learned
+        script = f"import os, sys; os.chdir({str(run.folder / 'output')!r}); sys.path[:0] = ['.']; "
+        script += f"from load_example import *; print(len({call}), 'stoker_trainer' in sys.modules, flush=True); "
+        _, [out] = run.run({}, 1, script + "os._exit(0)")
         assert out.split() == [str(length), "False"]
 
 
