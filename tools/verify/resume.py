@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from stoker.spec.recipes import resolve
+
 START_TIMEOUT_S = 120.0
 STOPPED = 75
 
@@ -182,27 +184,21 @@ def verify(folder: Path, stops: int, ranks: int, how: str, seed: int, config: di
 
 def default_config(epochs: int) -> dict[str, Any]:
     """Digits with augmentation and dropout; small batches, so there are many steps to stop at."""
+    settings = {
+        "data": "digits",
+        "model": {"width": 8, "dropout": 0.25},
+        "augment": {"shift": 1.0, "rotate": 10.0, "scale": 0.1},
+        "optimizer": {"name": "adamw", "learningRate": 3e-3, "weightDecay": 0.02, "warmup": 0.1, "gradClip": 1.0},
+        "labelSmoothing": 0.05,
+        "batchSize": 61,
+        "epochs": epochs,
+        "evalEveryEpochs": 1,
+        "seed": 7,
+        "deterministic": True,
+    }
     return {
         "recipe": "image-classification",
-        "config": {
-            "data": "digits",
-            "model": {"width": 8, "dropout": 0.25},
-            "augment": {"shift": 1.0, "rotate": 10.0, "scale": 0.1},
-            "optimizer": {
-                "name": "adamw",
-                "learningRate": 3e-3,
-                "weightDecay": 0.02,
-                "momentum": 0.9,
-                "warmup": 0.1,
-                "gradClip": 1.0,
-            },
-            "labelSmoothing": 0.05,
-            "batchSize": 61,
-            "epochs": epochs,
-            "evalEveryEpochs": 1,
-            "seed": 7,
-            "deterministic": True,
-        },
+        "config": resolve("image-classification", settings),
         "precision": "fp32",
         "stop": {"maxSteps": None, "target": None, "patience": None},
         "checkpoint": {"everySeconds": 0.1, "keep": 2},
