@@ -87,7 +87,9 @@ def test_what_was_reported_before_is_not_reported_again() -> None:
 
 def _why(subject: TrainingJob) -> Any:
     held = {"n0": 1}
-    entry = SimpleNamespace(pending=False, job=subject, assumed=False, workers_on=held)
+    entry = SimpleNamespace(
+        pending=False, job=subject, assumed=False, queue=SimpleNamespace(queue=None), workers_on=held
+    )
     return explain(SimpleNamespace(entries={subject.key: entry}), subject.key, NOW)  # type: ignore[arg-type]
 
 

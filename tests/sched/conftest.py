@@ -307,7 +307,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
                 [below.name for below in queue.children],
                 queue.limit,
                 queue.used,
-                queue.running,
+                len(queue.holding),
                 set(queue.pending),
                 list(queue.filed),
                 {kind: (list(lane.jobs), lane.place, id(lane)) for kind, lane in queue.lanes.items()},

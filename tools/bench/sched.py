@@ -196,7 +196,7 @@ class Bench:
             "bytes_per_job": bytes_per_job(self.mix),
             "pending": float(self._waiting()),
             "lanes": float(sum(len(queue.lanes) for queue in self.state.queues.values())),
-            "running": float(sum(queue.running for queue in self.state.queues.values())),
+            "running": float(sum(len(queue.holding) for queue in self.state.queues.values())),
             "observe_us": self.observe_us,
             "drain_us_per_start": drain_us / max(len(starts), 1),
             "idle_us": statistics.median(timed(self.decide) for _ in range(self.rounds)),

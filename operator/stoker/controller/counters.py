@@ -83,13 +83,31 @@ class Counters:
             registry=None,
         )
 
+        self.preempted = Counter(
+            "stoker_preempted_gpu_seconds_lost",
+            "GPU-seconds of work lost to preemption: from the last checkpoint to the end of each attempt that was "
+            "stopped for another job.",
+            ["queue"],
+            registry=None,
+        )
+        self.claims_voided = Counter(
+            "stoker_claims_voided",
+            "Times that pods outside Stoker took the room that jobs were preempted for.",
+            ["queue"],
+            registry=None,
+        )
+
     def queue_seen(self, name: str) -> None:
         """Begin its counters at 0, so that the first event is an increase too."""
-        self.gangs_withdrawn.labels(label(name))
+        for counter in (self.gangs_withdrawn, self.preempted, self.claims_voided):
+            counter.labels(label(name))
         self.queue_wait.labels(label(name))
 
     def placed(self) -> None:
         self.decisions.labels(Code.PLACED.value).inc()
+
+    def claim_voided(self, job: TrainingJob) -> None:
+        self.claims_voided.labels(label(job.spec.queue)).inc()
 
     def reason_given(self, code: Code) -> None:
         self.decisions.labels(code.value).inc()
@@ -125,6 +143,8 @@ class Counters:
             self.queue_wait,
             self.attempts_ended,
             self.gangs_withdrawn,
+            self.preempted,
+            self.claims_voided,
         )
         for metric in metrics:
             yield from metric.collect()
@@ -134,6 +154,17 @@ class Counters:
         self.attempts_ended.labels(queue, category, attempt.intent.value).inc()
         if attempt.intent is Intent.WITHDRAW:
             self.gangs_withdrawn.labels(queue).inc()
+        if attempt.intent is Intent.PREEMPT:
+            self.preempted.labels(queue).inc(_lost_s(attempt) * job.spec.total_gpus)
+
+
+def _lost_s(attempt: AttemptEnd) -> float:
+    """Seconds from its last checkpoint, or its start, to its end."""
+    if attempt.started_at is None:
+        return 0.0
+    saved = attempt.progress.checkpoint if attempt.progress is not None else None
+    since = max(attempt.started_at.timestamp(), saved.at if saved is not None and saved.at is not None else 0.0)
+    return max(attempt.ended_at.timestamp() - since, 0.0)
 
 
 def waits_since(job: TrainingJob) -> datetime | None:

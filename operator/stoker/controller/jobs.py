@@ -7,13 +7,14 @@ resourceVersion, before any pod is touched (docs/architecture.md, Write order). 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from stoker.life import lifecycle
 from stoker.life.pod_end import EARLIEST
+from stoker.life.preemption import is_stopped_for, preempted_message
 from stoker.life.step import Facts, Settings, Step
 from stoker.spec.job import ENDED, JOBS, TrainingJob
 from stoker.spec.meta import Key, Kind, Resource
@@ -60,10 +61,12 @@ class JobReconciler:
         clock: Clock,
         settings: Settings,
         admission: Admission,
+        claimants: Callable[[Key], Collection[TrainingJob]],
         renderer: Renderer | None = None,
         counters: Counters | None = None,
     ) -> None:
-        """`renderer`: how attempts become pods; absent: for the node agent."""
+        """`claimants`: the jobs that have this one stopped. `renderer`: how attempts become pods; absent: for the node
+        agent."""
         self._store = store
         self._jobs = jobs
         self._pods = pods
@@ -72,6 +75,7 @@ class JobReconciler:
         self._clock = clock
         self._settings = settings
         self._admission = admission
+        self._claimants = claimants
         self._renderer = renderer or LocalRenderer()
         self._counters = counters or Counters()
 
@@ -96,6 +100,7 @@ class JobReconciler:
                 refused=refused,
                 name_taken=name_taken,
                 queue_ttl_s=self._admission.queue_ttl_s(job),
+                preempted_for=self._preempted_for(job),
                 barred_by=self._admission.blocker(job),
             )
             step = lifecycle.step(job, mine, self._clock.now(), self._settings, facts)
@@ -129,6 +134,10 @@ class JobReconciler:
             elif is_ours(pod.metadata):
                 others.append(pod)
         return mine, others
+
+    def _preempted_for(self, job: TrainingJob) -> str:
+        found = (one for one in self._claimants(job.key) if is_stopped_for(job, one))
+        return next(map(preempted_message, found), "")
 
     def _facts(self, pods: Iterable[Pod]) -> Facts:
         lost = {}

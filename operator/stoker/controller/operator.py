@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from stoker.life.preemption import victims_of
 from stoker.life.step import Settings
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import TrainingJob
@@ -73,13 +74,24 @@ class Operator:
         self._pods = pods
         self._others = others
         self._on_node_now: Index[Pod] = Index(lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ())
+        self._stopped_for: Index[TrainingJob] = Index(victims_of)
         self._clock = clock
         self._counters = counters or Counters()
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self.recorder = Recorder(store, clock)
         self._admission = Admission(jobs, queues, runtimes)
         self._reconciler = JobReconciler(
-            store, jobs, pods, nodes, self.recorder, clock, settings, self._admission, renderer, self._counters
+            store,
+            jobs,
+            pods,
+            nodes,
+            self.recorder,
+            clock,
+            settings,
+            self._admission,
+            self._stopped_for.find,
+            renderer,
+            self._counters,
         )
         self.feed = SchedulerFeed(jobs, queues, nodes, others=others, runtimes=runtimes, pods=pods)
         self.scheduling = Scheduling(store, jobs, self.feed, self.recorder, clock, counters=self._counters)
@@ -120,9 +132,13 @@ class Operator:
             self._queue.shutdown()
 
     def _on_job(self, change: Change[TrainingJob]) -> None:
+        self._stopped_for.replace(change.old, change.new)
         job = change.new or change.old
         if job is not None:
             self._queue.add(job.key)
+        if change.new is not None:
+            for key in victims_of(change.new):
+                self._queue.add(key)
 
     def _on_node(self, change: Change[GPUNode]) -> None:
         """A node that stops reporting, or goes, or comes back, concerns the jobs that have workers there."""

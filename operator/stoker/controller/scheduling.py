@@ -18,8 +18,9 @@ from typing import Any
 
 from stoker.life.admission import without_accepted
 from stoker.life.conditions import with_scheduled
+from stoker.life.preemption import claim_message
 from stoker.life.step import Note
-from stoker.sched.decide import Decisions, Start, decide
+from stoker.sched.decide import ClaimChange, Decisions, Start, decide
 from stoker.sched.state import SchedulerState
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import JOBS, Phase, ReservationCost, TrainingJob
@@ -135,6 +136,8 @@ class Scheduling:
         self._more = len(decisions.starts) == most
         for start in decisions.starts:
             self._write(self._start(start))
+        for change in decisions.claims:
+            self._write(self._write_claim(change))
         for key, cost in decisions.reservations:
             if key not in self._recording:
                 self._recording.add(key)
@@ -200,6 +203,7 @@ class Scheduling:
                 "placement": start.placement,
                 "placed_at": self._clock.now(),
                 "reservation": None,
+                "claim": None,
                 "queued_at": job.status.queued_at or job.metadata.creation_timestamp,
                 "not_before": None,
                 "observed_generation": job.metadata.generation,
@@ -242,6 +246,28 @@ class Scheduling:
 
         self._learned.append(drop)
         self._woken.set()
+
+    async def _write_claim(self, change: ClaimChange) -> None:
+        """The claim, or its end, into status: from here on its victims are stopped, by their own reconciles.
+
+        If the job has changed meanwhile, the next pass decides again.
+        """
+        job = self._jobs.get(change.key)
+        if job is None or job.uid != change.uid or job.metadata.resource_version != change.resource_version:
+            return
+        if change.voided:
+            self._counters.claim_voided(job)
+            self._recorder.record(job, Note("ClaimVoided", "pods outside Stoker took the room that was kept for it"))
+        claim = change.claim
+        update: dict[str, object] = {"claim": claim}
+        if claim is not None:
+            update |= {"reason": Code.PREEMPTING, "message": claim_message(job, claim)}
+        written = await try_write_status(self._store, job, job.status.model_copy(update=update))
+        if written is Written.REFUSED:
+            self._leave(job)
+        elif written is Written.DONE and claim is not None:
+            self._counters.reason_given(Code.PREEMPTING)
+            self._recorder.record(job, Note("Preempting", claim_message(job, claim)))
 
     async def _write_reservation(self, key: Key, cost: ReservationCost) -> None:
         """What keeping nodes for the job has cost, so that it is not forgotten and `stoker why` can say it."""

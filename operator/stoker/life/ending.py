@@ -168,11 +168,13 @@ def _next(
         return {"phase": Phase.FAILED, "reason": reason, **final}
     times = max(0, _fruitless((*job.status.attempts, ended)) - 1)
     wait_s = min(backoff_s * 2.0**times, MAX_BACKOFF_S)
+    if intent is Intent.PREEMPT:
+        return {"phase": Phase.QUEUED, "reason": Code.PREEMPTED}
     return {
         "phase": Phase.QUEUED,
         "reason": Code.BACKING_OFF,
         "retries": {**job.status.retries, category: so_far + 1},
-        "not_before": None if intent is Intent.PREEMPT else now + timedelta(seconds=wait_s),
+        "not_before": now + timedelta(seconds=wait_s),
     }
 
 
@@ -184,6 +186,8 @@ def _fruitless(attempts: tuple[AttemptEnd, ...]) -> int:
     count = 0
     for index in range(len(attempts) - 1, -1, -1):
         attempt = attempts[index]
+        if attempt.intent is Intent.PREEMPT:
+            continue
         if attempt.started_at and _ran_s(attempt, attempt.started_at) >= LONG_ATTEMPT_S:
             break
         if _saved_step(attempt) > max((_saved_step(earlier) for earlier in attempts[:index]), default=0):
@@ -269,7 +273,7 @@ def _message(job: TrainingJob, workers: list[_Worker], cause: _Worker | None, ca
         return f"stopped after stop.maxDuration ({job.spec.stop.max_duration})"
     says = POLICIES[category].says
     if job.status.intent is not Intent.NONE and category is Category.INTERRUPTED:
-        says = "stopped on request"
+        says = job.status.message if job.status.intent is Intent.PREEMPT else "stopped on request"
     progress = cause.record.progress if cause.record else None
     if category is Category.INTERRUPTED and progress is not None and progress.checkpoint is not None:
         says += f" (last saved: step {progress.checkpoint.step})"

@@ -72,7 +72,12 @@ def _waiting(job: TrainingJob, status: TrainingJobStatus, pods: Sequence[Pod], c
         return _finish(job, status, Phase.CANCELLED, Code.CANCELLED, "cancelled while waiting", now)
     if status.phase is Phase.QUEUED and job.spec.suspend:
         new = status.model_copy(
-            update={"phase": Phase.SUSPENDED, "reason": Code.SUSPENDED, "message": "suspended while waiting"}
+            update={
+                "phase": Phase.SUSPENDED,
+                "reason": Code.SUSPENDED,
+                "message": "suspended while waiting",
+                "claim": None,
+            }
         )
         return Step(
             with_condition(new, "Suspended", True, Code.SUSPENDED, now, job.metadata.generation),
@@ -204,6 +209,7 @@ def _finish(
             "reason": reason,
             "message": message,
             "finished_at": now,
+            "claim": None,
             "observed_generation": job.metadata.generation,
             "observed_retry_generation": job.spec.retry_generation,
         }

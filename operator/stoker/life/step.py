@@ -52,6 +52,8 @@ class Facts:
     """Which object outside Stoker has a name that the attempt needs, and what to do about it."""
     queue_ttl_s: float | None = None
     """How long its queue keeps ended jobs; None: unset, or no such queue. Units: seconds."""
+    preempted_for: str = ""
+    """Why the current attempt is to make room, for people: a claim names it."""
     barred_by: Blocker | None = None
     """Why it may not run as it stands: the first of `admission.admission_blockers`."""
 

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
-from stoker.spec.job import Placed, ReservationCost
+from stoker.spec.job import Claim, Placed, ReservationCost
 from stoker.spec.meta import Key
 
 from .budget import changes_at, charge, count, unwritten
-from .entries import BlockedBy, Order, Reservation
+from .claims import end_late, end_void, ready
+from .entries import BlockedBy, Entry, Order, Reservation
 from .job_order import JobOrder
 from .place import Spread, place, placed
+from .preempt import Preemption
 from .request import Request
 from .reservations import RESERVE_AFTER_S, Reservations, idle_for, next_reserving, reserves
 from .state import SchedulerState
@@ -38,14 +40,26 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimChange:
+    """A claim that is made, or ended, to be written with `resource_version`. The next version of the job says what
+    became of it."""
+
+    key: Key
+    uid: str
+    resource_version: str
+    claim: Claim | None
+    voided: bool
+    """The one before it ended because others took its room."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decisions:
     starts: tuple[Start, ...]
     wake_at: datetime | None
     """When to decide again though nothing was observed: the end of a back-off, a blame or a reservation's budget."""
     reservations: tuple[tuple[Key, ReservationCost], ...] = ()
     """To be written into these jobs' status; then call `SchedulerState.wrote`."""
-    preemptions: tuple[Key, ...] = ()
-    resizes: tuple[Key, ...] = ()
+    claims: tuple[ClaimChange, ...] = ()
 
 
 def decide(
@@ -57,13 +71,51 @@ def decide(
     nothing. Cost: O(1) where nothing changed; else O(lanes) cheap checks plus O(nodes) per lane tried and per start.
     """
     state.file_due(now)
-    starts = tuple(islice(_drain(state, now, reserve_after_s), most)) if _has_work(state, now) else ()
-    wake_at = earliest(state.timers.first()[0] if state.timers else None, state.spent_at)
-    return Decisions(starts, wake_at, tuple(unwritten(state, now)))
+    starts = tuple(islice(_all(state, now, reserve_after_s), most)) if _has_work(state, now) else ()
+    wake_at = earliest(state.timers.first()[0] if state.timers else None, state.spent_at, state.preempt_at)
+    return Decisions(starts, wake_at, tuple(unwritten(state, now)), tuple(_claim_changes(state)))
 
 
 def _has_work(state: SchedulerState, now: datetime) -> bool:
-    return bool(state.untried or state.freed_nodes or state.freed_queues or state.shifted or _is_due(state, now))
+    changed = state.untried or state.freed_nodes or state.freed_queues or state.shifted
+    return bool(changed or _is_due(state, now) or _is_late(state, now))
+
+
+def _is_late(state: SchedulerState, now: datetime) -> bool:
+    """Time alone may end a claim, or let a job be preempted."""
+    return state.preempt_at is not None and state.preempt_at <= now
+
+
+def _all(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterator[Start]:
+    """Claims that have become starts, then what fits; then victims for those that don't."""
+    for entry, placement in ready(state, now):
+        yield _start(state, entry, placement)
+    voided = end_void(state)
+    if _is_late(state, now):
+        end_late(state, now)
+    for key in voided:
+        state.journal.add(state.claims_voided, key)
+    yield from _drain(state, now, reserve_after_s, Preemption(state, now, voided))
+
+
+def _start(state: SchedulerState, entry: Entry, placement: tuple[Placed, ...]) -> Start:
+    meta = entry.job.metadata
+    state.assume(entry, placement)
+    return Start(entry.key, meta.uid, meta.resource_version, placement)
+
+
+def _claim_changes(state: SchedulerState) -> Iterator[ClaimChange]:
+    for key in list(state.claims_unwritten):
+        state.journal.drop(state.claims_unwritten, key)
+        entry = state.entries.get(key)
+        if entry is None or not entry.pending:
+            continue
+        claim = entry.claim if entry.admitted else None
+        state.journal.set(entry, "claim", claim)
+        if claim != entry.job.status.claim:
+            meta = entry.job.metadata
+            yield ClaimChange(key, meta.uid, meta.resource_version, claim, key in state.claims_voided)
+    state.journal.set(state, "claims_voided", set())
 
 
 def _is_due(state: SchedulerState, now: datetime) -> bool:
@@ -72,16 +124,17 @@ def _is_due(state: SchedulerState, now: datetime) -> bool:
     return due is not None and due <= now
 
 
-def _drain(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterator[Start]:
+def _drain(state: SchedulerState, now: datetime, reserve_after_s: float, preemption: Preemption) -> Iterator[Start]:
     changed = bool(state.freed_nodes or state.freed_queues or state.shifted or _is_due(state, now))
     # Should the clock or the age have been set back, fewer reserve.
     changed = changed or (state.counted_at or now) > now or state.reserve_after_s != reserve_after_s
     if count(state, now) or changed:
         _try_reserved(state)
+    preemption.wake()
     kept, first = _where(state.plan), True
     while True:
         started, reservations = False, Reservations(state, now)
-        for start in _pass(state, now, reserve_after_s, reservations, first):
+        for start in _pass(state, now, reserve_after_s, reservations, first, preemption):
             started = True
             yield start
         first = False
@@ -109,7 +162,12 @@ def _try_reserved(state: SchedulerState) -> None:
 
 
 def _pass(
-    state: SchedulerState, now: datetime, reserve_after_s: float, reservations: Reservations, first: bool
+    state: SchedulerState,
+    now: datetime,
+    reserve_after_s: float,
+    reservations: Reservations,
+    first: bool,
+    preemption: Preemption,
 ) -> Iterator[Start]:
     """Try the lanes that may start, their jobs in order; those that reserve do so at their turn."""
     turns, freed = JobOrder(state.untried.values()), FreedNodes(state)
@@ -130,6 +188,7 @@ def _pass(
         done = order
         entry, kind = state.entries[order[2]], (lane.request, lane.avoid)
         spread: Spread | None = None
+        ahead = reservations.ahead_of(order, lane.queue)
         if not lane.queue.has_room(lane.request.totals):
             blocked_by = BlockedBy.LIMIT
         elif kind in too_big or (spread := place(state.nodes, *kind)) is None:
@@ -138,18 +197,25 @@ def _pass(
             blocked_by = BlockedBy.CAPACITY
         else:
             blocked_by = BlockedBy.RESERVED
-            spread = reservations.ahead_of(order, lane.queue).leave_room(lane, spread)
+            spread = ahead.leave_room(lane, spread)
+        claim = None if spread is not None else preemption.claim_for(entry, lane, ahead)
+        if claim is not None:
+            if lane.place is not None:
+                state.set_blocked_by(lane, None)
+            state.set_claim(entry, claim)
+            freed.started()
+            if lane.jobs:
+                turns.add(lane)
+            continue
         if spread is None:
             if lane.place is None or lane.place.blocked_by is not blocked_by:
                 state.set_blocked_by(lane, blocked_by)
             if reserves(state, entry, now, reserve_after_s):
                 reservations.add(order, lane)
             continue
-        meta = entry.job.metadata
-        start = Start(entry.key, meta.uid, meta.resource_version, placed(state.nodes, spread))
         if lane.place is not None:
             state.set_blocked_by(lane, None)
-        state.assume(entry, start.placement)
+        start = _start(state, entry, placed(state.nodes, spread))
         freed.started()
         yield start
         if lane.jobs:

@@ -12,9 +12,9 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import NamedTuple
 
-from stoker.spec.job import Phase, Placed, TrainingJob
+from stoker.spec.job import Claim, Phase, Placed, TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.queue import Queue
+from stoker.spec.queue import Preemption, Queue
 from stoker.spec.runtime import TrainingRuntime
 
 from .eligible import Needs
@@ -85,6 +85,10 @@ class Entry:
     """A start that was decided but not yet observed."""
     workers_on: Mapping[str, int] = field(default_factory=lambda: NOWHERE)
     """Node -> workers that are counted there for this job."""
+    claim: Claim | None = None
+    """Counted too, while it is pending: the room that is kept for it."""
+    claim_decided: bool = False
+    """`claim`, or its end, is not observed yet."""
 
     @property
     def since(self) -> datetime:
@@ -131,8 +135,8 @@ class QueueState:
     """Idle GPU-time that a reservation may cost, per GPU and time that its job has waited."""
     used: Totals = NOTHING
     """By its jobs and those of the queues below."""
-    running: int = 0
-    """Its own jobs that hold resources or are assumed to."""
+    holding: dict[Key, None] = field(default_factory=dict)
+    """Its own jobs that hold resources or are assumed to; and those with a claim."""
     pending: dict[Key, Entry] = field(default_factory=dict)
     lanes: dict[tuple[Request, frozenset[str]], Lane] = field(default_factory=dict)
     filed: SortedList[Order] = field(default_factory=SortedList)
@@ -177,8 +181,12 @@ class QueueState:
             yield from child.subtree()
 
     @property
+    def preemption(self) -> Preemption:
+        return Preemption() if self.queue is None else self.queue.spec.preemption
+
+    @property
     def is_idle(self) -> bool:
-        return self.queue is None and not self.pending and not self.running
+        return self.queue is None and not self.pending and not self.holding
 
 
 @dataclass(slots=True, eq=False)
@@ -236,4 +244,6 @@ def new_entry(job: TrainingJob, queue: QueueState, runtime: RuntimeState) -> Ent
     queued_at = job.status.queued_at or job.metadata.creation_timestamp or LATEST
     key = job.key  # made anew at each access: one is kept
     order = (-job.spec.priority, queued_at, key)
-    return Entry(job, key, request_of(job.spec, runtime.needs), order, queue, runtime, is_pending(job))
+    pending = is_pending(job)
+    claim = job.status.claim if pending else None
+    return Entry(job, key, request_of(job.spec, runtime.needs), order, queue, runtime, pending, claim=claim)

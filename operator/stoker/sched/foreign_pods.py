@@ -23,9 +23,9 @@ from .pod_requests import OwnPod, beyond, other_claim, own_pod
 
 class ForeignPods:
     def __init__(
-        self, journal: Journal, nodes: NodeTable, freed: Callable[[str], None], filled: Callable[[], None]
+        self, journal: Journal, nodes: NodeTable, freed: Callable[[str], None], filled: Callable[[str], None]
     ) -> None:
-        """`freed`: this node may have more room now; `filled`: some node has less."""
+        """`freed`: this node may have more room now; `filled`: it has less."""
         self._journal = journal
         self._nodes = nodes
         self._freed, self._filled = freed, filled
@@ -92,7 +92,7 @@ class ForeignPods:
         if taken is not None:
             self._nodes.take(node, holder, taken)
             self._journal.put(self.where, holder, node)
-            self._filled()
+            self._filled(node)
 
 
 def _is_placed(pod: OwnPod, entry: Entry) -> bool:

@@ -42,7 +42,8 @@ class Kept:
     def __init__(self, state: SchedulerState, reservations: Iterable[Reservation] = ()) -> None:
         self._table = state.nodes
         self.nodes: Keep | None = None
-        self._queues: dict[str, Totals] = {}
+        self.queues: dict[str, Totals] = {}
+        """Queue → what of its limit."""
         for one in reservations:
             self.add(one)
 
@@ -52,12 +53,12 @@ class Kept:
             for slot, workers in one.spread:
                 self.nodes.add(slot, Claim(workers, one.lane.request))
         for queue in one.lane.queue.path:
-            have = self._queues.get(queue.name, NOTHING)
-            self._queues[queue.name] = Totals(*(a + b for a, b in zip(have, one.lane.request.totals, strict=True)))
+            have = self.queues.get(queue.name, NOTHING)
+            self.queues[queue.name] = Totals(*(a + b for a, b in zip(have, one.lane.request.totals, strict=True)))
 
     def leave_room(self, lane: Lane, spread: Spread) -> Spread | None:
         """Where the lane's job may go though `spread` is where it would go without reservations; None: nowhere."""
-        if self._queues and not lane.queue.has_room(lane.request.totals, self._queues):
+        if self.queues and not lane.queue.has_room(lane.request.totals, self.queues):
             return None
         if self.nodes is None:
             return spread

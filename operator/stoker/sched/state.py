@@ -12,8 +12,10 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
+from operator import sub
 from typing import NamedTuple
 
+from stoker.spec.job import Claim as JobClaim
 from stoker.spec.job import Placed, ReservationCost, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
@@ -42,14 +44,14 @@ from .gpu_groups import Claim
 from .journal import Journal
 from .nodes import NodeTable
 from .queue_tree import QueueTree
-from .request import Totals, request_of
+from .request import NOTHING, Totals, request_of
 from .runtime_table import RuntimeTable
 from .sorted_list import SortedList
 from .waiters import Waiters
 
 
 class NodeRoom(NamedTuple):
-    """What a node has and has free. Free is negative on a node that shrank under its jobs.
+    """What a node has and has free, claims aside. Free is negative on a node that shrank under its jobs.
 
     Units: GPUs, thousandths of a core, bytes.
     """
@@ -77,13 +79,21 @@ class SchedulerState:
             self.journal,
             self.nodes,
             freed=lambda name: self.journal.add(self.freed_nodes, name),
-            filled=lambda: self.journal.set(self, "shifted", True),  # reservations may move to other nodes
+            filled=self._filled,
         )
         self.ends = ExpectedEnds(self.nodes, self._job)
         self.queues: dict[str, QueueState] = {}
         self._tree = QueueTree(self.journal, self.queues)
         self.runtimes = RuntimeTable(self.journal)
         self.entries: dict[Key, Entry] = {}
+        self.claims: dict[Key, None] = {}
+        """Jobs with a claim."""
+        self.victims: dict[Key, Key] = {}
+        """Job that is stopped for a claim -> the claimant."""
+        self.claims_unwritten: dict[Key, None] = {}
+        """Jobs whose claim was decided, or its end, since the last decide."""
+        self.claims_voided: set[Key] = set()
+        """Of those: the room was taken by others."""
         self.timers: SortedList[tuple[datetime, Key]] = SortedList()
         # What changed since the last decide:
         self.freed_nodes: set[str] = set()
@@ -91,6 +101,7 @@ class SchedulerState:
         self.untried: dict[int, Lane] = {}  # id(lane) -> lane to be tried
         self.waiters = Waiters(self.journal)
         """All other lanes."""
+        self.filled_nodes: set[str] = set()
         self.shifted = False
         """Something that reservations depend on."""
         # Of the last decide:
@@ -102,6 +113,8 @@ class SchedulerState:
         self.counted_at: datetime | None = None
         self.spent_at: datetime | None = None
         """When the next budget is spent."""
+        self.preempt_at: datetime | None = None
+        """When the next claim is given up, or the next job may be preempted."""
 
     # -- nodes and queues
 
@@ -152,7 +165,7 @@ class SchedulerState:
     def observe_job(self, job: TrainingJob) -> None:
         """Take in a job as it is now. While a start is assumed, versions that are no answer to it change nothing."""
         old = self.entries.get(job.key)
-        if old is not None and (old.job == job or (old.assumed and _is_stale(job, old.job))):
+        if old is not None and (old.job == job or ((old.assumed or old.claim_decided) and _is_stale(job, old.job))):
             return
         queue, runtime = self._queue(job.spec.queue), self.runtimes.of(job)
         entry = new_entry(job, queue, runtime)
@@ -164,6 +177,8 @@ class SchedulerState:
             self.journal.put(self.entries, entry.key, entry)
             for name in held:
                 self.nodes.mark_moved(name)
+            if job.status.started_at != old.job.status.started_at and queue.preemption.min_runtime is not None:
+                self.journal.set(self, "shifted", True)  # from now on its time counts
             self._recount(entry.key)
             return
         self.nodes.acquire(entry.request)
@@ -195,6 +210,7 @@ class SchedulerState:
     def assume(self, entry: Entry, placement: tuple[Placed, ...]) -> None:
         """Count a decided start, until observe_job shows what became of it or `drop_assumption`."""
         self._unfile(entry)
+        self.journal.set(entry, "claim", None)
         self.journal.set(entry, "pending", False)
         self.journal.set(entry, "assumed", placement)
         self._hold(entry, placement)
@@ -206,9 +222,24 @@ class SchedulerState:
         if entry is not None and entry.assumed:
             self._unhold(entry)
             self.journal.set(entry, "assumed", ())
+            self.journal.set(entry, "claim", entry.job.status.claim)
             self.journal.set(entry, "pending", True)
             self._file(entry)
             self._recount(key)
+
+    def set_claim(self, entry: Entry, claim: JobClaim | None) -> None:
+        """Count a decided claim of a pending job, or its end, until observe_job shows what became of it."""
+        self._unfile(entry)
+        self.journal.set(entry, "claim", claim)
+        self.journal.set(entry, "claim_decided", True)
+        self.journal.put(self.claims_unwritten, entry.key, None)
+        self._file(entry)
+
+    def vacate(self, key: Key) -> None:
+        """In a what-if: as if the job had ended, if it runs."""
+        entry = self.entries.get(key)
+        if entry is not None and not entry.pending:
+            self._unhold(entry)
 
     def wrote(self, key: Key, record: ReservationCost) -> None:
         """The job's status says so now."""
@@ -231,16 +262,20 @@ class SchedulerState:
     # -- usage
 
     def queue_usage(self, name: str) -> QueueUsage:
-        """What its jobs and those of queues below hold, assumed starts included; zeros for an unknown queue; without
-        `held_gpus`."""
+        """What its jobs and those of queues below hold, assumed starts included, claims not; without `held_gpus`.
+
+        Zeros for an unknown queue.
+        """
         queue = self.queues.get(name) or QueueState(name)
-        gpus, cpu_milli, memory_bytes = map(int, queue.used)
+        subtree = list(queue.subtree())
+        claims = [self.entries[key].request.totals for one in subtree for key in one.holding if key in self.claims]
+        gpus, cpu_milli, memory_bytes = map(int, map(sub, queue.used, map(sum, zip(NOTHING, *claims, strict=True))))
         return QueueUsage(
             gpus=gpus,
             cpu_milli=cpu_milli,
             memory_bytes=memory_bytes,
-            running=sum(one.running for one in queue.subtree()),
-            pending=sum(len(one.pending) for one in queue.subtree()),
+            running=sum(len(one.holding) for one in subtree) - len(claims),
+            pending=sum(len(one.pending) for one in subtree),
         )
 
     def node_usage(self, name: str) -> NodeUsage:
@@ -255,15 +290,18 @@ class SchedulerState:
     def node_room(self, name: str) -> NodeRoom:
         """Raises: KeyError if the node is not known."""
         slot, table = self.nodes.slots[name], self.nodes
+        held = table.claims.get(name, {})
+        claims = [claim.request.times(claim.workers) for key, claim in held.items() if key in self.claims]
+        gpus, cpu, memory = map(sum, zip(NOTHING, *claims, strict=True))
         return NodeRoom(
             ready=bool(table.ready[slot]),
             gpus=int(table.usable[slot]),
-            free_gpus=int(table.free_gpu[slot]),
+            free_gpus=int(table.free_gpu[slot]) + gpus,
             cpu_milli=int(table.cap_cpu[slot]),
-            free_cpu_milli=int(table.free_cpu[slot]),
+            free_cpu_milli=int(table.free_cpu[slot]) + cpu,
             memory_bytes=int(table.cap_mem[slot]),
-            free_memory_bytes=int(table.free_mem[slot]),
-            jobs=tuple(sorted(table.claims.get(name, ()))),
+            free_memory_bytes=int(table.free_mem[slot]) + memory,
+            jobs=tuple(sorted(key for key in held if key not in self.claims)),
             others=tuple(sorted(holder.key for holder in table.others.get(name, ()))),
         )
 
@@ -288,6 +326,7 @@ class SchedulerState:
         """Everything changed so far has been decided on."""
         self.journal.set(self, "freed_nodes", set())
         self.journal.set(self, "freed_queues", set())
+        self.journal.set(self, "filled_nodes", set())
         self.journal.set(self, "shifted", False)
 
     # -- inside
@@ -310,9 +349,12 @@ class SchedulerState:
         if queue_limit(queue) != known.limit:
             self.journal.set(known, "limit", queue_limit(queue))
             self.journal.add(self.freed_queues, name)
+            self._end_claims(known)
         budget = 0.0 if queue is None else queue.spec.reservation_budget
         if budget != known.budget:
             self.journal.set(known, "budget", budget)
+            self.journal.set(self, "shifted", True)
+        if old is not None and queue is not None and old.spec.preemption != queue.spec.preemption:
             self.journal.set(self, "shifted", True)
         changed = {name: known} if _access(old) != _access(queue) else {}
         former, parent = (one.spec.parent if one is not None else None for one in (old, queue))
@@ -320,11 +362,17 @@ class SchedulerState:
             moved = self._tree.move(name, former, parent)
             for one in moved:
                 self.journal.add(self.freed_queues, one.name)
+                self._end_claims(one)
             changed |= {one.name: one for one, turned in moved.items() if turned}
         for one in changed.values():
             for entry in list(one.pending.values()):
                 self._unfile(entry)
                 self._file(entry)
+
+    def _end_claims(self, queue: QueueState) -> None:
+        """Those of the queue and below were worked out for other limits."""
+        for key in [key for one in queue.subtree() for key in one.holding if key in self.claims]:
+            self.set_claim(self.entries[key], None)
 
     def _set_runtime(self, name: str, runtime: TrainingRuntime | None) -> None:
         changed, moved = self.runtimes.put(name, runtime)
@@ -379,6 +427,11 @@ class SchedulerState:
         """Put a pending job into its lane. Without `now`, what depends on the time is left to the next decide."""
         self.journal.put(entry.queue.pending, entry.key, entry)
         if not entry.admitted:
+            if entry.claim is not None:
+                self.journal.put(self.claims_unwritten, entry.key, None)
+            return
+        if entry.claim is not None:
+            self._claim(entry, entry.claim)
             return
         status = entry.job.status
         if status.not_before is not None and (now is None or status.not_before > now):
@@ -411,6 +464,7 @@ class SchedulerState:
 
     def _unfile(self, entry: Entry) -> None:
         self.journal.drop(entry.queue.pending, entry.key)
+        self._unclaim(entry)
         if entry.wakes_at is not None:
             timer = (entry.wakes_at, entry.key)
             self.timers.remove(timer)
@@ -429,6 +483,25 @@ class SchedulerState:
         if not lane.jobs:
             self.journal.drop(lane.queue.lanes, (lane.request, lane.avoid))
             self.journal.drop(self.untried, id(lane))
+
+    def _claim(self, entry: Entry, claim: JobClaim) -> None:
+        self.journal.put(self.claims, entry.key, None)
+        for victim in claim.victims:
+            self.journal.put(self.victims, victim.key, entry.key)
+        self._hold(entry, claim.placement)
+
+    def _unclaim(self, entry: Entry) -> None:
+        if entry.key not in self.claims:
+            return
+        self._unhold(entry)
+        self.journal.drop(self.claims, entry.key)
+        for victim in entry.claim.victims if entry.claim is not None else ():
+            if self.victims.get(victim.key) == entry.key:
+                self.journal.drop(self.victims, victim.key)
+
+    def _filled(self, name: str) -> None:
+        self.journal.set(self, "shifted", True)  # reservations may move to other nodes
+        self.journal.add(self.filled_nodes, name)
 
     def _set_head(self, lane: Lane) -> None:
         """Its first job is another one, or there is none any more."""
@@ -472,7 +545,10 @@ class SchedulerState:
         for queue in entry.queue.path:
             used = (have + more for have, more in zip(queue.used, amounts, strict=True))
             self.journal.set(queue, "used", Totals(*used))
-        self.journal.set(entry.queue, "running", entry.queue.running + sign)
+        if sign > 0:
+            self.journal.put(entry.queue.holding, entry.key, None)
+        else:
+            self.journal.drop(entry.queue.holding, entry.key)
 
 
 def _access(queue: Queue | None) -> tuple[bool, datetime | None, tuple[str, ...] | None, int | None]:

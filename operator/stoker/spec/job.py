@@ -23,7 +23,7 @@ from .job_parts import (
     Trainer,
 )
 from .markers import Keyed, repeated
-from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
+from .meta import Conditions, Key, Kind, Resource, SpecModel, StatusModel
 from .names import API_VERSION, DEFAULT_QUEUE
 from .outcome import Category, ExitZero, Intent
 from .phase import ENDED as ENDED
@@ -71,6 +71,8 @@ class TrainingJobSpec(SpecModel):
     on_failure: OnFailure = OnFailure()
     stall: StallPolicy = StallPolicy()
     idle: IdlePolicy = IdlePolicy()
+    preemptible: bool = True
+    """It may be stopped, after saving, for a job that goes before it (the queue's `preemption`), and goes on later."""
     ttl_after_finished: Duration | None = None
     """The job is deleted, with its logs, this long after it has ended. Absent: as its queue says, else the operator."""
     suspend: bool = False
@@ -147,6 +149,36 @@ class ReservationCost(StatusModel):
     """The queue's reservationBudget is spent: nothing is kept until it has grown to twice the cost."""
 
 
+class Victim(StatusModel):
+    """An attempt that is stopped so that another job can start."""
+
+    namespace: str
+    """The job's project."""
+    name: str
+    """The job's name."""
+    uid: str
+    """The job's."""
+    attempt: int
+    """The attempt that is stopped; a later one is not."""
+
+    @property
+    def key(self) -> Key:
+        return Key(self.namespace, self.name)
+
+
+class Claim(StatusModel):
+    """The room that is kept for a job until the attempts that are stopped for it have ended."""
+
+    placement: tuple[Placed, ...]
+    """Where it will start."""
+    victims: tuple[Victim, ...]
+    """The attempts that are stopped for it."""
+    since: datetime
+    """When it was decided."""
+    replans: int = 0
+    """How often it was decided anew because something outside Stoker took the room."""
+
+
 class WorkerEnd(StatusModel):
     """How one worker of an attempt ended."""
 
@@ -211,6 +243,8 @@ class TrainingJobStatus(StatusModel):
     """Nodes the job avoids for a while."""
     reservation: ReservationCost | None = None
     """Absent: no GPU was kept idle for this wait."""
+    claim: Claim | None = None
+    """Absent: no job is stopped so that this one can start."""
     placed_at: datetime | None = None
     """When the current attempt was given its nodes."""
     started_at: datetime | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, field_validator
@@ -25,6 +26,22 @@ class QueueLimit(SpecModel):
     """Bytes, for example 2Ti."""
 
 
+class WithinQueue(StrEnum):
+    """Which running jobs of a queue may be stopped for a waiting one of it."""
+
+    NEVER = "Never"
+    LOWER_PRIORITY = "LowerPriority"
+
+
+class Preemption(SpecModel):
+    """When running jobs of the queue are stopped, after saving, for others; they go on later."""
+
+    within_queue: WithinQueue = WithinQueue.NEVER
+    """LowerPriority: a waiting job that can't start has jobs of lower priority stopped, if it can start then."""
+    min_runtime: Duration | None = None
+    """None of its jobs is stopped for another before its attempt has run so long. Absent: no such time."""
+
+
 class QueueSpec(SpecModel):
     """Who may use the queue, and how much at a time."""
 
@@ -39,6 +56,7 @@ class QueueSpec(SpecModel):
     reservation_budget: float = Field(default=0.25, ge=0, le=100, strict=True)
     """Nodes are kept for a job that waits long until they stood idle for this share of its own GPU-hours of waiting.
     0: never."""
+    preemption: Preemption = Preemption()
     ttl_after_finished: Duration | None = None
     """Its jobs that don't say it themselves are deleted, with their logs, this long after they have ended; those that
     have ended already, too. Absent: as the operator is set up."""

@@ -22,6 +22,8 @@ class Code(StrEnum):
     NODES_BLAMED = "NodesBlamed"
     BEHIND_RESERVATION = "BehindReservation"
     RESERVATION_SPENT = "ReservationSpent"
+    PREEMPTING = "Preempting"
+    PREEMPTED = "Preempted"
     BACKING_OFF = "BackingOff"
     SUSPENDED = "Suspended"
     # on the way

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from stoker.life.admission import admission_blockers
+from stoker.life.preemption import claim_message
 from stoker.sched.budget import cost_of, may_cost_s
 from stoker.sched.entries import Entry, QueueState
 from stoker.sched.place import capacity, place
@@ -30,6 +31,8 @@ def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Blocke
 
     Invariant: a sentence changes with the facts only, never with the time alone: the first is written into the status.
     """
+    if entry.claim is not None:
+        return (Blocker(code=Code.PREEMPTING, message=claim_message(entry.job, entry.claim)),)
     found = [*_barring(state, entry), *_time(entry, now)]
     served = entry.runtime.serves(entry.job)  # else the nodes it may use are unknown
     never = [*never_in_queue(entry.queue, entry.request.totals)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from stoker.life.failure_hold import hold_hints, hold_message
+from stoker.life.preemption import AT_RISK, is_at_risk
 from stoker.life.stall import stacks_command, stall_message
 from stoker.sched.decide import decide
 from stoker.sched.eligible import BUILT_IN
@@ -20,7 +21,7 @@ from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.outcome import Category
 from stoker.spec.quantity import format_duration
-from stoker.spec.reasons import Blocker, Explanation
+from stoker.spec.reasons import Blocker, Code, Explanation
 
 from .blockers import never_in_queue
 from .capacity_reasons import never_on_nodes
@@ -46,7 +47,7 @@ def explain(state: SchedulerState, key: Key, now: datetime, *, reserve_after_s: 
             return Explanation(phase=phase, summary=f"can start now, on {nodes}; its turn is next", position=1)
         found = Reasons(state, now)[key]
         position = 1 + entry.queue.filed.rank(entry.order)
-        tried = hints(state, entry, now, reserve_after_s)
+        tried = () if found[0].code is Code.PREEMPTING else hints(state, entry, now, reserve_after_s)
     more = len(found) - 1
     summary = found[0].message + (f" (and {more} more)" if more else "")
     return Explanation(phase=phase, summary=summary, blockers=found, position=position, hints=tried)
@@ -102,6 +103,8 @@ def _ways_on(entry: Entry) -> tuple[str, ...]:
         return ()
     if job.status.phase is Phase.RUNNING and job.status.held is not None:
         return hold_hints(job, job.status.held)
+    if job.status.phase is Phase.RUNNING and is_at_risk(job, entry.queue.queue):
+        return (AT_RISK,)
     last = job.status.attempts[-1] if job.status.attempts else None
     if last is not None and last.category is Category.STALLED:
         return (f"{stacks_command(job, last.number)} shows where its processes stood when that attempt stalled",)

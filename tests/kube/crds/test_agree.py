@@ -275,6 +275,10 @@ def test_a_runtime(spec: dict[str, Any], door: Door) -> None:
         either("projects", st.lists(LABELS, max_size=3)),
         either("highestPriority", st.sampled_from([0, 10**6, 10**7])),
         either("reservationBudget", st.sampled_from([0, 0.5, 100, 100.5, -1, "1"])),
+        either("preemption", some(
+            either("withinQueue", st.sampled_from(["Never", "LowerPriority", "Any"])),
+            either("minRuntime", st.sampled_from(["5m", "0s", "x"])),
+        )),
         either("ttlAfterFinished", st.sampled_from(["7d", "0s", "3651d", "x"])),
     )
 )  # fmt: skip

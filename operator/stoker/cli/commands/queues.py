@@ -36,6 +36,8 @@ _PLACES = {
     "project": ("projects",),
     "highest-priority": ("highestPriority",),
     "reservation-budget": ("reservationBudget",),
+    "preempt": ("preemption", "withinQueue"),
+    "min-runtime": ("preemption", "minRuntime"),
     "ttl": ("ttlAfterFinished",),
 }
 """Option → where its value stands in the spec."""
@@ -55,6 +57,12 @@ _PLACES = {
     help="How much idling it is worth to keep nodes for a job that waits long: GPU-hours per own GPU-hour of waiting. "
     "0: none are kept. [default: 0.25]",
 )
+@click.option(
+    "--preempt",
+    type=click.Choice(["Never", "LowerPriority"]),
+    help="Which of its running jobs are stopped, after saving, for a waiting one of it. [default: Never]",
+)
+@click.option("--min-runtime", metavar="DURATION", help="None of its jobs is stopped for another before that.")
 @click.option("--ttl", metavar="DURATION", help="Delete its jobs this long after their end, where they name no time.")
 @click.option(
     "--unset",

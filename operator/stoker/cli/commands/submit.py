@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Everything after the first word that is no option is the user's command, `--` or not.
 _STOP_AT_COMMAND = {"allow_interspersed_args": False}
-_FIELDS = {name: name for name in ("queue", "priority", "workers", "cpu", "memory", "runtime")}
+_FIELDS = {name: name for name in ("queue", "priority", "preemptible", "workers", "cpu", "memory", "runtime")}
 _FIELDS |= {"gpusPerWorker": "gpus", "ttlAfterFinished": "ttl"}
 """Fields of the spec → the options that set them."""
 
@@ -39,6 +39,7 @@ def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--name", help="The job's name. [default: made from the program's]"),
             click.option("-q", "--queue", help="The queue. [default: default]"),
             click.option("--priority", type=int, help="Higher goes first within the queue."),
+            click.option("--preemptible/--not-preemptible", default=None, help="May it be stopped for others?"),
             click.option("-g", "--gpus", type=click.IntRange(0), help="GPUs per worker."),
             click.option("-w", "--workers", type=click.IntRange(1), help="Workers: all of them run, or none."),
             click.option("--cpu", metavar="CORES", help="Cores per worker."),

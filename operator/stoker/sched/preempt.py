@@ -1,0 +1,176 @@
+"""Preemption: which waiting jobs have running ones stopped, and which.
+
+Owns who may be stopped for whom and what that costs; `victims` finds the cheapest set, and each answer is tried out on
+the state before it counts: nothing is stopped for a job that does not then start. Called by `decide`, after everything
+that fits has started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from itertools import islice
+
+from stoker.spec.job import MAX_PRIORITY, Claim, Phase, Victim
+from stoker.spec.meta import Key
+from stoker.spec.outcome import Intent
+from stoker.spec.quantity import parse_duration
+from stoker.spec.queue import WithinQueue
+
+from .claims import given_up_at
+from .entries import EARLIEST, LATEST, Entry, Lane, QueueState
+from .place import Spread, place, placed
+from .request import NOTHING, Request
+from .reservations import Kept
+from .state import SchedulerState
+from .victims import Candidate, cheapest
+
+_HEADS = 64
+"""Jobs per queue and decide, the first in order, that victims are looked for."""
+_LEAST_RESTART_S = 30.0
+_CORE = 0.01
+"""What a core counts, in GPUs."""
+
+
+class Preemption:
+    """Of one pass of `decide`."""
+
+    def __init__(self, state: SchedulerState, now: datetime, voided: Mapping[Key, int]) -> None:
+        """`voided`: the claims that have just ended because others took their room, and how often that was."""
+        self._state, self._now, self._voided = state, now, voided
+        self._vain: dict[tuple[str, Request, frozenset[str]], int] = {}
+        self._holders: dict[str, list[Entry]] = {}
+
+    def wake(self) -> None:
+        """Have the jobs tried that could preempt, for it is not what they wait for that may have changed."""
+        state, again = self._state, []
+        for queue in state.queues.values():
+            if not queue.filed or queue.preemption.within_queue is WithinQueue.NEVER:
+                continue
+            lower = [one for one in self._of(queue) if one.order[0] > queue.filed.first()[0]]
+            again += [at for one in lower if self._now < (at := _ripe_at(one)) < LATEST]
+            if len(again) == len(lower):
+                continue
+            lowest = max(one.order[0] for one in lower)
+            for order in islice(queue.filed, _HEADS):
+                lane = state.entries[order[2]].lane
+                if order[0] < lowest and lane is not None and lane.place is not None:
+                    state.set_blocked_by(lane, None)
+        late = [given_up_at(state, claim) for key in state.claims if (claim := state.entries[key].claim) is not None]
+        state.journal.set(state, "preempt_at", min([*again, *late], default=None))
+
+    def claim_for(self, entry: Entry, lane: Lane, kept: Kept) -> Claim | None:
+        """What a job that does not fit beside what is kept may claim, and at whose expense."""
+        state, queue, request = self._state, entry.queue, entry.request
+        if queue.preemption.within_queue is WithinQueue.NEVER or not queue.could_hold(request.totals):
+            return None
+        kind = (queue.name, request, lane.avoid)
+        holders = [one for one in self._of(queue) if one.order[0] > entry.order[0] and _ripe_at(one) <= self._now]
+        if not holders or self._vain.get(kind, MAX_PRIORITY + 1) <= entry.order[0]:
+            return None
+        with state.what_if():
+            # Those that are stopped for others already: what they leave may do.
+            for key in state.victims:
+                state.vacate(key)
+            found = self._victims(entry, lane, kept, holders)
+        if found is None:
+            self._vain[kind] = entry.order[0]
+            return None
+        spread, stopped = found
+        taken = {one.key for one in stopped}
+        self._holders[queue.name] = [one for one in self._of(queue) if one.key not in taken]
+        return Claim(
+            placement=placed(state.nodes, spread),
+            victims=tuple(_victim(one) for one in sorted(stopped, key=lambda one: one.key)),
+            since=self._now,
+            replans=self._voided.get(entry.key, 0),
+        )
+
+    def _of(self, queue: QueueState) -> list[Entry]:
+        """Its running jobs that may be stopped, now or later."""
+        found = self._holders.get(queue.name)
+        if found is None:
+            entries = (self._state.entries[key] for key in queue.holding if key not in self._state.victims)
+            found = self._holders[queue.name] = [one for one in entries if _may_be_stopped(one)]
+        return found
+
+    def _victims(self, entry: Entry, lane: Lane, kept: Kept, holders: list[Entry]) -> tuple[Spread, list[Entry]] | None:
+        """Where it starts, and without whom; None: it does not, or without stopping anybody else."""
+        state, queue, request = self._state, entry.queue, entry.request
+        short = [
+            (one, at, used + keep + want - limit)
+            for one in queue.path
+            for at, (limit, used, keep, want) in enumerate(
+                zip(one.limit, one.used, kept.queues.get(one.name, NOTHING), request.totals, strict=True)
+            )
+            if limit is not None and want and used + keep + want > limit
+        ]
+        candidates = [
+            Candidate(
+                one,
+                cost_of(one, self._now),
+                tuple(one.request.totals[at] if limited in one.queue.path else 0 for limited, at, _ in short),
+            )
+            for one in holders
+        ]
+        amounts = [amount for _, _, amount in short]
+        mixed = [slot for slot in state.nodes.slots.values() if state.nodes.is_mixed(slot)]
+        for closed in ([], mixed):
+            found = cheapest(state.nodes, request, lane.avoid, kept.nodes, candidates, amounts, closed)
+            if not found:
+                return None
+            with state.what_if():
+                for one in found:
+                    state.vacate(one.entry.key)
+                fits = queue.has_room(request.totals, kept.queues)
+                spread = place(state.nodes, request, lane.avoid, kept.nodes) if fits else None
+            if spread is not None:
+                return spread, [one.entry for one in found]
+        return None
+
+
+def lost_s(entry: Entry, now: datetime) -> float:
+    """Seconds that stopping the job now costs each of its workers: since its last checkpoint, and to start again."""
+    status = entry.job.status
+    if status.held is not None or status.started_at is None:
+        return 0.0 if status.held is not None else _LEAST_RESTART_S
+    saved = status.progress.checkpoint if status.progress is not None else None
+    since = status.started_at.timestamp()
+    if saved is not None and saved.at is not None:
+        since = max(since, saved.at)
+    began = status.placed_at or status.started_at
+    return max(now.timestamp() - since, 0.0) + max((status.started_at - began).total_seconds(), _LEAST_RESTART_S)
+
+
+def _may_be_stopped(entry: Entry) -> bool:
+    """As far as the job itself goes."""
+    job = entry.job
+    return (
+        job.spec.preemptible
+        and not entry.pending
+        and not entry.assumed
+        and job.status.phase in (Phase.STARTING, Phase.RUNNING)
+        and job.status.intent is Intent.NONE
+        and not job.spec.suspend
+        and not job.spec.cancel
+        and job.metadata.deletion_timestamp is None
+    )
+
+
+def _ripe_at(entry: Entry) -> datetime:
+    """When it has run as long as its queue lets it."""
+    least, began_at = entry.queue.preemption.min_runtime, entry.job.status.started_at
+    if least is None:
+        return EARLIEST
+    return LATEST if began_at is None else began_at + timedelta(seconds=parse_duration(least))
+
+
+def cost_of(entry: Entry, now: datetime) -> float:
+    """Of stopping a job. Units: GPU-seconds; a core counts as a hundredth of a GPU."""
+    gpus, cpu, _ = entry.request.totals
+    return lost_s(entry, now) * (gpus + _CORE * cpu / 1000)
+
+
+def _victim(entry: Entry) -> Victim:
+    key = entry.key
+    return Victim(namespace=key.namespace, name=key.name, uid=entry.job.uid, attempt=entry.job.status.attempt)

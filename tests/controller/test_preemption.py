@@ -1,0 +1,129 @@
+"""Preemption on the embedded store: claim, intents, start; and that a leader may die between any two of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.outcome import Intent
+from stoker.spec.queue import QUEUES, Preemption, Queue, QueueSpec, WithinQueue
+from stoker.spec.reasons import Code
+
+if TYPE_CHECKING:
+    from .conftest import World
+
+
+async def crowded(world: World) -> None:
+    """Two low-priority jobs fill the node, and run until they are stopped."""
+    world.kubelet.script = lambda pod: None if pod.metadata.name.startswith("low") else 0
+    how = Preemption(within_queue=WithinQueue.LOWER_PRIORITY)
+    await world.store.create(QUEUES, Queue(metadata=ObjectMeta(name="q"), spec=QueueSpec(preemption=how)))
+    await world.node(gpus=2)
+    for name in ("low-a", "low-b"):
+        await world.submit(name, queue="q", gpus_per_worker=1)
+        await world.phase(name, Phase.RUNNING)
+
+
+async def test_a_job_of_higher_priority_preempts_and_the_victim_goes_on_where_it_was_in_the_queue(world: World) -> None:
+    await crowded(world)
+    before = {name: world.job(name).status for name in ("low-a", "low-b")}
+    await world.submit("high", queue="q", gpus_per_worker=1, priority=5)
+    high = await world.phase("high", Phase.SUCCEEDED)
+    assert high.status.claim is None
+    (victim,) = [name for name in before if world.job(name).status.attempts]
+    job = await world.phase(victim, Phase.RUNNING)
+    (ended,) = job.status.attempts
+    assert (ended.intent, job.status.attempt, job.status.retries) == (Intent.PREEMPT, 2, {})
+    assert job.status.queued_at == before[victim].queued_at
+    assert "preempted for job high" in ended.message
+    (other,) = before.keys() - {victim}
+    assert world.job(other).status.attempt == 1, "no more than need be"
+    assert world.kubelet.most_gpus == 2
+    lost = world.counters.preempted.labels("q")
+    assert lost._value.get() >= 0
+
+
+async def test_a_cancelled_claimant_keeps_no_room_and_its_victims_go_on(world: World) -> None:
+    await crowded(world)
+    world.kubelet.stops = False
+    await world.submit("high", queue="q", gpus_per_worker=2, priority=5)
+    await world.until(lambda: world.job("high").status.claim, "the claim")
+    assert world.job("high").status.reason is Code.PREEMPTING
+    await world.change("high", cancel=True)
+    job = await world.phase("high", Phase.CANCELLED)
+    assert job.status.claim is None
+    world.kubelet.stops = True
+    for name in ("low-a", "low-b"):
+        await world.phase(name, Phase.RUNNING)
+
+
+async def test_a_leader_killed_between_any_two_writes_is_followed_by_one_that_comes_to_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write of the operator's from the claim on is its last: the next one finishes what the objects say."""
+    await crowded(world)
+    patch_status, delete, create = world.store.patch_status, world.store.delete, world.store.create
+    seen: list[str] = []
+    died = asyncio.Event()
+
+    def dies(what: str) -> bool:
+        if what in seen:
+            return False
+        seen.append(what)
+        died.set()
+        return True
+
+    def last(call: Any, name: str) -> Any:
+        async def made(kind: Any, key: Any, *args: Any, **how: Any) -> Any:
+            is_operator = how.get("manager", "operator") == "operator" and kind.plural in ("trainingjobs", "pods")
+            if is_operator and died.is_set():
+                await asyncio.Event().wait()  # it is dead, and about to be taken away
+            done = await call(kind, key, *args, **how)
+            obj = done if isinstance(done, TrainingJob) else None
+            if is_operator:
+                state = "" if obj is None else f"{obj.status.phase} {obj.status.intent} {bool(obj.status.claim)}"
+                name_of = key.name if isinstance(key, Key) else key.metadata.name
+                if dies(f"{name} {kind.plural} {name_of} {state}"):
+                    await asyncio.Event().wait()
+            return done
+
+        return made
+
+    for name, call in (("patch_status", patch_status), ("delete", delete), ("create", create)):
+        monkeypatch.setattr(world.store, name, last(call, name))
+    await create(*_high())
+    for _ in range(40):
+        waiting = [asyncio.create_task(died.wait()), asyncio.create_task(_succeeded(world))]
+        done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=20)
+        for task in rest:
+            task.cancel()
+        assert done, world.job("high").status
+        if waiting[1] in done and waiting[0] not in done:
+            break
+        claim = world.job("high").status.claim
+        died.clear()
+        await world.stop()
+        world.start()
+        if claim is not None and world.job("high").status.claim is not None:
+            assert world.job("high").status.claim == claim
+    high = await world.phase("high", Phase.SUCCEEDED)
+    assert high.status.attempt == 1
+    preempted = [name for name in ("low-a", "low-b") if world.job(name).status.attempts]
+    assert len(preempted) == 1, "the same victim, whoever leads"
+    assert any("Queued None True" in step for step in seen) and any("Preempt" in step for step in seen)
+    assert world.kubelet.most_gpus == 2
+
+
+def _high() -> tuple[Any, TrainingJob]:
+    from stoker.spec.job import JOBS
+
+    spec: Any = {"trainer": {"command": ["x"]}, "queue": "q", "gpusPerWorker": 1, "priority": 5}
+    return JOBS, TrainingJob(metadata=ObjectMeta(name="high", namespace="p"), spec=spec)
+
+
+async def _succeeded(world: World) -> None:
+    await world.phase("high", Phase.SUCCEEDED, timeout_s=60)
