@@ -47,6 +47,11 @@ def test_killed_at_a_call_that_matters_the_job_still_runs_once(tmp_path: Path, c
 
 
 @pytest.mark.torch
+def test_a_preempted_job_goes_on_with_the_very_same_bits(tmp_path: Path) -> None:
+    suspend.check(tmp_path, stops=2, how="preempt", workers=1, epochs=10)
+
+
+@pytest.mark.torch
 def test_a_suspended_gang_goes_on_with_the_very_same_bits(tmp_path: Path) -> None:
     """Other ways to stop it and more of them: `make verify`; of the trainer alone: tests/trainer/test_process.py."""
     suspend.check(tmp_path, stops=1, how="suspend", workers=2, epochs=10)

@@ -1,10 +1,11 @@
 """Exact resume through the whole chain: a job stopped at random steps gives the bits of one that never was.
 
-    python -m tools.verify.suspend [--stops 20] [--how suspend|sigterm|sigkill] [--workers 1|2]
+    python -m tools.verify.suspend [--stops 20] [--how suspend|preempt|sigterm|sigkill] [--workers 1|2]
 
-Two equal jobs run under a real `stoker up`; one is stopped again and again: by suspend and resume over REST, by SIGTERM
-to a worker's supervisor, or by SIGKILL to one of its processes. Every traced step (the loss's bits, hashes of weights,
-optimizer, scaler, generators and cursor) and the final weights must be equal. Augmentation and dropout are on.
+Two equal jobs run under a real `stoker up`; one is stopped again and again: by suspend and resume over REST, by a job
+of higher priority that preempts it, by SIGTERM to a worker's supervisor, or by SIGKILL to one of its processes. Every
+traced step (the loss's bits, hashes of weights, optimizer, scaler, generators and cursor) and the final weights must be
+equal. Augmentation and dropout are on.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 from stoker.client.client import Client
 from stoker.spec.job import ENDED, Phase, TrainingJob
+from stoker.spec.outcome import Intent
 from tests.support.harness import Server, running, stat_of, until
 from tools.verify.resume import compare, default_config
 
@@ -45,6 +47,7 @@ def check(folder: Path, stops: int, how: str, workers: int, epochs: int = 30, se
     """What was proved, in one line. Raises: resume.Mismatch, AssertionError."""
     dice = random.Random(seed)
     with running(folder / "data", "--virtual-gpus", "2", "--cpus", "8") as server, server.client() as client:
+        client.calls.put("queues", "default", {"preemption": {"withinQueue": "LowerPriority"}})
         reference = _submit(client, folder, "reference", workers, epochs)
         _ended(client, "reference")
         stopped = _submit(client, folder, "stopped", workers, epochs)
@@ -54,7 +57,7 @@ def check(folder: Path, stops: int, how: str, workers: int, epochs: int = 30, se
             until(lambda wanted=wanted: stopped.count() >= wanted, f"step {wanted}", 60, 0.002)
             before = client.get("stopped")
             assert before.status.phase not in ENDED, f"done after {number} stops; make it longer (--epochs)"
-            _stop(server, client, how, dice)
+            _stop(server, client, how, dice, number)
         job = _ended(client, "stopped")
         attempts = job.status.attempt
         steps = compare(_output(server, client, reference), _output(server, client, stopped))
@@ -81,13 +84,19 @@ def _submit(client: Client, folder: Path, name: str, workers: int, epochs: int) 
     return Traced(folder / name, trace)
 
 
-def _stop(server: Server, client: Client, how: str, dice: random.Random) -> None:
+def _stop(server: Server, client: Client, how: str, dice: random.Random, number: int) -> None:
     mine = [p for p in server.workers() if p.job == "stopped" and p.rank is not None]
     if how == "suspend":
         client.suspend("stopped")
         client.wait("stopped", [Phase.SUSPENDED], 60)
         assert not [p for p in server.workers() if p.job == "stopped"], "processes are left"
         client.resume("stopped")
+    elif how == "preempt":
+        before = client.get("stopped").status.attempt
+        client.submit({"trainer": {"command": ["true"]}, "gpusPerWorker": 2, "priority": 1}, name=f"urgent-{number}")
+        _ended(client, f"urgent-{number}")
+        assert client.get("stopped").status.attempts[-1].intent is Intent.PREEMPT
+        until(lambda: client.get("stopped").status.attempt > before, "it goes on", 60)
     elif mine:
         victim = dice.choice(mine)
         supervisor = int(stat_of(victim.pid)[1])
@@ -112,7 +121,7 @@ def _output(server: Server, client: Client, traced: Traced) -> Traced:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--stops", type=int, default=20)
-    parser.add_argument("--how", choices=["suspend", "sigterm", "sigkill"], default="suspend")
+    parser.add_argument("--how", choices=["suspend", "preempt", "sigterm", "sigkill"], default="suspend")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)

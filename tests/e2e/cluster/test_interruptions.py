@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
 import pytest
 
 from stoker.spec.job import Phase
-from stoker.spec.outcome import Category
+from stoker.spec.outcome import Category, Intent
 from tests.support.cluster_stack import Project, Stack
 from tests.support.harness import until
 
@@ -74,6 +75,41 @@ def test_a_drain_and_a_namespaces_end_wait_for_no_pod_whose_labels_were_taken(st
         project.until_phase("counting", Phase.RUNNING, attempt=2)
     stack.bed.kubectl("delete", "tj", "counting", "-n", project.name, "--timeout=60s", timeout_s=70)
     stack.bed.kubectl("wait", f"pod/{pod}", "-n", project.name, "--for=delete", "--timeout=60s", timeout_s=70)
+
+
+def test_a_job_of_higher_priority_preempts_it_and_it_goes_on_elsewhere(
+    stack: Stack, project: Project, figure: Figure
+) -> None:
+    """Four GPUs a node: two of the victim's on one, one of a job that may not be stopped on the other."""
+    preemption = {"spec": {"preemption": {"withinQueue": "LowerPriority"}}}
+    stack.bed.kubectl("patch", "queue", "default", "--type=merge", "-p", json.dumps(preemption))
+    try:
+        project.count("counting", steps=STEPS, save_every=SAVE_EVERY, gpusPerWorker=2)
+        project.until_step("counting", 30)
+        node = project.node_of("counting")
+        with stack.cordoned(node):
+            project.count("holder", steps=10_000, gpusPerWorker=1, preemptible=False)
+            project.until_phase("holder", Phase.RUNNING)
+        began = time.monotonic()
+        project.count("urgent", steps=20, gpusPerWorker=4, priority=5)
+        urgent = project.until_phase("urgent", Phase.RUNNING, Phase.SUCCEEDED)
+        figure(
+            "a job of higher priority: submit to running, its victim saved and gone",
+            f"{time.monotonic() - began:.1f} s",
+        )
+        assert urgent.status.attempt == 1
+        project.until_phase("counting", Phase.RUNNING, attempt=2)
+        assert project.node_of("counting") != node
+        _finish(project, "counting", "preempted", figure)
+        (ended, _) = project.job("counting").status.attempts
+        assert (ended.intent, project.job("counting").status.retries) == (Intent.PREEMPT, {})
+        assert project.steps_lost("counting") == [0]  # at most one; it saves when it is told
+        project.until_phase("urgent", Phase.SUCCEEDED)
+        assert project.job("holder").status.attempt == 1
+    finally:
+        stack.bed.kubectl("patch", "queue", "default", "--type=merge", "-p", '{"spec": {"preemption": null}}')
+        project.client.cancel("holder")
+    project.until_phase("holder", Phase.CANCELLED)
 
 
 def test_its_node_is_lost(stack: Stack, project: Project, figure: Figure) -> None:
