@@ -219,7 +219,7 @@ class _Problem:
         prices = sorted((self._price(slot, on_slot[slot], self.free)[0], slot) for slot in on_slot)
         found = []
         for price, slot in prices[:_NODES_EXACT]:
-            among = np.array(on_slot[slot][:EXACT])
+            among = np.array(on_slot[slot][:EXACT], dtype=np.intp)
             chosen = np.zeros(len(self.candidates), dtype=np.int64)
             chosen[among] = 1
             if price < float("inf") and self.solved_by(chosen):
