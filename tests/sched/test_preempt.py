@@ -174,6 +174,7 @@ def test_a_minimum_run_time_is_kept_and_woken_for(sched: SimpleNamespace) -> Non
     world.feed(starting)
     assert world.decide(5).wake_at is None
     world.feed(wrote(starting, phase=Phase.RUNNING, started_at=sched.at(10)))
+    world.feed(preempting(sched.queue("idle")), sched.job("waits", queue="idle"))
     decided = world.decide(20)
     assert (claims(decided), decided.wake_at) == ({}, sched.at(70))
     assert claims(world.decide(70)) == {"x": ["u"]}

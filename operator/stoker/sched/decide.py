@@ -188,7 +188,6 @@ def _pass(
         done = order
         entry, kind = state.entries[order[2]], (lane.request, lane.avoid)
         spread: Spread | None = None
-        ahead = reservations.ahead_of(order, lane.queue)
         if not lane.queue.has_room(lane.request.totals):
             blocked_by = BlockedBy.LIMIT
         elif kind in too_big or (spread := place(state.nodes, *kind)) is None:
@@ -197,8 +196,8 @@ def _pass(
             blocked_by = BlockedBy.CAPACITY
         else:
             blocked_by = BlockedBy.RESERVED
-            spread = ahead.leave_room(lane, spread)
-        claim = None if spread is not None else preemption.claim_for(entry, lane, ahead)
+            spread = reservations.ahead_of(order, lane.queue).leave_room(lane, spread)
+        claim = None if spread is not None else preemption.claim_for(entry, lane, reservations)
         if claim is not None:
             if lane.place is not None:
                 state.set_blocked_by(lane, None)

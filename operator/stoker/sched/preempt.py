@@ -21,7 +21,7 @@ from .claims import given_up_at
 from .entries import EARLIEST, LATEST, Entry, Lane, QueueState
 from .place import Spread, place, placed
 from .request import NOTHING, Request
-from .reservations import Kept
+from .reservations import Kept, Reservations
 from .state import SchedulerState
 from .victims import Candidate, cheapest
 
@@ -49,9 +49,10 @@ class Preemption:
                 continue
             lower = [one for one in self._of(queue) if one.order[0] > queue.filed.first()[0]]
             again += [at for one in lower if self._now < (at := _ripe_at(one)) < LATEST]
-            if len(again) == len(lower):
+            ripe = [one.order[0] for one in lower if _ripe_at(one) <= self._now]
+            if not ripe:
                 continue
-            lowest = max(one.order[0] for one in lower)
+            lowest = max(ripe)
             for order in islice(queue.filed, _HEADS):
                 lane = state.entries[order[2]].lane
                 if order[0] < lowest and lane is not None and lane.place is not None:
@@ -59,7 +60,7 @@ class Preemption:
         late = [given_up_at(state, claim) for key in state.claims if (claim := state.entries[key].claim) is not None]
         state.journal.set(state, "preempt_at", min([*again, *late], default=None))
 
-    def claim_for(self, entry: Entry, lane: Lane, kept: Kept) -> Claim | None:
+    def claim_for(self, entry: Entry, lane: Lane, reservations: Reservations) -> Claim | None:
         """What a job that does not fit beside what is kept may claim, and at whose expense."""
         state, queue, request = self._state, entry.queue, entry.request
         if queue.preemption.within_queue is WithinQueue.NEVER or not queue.could_hold(request.totals):
@@ -72,7 +73,7 @@ class Preemption:
             # Those that are stopped for others already: what they leave may do.
             for key in state.victims:
                 state.vacate(key)
-            found = self._victims(entry, lane, kept, holders)
+            found = self._victims(entry, lane, reservations.ahead_of(entry.order, queue), holders)
         if found is None:
             self._vain[kind] = entry.order[0]
             return None
