@@ -1,7 +1,7 @@
 """Owns what happens to images between memory and model: affine changes and normalisation, batched, on the device.
 
-Called by the step (training) and by evaluation (no change). All draws come from `counter`: see there why.
-Legend: B samples, H height, W width.
+Called by sources (training) and by evaluation (no change). All draws come from `counter`: see there why.
+Legend: B samples, H height, W width, C channels.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from .counter import Purpose, uniforms
-from .recipes.settings import Augment
+from .counter import Purpose, uniforms, words
+from .recipes.settings import Augment, Crop
 
 
 @dataclass(frozen=True)
@@ -55,3 +55,44 @@ def affine_matrices(draws_B4: torch.Tensor, rule: Augment, height: int, width: i
     cos, sin = shrink * angle.cos(), shrink * angle.sin()
     right, down = draws_B4[:, 2] * (2 * rule.shift / width), draws_B4[:, 3] * (2 * rule.shift / height)
     return torch.stack([cos, -sin, right, sin, cos, down], dim=1).view(-1, 2, 3)
+
+
+def cropped(
+    images: torch.Tensor, rows_B: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: int, rule: Crop
+) -> torch.Tensor:
+    """The images `rows_B`, each shifted and mirrored by its own draw; beyond an edge is 0.
+
+    One gather of bytes. Shape: [rows, H, W, C] uint8 → [B, H, W, C] uint8.
+    """
+    if rule.pad == 0 and not rule.flip:
+        return images[rows_B]
+    height, width = images.shape[1:3]
+    drawn = _drawn(seed, epoch, samples_B)
+    ways = 2 * rule.pad + 1
+    down_B, right_B = (((drawn[:, i] * ways) >> 24) - rule.pad for i in (0, 1))
+    y_BH = torch.arange(height, device=images.device) + down_B[:, None]
+    x_BW = torch.arange(width, device=images.device) + right_B[:, None]
+    if rule.flip:
+        x_BW = torch.where(drawn[:, 2:3] < 1 << 23, width - 1 - x_BW, x_BW)
+    places = rows_B[:, None, None], y_BH.clamp(0, height - 1)[:, :, None], x_BW.clamp(0, width - 1)[:, None, :]
+    outside = ((y_BH < 0) | (y_BH >= height))[:, :, None] | ((x_BW < 0) | (x_BW >= width))[:, None, :]
+    return images[places].masked_fill_(outside[..., None], 0)
+
+
+def fill_holes(images_BHWC: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: int, rule: Crop) -> None:
+    """Cutout: in each (normalised) image a square of `rule.cutout` pixels a side becomes the mean, 0.
+
+    Its centre lies in the image. Source: DeVries and Taylor 2017.
+    """
+    drawn = _drawn(seed, epoch, samples_B)
+    inside = []
+    for i, side in ((3, images_BHWC.shape[1]), (4, images_BHWC.shape[2])):
+        first_B = ((drawn[:, i] * side) >> 24) - rule.cutout // 2
+        away = torch.arange(side, device=images_BHWC.device) - first_B[:, None]
+        inside.append((away >= 0) & (away < rule.cutout))
+    images_BHWC.masked_fill_((inside[0][:, :, None] & inside[1][:, None, :])[..., None], 0.0)
+
+
+def _drawn(seed: int, epoch: int, samples_B: torch.Tensor) -> torch.Tensor:
+    """Five numbers of 24 bits for each sample. Shape: [B, 5], int64."""
+    return (words(seed, epoch, Purpose.AUGMENT, samples_B, 5) >> 40) & 0xFFFFFF

@@ -42,8 +42,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Prepare:
+    kind: str
     source: Path
     out: Path
+    size: int | None
 
 
 @dataclass(frozen=True)
@@ -67,15 +69,23 @@ def read(argv: list[str], env: Mapping[str, str]) -> Request | Prepare | Evaluat
         return _of_output(argv[0], argv[1:])
     if argv[:1] == ["prepare"]:
         parser = argparse.ArgumentParser(prog="python -m stoker_trainer prepare", description="Packs data, once.")
-        parser.add_argument("kind", choices=["text"], help="text: every file below SOURCE, as bytes")
+        parser.add_argument(
+            "kind",
+            choices=["text", "images"],
+            help="text: every file below SOURCE, as bytes; images: a folder with a sub-folder per class, an npz file, "
+            "or cifar-10-python.tar.gz",
+        )
         parser.add_argument("source", type=Path)
-        parser.add_argument("out", type=Path, help="a new or empty folder; `data` of the recipe gpt")
+        parser.add_argument("out", type=Path, help="a new or empty folder; `data` of a recipe")
+        parser.add_argument("--size", type=int, help="of a folder's images: all are scaled and cropped to this side")
         options = parser.parse_args(argv[1:])
-        return Prepare(options.source, options.out)
+        if options.kind == "text" and options.size is not None:
+            parser.error("--size is for images")
+        return Prepare(options.kind, options.source, options.out, options.size)
     parser = argparse.ArgumentParser(
         prog="python -m stoker_trainer",
         description="Trains one recipe; one process per rank.",
-        epilog="`python -m stoker_trainer prepare text SOURCE OUT` packs texts for the recipe gpt.",
+        epilog="`python -m stoker_trainer prepare text|images SOURCE OUT` packs data, once.",
     )
     defaults = configs.defaults()
     where = parser.add_mutually_exclusive_group()

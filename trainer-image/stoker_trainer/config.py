@@ -145,7 +145,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         return _read(kind, value, where)  # type: ignore[arg-type]
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
-            raise BadConfig(f"{where}: expected one of {', '.join(get_args(kind))}, got {_shown(value)}")
+            raise BadConfig(f"{where}: expected one of {', '.join(map(str, get_args(kind)))}, got {_shown(value)}")
         return value
     if kind is bool and isinstance(value, bool):
         return value

@@ -33,9 +33,7 @@ def main(argv: list[str], env: Mapping[str, str], stop: StopSignal) -> int:
     try:
         request = command_line.read(argv, env)
         if isinstance(request, command_line.Prepare):
-            from . import tokens
-
-            tokens.prepare(request.source, request.out)
+            _prepare(request)
             return DONE
         if isinstance(request, command_line.Predict):
             from . import finished
@@ -71,6 +69,17 @@ def main(argv: list[str], env: Mapping[str, str], stop: StopSignal) -> int:
         sys.stderr.write(f"stoker-trainer: error: out of memory where a smaller micro-batch does not help: {error}\n")
         return OUT_OF_MEMORY
     return DONE
+
+
+def _prepare(request: command_line.Prepare) -> None:
+    if request.kind == "text":
+        from . import tokens
+
+        tokens.prepare(request.source, request.out)
+    else:
+        from . import prepare_images
+
+        log.info("%s", prepare_images.prepare(request.source, request.out, request.size))
 
 
 def _run(

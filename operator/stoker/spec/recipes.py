@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
@@ -89,6 +89,63 @@ class ImageClassificationConfig(RecipeConfig):
     seed: int = Field(default=1, ge=0, lt=2**31)
     deterministic: bool = True
     """Same bits after a resume with the same number of ranks."""
+
+
+class ResidualConfig(SpecModel):
+    depth: Literal[10, 18, 34, 50, 101, 152] = 18
+    """Layers; from 50 on in bottlenecks."""
+    width: int = Field(default=64, ge=1, le=1024)
+    """Channels of the first stage; the last has eight times as many."""
+    stem: Literal["auto", "cifar", "imagenet"] = "auto"
+    """How it begins: a convolution that keeps the size, or one that with a pooling quarters it. auto: cifar up to 64
+    pixels a side."""
+
+
+class CropConfig(SpecModel):
+    """Random changes, drawn per (seed, epoch, sample) and applied on the device."""
+
+    pad: int = Field(default=1, ge=0, le=1024)
+    """Largest shift in each direction, in pixels."""
+    flip: bool = False
+    """Half of the images mirrored, left to right."""
+    cutout: int = Field(default=0, ge=0, le=4096)
+    """Side of a square that is blanked, in pixels; 0: none."""
+
+
+class ResidualOptimizerConfig(OptimizerConfig):
+    name: OptimizerName = OptimizerName.SGD
+    learning_rate: float = Field(default=0.1, gt=0, le=10)
+    weight_decay: float = Field(default=5e-4, ge=0, le=1)
+
+
+IMAGES_SAYS = (
+    "give 'digits', 'mnist5k' or the absolute path of a folder that `python -m stoker_trainer prepare images` wrote"
+)
+
+
+class ResNetConfig(RecipeConfig):
+    """Recipe `resnet`: a residual network that classifies images."""
+
+    data: str = Field(default=DataSet.DIGITS.value, max_length=4096)
+    """`digits`, `mnist5k`, or a folder of images."""
+    model: ResidualConfig = ResidualConfig()
+    augment: CropConfig = CropConfig()
+    optimizer: ResidualOptimizerConfig = ResidualOptimizerConfig()
+    label_smoothing: Fraction = 0.1
+    batch_size: int = Field(default=128, ge=1, le=65536)
+    """Samples per optimizer step over all ranks together."""
+    epochs: int = Field(default=20, ge=1, le=100_000)
+    eval_every_epochs: int = Field(default=1, ge=1)
+    seed: int = Field(default=1, ge=0, lt=2**31)
+    deterministic: bool = False
+    """Same bits after a resume with the same number of ranks; on GPUs slower."""
+
+    @field_validator("data")
+    @classmethod
+    def _known_or_path(cls, value: str) -> str:
+        if value not in set(DataSet) and not value.startswith("/"):
+            raise ValueError(IMAGES_SAYS)
+        return value
 
 
 STDLIB = "stdlib"
@@ -189,6 +246,7 @@ RECIPES: dict[str, type[SpecModel]] = {
     "gpt": GptConfig,
     "image-classification": ImageClassificationConfig,
     "lstm": LstmConfig,
+    "resnet": ResNetConfig,
 }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stoker_trainer.settings import Settings
 
-from .settings import Bert, Gpt, ImageClassification, Lstm
+from .settings import Bert, Gpt, ImageClassification, Lstm, ResNet
 
 
 @dataclass(frozen=True)
@@ -24,4 +24,5 @@ RECIPES = {
     "gpt": Entry(Gpt, "stoker_trainer.recipes.gpt"),
     "image-classification": Entry(ImageClassification, "stoker_trainer.recipes.images"),
     "lstm": Entry(Lstm, "stoker_trainer.recipes.lstm"),
+    "resnet": Entry(ResNet, "stoker_trainer.recipes.resnet"),
 }

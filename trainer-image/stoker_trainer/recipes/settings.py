@@ -30,6 +30,27 @@ class ImageClassification(ByEpochs):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Crop:
+    pad: int = at_least(0)
+    flip: bool
+    cutout: int = at_least(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    depth: Literal[10, 18, 34, 50, 101, 152]
+    width: int = at_least(1)
+    stem: Literal["auto", "cifar", "imagenet"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResNet(ByEpochs):
+    model: Residual
+    augment: Crop
+    label_smoothing: float = fraction()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Text(BySteps):
     eval_samples: int = at_least(1)
 

@@ -1,0 +1,134 @@
+"""The recipe for images: it learns, an interruption changes no bit, batches are what their samples say."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stoker.spec.recipes import resolve  # noqa: E402
+from stoker_trainer import packed_images, prepare_images  # noqa: E402
+from stoker_trainer.augment import cropped, fill_holes  # noqa: E402
+from stoker_trainer.errors import BadConfig  # noqa: E402
+from stoker_trainer.recipes.resnet_net import ResNet  # noqa: E402
+from stoker_trainer.recipes.settings import Crop  # noqa: E402
+
+pytestmark = pytest.mark.torch
+ROWS = 300
+SETTINGS = {
+    "model": {"depth": 10, "width": 4},
+    "augment": {"pad": 1, "flip": True, "cutout": 2},
+    "batchSize": 34,  # the last batch of an epoch has 2 samples: one for each of two ranks
+    "epochs": 6,
+    "deterministic": True,
+}
+
+
+@pytest.fixture
+def colours(tmp_path):
+    """A prepared folder of noise in which one channel is the brightest: the class."""
+    drawn = np.random.default_rng(0)
+    images, labels = drawn.integers(0, 180, (ROWS, 8, 8, 3), dtype=np.uint8), np.arange(ROWS) % 3
+    images[np.arange(ROWS), :, :, labels] += 60
+    np.savez(tmp_path / "colours.npz", x=images, y=labels)
+    prepare_images.prepare(tmp_path / "colours.npz", tmp_path / "colours", None)
+    return str(tmp_path / "colours")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_it_learns_and_an_interruption_changes_no_bit(run, make_config, colours, ranks):
+    config = make_config() | {"recipe": "resnet", "config": resolve("resnet", SETTINGS | {"data": colours})}
+    whole, parts = run.whole_and_interrupted(config, ranks, at=20)
+    assert parts == whole and whole[-1]["step"] == 6 * 8
+    assert run.progress()["summary"]["metrics"]["accuracy"] > 0.8
+    if ranks == 1:
+        program = "import sys; sys.path[:0] = ['.']; from load_example import *; x = torch.zeros(3, 8, 8, 3); "
+        program += "x[[0, 1, 2], :, :, [2, 0, 1]] = 120; print(classify(x).tolist(), 'stoker_trainer' in sys.modules)"
+        command = [sys.executable, "-I", "-c", program]
+        out = subprocess.check_output(command, cwd=run.folder / "output", text=True, timeout=100)
+        assert out.strip() == "[2, 0, 1] False"
+
+
+def test_each_image_is_one_of_its_crops_by_its_own_draw():
+    images = torch.randint(256, (40, 5, 6, 3), dtype=torch.uint8)
+    samples = torch.arange(40)
+    made = cropped(images, samples, samples, 1, 2, Crop(pad=1, flip=True, cutout=0))
+    seen = set()
+    for image, found in zip(images, made, strict=True):
+        padded = torch.nn.functional.pad(image, (0, 0, 1, 1, 1, 1))
+        ways = {}
+        for down, right, flipped in itertools.product(range(3), range(3), (False, True)):
+            way = padded[down : down + 5, right : right + 6]
+            ways[down, right, flipped] = way.flip(1) if flipped else way
+        seen |= {name for name, way in ways.items() if torch.equal(way, found)}
+    assert {name[0] for name in seen} == {name[1] for name in seen} == {0, 1, 2} and {name[2] for name in seen} == {
+        0,
+        1,
+    }
+    apart = samples[[7, 3]]
+    assert torch.equal(cropped(images, apart, apart, 1, 2, Crop(pad=1, flip=True, cutout=0)), made[apart])
+    assert not torch.equal(cropped(images, samples, samples, 1, 3, Crop(pad=1, flip=True, cutout=0)), made)
+
+
+def test_a_hole_is_a_square_around_a_place_in_the_image():
+    images = torch.ones(200, 8, 8, 3)
+    fill_holes(images, torch.arange(200), 1, 2, Crop(pad=0, flip=False, cutout=4))
+    holes = images.sum((1, 2)) - 64
+    assert torch.equal(holes[:, 0], holes[:, 1]) and set(images.unique().tolist()) == {0.0, 1.0}
+    assert holes.min() == -16 and holes.max() <= -4  # whole, or cut by the image's edge
+
+
+def test_the_networks_are_the_papers():
+    counts = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160, 152: 60_192_808}
+    with torch.device("meta"):
+        for depth, count in counts.items():
+            net = ResNet(depth, 64, "imagenet", 3, 1000)
+            assert sum(p.numel() for p in net.parameters()) == count
+            assert net(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
+        small = ResNet(18, 64, "cifar", 3, 10)
+        assert small.stem(torch.empty(2, 3, 32, 32)).shape == (2, 64, 32, 32)
+
+
+def test_training_on_one_sample_has_a_gradient_whatever_the_running_statistics_are():
+    def gradient(shift):
+        torch.manual_seed(0)
+        net = ResNet(10, 4, "cifar", 3, 2)
+        for name, buffer in net.named_buffers():
+            if name.endswith("mean"):
+                buffer += shift
+        net(torch.ones(1, 3, 8, 8)).sum().backward()
+        return torch.cat([p.grad.flatten() for p in net.parameters()])
+
+    assert gradient(0).isfinite().all() and gradient(0).norm() > 0
+    assert torch.equal(gradient(0), gradient(7))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("labels", lambda labels: labels + 1, "labels.npy: a value is not from 0 to 2"),
+        ("labels", lambda labels: labels[:-1], "300 images, 299 labels"),
+        ("train", lambda rows: rows + 299, "train.npy: a value is not from 0 to 299"),
+        ("test", lambda rows: rows[:0], "test.npy: wrong shape or type, or empty"),
+        ("images", lambda images: images[..., :2], "images.npy: wrong shape or type"),
+        ("images", lambda images: images.astype(object), "no folder of images (ValueError"),
+    ],
+)
+def test_a_folder_whose_parts_do_not_fit_is_named(colours, name, change, says):
+    path = f"{colours}/{name}.npy"
+    np.save(path, change(np.load(path)), allow_pickle=True)
+    with pytest.raises(BadConfig) as caught:
+        packed_images.load(colours)
+    assert str(caught.value).startswith(f"config.data: {colours} is no folder of images") and says in str(caught.value)
+
+
+def test_a_pad_as_large_as_the_images_is_named(make_training, colours):
+    config = resolve("resnet", SETTINGS | {"data": colours, "augment": {"pad": 8}})
+    with pytest.raises(BadConfig, match=r"config.augment.pad: must be below the images' side, 8 in "):
+        make_training(None, recipe="resnet", config=config)
