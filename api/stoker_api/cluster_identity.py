@@ -35,7 +35,7 @@ _SERVICE_ACCOUNT = "system:serviceaccount:"
 T = TypeVar("T")
 
 
-class Reviewed(Protocol):
+class ReviewedAccount(Protocol):
     """The account that TokenReview found behind a token."""
 
     @property
@@ -51,20 +51,20 @@ class Reviewed(Protocol):
 class Reviews(Protocol):
     """Source: Kubernetes authentication.k8s.io/v1 TokenReview, authorization.k8s.io/v1 SubjectAccessReview."""
 
-    async def review(self, token: str, audiences: Sequence[str] = ()) -> Reviewed | None:
+    async def review(self, token: str, audiences: Sequence[str] = ()) -> ReviewedAccount | None:
         """Who it is; None: not authenticated, or not for one of `audiences` ((): the API server's own)."""
         ...
 
     async def allowed(
-        self, user: Reviewed, *, verb: str, group: str, resource: str, namespace: str = "", name: str = ""
+        self, user: ReviewedAccount, *, verb: str, group: str, resource: str, namespace: str = "", name: str = ""
     ) -> bool: ...
 
-    async def allowed_path(self, user: Reviewed, *, verb: str, path: str) -> bool: ...
+    async def allowed_path(self, user: ReviewedAccount, *, verb: str, path: str) -> bool: ...
 
 
 @dataclass(frozen=True)
 class ClusterUser(Principal):
-    reviewed: Reviewed
+    reviewed: ReviewedAccount
     key: tuple[object, ...]
     """All that the cluster decides by."""
 
@@ -85,9 +85,9 @@ class ClusterIdentity:
     ) -> None:
         self._reviews, self._audiences = reviews, tuple(audiences)
         self._exporters = frozenset(f"{_SERVICE_ACCOUNT}{account}" for account in exporters)
-        self._users: TTLCache[bytes, Reviewed | None] = TTLCache(clock, _reviewed_s)
+        self._users: TTLCache[bytes, ReviewedAccount | None] = TTLCache(clock, _reviewed_s)
         # Apart, so that a flood of unknown tokens keeps no worker from reporting.
-        self._workers: TTLCache[bytes, Reviewed | None] = TTLCache(clock, _reviewed_s)
+        self._workers: TTLCache[bytes, ReviewedAccount | None] = TTLCache(clock, _reviewed_s)
         self._rights: TTLCache[tuple[object, ...], bool] = TTLCache(clock, _decided_s)
 
     async def authenticate(self, token: str) -> Principal | None:
@@ -128,14 +128,14 @@ class ClusterIdentity:
         found = await self._reporter(token)
         return None if found is None or found.username not in self._exporters else _only(found, NODE_NAME)
 
-    async def _reporter(self, token: str) -> Reviewed | None:
+    async def _reporter(self, token: str) -> ReviewedAccount | None:
         """Whose token for reports it is."""
         if not _plausible(token):
             return None
         return await self._workers.get(_digest(token), lambda: _asked(self._reviews.review(token, (WORKER_AUDIENCE,))))
 
 
-def _only(found: Reviewed, name: str) -> str | None:
+def _only(found: ReviewedAccount, name: str) -> str | None:
     values = list(found.extra.get(name, ()))
     return values[0] if len(values) == 1 else None
 
@@ -156,12 +156,12 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def _key(user: Reviewed) -> tuple[object, ...]:
+def _key(user: ReviewedAccount) -> tuple[object, ...]:
     extra = tuple(sorted((name, tuple(values)) for name, values in user.extra.items()))
     return user.username, user.uid, tuple(user.groups), extra
 
 
-def _reviewed_s(found: Reviewed | None) -> float:
+def _reviewed_s(found: ReviewedAccount | None) -> float:
     return UNKNOWN_S if found is None else REVIEWED_S
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.push.relay import Relay, Source
+from stoker.push.relay import MetricsPage, Relay
 from stoker.push.sender import PushOptions
 from stoker.spec.pod import METRICS_PORT_NAME, Pod, PodPhase
 from stoker.spec.worker_pod import identity
@@ -78,17 +78,17 @@ def relay(deps: Deps, metrics_push: MetricsPush, own: Callable[[], bytes]) -> Re
     """`own`: this server's page. Raises: OSError, ssl.SSLError where the CA file can't be used."""
     here = socket.gethostname()
 
-    async def gather() -> Sequence[Source]:
-        found = [Source({"job": API_JOB, "instance": here}, text=own())]
+    async def gather() -> Sequence[MetricsPage]:
+        found = [MetricsPage({"job": API_JOB, "instance": here}, text=own())]
         token = metrics_push.token_file.read_text().strip() if metrics_push.token_file else ""
         for target in server_targets(deps):
             if target.labels["job"] != API_JOB:
                 labels = {**target.labels, "instance": here}
-                found.append(Source(labels, address=target.address, token=token))
+                found.append(MetricsPage(labels, address=target.address, token=token))
         for target in worker_targets(deps):
             # Every machine's loopback is called alike.
             labels = {**target.labels, "instance": target.address.replace("127.0.0.1", here)}
-            found.append(Source(labels, address=target.address, foreign=True))
+            found.append(MetricsPage(labels, address=target.address, foreign=True))
         return found
 
     return Relay(metrics_push.options, gather)

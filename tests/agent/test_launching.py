@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stoker.local.agent.launching import compose_launch, parse_pod
-from stoker.local.agent.leases import Lease
+from stoker.local.agent.leases import WorkerLease
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import LABEL_JOB_UID
 from stoker.spec.pod import Container, EnvVar, Pod, PodSpec
@@ -34,7 +34,7 @@ def test_the_folder_a_command_starts_in(env, working_dir, expected):
     meta = ObjectMeta(name="one-1-0", namespace="p", uid="u", labels={LABEL_JOB_UID: "j"})
     launch = compose_launch(
         parse_pod(Pod(metadata=meta, spec=PodSpec(containers=(container,)))),
-        Lease((), False, 1234, 0),
+        WorkerLease((), False, 1234, 0),
         folder=Path("/workers/u"),
         job_folder=Path("/jobs/j"),
         report=None,

@@ -9,9 +9,9 @@ from stoker.local.agent.leases import (
     GIB,
     CannotLease,
     HeldByOthers,
-    Lease,
     LeaseTable,
     Wish,
+    WorkerLease,
     leasable_ports,
     port_is_free,
 )
@@ -97,7 +97,7 @@ TestLeasing.settings = settings(max_examples=60, stateful_step_count=30, deadlin
 )
 def test_a_refusal_says_by_how_much(wish, what, says):
     leases = table(gpu(0), gpu(1), gpu(2, "NVIDIA L4", 24), gpu(3, "NVIDIA L4", 24, "lost"))
-    leases.adopt("other", ("j", 1), Lease(("G0", "G1"), False, 1001, 1002))
+    leases.adopt("other", ("j", 1), WorkerLease(("G0", "G1"), False, 1001, 1002))
     with pytest.raises(CannotLease) as refusal:
         leases.take("pod", ("k", 1), wish)
     assert type(refusal.value) is what and str(refusal.value) == says
@@ -123,7 +123,7 @@ def test_anothers_gpu_can_not_be_adopted():
     leases = table(gpu(0))
     leases.take("a", ("j", 1), Wish(gpus=1))
     with pytest.raises(CannotLease):
-        leases.adopt("b", ("k", 1), Lease(("G0",), False, 1001, 1002))
+        leases.adopt("b", ("k", 1), WorkerLease(("G0",), False, 1001, 1002))
 
 
 def test_ports_run_out_with_words():

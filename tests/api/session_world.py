@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import pytest
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.pod import PODS, Pod
@@ -117,3 +119,12 @@ async def gone(world: Any, left: int = 0) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("a session is left")
+
+
+async def refused(connecting: Any) -> tuple[int, Any]:
+    with pytest.raises(InvalidStatus) as info:
+        await connecting
+    response = info.value.response
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.headers["x-trace-id"] and response.headers["cache-control"] == "no-store"
+    return response.status_code, json.loads(response.body)

@@ -14,7 +14,7 @@ from stoker.exporter.allocation.jobs import NoAnswer
 from stoker.exporter.allocation.owners_route import OwnersRoute
 from stoker.exporter.owners import Owner
 from stoker.exporter.receipts import Receipt
-from stoker.exporter.reporting.reporter import Reporter
+from stoker.exporter.reporting.reporter import UsageReporter
 from stoker.nvml.frames import GpuEvent
 from stoker.push.link import Link
 from stoker.spec.meta import ObjectMeta
@@ -47,7 +47,7 @@ async def exporter(served: Any, tmp_path: Any) -> AsyncIterator[Any]:
     token.write_text(await served.exporter_token())
     served.token = token
     link = Link(served.base, token)
-    served.reporter = Reporter(link, "node-a", tmp_path / "state", every_s=0.05, gather_s=0.01)
+    served.reporter = UsageReporter(link, "node-a", tmp_path / "state", every_s=0.05, gather_s=0.01)
     served.reporter.start()
     yield served
     await asyncio.to_thread(served.reporter.stop)

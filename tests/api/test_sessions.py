@@ -1,4 +1,4 @@
-"""Sessions: who may enter a worker, how caller and worker meet, what is carried, what ends it and what is recorded."""
+"""Sessions: how caller and worker meet, what is carried, what ends it and what is recorded."""
 
 from __future__ import annotations
 
@@ -7,140 +7,12 @@ import json
 from typing import Any
 
 import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import ConnectionClosed
 
 from stoker.spec.event import EVENTS
 from stoker.spec.job import JOBS
-from stoker.spec.names import FINALIZER_OUTCOME
-from stoker.spec.pod import PODS
-from stoker_api.access import declared
-from stoker_api.routes import websocket_routes
 
-from .session_world import EXEC, enter, gone, open_socket, running, served_with
-
-PATHS = [route.path for route in websocket_routes()]
-
-
-async def refused(connecting: Any) -> tuple[int, Any]:
-    with pytest.raises(InvalidStatus) as info:
-        await connecting
-    response = info.value.response
-    assert response.headers["content-type"] == "application/problem+json"
-    assert response.headers["x-trace-id"] and response.headers["cache-control"] == "no-store"
-    return response.status_code, json.loads(response.body)
-
-
-def url(path: str) -> str:
-    return path.replace("{project}", "alpha").replace("{name}", "one").replace("{session}", "0" * 32)
-
-
-# Who may.
-
-
-def test_every_websocket_declares_its_access():
-    assert len(PATHS) == 3 and None not in [declared(route.endpoint) for route in websocket_routes()]
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_a_handshake_without_a_known_token_is_refused(served, path, caplog):
-    for headers in ({}, served.auth("garbage"), {"Authorization": "Basic YTpi"}):
-        status, body = await refused(open_socket(served, url(path), headers))
-        assert (status, body["code"]) == (401, "Unauthorized")
-    assert not [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
-
-
-@pytest.mark.parametrize("kind", ["exec", "portforward"])
-async def test_entering_is_a_right_of_its_own(served, kind):
-    worker = await running(served)
-    status, body = await refused(enter(served, kind, who="reader"))
-    assert (status, body["code"]) == (403, "Forbidden") and f"create trainingjobs/{kind}" in body["detail"]
-    status, _ = await refused(open_socket(served, f"/v1/projects/alpha/jobs/one/{kind}", worker.auth))
-    assert status == 401, "a worker's token enters nobody"
-
-
-@pytest.mark.parametrize("kind", ["exec", "portforward"])
-async def test_what_one_may_not_see_is_not_there(served, kind):
-    await running(served)
-    theirs, missing = [await refused(enter(served, kind, name, who="bob")) for name in ("one", "none")]
-    over_http = await served.call("GET", "/v1/projects/alpha/jobs/one", who="bob")
-    assert theirs[0] == missing[0] == 404
-    assert theirs[1]["detail"] == over_http.json()["detail"]
-    assert theirs[1]["detail"].replace("'one'", "'none'") == missing[1]["detail"]
-    assert (await refused(enter(served, kind, "none")))[0] == 404
-
-
-async def test_a_route_that_declares_nothing_is_closed(served):
-    async def forgotten(socket: Any) -> None:
-        raise AssertionError("reached")
-
-    forgotten.__annotations__["socket"] = __import__("fastapi").WebSocket
-    served.app.add_api_websocket_route("/v1/forgotten", forgotten, dependencies=[])
-    assert (await refused(open_socket(served, "/v1/forgotten", served.auth("admin"))))[0] == 403
-
-
-async def test_hosts_and_origins_are_guarded(served):
-    await running(served)
-    for header, code in ({"Origin": "http://evil.example"}, "ForeignOrigin"), ({"Host": "evil.example"}, "ForeignHost"):
-        path = "/v1/projects/alpha/jobs/one/exec"
-        status, body = await refused(open_socket(served, path, {**served.auth(), **header}))
-        assert (status, body["code"]) == (403, code)
-
-
-async def test_what_is_no_websocket_says_so(served):
-    status, body = await refused(open_socket(served, "/v1/nowhere", served.auth()))
-    assert (status, body["code"]) == (404, "NotFound")
-    answer = await served.call("GET", "/v1/projects/alpha/jobs/one/exec")
-    assert (answer.status_code, answer.json()["code"]) == (426, "UpgradeRequired")
-    assert (await served.call("POST", "/v1/whoami", headers={"Upgrade": "websocket", "Connection": "upgrade"})).is_error
-    assert (await served.client.get("/livez")).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("query", "how", "status", "code"),
-    [
-        ("", {"subprotocols": None}, 400, "BadRequest"),
-        ("", {"subprotocols": ["v2.session.stoker.dev"]}, 400, "BadRequest"),
-        ("?workr=1", {}, 422, "InvalidFields"),
-        ("?worker=x", {}, 422, "InvalidFields"),
-        ("?worker=1", {}, 422, "InvalidFields"),
-    ],
-)
-async def test_a_handshake_that_is_wrong(served, query, how, status, code):
-    await running(served)
-    found, body = await refused(enter(served, query=query, **how))
-    assert (found, body["code"]) == (status, code)
-
-
-async def test_only_a_running_worker_is_entered(served):
-    job = await served.job("one")
-    assert "is Queued" in await not_running(served)
-    job = await served.status(job, phase="Starting", attempt=1)
-    assert "has no worker 0 now" in await not_running(served)
-    worker = await running(served, "two")
-    await worker.phase("Pending")
-    assert "Worker 0 of job 'two' is Pending; the job is Running" in await not_running(served, "two")
-    await worker.phase("Failed")
-    await served.status(worker.job, phase="Failed")
-    assert "onFailure.hold" in await not_running(served, "two")
-
-
-async def test_a_worker_that_is_stopping_is_not_entered(served):
-    worker = await running(served)
-    await served.pod_finalizers(worker.pod, FINALIZER_OUTCOME)
-    try:
-        await served.store.delete(PODS, worker.pod.key)
-        key = worker.pod.key
-        await served.deps.pods.wait_for(lambda pods: pods.get(key).metadata.deletion_timestamp, timeout_s=5)
-        assert "is stopping" in await not_running(served)
-    finally:
-        await served.pod_finalizers(worker.pod)
-
-
-async def not_running(world: Any, name: str = "one") -> str:
-    status, body = await refused(enter(world, name=name))
-    assert (status, body["code"]) == (409, "NotRunning")
-    return str(body["detail"])
-
+from .session_world import EXEC, enter, gone, open_socket, refused, running, served_with
 
 # How they meet.
 
@@ -199,7 +71,7 @@ async def test_a_worker_that_refuses_says_why(served):
 
 
 async def test_a_worker_that_does_not_come(new_world):
-    async with served_with(new_world, come_s=0.2) as world:
+    async with refused, served_with(new_world, come_s=0.2) as world:
         await running(world)
         async with enter(world) as client:
             await client.send(json.dumps(EXEC))
@@ -230,7 +102,7 @@ async def test_a_worker_that_does_not_come(new_world):
     ids=lambda value: str(value)[:24],
 )
 async def test_a_first_message_that_is_wrong(new_world, first, words):
-    async with served_with(new_world, first_message_s=0.3 if first is None else 10) as world:
+    async with refused, served_with(new_world, first_message_s=0.3 if first is None else 10) as world:
         worker = await running(world)
         async with enter(world) as client:
             if first is not None:
@@ -272,7 +144,7 @@ async def test_a_caller_who_leaves_early_is_not_waited_for(served):
 
 
 async def test_a_worker_and_the_server_hold_so_many(new_world):
-    async with served_with(new_world, per_pod=2, total=3) as world:
+    async with refused, served_with(new_world, per_pod=2, total=3) as world:
         await running(world)
         await running(world, "two")
         first, second = await enter(world), await enter(world)
@@ -290,7 +162,7 @@ async def test_a_worker_and_the_server_hold_so_many(new_world):
 
 
 async def test_one_caller_leaves_places_to_others(new_world):
-    async with served_with(new_world, of_caller=2, total=3) as world:
+    async with refused, served_with(new_world, of_caller=2, total=3) as world:
         await running(world)
         own = [await enter(world), await enter(world)]
         status, body = await refused(enter(world))
@@ -317,7 +189,7 @@ async def test_a_message_over_the_limit_ends_the_session(served):
 
 
 async def test_a_session_in_which_nothing_is_said_ends(new_world):
-    async with served_with(new_world, idle_s=0.5) as world:
+    async with refused, served_with(new_world, idle_s=0.5) as world:
         worker = await running(world)
         async with worker.session() as (client, side):
             for _ in range(4):
@@ -367,7 +239,7 @@ async def test_the_deletion_of_its_job(served):
 
 
 async def test_the_servers_stop(new_world):
-    async with served_with(new_world) as world:
+    async with refused, served_with(new_world) as world:
         worker = await running(world)
         held = worker.session()
         client, side = await held.__aenter__()

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from stoker.client.client import Client
 from stoker.client.errors import ApiError, TimedOut, Unreachable
 from stoker.client.following import Following
-from stoker.client.sse import Frame, frames
+from stoker.client.sse import SseFrame, frames
 from stoker.client.updates import EventSeen, JobChanged, JobEnded
 
 JOB = "/v1/projects/default/jobs/a"
 
 
-def _wire(frame: Frame) -> bytes:
+def _wire(frame: SseFrame) -> bytes:
     lines = [f"event: {frame.event}"] + ([f"id: {frame.id}"] if frame.id is not None else [])
     return ("\n".join(lines + [f"data: {line}" for line in frame.data.split("\n")]) + "\n\n").encode()
 
@@ -30,7 +30,7 @@ _words = st.text(st.characters(codec="utf-8", exclude_characters="\n\0"), min_si
     lambda text: not text.endswith("\r")
 )
 _frames = st.builds(
-    Frame,
+    SseFrame,
     event=st.sampled_from(["log", "job", "end"]),
     data=st.lists(_words | st.just(""), min_size=1, max_size=3).map("\n".join),
     id=st.none() | st.integers(0, 99).map(str),
@@ -38,7 +38,9 @@ _frames = st.builds(
 
 
 @given(st.lists(_frames, max_size=5), st.lists(st.integers(1, 7), min_size=1))
-def test_frames_come_out_as_they_went_in_however_they_were_cut_into_chunks(sent: list[Frame], sizes: list[int]) -> None:
+def test_frames_come_out_as_they_went_in_however_they_were_cut_into_chunks(
+    sent: list[SseFrame], sizes: list[int]
+) -> None:
     data = b": heartbeat\n\n".join(_wire(frame) for frame in sent)
     chunks, at, turn = [], 0, 0
     while at < len(data):
@@ -49,7 +51,7 @@ def test_frames_come_out_as_they_went_in_however_they_were_cut_into_chunks(sent:
 
 
 def test_a_half_sent_frame_is_dropped() -> None:
-    assert list(frames([b"event: log\ndata: one\n\nevent: log\ndata: tw"])) == [Frame("log", "one")]
+    assert list(frames([b"event: log\ndata: one\n\nevent: log\ndata: tw"])) == [SseFrame("log", "one")]
 
 
 def test_a_log_is_resumed_at_the_very_byte(script: Any, sse: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from stoker.cli.board import Bars, Lines
+from stoker.cli.board import Bars, BoardLines
 from stoker.cli.main import cli
 from stoker.cli.tracking import exit_code
 from stoker.spec.job import TrainingJob
@@ -110,7 +110,7 @@ def test_lines_come_at_changes_of_phase_and_every_few_seconds(make_job: Any) -> 
 
     clock = [0.0]
     out = io.StringIO()
-    lines = Lines(out, every_s=3, clock=lambda: clock[0])
+    lines = BoardLines(out, every_s=3, clock=lambda: clock[0])
     for at in range(10):
         clock[0] = float(at)
         job = make_job("a", "Running", attempt=1, progress=_progress(at))
@@ -123,7 +123,7 @@ def test_a_hold_is_shown_at_once_and_once(make_job: Any) -> None:
     import io
 
     out = io.StringIO()
-    lines = Lines(out, every_s=3, clock=lambda: 0.0)
+    lines = BoardLines(out, every_s=3, clock=lambda: 0.0)
     held = {"since": 1.0, "until": 60.0, "exitCode": 1}
     for progress in (_progress(1), _progress(2), {**_progress(2), "held": held}, {**_progress(2), "held": held}):
         lines.update(TrainingJob.model_validate(make_job("a", "Running", attempt=1, progress=progress)))

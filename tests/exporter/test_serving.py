@@ -17,10 +17,10 @@ from stoker.exporter.catalogue import COUNTER, EXPORTER, HARDWARE, JOB, JOB_LABE
 from stoker.exporter.meters.snapshot import Books, GpuState, JobState, MigState, Share, Snapshot
 from stoker.exporter.owners import Owner
 from stoker.exporter.serving.families import UNITS, families
-from stoker.exporter.serving.page import ALIVE_S, Page
+from stoker.exporter.serving.page import ALIVE_S, RenderedPage
 from stoker.exporter.serving.server import MAX_HEAD_BYTES, Server
-from stoker.exporter.serving.tls_and_tokens import Certificate, CredentialsError, Tokens
-from stoker.push.client import Client, Receiver
+from stoker.exporter.serving.tls_and_tokens import BearerTokens, Certificate, CredentialsError
+from stoker.push.client import Receiver, RemoteWriteClient
 from stoker.push.link import Link
 from tests.support.testbed.build import Unavailable, program
 
@@ -32,7 +32,7 @@ PARSERS = {TEXT: text_string_to_metric_families, OPENMETRICS: openmetrics_string
 
 
 def page_of(snapshot):
-    page = Page()
+    page = RenderedPage()
     page.show(lambda: families(snapshot))
     return page
 
@@ -104,7 +104,7 @@ def test_odd_labels_come_through(accept):
 
 
 def test_a_poll_is_not_delayed_by_a_render():
-    page = Page()
+    page = RenderedPage()
     begun, go_on = threading.Event(), threading.Event()
 
     def slow():
@@ -205,7 +205,7 @@ def test_one_connection_for_many_scrapes(serve, page):
 
 def test_probes(serve):
     now = [0.0]
-    page = Page(lambda: now[0])
+    page = RenderedPage(lambda: now[0])
     server = Server(("127.0.0.1", 0), page)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     port = server.server_address[1]
@@ -225,7 +225,7 @@ def test_probes(serve):
 def test_tokens(serve, tmp_path, caplog):
     file = tmp_path / "tokens"
     file.write_text("old\nnew\n")
-    port = serve(tokens=Tokens(file))
+    port = serve(tokens=BearerTokens(file))
     assert ask(port)[0] == 401 and ask(port)[1]["WWW-Authenticate"] == "Bearer"
     for wrong in ("Bearer", "Bearer ", "Bearer x", "Basic old", "old", "Bearer old\xff"):
         assert ask(port, Authorization=wrong)[0] == 401
@@ -243,7 +243,7 @@ def test_token_files_that_can_not_be_used(tmp_path):
     (tmp_path / "empty").write_text(" \n")
     for name in ("none", "empty"):
         with pytest.raises(CredentialsError, match=name):
-            Tokens(tmp_path / name)
+            BearerTokens(tmp_path / name)
 
 
 def replace(file, text):
@@ -266,7 +266,7 @@ def test_both_clients_believe_an_authority_that_says_nothing_of_its_keys_use(ser
     authority, its_key = certificate(tmp_path, "authority")
     cert, key = certificate(tmp_path, "own", "-CA", authority, "-CAkey", its_key)
     address = f"https://127.0.0.1:{serve(certificate=Certificate(cert, key))}"
-    assert Client(Receiver(f"{address}/write", ca_file=authority)).send(b"").code == "405"
+    assert RemoteWriteClient(Receiver(f"{address}/write", ca_file=authority)).send(b"").code == "405"
     assert Link(address, ca_file=authority).post("/v1", b"{}").status == 405
 
 

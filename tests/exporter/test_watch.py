@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.exporter.watch import Watch, child_environment
+from stoker.exporter.watch import ReaderWatch, child_environment
 from stoker.nvml.frames import Frame, Trouble
 from tests.support.harness import until
 from tests.support.nvml_child import HOLDER, command
@@ -40,7 +40,7 @@ def watch():
 
     def start(words, **options):
         listener = Listener()
-        one = Watch(words, listener, first_wait_s=0.05, max_wait_s=0.2, **options)
+        one = ReaderWatch(words, listener, first_wait_s=0.05, max_wait_s=0.2, **options)
         started.append(one)
         one.start()
         return one, listener
@@ -126,18 +126,18 @@ def test_a_listener_that_fails_does_not_end_the_watch(watch):
         heard.append(said)
         raise RuntimeError("a fault of the listener's")
 
-    one = Watch(program("print(frame); print(frame); time.sleep(60)"), listener)
+    one = ReaderWatch(program("print(frame); print(frame); time.sleep(60)"), listener)
     one.start()
     until(lambda: len(heard) == 2)
     assert one.stop(within_s=10) and not any(one.restarts.values())
 
 
 def test_waits_double_while_children_fail_and_not_after_one_that_worked():
-    failing = Watch([sys.executable, "-c", ""], lambda _: None, first_wait_s=0.01, max_wait_s=0.08)
+    failing = ReaderWatch([sys.executable, "-c", ""], lambda _: None, first_wait_s=0.01, max_wait_s=0.08)
     failing.start()
     until(lambda: failing.restarts["exited"] >= 5)
     assert failing.stop(within_s=10) and failing._wait_s == 0.08
-    working = Watch(program("print(frame)"), lambda _: None, first_wait_s=0.01, max_wait_s=0.08)
+    working = ReaderWatch(program("print(frame)"), lambda _: None, first_wait_s=0.01, max_wait_s=0.08)
     working.start()
     until(lambda: working.restarts["exited"] >= 5)
     assert working.stop(within_s=10) and working._wait_s < 0.08
@@ -165,11 +165,11 @@ def test_the_parent_ends_at_once_though_a_child_hangs_unkillable(tmp_path):
     """The whole process: a stuck child is left behind, never waited for."""
     text = f"""
         import subprocess, sys, time
-        from stoker.exporter.watch import Watch
+        from stoker.exporter.watch import ReaderWatch
         frame = {FRAME!r}
         child = [sys.executable, "-u", "-c", "import time; print(" + repr(frame) + "); time.sleep(600)"]
         said = []
-        watch = Watch(child, said.append, stuck_after_s=1.0)
+        watch = ReaderWatch(child, said.append, stuck_after_s=1.0)
         watch.start()
         while not said:
             time.sleep(0.01)

@@ -159,7 +159,7 @@ async def test_a_rotated_token_is_read_anew(server, tmp_path):
 
 
 async def test_in_a_pod_the_token_is_read_each_minute(server, tmp_path, monkeypatch):
-    from stoker.kube.auth import Endpoint
+    from stoker.kube.auth import ApiServer
 
     host, port = server.url.removeprefix("http://").split(":")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
@@ -168,7 +168,7 @@ async def test_in_a_pod_the_token_is_read_each_minute(server, tmp_path, monkeypa
     (tmp_path / "token").write_text("one")
     shutil.copy(certifi.where(), tmp_path / "ca.crt")
     clock = ManualClock()
-    endpoint = Endpoint(clock, None, None, service_account=tmp_path)
+    endpoint = ApiServer(clock, None, None, service_account=tmp_path)
     await endpoint.open()
     try:
         assert endpoint.url == f"https://{host}:{port}"

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from stoker.local import db
-from stoker.local.db import Database, Row, WrongFile
+from stoker.local.db import Database, ObjectRow, WrongFile
 from stoker.local.store import EmbeddedStore
 from stoker.spec.event import EVENTS, Event
 from stoker.spec.job import JOBS, TrainingJob
@@ -149,12 +149,12 @@ async def test_a_path_that_cannot_be_is_unavailable(tmp_path):
 
 def test_migrations_run_once_each_and_keep_the_rows(path):
     old = Database(path)
-    old.write([Row("TrainingJob", "p", "a", "u", 7, "{}")])
+    old.write([ObjectRow("TrainingJob", "p", "a", "u", 7, "{}")])
     old.close()
     migrations = (*db.MIGRATIONS, "ALTER TABLE meta ADD COLUMN note TEXT;")
     for _ in range(2):
         new = Database(path, migrations=migrations)
-        assert list(new.load()) == [Row("TrainingJob", "p", "a", "u", 7, "{}")] and new.newest_version() == 7
+        assert list(new.load()) == [ObjectRow("TrainingJob", "p", "a", "u", 7, "{}")] and new.newest_version() == 7
         new.close()
     with pytest.raises(WrongFile, match="newer"):
         Database(path)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.local.history import History, Watch
+from stoker.local.history import History, HistoryWatch
 from stoker.local.store import EmbeddedStore
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.store.clock import ManualClock
@@ -45,7 +45,7 @@ async def test_a_slow_reader_is_cut_off_and_a_quick_one_is_not_hurt(store):
 async def test_an_abandoned_wait_leaves_nothing_behind():
     """A reader with a time-out (an event stream's keep-alive, say) waits again and again on a quiet kind."""
     history = History(1, 8)
-    watch = Watch(history, "1", 1)
+    watch = HistoryWatch(history, "1", 1)
     for _ in range(100):
         waiting = asyncio.create_task(anext(watch))
         await asyncio.sleep(0)
@@ -89,7 +89,7 @@ def test_a_watch_reads_exactly_what_came_after(gaps, capacity, since, floor):
             version += gap
             versions.append(version)
             history.append(version, WatchEvent(WatchType.BOOKMARK, str(version)))
-        watch = Watch(history, str(since), version)
+        watch = HistoryWatch(history, str(since), version)
         expected = [v for v in versions if v > since]
         try:
             got = [int((await anext(watch)).resource_version) for _ in expected]

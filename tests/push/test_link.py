@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.push.link import Link, NoCredentials, Unreachable
+from stoker.push.link import Link, NoCredentials, NoResponse
 from tests.support.testbed.webhook import Answer, Webhook
 
 
@@ -81,5 +81,5 @@ def test_retry_after(hook: Webhook, header: str, seconds: float) -> None:
 
 def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "ca").write_text("no certificate")
-    with pytest.raises(Unreachable):
+    with pytest.raises(NoResponse):
         Link("https://127.0.0.1:1", ca_file=tmp_path / "ca").post("/", b"{}")

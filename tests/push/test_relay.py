@@ -13,12 +13,12 @@ from typing import ClassVar
 import pytest
 
 from stoker.push.client import Receiver
-from stoker.push.relay import FOREIGN_BYTES, FOREIGN_SERIES, Relay, Source
+from stoker.push.relay import FOREIGN_BYTES, FOREIGN_SERIES, MetricsPage, Relay
 from stoker.push.sender import PushOptions
 from tests.support.testbed.remote_write import Written, read_request
 from tests.support.testbed.webhook import Answer, Webhook
 
-OWN = Source({"job": "stoker-api", "instance": "here"}, text=b'stoker_job_info{user="alice"} 1\n')
+OWN = MetricsPage({"job": "stoker-api", "instance": "here"}, text=b'stoker_job_info{user="alice"} 1\n')
 MINE = {"job": "stoker-workers", "project": "vision", "job_name": "mnist", "job_uid": "u1", "worker": "0"}
 
 
@@ -53,10 +53,12 @@ def serve() -> Iterator[Callable[[bytes], str]]:
         yield start
 
 
-async def pushed(sources: Sequence[Source], wanted: Callable[[list[Written]], bool], **labels: str) -> list[Written]:
+async def pushed(
+    sources: Sequence[MetricsPage], wanted: Callable[[list[Written]], bool], **labels: str
+) -> list[Written]:
     """All that a receiver has when it has what is wanted."""
 
-    async def gather() -> Sequence[Source]:
+    async def gather() -> Sequence[MetricsPage]:
         return sources
 
     with Webhook(lambda _: Answer(204)) as hook:
@@ -95,8 +97,10 @@ up{job="stoker-api",instance="here"} 0
 scrape_duration_seconds 9
 """
     address = serve(page)
-    foreign = Source(MINE | {"instance": "n1:9464"}, address=address, foreign=True)
-    exporter = Source({"job": "stoker-exporter", "instance": "here"}, address=serve(b"stoker_gpu_up 1\n"), token="t")
+    foreign = MetricsPage(MINE | {"instance": "n1:9464"}, address=address, foreign=True)
+    exporter = MetricsPage(
+        {"job": "stoker-exporter", "instance": "here"}, address=serve(b"stoker_gpu_up 1\n"), token="t"
+    )
     both = {"my_loss", "stoker_gpu_up", "stoker_job_info"}
     found = await pushed(
         [foreign, OWN, exporter], lambda w: both <= {dict(o.labels)["__name__"] for o in w}, cluster="a"
@@ -127,8 +131,8 @@ scrape_duration_seconds 9
 async def test_a_worker_with_such_a_page_is_down_and_the_others_are_pushed(
     serve: Callable[[bytes], str], page: bytes
 ) -> None:
-    bad = Source(MINE | {"instance": "bad"}, address=serve(page), foreign=True)
-    good = Source(MINE | {"instance": "good"}, address=serve(b"my_loss 1\n"), foreign=True)
+    bad = MetricsPage(MINE | {"instance": "bad"}, address=serve(page), foreign=True)
+    good = MetricsPage(MINE | {"instance": "good"}, address=serve(b"my_loss 1\n"), foreign=True)
     found = await pushed(
         [bad, good, OWN],
         lambda written: {"my_loss", "stoker_job_info"} <= {dict(o.labels)["__name__"] for o in written},

@@ -18,8 +18,8 @@ from stoker_worker import session as sessions
 from stoker_worker.exec_session import Exec
 from stoker_worker.fork_exec import Command
 from stoker_worker.forward import Forward
-from stoker_worker.session import Session
-from stoker_worker.websocket import BINARY, MESSAGE_BYTES, TEXT, Lost, Refused, WebSocket, _check
+from stoker_worker.session import WorkerSession
+from stoker_worker.websocket import BINARY, MESSAGE_BYTES, TEXT, HandshakeRefused, WebSocket, WebSocketLost, _check
 
 OPEN, DATA, SHUT, RESET = range(4)
 
@@ -129,7 +129,7 @@ def test_what_is_sent_is_what_a_server_reads(kind, size):
 def test_what_no_server_may_send_ends_it(pair, stream, code):
     ours, theirs = pair
     web = WebSocket(ours, stream)
-    with pytest.raises(Lost):
+    with pytest.raises(WebSocketLost):
         web.receive()
     ((kind, data),) = understood(theirs.recv(1000))
     assert kind is Opcode.CLOSE and int.from_bytes(data[:2], "big") == code
@@ -152,7 +152,7 @@ def test_an_end_without_a_close_is_a_loss(pair):
     theirs.close()
     web = WebSocket(ours)
     assert web.receive() == []
-    with pytest.raises(Lost):
+    with pytest.raises(WebSocketLost):
         web.receive()
 
 
@@ -166,7 +166,7 @@ def test_an_end_without_a_close_is_a_loss(pair):
     ],
 )
 def test_an_answer_that_is_none_is_a_refusal(head):
-    with pytest.raises(Refused):
+    with pytest.raises(HandshakeRefused):
         _check(head, b"key", "v1")
 
 
@@ -191,7 +191,7 @@ def begun(pair):
     made = []
 
     def begin(service):
-        session = Session(web, wake, lambda _request: service(web.send), [])
+        session = WorkerSession(web, wake, lambda _request: service(web.send), [])
         made.append(session)
 
         def settle():

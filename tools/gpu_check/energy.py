@@ -8,7 +8,7 @@ import time
 
 import pynvml
 
-from stoker.nvml.calls import Calls, Refused
+from stoker.nvml.calls import CallErrors, DeviceCalls
 from stoker.nvml.fields import Fields
 from stoker.nvml.load import POWER_FIELDS
 from tools.gpu_check.load import busy
@@ -50,7 +50,7 @@ def _ticks(handle: object) -> dict[str, Figure]:
 
 def _against_power(handle: object, when: str, seconds: float) -> dict[str, Figure]:
     """Joules by the counter, and by the trapezoid rule over both of NVML's power readings every 20 ms."""
-    fields = Fields(Calls(handle, Refused()), POWER_FIELDS)
+    fields = Fields(DeviceCalls(handle, CallErrors()), POWER_FIELDS)
     began_mj = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     samples: list[tuple[float, dict[str, float]]] = []
     ends = time.monotonic() + seconds

@@ -17,9 +17,9 @@ from typing import Any
 
 import pynvml
 
-from stoker.nvml.calls import Refused, code_name
+from stoker.nvml.calls import CallErrors, code_name
 from stoker.nvml.frames import COLLECTORS
-from stoker.nvml.session import Session
+from stoker.nvml.session import NvmlSession
 from tools.gpu_check.report import Figure
 
 POLLS, GAP_S = 100, 0.12
@@ -68,9 +68,9 @@ def _timed(function: Any, name: str, seen: _Seen) -> Any:
     return call
 
 
-def _session() -> Session:
+def _session() -> NvmlSession:
     unix_us = int(time.time() * 1e6)
-    return Session(Refused(), frozenset(COLLECTORS), lambda _: None, seen_us=unix_us, all_pids=os.geteuid() == 0)
+    return NvmlSession(CallErrors(), frozenset(COLLECTORS), lambda _: None, seen_us=unix_us, all_pids=os.geteuid() == 0)
 
 
 def _polls() -> tuple[list[float], dict[str, float]]:

@@ -8,7 +8,7 @@ import time
 import pynvml
 import torch
 
-from stoker.nvml.calls import Calls, Refused
+from stoker.nvml.calls import CallErrors, DeviceCalls
 from stoker.nvml.fields import Field, Fields
 from tools.gpu_check.report import Figure
 
@@ -48,7 +48,7 @@ def measure() -> dict[str, Figure]:
     """Raises: NVMLError, torch.cuda's RuntimeError where there is no GPU."""
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    calls = Calls(handle, Refused())
+    calls = DeviceCalls(handle, CallErrors())
     host = torch.ones(CHUNK_BYTES, dtype=torch.uint8).pin_memory()
     device = host.to("cuda")
     figures: dict[str, Figure] = {

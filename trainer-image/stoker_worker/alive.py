@@ -13,7 +13,7 @@ import time
 
 from .folder import Launch
 from .light_stdlib import parse_json, render_json
-from .link import Answer, Link, Refused
+from .link import Answer, ApiLink, Refused
 
 MYPY = False
 if MYPY:
@@ -59,7 +59,7 @@ class AliveLane:
     def ready_in(self, now: float, _hurry: bool) -> float:
         return self._ask_at - now
 
-    def send(self, link: Link, _hurry: bool) -> None:
+    def send(self, link: ApiLink, _hurry: bool) -> None:
         """Raises: Unreachable, Refused."""
         self._wait(ASK_EVERY_S)  # whatever comes of it
         began = time.monotonic()

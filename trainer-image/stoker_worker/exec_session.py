@@ -16,7 +16,7 @@ import struct
 import termios
 
 from .descendants import send_group
-from .fork_exec import NOT_FOUND, CannotStart, Command, find_command, start
+from .fork_exec import NOT_FOUND, CannotFork, Command, find_command, start
 from .light_stdlib import parse_json, render_json
 
 MYPY = False
@@ -168,7 +168,7 @@ class Exec:
         """Whether the command runs; if not, why is its exit, as a shell would have it."""
         try:
             self._pid = start(command, stdio, terminal=self._terminal)
-        except CannotStart as error:
+        except CannotFork as error:
             self._exit = (error.exit_code, str(error))
             return False
         return True
@@ -225,7 +225,7 @@ class Exec:
 
 
 def command_of(request: dict[str, Any], env: dict[str, str], working_dir: str) -> Command:
-    """What is to be run: the request's words, or the worker's shell. Raises: ValueError, CannotStart."""
+    """What is to be run: the request's words, or the worker's shell. Raises: ValueError, CannotFork."""
     argv = request.get("argv") or []
     if not isinstance(argv, list) or not all(isinstance(word, str) and "\0" not in word for word in argv):
         raise ValueError("argv must be a list of words")
@@ -246,11 +246,11 @@ def _shell(env: dict[str, str]) -> str:
             continue
         try:
             path = find_command(name, env)
-        except CannotStart:
+        except CannotFork:
             continue
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
-    raise CannotStart(NOT_FOUND, "this worker has no shell (no $SHELL, bash or sh); name a command")
+    raise CannotFork(NOT_FOUND, "this worker has no shell (no $SHELL, bash or sh); name a command")
 
 
 def _resize(fd: int, size: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ if MYPY:
     from typing import NoReturn
 
 
-class CannotStart(Exception):
+class CannotFork(Exception):
     """The command can't be run; `exit_code` is what a shell would say, the text says why."""
 
     def __init__(self, exit_code: int, message: str) -> None:
@@ -45,7 +45,7 @@ class Command:
 
 
 def find_command(name: str, env: dict[str, str]) -> str:
-    """The file that `name` stands for, as a shell would find it in the process's PATH. Raises: CannotStart."""
+    """The file that `name` stands for, as a shell would find it in the process's PATH. Raises: CannotFork."""
     if "/" in name:
         return name  # exec judges it, in the process's working folder
     refused = ""
@@ -56,12 +56,12 @@ def find_command(name: str, env: dict[str, str]) -> str:
                 return path
             refused = refused or path
     if refused:
-        raise CannotStart(NOT_STARTABLE, "can't start %r: %s may not be executed (chmod +x)" % (name, refused))
-    raise CannotStart(NOT_FOUND, "can't start %r: there is no such command in PATH (%s)" % (name, env.get("PATH", "")))
+        raise CannotFork(NOT_STARTABLE, "can't start %r: %s may not be executed (chmod +x)" % (name, refused))
+    raise CannotFork(NOT_FOUND, "can't start %r: there is no such command in PATH (%s)" % (name, env.get("PATH", "")))
 
 
 def start(command: Command, stdio: tuple[int, int, int], terminal: bool = False) -> int:
-    """The pid of the process, which runs the command already, in a session of its own. Raises: CannotStart.
+    """The pid of the process, which runs the command already, in a session of its own. Raises: CannotFork.
 
     `stdio`: what becomes its descriptors 0 to 2. `terminal`: descriptor 0 becomes its controlling terminal.
     """
@@ -79,7 +79,7 @@ def start(command: Command, stdio: tuple[int, int, int], terminal: bool = False)
             _become(command, path, parent, stdio, terminal, error_w)
     except OSError as error:
         os.close(error_r)
-        raise CannotStart(NOT_STARTABLE, "can't start a process: %s" % error.strerror) from None
+        raise CannotFork(NOT_STARTABLE, "can't start a process: %s" % error.strerror) from None
     finally:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
         os.close(error_w)
@@ -124,19 +124,19 @@ def _become(
         os._exit(NOT_STARTABLE)
 
 
-def _explain(command: Command, failure: bytes) -> CannotStart:
+def _explain(command: Command, failure: bytes) -> CannotFork:
     step, _, number = failure.partition(b":")
     code = int(number)
     why = os.strerror(code)
     name, working_dir = command.argv[0], command.working_dir
     if step == b"cwd":
-        return CannotStart(NOT_STARTABLE, "can't enter the working folder %r: %s" % (working_dir, why))
+        return CannotFork(NOT_STARTABLE, "can't enter the working folder %r: %s" % (working_dir, why))
     if step == b"exec" and code == errno.ENOENT:
         if os.path.exists(os.path.join(working_dir, name)):
-            return CannotStart(NOT_FOUND, "can't start %r: the interpreter its first line names is missing" % name)
-        return CannotStart(NOT_FOUND, "can't start %r: there is no such file in %s" % (name, working_dir))
+            return CannotFork(NOT_FOUND, "can't start %r: the interpreter its first line names is missing" % name)
+        return CannotFork(NOT_FOUND, "can't start %r: there is no such file in %s" % (name, working_dir))
     if step == b"exec" and code == errno.EACCES:
-        return CannotStart(NOT_STARTABLE, "can't start %r: it may not be executed (chmod +x)" % name)
+        return CannotFork(NOT_STARTABLE, "can't start %r: it may not be executed (chmod +x)" % name)
     if step == b"exec" and code == errno.ENOEXEC:
-        return CannotStart(NOT_STARTABLE, "can't start %r: no program and no '#!' line" % name)
-    return CannotStart(NOT_STARTABLE, "can't start %r: %s" % (name, why))
+        return CannotFork(NOT_STARTABLE, "can't start %r: no program and no '#!' line" % name)
+    return CannotFork(NOT_STARTABLE, "can't start %r: %s" % (name, why))

@@ -2,7 +2,7 @@
 
 Owns address, token and TLS settings, which may all change while the worker runs: the token's file is read for every
 post, the CA's for every connection, and after a failure the order is read again. Imported only where there is something
-to say (http.client costs more than the rest of the supervisor); a `Link` is used by one thread.
+to say (http.client costs more than the rest of the supervisor); a `ApiLink` is used by one thread.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def newest_target(folder: str, target: dict[str, str]) -> dict[str, str]:
         return target
 
 
-class Link:
+class ApiLink:
     def __init__(self, folder: str, target: dict[str, str]) -> None:
         self._folder = folder
         self._target = target

@@ -10,7 +10,7 @@ import time
 from .alive import document, who
 from .folder import Launch
 from .light_stdlib import render_json
-from .link import Answer, Link, Refused
+from .link import Answer, ApiLink, Refused
 from .spool import Spool, SpoolReader
 
 MYPY = False
@@ -46,7 +46,7 @@ class ProgressLane:
     def ready_in(self, _now: float, _hurry: bool) -> float:
         return 0.0
 
-    def send(self, link: Link, _hurry: bool) -> None:
+    def send(self, link: ApiLink, _hurry: bool) -> None:
         """Raises: Unreachable, Refused."""
         progress = self._newest
         body = dict(who(self._launch), progress=progress)
@@ -82,7 +82,7 @@ class LogLane:
             self._since = now
         return max(0.0, self._since + self._gather_s - now)
 
-    def send(self, link: Link, hurry: bool) -> None:
+    def send(self, link: ApiLink, hurry: bool) -> None:
         """Raises: Unreachable, Refused."""
         offset = self._offset
         lost = offset < self._reader.kept_from

@@ -12,7 +12,7 @@ import threading
 import time
 
 from .alive import AliveLane
-from .link import Link, Refused, Unreachable
+from .link import ApiLink, Refused, Unreachable
 from .outgoing_reports import LogLane, ProgressLane
 
 MYPY = False
@@ -59,7 +59,7 @@ class Reporter:
         `on_sessions` gets the ids of sessions that wait for this worker, `on_stall` that its gang is stalled, again and
         again. With neither `on_stop` nor `on_stall` the api is not asked.
         """
-        self._link = Link(folder, launch.report or {})
+        self._link = ApiLink(folder, launch.report or {})
         self._progress = ProgressLane(launch)
         self._turns = [_Turn(self._progress)]
         asks = on_stop is not None or on_stall is not None

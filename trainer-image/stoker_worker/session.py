@@ -15,11 +15,11 @@ import time
 
 from .exec_session import Exec, command_of
 from .folder import LAUNCH_FILE, read_launch
-from .fork_exec import CannotStart
+from .fork_exec import CannotFork
 from .forward import Forward
 from .light_stdlib import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, parse_json, prctl, render_json
 from .wake_pipe import WakePipe
-from .websocket import GOING_AWAY, NORMAL, PROTOCOL_ERROR, TEXT, Lost, Refused, WebSocket, connect
+from .websocket import GOING_AWAY, NORMAL, PROTOCOL_ERROR, TEXT, HandshakeRefused, WebSocket, WebSocketLost, connect
 
 MYPY = False
 if MYPY:
@@ -52,10 +52,10 @@ def main(argv: list[str], stop_requests: list[int]) -> int:
         target = launch.report or {}
         wake = WakePipe()
         socket = connect(target, SESSION_PATH + session_id, SUBPROTOCOL, CONNECT_S)
-    except (OSError, Refused, ValueError, KeyError) as error:
+    except (OSError, HandshakeRefused, ValueError, KeyError) as error:
         sys.stderr.write("[stoker] a session could not be joined: %s\n" % (str(error) or repr(error)))
         return 1
-    session = Session(socket, wake, lambda request: _serve(request, launch.working_dir, socket), stop_requests)
+    session = WorkerSession(socket, wake, lambda request: _serve(request, launch.working_dir, socket), stop_requests)
     if len(argv) > 3:
         session.refuse(argv[3])
     session.run()
@@ -63,7 +63,7 @@ def main(argv: list[str], stop_requests: list[int]) -> int:
 
 
 def _serve(request: dict[str, Any], working_dir: str, socket: WebSocket) -> Service:
-    """Raises: ValueError, OSError, CannotStart."""
+    """Raises: ValueError, OSError, CannotFork."""
     if request.get("kind") == "exec":
         return Exec(command_of(request, dict(os.environ), working_dir), request, socket.send)
     port = request.get("port")
@@ -72,7 +72,7 @@ def _serve(request: dict[str, Any], working_dir: str, socket: WebSocket) -> Serv
     raise ValueError("this worker knows no such kind of session")
 
 
-class Session:
+class WorkerSession:
     def __init__(
         self, socket: WebSocket, wake: WakePipe, serve: Callable[[dict[str, Any]], Service], stop_requests: list[int]
     ) -> None:
@@ -169,7 +169,7 @@ class Session:
                 raise ValueError("the first message is no request")
             if not why:
                 self._service = self._serve(request)
-        except (OSError, ValueError, CannotStart) as error:
+        except (OSError, ValueError, CannotFork) as error:
             why = str(error)
         if why:
             self._answer({"ready": False, "message": why})
@@ -207,5 +207,5 @@ class Session:
     def _try(self, step: Callable[[], None]) -> None:
         try:
             step()
-        except Lost:
+        except WebSocketLost:
             self._leave(time.monotonic())

@@ -20,7 +20,7 @@ REMEMBERED = 1000
 _ID_CHARS = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
 
 
-class Sessions:
+class WorkerSessions:
     def __init__(self, folder: str, launch: Launch) -> None:
         self._folder = folder
         self._env = launch.env

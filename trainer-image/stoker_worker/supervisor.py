@@ -16,7 +16,7 @@ from .descendants import descendants, send, send_group
 from .ending import STALLED, STOPPED, Ending
 from .failure_hold import FailureHold
 from .folder import Launch, read_progress, reserve_exit, write_exit, write_started, write_termination
-from .fork_exec import NOT_STARTABLE, CannotStart
+from .fork_exec import NOT_STARTABLE, CannotFork
 from .light_stdlib import PR_SET_CHILD_SUBREAPER, prctl
 from .output import HOLD_S, RankOutput
 from .ranks import start_rank
@@ -26,7 +26,7 @@ from .wake_pipe import WakePipe
 MYPY = False
 if MYPY:
     from .pod import PodOrder
-    from .sessions import Sessions
+    from .sessions import WorkerSessions
     from .stall import Stall
     from .usercode import CodeFetch
 
@@ -70,7 +70,7 @@ class Supervisor:
         self._leftovers_kill_at: float | None = None
         self._termed: set[int] = set()
         self._hold = FailureHold(launch)
-        self._sessions: Sessions | None = None
+        self._sessions: WorkerSessions | None = None
         self._stall: Stall | None = None
         if launch.stall_s > 0:
             from .stall import Stall
@@ -151,7 +151,7 @@ class Supervisor:
             self._outputs.append(output)
             try:
                 pid = start_rank(launch, local_rank, output.write_fd)
-            except CannotStart as error:
+            except CannotFork as error:
                 self._log.say(str(error))
                 self._ending.rank_ended(local_rank, error.exit_code, None, str(error))
                 self._end_others(time.monotonic(), FAILURE_GRACE_S)
@@ -339,9 +339,9 @@ class Supervisor:
 
     def _start_session(self, session_id: str) -> None:
         if self._sessions is None:
-            from .sessions import Sessions
+            from .sessions import WorkerSessions
 
-            self._sessions = Sessions(self._folder, self._launch)
+            self._sessions = WorkerSessions(self._folder, self._launch)
         trouble = self._sessions.start(session_id)
         if trouble:
             self._log.say(trouble)

@@ -43,7 +43,7 @@ class CantKeep(Exception):
     """The disk does not take it; the text says why."""
 
 
-class Entry:
+class ManifestEntry:
     """One file or symbolic link of a manifest. Raises: Malformed."""
 
     __slots__ = ("executable", "link", "path", "sha256", "size")
@@ -72,7 +72,7 @@ class Entry:
             raise Malformed("%r has no SHA-256" % self.path)
 
 
-def read_manifest(read: Read, digest: str) -> list[Entry]:
+def read_manifest(read: Read, digest: str) -> list[ManifestEntry]:
     """The entries, checked. Raises: Torn, Damaged, Malformed, and what `read` raises."""
     head = b""
     while not head.endswith(b"\n"):
@@ -91,7 +91,7 @@ def read_manifest(read: Read, digest: str) -> list[Entry]:
     return check_manifest(manifest)
 
 
-def check_manifest(manifest: bytes) -> list[Entry]:
+def check_manifest(manifest: bytes) -> list[ManifestEntry]:
     """Raises: Malformed."""
     try:
         document = parse_json(manifest.decode("utf-8"))
@@ -100,7 +100,7 @@ def check_manifest(manifest: bytes) -> list[Entry]:
     listed = document.get("files") if isinstance(document, dict) and len(document) == 1 else None
     if not isinstance(listed, list) or len(listed) > MAX_FILES:
         raise Malformed("the manifest is none that this worker knows, or names too many files")
-    entries = [Entry(data) for data in listed]
+    entries = [ManifestEntry(data) for data in listed]
     paths = [entry.path for entry in entries]
     known = set(paths)
     if paths != sorted(known):
@@ -119,11 +119,11 @@ def check_manifest(manifest: bytes) -> list[Entry]:
     return entries
 
 
-def write_files(entries: list[Entry], read: Read, folder: str) -> None:
+def write_files(entries: list[ManifestEntry], read: Read, folder: str) -> None:
     """Fill `folder`, which must be there and empty. Raises: Torn, Damaged, CantKeep, and what `read` raises."""
     root = os.fsencode(folder)
     made = {root}
-    first: dict[str, Entry] = {}
+    first: dict[str, ManifestEntry] = {}
     for entry in entries:
         if entry.sha256 is None:
             continue
@@ -153,7 +153,7 @@ def _pieces(read: Read, size: int) -> Any:
         yield data
 
 
-def _checked(read: Read, entry: Entry) -> Any:
+def _checked(read: Read, entry: ManifestEntry) -> Any:
     """The file's bytes from the stream; at their end it is known whether they are right."""
     seen = hashlib.sha256()
     for data in _pieces(read, entry.size):
@@ -163,7 +163,7 @@ def _checked(read: Read, entry: Entry) -> Any:
         raise Damaged("%r came with other bytes than the bundle names" % entry.path)
 
 
-def _copy(source: bytes, path: bytes, entry: Entry) -> None:
+def _copy(source: bytes, path: bytes, entry: ManifestEntry) -> None:
     try:
         fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
@@ -174,7 +174,7 @@ def _copy(source: bytes, path: bytes, entry: Entry) -> None:
         os.close(fd)
 
 
-def _write(path: bytes, entry: Entry, pieces: Any) -> None:
+def _write(path: bytes, entry: ManifestEntry, pieces: Any) -> None:
     fd = -1
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -206,7 +206,7 @@ def _guarded(pieces: Any) -> Any:
         raise _FromStream(error) from None
 
 
-def _place(root: bytes, entry: Entry, made: set[bytes]) -> bytes:
+def _place(root: bytes, entry: ManifestEntry, made: set[bytes]) -> bytes:
     """Where the entry goes, with the folders above it made."""
     path = _inside(root, entry)
     above = os.path.dirname(path)
@@ -224,11 +224,11 @@ def _place(root: bytes, entry: Entry, made: set[bytes]) -> bytes:
     return path
 
 
-def _inside(root: bytes, entry: Entry) -> bytes:
+def _inside(root: bytes, entry: ManifestEntry) -> bytes:
     return root + b"/" + entry.path.encode()
 
 
-def _why(error: OSError, entry: Entry) -> str:
+def _why(error: OSError, entry: ManifestEntry) -> str:
     return "%s can't be written: %s" % (entry.path, error.strerror or error)
 
 

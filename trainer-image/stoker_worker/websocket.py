@@ -29,16 +29,16 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _WANTS = frozenset(("SSLWantReadError", "SSLWantWriteError"))
 
 
-class Refused(Exception):
+class HandshakeRefused(Exception):
     """The server did not open the WebSocket."""
 
 
-class Lost(Exception):
+class WebSocketLost(Exception):
     """The connection is over without a close, or the peer breaks the protocol."""
 
 
 def connect(target: dict[str, str], path: str, subprotocol: str, timeout_s: float) -> WebSocket:
-    """Raises: Refused, OSError, ValueError, KeyError."""
+    """Raises: HandshakeRefused, OSError, ValueError, KeyError."""
     connection = open_connection(target, timeout_s)
     connection.connect()
     sock = connection.sock
@@ -102,7 +102,7 @@ class WebSocket:
             self._close_sent = True
 
     def flush(self) -> None:
-        """Write as much as the socket takes. Raises: Lost."""
+        """Write as much as the socket takes. Raises: WebSocketLost."""
         try:
             while self._out:
                 first = self._out[0]
@@ -114,23 +114,23 @@ class WebSocket:
                     del self._out[0]
         except OSError as error:
             if not _later(error):
-                raise Lost(str(error)) from None
+                raise WebSocketLost(str(error)) from None
 
     def receive(self) -> list[tuple[int, bytes]]:
-        """The messages that have come in by now: (TEXT or BINARY, content). Raises: Lost."""
+        """The messages that have come in by now: (TEXT or BINARY, content). Raises: WebSocketLost."""
         self._fresh = False
         data: bytes | None = None
         try:
             data = self._sock.recv(_READ_BYTES)
         except OSError as error:
             if not _later(error):
-                raise Lost(str(error)) from None
+                raise WebSocketLost(str(error)) from None
         if data == b"" and not self._in:
-            raise Lost("the connection was closed")
+            raise WebSocketLost("the connection was closed")
         self._in += data or b""
         messages = list(self._messages())
         if data == b"" and not self.closed:
-            raise Lost("the connection was closed")
+            raise WebSocketLost("the connection was closed")
         return messages
 
     def drop(self) -> None:
@@ -188,7 +188,7 @@ class WebSocket:
     def _fail(self, code: int, why: str) -> None:
         self.close(code, why)
         self.flush()
-        raise Lost(why)
+        raise WebSocketLost(why)
 
     def _queue(self, kind: int, data: bytes) -> None:
         size = len(data)
@@ -217,32 +217,32 @@ def _masked(data: bytes, mask: bytes) -> bytes:
 
 
 def _read_head(sock: socket.socket) -> tuple[bytes, bytes]:
-    """The answer's head, and what came in behind it. Raises: Refused, OSError."""
+    """The answer's head, and what came in behind it. Raises: HandshakeRefused, OSError."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = sock.recv(4096)
         if not more or len(data) > _HEAD_BYTES:
-            raise Refused("the server gave no answer to the handshake")
+            raise HandshakeRefused("the server gave no answer to the handshake")
         data += more
     head, _, early = data.partition(b"\r\n\r\n")
     return head, early
 
 
 def _check(head: bytes, key: bytes, subprotocol: str) -> None:
-    """Raises: Refused."""
+    """Raises: HandshakeRefused."""
     lines = head.decode("latin-1").split("\r\n")
     status = lines[0].split(" ", 2)
     if len(status) < 2 or status[1] != "101":
-        raise Refused("the server answered " + " ".join(status[1:])[:100])
+        raise HandshakeRefused("the server answered " + " ".join(status[1:])[:100])
     headers = {}
     for line in lines[1:]:
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
     expected = binascii.b2a_base64(hashlib.sha1(key + _GUID).digest(), newline=False).decode()
     if headers.get("sec-websocket-accept") != expected or headers.get("upgrade", "").lower() != "websocket":
-        raise Refused("the server's answer is no WebSocket's")
+        raise HandshakeRefused("the server's answer is no WebSocket's")
     if headers.get("sec-websocket-protocol") != subprotocol or "sec-websocket-extensions" in headers:
-        raise Refused("the server speaks another protocol than " + subprotocol)
+        raise HandshakeRefused("the server speaks another protocol than " + subprotocol)
 
 
 def _keep_alive(sock: socket.socket) -> None:

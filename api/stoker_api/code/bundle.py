@@ -24,7 +24,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
-class Bundle:
+class StoredBundle:
     """As heavy as its manifest: the workers of a gang share one. `contents`: in the order of their first naming."""
 
     digest: str
@@ -36,7 +36,7 @@ class Bundle:
     contents: tuple[Content, ...]
 
     @classmethod
-    def read(cls, digest: str, manifest: bytes) -> Bundle:
+    def read(cls, digest: str, manifest: bytes) -> StoredBundle:
         """From a manifest that was checked when it was stored."""
         listed = json.loads(manifest)["files"]
         sizes = {file["sha256"]: file.get("size", 0) for file in listed if "sha256" in file}
@@ -54,7 +54,7 @@ class Bundle:
         return len(_head(self)) + len(self.manifest) + sum(content.size for content in self.contents)
 
 
-def pieces(bundle: Bundle, files: Path) -> Iterator[bytes]:
+def pieces(bundle: StoredBundle, files: Path) -> Iterator[bytes]:
     """What is sent, blocking, in pieces of about `PIECE_BYTES`: small files together, large ones apart.
 
     Raises: OSError, EOFError if a file is gone or shorter than it was.
@@ -84,7 +84,7 @@ def pieces(bundle: Bundle, files: Path) -> Iterator[bytes]:
         yield bytes(held)
 
 
-def _head(bundle: Bundle) -> bytes:
+def _head(bundle: StoredBundle) -> bytes:
     return b"%d\n" % len(bundle.manifest)
 
 

@@ -24,7 +24,7 @@ from stoker.store.clock import Clock
 from stoker_api.code.quota import LEASE_S, CodeFull, CodeQuota
 from stoker_api.disk import FULL, sync
 
-from .bundle import Bundle, name_of, path_of, pieces
+from .bundle import StoredBundle, name_of, path_of, pieces
 
 _SUFFIX = ".json"
 
@@ -60,7 +60,7 @@ class ProjectCode:
         """While a sweep runs: what was used since it began."""
         self._unsynced: set[Path] = set()
         """Folders whose newest renames a power cut could undo."""
-        self._read: WeakValueDictionary[str, Bundle] = WeakValueDictionary()
+        self._read: WeakValueDictionary[str, StoredBundle] = WeakValueDictionary()
         """Bundles in use, by digest: their contents never change."""
         self._sweeping = threading.Lock()
         for path in (self.files, self._bundles, self._partial):
@@ -127,14 +127,14 @@ class ProjectCode:
             self._write(digest, manifest.canonical(), {path_of(self.files, sha256).parent for sha256 in wanted})
             return Stored(created=True)
 
-    def find(self, digest: str) -> Bundle | None:
+    def find(self, digest: str) -> StoredBundle | None:
         """The bundle if it and all its files are here; that is a use of it. Raises: OSError."""
         path = self._path(digest)
         with self._lock:
             if digest not in self._known or not self._touch(path, digest):
                 return None
         try:
-            bundle = self._read.get(digest) or Bundle.read(digest, path.read_bytes())
+            bundle = self._read.get(digest) or StoredBundle.read(digest, path.read_bytes())
             self._read[digest] = bundle
             root = os.fspath(self.files)
             whole = all(os.stat(name_of(root, one.sha256)).st_size == one.size for one in bundle.contents)  # noqa: PTH116
@@ -142,7 +142,7 @@ class ProjectCode:
             return None
         return bundle if whole else None
 
-    def pieces(self, bundle: Bundle) -> Iterator[bytes]:
+    def pieces(self, bundle: StoredBundle) -> Iterator[bytes]:
         """As `bundle.pieces`."""
         return pieces(bundle, self.files)
 
@@ -192,7 +192,7 @@ class ProjectCode:
         found: set[str] = set()
         for digest in list(self._known):
             with contextlib.suppress(FileNotFoundError):
-                bundle = Bundle.read(digest, self._path(digest).read_bytes())
+                bundle = StoredBundle.read(digest, self._path(digest).read_bytes())
                 found.update(one.sha256 for one in bundle.contents)
         return found
 

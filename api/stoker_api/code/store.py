@@ -22,7 +22,7 @@ from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker_api.code.quota import CodeLimits, CodeQuota
 
-from .bundle import Bundle
+from .bundle import StoredBundle
 from .project import Missing, ProjectCode, Stored
 from .upload import Files, PackCounts, Upload
 
@@ -68,7 +68,7 @@ class CodeStore:
         """Raises: WrongSize, CodeFull, OSError."""
         return await self.run(lambda: self._made(project).put(digest, manifest))
 
-    async def find(self, project: str, digest: str) -> Bundle | None:
+    async def find(self, project: str, digest: str) -> StoredBundle | None:
         """The bundle if it and all its files are here; that is a use of it. Raises: OSError."""
         found = self._projects.get(project)
         return None if found is None else await self.run(found.find, digest)
@@ -82,7 +82,7 @@ class CodeStore:
         finally:
             await self.run(receiver.upload.close)
 
-    async def pieces(self, project: str, bundle: Bundle) -> AsyncIterator[bytes]:
+    async def pieces(self, project: str, bundle: StoredBundle) -> AsyncIterator[bytes]:
         """What a worker is sent. Raises: OSError, EOFError."""
         rest: Iterator[bytes] = self._projects[project].pieces(bundle)
         while (piece := await self.run(lambda: next(rest, b""))) != b"":

@@ -23,7 +23,7 @@ from stoker.spec.rest import CodeStored, PackStored
 from stoker.store.port import NotFound
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, dump, expect_type, json_body, json_response
-from stoker_api.code.bundle import Bundle
+from stoker_api.code.bundle import StoredBundle
 from stoker_api.code.pack import MAX_PACK, BadPack
 from stoker_api.code.project import Missing, WrongSize
 from stoker_api.code.quota import CodeFull
@@ -226,7 +226,7 @@ async def _job_of(found: Services, pod_uid: str) -> TrainingJob:
     return job
 
 
-async def _counted(found: Services, code: CodeStore, project: str, bundle: Bundle) -> AsyncIterator[bytes]:
+async def _counted(found: Services, code: CodeStore, project: str, bundle: StoredBundle) -> AsyncIterator[bytes]:
     sent = found.metrics.code_bytes.labels("sent")
     async for piece in code.pieces(project, bundle):
         sent.inc(len(piece))
@@ -236,7 +236,7 @@ async def _counted(found: Services, code: CodeStore, project: str, bundle: Bundl
 class _BundleResponse(StreamingResponse):
     """Cut off where the worker takes nothing for a minute: the missing bytes make it come again."""
 
-    def __init__(self, pieces: AsyncIterator[bytes], bundle: Bundle) -> None:
+    def __init__(self, pieces: AsyncIterator[bytes], bundle: StoredBundle) -> None:
         super().__init__(pieces, media_type=BUNDLE_TYPE, headers={"Content-Length": str(bundle.length)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -17,15 +17,15 @@ from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
 from stoker.store.cache import Change
 from stoker_api.due_writes import RETRY_S, WRITE_EVERY_S, DueWrites
 
-from .totals import LATE, Slot, Totals, idle_since, missing, slot_of, state_of
+from .totals import LATE, GpuSlot, UsageTotals, idle_since, missing, slot_of, state_of
 
-_ReceiptKey = tuple[Slot, str]
+_ReceiptKey = tuple[GpuSlot, str]
 
 
 @dataclass(slots=True)
 class _Known:
     receipts: dict[_ReceiptKey, GpuReceipt] = field(default_factory=dict)
-    totals: Totals | None = None
+    totals: UsageTotals | None = None
     """None: to be summed again."""
     shown: JobUsage | None = None
     """The newest that was made, for as long as it holds: who compares needs one object."""
@@ -73,12 +73,12 @@ class UsageBoard:
             known.dirty, known.written_at_s = True, now_s
             self._schedule(uid, known, now_s)
 
-    def totals(self, uid: str) -> Totals | None:
+    def totals(self, uid: str) -> UsageTotals | None:
         known = self._known.get(uid)
         if known is None or not known.receipts:
             return None
         if known.totals is None:
-            known.totals = Totals.of(known.receipts.values())
+            known.totals = UsageTotals.of(known.receipts.values())
         return known.totals
 
     def receipts(self, uid: str) -> list[GpuReceipt]:

@@ -14,7 +14,7 @@ from stoker.spec.rest import Hint
 from stoker.spec.usage import GpuReceipt
 
 from .amounts import Amounts
-from .totals import Slot, slot_of
+from .totals import GpuSlot, slot_of
 
 OBSERVED_S = 600.0
 """GPU-seconds of the GPU observed longest: a start (imports, compilation, the first epoch's cache) says little."""
@@ -73,7 +73,7 @@ def of_job(receipts: Collection[GpuReceipt], gpus_per_worker: int | None) -> lis
     """For who submits the job again. `gpus_per_worker`: what it asked for; None: not known any more."""
     if any(receipt.simulated for receipt in receipts):
         return []
-    slots: dict[Slot, Amounts] = {}
+    slots: dict[GpuSlot, Amounts] = {}
     whole, fullest = Amounts(), (0, 0)
     for receipt in receipts:
         amounts = Amounts.of(receipt)
@@ -141,7 +141,7 @@ def of_queue(queue: str, jobs: Sequence[JobAmounts]) -> list[Hint]:
     return found
 
 
-def _unused(slots: dict[Slot, Amounts], gpus_per_worker: int | None) -> list[Hint]:
+def _unused(slots: dict[GpuSlot, Amounts], gpus_per_worker: int | None) -> list[Hint]:
     """GPUs of the newest attempt on which nothing ever ran, while on others something did."""
     newest = max(slot.attempt for slot in slots)
     seen = {slot: amounts for slot, amounts in slots.items() if slot.attempt == newest and amounts.seen_s >= OBSERVED_S}

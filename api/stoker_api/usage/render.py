@@ -13,7 +13,7 @@ from stoker_api.usage.amounts import HOUR_S
 from .amounts import Amounts
 from .history import Sum
 from .prices import Prices
-from .totals import LATE, Slot, Totals, moment, slot_of
+from .totals import LATE, GpuSlot, UsageTotals, moment, slot_of
 
 _JOULES_PER_KWH = 3.6e6
 
@@ -42,7 +42,7 @@ def row(one: Sum) -> UsageRow:
 
 def gpus(receipts: Collection[GpuReceipt]) -> list[GpuUsage]:
     """One entry per worker's GPU and attempt, over its ledgers."""
-    by_slot: dict[Slot, list[GpuReceipt]] = defaultdict(list)
+    by_slot: dict[GpuSlot, list[GpuReceipt]] = defaultdict(list)
     for receipt in receipts:
         by_slot[slot_of(receipt)].append(receipt)
     return [_gpu(slot, sorted(found, key=lambda one: one.at)) for slot, found in sorted(by_slot.items())]
@@ -54,7 +54,7 @@ def attempts(receipts: Collection[GpuReceipt]) -> list[AttemptUsage]:
         by_attempt[receipt.attempt].append(receipt)
     found = []
     for number, some in sorted(by_attempt.items()):
-        totals = Totals.of(some)
+        totals = UsageTotals.of(some)
         state = UsageState.RUNNING if totals.growing else UsageState.FINAL
         found.append(AttemptUsage(attempt=number, usage=totals.usage(state, None)))
     return found
@@ -62,7 +62,7 @@ def attempts(receipts: Collection[GpuReceipt]) -> list[AttemptUsage]:
 
 def of_gone(receipts: Collection[GpuReceipt], now: datetime) -> JobUsage:
     """The usage of a job that is not there any more: what its receipts say alone."""
-    totals = Totals.of(receipts)
+    totals = UsageTotals.of(receipts)
     state = UsageState.FINAL
     if totals.growing or not receipts:
         state = UsageState.INCOMPLETE if now >= moment(totals.at) + LATE else UsageState.RUNNING
@@ -92,8 +92,8 @@ def hours(seconds: float) -> float:
     return round(seconds / HOUR_S, 6)
 
 
-def _gpu(slot: Slot, receipts: list[GpuReceipt]) -> GpuUsage:
-    newest, totals = receipts[-1], Totals.of(receipts)
+def _gpu(slot: GpuSlot, receipts: list[GpuReceipt]) -> GpuUsage:
+    newest, totals = receipts[-1], UsageTotals.of(receipts)
     final = any(receipt.final for receipt in receipts)
     since = newest.idle_since if not final else None
     return GpuUsage(

@@ -22,7 +22,7 @@ FRESH = timedelta(minutes=5)
 """How old a receipt may be and still say that its GPU is idle now."""
 
 
-class Slot(NamedTuple):
+class GpuSlot(NamedTuple):
     """One worker's GPU in one attempt."""
 
     attempt: int
@@ -31,7 +31,7 @@ class Slot(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class UsageTotals:
     """What the receipts come to, and which of them are still to grow."""
 
     amounts: Amounts
@@ -48,10 +48,10 @@ class Totals:
     """Attempts of which a GPU has none yet."""
 
     @classmethod
-    def of(cls, receipts: Collection[GpuReceipt]) -> Totals:
+    def of(cls, receipts: Collection[GpuReceipt]) -> UsageTotals:
         amounts, throttled_s = Amounts(), defaultdict[str, float](float)
         fullest: GpuReceipt | None = None
-        last: dict[Slot, bool] = {}
+        last: dict[GpuSlot, bool] = {}
         for receipt in receipts:
             amounts = amounts.plus(Amounts.of(receipt))
             for reason, value_s in receipt.throttled_s.items():
@@ -95,7 +95,7 @@ class Totals:
         )
 
 
-def state_of(job: TrainingJob, totals: Totals, now: datetime) -> UsageState:
+def state_of(job: TrainingJob, totals: UsageTotals, now: datetime) -> UsageState:
     """Whether more is to come, all is there, or what is missing is late."""
     status = job.status
     if status.phase not in ENDED:
@@ -106,7 +106,7 @@ def state_of(job: TrainingJob, totals: Totals, now: datetime) -> UsageState:
     return UsageState.INCOMPLETE if now >= ended_at + LATE else UsageState.RUNNING
 
 
-def missing(job: TrainingJob, totals: Totals) -> bool:
+def missing(job: TrainingJob, totals: UsageTotals) -> bool:
     """A GPU of an ended attempt has no last receipt. Of attempts that never ran, only GPUs that sent one at all count:
     their pods may have got no device."""
     if totals.growing:
@@ -123,7 +123,7 @@ def missing(job: TrainingJob, totals: Totals) -> bool:
 def idle_since(job: TrainingJob, receipts: Iterable[GpuReceipt], at: datetime) -> datetime | None:
     """Since when all GPUs of the running attempt have been idle, as seen at `at`; None: they are not, or it is
     unknown (a GPU has no receipt, or an old one)."""
-    newest: dict[Slot, GpuReceipt] = {}
+    newest: dict[GpuSlot, GpuReceipt] = {}
     for receipt in receipts:
         slot = slot_of(receipt)
         if receipt.attempt == job.status.attempt and (slot not in newest or newest[slot].at < receipt.at):
@@ -138,8 +138,8 @@ def idle_since(job: TrainingJob, receipts: Iterable[GpuReceipt], at: datetime) -
     return moment(since)
 
 
-def slot_of(receipt: GpuReceipt) -> Slot:
-    return Slot(receipt.attempt, receipt.worker, receipt.uuid)
+def slot_of(receipt: GpuReceipt) -> GpuSlot:
+    return GpuSlot(receipt.attempt, receipt.worker, receipt.uuid)
 
 
 def moment(unix_s: float) -> datetime:

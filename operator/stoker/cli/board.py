@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LINE_EVERY_S = 3.0
 
 
-class Lines:
+class BoardLines:
     """One line per change of phase, and one every `every_s` per job while it makes progress."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Bars:
         self._console.print(text, soft_wrap=True)
 
 
-Board = Lines | Bars
+Board = BoardLines | Bars
 """Where the progress of jobs is shown."""
 
 
@@ -120,4 +120,4 @@ def open_board(stream: TextIO | None = None) -> Board:
     stream = stream or sys.stdout
     if stream.isatty() and os.environ.get("TERM") != "dumb":
         return Bars(stream)
-    return Lines(stream)
+    return BoardLines(stream)

@@ -19,7 +19,7 @@ from stoker.client.updates import JobUpdate, LogChunk
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class FeedItem:
     """What a stream said. `what` None: this stream has ended (or `error` ended it)."""
 
     job: str
@@ -34,7 +34,7 @@ class Feed:
     def __init__(self, client: Client, project: str | None = None) -> None:
         self._client = client
         self._project = project
-        self._items: queue.Queue[Item] = queue.Queue(maxsize=64)
+        self._items: queue.Queue[FeedItem] = queue.Queue(maxsize=64)
         self._followings: list[Following[Any]] = []
         self._threads: list[threading.Thread] = []
         self.open = 0
@@ -53,7 +53,7 @@ class Feed:
     def follow_logs(self, job: str, worker: int, *, attempt: int | None = None, tail: int | None = None) -> None:
         self._start(job, True, self._client.logs(job, worker=worker, attempt=attempt, tail=tail, project=self._project))
 
-    def get(self, timeout_s: float | None = None) -> Item | None:
+    def get(self, timeout_s: float | None = None) -> FeedItem | None:
         """The next item, or None when none came in time."""
         try:
             item = self._items.get(timeout=timeout_s)
@@ -81,9 +81,9 @@ class Feed:
         error: StokerError | None = None
         try:
             for what in following:
-                self._items.put(Item(job, log, what))
+                self._items.put(FeedItem(job, log, what))
                 if self._closed:
                     break
         except StokerError as met:
             error = met
-        self._items.put(Item(job, log, None, error))
+        self._items.put(FeedItem(job, log, None, error))

@@ -17,7 +17,7 @@ from stoker.spec.phase import ENDED
 
 from .config import Endpoint
 from .errors import ApiError, unreadable
-from .wire import Lost, Wire
+from .wire import ConnectionLost, Wire
 
 if TYPE_CHECKING:
     from .code.bundle import Bundle
@@ -117,7 +117,7 @@ class Calls:
         try:
             with self.wire.stream(path, params=params, headers={"Accept": "text/plain"}) as stream:
                 yield from stream.chunks()
-        except Lost as lost:
+        except ConnectionLost as lost:
             raise self.wire.unreachable(lost) from None
 
     # usage

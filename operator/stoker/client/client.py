@@ -41,7 +41,7 @@ from .calls import DEFAULT_TIMEOUT_S, Calls, log_params, named
 from .config import find_server
 from .errors import TimedOut, unreadable
 from .following import Following
-from .sse import Frame
+from .sse import SseFrame
 from .updates import EventSeen, JobChanged, JobEnded, JobUpdate, LogChunk, LogReader
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -292,7 +292,7 @@ class Client:
 
     # helpers
 
-    def _update(self, frame: Frame) -> JobUpdate | None:
+    def _update(self, frame: SseFrame) -> JobUpdate | None:
         match frame.event:
             case "job":
                 return JobChanged(self._parse(TrainingJob, frame.data))

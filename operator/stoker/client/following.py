@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from .sse import Frame, frames
-from .wire import TRIES, Lost, Stream, Wire, pause_s
+from .sse import SseFrame, frames
+from .wire import TRIES, ConnectionLost, Stream, Wire, pause_s
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
@@ -30,7 +30,7 @@ class Following(Generic[T]):
         self,
         wire: Wire,
         path: str,
-        parse: Callable[[Frame], T | None],
+        parse: Callable[[SseFrame], T | None],
         *,
         params: Mapping[str, str] | None = None,
         once: frozenset[str] = frozenset(),
@@ -80,7 +80,7 @@ def _read(
     state: _State,
     wire: Wire,
     path: str,
-    parse: Callable[[Frame], T | None],
+    parse: Callable[[SseFrame], T | None],
     params: Mapping[str, str],
     once: frozenset[str],
     endless: bool,
@@ -111,8 +111,8 @@ def _read(
                         return
                 if not endless:
                     return
-                raise Lost("it closed the stream before its end")
-        except Lost as error:
+                raise ConnectionLost("it closed the stream before its end")
+        except ConnectionLost as error:
             lost = error
         finally:
             state.stream = None

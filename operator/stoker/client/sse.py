@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class SseFrame:
     """One dispatched event. `id` is its own, None if it carried none."""
 
     event: str
@@ -19,14 +19,14 @@ class Frame:
     id: str | None = None
 
 
-def frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
+def frames(chunks: Iterable[bytes]) -> Iterator[SseFrame]:
     """Complete frames only: what a cut leaves half sent is dropped, as the resume sends it again."""
     event, frame_id = "", None
     data: list[str] = []
     for line in _lines(chunks):
         if not line:
             if data:
-                yield Frame(event or "message", "\n".join(data), frame_id)
+                yield SseFrame(event or "message", "\n".join(data), frame_id)
             event, frame_id, data = "", None, []
             continue
         name, _, value = line.partition(b":")

@@ -9,7 +9,7 @@ from stoker.spec.job import TrainingJob
 from stoker.spec.rest import JobEnd
 
 from .errors import unreadable
-from .sse import Frame
+from .sse import SseFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class LogReader:
         self._worker = worker
         self._at: tuple[int, int | None] = (0, 0 if from_start else None)
 
-    def __call__(self, frame: Frame) -> LogChunk | None:
+    def __call__(self, frame: SseFrame) -> LogChunk | None:
         if frame.event != "log":
             return None
         number, _, text_offset = (frame.id or "").partition(".")

@@ -41,7 +41,7 @@ class Reply:
     tries: int
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """The connection broke or never came about; `why` is for people."""
 
     def __init__(self, why: str, retry_after_s: float | None = None) -> None:
@@ -57,11 +57,11 @@ class Stream:
         self._response = response
 
     def chunks(self) -> Iterator[bytes]:
-        """The body as it comes. Raises: Lost when it breaks off."""
+        """The body as it comes. Raises: ConnectionLost when it breaks off."""
         try:
             yield from self._response.iter_bytes()
         except (httpx.TransportError, httpx.StreamError, OSError) as error:
-            raise Lost(_words(error)) from None
+            raise ConnectionLost(_words(error)) from None
 
     def abort(self) -> None:
         network = self._response.extensions.get("network_stream")
@@ -120,8 +120,8 @@ class Wire:
                 error.tries = tries
                 raise
             except httpx.TransportError as error:
-                lost = Lost(_words(error))
-            except Lost as error:
+                lost = ConnectionLost(_words(error))
+            except ConnectionLost as error:
                 lost = error
             if tries >= TRIES or (lost.retry_after_s or 0) > LONGEST_RETRY_AFTER_S:
                 raise self.unreachable(lost)
@@ -131,23 +131,23 @@ class Wire:
     def stream(
         self, path: str, *, params: Mapping[str, str], headers: Mapping[str, str], quiet_s: float = QUIET_S
     ) -> Iterator[Stream]:
-        """One streamed GET, tried once. Raises: ApiError; Lost (also while reading)."""
+        """One streamed GET, tried once. Raises: ApiError; ConnectionLost (also while reading)."""
         timeout = httpx.Timeout(self._timeout_s, read=quiet_s)
         request = self._http.build_request("GET", path, params=params, headers=headers, timeout=timeout)
         try:
             response = self._http.send(request, stream=True)
         except httpx.TransportError as error:
-            raise Lost(_words(error)) from None
+            raise ConnectionLost(_words(error)) from None
         with contextlib.closing(response):
             if not response.is_success:
                 try:
                     response.read()
                 except httpx.TransportError as error:
-                    raise Lost(_words(error)) from None
+                    raise ConnectionLost(_words(error)) from None
             self._check(response)
             yield Stream(response)
 
-    def unreachable(self, lost: Lost) -> Unreachable:
+    def unreachable(self, lost: ConnectionLost) -> Unreachable:
         """`lost` as an error for people."""
         hint = "start it with `stoker up`" if self.endpoint.local else START_HINT
         if lost.retry_after_s is not None:
@@ -159,7 +159,7 @@ class Wire:
             return
         if response.status_code in BUSY:
             problem = self._problem(response)
-            raise Lost(problem.detail or "the server is busy", _retry_after_s(response))
+            raise ConnectionLost(problem.detail or "the server is busy", _retry_after_s(response))
         if response.is_redirect:
             where = response.headers.get("location", "elsewhere")
             raise ApiError(
@@ -169,7 +169,7 @@ class Wire:
             )
         problem = self._problem(response)
         if response.status_code in BROKEN_OFF and problem.code == NOT_STOKER:
-            raise Lost(f"HTTP {response.status_code} from it or from a proxy before it")
+            raise ConnectionLost(f"HTTP {response.status_code} from it or from a proxy before it")
         raise problem
 
     def _problem(self, response: httpx.Response) -> ApiError:

@@ -27,7 +27,7 @@ from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
 from stoker.kube.views import cluster_pods
 from stoker.process import keep_loaded, stop_on_signals
-from stoker.push.relay import Relay, Source
+from stoker.push.relay import MetricsPage, Relay
 from stoker.spec.job import JOBS
 from stoker.spec.node import NODES
 from stoker.spec.queue import QUEUES
@@ -187,7 +187,9 @@ class _Process:
             why = "after losing the lease: it is to be started again" if self._exit_code else "after the signal"
             log.error("exit %d %s; jobs go on: %s", self._exit_code, why, error)
 
-    def _pages(self, registry: CollectorRegistry) -> tuple[dict[str, Page], Callable[[], Awaitable[Sequence[Source]]]]:
+    def _pages(
+        self, registry: CollectorRegistry
+    ) -> tuple[dict[str, Page], Callable[[], Awaitable[Sequence[MetricsPage]]]]:
         """What is served, and the metrics as they are pushed."""
 
         async def page() -> bytes:
@@ -197,8 +199,8 @@ class _Process:
         async def metrics() -> Answer:
             return True, await page(), CONTENT_TYPE_PLAIN_0_0_4
 
-        async def sources() -> Sequence[Source]:
-            return [Source({"job": "stoker-operator", "instance": socket.gethostname()}, text=await page())]
+        async def sources() -> Sequence[MetricsPage]:
+            return [MetricsPage({"job": "stoker-operator", "instance": socket.gethostname()}, text=await page())]
 
         pages: dict[str, Page] = {
             "/healthz": lambda: text(True, "ok"),

@@ -23,7 +23,7 @@ from .meters.node import NodeMeters
 from .meters.snapshot import Snapshot
 from .owners import Allocation, Owner
 from .serving.families import families, samples
-from .serving.page import Page
+from .serving.page import RenderedPage
 
 LATE_INTERVALS = 1.5
 """Without a poll for so long the page is made anew all the same: what has become too old goes."""
@@ -35,15 +35,15 @@ class Pushes(Protocol):
     def offer(self, at: float, samples: Iterable[Sample]) -> bool: ...
 
 
-class Events(Protocol):
+class EventSink(Protocol):
     def event(self, event: GpuEvent, owners: Iterable[Owner]) -> None: ...
 
 
-class Loop:
+class PollLoop:
     def __init__(
         self,
         meters: NodeMeters,
-        page: Page,
+        page: RenderedPage,
         writer: LedgerWriter,
         *,
         clock: Callable[[], Moment],
@@ -51,7 +51,7 @@ class Loop:
         tracks_allocation: bool = True,
         polls: bool = True,
         push: Pushes | None = None,
-        events: Events | None = None,
+        events: EventSink | None = None,
         parts: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         """parts: What the other parts count of themselves, as `catalogue.EXPORTER`. polls: False without hardware."""

@@ -20,22 +20,22 @@ from .allocation.folders import EVERY_S as FOLDERS_EVERY_S
 from .allocation.folders import FolderAllocation
 from .clock import now
 from .ledger_writer import LedgerWriter
-from .loop import Loop
+from .loop import PollLoop
 from .meters import ledger_file
 from .meters.node import NodeMeters
 from .options import Options, parse
 from .owners import Allocations
 from .receipts import Receipt
-from .serving.page import Page
+from .serving.page import RenderedPage
 from .serving.server import Server
-from .serving.tls_and_tokens import Certificate, CredentialsError, Tokens
-from .watch import Watch
+from .serving.tls_and_tokens import BearerTokens, Certificate, CredentialsError
+from .watch import ReaderWatch
 
 if TYPE_CHECKING:
     from stoker.push.link import Link
     from stoker.push.sender import Push
 
-    from .reporting.reporter import Reporter
+    from .reporting.reporter import UsageReporter
 
 END_S = 1.5
 """For the last words to disk, api and receiver. What is left then is in the spool; a push is lost."""
@@ -89,16 +89,16 @@ def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
         simulated_gpus=options.simulated_gpus,
         tracks_allocation=tracks,
     )
-    page = Page()
+    page = RenderedPage()
     reporter, push = _reporter(options), _push(options)
-    watch: Watch | None = None
+    watch: ReaderWatch | None = None
 
     def send(receipts: tuple[Receipt, ...]) -> None:
         if reporter is not None:
             reporter.offer(receipts)
 
     writer = LedgerWriter(state, meters.books(), send)
-    loop = Loop(
+    loop = PollLoop(
         meters,
         page,
         writer,
@@ -112,7 +112,7 @@ def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
     )
     server = _server(options, page)
     if not options.simulated_gpus:
-        watch = Watch(child_command(options), loop.put, stuck_after_s=options.stuck_after)
+        watch = ReaderWatch(child_command(options), loop.put, stuck_after_s=options.stuck_after)
     ending = _end_signal(stack)
     writer.start()
     loop.start()
@@ -136,7 +136,9 @@ def child_command(options: Options) -> list[str]:
     return [*command, "--expected", str(options.expected_gpus)] if options.expected_gpus else command
 
 
-def _end(watch: Watch | None, loop: Loop, writer: LedgerWriter, reporter: Reporter | None, push: Push | None) -> None:
+def _end(
+    watch: ReaderWatch | None, loop: PollLoop, writer: LedgerWriter, reporter: UsageReporter | None, push: Push | None
+) -> None:
     """The last figures are counted first, then kept, then sent; each only as long as the deadline leaves it."""
     by_s = time.monotonic() + END_S
 
@@ -157,12 +159,12 @@ def _end(watch: Watch | None, loop: Loop, writer: LedgerWriter, reporter: Report
         thread.join(left_s())
 
 
-def _server(options: Options, page: Page) -> Server:
+def _server(options: Options, page: RenderedPage) -> Server:
     tokens = certificate = None
     if options.auth_token_file or options.tls_cert:
         try:
             if options.auth_token_file:
-                tokens = Tokens(options.auth_token_file)
+                tokens = BearerTokens(options.auth_token_file)
             if options.tls_cert and options.tls_key:
                 certificate = Certificate(options.tls_cert, options.tls_key)
         except CredentialsError as error:
@@ -174,12 +176,12 @@ def _server(options: Options, page: Page) -> Server:
         raise CannotStart(f"can't listen on {where}: {error.strerror}; choose another by --host and --port") from None
 
 
-def _reporter(options: Options) -> Reporter | None:
+def _reporter(options: Options) -> UsageReporter | None:
     if not options.api_url:
         return None
-    from .reporting.reporter import Reporter
+    from .reporting.reporter import UsageReporter
 
-    return Reporter(_link(options), options.node, options.state)
+    return UsageReporter(_link(options), options.node, options.state)
 
 
 def _link(options: Options, timeout_s: float = 10.0) -> Link:
@@ -212,7 +214,7 @@ def _push(options: Options) -> Push | None:
         raise CannotStart(f"--push-…: {error}") from None
 
 
-def _allocation(options: Options, loop: Loop) -> tuple[Allocations, float]:
+def _allocation(options: Options, loop: PollLoop) -> tuple[Allocations, float]:
     """Where allocations come from, and how often they are read."""
     if options.allocation == "workers" and options.workers is not None:
         return FolderAllocation(options.workers, lambda: loop.gpus), FOLDERS_EVERY_S
@@ -227,7 +229,7 @@ def _allocation(options: Options, loop: Loop) -> tuple[Allocations, float]:
     return NoAllocation(), 60.0
 
 
-def _start_reading(allocations: Allocations, every_s: float, loop: Loop, over: threading.Event) -> None:
+def _start_reading(allocations: Allocations, every_s: float, loop: PollLoop, over: threading.Event) -> None:
     def read() -> None:
         while not over.is_set():
             loop.put(allocations.read())
@@ -236,7 +238,7 @@ def _start_reading(allocations: Allocations, every_s: float, loop: Loop, over: t
     threading.Thread(target=read, name="allocation", daemon=True).start()
 
 
-def _counts(watch: Watch | None, reporter: Reporter | None, push: Push | None) -> dict[str, float]:
+def _counts(watch: ReaderWatch | None, reporter: UsageReporter | None, push: Push | None) -> dict[str, float]:
     """What the parts count of themselves, as `catalogue.EXPORTER` names it."""
     values: dict[str, float] = {}
     if watch is not None:

@@ -1,6 +1,6 @@
 """The parent's side of the NVML child (`stoker.nvml`): starts it, reads it, ends and replaces it. Never imports NVML.
 
-`Watch` runs in one thread of its own, which also spawns the child: the child ends with that thread (PDEATHSIG). A
+`ReaderWatch` runs in one thread of its own, which also spawns the child: the child ends with that thread (PDEATHSIG). A
 child that hangs in the driver may survive SIGKILL; it is left, shown (`stuck`), and no other is started beside it.
 Called by the exporter's main.
 """
@@ -37,7 +37,7 @@ _PASSED_ON = frozenset(
 )
 
 
-class Watch:
+class ReaderWatch:
     """`start`, then `on_message` is called in the watch's thread with each thing the child says, until `stop`.
 
     Its figures may be read from any thread.

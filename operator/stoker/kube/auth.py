@@ -25,7 +25,7 @@ _FRESH_S = 60.0
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-class Endpoint:
+class ApiServer:
     """The API server's address, a session to it, and the headers that say who we are."""
 
     def __init__(

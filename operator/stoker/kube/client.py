@@ -26,11 +26,11 @@ from stoker.store.clock import Clock
 from stoker.store.port import Forbidden, StoreError, Unavailable
 from stoker.store.seam import Seam
 
-from .auth import Endpoint
+from .auth import ApiServer
 from .errors import Throttled, parse_status, retry_after_s, to_error
 from .fence import Fence, Fenced
 from .limit import AdaptiveLimit, Lane
-from .stream import Stream
+from .stream import ByteStream
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -77,7 +77,7 @@ class KubeClient:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: ApiServer,
         clock: Clock,
         *,
         seam: Seam | None = None,
@@ -88,7 +88,7 @@ class KubeClient:
         self._meter = meter
         self._endpoint, self._clock, self._seam = endpoint, clock, seam or Seam()
         self._rng = rng or random.Random()
-        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[ByteStream] = weakref.WeakSet()
         self.limit = limit or AdaptiveLimit(clock)
         """Shared by all requests of this client; for metrics."""
 
@@ -105,7 +105,7 @@ class KubeClient:
     ) -> KubeClient:
         """`kubeconfig` None: `$KUBECONFIG`, else the pod's service account, else `~/.kube/config`."""
         path = None if kubeconfig is None else str(kubeconfig)
-        return cls(Endpoint(clock, path, context), clock, seam=seam, limit=limit, meter=meter)
+        return cls(ApiServer(clock, path, context), clock, seam=seam, limit=limit, meter=meter)
 
     async def __aenter__(self) -> Self:
         """Raises: Unavailable when there is no usable configuration. Does not ask the server anything."""
@@ -166,7 +166,7 @@ class KubeClient:
         first_s, longest_s = _BACKOFF_S
         return min(longest_s, first_s * 2.0 ** min(failures - 1, 30)) * self._rng.uniform(0.5, 1.0)
 
-    async def stream(self, call: Call, path: str, query: Mapping[str, str], *, silence_s: float) -> Stream:
+    async def stream(self, call: Call, path: str, query: Mapping[str, str], *, silence_s: float) -> ByteStream:
         """An answer to read as it comes; only its opening holds a place in the limit. One try.
 
         Raises: as `request`; the stream's `read` then Unavailable, also after `silence_s` without a byte.
@@ -180,7 +180,7 @@ class KubeClient:
                     response = await self._send("GET", path, query, timeout=timeout)
                     if response.status >= 400:
                         await self._fail(call, response)
-                stream = Stream(response, str(call), silence_s)
+                stream = ByteStream(response, str(call), silence_s)
             self._streams.add(stream)
             return stream
         except Throttled as error:

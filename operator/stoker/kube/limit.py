@@ -35,7 +35,7 @@ _TURNS = (Lane.READ, Lane.WRITE, Lane.READ, Lane.WRITE, Lane.BACKGROUND)
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class RequestSlot:
     """One request's leave to be under way."""
 
     lane: Lane
@@ -68,13 +68,13 @@ class AdaptiveLimit:
         """Requests that wait for their turn."""
         return sum(len(line) for line in self._waiting.values())
 
-    async def enter(self, lane: Lane) -> Slot:
+    async def enter(self, lane: Lane) -> RequestSlot:
         """Leave to send one request, as soon as there is room. Hand it back to `leave`, whatever comes of it."""
         if lane is Lane.URGENT:
-            return Slot(lane, self._round)
+            return RequestSlot(lane, self._round)
         if self._has_room() and not self.waiting:
             self._under_way += 1
-            return Slot(lane, self._round)
+            return RequestSlot(lane, self._round)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[lane].append(turn)
         self._let_in()
@@ -85,9 +85,9 @@ class AdaptiveLimit:
                 self._under_way -= 1
                 self._let_in()
             raise
-        return Slot(lane, self._round)
+        return RequestSlot(lane, self._round)
 
-    def leave(self, slot: Slot, *, refused: bool = False, retry_after_s: float = 0.0) -> None:
+    def leave(self, slot: RequestSlot, *, refused: bool = False, retry_after_s: float = 0.0) -> None:
         """The request is over. `refused`: the server had too much to do (429) or did not answer in time."""
         if slot.lane is Lane.URGENT:
             return
@@ -100,7 +100,7 @@ class AdaptiveLimit:
             self._window = min(float(self._most), self._window + 1 / self._window)
         self._let_in()
 
-    def _narrow(self, slot: Slot, retry_after_s: float) -> None:
+    def _narrow(self, slot: RequestSlot, retry_after_s: float) -> None:
         if self.window == 1:  # nothing left to give up but time: everybody waits as the server asks
             pause_s = max(retry_after_s, 0.1) * self._rng.uniform(1.0, 1.25)
             self._paused_until = max(self._paused_until, self._clock.monotonic() + pause_s)

@@ -18,12 +18,12 @@ from stoker.spec.meta import Kind, ObjectMeta, OwnerReference, Resource
 from stoker.spec.pod import PODS
 from stoker.store.port import Invalid
 
-from .wire import Wire
+from .wire import WireKind
 
 T = TypeVar("T", bound=Resource)
 
 
-def new_manifest(wire: Wire[T], obj: T) -> bytes:
+def new_manifest(wire: WireKind[T], obj: T) -> bytes:
     """The body of a create. Raises: Invalid for what must not be written or could not be read back."""
     kind, given = wire.kind, obj.metadata
     if kind.namespaced and not given.namespace:
@@ -45,7 +45,7 @@ def new_manifest(wire: Wire[T], obj: T) -> bytes:
     return _checked(wire, manifest) if wire.ours else _json(manifest)
 
 
-def replacement(wire: Wire[T], obj: T, *, uid: str, resource_version: str) -> bytes:
+def replacement(wire: WireKind[T], obj: T, *, uid: str, resource_version: str) -> bytes:
     """The body of a PUT: exactly the fields that were read or set, so that no default is written into another's object.
 
     Raises: Invalid.
@@ -77,7 +77,7 @@ def metadata_patch(obj: Resource) -> bytes:
     return _json({"metadata": metadata})
 
 
-def status_patch(wire: Wire[Any], patch: Mapping[str, Any], uid: str | None, resource_version: str | None) -> bytes:
+def status_patch(wire: WireKind[Any], patch: Mapping[str, Any], uid: str | None, resource_version: str | None) -> bytes:
     """A merge patch of status with its preconditions. Raises: Invalid for what could not be read back.
 
     The CRDs leave the status open, so that an older server takes what a newer Stoker writes: values are checked here.
@@ -182,7 +182,7 @@ def _without_nulls(patch: Any) -> Any:
     return {name: _without_nulls(value) for name, value in patch.items() if value is not None}
 
 
-def _checked(wire: Wire[Any], manifest: dict[str, Any]) -> bytes:
+def _checked(wire: WireKind[Any], manifest: dict[str, Any]) -> bytes:
     """Ours is read back before it is sent: what is stored can be read. Raises: Invalid."""
     raw = _json(manifest)
     try:

@@ -27,8 +27,8 @@ from .codec import Codec, OnUnreadable
 from .errors import OtherObject
 from .fence import Fence
 from .limit import Lane
-from .watch import Patience, Source, Watch, stream_list
-from .wire import Wire
+from .watch import KubeWatch, Patience, WatchSource, stream_list
+from .wire import WireKind
 from .wire import wire as wire_of
 
 T = TypeVar("T", bound=Resource)
@@ -62,7 +62,7 @@ class KubeStore:
         self._client, self._clock, self._fence, self._on_unreadable = client, clock, fence, on_unreadable
         self._manager, self._page_limit, self._streaming = manager, page_limit, streaming_lists
         self._patience, self._rng = patience or Patience(), rng or random.Random()
-        self._codecs: dict[Kind[Any], tuple[Wire[Any], Codec[Any]]] = {}
+        self._codecs: dict[Kind[Any], tuple[WireKind[Any], Codec[Any]]] = {}
 
     async def get(self, kind: Kind[T], key: Key) -> T:
         wire, codec = self._known(kind)
@@ -116,8 +116,8 @@ class KubeStore:
             if token is None:
                 return Page(tuple(found), page.resource_version)
 
-    def watch(self, kind: Kind[T], *, since: str) -> Watch[T]:
-        return Watch(self._source(kind), since)
+    def watch(self, kind: Kind[T], *, since: str) -> KubeWatch[T]:
+        return KubeWatch(self._source(kind), since)
 
     async def create(self, kind: Kind[T], obj: T) -> T:
         """Tried twice when it may have been done: then AlreadyExists may mean our own object."""
@@ -230,23 +230,23 @@ class KubeStore:
             fence=self._fence,
         )
 
-    def _source(self, kind: Kind[T]) -> Source[T]:
+    def _source(self, kind: Kind[T]) -> WatchSource[T]:
         wire, codec = self._known(kind)
         path, query, patience = wire.collection(None), _fields(kind), self._patience
         if kind == EVENTS:
             # The API server keeps no watch cache of events, so it sends no bookmarks: it is to end the watch itself
             # before the silence would look like a dead connection.
             patience = replace(patience, lasts_s=(0.6 * patience.silence_s, 0.8 * patience.silence_s))
-        return Source(self._client, codec, path, query, patience, self._rng)
+        return WatchSource(self._client, codec, path, query, patience, self._rng)
 
-    def _known(self, kind: Kind[T]) -> tuple[Wire[T], Codec[T]]:
+    def _known(self, kind: Kind[T]) -> tuple[WireKind[T], Codec[T]]:
         found = self._codecs.get(kind)
         if found is None:
             wire = wire_of(kind)
             found = self._codecs[kind] = (wire, Codec(wire, self._on_unreadable))
         return found
 
-    def _writable(self, kind: Kind[T]) -> tuple[Wire[T], Codec[T]]:
+    def _writable(self, kind: Kind[T]) -> tuple[WireKind[T], Codec[T]]:
         wire, codec = self._known(kind)
         if wire.read_only:
             raise Invalid([f"a {kind} is read from the cluster's own nodes and can't be written"])

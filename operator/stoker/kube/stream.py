@@ -14,7 +14,7 @@ import aiohttp
 from stoker.store.port import Unavailable
 
 
-class Stream:
+class ByteStream:
     """May simply be dropped: then the connection is closed with it."""
 
     def __init__(self, response: aiohttp.ClientResponse, what: str, silence_s: float) -> None:

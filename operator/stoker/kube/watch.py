@@ -19,7 +19,7 @@ from stoker.store.port import Gone, Page, StoreError, Unavailable, WatchEvent, W
 from .client import Call, KubeClient
 from .codec import Bookmark, Codec
 from .errors import Status, Throttled, to_error
-from .stream import Stream
+from .stream import ByteStream
 
 T = TypeVar("T", bound=Resource)
 
@@ -37,7 +37,7 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class Source(Generic[T]):
+class WatchSource(Generic[T]):
     """What is watched or listed, and how."""
 
     client: KubeClient
@@ -47,13 +47,13 @@ class Source(Generic[T]):
     patience: Patience
     rng: random.Random
 
-    async def open(self, call: Call, query: dict[str, str]) -> Stream:
+    async def open(self, call: Call, query: dict[str, str]) -> ByteStream:
         asked = self.query | {"watch": "true", "allowWatchBookmarks": "true"} | query
         return await self.client.stream(call, self.path, asked, silence_s=self.patience.silence_s)
 
 
 @dataclass
-class Lines:
+class LineSplitter:
     """Whole lines out of chunks; the half one that a broken connection leaves is dropped."""
 
     rest: bytes = b""
@@ -65,25 +65,25 @@ class Lines:
 
 
 @dataclass
-class Watch(Generic[T]):
+class KubeWatch(Generic[T]):
     """The iterator: changes after `version`, without end. It may simply be dropped.
 
     Raises: Gone, Unavailable, Forbidden.
     """
 
-    source: Source[T]
+    source: WatchSource[T]
     version: str
     """How far the stream has been read."""
     _ready: deque[WatchEvent[T]] = field(default_factory=deque)
     _failed: StoreError | None = None
-    _stream: Stream | None = None
-    _lines: Lines = field(default_factory=Lines)
+    _stream: ByteStream | None = None
+    _lines: LineSplitter = field(default_factory=LineSplitter)
     _barren: int = 0
     _opened_at: float = 0.0
     _opened_version: str = ""
     _heard_at: float = float("-inf")
 
-    def __aiter__(self) -> Watch[T]:
+    def __aiter__(self) -> KubeWatch[T]:
         return self
 
     async def __anext__(self) -> WatchEvent[T]:
@@ -113,7 +113,11 @@ class Watch(Generic[T]):
         call = Call("watch", str(source.codec.kind))
         lasts_s = max(1, round(source.rng.uniform(*source.patience.lasts_s)))
         query = {"resourceVersion": self.version, "timeoutSeconds": str(lasts_s)}
-        self._opened_at, self._opened_version, self._lines = source.client.clock.monotonic(), self.version, Lines()
+        self._opened_at, self._opened_version, self._lines = (
+            source.client.clock.monotonic(),
+            self.version,
+            LineSplitter(),
+        )
         try:
             self._stream = await source.open(call, query)
             self._heard_at = source.client.clock.monotonic()
@@ -121,7 +125,7 @@ class Watch(Generic[T]):
             await source.client.clock.sleep(error.retry_after_s * source.rng.uniform(1.0, 1.5))
             raise
 
-    async def _read(self, stream: Stream) -> None:
+    async def _read(self, stream: ByteStream) -> None:
         chunk = await stream.read()
         if not chunk:
             self.close()
@@ -158,12 +162,12 @@ class Watch(Generic[T]):
             await client.clock.sleep(client.backoff_s(self._barren))
 
 
-async def stream_list(source: Source[T]) -> Page[T]:
+async def stream_list(source: WatchSource[T]) -> Page[T]:
     """All objects by a streaming list: decoded one by one as they come, no copy of the whole on either side.
 
     Raises: Invalid where the server offers none; Gone, Unavailable, Forbidden.
     """
-    call, found, lines = Call("list", str(source.codec.kind), timeout_s=60.0), [], Lines()
+    call, found, lines = Call("list", str(source.codec.kind), timeout_s=60.0), [], LineSplitter()
     with await source.open(call, {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}) as stream:
         while chunk := await stream.read():
             for raw in lines.of(chunk):

@@ -23,7 +23,7 @@ T = TypeVar("T", bound=Resource)
 
 
 @dataclass(frozen=True)
-class Wire(Generic[T]):
+class WireKind(Generic[T]):
     """One kind as the API server has it."""
 
     kind: Kind[T]
@@ -57,17 +57,17 @@ class Wire(Generic[T]):
         return f"{self.collection(key.namespace)}/{quote(key.name, safe='')}"
 
 
-def wire(kind: Kind[T]) -> Wire[T]:
+def wire(kind: Kind[T]) -> WireKind[T]:
     """Nodes are Kubernetes' own, read as GPUNodes; everything else is what its `Kind` says."""
     if kind.kind == NODES.kind:
         nodes = cast("Callable[[Any], T]", gpu_node)
-        return Wire(kind, "/api/v1", "nodes", "v1", "Node", NodeView, convert=nodes, read_only=True)
+        return WireKind(kind, "/api/v1", "nodes", "v1", "Node", NodeView, convert=nodes, read_only=True)
     if kind == CLUSTER_PODS:
         pods = cast("Callable[[Any], T | None]", kept)
-        return Wire(kind, "/api/v1", "pods", "v1", "Pod", PodView, convert=pods, read_only=True)
+        return WireKind(kind, "/api/v1", "pods", "v1", "Pod", PodView, convert=pods, read_only=True)
     root = f"/api/{kind.api_version}" if "/" not in kind.api_version else f"/apis/{kind.api_version}"
     view = PodView if kind.model is Pod else kind.model
-    return Wire(kind, root, kind.plural, kind.api_version, kind.kind, view)
+    return WireKind(kind, root, kind.plural, kind.api_version, kind.kind, view)
 
 
 def _parts(key: Key) -> tuple[str, ...]:

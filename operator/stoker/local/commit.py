@@ -17,7 +17,7 @@ from collections.abc import Callable
 from stoker.store.port import CannotWrite, Unavailable, WatchType
 from stoker.store.seam import Seam
 
-from .db import BATCH_LIMIT, Database, Row
+from .db import BATCH_LIMIT, Database, ObjectRow
 from .table import AnyWrite
 from .transitions import to_json
 
@@ -146,7 +146,7 @@ class GroupCommit:
         return None
 
 
-def _row(write: AnyWrite) -> Row:
+def _row(write: AnyWrite) -> ObjectRow:
     key = write.obj.key
     json = None if write.type is WatchType.DELETED else to_json(write.obj)
-    return Row(write.table.kind.kind, key.namespace, key.name, write.obj.uid, write.version, json)
+    return ObjectRow(write.table.kind.kind, key.namespace, key.name, write.obj.uid, write.version, json)

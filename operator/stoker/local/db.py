@@ -44,7 +44,7 @@ BATCH_LIMIT = 512
 _SWEEP_EVERY = 1000  # tombstones
 
 
-class Row(NamedTuple):
+class ObjectRow(NamedTuple):
     """An object as stored; `json` None: it was deleted."""
 
     kind: str
@@ -79,10 +79,10 @@ class Database:
             self._connection.close()
             raise
 
-    def load(self) -> Iterator[Row]:
+    def load(self) -> Iterator[ObjectRow]:
         """Every object in the file. Raises: Unavailable."""
         try:
-            yield from map(Row._make, self._connection.execute("SELECT * FROM objects WHERE json IS NOT NULL"))
+            yield from map(ObjectRow._make, self._connection.execute("SELECT * FROM objects WHERE json IS NOT NULL"))
         except sqlite3.Error as error:
             raise Unavailable(f"can't read {self._path}: {error}") from error
 
@@ -91,7 +91,7 @@ class Database:
         query = "SELECT max((SELECT value FROM meta WHERE key = 'rv'), ifnull(max(rv), 0)) FROM objects"
         return int(self._connection.execute(query).fetchone()[0])
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, rows: Sequence[ObjectRow]) -> None:
         """Commit the rows, all or none. At most BATCH_LIMIT, and one per object. Raises: sqlite3.Error."""
         values = ",".join(["(?,?,?,?,?,?)"] * len(rows))
         self._connection.execute(
@@ -101,7 +101,7 @@ class Database:
         )
         self._tombstones += sum(row.json is None for row in rows)
 
-    def holds(self, row: Row) -> bool:
+    def holds(self, row: ObjectRow) -> bool:
         """Whether this very row is in the file: did a commit that failed happen after all? Raises: sqlite3.Error."""
         found = self._connection.execute(
             "SELECT rv FROM objects WHERE kind = ? AND namespace = ? AND name = ?", row[:3]

@@ -78,14 +78,14 @@ class History(Generic[T]):
                 self._waiting.pop(woken, None)
 
 
-class Watch(Generic[T]):
+class HistoryWatch(Generic[T]):
     """The iterator that `watch` returns; it holds no resource, so it may simply be dropped."""
 
     def __init__(self, history: History[T], since: str, newest: int) -> None:
         self._history, self._since, self._newest = history, since, newest
         self._position: int | None = None
 
-    def __aiter__(self) -> Watch[T]:
+    def __aiter__(self) -> HistoryWatch[T]:
         return self
 
     async def __anext__(self) -> WatchEvent[T]:

@@ -30,9 +30,9 @@ from stoker.store.seam import Seam
 
 from . import transitions
 from .commit import GroupCommit
-from .db import Database, Row
+from .db import Database, ObjectRow
 from .gc import WORKERS, GarbageCollector, Ref
-from .history import Watch
+from .history import HistoryWatch
 from .retention import EventRetention
 from .table import AnyWrite, Table, Write
 
@@ -126,8 +126,8 @@ class EmbeddedStore:
     async def snapshot(self, kind: Kind[T]) -> Page[T]:
         return self._table(kind).first_page(self._published, None, None, None)
 
-    def watch(self, kind: Kind[T], *, since: str) -> Watch[T]:
-        return Watch(self._table(kind).history, since, self._published)
+    def watch(self, kind: Kind[T], *, since: str) -> HistoryWatch[T]:
+        return HistoryWatch(self._table(kind).history, since, self._published)
 
     async def create(self, kind: Kind[T], obj: T) -> T:
         with self._crossing("create", kind, obj.key):
@@ -274,7 +274,7 @@ class EmbeddedStore:
             logger.error("can't read %s %s of %s, left as it is: %s", kind, key, self._path, reason)
         return database
 
-    def _load(self, row: Row) -> None:
+    def _load(self, row: ObjectRow) -> None:
         key = Key(row.namespace, row.name)
         table = self._tables.get(row.kind)
         try:

@@ -29,7 +29,7 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-class Lines:
+class LineWriter:
     """Our stdout, written by more than one thread."""
 
     def __init__(self, descriptor: int) -> None:
@@ -73,7 +73,7 @@ def parse_options(words: list[str]) -> argparse.Namespace:
 def main(words: list[str]) -> int:
     options = parse_options(words)
     die_with_parent()
-    lines = Lines(os.dup(sys.stdout.fileno()))
+    lines = LineWriter(os.dup(sys.stdout.fileno()))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no line of ours
     choice = Choice(
         options.collectors, options.expected, options.pids == "all" or (options.pids == "auto" and sees_all_pids())

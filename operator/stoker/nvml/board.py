@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .calls import Calls
+from .calls import DeviceCalls
 from .fields import ALL_LINKS, Field, Fields
 
 SW_POWER_CAP, SYNC_BOOST, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x4, 0x10, 0x20, 0x40, 0x80
@@ -72,7 +72,7 @@ def _per_link(fields: Iterable[tuple[str, int]], links: int) -> list[Field]:
 class Board:
     """Of one GPU within one session."""
 
-    def __init__(self, calls: Calls, collectors: frozenset[str], more_fields: Iterable[Field] = ()) -> None:
+    def __init__(self, calls: DeviceCalls, collectors: frozenset[str], more_fields: Iterable[Field] = ()) -> None:
         self._calls, self._collectors = calls, collectors
         self._fast = Fields(calls, [*more_fields, *self._chosen(_FAST)])
         self._slow = Fields(calls, self._chosen(_SLOW))

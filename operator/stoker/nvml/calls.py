@@ -33,7 +33,7 @@ def code_name(code: int) -> str:
     return _NAMES.get(code, f"CODE_{code}")
 
 
-class Lost(Exception):
+class GpuLost(Exception):
     """This GPU can't be read until a new session."""
 
     def __init__(self, code: str) -> None:
@@ -41,11 +41,11 @@ class Lost(Exception):
         self.code = code
 
 
-class DriverLost(Lost):
+class DriverLost(GpuLost):
     """No GPU can."""
 
 
-class Refused(dict[str, int]):
+class CallErrors(dict[str, int]):
     """`<call>:<code>` → how often, since the child began."""
 
     def count(self, call: str, code: int) -> None:
@@ -53,10 +53,10 @@ class Refused(dict[str, int]):
         self[key] = self.get(key, 0) + 1
 
 
-class Calls:
+class DeviceCalls:
     """Of one GPU or MIG device, within one session."""
 
-    def __init__(self, handle: Any, refused: Refused) -> None:
+    def __init__(self, handle: Any, refused: CallErrors) -> None:
         self.handle = handle
         self.refused = refused
         self._absent: set[tuple[Any, ...]] = set()
@@ -66,7 +66,7 @@ class Calls:
         """What the call returns; None where it is not known.
 
         about: Distinguishes calls with other arguments where `args` change from poll to poll.
-        Raises: Lost, DriverLost.
+        Raises: GpuLost, DriverLost.
         """
         key = (name, *args) if about is None else (name, about)
         if key in self._absent:
@@ -79,9 +79,9 @@ class Calls:
             return None
 
     def judge(self, name: str, code: int) -> bool:
-        """Whether the device has no such thing. Raises: Lost, DriverLost."""
+        """Whether the device has no such thing. Raises: GpuLost, DriverLost."""
         if code in GPU_LOST:
-            raise Lost(code_name(code))
+            raise GpuLost(code_name(code))
         if code in DRIVER_LOST:
             raise DriverLost(code_name(code))
         if code in ABSENT:

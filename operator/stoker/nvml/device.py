@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .board import Board
-from .calls import Calls, Lost, Refused, code_name
+from .calls import CallErrors, DeviceCalls, GpuLost, code_name
 from .frames import GpuReading
 from .gpm import Gpm
 from .load import POWER_FIELDS, Load
@@ -18,23 +18,23 @@ _VITAL = ("busy_ratio", "memory_used_bytes", "power_watts", "energy_joules_total
 
 
 class Device:
-    """Raises: Lost, DriverLost (of all methods and the constructor)."""
+    """Raises: GpuLost, DriverLost (of all methods and the constructor)."""
 
     def __init__(
         self,
         index: int,
         handle: Any,
-        refused: Refused,
+        refused: CallErrors,
         collectors: frozenset[str],
         *,
         seen_us: int,
         all_pids: bool,
     ) -> None:
         self.index, self.handle = index, handle
-        self._calls = Calls(handle, refused)
+        self._calls = DeviceCalls(handle, refused)
         uuid = self._calls.ask("nvmlDeviceGetUUID")
         if not uuid:
-            raise Lost(code_name(self._calls.take_failure()))
+            raise GpuLost(code_name(self._calls.take_failure()))
         self.uuid: str = uuid
         self._board = Board(self._calls, collectors, POWER_FIELDS)
         self._load = Load(self._calls, seen_us)
@@ -54,7 +54,7 @@ class Device:
         self._load.read(values)
         failure = self._calls.take_failure()
         if failure and not any(key in values for key in _VITAL):
-            raise Lost(code_name(failure))
+            raise GpuLost(code_name(failure))
         running = self._processes.read() if self._processes else None
         if running is not None:
             values["processes"] = float(len(running))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from .calls import Calls
+from .calls import DeviceCalls
 
 ALL_LINKS = 0xFFFFFFFF
 _CALL = "nvmlDeviceGetFieldValues"
@@ -60,7 +60,7 @@ class _FieldValue(ctypes.Structure):
 class Fields:
     """A set of fields of one GPU within one session; those that it does not have are asked for once."""
 
-    def __init__(self, calls: Calls, fields: Iterable[Field]) -> None:
+    def __init__(self, calls: DeviceCalls, fields: Iterable[Field]) -> None:
         self._calls = calls
         fields = list(fields)
         self._batches = [_Batch(fields[n : n + _AT_ONCE]) for n in range(0, len(fields), _AT_ONCE)]
@@ -85,7 +85,7 @@ class _Batch:
             value.id, value.scope = field.id, field.scope
         return array
 
-    def read(self, calls: Calls, values: dict[str, float], incomplete: set[str]) -> None:
+    def read(self, calls: DeviceCalls, values: dict[str, float], incomplete: set[str]) -> None:
         if not self._fields:
             return
         if code := self._ask(calls.handle):

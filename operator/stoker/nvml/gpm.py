@@ -14,7 +14,7 @@ from typing import Any
 
 import pynvml
 
-from .calls import Calls
+from .calls import DeviceCalls
 
 METRICS = {
     1: "graphics_active_ratio",
@@ -49,7 +49,7 @@ class _Pair:
 class Gpm:
     """Of one GPU within one session."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: DeviceCalls) -> None:
         self._calls = calls
         self._supported: bool | None = None
         self._pairs: dict[int | None, _Pair] = {}

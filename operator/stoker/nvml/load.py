@@ -7,7 +7,7 @@ from typing import Any
 
 import pynvml
 
-from .calls import Calls
+from .calls import DeviceCalls
 from .fields import Field
 
 POWER_FIELDS = (
@@ -27,7 +27,7 @@ class _Sample(ctypes.Structure):
 class Samples:
     """The driver's ring buffer of one kind: means of what it sampled since the poll before."""
 
-    def __init__(self, calls: Calls, kind: int, seen_us: int) -> None:
+    def __init__(self, calls: DeviceCalls, kind: int, seen_us: int) -> None:
         self._calls, self._kind, self._seen_us = calls, kind, seen_us
         self._array = (_Sample * _ROOM)()
         self._absent = False
@@ -62,7 +62,7 @@ class Samples:
 class Load:
     """Of one GPU within one session."""
 
-    def __init__(self, calls: Calls, seen_us: int) -> None:
+    def __init__(self, calls: DeviceCalls, seen_us: int) -> None:
         self._calls = calls
         self._busy = Samples(calls, _BUSY, seen_us)
         self._memory_busy = Samples(calls, _MEMORY_BUSY, seen_us)
@@ -99,7 +99,7 @@ class Load:
             values["memory_controller_busy_ratio"] = memory_busy / 100
 
 
-def read_memory(calls: Calls) -> dict[str, float]:
+def read_memory(calls: DeviceCalls) -> dict[str, float]:
     """Without what the driver reserves (v2); where it is too old for that, with it. Raises: Lost, DriverLost."""
     memory: Any = calls.ask("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2)
     reserved = {} if memory is None else {"memory_reserved_bytes": float(memory.reserved)}

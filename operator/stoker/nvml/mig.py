@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import pynvml
 
-from .calls import Calls
+from .calls import DeviceCalls
 from .frames import MigReading
 from .gpm import Gpm
 from .load import read_memory
-from .processes import Running
+from .processes import GpuProcess
 
 LIST_EVERY = 5
 """Polls. One that vanishes is noticed at once."""
@@ -24,7 +24,7 @@ _VALUES = frozenset({"sm_active_ratio", "tensor_active_ratio", "dram_active_rati
 
 @dataclass(slots=True)
 class _Device:
-    calls: Calls
+    calls: DeviceCalls
     uuid: str
     profile: str
     slices: int
@@ -40,7 +40,7 @@ class _Gone(Exception):
 class MigDevices:
     """Of one GPU within one session."""
 
-    def __init__(self, calls: Calls, gpm: Gpm | None) -> None:
+    def __init__(self, calls: DeviceCalls, gpm: Gpm | None) -> None:
         self._calls, self._gpm = calls, gpm
         self._devices: tuple[_Device, ...] = ()
         self._list_in = 0
@@ -54,7 +54,7 @@ class MigDevices:
         if mode != self.mode:
             self.mode, self._list_in = mode, 0
 
-    def read(self, now_s: float, running: tuple[Running, ...] | None) -> tuple[MigReading, ...]:
+    def read(self, now_s: float, running: tuple[GpuProcess, ...] | None) -> tuple[MigReading, ...]:
         """Raises: Lost, DriverLost."""
         if self.mode != "on":
             self._devices = ()
@@ -72,7 +72,7 @@ class MigDevices:
             self._list_in = 0
             return ()
 
-    def _read_listed(self, now_s: float, running: tuple[Running, ...] | None) -> tuple[MigReading, ...]:
+    def _read_listed(self, now_s: float, running: tuple[GpuProcess, ...] | None) -> tuple[MigReading, ...]:
         active: dict[int, dict[str, float]] = {}
         for instance in {device.gpu_instance for device in self._devices} if self._gpm else ():
             active[instance] = self._gpm.read(now_s, instance) if self._gpm else {}
@@ -80,7 +80,7 @@ class MigDevices:
         return tuple(reading for reading in readings if reading is not None)
 
     def _read_one(
-        self, device: _Device, active: dict[str, float], running: tuple[Running, ...] | None
+        self, device: _Device, active: dict[str, float], running: tuple[GpuProcess, ...] | None
     ) -> MigReading | None:
         values = read_memory(device.calls)
         values.pop("memory_reserved_bytes", None)
@@ -107,7 +107,7 @@ class MigDevices:
             except pynvml.NVMLError as error:  # NOT_FOUND: there are fewer
                 self._calls.judge("nvmlDeviceGetMigDeviceHandleByIndex", error.value)
                 continue
-            calls = Calls(handle, self._calls.refused)
+            calls = DeviceCalls(handle, self._calls.refused)
             uuid, name = calls.ask("nvmlDeviceGetUUID"), calls.ask("nvmlDeviceGetName") or ""
             size = calls.ask("nvmlDeviceGetAttributes_v2")
             gpu_instance = calls.ask("nvmlDeviceGetGpuInstanceId")
@@ -118,5 +118,5 @@ class MigDevices:
             yield _Device(calls, uuid, name.partition(" MIG ")[2], slices, gpu_instance, compute_instance)
 
 
-def _runs_on(running: Running, device: _Device) -> bool:
+def _runs_on(running: GpuProcess, device: _Device) -> bool:
     return (running.gpu_instance, running.compute_instance) == (device.gpu_instance, device.compute_instance)

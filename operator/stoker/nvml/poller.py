@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .calls import DriverLost, Lost, Refused
+from .calls import CallErrors, DriverLost, GpuLost
 from .frames import Frame, GpuEvent, GpuReading, Trouble
-from .session import Session
+from .session import NvmlSession
 
 FIRST_WAIT_S, MAX_WAIT_S = 1.0, 30.0
 """Between two tries of a new session."""
@@ -49,8 +49,8 @@ class Poller:
     def __init__(self, choice: Choice, say: Callable[[GpuEvent], None], clock: Callable[[], float]) -> None:
         """clock: monotonic seconds, to know how long a poll took."""
         self._choice, self._say, self._clock = choice, say, clock
-        self._refused = Refused()
-        self._session: Session | None = None
+        self._refused = CallErrors()
+        self._session: NvmlSession | None = None
         self._trouble = ""
         self._known: dict[str, _Known] = {}
         self._lost_here: set[str] = set()
@@ -100,7 +100,7 @@ class Poller:
                 readings[device.uuid] = device.read(self._clock())
             except DriverLost:
                 raise
-            except Lost as error:
+            except GpuLost as error:
                 self._lost_here.add(device.uuid)
                 readings[device.uuid] = GpuReading(device.index, device.uuid, error.code)
         for uuid, known in self._known.items():
@@ -154,7 +154,7 @@ class Poller:
         self._lost_here = set()
         choice, seen_us = self._choice, int((at - 1) * 1e6)
         try:
-            self._session = Session(
+            self._session = NvmlSession(
                 self._refused, choice.collectors, self._say, seen_us=seen_us, all_pids=choice.all_pids
             )
         except DriverLost as error:

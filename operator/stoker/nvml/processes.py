@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from .calls import Calls
+from .calls import DeviceCalls
 from .frames import Process
 
 NO_INSTANCE = 0xFFFFFFFF
 
 
-class Running(NamedTuple):
+class GpuProcess(NamedTuple):
     process: Process
     gpu_instance: int
     compute_instance: int
@@ -25,10 +25,10 @@ class Running(NamedTuple):
 class Processes:
     """Of one GPU within one session."""
 
-    def __init__(self, calls: Calls, seen_us: int, all_visible: bool) -> None:
+    def __init__(self, calls: DeviceCalls, seen_us: int, all_visible: bool) -> None:
         self._calls, self._seen_us, self._all_visible = calls, seen_us, all_visible
 
-    def read(self) -> tuple[Running, ...] | None:
+    def read(self) -> tuple[GpuProcess, ...] | None:
         """None: can't be seen. Raises: Lost, DriverLost."""
         running = self._calls.ask("nvmlDeviceGetComputeRunningProcesses_v3")
         if running is None:  # drivers before 510
@@ -37,7 +37,9 @@ class Processes:
             return None
         shares = self._shares() if running else {}
         return tuple(
-            Running(Process(one.pid, one.usedGpuMemory, shares.get(one.pid)), one.gpuInstanceId, one.computeInstanceId)
+            GpuProcess(
+                Process(one.pid, one.usedGpuMemory, shares.get(one.pid)), one.gpuInstanceId, one.computeInstanceId
+            )
             for one in running
         )
 

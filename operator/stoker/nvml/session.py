@@ -9,18 +9,18 @@ from collections.abc import Callable
 
 import pynvml
 
-from .calls import DriverLost, Lost, Refused, code_name
+from .calls import CallErrors, DriverLost, GpuLost, code_name
 from .device import Device
 from .frames import GpuEvent
 from .xids import Xids
 
 
-class Session:
+class NvmlSession:
     """Raises: DriverLost from the constructor, and nothing is open then."""
 
     def __init__(
         self,
-        refused: Refused,
+        refused: CallErrors,
         collectors: frozenset[str],
         say: Callable[[GpuEvent], None],
         *,
@@ -44,7 +44,7 @@ class Session:
                     self.devices.append(device)
                 except DriverLost:
                     raise
-                except Lost as error:
+                except GpuLost as error:
                     self.unreadable[index] = error.code
                 except pynvml.NVMLError as error:
                     self.unreadable[index] = code_name(error.value)

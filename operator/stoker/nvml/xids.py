@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from .calls import ABSENT, NOTHING_NEW, Refused
+from .calls import ABSENT, NOTHING_NEW, CallErrors
 from .device import Device
 from .frames import GpuEvent
 
@@ -26,7 +26,7 @@ _NO_INSTANCE = 0xFFFFFFFF
 class Xids:
     """Waits for one session's events; `stop`, then `stopped` within WAIT_MS unless the driver hangs."""
 
-    def __init__(self, devices: Sequence[Device], refused: Refused, say: Callable[[GpuEvent], None]) -> None:
+    def __init__(self, devices: Sequence[Device], refused: CallErrors, say: Callable[[GpuEvent], None]) -> None:
         self._by_handle = {_address(device.handle): (device.uuid, device.index) for device in devices}
         self._handles = [device.handle for device in devices]
         self._refused, self._say = refused, say

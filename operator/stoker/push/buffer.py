@@ -40,7 +40,7 @@ class _Poll:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SampleBatch:
     """The oldest samples, out of the buffer and not yet with the receiver."""
 
     count: int
@@ -96,7 +96,7 @@ class Buffer:
         """Every series ends at `at`."""
         self.add(at, ())
 
-    def take(self, most: int) -> Batch | None:
+    def take(self, most: int) -> SampleBatch | None:
         """Up to `most` of the oldest samples, or None where there are none."""
         with self._lock:
             found: dict[int, bytearray] = {}
@@ -114,7 +114,9 @@ class Buffer:
             self._held -= count
             if not count:
                 return None
-            return Batch(count, protobuf.request((self._labels[series], bytes(found[series])) for series in found))
+            return SampleBatch(
+                count, protobuf.request((self._labels[series], bytes(found[series])) for series in found)
+            )
 
     def _put(self, poll: _Poll) -> None:
         if not len(poll):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from stoker import __version__
 
 from . import snappy
-from .link import Link, NoCredentials, Unreachable, client_context
+from .link import Link, NoCredentials, NoResponse, client_context
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _RESERVED = ("authorization", "host", "connection", "transfer-encoding", "user-agent")
@@ -72,7 +72,7 @@ class Receiver:
         return Link(self.url, self.token_file, self.ca_file, self.timeout_s, self.basic_file)
 
 
-class Client:
+class RemoteWriteClient:
     def __init__(self, receiver: Receiver) -> None:
         """Raises: OSError, ssl.SSLError where the CA file can't be used."""
         if receiver.ca_file is not None:
@@ -92,7 +92,7 @@ class Client:
             response = self._link.post("", snappy.compress(request), self._headers)
         except NoCredentials as error:
             return Result(Outcome.LATER, "credentials", str(error))
-        except Unreachable as error:
+        except NoResponse as error:
             return Result(Outcome.LATER, "transport", str(error))
         code, text = str(response.status), response.body[:2048].decode(errors="replace").strip()
         if response.status // 100 == 2:

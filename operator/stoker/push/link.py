@@ -27,11 +27,11 @@ MAX_RETRY_AFTER_S = 300.0
 JSON = {"Content-Type": "application/json", "Accept": "application/json"}
 
 
-class Unreachable(Exception):
+class NoResponse(Exception):
     """There was no response; the text says why."""
 
 
-class NoCredentials(Unreachable):
+class NoCredentials(NoResponse):
     """Nothing was sent: the file with the token or password can't be used."""
 
 
@@ -80,7 +80,7 @@ class Link:
         self._connection: http.client.HTTPConnection | None = None
 
     def post(self, path: str, data: bytes, headers: Mapping[str, str] = JSON) -> Response:
-        """path: below the url's; empty: the url's own. Raises: Unreachable.
+        """path: below the url's; empty: the url's own. Raises: NoResponse.
 
         Cost: two time-outs at most while the server is silent.
         """
@@ -97,7 +97,7 @@ class Link:
                 return self._post(where, data, sent)
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
-            raise Unreachable(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from None
+            raise NoResponse(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from None
 
     def close(self) -> None:
         """Ends the connection; the next request makes another."""

@@ -43,7 +43,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,10})[ \t]*\r")
 
 
 @dataclass(frozen=True)
-class Source:
+class MetricsPage:
     """Something with a page of metrics."""
 
     labels: Mapping[str, str]
@@ -58,7 +58,7 @@ class Source:
 
 
 class Relay:
-    def __init__(self, options: PushOptions, gather: Callable[[], Awaitable[Sequence[Source]]]) -> None:
+    def __init__(self, options: PushOptions, gather: Callable[[], Awaitable[Sequence[MetricsPage]]]) -> None:
         """`gather`: what there is to push now; called on the event loop. Raises: OSError, ssl.SSLError (CA file)."""
         self._options, self._gather = replace(options, up=False), gather
         self._own, self._foreign = Push(self._options), Push(self._options)
@@ -85,7 +85,7 @@ class Relay:
         at, until_s = time.time(), time.monotonic() + 0.8 * self._options.every_s
         room = asyncio.Semaphore(AT_ONCE)
 
-        async def page(source: Source) -> bytes | None:
+        async def page(source: MetricsPage) -> bytes | None:
             if source.text is not None:
                 return source.text
             async with room:
@@ -96,7 +96,7 @@ class Relay:
         self._failed = frozenset(source.address for source, text in found if text is None)
         await asyncio.to_thread(self._offer, at, found)
 
-    def _offer(self, at: float, found: list[tuple[Source, bytes | None]]) -> None:
+    def _offer(self, at: float, found: list[tuple[MetricsPage, bytes | None]]) -> None:
         """Off the loop. Cost: 23 µs a series (docs/monitoring.md)."""
         read = [(source, _read(source, page)) for source, page in found]
         own = [one for one in read if not one[0].foreign]
@@ -111,7 +111,7 @@ class Relay:
             log.warning("trainers serve %d series too many: the largest pages are left out", -left)
         self._foreign.offer(at, list(self._samples(kept)))
 
-    def _samples(self, read: Sequence[tuple[Source, list[Sample] | None]]) -> Iterator[Sample]:
+    def _samples(self, read: Sequence[tuple[MetricsPage, list[Sample] | None]]) -> Iterator[Sample]:
         for source, samples in read:
             labels = dict(source.labels)
             yield Sample("up", labels, float(samples is not None))
@@ -122,7 +122,7 @@ class Relay:
                 own = {key: text for key, text in one.labels.items() if key not in given and not key.startswith("__")}
                 yield Sample(one.name, {**own, **labels}, one.value)
 
-    def _counts(self, own: Sequence[tuple[Source, object]]) -> Iterator[Sample]:
+    def _counts(self, own: Sequence[tuple[MetricsPage, object]]) -> Iterator[Sample]:
         """What became of the samples so far, as the process' own."""
         if not own:
             return
@@ -135,7 +135,7 @@ class Relay:
             yield Sample(BUFFERED, {**whose, "of": of}, float(stats.buffered))
 
 
-def _read(source: Source, page: bytes | None) -> list[Sample] | None:
+def _read(source: MetricsPage, page: bytes | None) -> list[Sample] | None:
     if page is None:
         return None
     try:
@@ -145,7 +145,7 @@ def _read(source: Source, page: bytes | None) -> list[Sample] | None:
         return None
 
 
-async def _fetched(source: Source) -> bytes | None:
+async def _fetched(source: MetricsPage) -> bytes | None:
     try:
         async with asyncio.timeout(FETCH_S):
             return await fetch(source.address, source.token, FOREIGN_BYTES if source.foreign else OWN_BYTES)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from prometheus_client.core import Sample
 
 from . import protobuf
-from .buffer import Batch, Buffer
-from .client import Client, Outcome, Receiver, Result
+from .buffer import Buffer, SampleBatch
+from .client import Outcome, Receiver, RemoteWriteClient, Result
 
 log = logging.getLogger("stoker.push")
 
@@ -67,7 +67,7 @@ class Push:
         """Raises: OSError, ssl.SSLError where the CA file can't be used."""
         self._options, self._unix = options, unix
         self._buffer = Buffer(options.most_samples, options.labels)
-        self._client = Client(options.receiver)
+        self._client = RemoteWriteClient(options.receiver)
         self._offered_at: float | None = None
         self._in_flight = 0
         self._sent = self._refused = 0
@@ -128,7 +128,7 @@ class Push:
             self._in_flight = 0
         self._client.close()
 
-    def _deliver(self, batch: Batch) -> None:
+    def _deliver(self, batch: SampleBatch) -> None:
         """Until the receiver has taken or refused it, or the end has come."""
         pause_s = self._options.first_pause_s
         while not self._is_over():

@@ -44,7 +44,7 @@ class Change(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class CacheFault:
     """What a subscriber or the store did that it should not have."""
 
     where: str
@@ -81,7 +81,7 @@ class WatchCache(Generic[T]):
         self._failures = 0
         self._synced = asyncio.Event()
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
-        self.faults: deque[Fault] = deque(maxlen=_FAULTS_KEPT)
+        self.faults: deque[CacheFault] = deque(maxlen=_FAULTS_KEPT)
         """The newest faults of subscribers and of the store, for health pages."""
 
     # Reading: plain functions, no await, so a caller sees one state until it awaits.
@@ -258,7 +258,7 @@ class WatchCache(Generic[T]):
             self._record(f"subscriber {getattr(handler, '__qualname__', handler)!s} at {change.key}", error)
 
     def _record(self, where: str, error: Exception) -> None:
-        self.faults.append(Fault(where, error))
+        self.faults.append(CacheFault(where, error))
         if isinstance(error, StoreError):
             logger.warning("%s: %s", where, error)
         else:

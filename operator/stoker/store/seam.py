@@ -34,7 +34,7 @@ class InjectedFault(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SeamRule:
     """What to do at which call: the `number`-th of all, or the `nth` (None: every one) whose name fits `pattern`."""
 
     action: Literal["kill", "fail"]
@@ -47,11 +47,11 @@ class Rule:
 class Seam:
     """Counts external calls, in order and by name. Cost: 2 µs a call with nothing injected (tools/bench/store.py)."""
 
-    def __init__(self, rules: tuple[Rule, ...] = (), trace: Path | None = None) -> None:
+    def __init__(self, rules: tuple[SeamRule, ...] = (), trace: Path | None = None) -> None:
         self._rules = rules
         self._lock = threading.Lock()
         self._by_name: Counter[str] = Counter()
-        self._fits: Counter[Rule] = Counter()
+        self._fits: Counter[SeamRule] = Counter()
         self._total = 0
         # Unbuffered and appending: a line is in the file before the call is made, whatever kills us next.
         self._trace = None if trace is None else os.open(trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -86,7 +86,7 @@ class Seam:
             os.close(self._trace)
             self._trace = None
 
-    def _enter(self, name: str, about: object) -> tuple[Rule, ...]:
+    def _enter(self, name: str, about: object) -> tuple[SeamRule, ...]:
         """Count the call and meet the rules that hold before it; the rest, that hold after it, come back."""
         with self._lock:
             self._total = number = self._total + 1
@@ -99,7 +99,7 @@ class Seam:
                 _inject(rule, number, name)
         return tuple(rule for rule in due if rule.side == "after")
 
-    def _is_due(self, rule: Rule, number: int, name: str) -> bool:
+    def _is_due(self, rule: SeamRule, number: int, name: str) -> bool:
         if rule.number is not None:
             return rule.number == number
         first_word = name.split(" ", 1)[0]
@@ -116,7 +116,7 @@ class Crossing:
 
     def __init__(self, seam: Seam, name: str, about: object) -> None:
         self._seam, self._name, self._about = seam, name, about
-        self._after: tuple[Rule, ...] = ()
+        self._after: tuple[SeamRule, ...] = ()
 
     def __enter__(self) -> None:
         self._after = self._seam._enter(self._name, self._about)
@@ -128,19 +128,19 @@ class Crossing:
             _inject(rule, self._seam.total, self._name)
 
 
-def _inject(rule: Rule, number: int, name: str) -> None:
+def _inject(rule: SeamRule, number: int, name: str) -> None:
     if rule.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     raise InjectedFault(errno.EIO, f"injected {rule.side} call {number}", name)
 
 
-def _rule(text: str) -> Rule:
+def _rule(text: str) -> SeamRule:
     match = _RULE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text.strip()!r} is no rule; write for example 'kill before 17' or 'fail agent.spawn:2'")
     action: Literal["kill", "fail"] = "kill" if match["action"] == "kill" else "fail"
     side: Literal["before", "after"] = "after" if match["side"] == "after" else "before"
     if match["call"].isdecimal() and match["nth"] is None:
-        return Rule(action, side, number=int(match["call"]))
+        return SeamRule(action, side, number=int(match["call"]))
     nth = None if match["nth"] == "*" else int(match["nth"] or 1)
-    return Rule(action, side, pattern=match["call"], nth=nth)
+    return SeamRule(action, side, pattern=match["call"], nth=nth)

@@ -2,7 +2,7 @@ import contextlib
 
 import pytest
 
-from stoker.exporter.reporting.reporter import Reporter
+from stoker.exporter.reporting.reporter import UsageReporter
 from stoker.push.link import Link
 
 from .recording_api import RecordingApi
@@ -22,7 +22,7 @@ def reporter(api, tmp_path):
 
         def start(url=api.url, state=tmp_path, every_s=0.05, timeout_s=5.0, token=None):
             link = Link(url, token, timeout_s=timeout_s)
-            made = Reporter(link, "n0", state, every_s=every_s, gather_s=0.01)
+            made = UsageReporter(link, "n0", state, every_s=every_s, gather_s=0.01)
             made.start()
             ends.callback(link.close)
             ends.callback(made.stop)

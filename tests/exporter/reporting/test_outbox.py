@@ -13,8 +13,8 @@ from stoker.exporter.reporting.outbox import (
     MAX_BATCH_BYTES,
     MAX_EVENTS,
     MAX_RECEIPTS,
-    Events,
     Receipts,
+    WaitingEvents,
     event_item,
 )
 
@@ -96,7 +96,7 @@ def test_a_figure_that_is_none_is_logged(value):
 
 
 def test_events_are_bounded_and_the_oldest_goes():
-    box = Events(limit=300)
+    box = WaitingEvents(limit=300)
     for n in range(305):
         box.put(event_item({"id": f"e{n}", "at": 1.0}))
     assert len(box) == 300 and box.dropped == 5

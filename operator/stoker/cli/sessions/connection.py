@@ -43,7 +43,7 @@ class Broken(StokerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WorkerTarget:
     """A worker of a job, at a server."""
 
     endpoint: Endpoint
@@ -64,7 +64,11 @@ class _Connect(connect):
 
 @contextlib.asynccontextmanager
 async def session(
-    target: Target, kind: str, opening: Mapping[str, Any], say: Callable[[str], None], patience_s: float = READER_S
+    target: WorkerTarget,
+    kind: str,
+    opening: Mapping[str, Any],
+    say: Callable[[str], None],
+    patience_s: float = READER_S,
 ) -> AsyncIterator[ClientConnection]:
     """A session whose worker is ready. `say` gets a line for people when that takes a while.
 
@@ -87,7 +91,7 @@ def lost(closed: ConnectionClosed) -> StokerError:
     return Broken(f"the session was ended: {closed.rcvd.reason or 'without a reason'}")
 
 
-async def _open(target: Target, kind: str, patience_s: float) -> ClientConnection:
+async def _open(target: WorkerTarget, kind: str, patience_s: float) -> ClientConnection:
     endpoint = target.endpoint
     headers = {"Authorization": f"Bearer {endpoint.token}"} if endpoint.token else {}
     secure: dict[str, Any] = {"ssl": httpx.create_ssl_context()} if endpoint.url.startswith("https:") else {}
@@ -114,7 +118,7 @@ async def _open(target: Target, kind: str, patience_s: float) -> ClientConnectio
 
 
 async def _ready(
-    socket: ClientConnection, target: Target, opening: Mapping[str, Any], say: Callable[[str], None]
+    socket: ClientConnection, target: WorkerTarget, opening: Mapping[str, Any], say: Callable[[str], None]
 ) -> None:
     await socket.send(json.dumps(opening))
     answer = asyncio.ensure_future(socket.recv())

@@ -13,14 +13,14 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from . import terminal
-from .connection import READER_S, TYPIST_S, Broken, Target, session
+from .connection import READER_S, TYPIST_S, Broken, WorkerTarget, session
 from .streams import Output, read_pieces
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _INPUT, _OUTPUT, _ERROR, _RESIZE, _END, _EXIT = (bytes((channel,)) for channel in range(6))
 
 
-def execute(target: Target, argv: Sequence[str], say: Callable[[str], None]) -> int:
+def execute(target: WorkerTarget, argv: Sequence[str], say: Callable[[str], None]) -> int:
     """Run it to its end; the command's exit code. Raises: StokerError, BrokenPipeError, KeyboardInterrupt."""
     try:
         return asyncio.run(_execute(target, argv, say))
@@ -28,7 +28,7 @@ def execute(target: Target, argv: Sequence[str], say: Callable[[str], None]) -> 
         return ended.exit_code
 
 
-async def _execute(target: Target, argv: Sequence[str], say: Callable[[str], None]) -> int:
+async def _execute(target: WorkerTarget, argv: Sequence[str], say: Callable[[str], None]) -> int:
     with_terminal = terminal.is_terminal(_STDIN, _STDOUT)
     opening: dict[str, Any] = {"kind": "exec", "argv": list(argv), "tty": with_terminal}
     if with_terminal:

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 
 from stoker.client.errors import BadInput
 
-from .connection import PIECE_BYTES, Target, session
+from .connection import PIECE_BYTES, WorkerTarget, session
 
 AHEAD_BYTES = 1 << 20
 _BACKLOG = 128
@@ -44,12 +44,12 @@ class Forwarded:
         return found
 
 
-def forward(target: Target, wanted: Sequence[Forwarded], address: str, say: Callable[[str], None]) -> None:
+def forward(target: WorkerTarget, wanted: Sequence[Forwarded], address: str, say: Callable[[str], None]) -> None:
     """Forward until interrupted. Raises: StokerError, KeyboardInterrupt."""
     asyncio.run(_forward(target, wanted, address, say))
 
 
-async def _forward(target: Target, wanted: Sequence[Forwarded], address: str, say: Callable[[str], None]) -> None:
+async def _forward(target: WorkerTarget, wanted: Sequence[Forwarded], address: str, say: Callable[[str], None]) -> None:
     async with contextlib.AsyncExitStack() as stack:
         # All of them before the first session: a port that is taken is reported at once.
         socks = [stack.enter_context(contextlib.closing(_listen(address, one.local))) for one in wanted]
@@ -61,7 +61,9 @@ async def _forward(target: Target, wanted: Sequence[Forwarded], address: str, sa
             raise group.exceptions[0] from None
 
 
-async def _forward_one(target: Target, wanted: Forwarded, sock: socket.socket, say: Callable[[str], None]) -> None:
+async def _forward_one(
+    target: WorkerTarget, wanted: Forwarded, sock: socket.socket, say: Callable[[str], None]
+) -> None:
     opening = {"kind": "forward", "port": wanted.remote}
     async with (
         session(target, "portforward", opening, say) as ready,

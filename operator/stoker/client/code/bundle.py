@@ -11,7 +11,7 @@ from pathlib import Path
 from stoker.client.errors import BadInput
 from stoker.spec.code import CodeFile, CodeManifest
 
-from .folder import Found, scan
+from .folder import FoundFile, scan
 from .hashes import Hashes
 
 
@@ -55,7 +55,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Bundle:
     return Bundle(str(path), manifest, manifest.digest())
 
 
-def _entry(found: Found, hashes: Hashes) -> CodeFile:
+def _entry(found: FoundFile, hashes: Hashes) -> CodeFile:
     if found.link is not None:
         return CodeFile(path=found.path, link=found.link)
     return CodeFile(

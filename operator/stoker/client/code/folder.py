@@ -29,7 +29,7 @@ _DATA_FOLDER = frozenset({"stoker.db", "report.key"})
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     """A file, or a symbolic link with what it says. `path` is within the folder."""
 
     path: str
@@ -37,7 +37,7 @@ class Found:
     link: str | None = None
 
 
-def scan(folder: str) -> list[Found]:
+def scan(folder: str) -> list[FoundFile]:
     """The files to ship, sorted by path. Raises: BadInput saying what is in the way and what to do.
 
     Cost: 25 µs a file with a .gitignore of 50 lines (10,000 files: 0.25 s).
@@ -69,7 +69,7 @@ class _Walk:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.found: list[Found] = []
+        self.found: list[FoundFile] = []
         self.problems: list[str] = []
         self._looked_at = 0
 
@@ -136,7 +136,7 @@ class _Walk:
         if len(self.found) > MOST_FOUND:
             self._check_size(whole=False)
 
-    def _look(self, entry: os.DirEntry[str], path: str) -> Found | str:
+    def _look(self, entry: os.DirEntry[str], path: str) -> FoundFile | str:
         """The file or link, or what is wrong with it."""
         if (wrong := _bad_name(path)) is not None:
             return wrong
@@ -144,12 +144,12 @@ class _Walk:
             facts = entry.stat(follow_symlinks=False)
             if stat.S_ISLNK(facts.st_mode):
                 link = str(Path(entry.path).readlink())  # a Path leaves out what means nothing: ./a//b/ is a/b
-                return _bad_link(path, link) or Found(path, facts, link)
+                return _bad_link(path, link) or FoundFile(path, facts, link)
         except OSError as error:
             return f"it changed while the folder was read ({error.strerror}); try again"
         if not stat.S_ISREG(facts.st_mode):
             return f"it is a {_kind(facts.st_mode)}, which can't be shipped; {_LEAVE_OUT}"
-        return Found(path, facts)
+        return FoundFile(path, facts)
 
     def _within(self, path: str) -> str:
         return path[len(self.folder) :].lstrip("/")

@@ -23,7 +23,7 @@ from .jobs import PodJobs
 from .kubelet_client import KubeletError
 from .podresources import PodDevices, decode
 from .reasons import REASONS, Reason
-from .sharing import Claim, Pod, share_out, without_phantoms
+from .sharing import DeviceClaim, Pod, share_out, without_phantoms
 
 EVERY_S = 5.0
 KEEP_S = 60.0
@@ -132,9 +132,9 @@ class KubeletAllocation:
             log.warning("the kubelet can't be asked who holds which GPU: %s (%s) %s", text, reason, REASONS[reason].do)
 
 
-def _claims(pods: Sequence[PodDevices], devices: Devices) -> tuple[list[Claim], Counter[Reason]]:
+def _claims(pods: Sequence[PodDevices], devices: Devices) -> tuple[list[DeviceClaim], Counter[Reason]]:
     """Every device that is listed, by uuid; how many can't be."""
-    claims: list[Claim] = []
+    claims: list[DeviceClaim] = []
     unresolved: Counter[Reason] = Counter()
     for pod in pods:
         for one in pod.plugin:
@@ -142,13 +142,13 @@ def _claims(pods: Sequence[PodDevices], devices: Devices) -> tuple[list[Claim], 
             if uuid is None:
                 unresolved[Reason.DEVICE_ID_UNKNOWN] += 1
             else:
-                claims.append(Claim(_name(pod), uuid, f"{one.resource} {one.id}"))
+                claims.append(DeviceClaim(_name(pod), uuid, f"{one.resource} {one.id}"))
         for claimed in pod.claimed:
             uuid = devices.resolve_claimed(claimed.device)
             if uuid is None:
                 unresolved[Reason.DRA_DEVICE_UNKNOWN] += 1
             else:
-                claims.append(Claim(_name(pod), uuid))
+                claims.append(DeviceClaim(_name(pod), uuid))
     return claims, unresolved
 
 

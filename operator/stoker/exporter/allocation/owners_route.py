@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stoker.exporter.owners import Owner
-from stoker.push.link import Link, Unreachable
+from stoker.push.link import Link, NoResponse
 
 from .jobs import NoAnswer, PodOwner
 from .sharing import Pod
@@ -35,7 +35,7 @@ class OwnersRoute:
         body = {"pods": [{"namespace": namespace, "name": name} for namespace, name in pods]}
         try:
             answer = self._link.post(OWNERS_PATH, json.dumps(body).encode())
-        except Unreachable as error:
+        except NoResponse as error:
             raise NoAnswer(str(error)) from None
         if answer.status != 200:
             raise NoAnswer(f"the api answered {answer.status}")

@@ -12,7 +12,7 @@ Pod = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class DeviceClaim:
     """One pod's hold on one device."""
 
     pod: Pod
@@ -22,16 +22,18 @@ class Claim:
     several may hold by right (DRA)."""
 
 
-def without_phantoms(claims: Collection[Claim], first_seen: Mapping[Pod, float]) -> tuple[list[Claim], set[str]]:
+def without_phantoms(
+    claims: Collection[DeviceClaim], first_seen: Mapping[Pod, float]
+) -> tuple[list[DeviceClaim], set[str]]:
     """The claims without those of pods that have ended; uuids of devices where that is not known.
 
     Kubelets before 1.34 go on listing a pod that is done with what it held. The kubelet never gives one id to two pods,
     so where two have it, the one that came later holds it. Of two that were there at our first look that is not known.
     """
-    by_id: dict[str, list[Claim]] = {}
+    by_id: dict[str, list[DeviceClaim]] = {}
     for claim in claims:
         by_id.setdefault(claim.id, []).append(claim)
-    kept: list[Claim] = by_id.pop("", [])
+    kept: list[DeviceClaim] = by_id.pop("", [])
     ambiguous: set[str] = set()
     for rivals in by_id.values():
         newest = max(first_seen[claim.pod] for claim in rivals)
@@ -43,7 +45,7 @@ def without_phantoms(claims: Collection[Claim], first_seen: Mapping[Pod, float])
     return kept, ambiguous
 
 
-def share_out(claims: Collection[Claim], owners: Mapping[Pod, Owner]) -> tuple[Holding, ...]:
+def share_out(claims: Collection[DeviceClaim], owners: Mapping[Pod, Owner]) -> tuple[Holding, ...]:
     """A device's owners have equal shares of it, however many slices each asked for: a slice is no promise of time.
 
     Invariant: the shares of one uuid sum to 1.

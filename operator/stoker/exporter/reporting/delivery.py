@@ -12,7 +12,7 @@ from typing import Protocol
 
 from stoker.push.link import Response
 
-from .outbox import Item
+from .outbox import OutboxItem
 
 _WRONG = (400, 422)
 _TOO_LARGE = 413
@@ -37,12 +37,12 @@ class NotNow(Exception):
 
 @dataclass(slots=True)
 class Delivered:
-    taken: list[Item] = field(default_factory=list)
-    refused: list[tuple[Item, str]] = field(default_factory=list)
+    taken: list[OutboxItem] = field(default_factory=list)
+    refused: list[tuple[OutboxItem, str]] = field(default_factory=list)
     """And why."""
 
 
-def deliver(posts: Posts, path: str, head: str, name: str, items: Sequence[Item], done: Delivered) -> None:
+def deliver(posts: Posts, path: str, head: str, name: str, items: Sequence[OutboxItem], done: Delivered) -> None:
     """Posts `{head, "name": [items]}` and notes in `done` what became of each, in parts where it must be.
 
     Raises: NotNow, Unreachable; what `done` does not name was not taken then.
@@ -62,7 +62,7 @@ def deliver(posts: Posts, path: str, head: str, name: str, items: Sequence[Item]
         raise NotNow(f"{response.status} {_detail(response)}".strip(), response.retry_after_s)
 
 
-def _note(response: Response, items: Sequence[Item], done: Delivered) -> None:
+def _note(response: Response, items: Sequence[OutboxItem], done: Delivered) -> None:
     try:
         data = response.document()
         int(data["taken"])

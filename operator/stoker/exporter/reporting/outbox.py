@@ -27,7 +27,7 @@ Key = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class OutboxItem:
     """A receipt or an event on its way."""
 
     key: Key
@@ -39,15 +39,15 @@ class Item:
     final: bool = False
 
 
-def receipt_item(data: dict[str, Any]) -> Item:
+def receipt_item(data: dict[str, Any]) -> OutboxItem:
     """Of `Receipt.as_json`'s words. Raises: ValueError, KeyError, TypeError if it is none."""
     key = tuple(str(data[name]) for name in ("ledger", "node", "uuid", "jobUid", "attempt", "worker"))
-    return Item(key, _render(data), float(data["at"]), int(data["seq"]), bool(data["final"]))
+    return OutboxItem(key, _render(data), float(data["at"]), int(data["seq"]), bool(data["final"]))
 
 
-def event_item(data: dict[str, Any]) -> Item:
+def event_item(data: dict[str, Any]) -> OutboxItem:
     """Raises: ValueError, KeyError, TypeError if it is none."""
-    return Item((str(data["id"]),), _render(data), float(data["at"]))
+    return OutboxItem((str(data["id"]),), _render(data), float(data["at"]))
 
 
 class Receipts:
@@ -55,7 +55,7 @@ class Receipts:
 
     def __init__(self, limit: int = MAX_WAITING_RECEIPTS) -> None:
         self._limit = limit
-        self._waiting: dict[Key, Item] = {}
+        self._waiting: dict[Key, OutboxItem] = {}
         self._settled: dict[Key, int] = {}
         self.dropped = 0
 
@@ -67,7 +67,7 @@ class Receipts:
         item = receipt_item(receipt.as_json())
         return self.put(item) and item.final
 
-    def put(self, item: Item) -> bool:
+    def put(self, item: OutboxItem) -> bool:
         """Whether it is news."""
         before = self._waiting.get(item.key)
         if item.seq <= self._settled.get(item.key, -1) or (before is not None and item.seq <= before.seq):
@@ -84,11 +84,11 @@ class Receipts:
             self._drop(item)
             self.dropped += 1
 
-    def batch(self) -> list[Item]:
+    def batch(self) -> list[OutboxItem]:
         """What to send next: final ones first."""
         return within_bounds(sorted(self._waiting.values(), key=lambda item: not item.final), MAX_RECEIPTS)
 
-    def settle(self, item: Item) -> None:
+    def settle(self, item: OutboxItem) -> None:
         """The api has it, or will never take it. A newer one may wait by now."""
         self._settled.pop(item.key, None)
         self._settled[item.key] = item.seq
@@ -96,45 +96,45 @@ class Receipts:
             del self._settled[next(iter(self._settled))]
         self._drop(item)
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[OutboxItem]:
         return list(self._waiting.values())
 
-    def _drop(self, item: Item) -> None:
+    def _drop(self, item: OutboxItem) -> None:
         if self._waiting.get(item.key) is item:
             del self._waiting[item.key]
 
 
-class Events:
+class WaitingEvents:
     """GPU events that the api has not taken, oldest first."""
 
     def __init__(self, limit: int = MAX_WAITING_EVENTS) -> None:
         self._limit = limit
-        self._waiting: dict[Key, Item] = {}
+        self._waiting: dict[Key, OutboxItem] = {}
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, item: Item) -> None:
+    def put(self, item: OutboxItem) -> None:
         self._waiting[item.key] = item
         while len(self._waiting) > self._limit:
             self.settle(_oldest(self._waiting))
             self.dropped += 1
 
-    def batch(self) -> list[Item]:
+    def batch(self) -> list[OutboxItem]:
         return within_bounds(self._waiting.values(), MAX_EVENTS)
 
-    def settle(self, item: Item) -> None:
+    def settle(self, item: OutboxItem) -> None:
         """The api has it, or will never take it."""
         self._waiting.pop(item.key, None)
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[OutboxItem]:
         return list(self._waiting.values())
 
 
-def within_bounds(items: Iterable[Item], count: int) -> list[Item]:
+def within_bounds(items: Iterable[OutboxItem], count: int) -> list[OutboxItem]:
     """The first that fit one post; at least one."""
-    batch: list[Item] = []
+    batch: list[OutboxItem] = []
     size = 0
     for item in items:
         size += len(item.text) + 1
@@ -144,7 +144,7 @@ def within_bounds(items: Iterable[Item], count: int) -> list[Item]:
     return batch
 
 
-def _oldest(waiting: dict[Key, Item]) -> Item:
+def _oldest(waiting: dict[Key, OutboxItem]) -> OutboxItem:
     return next(iter(waiting.values()))
 
 

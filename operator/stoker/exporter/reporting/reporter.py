@@ -19,11 +19,11 @@ from pathlib import Path
 from stoker.exporter.owners import Owner
 from stoker.exporter.receipts import Receipt
 from stoker.nvml.frames import GpuEvent
-from stoker.push.link import Unreachable
+from stoker.push.link import NoResponse
 
 from .delivery import Delivered, NotNow, Posts, deliver
-from .outbox import Events, Receipts, event_item
-from .spool import Spool
+from .outbox import Receipts, WaitingEvents, event_item
+from .spool import ReportSpool
 
 USAGE_PATH = "/v1/report/usage"
 EVENTS_PATH = "/v1/report/gpu-events"
@@ -51,7 +51,7 @@ class Stats:
     waiting_events: int
 
 
-class Reporter:
+class UsageReporter:
     """`posts`: a link of its own. `state`: the folder whose `spool/` is used; None: memory only."""
 
     def __init__(
@@ -60,8 +60,8 @@ class Reporter:
         self._posts = posts
         self._head = f'"node":{json.dumps(node)}'
         self._every_s, self._gather_s = every_s, gather_s
-        self._spool = Spool(None if state is None else state / "spool")
-        self._receipts, self._events = Receipts(), Events()
+        self._spool = ReportSpool(None if state is None else state / "spool")
+        self._receipts, self._events = Receipts(), WaitingEvents()
         for item in self._spool.read_receipts():
             self._receipts.put(item)
         for item in self._spool.read_events():
@@ -186,7 +186,7 @@ class Reporter:
         try:
             self._send_all("events", EVENTS_PATH, self._events)
             self._send_all("receipts", USAGE_PATH, self._receipts)
-        except (NotNow, Unreachable) as error:
+        except (NotNow, NoResponse) as error:
             asked_s = error.retry_after_s if isinstance(error, NotNow) else 0.0
             if not self._pause_s:
                 log.warning("the api does not take receipts and GPU events now; they are kept: %s", error)
@@ -196,8 +196,8 @@ class Reporter:
             log.info("the api takes receipts and GPU events again")
         return True
 
-    def _send_all(self, name: str, path: str, box: Receipts | Events) -> None:
-        """Raises: NotNow, Unreachable."""
+    def _send_all(self, name: str, path: str, box: Receipts | WaitingEvents) -> None:
+        """Raises: NotNow, NoResponse."""
         while True:
             with self._changed:
                 batch = box.batch()
@@ -206,13 +206,13 @@ class Reporter:
             done = Delivered()
             try:
                 deliver(self._posts, path, self._head, name, batch, done)
-            except (NotNow, Unreachable):
+            except (NotNow, NoResponse):
                 self._counts[name]["failed"] += len(batch) - len(done.taken) - len(done.refused)
                 raise
             finally:
                 self._settle(name, box, done)
 
-    def _settle(self, name: str, box: Receipts | Events, done: Delivered) -> None:
+    def _settle(self, name: str, box: Receipts | WaitingEvents, done: Delivered) -> None:
         with self._changed:
             for item in done.taken:
                 box.settle(item)

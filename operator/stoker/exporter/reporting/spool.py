@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .outbox import Item, Key, event_item, receipt_item
+from .outbox import Key, OutboxItem, event_item, receipt_item
 
 VERSION = 1
 
 log = logging.getLogger(__name__)
 
 
-class Spool:
+class ReportSpool:
     """Two files in `folder`; None: nothing is kept. Used by one thread at a time."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -28,13 +28,13 @@ class Spool:
         """What the files hold, where that is known."""
         self._failing = False
 
-    def read_receipts(self) -> list[Item]:
+    def read_receipts(self) -> list[OutboxItem]:
         return self._read("receipts", receipt_item)
 
-    def read_events(self) -> list[Item]:
+    def read_events(self) -> list[OutboxItem]:
         return self._read("events", event_item)
 
-    def write(self, name: str, items: Sequence[Item]) -> None:
+    def write(self, name: str, items: Sequence[OutboxItem]) -> None:
         """Makes the file (receipts, events) hold exactly these; costs nothing where it does."""
         if self._folder is None:
             return
@@ -54,7 +54,7 @@ class Spool:
         self._written[name] = signs
         self._failing = False
 
-    def _read(self, name: str, item: Callable[[dict[str, Any]], Item]) -> list[Item]:
+    def _read(self, name: str, item: Callable[[dict[str, Any]], OutboxItem]) -> list[OutboxItem]:
         if self._folder is None:
             return []
         path = self._folder / f"{name}.json"

@@ -46,7 +46,7 @@ class _Poll(Collector):
             return self._bodies[openmetrics, gzip]
 
 
-class Page:
+class RenderedPage:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._shown_s = clock()

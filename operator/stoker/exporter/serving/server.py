@@ -19,10 +19,10 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from .page import Page
+from .page import RenderedPage
 
 if TYPE_CHECKING:
-    from .tls_and_tokens import Certificate, Tokens
+    from .tls_and_tokens import BearerTokens, Certificate
 
 REQUEST_S = 10.0
 """For a request's head, the handshake before it included, and for each write of the answer."""
@@ -60,9 +60,9 @@ class Server(ThreadingHTTPServer):
     def __init__(
         self,
         address: tuple[str, int],
-        page: Page,
+        page: RenderedPage,
         *,
-        tokens: Tokens | None = None,
+        tokens: BearerTokens | None = None,
         certificate: Certificate | None = None,
         request_s: float = REQUEST_S,
         max_connections: int = MAX_CONNECTIONS,

@@ -19,7 +19,7 @@ class CredentialsError(Exception):
     """A file can't be used; the text says which and what to do."""
 
 
-class Tokens:
+class BearerTokens:
     """One token a line, that the old and the new one hold while they are exchanged."""
 
     def __init__(self, file: Path) -> None:

@@ -42,7 +42,7 @@ class Started(StatusModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundWorker:
     """A worker's folder as it stands."""
 
     pod_uid: str
@@ -60,10 +60,12 @@ class WorkerFolder:
         self.pod_uid = pod_uid
         self.path = workers / pod_uid
 
-    def look(self) -> Found:
+    def look(self) -> FoundWorker:
         """What the folder says. The lock first: what is written after it was seen free does not count."""
         held = self.is_held()
-        return Found(self.pod_uid, self.read_launch(), held, self.read_started(), (self.path / EXIT_FILE).exists())
+        return FoundWorker(
+            self.pod_uid, self.read_launch(), held, self.read_started(), (self.path / EXIT_FILE).exists()
+        )
 
     def write_launch(self, launch: Launch, job_folder: Path, seam: Seam) -> None:
         """Make the folders and put the order in place. Raises: OSError."""
@@ -156,7 +158,7 @@ class _Bare(ExitRecord):
         return ExitRecord.model_validate(self.model_dump(exclude={"progress"}))
 
 
-def look_at_all(workers: Path) -> list[Found]:
+def look_at_all(workers: Path) -> list[FoundWorker]:
     """All folders. Also finishes removals that were interrupted. Cost: ~0.2 ms a folder."""
     found = []
     for entry in sorted(workers.iterdir()) if workers.exists() else ():

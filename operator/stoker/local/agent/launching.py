@@ -13,7 +13,7 @@ from stoker.spec.pod import GPU_RESOURCE, Pod
 from stoker.spec.quantity import cpu_milli
 from stoker.spec.worker import CODE_FOLDER, PROGRESS_FILE, Launch, LaunchMode, ReportTarget
 
-from .leases import Gang, Lease, Wish
+from .leases import Gang, Wish, WorkerLease
 
 # What workers inherit of `stoker up`'s environment. All else, tokens above all, stays there.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
@@ -89,7 +89,7 @@ def parse_pod(pod: Pod) -> Order:
 
 def compose_launch(
     order: Order,
-    lease: Lease,
+    lease: WorkerLease,
     *,
     folder: Path,
     job_folder: Path,
@@ -155,6 +155,6 @@ def _working_dir(order: Order, folder: Path, output: Path) -> str:
     return order.working_dir or str(output)
 
 
-def lease_of(launch: Launch) -> Lease:
+def lease_of(launch: Launch) -> WorkerLease:
     """What a worker that was found again holds."""
-    return Lease(launch.gpu_uuids, launch.simulated_gpus, launch.master_port, launch.metrics_port or 0)
+    return WorkerLease(launch.gpu_uuids, launch.simulated_gpus, launch.master_port, launch.metrics_port or 0)

@@ -38,7 +38,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class WorkerLease:
     gpu_uuids: tuple[str, ...]
     simulated: bool
     master_port: int
@@ -72,7 +72,7 @@ class LeaseTable:
         """What there is now. A GPU that vanished stays with its holder."""
         self._gpus = tuple(gpus)
 
-    def take(self, pod_uid: str, gang: Gang, wish: Wish) -> Lease:
+    def take(self, pod_uid: str, gang: Gang, wish: Wish) -> WorkerLease:
         """A lease for the pod. Raises: CannotLease; HeldByOthers where a release may be enough."""
         if pod_uid in self._gang_of:
             raise CannotLease(f"pod {pod_uid} holds a lease already")
@@ -81,14 +81,14 @@ class LeaseTable:
         ports = [self._free_port(set())] if master_port is None else [master_port]
         ports.append(self._free_port(set(ports)))
         self._hold(pod_uid, gang, [gpu.uuid for gpu in gpus], ports[0], ports[1])
-        return Lease(
+        return WorkerLease(
             gpu_uuids=tuple(gpu.uuid for gpu in gpus),
             simulated=any(gpu.simulated for gpu in gpus),
             master_port=ports[0],
             metrics_port=ports[1],
         )
 
-    def adopt(self, pod_uid: str, gang: Gang, lease: Lease) -> None:
+    def adopt(self, pod_uid: str, gang: Gang, lease: WorkerLease) -> None:
         """Hold again what a worker that was found alive holds. Raises: CannotLease if that is another's."""
         for uuid in lease.gpu_uuids:
             if self._holder.get(uuid, pod_uid) != pod_uid:

@@ -25,7 +25,7 @@ from stoker.store.seam import Seam
 from stoker.store.workqueue import WorkQueue
 
 from . import spawning, status
-from .folders import Found, Places, WorkerFolder
+from .folders import FoundWorker, Places, WorkerFolder
 from .launching import BadPod, compose_launch, lease_of, parse_pod
 from .leases import CannotLease, HeldByOthers, LeaseTable, leasable_ports, port_is_free
 from .leftovers import Leftovers
@@ -95,7 +95,7 @@ class Lives:
         self.ended: dict[str, str] = {}
         """Folders that only wait for their removal: pod uid -> job uid ('' unknown)."""
 
-    def find_again(self, found: Found, pod: Pod | None) -> None:
+    def find_again(self, found: FoundWorker, pod: Pod | None) -> None:
         """Take over what an earlier agent left."""
         launch = found.launch
         job_uid = launch.job_uid if launch else ""

@@ -24,7 +24,7 @@ _LOCK_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True)
-class LogChunk:
+class LogPart:
     """Part of a worker's log. `size` is the whole log's now; `ended`: it will not grow any more."""
 
     data: bytes
@@ -46,7 +46,7 @@ class WorkerLogs:
         self._followed: dict[str, _Followed] = {}
         self._ticking: asyncio.Task[None] | None = None
 
-    async def read(self, pod_uid: str, offset: int, limit: int) -> LogChunk | None:
+    async def read(self, pod_uid: str, offset: int, limit: int) -> LogPart | None:
         """At most `limit` bytes from `offset` on; None if there is no such log (yet, or any more)."""
         if not _UID.fullmatch(pod_uid):
             return None
@@ -94,7 +94,7 @@ class WorkerLogs:
                         await asyncio.sleep(0)
 
 
-def _read(workers: Path, pod_uid: str, offset: int, limit: int) -> LogChunk | None:
+def _read(workers: Path, pod_uid: str, offset: int, limit: int) -> LogPart | None:
     ended = _has_ended(workers, pod_uid)  # first: what is written between the two is then seen, not lost
     try:
         fd = os.open(workers / pod_uid / LOG_FILE, os.O_RDONLY)
@@ -105,7 +105,7 @@ def _read(workers: Path, pod_uid: str, offset: int, limit: int) -> LogChunk | No
         data = os.pread(fd, max(0, min(limit, size - offset)), offset) if 0 <= offset < size else b""
     finally:
         os.close(fd)
-    return LogChunk(data, size, ended)
+    return LogPart(data, size, ended)
 
 
 def _size(folder: Path) -> int:
