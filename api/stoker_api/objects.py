@@ -31,6 +31,20 @@ _NAME: TypeAdapter[str] = TypeAdapter(DnsLabel)
 _TRIES = 8
 
 
+def refuse_stale(obj: Resource, if_match: str | None, word: str) -> None:
+    """`word`: what people call one. Raises: Problem (412)."""
+    if not matches(if_match, etag(obj)):
+        raise Problem(
+            ProblemCode.PRECONDITION_FAILED,
+            f"The {word} is not as your If-Match says; read it again and decide anew.",
+            headers={"ETag": etag(obj)},
+        )
+
+
+def kept_changing(word: str) -> Problem:
+    return Problem(ProblemCode.CONFLICT, f"The {word} kept changing; try again.", retry_after_s=1)
+
+
 @dataclass(frozen=True)
 class Objects(Generic[R]):
     """`word`: what people call one."""
@@ -65,17 +79,17 @@ class Objects(Generic[R]):
             with contextlib.suppress(TimeoutError):
                 await self.cache.at_least(done.metadata.resource_version, timeout_s=READ_OWN_WRITE_S)
             return done, created
-        raise self._kept_changing()
+        raise kept_changing(self.word)
 
     async def delete(self, obj: R, if_match: str | None, *, waits: bool = False) -> bool:
         """Whether it is gone. `waits`: a finalizer keeps it for the moment. Raises: Problem (404, 409, 412)."""
-        self.refuse_stale(obj, if_match)
+        refuse_stale(obj, if_match, self.word)
         try:
             await self.store.delete(self.kind, obj.key, uid=obj.uid)
         except NotFound:
             raise self._missing(obj.metadata.name) from None
         except Conflict:
-            raise self._kept_changing() from None
+            raise kept_changing(self.word) from None
         with contextlib.suppress(TimeoutError):
             await self.cache.wait_for(
                 lambda cache: (
@@ -88,15 +102,6 @@ class Objects(Generic[R]):
         there = self.cache.get(obj.key)
         return there is None or there.uid != obj.uid
 
-    def refuse_stale(self, obj: R, if_match: str | None) -> None:
-        """Raises: Problem (412)."""
-        if not matches(if_match, etag(obj)):
-            raise Problem(
-                ProblemCode.PRECONDITION_FAILED,
-                f"The {self.word} is not as your If-Match says; read it again and decide anew.",
-                headers={"ETag": etag(obj)},
-            )
-
     async def _put(
         self, wanted: R, update: Callable[[R], R], if_match: str | None, before_create: Callable[[], Awaitable[None]]
     ) -> tuple[R, bool]:
@@ -107,11 +112,8 @@ class Objects(Generic[R]):
                 raise self._missing(wanted.metadata.name) from None
             await before_create()
             return await self.store.create(self.kind, wanted), True
-        self.refuse_stale(there, if_match)
+        refuse_stale(there, if_match, self.word)
         return await self.store.update(self.kind, update(there)), False
-
-    def _kept_changing(self) -> Problem:
-        return Problem(ProblemCode.CONFLICT, f"The {self.word} kept changing; try again.", retry_after_s=1)
 
     def _missing(self, name: str) -> Problem:
         return not_found(f"{self.word} {name!r}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from stoker.spec.report_tokens import exporter_token, node_of, pod_uid_of, worker_token
 from stoker_api.app import bare_app
 from stoker_api.routes import ROUTERS, api_routes
@@ -73,13 +71,13 @@ ORIGINS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-async def test_origin(world, method):
-    for origin, status in ORIGINS:
-        answer = await world.client.request(method, "/v1/whoami", headers={**world.auth(), "Origin": origin})
-        wanted = 403 if status == 403 else (200 if method == "GET" else 405)
-        assert answer.status_code == wanted, origin
-        assert "access-control-allow-origin" not in answer.headers
+async def test_origin(world):
+    for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"):
+        for origin, status in ORIGINS:
+            answer = await world.client.request(method, "/v1/whoami", headers={**world.auth(), "Origin": origin})
+            wanted = 403 if status == 403 else (200 if method == "GET" else 405)
+            assert answer.status_code == wanted, (method, origin)
+            assert "access-control-allow-origin" not in answer.headers
 
 
 def test_worker_token_is_bound_to_its_pod():

@@ -50,10 +50,10 @@ async def test_nothing_runs_and_nothing_is_found(world: Any) -> None:
     assert await ask(world, "servers") == []
 
 
-@pytest.mark.parametrize("role", ["", "?role=", "?role=pods", "?role=workers&port=1"])
-async def test_a_role_that_is_none_is_refused(world: Any, role: str) -> None:
-    answer = await world.call("GET", f"/v1/sd/prometheus{role}", who="admin")
-    assert answer.status_code == 422, answer.text
+async def test_a_role_that_is_none_is_refused(world: Any) -> None:
+    for role in ("", "?role=", "?role=pods", "?role=workers&port=1"):
+        answer = await world.call("GET", f"/v1/sd/prometheus{role}", who="admin")
+        assert answer.status_code == 422, (role, answer.text)
 
 
 @pytest.mark.parametrize("new_world", ["embedded"], indirect=True)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.pod import PODS
-from stoker_api.access import declared
 from stoker_api.routes import websocket_routes
 
 from .session_world import enter, open_socket, refused, running
@@ -20,36 +17,13 @@ def url(path: str) -> str:
     return path.replace("{project}", "alpha").replace("{name}", "one").replace("{session}", "0" * 32)
 
 
-def test_every_websocket_declares_its_access():
-    assert len(PATHS) == 3 and None not in [declared(route.endpoint) for route in websocket_routes()]
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_a_handshake_without_a_known_token_is_refused(served, path, caplog):
-    for headers in ({}, served.auth("garbage"), {"Authorization": "Basic YTpi"}):
-        status, body = await refused(open_socket(served, url(path), headers))
-        assert (status, body["code"]) == (401, "Unauthorized")
+async def test_a_handshake_without_a_known_token_is_refused(served, caplog):
+    """Over real connections; each kind of caller: test_permission_matrix.py."""
+    for path in PATHS:
+        for headers in ({}, served.auth("garbage"), {"Authorization": "Basic YTpi"}):
+            status, body = await refused(open_socket(served, url(path), headers))
+            assert (status, body["code"]) == (401, "Unauthorized"), path
     assert not [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
-
-
-@pytest.mark.parametrize("kind", ["exec", "portforward"])
-async def test_entering_is_a_right_of_its_own(served, kind):
-    worker = await running(served)
-    status, body = await refused(enter(served, kind, who="reader"))
-    assert (status, body["code"]) == (403, "Forbidden") and f"create trainingjobs/{kind}" in body["detail"]
-    status, _ = await refused(open_socket(served, f"/v1/projects/alpha/jobs/one/{kind}", worker.auth))
-    assert status == 401, "a worker's token enters nobody"
-
-
-@pytest.mark.parametrize("kind", ["exec", "portforward"])
-async def test_what_one_may_not_see_is_not_there(served, kind):
-    await running(served)
-    theirs, missing = [await refused(enter(served, kind, name, who="bob")) for name in ("one", "none")]
-    over_http = await served.call("GET", "/v1/projects/alpha/jobs/one", who="bob")
-    assert theirs[0] == missing[0] == 404
-    assert theirs[1]["detail"] == over_http.json()["detail"]
-    assert theirs[1]["detail"].replace("'one'", "'none'") == missing[1]["detail"]
-    assert (await refused(enter(served, kind, "none")))[0] == 404
 
 
 async def test_a_route_that_declares_nothing_is_closed(served):
@@ -78,20 +52,14 @@ async def test_what_is_no_websocket_says_so(served):
     assert (await served.client.get("/livez")).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("query", "how", "status", "code"),
-    [
-        ("", {"subprotocols": None}, 400, "BadRequest"),
-        ("", {"subprotocols": ["v2.session.stoker.dev"]}, 400, "BadRequest"),
-        ("?workr=1", {}, 422, "InvalidFields"),
-        ("?worker=x", {}, 422, "InvalidFields"),
-        ("?worker=1", {}, 422, "InvalidFields"),
-    ],
-)
-async def test_a_handshake_that_is_wrong(served, query, how, status, code):
+async def test_a_handshake_that_is_wrong(served):
     await running(served)
-    found, body = await refused(enter(served, query=query, **how))
-    assert (found, body["code"]) == (status, code)
+    for subprotocols in (None, ["v2.session.stoker.dev"]):
+        status, body = await refused(enter(served, subprotocols=subprotocols))
+        assert (status, body["code"]) == (400, "BadRequest"), subprotocols
+    for query in ("?workr=1", "?worker=x", "?worker=1"):
+        status, body = await refused(enter(served, query=query))
+        assert (status, body["code"]) == (422, "InvalidFields"), query
 
 
 async def test_only_a_running_worker_is_entered(served):

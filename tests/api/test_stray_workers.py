@@ -124,22 +124,13 @@ async def test_the_end_of_its_job_stops_it_also_if_there_is_another_of_that_name
     assert (await ask(world, job, pod, token)).json() == {"stop": True, "why": "job one is gone"}
 
 
-@pytest.mark.parametrize(
-    ("change", "status"),
-    [
-        ({"podUid": "other"}, 403),
-        ({"jobUid": "other"}, 403),
-        ({"attempt": 2}, 403),
-        ({"project": "../beta"}, 422),
-        ({"jobName": ".."}, 422),
-        ({"worker": "x" * 70_000}, 413),
-    ],
-    ids=lambda value: str(value)[:30],
-)
-async def test_a_worker_asks_only_for_itself(world, change, status):
+async def test_a_worker_asks_only_for_itself(world):
     job, pod, token = await running(world)
-    assert (await ask(world, job, pod, token, **change)).status_code == status
-    assert (await ask(world, job, pod, "stk_garbage")).status_code == 401
+    for change in ({"podUid": "other"}, {"jobUid": "other"}, {"attempt": 2}):
+        assert (await ask(world, job, pod, token, **change)).status_code == 403, change
+    for change in ({"project": "../beta"}, {"jobName": ".."}):
+        assert (await ask(world, job, pod, token, **change)).status_code == 422, change
+    assert (await ask(world, job, pod, token, worker="x" * 70_000)).status_code == 413
 
 
 async def test_a_store_that_can_not_be_asked_stops_nobody(world, monkeypatch):

@@ -16,6 +16,7 @@ from stoker.spec.names import ANNOTATION_IDLE_SUSPENDED
 from stoker.store.cache import WatchCache
 from stoker.store.port import Conflict, NotFound, Store
 from stoker_api.bodies import matches
+from stoker_api.objects import kept_changing, refuse_stale
 from stoker_api.problems import Problem, ProblemCode, not_found
 
 from .render import etag
@@ -72,7 +73,7 @@ class Changer:
                     job = await self._store.get(JOBS, key)
                 if not matches(if_match, etag(job)):
                     job = await self._store.get(JOBS, key)  # the cache may be behind what the client has seen
-                    _refuse_stale(job, if_match)
+                    refuse_stale(job, if_match, "job")
                 changes = change_of(action, job)
                 if not changes:
                     return job
@@ -90,7 +91,7 @@ class Changer:
             with contextlib.suppress(TimeoutError):
                 await self._jobs.at_least(job.metadata.resource_version, timeout_s=READ_OWN_WRITE_S)
             return job
-        raise _kept_changing()
+        raise kept_changing("job")
 
     async def delete(self, key: Key, if_match: str | None) -> None:
         """Delete the job as it is now; returns once it is gone from what this api shows.
@@ -118,27 +119,14 @@ class Changer:
                 if uid not in (None, job.uid):  # another of the name: what the caller saw is there no more
                     raise gone
                 uid = job.uid
-                _refuse_stale(job, if_match)
+                refuse_stale(job, if_match, "job")
                 await self._store.delete(JOBS, key, uid=uid)
             except NotFound:
                 raise gone from None
             except Conflict:
                 continue
             return job
-        raise _kept_changing()
-
-
-def _kept_changing() -> Problem:
-    return Problem(ProblemCode.CONFLICT, "The job kept changing; try again.", retry_after_s=1)
-
-
-def _refuse_stale(job: TrainingJob, if_match: str | None) -> None:
-    if not matches(if_match, etag(job)):
-        raise Problem(
-            ProblemCode.PRECONDITION_FAILED,
-            "The job is not as your If-Match says; read it again and decide anew.",
-            headers={"ETag": etag(job)},
-        )
+        raise kept_changing("job")
 
 
 def _retry(job: TrainingJob) -> dict[str, Any]:

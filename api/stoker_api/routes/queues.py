@@ -16,7 +16,7 @@ from stoker_api.access import Caller, access, require
 from stoker_api.bodies import body_of, dump, json_body, json_response
 from stoker_api.identity import CREATE_QUEUE, DELETE_QUEUE, LIST_QUEUES, UPDATE_QUEUE
 from stoker_api.jobs.render import etag, joined
-from stoker_api.objects import Objects, parse_put
+from stoker_api.objects import Objects, parse_put, refuse_stale
 from stoker_api.problems import Problem, ProblemCode, not_found
 from stoker_api.services import Services, services
 
@@ -76,7 +76,7 @@ async def delete_queue(request: Request, name: Name, if_match: IfMatch = None) -
     found = services(request)
     queues = _queues(found)
     queue = await queues.find(name)
-    queues.refuse_stale(queue, if_match)
+    refuse_stale(queue, if_match, "queue")
     if name == DEFAULT_QUEUE:
         raise Problem(ProblemCode.QUEUE_PROTECTED, "Queue 'default' always stays; give it a limit instead.")
     below = [one.metadata.name for one in queues.listed() if one.spec.parent == name]

@@ -13,7 +13,7 @@ from stoker_api.access import Caller, access, require
 from stoker_api.bodies import body_of, dump, json_body, json_response
 from stoker_api.identity import CREATE_RUNTIME, DELETE_RUNTIME, LIST_RUNTIMES, UPDATE_RUNTIME
 from stoker_api.jobs.render import etag, joined
-from stoker_api.objects import Objects, parse_put
+from stoker_api.objects import Objects, parse_put, refuse_stale
 from stoker_api.problems import Problem, ProblemCode, not_found
 from stoker_api.services import Services, services
 
@@ -71,7 +71,7 @@ async def delete_runtime(request: Request, name: Name, if_match: IfMatch = None)
     if found is None:
         raise not_found(f"runtime {name!r}")
     runtime = await found.find(name)
-    found.refuse_stale(runtime, if_match)
+    refuse_stale(runtime, if_match, "runtime")
     users = sum(job.spec.runtime == name and job.status.phase not in ENDED for job in running.deps.jobs.values())
     if users:
         raise Problem(
