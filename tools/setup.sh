@@ -13,7 +13,8 @@ start=$(date +%s)
 echo "installing stoker[$EXTRAS] into $VENV (torch with its CUDA parts is 5 GB; once) …"
 if command -v uv >/dev/null 2>&1 && uv --version >/dev/null 2>&1; then
   [ -x "$VENV/bin/python" ] || uv venv --quiet --python "$("$PYTHON" -c 'import sys; print(sys.executable)')" "$VENV"
-  UV_HTTP_TIMEOUT=300 uv pip install --compile-bytecode --python "$VENV/bin/python" -c constraints.txt -e ".[$EXTRAS]"
+  export UV_HTTP_TIMEOUT=300 UV_COMPILE_BYTECODE=${UV_COMPILE_BYTECODE:-1}
+  uv pip install --python "$VENV/bin/python" -c constraints.txt -e ".[$EXTRAS]"
 else
   [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
   "$VENV/bin/python" -m pip install --disable-pip-version-check --timeout 300 -c constraints.txt -e ".[$EXTRAS]"

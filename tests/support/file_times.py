@@ -1,4 +1,4 @@
-"""pytest plugin: a run ends with its ten slowest files, because `make test` has a budget (CONTRIBUTING).
+"""pytest plugin: a run ends with its ten slowest files and what all took: `make test` has a budget (CONTRIBUTING).
 
 Wall time is that of a file's set-ups, tests and clean-ups; CPU is that of the test process and of the children that
 ended meanwhile. A fixture that several files share is counted where it was first asked for. Both come with the reports,
@@ -8,12 +8,14 @@ so they are right too where several processes ran the tests (pytest-xdist).
 from __future__ import annotations
 
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
 
 SHOWN = 10
+_BEGAN_AT = time.monotonic()
 _cpu_before_s = 0.0
 
 
@@ -45,6 +47,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if len(wall_s) <= 1:
         return
     terminalreporter.section(f"slowest of {len(wall_s)} files")
-    terminalreporter.write_line(f"{sum(wall_s.values()):8.1f} s {sum(cpu_s.values()):8.1f} s CPU  all")
+    took_s, all_cpu_s = time.monotonic() - _BEGAN_AT, _cpu_s()
+    terminalreporter.write_line(f"{sum(wall_s.values()):8.1f} s {sum(cpu_s.values()):8.1f} s CPU  all files")
     for file in sorted(wall_s, key=wall_s.__getitem__, reverse=True)[:SHOWN]:
         terminalreporter.write_line(f"{wall_s[file]:8.1f} s {cpu_s[file]:8.1f} s CPU  {file}")
+    terminalreporter.write_line(f"the run: {took_s / 60:.1f} minutes, {all_cpu_s:.0f} s CPU with servers and imports")
