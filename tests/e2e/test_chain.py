@@ -21,7 +21,7 @@ def test_users_scripts_end_as_they_should_and_leave_nothing(tmp_path: Path) -> N
 
 
 def test_killed_again_and_again_nothing_is_lost_or_run_twice(tmp_path: Path) -> None:
-    figures = sigkill.check(tmp_path, kills=5)
+    figures = sigkill.check(tmp_path, kills=3)
     assert figures["jobs"]
 
 
