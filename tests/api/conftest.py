@@ -24,7 +24,7 @@ from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import NODES, Gpu, GPUNode
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
-from stoker.spec.queue import QUEUES, Queue, QueueLimit, QueueSpec
+from stoker.spec.queue import QUEUES, Queue, QueueResources, QueueSpec
 from stoker.spec.report_tokens import exporter_token, worker_token
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
@@ -301,7 +301,7 @@ def _no_node_left() -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def _running(making: contextlib.AbstractAsyncContextManager[World]) -> AsyncIterator[World]:
     async with making as found:
-        small = QueueSpec(limit=QueueLimit(gpus=1), projects=("alpha",), highest_priority=10)
+        small = QueueSpec(limit=QueueResources(gpus=1), projects=("alpha",), highest_priority=10)
         await found.store.create(QUEUES, Queue(metadata=ObjectMeta(name="default")))
         await found.store.create(QUEUES, Queue(metadata=ObjectMeta(name="small"), spec=small))
         async with running_caches(found.deps):

@@ -264,7 +264,8 @@ def _queues(book: Book, at: float, share: float, start: float, end: float, leade
         for phase, count in (("Running", len(now)), ("Queued", waiting), ("Failed", 1 if share > 0.7 else 0)):
             book.gauge(at, "stoker_queue_jobs", count, queue=queue, phase=phase, instance="api-0")
         book.gauge(at, "stoker_queue_waiting_jobs", waiting, queue=queue, reason="WaitingForQuota", **own)
-        for state, value in (("allocated", gpus), ("requested", waiting * 2), ("limit", limit)):
+        lent = {"guarantee": limit // 2, "borrowed": max(0, gpus - limit // 2)}
+        for state, value in {"allocated": gpus, "requested": waiting * 2, "limit": limit, **lent}.items():
             book.gauge(at, "stoker_queue_gpus", value, queue=queue, state=state, **own)
         book.gauge(at, "stoker_queue_startable_seconds", max(0.0, wave(at, 3, 40)), queue=queue, instance="api-0")
         for le in (*WAITS_S, "+Inf"):

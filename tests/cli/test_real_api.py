@@ -57,6 +57,12 @@ def test_queues_through_the_sdk_and_the_command(live: Live) -> None:
         spec = json.loads(changed.stdout)["spec"]
         assert (spec["limit"], spec["projects"]) == ({"gpus": 2, "memory": "8Gi"}, ["default"]), "the rest stays"
         assert "parent" not in spec and spec["highestPriority"] == 3
+        for args in (("--guarantee", "gpus=1", "--weight", "2"), ("--guarantee", "cpu=4"), ("--unset", "weight")):
+            changed = CliRunner().invoke(cli, ["queue", "set", "small", *args, "-o", "json"])
+        spec = json.loads(changed.stdout)["spec"]
+        assert (spec["guarantee"], spec["weight"]) == ({"gpus": 1, "cpu": "4"}, 1)
+        wrong = CliRunner().invoke(cli, ["queue", "set", "small", "--guarantee", "tpus=1"])
+        assert wrong.exit_code == 2 and "write gpus=8, cpu=64 or memory=512Gi" in wrong.output
         both = CliRunner().invoke(cli, ["queue", "set", "small", "--gpus", "1", "--unset", "gpus"])
         assert both.exit_code == 2 and "--gpus is given a value and unset" in both.output
         client.put_queue("small", {"limit": {"gpus": 2}})

@@ -15,8 +15,10 @@ from stoker.spec.job import JOBS, Phase, TrainingJob
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import ANNOTATION_SUBMITTER
 from stoker.spec.outcome import Category
-from stoker.spec.queue import QUEUES, Queue
+from stoker.spec.queue import QUEUES, Queue, QueueResources
 from stoker.spec.reasons import Code
+
+from .test_admission import queue
 
 if TYPE_CHECKING:
     from .conftest import World
@@ -96,6 +98,15 @@ async def test_jobs_that_wait_have_no_row_but_their_gpus_and_reasons_count(world
     }
     assert gpus == {"allocated": 2, "requested": 3, "limit": 6}
     assert page.value("stoker_queue_gpus", queue="default", state="limit") is None, "no limit is no number"
+    assert page.value("stoker_queue_gpus", queue="small", state="borrowed") is None, "no queue has a guarantee"
+    await queue(world, "top", guarantee=QueueResources(gpus=1))
+    await queue(world, "small", parent="top", limit=QueueResources(gpus=6))
+    await world.until(lambda: Page(world).value("stoker_queue_gpus", queue="top", state="borrowed") == 1, "the tree")
+    page = Page(world)
+    of_top = {
+        row["state"]: page.value("stoker_queue_gpus", **row) for row in page.rows("stoker_queue_gpus", queue="top")
+    }
+    assert of_top == {"allocated": 2, "requested": 3, "guarantee": 1, "borrowed": 1}
     assert page.value("stoker_queue_waiting_jobs", queue="small", reason="NoCapacity") == 3
     assert not page.rows("stoker_queue_gpus", queue="nowhere"), (
         "a job may name any queue; series are of those there are"

@@ -7,7 +7,7 @@ import pytest
 from stoker.controller import waiting_reasons
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.meta import Condition
-from stoker.spec.queue import QueueLimit
+from stoker.spec.queue import QueueResources
 from stoker.spec.reasons import Code
 
 from .conftest import World
@@ -73,13 +73,13 @@ async def test_a_job_that_goes_back_to_its_queue_has_no_place_again(world: World
 
 async def test_the_message_follows_its_facts_and_is_left_alone_without(world: World, often: None) -> None:
     await world.node(gpus=4)
-    await queue(world, limit=QueueLimit(gpus=2))
+    await queue(world, limit=QueueResources(gpus=2))
     world.kubelet.script = lambda pod: None
     await world.submit("runs", queue="q", gpus_per_worker=2)
     await world.phase("runs", Phase.RUNNING)
     await world.submit("waits", queue="q", gpus_per_worker=2)
     await waits(world, "waits", Code.QUEUE_LIMIT, "its limit is 2 GPUs, its jobs hold 2 GPUs")
-    await queue(world, limit=QueueLimit(gpus=3))
+    await queue(world, limit=QueueResources(gpus=3))
     same = await waits(world, "waits", Code.QUEUE_LIMIT, "its limit is 3 GPUs, its jobs hold 2 GPUs")
 
     looks = world.operator.scheduling.passes + 10
@@ -87,7 +87,7 @@ async def test_the_message_follows_its_facts_and_is_left_alone_without(world: Wo
     assert world.job("waits").metadata.resource_version == same.metadata.resource_version
 
     # More than the queue could ever hold is no matter of waiting for others.
-    await queue(world, limit=QueueLimit(gpus=1))
+    await queue(world, limit=QueueResources(gpus=1))
     await waits(world, "waits", Code.NEVER_FITS, "queue 'q' may never hold more than 1 GPU")
     assert (await events(world, "waits")).count("Queued") == 1
 

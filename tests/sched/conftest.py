@@ -20,7 +20,7 @@ from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import CORDONED, Gpu, GPUNode, GPUNodeStatus, Taint
 from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import Container, Pod, PodPhase, PodSpec, PodStatus, Resources
-from stoker.spec.queue import Queue, QueueLimit, QueueSpec
+from stoker.spec.queue import Queue, QueueResources, QueueSpec
 from stoker.spec.runtime import Toleration, TrainingRuntime, TrainingRuntimeSpec
 from stoker.why.reasons import Reasons
 
@@ -160,12 +160,17 @@ def queue(
     highest: int | None = None,
     budget: float = 0.25,
     parent: str | None = None,
+    guarantee: int | None = None,
+    weight: int = 1,
+    guaranteed: Mapping[str, str] | None = None,
 ) -> Queue:
     return Queue(
         metadata=ObjectMeta(name=name, uid=f"queue-{name}"),
         spec=QueueSpec(
             parent=parent,
-            limit=QueueLimit(gpus=gpus, cpu=cpu, memory=memory),
+            limit=QueueResources(gpus=gpus, cpu=cpu, memory=memory),
+            guarantee=QueueResources(gpus=guarantee, **(guaranteed or {})),
+            weight=weight,
             projects=projects,
             highest_priority=highest,
             reservation_budget=budget,
@@ -303,9 +308,9 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         "queues": {
             name: (
                 queue.queue,
-                [above.name for above in queue.above],
+                [above.name for above in queue.path],
                 [below.name for below in queue.children],
-                queue.limit,
+                (queue.limit, queue.guarantee, queue.weight),
                 queue.used,
                 len(queue.holding),
                 set(queue.pending),
@@ -322,6 +327,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         "changes": (set(state.freed_nodes), set(state.freed_queues), set(state.untried), state.shifted),
         "reserving": (state.reserve_after_s, state.next_reserving_at, state.spent_at, state.plan),
         "costs": (dict(state.costs), state.counted_at),
+        "tree": ({name: set(named) for name, named in state.tree._naming.items() if named}, state.tree.depth),
         "journal": (state.journal._open, len(state.journal._log)),
     }
 

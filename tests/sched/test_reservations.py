@@ -132,7 +132,7 @@ def test_nodes_kept_are_those_free_soonest(ended: dict[str, dict[str, Any]], kep
 PRIORITIES = [
     # A job is (name, queue, priority, when queued); there is room for two.
     ("passes only its own queue's", [("old", "a", 0, 1), ("young", "b", 9, 2), ("mid", "a", 0, 3)], {"old", "young"}),
-    ("two older jobs of another queue", [("x", "a", 0, 1), ("y", "a", 0, 2), ("urgent", "b", 9, 3)], {"x", "y"}),
+    ("not the order of shares", [("x", "a", 0, 1), ("y", "a", 0, 2), ("young", "b", -9, 3)], {"x", "young"}),
     ("its own queue's older", [("x", "a", 0, 1), ("y", "b", 0, 2), ("z", "b", 9, 3)], {"x", "z"}),
     ("others go before what it passed", [("x", "a", 0, 1), ("z", "a", 9, 3), ("y", "b", 0, 2)], {"y", "z"}),
 ]

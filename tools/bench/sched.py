@@ -46,7 +46,7 @@ from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec, TrainingJobStat
 from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import Gpu, GPUNode, GPUNodeStatus
-from stoker.spec.queue import Queue, QueueLimit, QueueSpec
+from stoker.spec.queue import Queue, QueueResources, QueueSpec
 from stoker.why.explain import explain
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
@@ -140,7 +140,7 @@ class Bench:
         self.mix, self.pending, self.rounds, self.now = mix, pending, rounds, T0 + timedelta(seconds=200)
         self.state = SchedulerState()
         for i in range(mix.queues):
-            limit = QueueLimit(gpus=node_count * 8 // 5) if mix.limited(i) else QueueLimit()
+            limit = QueueResources(gpus=node_count * 8 // 5) if mix.limited(i) else QueueResources()
             self.state.observe_queue(Queue(metadata=ObjectMeta(name=f"q{i}"), spec=QueueSpec(limit=limit)))
         self.jobs: dict[Key, TrainingJob] = {}
         self.next = 0

@@ -37,6 +37,8 @@ QUEUES = (
     NAME,
     Column("PARENT", "spec.parent"),
     Column("GPUS", "usage.gpus spec.limit.gpus", _of, right=True),
+    Column("GUARANTEED", "spec.guarantee.gpus", right=True),
+    Column("WEIGHT", "spec.weight", right=True),
     Column("HELD", "usage.heldGpus", lambda held: str(held or DASH), right=True),
     Column("CORES", "usage.cpuMilli spec.limit.cpu", _cores_of, right=True),
     Column("MEMORY", "usage.memoryBytes spec.limit.memory", _memory_of, right=True),

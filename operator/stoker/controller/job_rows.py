@@ -22,6 +22,7 @@ from stoker.spec.names import ANNOTATION_SUBMITTER
 from stoker.spec.outcome import FREE
 from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
+from stoker.spec.queue_tree import links
 from stoker.spec.worker_pod import identity
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
@@ -124,18 +125,33 @@ class JobRows:
 
     def _of_queues(self) -> Iterable[Metric]:
         """Of queues that there are: a job may name any."""
-        known = {queue.metadata.name: queue.spec.limit.gpus for queue in tuple(self._queues.values())}
+        queues = tuple(self._queues.values())
+        known = {queue.metadata.name: queue.spec.limit.gpus for queue in queues}
+        placed = links({queue.metadata.name: queue.spec for queue in queues})
+        gpus_of = Counter[tuple[str, str]]()
+        for name in known:
+            at: str | None = name
+            while at is not None:
+                for state in ("allocated", "requested"):
+                    gpus_of[at, state] += self._gpus[name, state]
+                at = placed[at].parent
+        lending = any(link.guarantee[0] for link in placed.values())
         gpus = GaugeMetricFamily(
             "stoker_queue_gpus",
-            "GPUs: allocated to jobs that have a place, requested by those that wait, limit of the queue (absent: "
-            "none).",
+            "GPUs of a queue and of those below it: allocated to jobs that have a place, requested by those that wait, "
+            "limit (absent: none), guarantee, borrowed: allocated beyond the guarantee (both absent: no queue has "
+            "one).",
             labels=("queue", "state"),
         )
         for name, limit in sorted(known.items()):
             for state in ("allocated", "requested"):
-                gpus.add_metric((label(name), state), float(self._gpus[name, state]))
+                gpus.add_metric((label(name), state), float(gpus_of[name, state]))
             if limit is not None:
                 gpus.add_metric((label(name), "limit"), float(limit))
+            if lending:
+                guarantee = placed[name].guarantee[0] or 0
+                gpus.add_metric((label(name), "guarantee"), float(guarantee))
+                gpus.add_metric((label(name), "borrowed"), float(max(gpus_of[name, "allocated"] - guarantee, 0)))
         yield gpus
         waiting: Counter[tuple[str, str]] = Counter()
         for (name, why), count in self._waiting.copy().items():

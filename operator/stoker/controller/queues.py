@@ -18,7 +18,7 @@ from stoker.spec.job import ENDED, PLACED, Phase, TrainingJob
 from stoker.spec.meta import Condition, Key
 from stoker.spec.names import FINALIZER_IN_USE
 from stoker.spec.quantity import exact_bytes, exact_cpu
-from stoker.spec.queue import QUEUES, Queue, QueueAmount, QueueStatus, deletion_words, protected, released
+from stoker.spec.queue import NOT_NAMED, QUEUES, Queue, QueueAmount, QueueStatus, deletion_words, protected, released
 from stoker.spec.queue_tree import Link, links
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
@@ -205,11 +205,11 @@ class QueueKeeper:
         if queue.metadata.deletion_timestamp is not None:
             value, reason, message = "False", "BeingDeleted", deletion_words(users)
         conditions = [self._condition(queue, ACTIVE_CONDITION, value, reason, message)]
-        problem = self._links[queue.metadata.name].problem
+        problem, spec = self._links[queue.metadata.name].problem, queue.spec
         if problem:
-            conditions.append(self._condition(queue, VALID_CONDITION, "False", "NotInTree", problem))
-        elif queue.spec.parent is not None:
-            conditions.append(self._condition(queue, VALID_CONDITION, "True", "InTree", ""))
+            conditions.append(self._condition(queue, VALID_CONDITION, "False", "Invalid", problem))
+        elif spec.parent is not None or spec.guarantee.amounts != NOT_NAMED:
+            conditions.append(self._condition(queue, VALID_CONDITION, "True", "Valid", ""))
         used, running, pending = use.used, use.running, use.pending
         for one in self._all_below(queue.metadata.name):
             used, running, pending = used + one.used, running + one.running, pending + one.pending

@@ -170,7 +170,7 @@ def _pass(
     preemption: Preemption,
 ) -> Iterator[Start]:
     """Try the lanes that may start, their jobs in order; those that reserve do so at their turn."""
-    turns, freed = JobOrder(state.untried.values()), FreedNodes(state)
+    turns, freed = JobOrder(state, state.untried.values()), FreedNodes(state)
     priorities: dict[str, list[int]] = {}
     streams = [*(woken(state, freed) if first else ()), *reserving(state, now, reserve_after_s, reservations)]
     for name, stream in streams:

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from stoker.spec.job import Claim, Phase, Placed, TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.queue import Preemption, Queue
+from stoker.spec.queue import NOT_NAMED, Amounts, Preemption, Queue
 from stoker.spec.runtime import TrainingRuntime
 
 from .eligible import Needs
-from .request import NOTHING, Request, Totals, limit_of, request_of
+from .request import NOTHING, Request, Totals, request_of
 from .sorted_list import SortedList
 
 Order = tuple[int, datetime, Key]
@@ -126,11 +126,14 @@ class QueueState:
 
     name: str
     queue: Queue | None = None
-    above: tuple[QueueState, ...] = ()
-    """Its parent, the parent's parent, …: what its jobs hold counts in them too."""
+    path: tuple[QueueState, ...] = ()
+    """Itself, its parent, the parent's parent, …: what its jobs hold counts in all of them."""
     children: tuple[QueueState, ...] = ()
     """If it has any, jobs run in these only."""
-    limit: tuple[int | None, int | None, int | None] = (None, None, None)
+    limit: Amounts = NOT_NAMED
+    guarantee: Amounts = NOT_NAMED
+    """That counts: see `spec.queue_tree`."""
+    weight: int = 1
     budget: float = 0.0
     """Idle GPU-time that a reservation may cost, per GPU and time that its job has waited."""
     used: Totals = NOTHING
@@ -142,6 +145,13 @@ class QueueState:
     filed: SortedList[Order] = field(default_factory=SortedList)
     """All jobs of `lanes`."""
 
+    def __post_init__(self) -> None:
+        self.path = (self,)
+
+    @property
+    def parent(self) -> QueueState | None:
+        return self.path[1] if len(self.path) > 1 else None
+
     def allows(self, job: TrainingJob) -> bool:
         if self.queue is None or self.children or self.queue.closed_to(job.metadata.creation_timestamp):
             return False
@@ -150,17 +160,13 @@ class QueueState:
             return False
         return spec.highest_priority is None or job.spec.priority <= spec.highest_priority
 
-    @property
-    def path(self) -> tuple[QueueState, ...]:
-        """It and the queues above."""
-        return (self, *self.above)
-
     def has_room(self, wanted: Totals, kept: Mapping[str, Totals] = NONE_KEPT) -> bool:
         """Within the limits, its own and those above. `kept`: queue -> what is spoken for. What isn't wanted can't be
         short."""
         return all(
             limit is None or not want or used + keep + want <= limit
             for queue in self.path
+            if queue.limit != NOT_NAMED
             for limit, used, keep, want in zip(
                 queue.limit, queue.used, kept.get(queue.name, NOTHING), wanted, strict=True
             )
@@ -173,6 +179,24 @@ class QueueState:
             for queue in self.path
             for limit, want in zip(queue.limit, wanted, strict=True)
         )
+
+    @property
+    def is_guaranteed(self) -> bool:
+        """It or a queue above has a guarantee."""
+        return any(queue.guarantee != NOT_NAMED for queue in self.path)
+
+    def is_below_guarantee(self, gpus: bool) -> bool:
+        """For jobs with GPUs or for those without. What the guarantee does not name is not looked at; for jobs with
+        GPUs it must name GPUs."""
+        if self.guarantee == NOT_NAMED:
+            return False
+        named = [
+            (used, guarantee)
+            for used, guarantee in zip(self.used[not gpus :], self.guarantee[not gpus :], strict=True)
+            if guarantee is not None
+        ]
+        counts = self.guarantee[0] is not None if gpus else bool(named)
+        return counts and all(used < guarantee for used, guarantee in named)
 
     def subtree(self) -> Iterator[QueueState]:
         """It and all queues below."""
@@ -223,11 +247,8 @@ class Reservation:
         return self.order < order if queue is self.lane.queue else self.order[1:] < order[1:]
 
 
-def queue_limit(queue: Queue | None) -> tuple[int | None, int | None, int | None]:
-    if queue is None:
-        return (None, None, None)
-    limit = queue.spec.limit
-    return limit_of(limit.gpus, limit.cpu, limit.memory)
+def queue_limit(queue: Queue | None) -> Amounts:
+    return NOT_NAMED if queue is None else queue.spec.limit.amounts
 
 
 def is_pending(job: TrainingJob) -> bool:

@@ -1,22 +1,26 @@
 """The order in which jobs are tried: the heads of many lanes, merged.
 
-Owns the order between jobs. Within a queue higher priority goes first, then the longer wait; between queues the head
-that has waited longer. So a priority never passes another queue's older job: a queue that puts a young job first has
-its others wait behind that one. Called by `decide`.
+Owns the order between jobs. Between queues, at each level of their tree: one that holds less than its guarantee goes
+first, then the one with the least share, then the job that has waited longer. A queue's share is the largest part that
+it holds of any resource of the cluster, divided by its weight. Within a queue higher priority goes first, then the
+longer wait: a priority never passes another queue's job. Called by `decide`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from stoker.spec.meta import Key
-
-from .entries import Lane, Order
+from .entries import Lane, Order, QueueState
+from .request import Totals
+from .state import SchedulerState
 from .waiters import From, Waiting
+
+Rank = tuple[Any, ...]
+"""A group's place among all, smallest first: (level by level from the top: guarantee, share), age of its head."""
 
 
 class Stream(Protocol):
@@ -24,11 +28,29 @@ class Stream(Protocol):
 
     only_reserves: bool
 
+    @property
+    def gpus(self) -> bool | None:
+        """All its lanes want GPUs, or none does. None: some of each may be there."""
+
     def first(self, begin: From) -> Waiting | None:
         """The first from there on."""
 
     def youngest(self, priority: int) -> Order | None:
         """The last of that priority (an order's first part)."""
+
+
+class _Half:
+    """Those lanes of a stream that want GPUs, or those that want none."""
+
+    def __init__(self, stream: Stream, gpus: bool) -> None:
+        self._stream, self.gpus, self.only_reserves = stream, gpus, stream.only_reserves
+        self.youngest = stream.youngest
+
+    def first(self, begin: From) -> Waiting | None:
+        found = self._stream.first(begin)
+        while found is not None and (found.lane.request.gpus > 0) != self.gpus:
+            found = self._stream.first((*found.order, 0))
+        return found
 
 
 class _Turn(NamedTuple):
@@ -41,27 +63,48 @@ class _Turn(NamedTuple):
     stream: Stream | None
 
 
-class JobOrder:
-    """A merge of the queues, each sorted by Order, by when their heads were queued. Cost: add, pop O(log lanes)."""
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Turns of one queue that differ in nothing but their order."""
 
-    def __init__(self, lanes: Iterable[Lane]) -> None:
-        self._queues: dict[str, list[_Turn]] = {}
-        self._heads: list[tuple[tuple[datetime, Key], str]] = []  # some are of heads that are no longer
+    queue: QueueState
+    gpus: bool
+    turns: list[_Turn] = field(default_factory=list)
+    rank: Rank = ()
+    """That it stands under, until its turn shows that it has another one by now: a start can only put it back."""
+
+
+class JobOrder:
+    """A merge of the queues, each sorted by Order. Cost: add, pop O(log lanes); a start moves the groups of the queues
+    under its top-level queue, each when its turn comes."""
+
+    def __init__(self, state: SchedulerState, lanes: Iterable[Lane]) -> None:
+        self._state, table = state, state.nodes
+        self._capacity = [int(column.sum()) for column in (table.usable, table.cap_cpu, table.cap_mem)]
+        self._levels: dict[tuple[str, bool], tuple[Totals, Rank]] = {}
+        """(Queue, with GPUs) -> its place beside the others of its parent, and what it held then."""
+        self._groups: dict[tuple[str, bool], _Group] = {}
+        self._heads: list[tuple[Rank, int, _Group]] = []  # some are no longer
         self._count = count()
         for lane in lanes:
             self.add(lane)
 
     def add(self, lane: Lane) -> None:
-        self._push(lane.queue.name, _Turn(lane.jobs.first(), False, next(self._count), lane, None))
+        turn = _Turn(lane.jobs.first(), False, next(self._count), lane, None)
+        self._push(lane.queue, lane.request.gpus > 0, turn)
 
-    def follow(self, queue: str, stream: Stream, priorities: Iterable[int]) -> None:
+    def follow(self, name: str, stream: Stream, priorities: Iterable[int]) -> None:
         """Blocked lanes of the queue in order, each looked for as its turn comes. `priorities`: those of the queue's
         lanes, if they differ."""
-        for priority in priorities:
-            held_back = stream.youngest(priority)
-            if held_back is not None:
-                self._push(queue, _Turn(held_back, stream.only_reserves, next(self._count), None, None))
-        self._look(queue, stream, ())
+        queue = self._state.queues[name]
+        both = stream.gpus is None and queue.is_guaranteed
+        for half in (_Half(stream, True), _Half(stream, False)) if both else (stream,):
+            for priority in priorities:
+                held_back = half.youngest(priority)
+                if held_back is not None:
+                    turn = _Turn(held_back, half.only_reserves, next(self._count), None, None)
+                    self._push(queue, half.gpus is True, turn)
+            self._look(queue, half, ())
 
     def pop(self) -> tuple[Order, Lane, bool] | None:
         """The next head and its lane, and whether it may but reserve. None: there is none.
@@ -69,33 +112,69 @@ class JobOrder:
         A lane that was started from is to be added again if it has more.
         """
         while self._heads:
-            age, name = heappop(self._heads)
-            turns = self._queues[name]
-            if not turns or turns[0].order[1:] != age:
+            rank, _, group = heappop(self._heads)
+            if rank is not group.rank:
                 continue
-            turn = heappop(turns)
+            now_at = self._rank(group)
+            if now_at != rank:
+                self._enter(group, now_at)
+                continue
+            turn = heappop(group.turns)
             lane = turn.lane
             if turn.stream is not None:
                 now = turn.stream.first(turn.order)
                 if now is None or now.order != turn.order:
                     lane = None
                     if now is not None:
-                        self._push(name, turn._replace(order=now.order, lane=now.lane, number=next(self._count)))
+                        heappush(group.turns, turn._replace(order=now.order, lane=now.lane, number=next(self._count)))
                 else:
-                    self._look(name, turn.stream, (*turn.order, 0))
-            if turns:
-                heappush(self._heads, (turns[0].order[1:], name))
+                    found = turn.stream.first((*turn.order, 0))
+                    if found is not None:
+                        again = _Turn(found.order, turn.only_reserves, next(self._count), found.lane, turn.stream)
+                        heappush(group.turns, again)
+            group.rank = ()
+            if group.turns:
+                self._enter(group, self._rank(group))
             if lane is not None:
                 return turn.order, lane, turn.only_reserves
         return None
 
-    def _look(self, queue: str, stream: Stream, begin: From) -> None:
+    def _look(self, queue: QueueState, stream: Stream, begin: From) -> None:
         found = stream.first(begin)
         if found is not None:
-            self._push(queue, _Turn(found.order, stream.only_reserves, next(self._count), found.lane, stream))
+            turn = _Turn(found.order, stream.only_reserves, next(self._count), found.lane, stream)
+            self._push(queue, found.lane.request.gpus > 0, turn)
 
-    def _push(self, queue: str, turn: _Turn) -> None:
-        turns = self._queues.setdefault(queue, [])
-        heappush(turns, turn)
-        if turns[0] is turn:
-            heappush(self._heads, (turn.order[1:], queue))
+    def _push(self, queue: QueueState, gpus: bool, turn: _Turn) -> None:
+        gpus = gpus and queue.is_guaranteed
+        group = self._groups.get((queue.name, gpus))
+        if group is None:
+            group = self._groups[queue.name, gpus] = _Group(queue, gpus)
+        heappush(group.turns, turn)
+        if group.turns[0] is turn:
+            self._enter(group, self._rank(group))
+
+    def _enter(self, group: _Group, rank: Rank) -> None:
+        group.rank = rank
+        heappush(self._heads, (rank, next(self._count), group))
+
+    def _rank(self, group: _Group) -> Rank:
+        path, age = group.queue.path, group.turns[0].order[1:]
+        level = self._level(path[0], group.gpus)
+        missing = self._state.tree.depth - len(path)
+        if not missing and len(path) == 1:
+            return level + age
+        above = [self._level(queue, group.gpus) for queue in path[:0:-1]]
+        return sum(above, ()) + level * (1 + missing) + age  # as long as the deepest queue's
+
+    def _level(self, queue: QueueState, gpus: bool) -> Rank:
+        known = self._levels.get((queue.name, gpus))
+        if known is not None and known[0] is queue.used:
+            return known[1]
+        share = 0.0
+        for used, there in zip(queue.used, self._capacity, strict=True):
+            if used and there:
+                share = max(share, used / there)
+        level = (not queue.is_below_guarantee(gpus), share / queue.weight)
+        self._levels[queue.name, gpus] = queue.used, level
+        return level

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stoker.spec.queue import NOT_NAMED
 from stoker.spec.queue_tree import links
 
 from .entries import QueueState
@@ -15,16 +16,18 @@ from .request import Totals
 
 
 class QueueTree:
-    """Cost: a change of a parent O(queues of the trees that it touches); any other none."""
+    """Cost: a change of a parent or guarantee O(queues of the trees that it touches)."""
 
     def __init__(self, journal: Journal, queues: dict[str, QueueState]) -> None:
         self._journal, self._queues = journal, queues
         self._naming: dict[str, dict[str, None]] = {}
         """Name -> queues that name it as their parent, whether or not it is there."""
+        self.depth = 1
+        """Levels, at least."""
 
     def move(self, name: str, former: str | None, parent: str | None) -> dict[QueueState, bool]:
-        """A queue came, went, or has another parent now. All whose place may be another one, itself too, and whether
-        jobs may run in it now and could not before, or the other way round."""
+        """A queue came, went, or has another parent or guarantee now. All whose place may be another one, itself too,
+        and whether jobs may run in it now and could not before, or the other way round."""
         journal = self._journal
         if former is not None and former != parent:
             journal.drop(self._naming[former], name)
@@ -32,7 +35,10 @@ class QueueTree:
             if parent not in self._naming:
                 journal.put(self._naming, parent, {})
             journal.put(self._naming[parent], name, None)
+        known = self._queues[name]
         if former is None and parent is None and not self._naming.get(name):
+            amounts = NOT_NAMED if known.queue is None else known.queue.spec.guarantee.amounts
+            journal.set(known, "guarantee", amounts)
             return {}
         queues = self._around([name, former, parent])
         turned = {}
@@ -43,15 +49,18 @@ class QueueTree:
         placed = links({queue.name: queue.queue.spec for queue in queues if queue.queue is not None})
         used, children = dict(own), dict[str, list[QueueState]]()
         for queue in queues:
-            above: list[QueueState] = []
+            path = [queue]
             at = placed[queue.name].parent if queue.name in placed else None
             if at is not None:
                 children.setdefault(at, []).append(queue)
             while at is not None:
-                above.append(self._queues[at])
+                path.append(self._queues[at])
                 used[at] = _sum(used[at], own[queue.name], 1)
                 at = placed[at].parent
-            journal.set(queue, "above", tuple(above))
+            journal.set(queue, "path", tuple(path))
+            journal.set(queue, "guarantee", placed[queue.name].guarantee if queue.name in placed else NOT_NAMED)
+            if len(path) > self.depth:
+                journal.set(self, "depth", len(path))
         for queue in queues:
             below = tuple(sorted(children.get(queue.name, ()), key=lambda child: child.name))
             turned[queue] = bool(below) != bool(queue.children)
@@ -70,7 +79,7 @@ class QueueTree:
                 continue
             if queue is not None:
                 found[name] = queue
-                todo += [above.name for above in queue.above]  # where it has stood so far
+                todo += [above.name for above in queue.path[1:]]  # where it has stood so far
                 if queue.queue is not None and queue.queue.spec.parent is not None:
                     todo.append(queue.queue.spec.parent)
                 todo += self._naming.get(name, ())

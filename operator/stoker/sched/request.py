@@ -97,12 +97,3 @@ def request_of(spec: TrainingJobSpec, needs: Needs = BUILT_IN) -> Request:
     nodes = needs.gpu_nodes if spec.gpus_per_worker else needs.nodes
     request = (spec.workers, spec.gpus_per_worker, min(cpu, HUGE), min(memory, HUGE), wanted, nodes, needs.extended)
     return _request(*request)
-
-
-def limit_of(gpus: int | None, cpu: str | None, memory: str | None) -> tuple[int | None, int | None, int | None]:
-    """A queue's limit in the units of Totals; None: no limit of that kind."""
-    return (
-        gpus,
-        None if cpu is None else _cpu_milli(cpu),
-        None if memory is None else _memory_bytes(memory),
-    )

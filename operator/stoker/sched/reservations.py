@@ -98,7 +98,8 @@ class Reservations:
         self.plan.append(one)
 
     def ahead_of(self, order: Order, queue: QueueState) -> Kept:
-        """Of those made so far, the ones that bind the job. They all do unless priorities put younger jobs first."""
+        """Of those made so far, the ones that bind the job. They all do unless priorities or shares put younger jobs
+        first."""
         if self._latest is None or self._latest < order[1:]:
             return self._kept
         return Kept(self._state, (one for one in self.plan if one.binds(order, queue)))

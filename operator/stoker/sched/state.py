@@ -83,7 +83,7 @@ class SchedulerState:
         )
         self.ends = ExpectedEnds(self.nodes, self._job)
         self.queues: dict[str, QueueState] = {}
-        self._tree = QueueTree(self.journal, self.queues)
+        self.tree = QueueTree(self.journal, self.queues)
         self.runtimes = RuntimeTable(self.journal)
         self.entries: dict[Key, Entry] = {}
         self.claims: dict[Key, None] = {}
@@ -357,9 +357,14 @@ class SchedulerState:
         if old is not None and queue is not None and old.spec.preemption != queue.spec.preemption:
             self.journal.set(self, "shifted", True)
         changed = {name: known} if _access(old) != _access(queue) else {}
-        former, parent = (one.spec.parent if one is not None else None for one in (old, queue))
-        if former != parent or (old is None) != (queue is None):
-            moved = self._tree.move(name, former, parent)
+        if queue is not None and known.weight != queue.spec.weight:
+            self.journal.set(known, "weight", queue.spec.weight)
+        (former, had), (parent, has) = (
+            (None, None) if one is None else (one.spec.parent, one.spec.guarantee) for one in (old, queue)
+        )
+        if (former, had) != (parent, has):
+            moved = self.tree.move(name, former, parent)
+            self.journal.set(self, "shifted", True)  # reservations do not bind an owner
             for one in moved:
                 self.journal.add(self.freed_queues, one.name)
                 self._end_claims(one)

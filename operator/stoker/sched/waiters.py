@@ -13,6 +13,8 @@ from datetime import datetime
 from operator import eq, le
 from typing import Any, NamedTuple, cast
 
+from stoker.spec.queue import NOT_NAMED
+
 from .eligible import NodeFilter
 from .entries import BlockedBy, Lane, Order, Place, QueueState
 from .journal import Journal
@@ -231,8 +233,12 @@ def _needs(wanted: Sequence[int]) -> Needs:
 
 def room_in(queue: QueueState) -> Needs:
     """What is left of the queue's limit and of those above, to compare a job's needs with."""
-    left = (
-        [2**62 if limit is None else limit - used for limit, used in zip(one.limit, one.used, strict=True)]
-        for one in queue.path
-    )
-    return tuple(map(min, zip(*left, strict=True)))
+    left: Needs = (2**62, 2**62, 2**62)
+    for one in queue.path:
+        if one.limit != NOT_NAMED:
+            room = (
+                there if limit is None else limit - used
+                for limit, used, there in zip(one.limit, one.used, left, strict=True)
+            )
+            left = tuple(map(min, left, room))
+    return left

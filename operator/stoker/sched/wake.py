@@ -73,6 +73,7 @@ class ForNodes:
     only_reserves = False
 
     def __init__(self, index: LaneIndex, kind: Kind, freed: FreedNodes) -> None:
+        self.gpus = kind.filter is not None
         self.index, self._kind, self._freed = index, kind, freed
 
     def first(self, begin: From) -> Waiting | None:
@@ -87,6 +88,7 @@ class ForLimit:
     """Lanes that their queue has room for now."""
 
     only_reserves = False
+    gpus = None
 
     def __init__(self, index: LaneIndex, queue: QueueState) -> None:
         self.index, self._queue = index, queue
@@ -103,6 +105,7 @@ class Reserving:
     """Lanes whose heads have waited long enough to reserve, and may, as long as it makes a difference."""
 
     only_reserves = True
+    gpus = None
 
     def __init__(
         self, state: SchedulerState, name: str, aged: datetime, now: datetime, reservations: Reservations

@@ -11,12 +11,16 @@ from pydantic import Field, field_validator
 from .fields import DISTINCT, DnsLabel, Duration, Quantity
 from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
 from .names import API_VERSION, DEFAULT_QUEUE, FINALIZER_IN_USE
+from .quantity import cpu_milli, memory_bytes
 
+Amounts = tuple[int | None, int | None, int | None]
+"""GPUs, thousandths of a core, bytes. None: not named."""
+NOT_NAMED: Amounts = (None, None, None)
 NOT_DEFAULT_SAYS = f"'{DEFAULT_QUEUE}' can't be a parent: jobs that name no queue run in it"
 
 
-class QueueLimit(SpecModel):
-    """The most that jobs of a queue, and of those below it, may hold together. Absent: no limit of that kind."""
+class QueueResources(SpecModel):
+    """Amounts that jobs of a queue, and of those below it, hold together."""
 
     gpus: int | None = Field(default=None, ge=0, le=1_000_000)
     """Whole GPUs."""
@@ -24,6 +28,14 @@ class QueueLimit(SpecModel):
     """Cores."""
     memory: Quantity | None = None
     """Bytes, for example 2Ti."""
+
+    @property
+    def amounts(self) -> Amounts:
+        return (
+            self.gpus,
+            None if self.cpu is None else cpu_milli(self.cpu),
+            None if self.memory is None else memory_bytes(self.memory),
+        )
 
 
 class WithinQueue(StrEnum):
@@ -48,7 +60,13 @@ class QueueSpec(SpecModel):
     parent: DnsLabel | None = None
     """The queue above. What this queue's jobs hold counts in all queues above it; jobs run in queues that have none
     below."""
-    limit: QueueLimit = QueueLimit()
+    limit: QueueResources = QueueResources()
+    """The most that may be held. Absent: no limit of that kind."""
+    guarantee: QueueResources = QueueResources()
+    """While it holds less, its jobs go before those of queues that hold more than theirs. What it does not use is lent.
+    The guarantees of the queues below come to no more than this. Absent: none of that kind."""
+    weight: int = Field(default=1, ge=1, le=1_000_000)
+    """Its part beside the other queues of its parent, where guarantees leave open who goes first."""
     projects: Annotated[tuple[DnsLabel, ...], *DISTINCT] | None = Field(default=None, max_length=1024)
     """Who may submit here. Absent: every project."""
     highest_priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] | None = None
@@ -94,7 +112,7 @@ class QueueStatus(StatusModel):
     """Asked for by queued jobs."""
     conditions: Conditions = ()
     """Active: it takes new jobs. False while it is being deleted and jobs still use it. Valid: False if its parent
-    does not count, because it is missing or in a cycle."""
+    does not count, because it is missing or in a cycle, or its guarantee, because its parent's is too small."""
 
 
 class Queue(Resource):

@@ -19,6 +19,7 @@ class Code(StrEnum):
     RUNTIME_MISSING = "RuntimeMissing"
     NEVER_FITS = "NeverFits"
     NO_CAPACITY = "NoCapacity"
+    GUARANTEE_LENT = "GuaranteeLent"
     NODES_BLAMED = "NodesBlamed"
     BEHIND_RESERVATION = "BehindReservation"
     RESERVATION_SPENT = "ReservationSpent"

@@ -43,6 +43,8 @@ def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Blocke
     found += _nodes(state, entry, now) if served else []
     if not found:
         found += _reserved(state, entry, now)
+    if any(one.code in (Code.NO_CAPACITY, Code.BEHIND_RESERVATION) for one in found):
+        found += _lent(state, entry)
     found += _given_back(state, entry, now)
     return tuple(found)
 
@@ -105,6 +107,27 @@ def _limit(entry: Entry) -> Iterator[Blocker]:
 
 def _titled(queue: QueueState, leaf: QueueState) -> str:
     return f"queue '{queue.name}'" + (f", above '{leaf.name}'," if queue is not leaf else "")
+
+
+def _lent(state: SchedulerState, entry: Entry) -> Iterator[Blocker]:
+    """What the job may claim by a guarantee, and which queues hold more than theirs."""
+    for queue in entry.queue.path:
+        above = queue.parent
+        beside = above.children if above else [one for one in state.queues.values() if one.parent is None]
+        for at, (resource, wanted) in enumerate(zip(RESOURCES, entry.request.totals, strict=True)):
+            guarantee, used = queue.guarantee[at], queue.used[at]
+            if guarantee is None or not wanted or used + wanted > guarantee:
+                continue
+            over = {one.name: one.used[at] - (one.guarantee[at] or 0) for one in beside if one is not queue}
+            borrowers = sorted((name for name, some in over.items() if some > 0), key=lambda name: (-over[name], name))
+            holds = f"queue '{queue.name}' holds {part(resource, used, guarantee)} guaranteed to it"
+            lent = listed([f"{amount(resource, over[name])} more than theirs in '{name}'" for name in borrowers], 3)
+            yield Blocker(
+                code=Code.GUARANTEE_LENT,
+                message=f"{holds}; others hold {lent}" if lent else f"{holds}; no other queue holds more than its own",
+                **numbers(resource, guarantee, used),
+                where=queue.name,
+            )
 
 
 def _nodes(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Blocker]:

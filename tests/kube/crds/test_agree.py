@@ -271,6 +271,8 @@ def test_a_runtime(spec: dict[str, Any], door: Door) -> None:
             either("cpu", st.sampled_from([8, "8", "x"])),
             either("memory", st.sampled_from(["1Ti", "1T1"])),
         )),
+        either("guarantee", some(either("gpus", st.integers(-1, 8)), either("cpu", st.sampled_from(["8", "x"])))),
+        either("weight", st.sampled_from([0, 1, 3, 10**7, "2"])),
         either("parent", st.sampled_from(["top", "default", "No_Label", ""])),
         either("projects", st.lists(LABELS, max_size=3)),
         either("highestPriority", st.sampled_from([0, 10**6, 10**7])),

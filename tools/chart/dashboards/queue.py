@@ -154,6 +154,14 @@ _QUEUES = (
         Query(_gpus("allocated"), "{{queue}}"),
         Query(_gpus("requested"), "{{queue}} waits for", dashed=True),
     ),
+    series(
+        "GPUs guaranteed and borrowed, by queue",
+        "Borrowed: held beyond the queue's guarantee. Dashed: the guarantee. Empty where no queue has one.",
+        "short",
+        Query(_gpus("borrowed"), "{{queue}} borrows"),
+        Query(_gpus("guarantee"), "{{queue}}", dashed=True),
+        none=NOTHING,
+    ),
     bars(
         "Quota in use",
         "Allocated share of the queue's GPU limit. Queues without a limit are not shown.",

@@ -33,6 +33,8 @@ _PLACES = {
     "gpus": ("limit", "gpus"),
     "cpu": ("limit", "cpu"),
     "memory": ("limit", "memory"),
+    "guarantee": ("guarantee",),
+    "weight": ("weight",),
     "project": ("projects",),
     "highest-priority": ("highestPriority",),
     "reservation-budget": ("reservationBudget",),
@@ -49,6 +51,13 @@ _PLACES = {
 @click.option("--gpus", type=click.IntRange(0), help="Most GPUs its running jobs may hold together.")
 @click.option("--cpu", metavar="CORES", help="Most cores, for example 64.")
 @click.option("--memory", metavar="QUANTITY", help="Most memory, for example 512Gi.")
+@click.option(
+    "--guarantee",
+    metavar="RESOURCE=AMOUNT",
+    multiple=True,
+    help="gpus, cpu or memory that are its own: while it holds less, its jobs go first. Repeatable.",
+)
+@click.option("--weight", type=click.IntRange(1), help="Its part beside other queues. [default: 1]")
 @click.option("--project", multiple=True, help="A project that may submit here. Repeatable. [default: all]")
 @click.option("--highest-priority", type=int, help="The highest priority a job may ask for here.")
 @click.option(
@@ -83,12 +92,16 @@ def set_(calls: Calls, name: str, form: str, unset: tuple[str, ...], **given: An
     if both:
         raise click.UsageError(f"--{both[0]} is given a value and unset; choose one")
 
+    guarantee = dict(_guaranteed(text) for text in given["guarantee"])
+
     def change(spec: dict[str, Any]) -> None:
         for option, path in _PLACES.items():
             part = spec
             for key in path[:-1]:
                 part = part.setdefault(key, {})
-            if option in values:
+            if option == "guarantee" and guarantee:
+                part.setdefault(option, {}).update(guarantee)
+            elif option in values:
                 part[path[-1]] = list(values[option]) if option == "project" else values[option]
             elif option in unset:
                 part.pop(path[-1], None)
@@ -103,3 +116,10 @@ def rm(calls: Calls, names: tuple[str, ...]) -> None:
     """Remove queues. One that jobs still use takes no new ones, and goes with the last of them."""
     for name in names:
         click.echo(calls.delete("queues", name) or f"queue {name} removed")
+
+
+def _guaranteed(text: str) -> tuple[str, int | str]:
+    resource, _, amount = text.partition("=")
+    if resource not in ("gpus", "cpu", "memory") or not amount:
+        raise click.UsageError(f"--guarantee {text}: write gpus=8, cpu=64 or memory=512Gi")
+    return resource, int(amount) if resource == "gpus" and amount.isdecimal() else amount

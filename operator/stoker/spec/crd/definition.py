@@ -84,6 +84,8 @@ DEFINITIONS = (
             Column("Parent", ".spec.parent", "The queue above."),
             Column("GPUs", ".status.used.gpus", "What its jobs hold.", "integer"),
             Column("Limit", ".spec.limit.gpus", "The most GPUs at a time; empty: no limit.", "integer"),
+            Column("Guarantee", ".spec.guarantee.gpus", "GPUs that are its own.", "integer"),
+            Column("Weight", ".spec.weight", "Its part beside others; empty: 1.", "integer", wide=True),
             Column("Running", ".status.used.jobs", "Jobs that have a place.", "integer"),
             Column("Pending", ".status.pending.jobs", "Jobs that wait.", "integer"),
             Column("CPU", ".status.used.cpu", "Cores that its jobs hold.", wide=True),

@@ -1,0 +1,201 @@
+"""The order between queues of a tree, against a model that tries every job; what counts; what `why` says."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stoker.sched.decide import decide
+from stoker.spec.job import Phase
+from stoker.spec.queue import QueueResources, QueueSpec
+from stoker.spec.queue_tree import links
+
+GPUS, CORES, GIB = 12, 24, 100
+LEAVES = ["a", "b", "c", "d"]
+INNER = ["top", "mid"]
+
+specs = st.fixed_dictionaries(
+    {
+        "gpus": st.sampled_from([None, None, None, 4, 8]),
+        "guarantee": st.sampled_from([None, None, 2, 4, 8]),
+        "guaranteed": st.sampled_from([{}, {}, {"cpu": "6"}]),
+        "weight": st.integers(1, 3),
+    }
+)
+trees = st.fixed_dictionaries(
+    {name: st.tuples(specs, st.sampled_from([None, "top", "mid"])) for name in LEAVES}
+    | {"top": st.tuples(specs, st.none()), "mid": st.tuples(specs, st.sampled_from([None, "top"]))}
+)
+asks = st.tuples(st.sampled_from(LEAVES), st.sampled_from([0, 1, 1, 2, 3, 5]), st.sampled_from([1, 2]))
+rounds = st.lists(
+    st.tuples(st.lists(asks, max_size=8), st.integers(0, 2**16), st.sampled_from([None, *LEAVES])),
+    min_size=1,
+    max_size=4,
+)
+
+
+class Model:
+    """All by looking at every job again."""
+
+    def __init__(self, tree: dict[str, Any]) -> None:
+        self.tree = tree
+        self.placed = links({name: spec_of(*spec) for name, spec in tree.items()})
+        self.jobs: dict[str, tuple[str, int, int]] = {}
+        self.waiting: list[str] = []
+        self.running: list[str] = []
+
+    def path(self, name: str) -> list[str]:
+        """From the top."""
+        parent = self.placed[name].parent
+        return [*(self.path(parent) if parent else []), name]
+
+    def used(self, queue: str) -> tuple[int, int]:
+        below = [self.jobs[job] for job in self.running if queue in self.path(self.jobs[job][0])]
+        return sum(job[1] for job in below), sum(job[2] for job in below)
+
+    def rank(self, name: str) -> tuple[Any, ...]:
+        leaf, gpus, _ = self.jobs[name]
+        levels: list[Any] = []
+        for queue in self.path(leaf):
+            used, weight = self.used(queue), self.tree[queue][0]["weight"]
+            named = [
+                (have, own and own // (1000 if i else 1))
+                for i, (have, own) in enumerate(zip(used, self.placed[queue].guarantee[:2], strict=True))
+            ]
+            named = [(have, own) for have, own in named[not gpus :] if own is not None]
+            counts = self.placed[queue].guarantee[0] is not None if gpus else bool(named)
+            below = counts and all(have < own for have, own in named)
+            share = max(
+                used[0] / GPUS,
+                used[1] / CORES,
+                len([j for j in self.running if queue in self.path(self.jobs[j][0])]) / GIB,
+            )
+            levels += [not below, share / weight]
+        return (*levels, *levels[-2:] * (3 - len(levels) // 2), self.waiting.index(name))
+
+    def fits(self, name: str) -> bool:
+        leaf, gpus, cpu = self.jobs[name]
+        if any(queue == self.placed[other].parent for queue in [leaf] for other in self.tree):
+            return False
+        limits = [(self.tree[queue][0]["gpus"], self.used(queue)[0]) for queue in self.path(leaf)]
+        held = [self.jobs[job] for job in self.running]
+        return (
+            all(limit is None or not gpus or used + gpus <= limit for limit, used in limits)
+            and sum(job[1] for job in held) + gpus <= GPUS
+            and sum(job[2] for job in held) + cpu <= CORES
+        )
+
+    def starts(self) -> list[str]:
+        """One after the other, the first in order of those that fit."""
+        found: list[str] = []
+        while fitting := [name for name in self.waiting if name not in found and self.fits(name)]:
+            first = min(fitting, key=self.rank)
+            self.running.append(first)
+            found.append(first)
+        self.waiting = [name for name in self.waiting if name not in found]
+        return found
+
+
+def spec_of(spec: dict[str, Any], parent: str | None) -> QueueSpec:
+    guarantee = QueueResources(gpus=spec["guarantee"], **spec["guaranteed"])
+    return QueueSpec(parent=parent, limit=QueueResources(gpus=spec["gpus"]), guarantee=guarantee, weight=spec["weight"])
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tree=trees, rounds=rounds)
+def test_the_order_is_that_of_a_model_that_tries_every_job(
+    tree: dict[str, Any], rounds: list[Any], sched: SimpleNamespace
+) -> None:
+    model, world = Model(tree), sched.World()
+    world.feed(sched.node("n", GPUS, cpu=CORES, memory=GIB))
+    for name, (spec, parent) in tree.items():
+        world.feed(sched.queue(name, parent=parent, **spec))
+    made: dict[str, Any] = {}
+    for number, (new, ends, gone) in enumerate(rounds):
+        for leaf, gpus, cpu in new:
+            name = f"j{len(made):03}"
+            made[name] = sched.job(name, gpus, queue=leaf, cpu=str(cpu), queued=len(made))
+            model.jobs[name] = (leaf, gpus, cpu)
+            model.waiting.append(name)
+            world.feed(made[name])
+        starts = decide(world.state, sched.at(100 + number)).starts
+        assert [start.key.name for start in starts] == model.starts()
+        for start in starts:
+            made[start.key.name] = changed(made[start.key.name], phase=Phase.RUNNING, placement=start.placement)
+            world.feed(made[start.key.name])
+        over = [name for i, name in enumerate(list(model.running)) if ends >> i & 1]
+        for name in over:
+            model.running.remove(name)
+            world.feed(changed(made[name], phase=Phase.SUCCEEDED, placement=()))
+        if gone is not None:
+            spec, _ = tree[gone]
+            model.tree = tree = tree | {gone: (spec, None)}
+            model.placed = links({name: spec_of(*one) for name, one in tree.items()})
+            world.feed(sched.queue(gone, **spec))
+        for name in tree:
+            gpus, cores = model.used(name)
+            usage = world.state.queue_usage(name)
+            assert (usage.gpus, usage.cpu_milli) == (gpus, cores * 1000)
+
+
+def changed(job: Any, **status: Any) -> Any:
+    meta = job.metadata.model_copy(update={"resource_version": str(int(job.metadata.resource_version) + 1)})
+    return job.model_copy(update={"metadata": meta, "status": job.status.model_copy(update=status)})
+
+
+@pytest.mark.parametrize(
+    ("top", "low", "other", "problem"),
+    [
+        (8, 4, 4, None),
+        (
+            8,
+            5,
+            4,
+            "guarantees come to more than the 8 GPUs of the queue above (top → mid): 5 GPUs (low) + 4 GPUs (other)",
+        ),
+        (None, 1, None, "guarantees come to more than the 0 GPUs of the queue above (top → mid): 1 GPUs (low)"),
+    ],
+)
+def test_guarantees_above_the_parents_count_for_nothing(
+    top: int | None, low: int, other: int | None, problem: str | None
+) -> None:
+    def spec(gpus: int | None, parent: str | None = None) -> QueueSpec:
+        return QueueSpec(parent=parent, guarantee=QueueResources(gpus=gpus))
+
+    found = links({"top": spec(top), "mid": spec(top, "top"), "low": spec(low, "mid"), "other": spec(other, "mid")})
+    assert (found["top"].problem, found["low"].problem) == ("", problem or "")
+    assert found["low"].guarantee == (low if problem is None else None, None, None)
+
+
+def test_a_reservation_holds_up_no_queue_that_goes_first(sched: SimpleNamespace) -> None:
+    for guarantee, starts in ((None, {}), (2, {"own": ["a"]})):
+        world = sched.World().feed(
+            *(sched.node("a", 5), sched.queue("lent", budget=1), sched.queue("owner", guarantee=guarantee)),
+            *(sched.job("r", 1, queue="lent", on=["a"]), sched.job("head", 4, queue="lent", queued=1)),
+            *(sched.job("mine", 1, queue="owner", on=["a"]), sched.job("own", 1, queue="owner", queued=2)),
+        )
+        assert world.starts(400) == starts
+
+
+def test_why_says_whose_guarantee_is_lent_to_whom(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(
+        *(sched.node("a", 8), sched.queue("owner", guarantee=4), sched.queue("mean", guarantee=1), sched.queue("free")),
+        *(sched.job("r1", 4, queue="mean", on=["a"]), sched.job("r2", 3, queue="free", on=["a"])),
+        *(
+            sched.job("r3", 1, queue="owner", on=["a"]),
+            sched.job("x", 3, queue="owner"),
+            sched.job("y", 4, queue="owner"),
+        ),
+    )
+    assert world.codes("x") == ["NoCapacity", "GuaranteeLent"]
+    lent = world.reasons()[sched.key("x")][1]
+    assert (lent.resource, lent.requested, lent.available, lent.short, lent.where) == ("gpus", 4, 1, 3, "owner")
+    assert lent.message == (
+        "queue 'owner' holds 1 of 4 GPUs guaranteed to it; others hold 3 GPUs more than theirs in 'free' and 3 GPUs "
+        "more than theirs in 'mean'"
+    )
+    assert world.codes("y") == ["NoCapacity"], "it would borrow itself"
