@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +16,14 @@ torch = pytest.importorskip("torch")
 from stoker.spec.recipes import resolve  # noqa: E402
 from stoker_trainer import packed_images, prepare_images  # noqa: E402
 from stoker_trainer.augment import cropped, fill_holes  # noqa: E402
+from stoker_trainer.checkpoint import CheckpointFolder  # noqa: E402
+from stoker_trainer.counter import order  # noqa: E402
 from stoker_trainer.errors import BadConfig  # noqa: E402
+from stoker_trainer.fence import Fence  # noqa: E402
+from stoker_trainer.recipes import image_source  # noqa: E402
 from stoker_trainer.recipes.resnet_net import ResNet  # noqa: E402
 from stoker_trainer.recipes.settings import Crop  # noqa: E402
+from stoker_trainer.save import Keeper  # noqa: E402
 
 pytestmark = pytest.mark.torch
 ROWS = 300
@@ -27,6 +34,11 @@ SETTINGS = {
     "epochs": 6,
     "deterministic": True,
 }
+# The training in one go holds its images in memory; the one that is interrupted streams them.
+STREAMED_WHEN_INTERRUPTED = """
+import os, stoker_trainer.prefetch as prefetch
+prefetch.fits = lambda size, device: os.environ["STOKER_CHECKPOINT_DIR"].endswith("whole")
+"""
 
 
 @pytest.fixture
@@ -44,7 +56,7 @@ def colours(tmp_path):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_it_learns_and_an_interruption_changes_no_bit(run, make_config, colours, ranks):
     config = make_config() | {"recipe": "resnet", "config": resolve("resnet", SETTINGS | {"data": colours})}
-    whole, parts = run.whole_and_interrupted(config, ranks, at=20)
+    whole, parts = run.whole_and_interrupted(config, ranks, at=20, script=STREAMED_WHEN_INTERRUPTED)
     assert parts == whole and whole[-1]["step"] == 6 * 8
     assert run.progress()["summary"]["metrics"]["accuracy"] > 0.8
     if ranks == 1:
@@ -53,6 +65,43 @@ def test_it_learns_and_an_interruption_changes_no_bit(run, make_config, colours,
         command = [sys.executable, "-I", "-c", program]
         out = subprocess.check_output(command, cwd=run.folder / "output", text=True, timeout=100)
         assert out.strip() == "[2, 0, 1] False"
+
+
+def test_a_resume_on_changed_data_is_refused(make_training, colours, tmp_path):
+    def keeper():
+        settings = resolve("resnet", SETTINGS | {"data": colours})
+        folder = CheckpointFolder(tmp_path / "saved", Fence.claim(tmp_path / "saved", None), 2)
+        return Keeper(make_training(None, recipe="resnet", config=settings), {"config": settings}, folder)
+
+    assert keeper().save() and keeper().resume()
+    about = json.loads(Path(colours, "images.json").read_text())
+    Path(colours, "images.json").write_text(json.dumps(about | {"digest": "other"}))
+    with pytest.raises(BadConfig, match=rf"config.data: {colours} has changed since .*sha256:other now"):
+        keeper().resume()
+
+
+def test_streamed_batches_are_the_resident_ones(make_training, colours, monkeypatch):
+    config = resolve("resnet", SETTINGS | {"data": colours})
+    resident = make_training(None, recipe="resnet", config=config).data
+    monkeypatch.setattr(image_source, "fits", lambda size, device: False)
+    streamed = make_training(None, recipe="resnet", config=config).data
+    assert ", streamed," in streamed.words and ", streamed," not in resident.words
+    fetched = []
+    monkeypatch.setattr(streamed.images, "rows", lambda rows: fetched.append(rows))
+    for epoch in range(2):
+        samples = order(1, epoch, streamed.train_rows, torch.device("cpu"))
+        streamed.expect(samples[:34])
+        for start in range(0, len(samples), 34):
+            streamed.expect(samples[start + 34 : start + 68])
+            for part in samples[start : start + 34].split(9) * 2:  # twice: a step is redone
+                one, other = resident.batch(1, epoch, part), streamed.batch(1, epoch, part)
+                assert torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
+    assert not fetched  # all of it was there before
+    monkeypatch.undo()
+    for way in ("batch", "test_batch"):
+        places = torch.arange(7)
+        one, other = (getattr(x, way)(*((1, 5) if way == "batch" else ()), places) for x in (resident, streamed))
+        assert torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
 
 
 def test_each_image_is_one_of_its_crops_by_its_own_draw():

@@ -18,9 +18,10 @@ from .distributed import Vote
 from .errors import Diverged, Stopped
 from .evaluate import evaluate
 from .precision import BAD_STEPS, SCALE_FLOOR
+from .recipe import Expectant
 from .report import Silent
 from .save import Keeper
-from .step import train_step
+from .step import share, train_step
 from .stop import StopSignal
 from .trace import Trace
 from .training import Training, better, share_buffers
@@ -42,7 +43,8 @@ class Loop:
         """`keep_best` is called after each evaluation that is the best so far."""
         self._t, self._keeper, self._report = training, keeper, report
         self._stop, self._trace, self._beat, self._keep_best = stop, trace, beat, keep_best
-        self._order: tuple[int, torch.Tensor] | None = None
+        self._orders: dict[int, torch.Tensor] = {}  # of this epoch, and of the next one where a source fetches ahead
+        self._expectant = training.data if isinstance(training.data, Expectant) else None
         self._mark = self._saved_at = time.monotonic()
 
     def run(self) -> None:
@@ -68,7 +70,11 @@ class Loop:
     def _step(self) -> Vote:
         t, cursor = self._t, self._t.cursor
         asked = time.monotonic()
-        rows = self._epoch_order()[cursor.consumed : cursor.consumed + t.config.config.batch_size]
+        rows = self._rows(cursor.epoch, cursor.consumed)
+        if self._expectant is not None and cursor.step + 1 < t.total_steps:
+            at = cursor.consumed + len(rows)
+            after = self._rows(cursor.epoch, at) if at < t.train_rows else self._rows(cursor.epoch + 1, 0)
+            self._expectant.expect(after[share(t.ranks.rank, t.ranks.world, len(after))])
         self._report.waited(time.monotonic() - asked)
         micro = t.micro_batch
         wish = Vote(stop=self._stop.requested, save=self._save_is_due())
@@ -143,11 +149,13 @@ class Loop:
         every_s = self._t.config.checkpoint.every_seconds
         return self._t.ranks.rank == 0 and time.monotonic() - self._saved_at >= every_s
 
-    def _epoch_order(self) -> torch.Tensor:
-        t, epoch = self._t, self._t.cursor.epoch
-        if self._order is None or self._order[0] != epoch:
-            self._order = (epoch, order(t.cursor.seed, epoch, t.train_rows, t.device))
-        return self._order[1]
+    def _rows(self, epoch: int, consumed: int) -> torch.Tensor:
+        """The global batch that begins there: a view of the epoch's order."""
+        t = self._t
+        if epoch not in self._orders:
+            self._orders = {old: rows for old, rows in self._orders.items() if old >= t.cursor.epoch}
+            self._orders[epoch] = order(t.cursor.seed, epoch, t.train_rows, t.device)
+        return self._orders[epoch][consumed : consumed + t.config.config.batch_size]
 
     def _lap(self) -> float:
         """Seconds since the last lap, added to the trajectory."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -72,6 +72,14 @@ class Source(Protocol):
 
     def test_batch(self, samples_B: torch.Tensor) -> Batch:
         """Test samples, not augmented."""
+
+
+@runtime_checkable
+class Expectant(Source, Protocol):
+    """A source that fetches ahead."""
+
+    def expect(self, samples_B: torch.Tensor) -> None:
+        """These samples, in parts, are this rank's next batch: they may be fetched while the device computes."""
 
 
 class Recipe(Protocol):

@@ -55,6 +55,7 @@ class Keeper:
             "precision": t.precision,
             "torch": torch.__version__,
             "trajectory": self._trajectory,
+            "data": t.data.facts.get("splitDigest"),
         }
         try:
             self.path = self._folder.publish(t.cursor.step, pack(state), about)
@@ -91,6 +92,12 @@ class Keeper:
                 hint = "--extend goes on with them" if longer == changed else "submit a new job for them"
                 raise BadConfig(
                     f"{saved.path} belongs to a training with other settings ({'; '.join(changed)}); {hint}"
+                )
+            there, here = saved.manifest.get("data"), self._training.data.facts.get("splitDigest")
+            if there not in (None, here):  # None: of a trainer that did not write it
+                raise BadConfig(
+                    f"config.data: {self._training.config.config.data} has changed since {saved.path} "
+                    f"(sha256:{there} there, sha256:{here} now); restore it, or submit a new job"
                 )
             try:
                 unpack(self._training, saved.state)

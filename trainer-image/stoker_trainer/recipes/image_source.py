@@ -13,6 +13,7 @@ import torch
 from stoker_trainer.augment import cropped, fill_holes
 from stoker_trainer.errors import BadConfig
 from stoker_trainer.packed_images import Packed
+from stoker_trainer.prefetch import Prefetched, fits
 from stoker_trainer.recipe import Batch
 
 from .settings import Crop
@@ -22,8 +23,8 @@ from .settings import Crop
 class ImageSource:
     packed: Packed
     rule: Crop
-    images: torch.Tensor
-    """Shape: [rows, H, W, C] uint8, on the device."""
+    images: torch.Tensor | Prefetched
+    """Shape: [rows, H, W, C] uint8; on the device where they fit."""
     labels: torch.Tensor
     train: torch.Tensor
     test: torch.Tensor
@@ -36,9 +37,10 @@ class ImageSource:
         side = min(packed.images.shape[1:3])
         if rule.pad >= side:
             raise BadConfig(f"config.augment.pad: must be below the images' side, {side} in {packed.name}")
-        images, labels, train, test = (
-            torch.from_numpy(array).to(device) for array in (packed.images, packed.labels, packed.train, packed.test)
-        )
+        labels, train, test = (torch.from_numpy(rows).to(device) for rows in (packed.labels, packed.train, packed.test))
+        mapped = torch.from_numpy(packed.images)
+        resident = fits(packed.images.nbytes, device)
+        images = mapped.to(device) if resident else Prefetched(mapped, torch.from_numpy(packed.train), device)
         mean_C, std_C = (torch.tensor(numbers, device=device) for numbers in (packed.mean, packed.std))
         return cls(packed, rule, images, labels, train, test, mean_C, 1 / std_C)
 
@@ -61,19 +63,27 @@ class ImageSource:
         return (
             f"{packed.name}: {self.train_rows:,} training and {self.test_rows:,} test images of {shape}, "
             f"{len(packed.classes)} classes, {packed.dropped} dropped as copies of test images, "
-            f"split sha256:{packed.digest}"
+            f"{'' if isinstance(self.images, torch.Tensor) else 'streamed, '}split sha256:{packed.digest}"
         )
 
+    def expect(self, samples_B: torch.Tensor) -> None:
+        if isinstance(self.images, Prefetched):
+            self.images.expect(samples_B)
+
     def batch(self, seed: int, epoch: int, samples_B: torch.Tensor) -> Batch:
-        rows_B = self.train[samples_B]
-        images = self._normalised(cropped(self.images, rows_B, samples_B, seed, epoch, self.rule))
+        rows_B = at_B = self.train[samples_B]
+        images = self.images
+        if isinstance(images, Prefetched):
+            images, at_B = images.take(samples_B), torch.arange(len(samples_B), device=samples_B.device)
+        changed = self._normalised(cropped(images, at_B, samples_B, seed, epoch, self.rule))
         if self.rule.cutout:
-            fill_holes(images, samples_B, seed, epoch, self.rule)
-        return Batch(_laid_out(images), self.labels[rows_B], samples_B, seed, epoch)
+            fill_holes(changed, samples_B, seed, epoch, self.rule)
+        return Batch(_laid_out(changed), self.labels[rows_B], samples_B, seed, epoch)
 
     def test_batch(self, samples_B: torch.Tensor) -> Batch:
         rows_B = self.test[samples_B]
-        return Batch(_laid_out(self._normalised(self.images[rows_B])), self.labels[rows_B], samples_B)
+        images = self.images.rows(rows_B) if isinstance(self.images, Prefetched) else self.images[rows_B]
+        return Batch(_laid_out(self._normalised(images)), self.labels[rows_B], samples_B)
 
     def _normalised(self, images_BHWC: torch.Tensor) -> torch.Tensor:
         return images_BHWC.to(torch.float32).sub_(self.mean_C).mul_(self.scale_C)
