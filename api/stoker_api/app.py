@@ -149,5 +149,5 @@ async def _on_store_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_no_identity(request: Request, _error: Exception) -> Response:
-    detail = "The cluster can't be asked about tokens and rights now; try again."
+    detail = "The cluster does not answer about tokens and permissions now; try again."
     return Problem(ProblemCode.UNAVAILABLE, detail, retry_after_s=2).response(request.scope)

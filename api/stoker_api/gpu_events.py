@@ -18,7 +18,7 @@ _KINDS = {
     "lost": ("GpuLost", "can't be read any more", EventType.WARNING),
     "recovered": ("GpuRecovered", "can be read again", EventType.NORMAL),
     "recovery_action": ("GpuRecoveryAction", "needs recovery action {code}", EventType.WARNING),
-    "mig_changed": ("GpuMigChanged", "is divided anew (MIG)", EventType.NORMAL),
+    "mig_changed": ("GpuMigChanged", "has a new MIG layout", EventType.NORMAL),
 }
 
 

@@ -90,14 +90,9 @@ class ApiMetrics:
             ["kind"],
             registry=self.registry,
         )
-        self.reports = Counter(
-            "stoker_api_progress_reports_total",
-            "Progress reports by what became of them (taken, stale, refused).",
-            ["outcome"],
-            registry=self.registry,
+        self.reports = self._outcomes(
+            "stoker_api_progress_reports_total", "Progress reports", "taken", "stale", "refused"
         )
-        for outcome in ("taken", "stale", "refused"):
-            self.reports.labels(outcome)  # begins at 0, so that the first one is a rise too
         self.progress_writes = Counter(
             "stoker_api_progress_writes_total", "Writes of progress into job status.", registry=self.registry
         )
@@ -106,14 +101,9 @@ class ApiMetrics:
             "Bytes of logs that workers posted and the api took.",
             registry=self.registry,
         )
-        self.log_posts = Counter(
-            "stoker_api_log_posts_total",
-            "Posts of logs by what became of them (taken, gap, full, refused).",
-            ["outcome"],
-            registry=self.registry,
+        self.log_posts = self._outcomes(
+            "stoker_api_log_posts_total", "Posts of logs", "taken", "gap", "full", "refused"
         )
-        for outcome in ("taken", "gap", "full", "refused"):
-            self.log_posts.labels(outcome)
         self.code_bytes = Counter(
             "stoker_api_code_bytes_total",
             "Bytes of users' code: received and stored, sent to workers.",
@@ -135,11 +125,8 @@ class ApiMetrics:
             ["kind", "outcome"],
             registry=self.registry,
         )
-        self.receipts = Counter(
-            "stoker_api_receipts_total",
-            "Exporters' receipts by what became of them (taken, stale, refused, unavailable).",
-            ["outcome"],
-            registry=self.registry,
+        self.receipts = self._outcomes(
+            "stoker_api_receipts_total", "Exporters' receipts", "taken", "stale", "refused", "unavailable"
         )
         self.gpu_events = Counter(
             "stoker_api_gpu_events_total",
@@ -149,6 +136,13 @@ class ApiMetrics:
         )
         for collector in collectors:
             self.registry.register(collector)
+
+    def _outcomes(self, name: str, what: str, *outcomes: str) -> Counter:
+        text = f"{what} by what became of them ({', '.join(outcomes)})."
+        counter = Counter(name, text, ["outcome"], registry=self.registry)
+        for outcome in outcomes:
+            counter.labels(outcome)  # begins at 0, so that the first one is a rise too
+        return counter
 
     def observe(self, route: str, method: str, status: int, seconds: float) -> None:
         self._requests.labels(route, method, str(status)).observe(seconds)

@@ -36,7 +36,7 @@ def refuse_stale(obj: Resource, if_match: str | None, word: str) -> None:
     if not matches(if_match, etag(obj)):
         raise Problem(
             ProblemCode.PRECONDITION_FAILED,
-            f"The {word} is not as your If-Match says; read it again and decide anew.",
+            f"The {word} is not as your If-Match says; read it again, then decide.",
             headers={"ETag": etag(obj)},
         )
 

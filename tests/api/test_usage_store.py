@@ -121,7 +121,7 @@ def test_what_is_refused_says_why(tmp_path):
     assert file.take([JOB], [receipt(3)], NOW_S).new == [0]
     taken = file.take([], [receipt(4), receipt(5, allocated_s=1.0), receipt(4), receipt(1)], NOW_S)
     assert taken.new == [0] and taken.stale == [2, 3]
-    assert taken.refused == [(1, "allocatedS went back; a ledger that begins anew needs a new id")]
+    assert taken.refused == [(1, "allocatedS went back; a new ledger needs a new id")]
     young = JOB._replace(uid="uid-2", created_at=NOW_S - 60)
     old = receipt(1, job_uid="uid-2", begin_at=0.0, allocated_s=90_000.0)
     assert file.take([young], [old], NOW_S).refused == [(0, "allocatedS is more than the time since the job was made")]

@@ -103,7 +103,7 @@ class PackReader:
             if self._hash.hexdigest() != self._sha256:
                 raise BadPack(
                     f"{self._where()}: its bytes have another SHA-256, {self._hash.hexdigest()}; the file changed "
-                    "while it was read, make the manifest anew"
+                    "while it was read, make a new manifest"
                 )
             self._sink.end()
 

@@ -162,7 +162,7 @@ def _is_gzip(request: Request) -> bool:
 def _full(full: CodeFull) -> Problem:
     return Problem(
         ProblemCode.CODE_FULL,
-        f"{full}. Unused bundles are removed by themselves; try later, or ask an administrator for room.",
+        f"{full}. Unused bundles expire; try later, or ask an administrator for room.",
         retry_after_s=_FULL_RETRY_S,
     )
 
@@ -180,7 +180,7 @@ def parse_manifest(body: bytes, digest: str) -> CodeManifest:
 
 
 def wrong_size(index: int, detail: str) -> Problem:
-    return invalid(f"/files/{index}/size", f"{detail}; make the manifest anew from the folder")
+    return invalid(f"/files/{index}/size", f"{detail}; make a new manifest of the folder")
 
 
 @router.get(

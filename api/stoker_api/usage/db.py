@@ -128,7 +128,7 @@ class UsageFile:
                     found.stale.append(index)
                     continue
                 if before is not None and receipt.allocated_s < before.allocated_s:
-                    found.refused.append((index, "allocatedS went back; a ledger that begins anew needs a new id"))
+                    found.refused.append((index, "allocatedS went back; a new ledger needs a new id"))
                     continue
                 keys, node = self._of_worker(job, receipt)
                 if node not in ("", receipt.node):
