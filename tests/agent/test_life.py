@@ -17,6 +17,7 @@ from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import NODES
 from stoker.spec.pod import NEVER_STARTED, REJECTED
 from stoker.spec.worker import ExitRecord
+from stoker.store.seam import Seam
 
 UP = "import time; print('up', flush=True); time.sleep(100)"
 
@@ -225,6 +226,19 @@ async def test_folders_stay_while_pod_or_job_exist(node, wait_until):
     node.jobs.clear()
     await node.agent.sweep()
     assert not node.folder(kept).exists()
+
+
+async def test_a_worker_that_never_started_leaves_no_folder(node, wait_until):
+    await node.stop()
+    node.seam = Seam.parse("fail before agent.lock:*")
+    await node.start()
+    pod = await node.create("short", ["true"])
+    await wait_until(lambda: (node.datadir.jobs / "uid-of-short").exists() and not node.agent._lives.workers)
+    await node.delete("short")
+    await node.gone("short")
+    await wait_until(lambda: pod.uid in node.agent._lives.ended)
+    await node.agent.sweep()
+    assert not node.folder(pod).exists() and not list(node.datadir.jobs.iterdir())
 
 
 async def test_a_pod_that_is_none_of_ours_is_refused(node, make_pod):

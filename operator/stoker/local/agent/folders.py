@@ -68,13 +68,16 @@ class WorkerFolder:
         )
 
     def write_launch(self, launch: Launch, job_folder: Path, seam: Seam) -> None:
-        """Make the folders and put the order in place. Raises: OSError."""
+        """Make the folders and put the order in place. Raises: OSError.
+
+        The job's folders last: the order names the job, so that none of them is forgotten if we die in between.
+        """
         with seam.crossing("agent.folder", self.pod_uid):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for name in ("checkpoints", "output"):
-                (job_folder / name).mkdir(parents=True, exist_ok=True)
         with seam.crossing("agent.launch", self.pod_uid):
             self.replace_launch(launch)
+            for name in ("checkpoints", "output"):
+                (job_folder / name).mkdir(parents=True, exist_ok=True)
 
     def replace_launch(self, launch: Launch) -> None:
         """Raises: OSError."""

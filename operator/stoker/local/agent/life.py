@@ -148,8 +148,10 @@ class Lives:
         worker = self.workers.get(pod_uid)
         if worker is None:
             if pod is None:
-                if pod_uid not in self.ended and self._around.folder(pod_uid).path.exists():
-                    self.ended[pod_uid] = ""  # prepared, never run
+                folder = self._around.folder(pod_uid)
+                if pod_uid not in self.ended and folder.path.exists():  # prepared, never run
+                    launch = await self._in_thread(folder.read_launch)
+                    self.ended[pod_uid] = launch.job_uid if launch is not None else ""
             elif not pod.ended:
                 await self._admit(pod)
             return None
