@@ -46,9 +46,22 @@ class TTLCache(Generic[K, V]):
             answer = await ask()
         self._kept[key] = (asked_s + self._keep_s(answer), answer)
         self._kept.move_to_end(key)
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        self._drop()
         return answer
+
+    def _drop(self) -> None:
+        """Forget the oldest answers: those that hold no more, and any above the most. A short one may wait behind a
+        long one."""
+        now_s = self._clock.monotonic()
+        while self._kept:
+            holds_until_s, _ = next(iter(self._kept.values()))
+            if now_s < holds_until_s and len(self._kept) <= self._most:
+                return
+            self._kept.popitem(last=False)
+
+    def __len__(self) -> int:
+        """How many answers are kept."""
+        return len(self._kept)
 
     def _asked(self, key: K, task: asyncio.Task[V]) -> None:
         self._asking.pop(key, None)
