@@ -365,7 +365,7 @@ int nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsigned
       *data = (struct event_data){handle_of(xid->gpu, -1), xid->type, xid->code, ~0u, ~0u};
       return SUCCESS;
     }
-    struct timespec pause = {0, 20000000};
+    struct timespec pause = {0, 100000000};  // real drivers sleep until there is one
     nanosleep(&pause, NULL);
   } while (unix_now() < end);
   return TIMEOUT;
