@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +20,7 @@ torch = pytest.importorskip("torch")
 
 from stoker.spec.worker import Progress  # noqa: E402
 from stoker_trainer.distributed import Vote  # noqa: E402
-from stoker_trainer.errors import Superseded  # noqa: E402
+from stoker_trainer.errors import BadConfig, Superseded  # noqa: E402
 from stoker_trainer.export import Results  # noqa: E402
 from stoker_trainer.fence import Fence  # noqa: E402
 from stoker_trainer.ledger import Ledger, Spent  # noqa: E402
@@ -27,6 +28,7 @@ from stoker_trainer.metrics import FAMILIES, LABELS, PREFIX, Metrics  # noqa: E4
 from stoker_trainer.report import Report  # noqa: E402
 from stoker_trainer.save import Keeper  # noqa: E402
 from stoker_trainer.step import train_step  # noqa: E402
+from stoker_trainer.tensorboard import Board  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -130,6 +132,37 @@ def test_metrics_show_the_training(make_training, small):
     listed = {PREFIX + f.name.removesuffix("_total"): (f.type, f.help) for f in FAMILIES}
     assert shown == listed, "every family has its series, and no series is missing from the list"
     assert "job" not in LABELS, "Prometheus sets that label itself"
+
+
+def test_tensorboard_gets_scalars_and_metrics_only_where_they_were_measured(
+    make_training, small, tmp_path, monkeypatch
+):
+    written = []
+
+    class SummaryWriter:
+        def __init__(self, folder, purge_step):
+            written.append((folder, purge_step))
+
+        def add_scalar(self, name, value, step):
+            written.append((name, step))
+
+        def flush(self):
+            pass
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(BadConfig, match="pip install tensorboard"):
+        Board(tmp_path, 3)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=SummaryWriter))
+    training = trained(make_training, small)
+    report = Report(training, Keeper(training, {}, None), Ledger(None, 1), None, None, Board(tmp_path, 3))
+    training.tally.metrics = {"accuracy": 0.5, "loss": 2.0}
+    for evaluated_step in (3, 2):
+        training.tally.evaluated_step = evaluated_step
+        report.stepped(61, 0.01)
+        report.publish()
+    assert written[0] == (str(tmp_path), 4)
+    counts = {name: [x[0] for x in written].count(name) for name in ("loss", "learningRate", "accuracy", "testLoss")}
+    assert counts["loss"] == counts["learningRate"] > counts["accuracy"] == counts["testLoss"] > 0
 
 
 def test_weights_load_in_plain_torch(make_training, small, tmp_path):

@@ -20,6 +20,7 @@ from .stop import StopSignal
 
 if TYPE_CHECKING:
     from .metrics import Metrics
+    from .tensorboard import Board
     from .training import Training
 
 log = logging.getLogger("stoker_trainer")
@@ -123,7 +124,7 @@ def _run(
     report: Silent = Silent()
     if first:
         ledger = Ledger(checkpoints, fence.attempt if fence else 0)
-        report = Report(training, keeper, ledger, progress, _metrics(env, config))
+        report = Report(training, keeper, ledger, progress, _metrics(env, config), _board(env, training))
         _say_start(training, resumed, checkpoints)
     ranks.vote(Vote())  # all ranks are here: from now on a stop is agreed by vote
     stop.begin_training()
@@ -195,6 +196,15 @@ def _metrics(env: Mapping[str, str], config: configs.TrainerConfig) -> Metrics |
     except (OSError, ValueError, OverflowError) as error:
         log.warning("no /metrics on port %s, training goes on: %s", port, error)
     return metrics
+
+
+def _board(env: Mapping[str, str], training: Training) -> Board | None:
+    folder = _path(env, "STOKER_TENSORBOARD_DIR")
+    if folder is None:
+        return None
+    from .tensorboard import Board
+
+    return Board(folder, training.cursor.step)
 
 
 def _number(env: Mapping[str, str], name: str, default: float) -> float:

@@ -1,4 +1,4 @@
-"""Owns what the outside sees of a training: the progress file, the log lines, the ledger, `/metrics`. Called by the
+"""Owns what the outside sees of a training: progress file, log lines, ledger, `/metrics`, TensorBoard. Called by the
 loop on rank 0 (others have `Silent`).
 
 Failing to report never stops training: a full disk or a taken port is said once and left. The device is read here and
@@ -23,6 +23,7 @@ from .training import Training
 
 if TYPE_CHECKING:
     from .metrics import Metrics
+    from .tensorboard import Board
 
 EVERY_S = 1.0
 log = logging.getLogger(__name__)
@@ -46,8 +47,15 @@ class Silent:
 
 class Report(Silent):
     def __init__(
-        self, training: Training, keeper: Keeper, ledger: Ledger, path: Path | None, metrics: Metrics | None
+        self,
+        training: Training,
+        keeper: Keeper,
+        ledger: Ledger,
+        path: Path | None,
+        metrics: Metrics | None,
+        board: Board | None = None,
     ) -> None:
+        self._board = board
         self._t, self._keeper, self._ledger, self._path, self._metrics = training, keeper, ledger, path, metrics
         self.weights: str | None = None
         self._resumed_step = training.cursor.step
@@ -121,6 +129,10 @@ class Report(Silent):
             self._ledger.write()
             if self._path is not None:
                 replace_json(self._path, self.progress(values), sync=False)
+            if self._board is not None:
+                t = self._t
+                old = self._measured() if t.tally.evaluated_step != t.cursor.step else {}
+                self._board.show(t.cursor.step, {name: v for name, v in values.items() if name not in old})
         except OSError as error:
             if not self._complained:
                 log.error("progress can't be written, training goes on: %s", error)
@@ -183,9 +195,12 @@ class Report(Silent):
                 "gradNorm": t.gradient_norm.item(),
                 "samplesPerSecond": round(self._speed, 1),
             }
-        values |= {"testLoss" if name == "loss" else name: value for name, value in t.tally.metrics.items()}
+        values |= self._measured()
         # JSON knows no NaN, and a diverging loss must not make the file unreadable.
         return {name: float(v) for name, v in values.items() if abs(v) < float("inf")}
+
+    def _measured(self) -> dict[str, float]:
+        return {"testLoss" if name == "loss" else name: value for name, value in self._t.tally.metrics.items()}
 
     def _spent(self, phase: str, seconds: float) -> None:
         self._ledger.mine.seconds += seconds

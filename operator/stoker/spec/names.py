@@ -39,7 +39,7 @@ JOB_NAME_MAX = 50
 # Variables that Stoker sets in a worker; a job's own `env` may not name them.
 RESERVED_ENV_PREFIXES = ("STOKER_", "PET_")
 # Ours too, but a job's own to set: knobs of the trainer (docs/trainer.md).
-SETTABLE_ENV = frozenset({"STOKER_TRACE_FILE", "STOKER_STALL_SECONDS"})
+SETTABLE_ENV = frozenset({"STOKER_TENSORBOARD_DIR", "STOKER_TRACE_FILE", "STOKER_STALL_SECONDS"})
 RESERVED_ENV = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
