@@ -88,7 +88,7 @@ def change(value, path, new):
         (["config", "augment"], None, "config.augment: expected an object"),
         (["config", "deterministic"], "yes", "config.deterministic: expected true or false"),
         (["precision"], "fp8", "precision: expected one of auto, fp32, tf32, bf16, fp16"),
-        (["recipe"], "gpt-9", "recipe: expected one of bert, gpt, image-classification, lstm, resnet"),
+        (["recipe"], "gpt-9", "recipe: expected one of bert, gpt, image-classification, lstm, resnet, seq2seq"),
         (["stop", "maxSteps"], 0, "stop.maxSteps: must be at least 1"),
         (["stop", "target"], {"metric": 7, "value": 1, "mode": None}, "stop.target.metric: expected a text"),
         (["checkpoint", "keep"], 0, "checkpoint.keep: must be at least 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import get_args, get_type_hints
 
 import numpy as np
@@ -10,11 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stoker.spec.recipes import BertSize, GptSize, resolve  # noqa: E402
-from stoker_trainer import tokens  # noqa: E402
+from stoker.spec.recipes import BertSize, GptSize, Seq2seqSize, resolve  # noqa: E402
+from stoker_trainer import pairs, tokens  # noqa: E402
 from stoker_trainer.errors import BadConfig  # noqa: E402
-from stoker_trainer.recipes import bert, gpt  # noqa: E402
-from stoker_trainer.recipes.settings import Decoder, Encoder  # noqa: E402
+from stoker_trainer.recipes import bert, gpt, seq2seq  # noqa: E402
+from stoker_trainer.recipes.settings import Decoder, Encoder, EncoderDecoder  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
@@ -30,6 +31,12 @@ RECIPES = {  # settings, a test loss that shows learning, a call of what stands 
     ),
     "lstm": ({"model": {"width": 64, "context": 64, "dropout": 0.1}}, UNIGRAM_NATS - 0.3, "generate(b'def ', 20)", 24),
     "bert": ({"model": {"size": "tiny", "context": 32}}, 1.0, "restore([3, 3, 3, 3], [1])", 1),
+    "seq2seq": (
+        {"data": "reverse", "model": {"size": "tiny", "context": 12}, "batchSize": 64, "steps": 100},
+        1.0,
+        "predict('stoker')[:3]",
+        3,
+    ),
 }
 
 
@@ -135,5 +142,32 @@ def test_texts_are_packed_once_and_copies_share_a_side(tmp_path):
 
 
 def test_sizes_are_the_settings():
-    for sizes, model, spec in ((gpt.SIZES, Decoder, GptSize), (bert.SIZES, Encoder, BertSize)):
+    kinds = (
+        (gpt.SIZES, Decoder, GptSize),
+        (bert.SIZES, Encoder, BertSize),
+        (seq2seq.SIZES, EncoderDecoder, Seq2seqSize),
+    )
+    for sizes, model, spec in kinds:
         assert set(sizes) == set(get_args(get_type_hints(model)["size"])) == set(spec)
+
+
+def test_pairs_are_packed_and_only_their_own_tokens_count(make_training, tmp_path):
+    lines = [f"text {n}\t{'t' * (n % 7)}" for n in range(50)] + ["a text that is too long for this context\tt"]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines))
+    pairs.prepare(tmp_path / "pairs.tsv", tmp_path / "out")
+    settings = {"data": str(tmp_path / "out"), "model": {"size": "tiny", "context": 12}}
+    training = make_training(recipe="seq2seq", config=resolve("seq2seq", settings))
+    source = training.data
+    assert (len(source.train) + len(source.test), source.dropped) == (50, 1) and len(source.test) >= 5
+    batch = source.batch(1, 0, torch.arange(source.train_rows))
+    count = training.recipe.loss(batch)[1]
+    assert count.item() == (batch.targets != pairs.END).sum().item() + len(batch.targets)
+    some = source.batch(1, 0, torch.arange(4))
+    trimmed = replace(some, inputs=some.inputs[:, :9], targets=some.targets[:, :9])
+    torch.testing.assert_close(training.recipe.loss(trimmed)[0], training.recipe.loss(some)[0])
+    (tmp_path / "bad.tsv").write_text("a\tb\nno pair\n")
+    for given, says in (("bad.tsv", "line 2 of .* is not a text, one tab"), ("missing", "prepare: .*No such file")):
+        with pytest.raises(BadConfig, match=says):
+            pairs.prepare(tmp_path / given, tmp_path / "other")
+    with pytest.raises(BadConfig, match="is no folder of pairs"):
+        pairs.load(str(tmp_path), 12, 10, CPU)

@@ -71,21 +71,21 @@ def read(argv: list[str], env: Mapping[str, str]) -> Request | Prepare | Evaluat
         parser = argparse.ArgumentParser(prog="python -m stoker_trainer prepare", description="Packs data, once.")
         parser.add_argument(
             "kind",
-            choices=["text", "images"],
-            help="text: every file below SOURCE, as bytes; images: a folder with a sub-folder per class, an npz file, "
-            "or cifar-10-python.tar.gz",
+            choices=["text", "pairs", "images"],
+            help="text: every file below SOURCE, as bytes; pairs: a file of lines, each a text, a tab and its target; "
+            "images: a folder with a sub-folder per class, an npz file, or cifar-10-python.tar.gz",
         )
         parser.add_argument("source", type=Path)
         parser.add_argument("out", type=Path, help="a new or empty folder; `data` of a recipe")
         parser.add_argument("--size", type=int, help="of a folder's images: all are scaled and cropped to this side")
         options = parser.parse_args(argv[1:])
-        if options.kind == "text" and options.size is not None:
+        if options.kind != "images" and options.size is not None:
             parser.error("--size is for images")
         return Prepare(options.kind, options.source, options.out, options.size)
     parser = argparse.ArgumentParser(
         prog="python -m stoker_trainer",
         description="Trains one recipe; one process per rank.",
-        epilog="`python -m stoker_trainer prepare text|images SOURCE OUT` packs data, once.",
+        epilog="`python -m stoker_trainer prepare text|pairs|images SOURCE OUT` packs data, once.",
     )
     defaults = configs.defaults()
     where = parser.add_mutually_exclusive_group()

@@ -30,10 +30,11 @@ def evaluate(training: Training, beat: Callable[[], None]) -> dict[str, float]:
     return {name: total / all_terms for name, total in zip(training.recipe.metrics, totals, strict=True)}
 
 
-def _sums(training: Training, rows: torch.Tensor, beat: Callable[[], None]) -> tuple[torch.Tensor, int]:
+def _sums(training: Training, rows: torch.Tensor, beat: Callable[[], None]) -> tuple[torch.Tensor, int | torch.Tensor]:
     """Of this rank's rows: the metrics' sums, on the device, and the number of terms."""
     sums = torch.zeros(len(training.recipe.metrics), dtype=torch.float64, device=training.device)
-    terms, start, batch = 0, 0, max(training.micro_batch, _LARGEST_BATCH // training.recipe.units)
+    terms: int | torch.Tensor = 0
+    start, batch = 0, max(training.micro_batch, _LARGEST_BATCH // training.recipe.units)
     while start < len(rows):
         try:
             part, count = _part(training, rows[start : start + batch])
@@ -48,7 +49,7 @@ def _sums(training: Training, rows: torch.Tensor, beat: Callable[[], None]) -> t
     return sums, terms
 
 
-def _part(training: Training, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
+def _part(training: Training, rows: torch.Tensor) -> tuple[torch.Tensor, int | torch.Tensor]:
     with torch.no_grad():
         batch = training.data.test_batch(rows)
         with autocast(training.precision, training.device):

@@ -73,10 +73,11 @@ def main(argv: list[str], env: Mapping[str, str], stop: StopSignal) -> int:
 
 
 def _prepare(request: command_line.Prepare) -> None:
-    if request.kind == "text":
-        from . import tokens
+    if request.kind != "images":
+        from . import pairs, tokens
 
-        tokens.prepare(request.source, request.out)
+        packing = tokens if request.kind == "text" else pairs
+        packing.prepare(request.source, request.out)
     else:
         from . import prepare_images
 

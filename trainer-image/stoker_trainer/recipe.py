@@ -93,10 +93,13 @@ class Recipe(Protocol):
     metrics: Mapping[str, Literal["max", "min"]]
     """What an evaluation measures, and which way is better. `loss` is one of them."""
 
-    def loss(self, batch: Batch) -> tuple[torch.Tensor, int]:
-        """The sum of a training batch's losses, and the number of its terms. Runs under autocast."""
+    def loss(self, batch: Batch) -> tuple[torch.Tensor, int | torch.Tensor]:
+        """The sum of a training batch's losses, and the number of its terms (a tensor where the host does not know).
 
-    def score(self, batch: Batch) -> tuple[torch.Tensor, int]:
+        Runs under autocast.
+        """
+
+    def score(self, batch: Batch) -> tuple[torch.Tensor, int | torch.Tensor]:
         """Sums of the metrics over a test batch, in their order, and the number of terms. Runs under autocast.
 
         Shape: [metrics].

@@ -148,6 +148,8 @@ class ResNetConfig(RecipeConfig):
         return value
 
 
+REVERSE = "reverse"
+PAIRS_SAYS = "give 'reverse' or the absolute path of a folder that `python -m stoker_trainer prepare pairs` wrote"
 STDLIB = "stdlib"
 TOKENS_SAYS = "give 'stdlib' or the absolute path of a folder that `python -m stoker_trainer prepare text` wrote"
 
@@ -189,6 +191,18 @@ class RecurrentConfig(SpecModel):
     width: int = Field(default=256, ge=1, le=65_536)
     context: int = Field(default=128, ge=2, le=65_536)
     """Tokens in a sample."""
+    dropout: Fraction = 0.0
+
+
+class Seq2seqSize(StrEnum):
+    TINY = "tiny"
+    BASE = "base"  # Vaswani et al.'s
+
+
+class EncoderDecoderConfig(SpecModel):
+    size: Seq2seqSize = Seq2seqSize.TINY
+    context: int = Field(default=32, ge=2, le=65_536)
+    """The longest text, its end included; longer pairs are left out."""
     dropout: Fraction = 0.0
 
 
@@ -241,12 +255,34 @@ class LstmConfig(TextConfig):
     model: RecurrentConfig = RecurrentConfig()
 
 
+class Seq2seqOptimizerConfig(TextOptimizerConfig):
+    name: OptimizerName = OptimizerName.MUON
+    learning_rate: float = Field(default=1e-2, gt=0, le=10)
+
+
+class Seq2seqConfig(TextConfig):
+    """Recipe `seq2seq`: a Transformer that learns to turn a text into another."""
+
+    data: str = Field(default=REVERSE, max_length=4096)
+    """`reverse`: made words and their reverse. Else a folder of pairs."""
+    model: EncoderDecoderConfig = EncoderDecoderConfig()
+    optimizer: Seq2seqOptimizerConfig = Seq2seqOptimizerConfig()
+
+    @field_validator("data")
+    @classmethod
+    def _stdlib_or_path(cls, value: str) -> str:
+        if value != REVERSE and not value.startswith("/"):
+            raise ValueError(PAIRS_SAYS)
+        return value
+
+
 RECIPES: dict[str, type[SpecModel]] = {
     "bert": BertConfig,
     "gpt": GptConfig,
     "image-classification": ImageClassificationConfig,
     "lstm": LstmConfig,
     "resnet": ResNetConfig,
+    "seq2seq": Seq2seqConfig,
 }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stoker_trainer.settings import Settings
 
-from .settings import Bert, Gpt, ImageClassification, Lstm, ResNet
+from .settings import Bert, Gpt, ImageClassification, Lstm, ResNet, Seq2seq
 
 
 @dataclass(frozen=True)
@@ -25,4 +25,5 @@ RECIPES = {
     "image-classification": Entry(ImageClassification, "stoker_trainer.recipes.images"),
     "lstm": Entry(Lstm, "stoker_trainer.recipes.lstm"),
     "resnet": Entry(ResNet, "stoker_trainer.recipes.resnet"),
+    "seq2seq": Entry(Seq2seq, "stoker_trainer.recipes.seq2seq"),
 }

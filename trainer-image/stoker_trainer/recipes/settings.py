@@ -91,3 +91,15 @@ class Recurrent:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lstm(Text):
     model: Recurrent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderDecoder:
+    size: Literal["tiny", "base"]
+    context: int = at_least(2)
+    dropout: float = fraction()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seq2seq(Text):
+    model: EncoderDecoder
