@@ -59,7 +59,8 @@ def test_a_job_from_its_begin_to_its_end(scenario, gpu, options, tmp_path):
     (hold,) = ledger.holds
     assert hold.ended_ns is not None and hold.owner.job_uid == "job-a"
     joules = hold.energy_uj["exclusive"] / UJ
-    assert joules == pytest.approx(250 * (hold.allocated_ns - hold.unobserved_ns) / 1e9, rel=0.02, abs=50)  # a poll may be late
+    seen_s = (hold.allocated_ns - hold.unobserved_ns) / 1e9
+    assert joules == pytest.approx(250 * seen_s, rel=0.02, abs=50)  # a busy machine polls a fifth of a second late
     account = ledger.accounts[gpu.uuid]
     assert sum(account.energy_uj.values()) <= account.energy.counter_uj
 
