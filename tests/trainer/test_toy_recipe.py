@@ -49,6 +49,7 @@ def load(settings, device):
 
 
 class Recipe:
+    blocks = ()
     units, groups, metrics = 1, {"4.weight": Group.DECAYED}, {"accuracy": "max", "loss": "min"}
 
     def __init__(self, settings, source):

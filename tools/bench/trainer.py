@@ -77,7 +77,7 @@ def load(settings: ByEpochs, device: torch.device) -> Points:
 
 
 class Recipe:
-    units = 1
+    units, blocks = 1, ()
     groups = MappingProxyType({})
     metrics = MappingProxyType({"loss": "min"})
 

@@ -6,7 +6,7 @@ Legend: B samples of a micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -86,6 +86,10 @@ class Recipe(Protocol):
     """A model on the device and what is asked of it."""
 
     net: nn.Module
+    blocks: Sequence[nn.Module]
+    """Parts of the net, one after the other, that can be compiled and whose activations can be computed again; most of
+    its work. Empty: neither is offered.
+    """
     units: int
     """Terms of the loss in one sample: 1 for an image, about the number of predicted tokens for a text."""
     groups: Mapping[str, Group]

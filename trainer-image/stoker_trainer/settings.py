@@ -40,6 +40,8 @@ class Settings:
     data: str
     optimizer: Optimizer
     loss_scale_growth_steps: int = at_least(1)
+    compile: Literal["off", "blocks"]
+    activation_checkpointing: bool
     batch_size: int = at_least(1)
     seed: int = at_least(0)
     deterministic: bool

@@ -32,6 +32,7 @@ def train_step(training: Training, rows_B: torch.Tensor, wish: Vote) -> Vote:
     Raises: OutOfMemory where the micro-batch is one sample already.
     """
     mine_B = rows_B[share(training.ranks.rank, training.ranks.world, len(rows_B))]
+    training.blocks.whole_batch = len(rows_B) == training.config.config.batch_size
     before = _Before(training)
     expected = len(rows_B) * training.recipe.units
     while True:

@@ -10,12 +10,14 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from . import optim
+from .blocks import Blocks
 from .config import TrainerConfig
 from .distributed import Place, Ranks
 from .errors import BadConfig, DeviceUnavailable
@@ -76,6 +78,7 @@ class Training:
     ranks: Ranks
     data: Source
     recipe: Recipe
+    blocks: Blocks
     flat: FlatModel
     exchange: Exchange
     update: optim.Update
@@ -159,7 +162,10 @@ def device_for(env: Mapping[str, str], place: Place) -> torch.device:
 
 
 def prepare_torch(env: Mapping[str, str], config: TrainerConfig, device: torch.device) -> None:
-    """Process-wide switches: threads, determinism, TF32."""
+    """Process-wide switches: threads, determinism, TF32, and where compiled code is kept."""
+    if config.config.compile == "blocks" and env.get("STOKER_CHECKPOINT_DIR"):
+        kept = Path(env["STOKER_CHECKPOINT_DIR"]).absolute() / "compiled"
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kept))
     ranks_here = max(1, int(env.get("LOCAL_WORLD_SIZE", "1")))
     share = max(1, len(os.sched_getaffinity(0)) // ranks_here)
     torch.set_num_threads(max(1, int(env.get("OMP_NUM_THREADS", share))))
@@ -184,6 +190,10 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
     torch.manual_seed(settings.seed)
     recipe: Recipe = module.Recipe(settings, source)
     check_metrics(config, recipe)
+    if not recipe.blocks and (settings.compile == "blocks" or settings.activation_checkpointing):
+        raise BadConfig(
+            f"compile and activationCheckpointing: the recipe {config.recipe} has no blocks; leave them out"
+        )
     recipe.net.to(device, memory_format=torch.channels_last if device.type == "cuda" else torch.contiguous_format)
     flat = FlatModel(recipe.net, ranks.world, recipe.groups)
     _share([flat.parameters], ranks)  # CPUs of different kinds may round an initialisation differently
@@ -197,6 +207,12 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
         ranks=ranks,
         data=source,
         recipe=recipe,
+        blocks=Blocks(
+            recipe.blocks,
+            device,
+            compiled=settings.compile == "blocks",
+            recomputed=settings.activation_checkpointing,
+        ),
         flat=flat,
         exchange=Exchange(flat, ranks),
         update=optim.build(settings.optimizer, flat),

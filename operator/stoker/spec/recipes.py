@@ -67,11 +67,20 @@ class OptimizerConfig(SpecModel):
     """Decay of a moving average of the weights, which is evaluated and exported in their place; 0: none."""
 
 
+class Compile(StrEnum):
+    OFF = "off"
+    BLOCKS = "blocks"
+
+
 class RecipeConfig(SpecModel):
     """What every recipe has."""
 
     loss_scale_growth_steps: int = Field(default=200, ge=1)
     """fp16: good steps in a row after which the loss scale doubles."""
+    compile: Compile = Compile.OFF
+    """blocks: torch.compile for each block; steps on whole batches run compiled."""
+    activation_checkpointing: bool = False
+    """A block's activations are computed again in the backward pass instead of kept."""
 
 
 class ImageClassificationConfig(RecipeConfig):

@@ -78,6 +78,7 @@ class Recipe:
         self._digest = source.digest
         self.units = max(1, round(settings.hidden * settings.model.context))
         self.net = bert_net.Bert(**self._arguments, dropout=settings.model.dropout)
+        self.blocks = self.net.blocks
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, int]:
         return cross_entropy.loss(*self._hidden(batch)), self.units * len(batch.inputs)

@@ -84,7 +84,7 @@ class NextToken:
     metrics: Mapping[str, Literal["max", "min"]] = MappingProxyType({"loss": "min", "accuracy": "max"})
 
     def __init__(self, net: nn.Module, arguments: dict[str, int], source: tokens.Tokens) -> None:
-        self.net, self.units = net, source.context
+        self.net, self.units, self.blocks = net, source.context, getattr(net, "blocks", ())
         self._about = {
             "class": type(net).__name__,
             "arguments": {**arguments, "dropout": 0.0},

@@ -139,6 +139,7 @@ class Recipe:
             "classes": data.CLASSES,
         }
         self.net = DigitNet(**self._arguments)
+        self.blocks = (self.net.convolutions,)
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, int]:
         keep, dropout = None, self._settings.model.dropout
