@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -10,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from stoker.spec.recipes import resolve  # noqa: E402
 from stoker_trainer import blocks  # noqa: E402
+from stoker_trainer.config import parse  # noqa: E402
 from stoker_trainer.distributed import Vote  # noqa: E402
 from stoker_trainer.errors import BadConfig  # noqa: E402
 from stoker_trainer.evaluate import evaluate  # noqa: E402
@@ -65,23 +67,25 @@ def test_batch_norm_counts_a_batch_once_and_dropout_draws_the_same(make_training
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("default")
-def test_compiled_blocks_compile_once_and_a_restart_finds_their_code(make_training, monkeypatch, tmp_path):
+def test_compiled_blocks_compile_once_and_a_restart_finds_their_code(make_training, make_config, monkeypatch, tmp_path):
     if blocks._missing_compiler(CPU):
         pytest.skip("no compiler here")
     from torch._dynamo.utils import counters
-    from torch._inductor import config
+    from torch._inductor import config as inductor
 
-    monkeypatch.setattr(config, "compile_threads", 1)  # no pool of processes
-    monkeypatch.setattr(config.cpp, "vec_isa_ok", True)  # no trial programs
+    monkeypatch.setattr(inductor, "compile_threads", 1)  # no pool of processes
+    monkeypatch.setattr(inductor.cpp, "vec_isa_ok", True)  # no trial programs
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # restored at the end
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     settings = {"model": TEXT["model"] | {"dropout": 0.0}}
     _, wanted = trained(make_training, **settings)
+    compiled = resolve("gpt", TEXT | settings | {"compile": "blocks"})
+    config = parse(json.dumps(make_config(None, recipe="gpt", config=compiled)))
+    prepare_torch({"STOKER_CHECKPOINT_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}, config, CPU)
     for restart in (False, True):
         torch._dynamo.reset()
         counters.clear()
-        training = make_training(None, recipe="gpt", config=resolve("gpt", TEXT | settings | {"compile": "blocks"}))
-        prepare_torch({"STOKER_CHECKPOINT_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}, training.config, CPU)
+        training = make_training(None, recipe="gpt", config=compiled)
         losses = []
         for step in range(3):
             train_step(training, torch.arange(6) + 6 * step, Vote())

@@ -58,6 +58,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "metrics_operator": lambda: metrics_table.markdown(metrics_table.operator()),
     "metrics_pushed": lambda: metrics_table.markdown(metrics_table.pushed()),
     "metrics_api": lambda: metrics_table.markdown(metrics_table.api()),
+    "metrics_trainer": lambda: metrics_table.markdown(metrics_table.trainer()),
     "alerts": alerts_table.alerts,
     "records": alerts_table.records,
     "dcgm": alerts_table.dcgm,

@@ -7,6 +7,7 @@ consequences. A checkpoint therefore always lies between two steps.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from .counter import order
 from .distributed import Vote
 from .errors import Diverged, Stopped
 from .evaluate import evaluate
+from .measure import memory_peak
 from .precision import BAD_STEPS, SCALE_FLOOR
 from .recipe import Expectant
 from .report import Silent
@@ -108,6 +110,7 @@ class Loop:
     def _evaluate(self) -> None:
         t, tally, target = self._t, self._t.tally, self._t.config.stop.target
         tally.metrics = evaluate(t, self._beat)
+        self._measure()
         seconds = self._lap()
         tally.evaluated_step = t.cursor.step
         for name, way in t.recipe.metrics.items():
@@ -124,7 +127,7 @@ class Loop:
             tally.stale += 1
         if target is not None and self._reached(target):
             tally.target_reached = True  # equal on every rank: the sums are
-            tally.time_to_target_s = tally.seconds
+            tally.time_to_target_s, tally.energy_to_target_j = tally.seconds, tally.joules
         if self._trace is not None:
             self._trace.evaluated(t)
         self._report.evaluated(seconds)
@@ -137,12 +140,23 @@ class Loop:
     def _save(self) -> None:
         self._lap()
         share_buffers(self._t)
+        self._measure()
         saved = self._keeper.save()
         seconds = self._lap()
         self._saved_at = time.monotonic()
         self._beat()
         if saved:
             self._report.saved(seconds)
+
+    def _measure(self) -> None:
+        """Every rank's memory and energy. All ranks call it."""
+        t, mine = self._t, [float(memory_peak(self._t.device)), self._t.energy.joules()]
+        peaks, joules = zip(
+            *(rank.tolist() for rank in t.ranks.gather(torch.tensor(mine, dtype=torch.float64))), strict=True
+        )
+        t.memory_peaks = [int(peak) for peak in peaks]
+        known = t.tally.joules is not None and not math.isnan(sum(joules))
+        t.tally.joules = t.tally.joules + sum(joules) if known else None
 
     def _save_is_due(self) -> bool:
         """Rank 0's clock decides for all, by the vote."""

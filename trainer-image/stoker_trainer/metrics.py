@@ -39,6 +39,12 @@ FAMILIES = (
     Family("oom_total", "counter", "Times that a rank ran out of memory and the micro-batch was halved"),
     Family("steps_skipped_total", "counter", "Steps skipped for a gradient that was not finite", ("reason",)),
     Family("phase_seconds_total", "counter", "Wall seconds by phase: train, eval, checkpoint", ("phase",)),
+    Family(
+        "step_phase_seconds_total",
+        "counter",
+        "Seconds of rank 0's steps by phase: data, forward_backward, reduce, update; on CUDA the device's",
+        ("phase",),
+    ),
     Family("data_wait_seconds_total", "counter", "Wall seconds that steps waited for their rows, part of phase train"),
     Family("checkpoints_total", "counter", "Checkpoints written by this attempt"),
     Family("checkpointing_seconds_total", "counter", "Wall seconds spent on those checkpoints"),
@@ -48,8 +54,17 @@ FAMILIES = (
     Family("learning_rate", "gauge", "Learning rate of the newest step"),
     Family("grad_norm", "gauge", "Norm of the gradient before clipping"),
     Family("loss_scale", "gauge", "Scale of the loss (1 unless fp16)"),
-    Family("throughput_per_second", "gauge", "Work per second since the report before: samples", ("unit",)),
-    Family("gpu_memory_peak_bytes", "gauge", "Most GPU memory allocated by rank 0 so far"),
+    Family("throughput_per_second", "gauge", "Work per second since the report before: samples, tokens", ("unit",)),
+    Family("flops_ratio", "gauge", "Operations of products, as a share of a peak: datasheet, measured", ("peak",)),
+    Family(
+        "gpu_memory_peak_bytes",
+        "gauge",
+        "Most GPU memory that a rank allocated, by evaluation or checkpoint",
+        ("rank",),
+    ),
+    Family("energy_joules", "gauge", "Energy of all ranks' GPUs, by evaluation or checkpoint; rolls back", ("source",)),
+    Family("samples_per_joule", "gauge", "Samples trained for that energy", ("source",)),
+    Family("energy_to_target_joules", "gauge", "Energy until the target metric was reached", ("source",)),
     Family("time_to_target_seconds", "gauge", "Trajectory seconds until the target metric was reached"),
     Family("checkpoint_seconds", "gauge", "Wall seconds of the newest checkpoint"),
     Family("checkpoint_last_step", "gauge", "Step of the newest checkpoint"),
@@ -78,6 +93,7 @@ class Metrics:
         self.out_of_memory = counter("oom_total")
         self.skipped = counter("steps_skipped_total")
         self.phase_seconds = counter("phase_seconds_total")
+        self.step_phase_seconds = counter("step_phase_seconds_total")
         self.data_wait_seconds = counter("data_wait_seconds_total")
         self.checkpoints = counter("checkpoints_total")
         self.checkpointing_seconds = counter("checkpointing_seconds_total")
@@ -91,6 +107,10 @@ class Metrics:
         self.loss_scale = gauge("loss_scale")
         self.throughput = gauge("throughput_per_second")
         self.memory_peak = gauge("gpu_memory_peak_bytes")
+        self.flops_ratio = gauge("flops_ratio")
+        self.energy = gauge("energy_joules")
+        self.samples_per_joule = gauge("samples_per_joule")
+        self.energy_to_target = gauge("energy_to_target_joules")
         self.time_to_target = gauge("time_to_target_seconds")
         self.checkpoint_seconds = gauge("checkpoint_seconds")
         self.checkpoint_step = gauge("checkpoint_last_step")

@@ -18,7 +18,9 @@ import torch
 
 from .files import replace_json
 from .ledger import Ledger
+from .measure import datasheet_flops, flops_of_sample, product_flops, verdict
 from .save import Keeper
+from .tokens import Tokens
 from .training import Training
 
 if TYPE_CHECKING:
@@ -62,6 +64,14 @@ class Report(Silent):
         self._window_samples, self._window_s, self._speed = 0, 0.0, 0.0
         self._samples, self._step_s = 0, 0.0
         self._skipped = self._exported_skips = training.scaler.skipped()
+        flops, gpu = flops_of_sample(training.recipe, training.data, training.device), _device_words(training)
+        world, precision = training.ranks.world, training.precision
+        peaks = {"datasheet": datasheet_flops(gpu, precision), "measured": product_flops(precision, training.device)}
+        if training.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(training.device)
+        self._seconds_at_peak = {name: flops / (peak * world) for name, peak in peaks.items() if peak}
+        """For one sample."""
+        self._phases = training.clock.read()
         self._due = 0.0
         self._complained = False
 
@@ -125,6 +135,12 @@ class Report(Silent):
             self._speed = self._window_samples / self._window_s
             self._window_samples, self._window_s = 0, 0.0
         values, self._skipped = self._values(), self._t.scaler.skipped()
+        phases, before = self._t.clock.read(), self._phases
+        self._phases = phases
+        if self._metrics is not None:
+            for name, seconds in phases.items():
+                of_phase = self._metrics.with_labels(self._metrics.step_phase_seconds, phase=name)
+                of_phase.inc(max(0.0, seconds - before[name]))
         try:
             self._ledger.write()
             if self._path is not None:
@@ -170,6 +186,7 @@ class Report(Silent):
             "timeToTargetS": _rounded(t.tally.time_to_target_s),
             "trainS": _rounded(t.tally.seconds),
             "samplesPerSecond": _rounded(self._samples / self._step_s) if self._step_s else None,
+            **self._measures(),
             "data": t.config.config.data,
             "trainRows": t.train_rows,
             "testRows": t.data.test_rows,
@@ -184,6 +201,30 @@ class Report(Silent):
             "lostSteps": max(0, spent.steps - t.cursor.step),
             "lostS": _rounded(max(0.0, spent.seconds - t.tally.seconds)),
         }
+
+    def _measures(self) -> dict[str, Any]:
+        t, tally = self._t, self._t.tally
+        speed = self._samples / self._step_s if self._step_s else None
+        rates = {name: seconds * (speed or 0.0) for name, seconds in self._seconds_at_peak.items()}
+        idle = t.clock.idle / t.clock.steps if t.device.type == "cuda" and t.clock.steps else None
+        judged = verdict(self._phases, idle, rates["measured"] if speed else None)
+        return {
+            "tokensPerSecond": _rounded(speed * t.data.context) if speed and isinstance(t.data, Tokens) else None,
+            "etaS": _rounded(self._left_s()),
+            "phasesS": {name: round(seconds, 3) for name, seconds in self._phases.items()},
+            "bound": judged.bound if judged else None,
+            "boundBecause": judged.because if judged else None,
+            "flopsRatio": {name: round(rate, 4) for name, rate in rates.items()} if speed else None,
+            "memoryPeakBytes": t.memory_peaks,
+            "joules": _rounded(tally.joules) or None,
+            "samplesPerJoule": _rounded(tally.samples / tally.joules) if tally.joules else None,
+            "energyToTargetJ": _rounded(tally.energy_to_target_j),
+        }
+
+    def _left_s(self) -> float | None:
+        """Seconds to the last step at the present speed."""
+        left = (self._t.total_steps - self._t.cursor.step) * self._t.config.config.batch_size
+        return left / self._speed if self._speed else None
 
     def _values(self) -> dict[str, float]:
         t = self._t
@@ -218,16 +259,25 @@ class Report(Silent):
         m.last_step_at.set(time.time())
         m.progress.set(t.cursor.step / t.total_steps)
         if self._speed:
-            left = (t.total_steps - t.cursor.step) * t.config.config.batch_size
-            m.eta.set(left / self._speed)
+            m.eta.set(self._left_s() or 0.0)
+            for name, seconds in self._seconds_at_peak.items():
+                m.with_labels(m.flops_ratio, peak=name).set(seconds * self._speed)
+            if isinstance(t.data, Tokens):
+                m.with_labels(m.throughput, unit="tokens").set(self._speed * t.data.context)
         m.with_labels(m.skipped, reason="nonfinite").inc(max(0, self._skipped - self._exported_skips))
         self._exported_skips = self._skipped
         for name, value in t.tally.metrics.items():
             m.with_labels(m.evaluation, name=name).set(value)
         if t.tally.time_to_target_s is not None:
             m.time_to_target.set(t.tally.time_to_target_s)
+            if t.tally.energy_to_target_j is not None:
+                m.with_labels(m.energy_to_target, source="nvml").set(t.tally.energy_to_target_j)
         if t.device.type == "cuda":
-            m.memory_peak.set(torch.cuda.max_memory_allocated(t.device))
+            for rank, peak in enumerate(t.memory_peaks):
+                m.with_labels(m.memory_peak, rank=str(rank)).set(peak)
+        if t.tally.joules:
+            m.with_labels(m.energy, source="nvml").set(t.tally.joules)
+            m.with_labels(m.samples_per_joule, source="nvml").set(t.tally.samples / t.tally.joules)
 
 
 def metric_words(metrics: Mapping[str, float]) -> str:

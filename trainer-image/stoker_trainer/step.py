@@ -32,12 +32,14 @@ def train_step(training: Training, rows_B: torch.Tensor, wish: Vote) -> Vote:
     Raises: OutOfMemory where the micro-batch is one sample already.
     """
     mine_B = rows_B[share(training.ranks.rank, training.ranks.world, len(rows_B))]
+    training.clock.start()
     training.blocks.whole_batch = len(rows_B) == training.config.config.batch_size
     before = _Before(training)
     expected = len(rows_B) * training.recipe.units
     while True:
         full = not _accumulate(training, mine_B, expected)
         vote = training.exchange.finish(wish._replace(out_of_memory=full))
+        training.clock.lap("reduce")
         if not vote.out_of_memory:
             break
         if training.micro_batch == 1:
@@ -47,6 +49,7 @@ def train_step(training: Training, rows_B: torch.Tensor, wish: Vote) -> Vote:
         if training.device.type == "cuda":
             torch.cuda.empty_cache()
     _apply(training, expected)
+    training.clock.lap("update")
     return vote
 
 
@@ -88,12 +91,14 @@ def backward(training: Training, samples_B: torch.Tensor, expected: int) -> None
     Where the ranks count another number, `_apply` corrects the sum.
     """
     batch = training.data.batch(training.cursor.seed, training.cursor.epoch, samples_B)
+    training.clock.lap("data")
     with autocast(training.precision, training.device):
         loss, terms = training.recipe.loss(batch)
     loss = loss / expected
     (loss * training.scaler.scale).backward()
     training.flat.tail[LOSS] += loss.detach()
     training.flat.tail[TERMS] += terms
+    training.clock.lap("forward_backward")
 
 
 def _apply(training: Training, expected: int) -> None:

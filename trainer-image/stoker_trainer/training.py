@@ -23,6 +23,7 @@ from .distributed import Place, Ranks
 from .errors import BadConfig, DeviceUnavailable
 from .exchange import Exchange
 from .flat import FlatModel
+from .measure import Clock, Energy
 from .precision import LossScaler, resolve, switch_tf32
 from .recipe import Recipe, Source
 from .recipes import RECIPES
@@ -59,6 +60,9 @@ class Tally:
     """Evaluations since."""
     target_reached: bool = False
     time_to_target_s: float | None = None
+    joules: float | None = 0.0
+    """Of all ranks' GPUs; None where any of them could not be read."""
+    energy_to_target_j: float | None = None
 
     @classmethod
     def of(cls, saved: dict[str, Any]) -> Tally:
@@ -67,7 +71,7 @@ class Tally:
         if named and named["accuracy"] is not None:
             saved["metrics"] = {"accuracy": named["accuracy"], "loss": named["test_loss"]}
             saved["best"] = {"accuracy": named["best_accuracy"]}
-        return cls(**saved)
+        return cls(**{"joules": None, **saved})
 
 
 @dataclass
@@ -87,6 +91,10 @@ class Training:
     cursor: Cursor
     micro_batch: int
     """Samples a rank takes at a time; halved where memory is short."""
+    clock: Clock
+    energy: Energy
+    memory_peaks: list[int] = field(default_factory=list)
+    """Of each rank, as of the newest evaluation or save."""
     tally: Tally = field(default_factory=Tally)
     loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
     """Of the newest step, over all ranks; on the device."""
@@ -220,6 +228,8 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
         scaler=LossScaler(resolved, device, settings.loss_scale_growth_steps),
         cursor=Cursor(seed=settings.seed),
         micro_batch=math.ceil(settings.batch_size / ranks.world),
+        clock=Clock(device),
+        energy=Energy(device),
     )
 
 
