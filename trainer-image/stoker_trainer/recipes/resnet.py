@@ -78,6 +78,7 @@ class Recipe:
             "classes": len(source.packed.classes),
         }
         self.net = resnet_net.ResNet(**self._arguments)
+        self.blocks = self.net.blocks
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, int]:
         scores = self.net(batch.inputs).float()
