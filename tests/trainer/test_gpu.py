@@ -33,3 +33,15 @@ def test_a_short_job_learns_and_resumes_on_cuda(run, make_config, precision):
     assert run.finish(processes)[0] == [75]
     assert run.run(config, fresh=True, **short)[0] == [0]
     assert run.trace() == wanted
+
+
+def test_rows_fetched_ahead_are_the_arrays():
+    from stoker_trainer.prefetch import Prefetched
+
+    array, places, device = torch.randint(256, (500, 9), dtype=torch.uint8), torch.randperm(500), torch.device("cuda")
+    source, order = Prefetched(array, places, device), torch.randperm(500, device=device)
+    source.expect(order[:100])
+    for start in range(0, 500, 100):
+        source.expect(order[start + 100 : start + 200])
+        for part in order[start : start + 100].split(30):
+            assert torch.equal(source.take(part).cpu(), array[places[part.cpu()]])

@@ -44,6 +44,7 @@ from stoker_trainer.counter import order
 from stoker_trainer.distributed import Place, Ranks, Vote
 from stoker_trainer.recipe import Batch, Export, Source
 from stoker_trainer.recipes.digit_net import DigitNet
+from stoker_trainer.recipes.image_source import ImageSource
 from stoker_trainer.recipes.images import Images
 from stoker_trainer.settings import ByEpochs
 from stoker_trainer.step import share, train_step
@@ -142,13 +143,19 @@ class Plain:
             self._smoothing = settings.label_smoothing
         else:
             module = importlib.import_module(recipes.RECIPES[training.config.recipe].module)
-            model, self._smoothing = module.Recipe(settings, source).net, 0.0
-            self._batch = partial(_inputs_and_targets, source)
-        self._model = model.to(device)
+            model, self._smoothing = module.Recipe(settings, source).net, getattr(settings, "label_smoothing", 0.0)
+            self._batch = partial(shifted if isinstance(source, ImageSource) else _inputs_and_targets, source)
+        layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+        self._model = model.to(device, memory_format=layout)
         if training.ranks.world > 1:
             self._model = DistributedDataParallel(self._model, static_graph=True, gradient_as_bucket_view=True)
-        decay = settings.optimizer.weight_decay
-        self._update = torch.optim.AdamW(self._model.parameters(), lr=1e-3, weight_decay=decay, fused=True)
+        decay, parameters = settings.optimizer.weight_decay, self._model.parameters()
+        if settings.optimizer.name == "sgd":
+            self._update: torch.optim.Optimizer = torch.optim.SGD(
+                parameters, lr=1e-3, momentum=0.9, nesterov=True, weight_decay=decay, fused=True
+            )
+        else:
+            self._update = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=decay, fused=True)
 
     def step(self, rows: torch.Tensor) -> None:
         ranks = self._training.ranks
@@ -157,6 +164,18 @@ class Plain:
         nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
         self._update.step()
         self._update.zero_grad()
+
+
+def shifted(source: ImageSource, samples: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A random crop of each padded image of a batch. Shape: [B, C, H, W]."""
+    assert isinstance(source.images, torch.Tensor)
+    rows, pad, device = source.train[samples], source.rule.pad, samples.device
+    padded = F.pad(source.images[rows], (0, 0, pad, pad, pad, pad))
+    down, right = torch.randint(2 * pad + 1, (2, len(rows), 1, 1), device=device)
+    height, width = (torch.arange(side, device=device) for side in source.images.shape[1:3])
+    x = padded[torch.arange(len(rows), device=device)[:, None, None], height[:, None] + down, width + right]
+    x = ((x.float() - source.mean_C) * source.scale_C).permute(0, 3, 1, 2)
+    return x if x.is_cuda else x.contiguous(), source.labels[rows]
 
 
 def _inputs_and_targets(source: Source, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -207,7 +226,7 @@ def _round(training: Training, step: Callable[[torch.Tensor], None], steps: int)
 
 
 def make(data: str, precision: str = "fp32", ranks: Ranks | None = None, batch: int | None = None) -> Training:
-    """A training on the device that is here; `data` is an image data set, "mlp", or a recipe for text."""
+    """A training on the device that is here; `data` is an image data set, "mlp", or another recipe."""
     recipe = data if data in recipes.RECIPES else "image-classification"
     given = {} if batch is None else {"batchSize": batch}
     if data == "mlp":
@@ -243,7 +262,7 @@ def machine(device: torch.device) -> str:
 
 
 def one_rank(rounds: int) -> None:
-    for data, steps in (("digits", 100), ("mnist5k", 60), ("gpt", 3), ("lstm", 3)):
+    for data, steps in (("digits", 100), ("mnist5k", 60), ("gpt", 3), ("lstm", 3), ("resnet", 3)):
         training = make(data)
         torch.set_deterministic_debug_mode("default")
         ways = {data: partial(_train, training), "plain": Plain(training).step}
