@@ -325,6 +325,11 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
             *(set(waiters.reserved), list(waiters.ages)),
         ),
         "changes": (set(state.freed_nodes), set(state.freed_queues), set(state.untried), state.shifted),
+        "preemption": (
+            *(dict(state.claims), dict(state.victims), dict(state.claims_unwritten), set(state.claims_voided)),
+            *({entry.key: (entry.claim, entry.claim_decided) for entry in state.entries.values()}, state.preempt_at),
+            set(state.filled_nodes),
+        ),
         "reserving": (state.reserve_after_s, state.next_reserving_at, state.spent_at, state.plan),
         "costs": (dict(state.costs), state.counted_at),
         "tree": ({name: set(named) for name, named in state.tree._naming.items() if named}, state.tree.depth),

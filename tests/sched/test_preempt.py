@@ -281,6 +281,42 @@ def test_a_claim_voided_and_planned_at_once_counts(sched: SimpleNamespace) -> No
     assert "planned anew 1x" in world.reasons(102)[sched.key("x")][0].message
 
 
+# -- reclaim
+
+
+def test_an_owner_gets_its_guarantee_back_from_borrowers_and_no_more(sched: SimpleNamespace) -> None:
+    queues = [sched.queue("own", guarantee=2), sched.queue("lent", guarantee=1), sched.queue("free")]
+    world = sched.World().feed(*queues, sched.node("a", 4))
+    world.feed(run(sched, "kept", "a", queue="lent", since=95), run(sched, "old", "a", queue="lent"))
+    world.feed(
+        *(run(sched, name, "a", queue="free", since=since, priority=9) for name, since in (("f", 50), ("g", 60)))
+    )
+    world.feed(*(sched.job(name, queue="own") for name in "xyz"), sched.job("other", queue="free", priority=99))
+    decided = claims(world.decide(100))
+    assert decided.keys() == {"x", "y"}, "what is guaranteed, for one by one"
+    stopped = [name for names in decided.values() for name in names or ()]
+    assert sorted(stopped) == ["g", "kept"], "what loses least; lent keeps what is guaranteed to it"
+
+
+def test_a_queue_without_guarantee_and_one_at_its_guarantee_reclaim_nothing(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.queue("own", guarantee=1), sched.queue("free"), sched.node("a", 2))
+    world.feed(run(sched, "u", "a", queue="own"), run(sched, "f", "a", queue="free"))
+    world.feed(sched.job("x", queue="own"), sched.job("y", queue="free"))
+    assert claims(world.decide(100)) == {}
+
+
+def test_siblings_settle_within_their_parents_guarantee_first(sched: SimpleNamespace) -> None:
+    tree = [
+        sched.queue("top", guarantee=2),
+        sched.queue("a", guarantee=1, parent="top"),
+        sched.queue("b", parent="top"),
+    ]
+    world = sched.World().feed(*tree, sched.queue("else"), sched.node("n", 3))
+    world.feed(*(run(sched, name, "n", queue="b") for name in "uv"), run(sched, "e", "n", queue="else", since=99))
+    world.feed(sched.job("x", queue="a"))
+    assert claims(world.decide(100)) == {"x": ["u"]}, "top has its guarantee: what a lacks, b holds"
+
+
 # -- against brute force
 
 kinds = st.sampled_from([("A100", 80, ""), ("T4", 16, "")])
@@ -468,6 +504,10 @@ def test_no_gpu_twice_no_room_stolen_and_every_claim_becomes_a_start(seed: int, 
     life = Life(sched, seed)
     for _ in range(60):
         life.step()
+        before = sched.fingerprint(life.world.state)
+        with life.world.state.what_if():
+            life.world.decide(life.now)
+        assert sched.fingerprint(life.world.state) == before
         life.decide()
         life.check()
         again = sched.World().feed(*(life.world.state.queues[name].queue for name in "qr"))
