@@ -201,6 +201,7 @@ def job(
     uid: str | None = None,
     runtime: str | None = None,
     attempt: int = 0,
+    preemptible: bool = True,
 ) -> TrainingJob:
     """`on` names the node of each worker: then it runs. Times are seconds after T0."""
     return TrainingJob(
@@ -219,6 +220,7 @@ def job(
             suspend=suspend,
             cancel=cancel,
             runtime=runtime,
+            preemptible=preemptible,
         ),
         status=TrainingJobStatus(
             attempt=attempt,

@@ -40,7 +40,6 @@ def run(
     **more: Any,
 ) -> TrainingJob:
     """A job that runs since then, and saved at that time."""
-    preemptible = more.pop("preemptible", True)
     job: TrainingJob = sched.job(name, gpus, workers=len(on), on=on, attempt=1, **more)
     saved_at = None if saved is None else Checkpoint(step=1, at=sched.at(saved).timestamp())
     status = job.status.model_copy(
@@ -50,8 +49,7 @@ def run(
             "progress": Progress(at=0, checkpoint=saved_at),
         }
     )
-    spec = job.spec.model_copy(update={"preemptible": preemptible})
-    return job.model_copy(update={"status": status, "spec": spec})
+    return job.model_copy(update={"status": status})
 
 
 def wrote(job: TrainingJob, version: int = 2, **status: Any) -> TrainingJob:

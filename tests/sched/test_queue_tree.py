@@ -118,7 +118,8 @@ def test_the_order_is_that_of_a_model_that_tries_every_job(
     for number, (new, ends, gone) in enumerate(rounds):
         for leaf, gpus, cpu in new:
             name = f"j{len(made):03}"
-            made[name] = sched.job(name, gpus, queue=leaf, cpu=str(cpu), queued=len(made))
+            # Reclaim is another matter: tests/sched/test_preempt.py.
+            made[name] = sched.job(name, gpus, queue=leaf, cpu=str(cpu), queued=len(made), preemptible=False)
             model.jobs[name] = (leaf, gpus, cpu)
             model.waiting.append(name)
             world.feed(made[name])
@@ -184,7 +185,7 @@ def test_a_reservation_holds_up_no_queue_that_goes_first(sched: SimpleNamespace)
 def test_why_says_whose_guarantee_is_lent_to_whom(sched: SimpleNamespace) -> None:
     world = sched.World().feed(
         *(sched.node("a", 8), sched.queue("owner", guarantee=4), sched.queue("mean", guarantee=1), sched.queue("free")),
-        *(sched.job("r1", 4, queue="mean", on=["a"]), sched.job("r2", 3, queue="free", on=["a"])),
+        *(sched.job(f"r{n}", g, queue=q, on=["a"], preemptible=False) for n, g, q in ((1, 4, "mean"), (2, 3, "free"))),
         *(
             sched.job("r3", 1, queue="owner", on=["a"]),
             sched.job("x", 3, queue="owner"),
