@@ -66,6 +66,7 @@ class Recipe:
         self._arguments = {"context": settings.model.context, "layers": layers, "heads": heads, "width": width}
         self._digest, self.units = source.digest, source.mean_length
         self.net = seq2seq_net.Seq2seq(**self._arguments, dropout=settings.model.dropout)
+        self.blocks = [*self.net.encoder, *self.net.decoder]
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         loss, _, count = self._predicted(batch)
