@@ -279,6 +279,17 @@ async def test_a_caller_has_so_many_streams_and_others_have_theirs(served, follo
     await asyncio.gather(*(stream.aclose() for stream in (*streams, other, again)))
 
 
+async def test_a_change_wakes_the_followers_of_its_job_only(world):
+    job, _ = await running_job(world)
+    with contextlib.ExitStack() as stack:
+        followers = [stack.enter_context(world.services.followers.follow(job.uid)) for _ in range(1000)]
+        other, _ = await running_job(world, "two")
+        await world.event(other, "Placed")
+        assert not any([await follower.wait(0) for follower in followers])
+        await world.event(job, "Placed")
+        assert all([await follower.wait(0) for follower in followers])
+
+
 async def test_stopping_does_not_wait_for_streams(served, follow):
     await served.job("one")
     async with serving(served.app) as port:
