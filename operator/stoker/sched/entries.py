@@ -133,6 +133,8 @@ class QueueState:
     limit: Amounts = NOT_NAMED
     guarantee: Amounts = NOT_NAMED
     """That counts: see `spec.queue_tree`."""
+    is_guaranteed: bool = False
+    """It or a queue above has a guarantee."""
     weight: int = 1
     budget: float = 0.0
     """Idle GPU-time that a reservation may cost, per GPU and time that its job has waited."""
@@ -179,11 +181,6 @@ class QueueState:
             for queue in self.path
             for limit, want in zip(queue.limit, wanted, strict=True)
         )
-
-    @property
-    def is_guaranteed(self) -> bool:
-        """It or a queue above has a guarantee."""
-        return any(queue.guarantee != NOT_NAMED for queue in self.path)
 
     def is_below_guarantee(self, gpus: bool) -> bool:
         """For jobs with GPUs or for those without. What the guarantee does not name is not looked at; for jobs with

@@ -72,6 +72,9 @@ class _Group:
     turns: list[_Turn] = field(default_factory=list)
     rank: Rank = ()
     """That it stands under, until its turn shows that it has another one by now: a start can only put it back."""
+    used: Totals | None = None
+    level: Rank = ()
+    """That of the queue when it held `used`, where the tree is flat."""
 
 
 class JobOrder:
@@ -160,10 +163,12 @@ class JobOrder:
 
     def _rank(self, group: _Group) -> Rank:
         path, age = group.queue.path, group.turns[0].order[1:]
-        level = self._level(path[0], group.gpus)
         missing = self._state.tree.depth - len(path)
         if not missing and len(path) == 1:
-            return level + age
+            if group.used is not group.queue.used:
+                group.used, group.level = group.queue.used, self._level(group.queue, group.gpus)
+            return group.level + age
+        level = self._level(path[0], group.gpus)
         above = [self._level(queue, group.gpus) for queue in path[:0:-1]]
         return sum(above, ()) + level * (1 + missing) + age  # as long as the deepest queue's
 

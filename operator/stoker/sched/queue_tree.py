@@ -39,6 +39,7 @@ class QueueTree:
         if former is None and parent is None and not self._naming.get(name):
             amounts = NOT_NAMED if known.queue is None else known.queue.spec.guarantee.amounts
             journal.set(known, "guarantee", amounts)
+            journal.set(known, "is_guaranteed", amounts != NOT_NAMED)
             return {}
         queues = self._around([name, former, parent])
         turned = {}
@@ -66,6 +67,7 @@ class QueueTree:
             turned[queue] = bool(below) != bool(queue.children)
             journal.set(queue, "children", below)
             journal.set(queue, "used", used[queue.name])
+            journal.set(queue, "is_guaranteed", any(one.guarantee != NOT_NAMED for one in queue.path))
         return turned
 
     def _around(self, names: Iterable[str | None]) -> list[QueueState]:
