@@ -10,6 +10,7 @@ Legend: N positions, W width, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -83,9 +84,10 @@ def _chunks(
 ) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Chunks of positions: where, their scores, and the two factors in autocast's type."""
     kind = x_NW.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_NW.dtype
+    known = kind != "meta"  # the dry run's device has no autocast
+    dtype = torch.get_autocast_dtype(kind) if known and torch.is_autocast_enabled(kind) else x_NW.dtype
     rows = max(1, (_CPU_CHUNK if kind == "cpu" else CHUNK) // len(weight_VW))
-    with torch.autocast(kind, enabled=False):
+    with torch.autocast(kind, enabled=False) if known else nullcontext():
         weight, bias = weight_VW.to(dtype), None if bias_V is None else bias_V.to(dtype)
         for start in range(0, len(x_NW), rows):
             part = slice(start, start + rows)
