@@ -104,6 +104,12 @@ def test_streamed_batches_are_the_resident_ones(make_training, colours, monkeypa
         assert torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
 
 
+def test_gray_images_lie_in_memory_channels_first(make_training):
+    training = make_training(recipe="resnet", config=resolve("resnet", SETTINGS | {"data": "digits"}))
+    for batch in (training.data.batch(0, 0, torch.arange(2)), training.data.test_batch(torch.arange(2))):
+        assert batch.inputs.stride() == (64, 64, 8, 1)
+
+
 def test_each_image_is_one_of_its_crops_by_its_own_draw():
     images = torch.randint(256, (40, 5, 6, 3), dtype=torch.uint8)
     samples = torch.arange(40)
