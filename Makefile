@@ -62,7 +62,7 @@ bench-trainer: setup ## the trainer against the plainest good PyTorch loop (two 
 bench: setup ## speed and memory, with machine and versions
 	@bash tools/bench.sh
 
-sweep: setup ## faults at every write of operator and api, `make verify`, a soak (docs/reliability.md; two hours)
+sweep: setup ## what is too long for `make test`: faults at every write, `make verify`, a soak (docs/reliability.md; two hours)
 	@$(TESTBED) build control-plane
 	@SWEEP_WRITES=1 $(PYTEST) -m sweep
 	@$(MAKE) verify

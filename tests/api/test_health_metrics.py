@@ -90,13 +90,13 @@ async def test_what_could_run_and_is_not_started_grows_old_in_its_queue(bed: Bed
     assert await bed.look() == {"fast": 0, "slow": 0}
     await bed.job("second", queue="slow")
     await bed.job("third", queue="fast")
-    assert await bed.look(30) == {"fast": 0, "slow": 30}, "two GPUs: the third has to wait and is nobody's fault"
-    assert await bed.look(30) == {"fast": 0, "slow": 60}
+    assert await bed.look(30) == {"fast": 0, "slow": 30}, "two GPUs, one for each queue: second has to wait"
+    assert await bed.look(30) == {"fast": 30, "slow": 60}
     await bed.status(first, phase="Starting", placement=[{"worker": 0, "node": "n"}], attempt=1)
-    assert await bed.look(30) == {"fast": 0, "slow": 60}, "the oldest of those left: second, since a minute"
+    assert await bed.look(30) == {"fast": 60, "slow": 0}, "the other GPU is the third job's"
     await bed.status(first, phase="Succeeded", placement=[])
-    assert await bed.look(30) == {"fast": 0, "slow": 90}
-    assert await bed.look(30) == {"fast": 30, "slow": 120}
+    assert await bed.look(30) == {"fast": 90, "slow": 0}
+    assert await bed.look(30) == {"fast": 120, "slow": 30}
 
 
 async def test_looking_starts_nothing_and_changes_no_answer(bed: Bed) -> None:

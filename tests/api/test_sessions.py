@@ -71,7 +71,7 @@ async def test_a_worker_that_refuses_says_why(served):
 
 
 async def test_a_worker_that_does_not_come(new_world):
-    async with refused, served_with(new_world, come_s=0.2) as world:
+    async with served_with(new_world, come_s=0.2) as world:
         await running(world)
         async with enter(world) as client:
             await client.send(json.dumps(EXEC))
@@ -102,7 +102,7 @@ async def test_a_worker_that_does_not_come(new_world):
     ids=lambda value: str(value)[:24],
 )
 async def test_a_first_message_that_is_wrong(new_world, first, words):
-    async with refused, served_with(new_world, first_message_s=0.3 if first is None else 10) as world:
+    async with served_with(new_world, first_message_s=0.3 if first is None else 10) as world:
         worker = await running(world)
         async with enter(world) as client:
             if first is not None:
@@ -144,7 +144,7 @@ async def test_a_caller_who_leaves_early_is_not_waited_for(served):
 
 
 async def test_a_worker_and_the_server_hold_so_many(new_world):
-    async with refused, served_with(new_world, per_pod=2, total=3) as world:
+    async with served_with(new_world, per_pod=2, total=3) as world:
         await running(world)
         await running(world, "two")
         first, second = await enter(world), await enter(world)
@@ -162,7 +162,7 @@ async def test_a_worker_and_the_server_hold_so_many(new_world):
 
 
 async def test_one_caller_leaves_places_to_others(new_world):
-    async with refused, served_with(new_world, of_caller=2, total=3) as world:
+    async with served_with(new_world, of_caller=2, total=3) as world:
         await running(world)
         own = [await enter(world), await enter(world)]
         status, body = await refused(enter(world))
@@ -189,7 +189,7 @@ async def test_a_message_over_the_limit_ends_the_session(served):
 
 
 async def test_a_session_in_which_nothing_is_said_ends(new_world):
-    async with refused, served_with(new_world, idle_s=0.5) as world:
+    async with served_with(new_world, idle_s=0.5) as world:
         worker = await running(world)
         async with worker.session() as (client, side):
             for _ in range(4):
@@ -239,7 +239,7 @@ async def test_the_deletion_of_its_job(served):
 
 
 async def test_the_servers_stop(new_world):
-    async with refused, served_with(new_world) as world:
+    async with served_with(new_world) as world:
         worker = await running(world)
         held = worker.session()
         client, side = await held.__aenter__()

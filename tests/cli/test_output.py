@@ -171,8 +171,8 @@ def test_queues_show_used_of_limit() -> None:
         },
     )
     assert _shown(QUEUES, [queue]) == (
-        "NAME      PARENT  GPUS  HELD  CORES    MEMORY  RUNNING  PENDING  PROJECTS\n"
-        "research  -        3/8     1    1.5  2Gi/64Gi        2        5  vision,speech\n"
+        "NAME      PARENT  GPUS  GUARANTEED  WEIGHT  HELD  CORES    MEMORY  RUNNING  PENDING  PROJECTS\n"
+        "research  -        3/8           -       1     1    1.5  2Gi/64Gi        2        5  vision,speech\n"
     )
 
 

@@ -46,6 +46,7 @@ def test_killed_at_a_call_that_matters_the_job_still_runs_once(tmp_path: Path, c
     assert crash_sweep.outcome(tmp_path, call, side)["killed"] == "yes"
 
 
+@pytest.mark.sweep  # a minute, and beside tests/controller/test_preemption.py it adds the trainer's bits
 @pytest.mark.torch
 def test_a_preempted_job_goes_on_with_the_very_same_bits(tmp_path: Path) -> None:
     suspend.check(tmp_path, stops=2, how="preempt", workers=1, epochs=10)

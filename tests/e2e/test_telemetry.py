@@ -34,6 +34,7 @@ EMPTY = {
     "API server refusals": "`stoker up` has none",
     "Api: open streams": "no log is followed",
     "Oversized GPU requests": "no job has had a whole GPU-hour",
+    "GPUs guaranteed and borrowed, by queue": "no queue has a guarantee",
 }
 """Panels without a series in such a run, and why."""
 

@@ -323,7 +323,7 @@ class TestLimit:
         clock.advance(5)
         slot = await entering
         limit.leave(slot)
-        assert limit.under_way == 0
+        assert limit._under_way == 0
 
     async def test_who_goes_away_leaves_no_hole(self):
         limit = self.limit(start=1)
@@ -335,5 +335,5 @@ class TestLimit:
         limit.leave(held)
         waiting[1].cancel()  # let in and cancelled in one go
         slot = await waiting[2]
-        assert limit.under_way == 1 and limit.waiting == 0
+        assert limit._under_way == 1 and limit.waiting == 0
         limit.leave(slot)

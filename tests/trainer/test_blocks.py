@@ -64,7 +64,7 @@ def test_batch_norm_counts_a_batch_once_and_dropout_draws_the_same(make_training
         assert torch.equal(kept, again)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep  # torch's compiler takes 40 s of CPU
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("default")
 def test_compiled_blocks_compile_once_and_a_restart_finds_their_code(make_training, make_config, monkeypatch, tmp_path):

@@ -65,7 +65,7 @@ class QueueSpec(SpecModel):
     guarantee: QueueResources = QueueResources()
     """While it holds less, its jobs go before those of queues that hold more than theirs. What it does not use is lent.
     The guarantees of the queues below come to no more than this. Absent: none of that kind."""
-    weight: int = Field(default=1, ge=1, le=1_000_000)
+    weight: int = Field(default=1, ge=1, le=1_000_000, strict=True)
     """Its part beside the other queues of its parent, where guarantees leave open who goes first."""
     projects: Annotated[tuple[DnsLabel, ...], *DISTINCT] | None = Field(default=None, max_length=1024)
     """Who may submit here. Absent: every project."""

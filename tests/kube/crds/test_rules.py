@@ -119,6 +119,8 @@ CASES = [
     queue({"limit": {"gpus": -1}}, {"limit": {"gpus": 0}}, "greater than or equal to 0"),
     queue({"reservationBudget": -0.5}, {"reservationBudget": 0.5}, "greater than or equal to 0"),
     queue({"highestPriority": 2_000_000}, {"highestPriority": 2}, "less than or equal to 1000000"),
+    queue({"parent": "default"}, {"parent": "top"}, "'default' can't be a parent"),
+    queue({"weight": 0}, {"weight": 2}, "greater than or equal to 1"),
     runtime(
         {"extendedResources": {"rdma/hca": 0}}, {"extendedResources": {"rdma/hca": 1}}, "greater than or equal to 1"
     ),
@@ -270,6 +272,7 @@ UPDATES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
             "onFailure": {"hold": "10m"},
             "stall": {"after": "1h"},
             "idle": {"action": "None"},
+            "preemptible": False,
             "ttlAfterFinished": "1d",
         }.items()
     ),

@@ -92,7 +92,7 @@ class ImageSource:
 def _laid_out(images_BHWC: torch.Tensor) -> torch.Tensor:
     """Shape: → [B, C, H, W]; on CUDA channels last in memory, as they are, else first.
 
-    A copy, for of one channel `contiguous` keeps the strides, which then count as both layouts: given these, oneDNN wrote
+    A copy: of one channel `contiguous` keeps the strides, which then count as both layouts; given these oneDNN wrote
     past its buffers in the backward pass of a narrow network (torch 2.15).
     """
     images_BCHW = images_BHWC.permute(0, 3, 1, 2)
