@@ -1,8 +1,8 @@
 """Preemption and reclaim: which waiting jobs have running ones stopped, and which.
 
-Owns who may be stopped for whom and what that costs; `victims` finds the cheapest set, and each answer is tried out on
-the state before it counts: nothing is stopped for a job that does not then start. Called by `decide`, after everything
-that fits has started.
+Owns which jobs may be stopped for another and what that costs; `victims` finds the cheapest set, and each answer is
+tried out on the state before it counts: nothing is stopped for a job that does not then start. Called by `decide`,
+after everything that fits has started.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Preemption:
         return found
 
     def _stoppable_for(self, entry: Entry) -> list[Entry]:
-        """Whom the job may have stopped, now or once they have run long enough."""
+        """Jobs that may be stopped for this one, now or once they have run long enough."""
         queue, found = entry.queue, []
         if queue.preemption.within_queue is WithinQueue.LOWER_PRIORITY:
             found = [one for one in self._of(queue) if one.order[0] > entry.order[0]]
@@ -146,7 +146,7 @@ class Preemption:
         return found
 
     def _victims(self, entry: Entry, lane: Lane, kept: Kept, holders: list[Entry]) -> tuple[Spread, list[Entry]] | None:
-        """Where it starts, and without whom; None: it does not, or without stopping anybody else."""
+        """Where it starts, and what is stopped for it; None: it does not start, or needs no further victim."""
         state, queue, request = self._state, entry.queue, entry.request
         short = [
             (one, at, used + keep + want - limit)

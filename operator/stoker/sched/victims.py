@@ -182,7 +182,7 @@ class _Problem:
         return self._spared(chosen)
 
     def _price(self, slot: int, candidates: list[int], free: Amounts) -> tuple[float, list[int]]:
-        """What one more worker there costs, and whom; infinite: no more fit there."""
+        """What one more worker there costs, and its victims; infinite: no more fit there."""
         row, before, taken, cost = free[slot].copy(), int(self.fits(free[slot])), [], 0.0
         for i in candidates:
             row += sum((amounts for other, amounts in self.holds[i] if other == slot), np.zeros_like(row))
