@@ -197,7 +197,9 @@ def _pass(
         else:
             blocked_by = BlockedBy.RESERVED
             spread = reservations.ahead_of(order, lane.queue).leave_room(lane, spread)
-        claim = None if spread is not None else preemption.claim_for(entry, lane, reservations)
+        claim = None
+        if spread is None and lane.queue.may_preempt:
+            claim = preemption.claim_for(entry, lane, reservations)
         if claim is not None:
             if lane.place is not None:
                 state.set_blocked_by(lane, None)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from stoker.spec.job import Claim, Phase, Placed, TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.queue import NOT_NAMED, Amounts, Preemption, Queue
+from stoker.spec.queue import NOT_NAMED, Amounts, Preemption, Queue, WithinQueue
 from stoker.spec.runtime import TrainingRuntime
 
 from .eligible import Needs
@@ -25,6 +25,7 @@ Order = tuple[int, datetime, Key]
 """Of the jobs of one queue, smallest first: -priority, when it was queued, key. Between queues: `job_order`."""
 
 NOWHERE: Mapping[str, int] = MappingProxyType({})
+NO_PREEMPTION = Preemption()
 NONE_KEPT: Mapping[str, Totals] = MappingProxyType({})
 LATEST = datetime.max.replace(tzinfo=UTC)
 EARLIEST = datetime.min.replace(tzinfo=UTC)
@@ -136,6 +137,7 @@ class QueueState:
     is_guaranteed: bool = False
     """It or a queue above has a guarantee."""
     weight: int = 1
+    preemption: Preemption = NO_PREEMPTION
     budget: float = 0.0
     """Idle GPU-time that a reservation may cost, per GPU and time that its job has waited."""
     used: Totals = NOTHING
@@ -202,8 +204,9 @@ class QueueState:
             yield from child.subtree()
 
     @property
-    def preemption(self) -> Preemption:
-        return Preemption() if self.queue is None else self.queue.spec.preemption
+    def may_preempt(self) -> bool:
+        """Some of its jobs may have others stopped."""
+        return self.is_guaranteed or self.preemption.within_queue is not WithinQueue.NEVER
 
     @property
     def is_idle(self) -> bool:

@@ -14,6 +14,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple, Protocol
 
+from stoker.spec.queue import NOT_NAMED
+
 from .entries import Lane, Order, QueueState
 from .request import Totals
 from .state import SchedulerState
@@ -82,10 +84,12 @@ class JobOrder:
     under its top-level queue, each when its turn comes."""
 
     def __init__(self, state: SchedulerState, lanes: Iterable[Lane]) -> None:
-        self._state, table = state, state.nodes
-        self._capacity = [int(column.sum()) for column in (table.usable, table.cap_cpu, table.cap_mem)]
+        self._state, self._capacity = state, state.nodes.capacity
+        self._flat = state.tree.depth == 1
         self._levels: dict[tuple[str, bool], tuple[Totals, Rank]] = {}
         """(Queue, with GPUs) -> its place beside the others of its parent, and what it held then."""
+        self._out: _Group | None = None
+        """That of the last turn: it stands among the others again when the next is asked for, as it may hold more."""
         self._groups: dict[tuple[str, bool], _Group] = {}
         self._heads: list[tuple[Rank, int, _Group]] = []  # some are no longer
         self._count = count()
@@ -114,14 +118,18 @@ class JobOrder:
 
         A lane that was started from is to be added again if it has more.
         """
+        if self._out is not None and self._out.turns:
+            self._enter(self._out, self._rank(self._out))
+        self._out = None
         while self._heads:
             rank, _, group = heappop(self._heads)
             if rank is not group.rank:
                 continue
-            now_at = self._rank(group)
-            if now_at != rank:
-                self._enter(group, now_at)
-                continue
+            if not self._flat or group.used is not group.queue.used:
+                now_at = self._rank(group)
+                if now_at != rank:
+                    self._enter(group, now_at)
+                    continue
             turn = heappop(group.turns)
             lane = turn.lane
             if turn.stream is not None:
@@ -136,10 +144,11 @@ class JobOrder:
                         again = _Turn(found.order, turn.only_reserves, next(self._count), found.lane, turn.stream)
                         heappush(group.turns, again)
             group.rank = ()
+            if lane is not None:
+                self._out = group
+                return turn.order, lane, turn.only_reserves
             if group.turns:
                 self._enter(group, self._rank(group))
-            if lane is not None:
-                return turn.order, lane, turn.only_reserves
         return None
 
     def _look(self, queue: QueueState, stream: Stream, begin: From) -> None:
@@ -154,7 +163,7 @@ class JobOrder:
         if group is None:
             group = self._groups[queue.name, gpus] = _Group(queue, gpus)
         heappush(group.turns, turn)
-        if group.turns[0] is turn:
+        if group.turns[0] is turn and group is not self._out:
             self._enter(group, self._rank(group))
 
     def _enter(self, group: _Group, rank: Rank) -> None:
@@ -162,12 +171,13 @@ class JobOrder:
         heappush(self._heads, (rank, next(self._count), group))
 
     def _rank(self, group: _Group) -> Rank:
-        path, age = group.queue.path, group.turns[0].order[1:]
-        missing = self._state.tree.depth - len(path)
-        if not missing and len(path) == 1:
+        age = group.turns[0].order[1:]
+        if self._flat:
             if group.used is not group.queue.used:
                 group.used, group.level = group.queue.used, self._level(group.queue, group.gpus)
             return group.level + age
+        path = group.queue.path
+        missing = self._state.tree.depth - len(path)
         level = self._level(path[0], group.gpus)
         above = [self._level(queue, group.gpus) for queue in path[:0:-1]]
         return sum(above, ()) + level * (1 + missing) + age  # as long as the deepest queue's
@@ -178,8 +188,8 @@ class JobOrder:
             return known[1]
         share = 0.0
         for used, there in zip(queue.used, self._capacity, strict=True):
-            if used and there:
-                share = max(share, used / there)
-        level = (not queue.is_below_guarantee(gpus), share / queue.weight)
+            if there and used > share * there:
+                share = used / there
+        level = (queue.guarantee == NOT_NAMED or not queue.is_below_guarantee(gpus), share / queue.weight)
         self._levels[queue.name, gpus] = queue.used, level
         return level

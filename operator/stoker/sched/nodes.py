@@ -51,6 +51,7 @@ class NodeTable:
         self._groups: dict[int, tuple[GpuGroup, ...]] = {}
         self._spare: list[int] = []
         self._ranks: Column | None = None
+        self._capacity: tuple[int, int, int] | None = None
         self.names: list[str] = []
         self.ready: Mask = np.zeros(0, dtype=np.bool_)
         self.usable = self.total = self.rest_gpu = self.free_gpu = np.zeros(0, dtype=np.int64)
@@ -89,6 +90,13 @@ class NodeTable:
                 self._ranks[self.slots[name]] = rank
         return self._ranks
 
+    @property
+    def capacity(self) -> tuple[int, int, int]:
+        """All nodes' GPUs, thousandths of a core, bytes."""
+        if self._capacity is None:
+            self._capacity = int(self.usable.sum()), int(self.cap_cpu.sum()), int(self.cap_mem.sum())
+        return self._capacity
+
     def is_mixed(self, slot: int) -> bool:
         return len(self._groups.get(slot, ())) > 1
 
@@ -111,6 +119,7 @@ class NodeTable:
         slot = self.slots.get(name)
         if slot is None:
             slot = self._new_slot(name)
+        self._journal.set(self, "_capacity", None)
         groups = group(node)
         usable = sum(one.usable for one in groups)
         caps = (usable, status.cpu_milli, status.memory_bytes)
@@ -140,6 +149,7 @@ class NodeTable:
         self._spare.append(slot)
         self._journal.note(self._spare.pop)
         self._journal.set(self, "_ranks", None)
+        self._journal.set(self, "_capacity", None)
         self._rename(slot, "")
         for owner, column in self._arrays():
             self._journal.cell(getattr(owner, column), slot, 0)

@@ -40,14 +40,13 @@ class Preemption:
         self._state, self._now, self._voided = state, now, voided
         self._vain: dict[tuple[str, Request, frozenset[str]], int] = {}
         self._holders: dict[str, list[Entry]] = {}
-        self._may: dict[str, bool] = {}
         self._borrowing: dict[tuple[str, Totals], list[Entry]] = {}
 
     def wake(self) -> None:
         """Have the jobs tried that could preempt, for it is not what they wait for that may have changed."""
         state, again = self._state, []
         for queue in state.queues.values():
-            if not queue.filed or not self._may_preempt(queue):
+            if not queue.may_preempt or not queue.filed:
                 continue
             for order in islice(queue.filed, _HEADS):
                 entry = state.entries[order[2]]
@@ -66,8 +65,6 @@ class Preemption:
     def claim_for(self, entry: Entry, lane: Lane, reservations: Reservations) -> Claim | None:
         """What a job that does not fit beside what is kept may claim, and at whose expense."""
         state, queue, request = self._state, entry.queue, entry.request
-        if not self._may_preempt(queue):
-            return None
         kind = (queue.name, request, lane.avoid)
         if not queue.could_hold(request.totals) or self._vain.get(kind, MAX_PRIORITY + 1) <= entry.order[0]:
             return None
@@ -93,14 +90,6 @@ class Preemption:
             since=self._now,
             replans=self._voided.get(entry.key, 0),
         )
-
-    def _may_preempt(self, queue: QueueState) -> bool:
-        """Some job of the queue may have others stopped. Worked out once: each blocked lane of a pass comes here."""
-        found = self._may.get(queue.name)
-        if found is None:
-            within = queue.preemption.within_queue is not WithinQueue.NEVER
-            found = self._may[queue.name] = within or queue.is_guaranteed
-        return found
 
     def _stoppable_for(self, entry: Entry) -> list[Entry]:
         """Jobs that may be stopped for this one, now or once they have run long enough."""

@@ -28,6 +28,7 @@ from stoker.spec.runtime import TrainingRuntime
 from .budget import Cost
 from .entries import (
     EARLIEST,
+    NO_PREEMPTION,
     NOWHERE,
     BlockedBy,
     Entry,
@@ -354,7 +355,9 @@ class SchedulerState:
         if budget != known.budget:
             self.journal.set(known, "budget", budget)
             self.journal.set(self, "shifted", True)
-        if old is not None and queue is not None and old.spec.preemption != queue.spec.preemption:
+        preemption = NO_PREEMPTION if queue is None else queue.spec.preemption
+        if preemption != known.preemption:
+            self.journal.set(known, "preemption", preemption)
             self.journal.set(self, "shifted", True)
         changed = {name: known} if _access(old) != _access(queue) else {}
         if queue is not None and known.weight != queue.spec.weight:
