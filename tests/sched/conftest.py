@@ -330,7 +330,12 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         "preemption": (
             *(dict(state.claims), dict(state.victims), dict(state.claims_unwritten), set(state.claims_voided)),
             *({entry.key: (entry.claim, entry.claim_decided) for entry in state.entries.values()}, state.preempt_at),
-            set(state.filled_nodes),
+            *(set(state.filled_nodes), dict(state.claims_moved), list(state.given_up._sorted)),
+            {
+                (name, request): list(orders)
+                for name, kinds in state.claims_of.items()
+                for request, orders in kinds.items()
+            },
         ),
         "reserving": (state.reserve_after_s, state.next_reserving_at, state.spent_at, state.plan),
         "costs": (dict(state.costs), state.counted_at),

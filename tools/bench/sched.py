@@ -311,14 +311,20 @@ def main() -> int:
             for name in found[-1]:
                 print(f"{name:24}" + "".join(f"{one.get(name, float('nan')):>14,.1f}" for one in found))
     if options.json:
-        report = {
-            "machine": {"cpu": cpu_name(), "system": platform.platform()},
-            "versions": {"python": platform.python_version(), "numpy": np.__version__},
-            "command": ["python", *sys.argv],
-            "results": results,
-        }
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+        options.json.write_text(json.dumps(report(results), indent=2) + "\n")
     return 0
+
+
+def report(results: list[dict[str, object]]) -> dict[str, object]:
+    """With the machine, versions and command that they were taken on."""
+    module = getattr(sys.modules["__main__"].__spec__, "name", "")
+    return {
+        "machine": {"cpu": cpu_name(), "system": platform.platform()},
+        "versions": {"python": platform.python_version(), "numpy": np.__version__},
+        "command": ["python", "-m", module, *sys.argv[1:]],
+        "cpu_s": round(time.process_time(), 1),
+        "results": results,
+    }
 
 
 def cpu_name() -> str:

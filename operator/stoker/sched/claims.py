@@ -7,13 +7,16 @@ follows from objects: the claim in its job's status, the victims' attempts, the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timedelta
+from heapq import heapify, heappop, heappush
 
 from stoker.spec.job import Claim, Placed, Victim
 from stoker.spec.meta import Key
 from stoker.spec.quantity import parse_duration
+from stoker.spec.queue import NOT_NAMED
 
+from .columns import Holder
 from .entries import LATEST, Entry, Order
 from .place import free_room, place, placed
 from .request import NOTHING, Request, Totals
@@ -33,7 +36,7 @@ def ready(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tuple[P
         gone = not any(_is_held(state, victim) for victim in claim.victims)
         # Other claims wait for victims of their own: once its own have gone, they don't count.
         aside = state.claims if gone else {entry.key: None}
-        if _has_room(entry, state, aside) and _fits(state, entry, aside):
+        if _has_room(entry, state, all_aside=gone) and _fits(state, entry, aside):
             yield entry, claim.placement
     if state.freed_nodes:
         yield from _elsewhere(state, now)
@@ -42,24 +45,42 @@ def ready(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tuple[P
 def _elsewhere(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tuple[Placed, ...]]]:
     """Claims whose jobs fit beside all claims and what is kept for those ahead."""
     vain: set[Request] = set()
-    for entry in sorted((state.entries[key] for key in state.claims), key=lambda one: one.order):
-        if entry.request in vain or not _has_room(entry, state, {entry.key: None}):
+    turns = [
+        (orders.first(), name, request) for name, kinds in state.claims_of.items() for request, orders in kinds.items()
+    ]
+    heapify(turns)
+    while turns:
+        order, name, request = heappop(turns)
+        entry = state.entries[order[2]]
+        if request in vain or not _has_room(entry, state, all_aside=False):
             continue
-        ahead = (one for one in state.plan if one.order[2] in state.entries and one.binds(entry.order, entry.queue))
-        spread = place(state.nodes, entry.request, entry.avoided(now), Kept(state, ahead).nodes)
-        if spread is None:
-            vain.add(entry.request)
-        else:
+        ahead = (one for one in state.plan if one.order[2] in state.entries and one.binds(order, entry.queue))
+        avoid = entry.avoided(now)
+        spread = place(state.nodes, request, avoid, Kept(state, ahead).nodes)
+        following = state.claims_of[name][request].next((*order, 0))
+        if spread is not None:
             yield entry, placed(state.nodes, spread)
+        elif not avoid:
+            vain.add(request)
+        if following is not None:
+            heappush(turns, (following, name, request))
 
 
-def _has_room(entry: Entry, state: SchedulerState, aside: Collection[Key]) -> bool:
-    """Within its queue's limits, were it not for those, it among them."""
+def _has_room(entry: Entry, state: SchedulerState, *, all_aside: bool) -> bool:
+    """Within its queue's limits, were it not for its own claim, or for all of them."""
+    if all(queue.limit == NOT_NAMED for queue in entry.queue.path):
+        return True
     spared: dict[str, Totals] = {}
-    for one in (state.entries[key] for key in aside):
-        for queue in one.queue.path:
-            have = spared.get(queue.name, NOTHING)
-            spared[queue.name] = Totals(*(a - b for a, b in zip(have, one.request.totals, strict=True)))
+    others = (
+        (queue, request.totals, len(orders))
+        for name, kinds in (state.claims_of.items() if all_aside else ())
+        for queue in state.queues[name].path
+        for request, orders in kinds.items()
+    )
+    own = ((queue, entry.request.totals, 1) for queue in entry.queue.path)
+    for queue, totals, count in others if all_aside else own:
+        have = spared.get(queue.name, NOTHING)
+        spared[queue.name] = Totals(*(a - count * b for a, b in zip(have, totals, strict=True)))
     return entry.queue.has_room(entry.request.totals, spared)
 
 
@@ -76,10 +97,19 @@ def end_void(state: SchedulerState) -> dict[Key, int]:
 
 def end_late(state: SchedulerState, now: datetime) -> None:
     """End the claims whose victims don't end."""
-    for key in list(state.claims):
-        entry = state.entries[key]
-        if entry.claim is not None and given_up_at(state, entry.claim) <= now:
-            state.set_claim(entry, None)
+    next_given_up(state)
+    for key in state.given_up.due(now):
+        state.set_claim(state.entries[key], None)
+
+
+def next_given_up(state: SchedulerState) -> datetime | None:
+    """When the next claim is."""
+    for key in list(state.claims_moved):
+        state.journal.drop(state.claims_moved, key)
+        claim = state.entries[key].claim if key in state.claims else None
+        if claim is not None:
+            state.given_up.set(key, given_up_at(state, claim))
+    return state.given_up.first
 
 
 def given_up_at(state: SchedulerState, claim: Claim) -> datetime:
@@ -100,9 +130,9 @@ def _touched(state: SchedulerState, nodes: Iterable[str], queues: Iterable[str])
     """In the order in which they were decided."""
     if not state.claims:
         return []
-    keys = {key for name in nodes for key in state.nodes.claims.get(name, ())}
-    keys |= {key for name in queues if name in state.queues for key in state.queues[name].holding}
-    return sorted((state.entries[key] for key in keys if key in state.claims), key=_age)
+    keys = {key for name in nodes for key in state.nodes.claims.get(name, ()) if key in state.claims}
+    keys |= {order[2] for name in queues for orders in state.claims_of.get(name, {}).values() for order in orders}
+    return sorted((state.entries[key] for key in keys), key=_age)
 
 
 def _age(entry: Entry) -> tuple[datetime, Order]:
@@ -117,26 +147,50 @@ def _is_held(state: SchedulerState, victim: Victim) -> bool:
 
 def _is_possible(state: SchedulerState, entry: Entry) -> bool:
     """Its room will be free once the victims of the claims there, and the pods on their way out, have gone."""
-    table = state.nodes
-    with state.what_if():
-        for name in entry.workers_on:
-            for key in [key for key in table.claims[name] if state.victims.get(key) in table.claims[name]]:
-                table.unclaim(name, key)
-            for holder in [one for one, taken in table.others.get(name, {}).items() if taken.terminating or one.ours]:
-                table.give_back(name, holder)
-        return _fits(state, entry, {entry.key: None})
+    table, victims = state.nodes, state.victims
+
+    def gone(name: str) -> list[Key]:
+        return [key for key in table.claims[name] if key == entry.key or victims.get(key) in table.claims[name]]
+
+    def ending(name: str) -> list[Holder]:
+        return [one for one, taken in table.others.get(name, {}).items() if taken.terminating or one.ours]
+
+    return _would_fit(state, entry, gone, ending)
 
 
 def _fits(state: SchedulerState, entry: Entry, aside: Collection[Key]) -> bool:
     """Its room is free on each of its nodes, were it not for those, it among them."""
+    claims = state.nodes.claims
+    return _would_fit(state, entry, lambda name: [key for key in claims[name] if key in aside], lambda name: ())
+
+
+def _would_fit(
+    state: SchedulerState,
+    entry: Entry,
+    gone: Callable[[str], Iterable[Key]],
+    ending: Callable[[str], Iterable[Holder]],
+) -> bool:
+    """It fits on each of its nodes once these jobs and these pods have left the node."""
     table, request = state.nodes, entry.request
-    with state.what_if():
-        for name, workers in entry.workers_on.items():
-            for key in [key for key in table.claims[name] if key in aside]:
-                table.unclaim(name, key)
-            slot = table.slots.get(name)
-            if slot is None or not table.open_for(request.nodes)[slot]:
-                return False
-            if any(column[slot] < workers * need for need, column in free_room(table, request, None).wanted(request)):
-                return False
+    for name in entry.workers_on:
+        slot = table.slots.get(name)
+        if slot is None or not table.open_for(request.nodes)[slot]:
+            return False
+    if table.mixed:
+        with state.what_if():
+            for name in entry.workers_on:
+                for key in gone(name):
+                    table.unclaim(name, key)
+                for holder in ending(name):
+                    table.give_back(name, holder)
+            room = free_room(table, request, None).wanted(request)
+            return all(
+                column[table.slots[name]] >= workers * need
+                for name, workers in entry.workers_on.items()
+                for need, column in room
+            )
+    for name, workers in entry.workers_on.items():
+        left = [table.claims[name][key] for key in gone(name)] + [table.others[name][one].claim for one in ending(name)]
+        if not table.would_take(table.slots[name], request, workers, left):
+            return False
     return True

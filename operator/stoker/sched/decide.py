@@ -19,7 +19,7 @@ from stoker.spec.meta import Key
 
 from .budget import changes_at, charge, count, unwritten
 from .claims import end_late, end_void, ready
-from .entries import BlockedBy, Entry, Order, Reservation
+from .entries import BlockedBy, Entry, Order, Reservation, earliest
 from .job_order import JobOrder
 from .place import Spread, place, placed
 from .preempt import Preemption
@@ -204,6 +204,7 @@ def _pass(
             if lane.place is not None:
                 state.set_blocked_by(lane, None)
             state.set_claim(entry, claim)
+            preemption.took(entry)
             freed.started()
             if lane.jobs:
                 turns.add(lane)
@@ -217,6 +218,7 @@ def _pass(
         if lane.place is not None:
             state.set_blocked_by(lane, None)
         start = _start(state, entry, placed(state.nodes, spread))
+        preemption.took(entry)
         freed.started()
         yield start
         if lane.jobs:
@@ -229,10 +231,6 @@ def _priorities(state: SchedulerState, queue: str) -> list[int]:
     found = index.priorities() if index is not None else []
     untried = {lane.jobs.first()[0] for lane in state.untried.values() if lane.queue.name == queue}
     return found if len(untried.union(found)) > 1 else []
-
-
-def earliest(*times: datetime | None) -> datetime | None:
-    return min((at for at in times if at is not None), default=None)
 
 
 def _where(plan: Iterable[Reservation]) -> list[tuple[Key, object]]:

@@ -268,3 +268,7 @@ def new_entry(job: TrainingJob, queue: QueueState, runtime: RuntimeState) -> Ent
     pending = is_pending(job)
     claim = job.status.claim if pending else None
     return Entry(job, key, request_of(job.spec, runtime.needs), order, queue, runtime, pending, claim=claim)
+
+
+def earliest(*times: datetime | None) -> datetime | None:
+    return min((at for at in times if at is not None), default=None)

@@ -10,7 +10,7 @@ that became unavailable while it is in use counts as missing and as held until t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TypeVar
 
@@ -49,6 +49,8 @@ class NodeTable:
         self.moved: set[int] = set()
         """Slots whose holders changed since `expected_ends` looked. An undo adds to it too."""
         self._groups: dict[int, tuple[GpuGroup, ...]] = {}
+        self.mixed: dict[int, None] = {}
+        """Slots with GPUs of several types."""
         self._spare: list[int] = []
         self._ranks: Column | None = None
         self._capacity: tuple[int, int, int] | None = None
@@ -98,13 +100,30 @@ class NodeTable:
         return self._capacity
 
     def is_mixed(self, slot: int) -> bool:
-        return len(self._groups.get(slot, ())) > 1
+        return slot in self.mixed
 
     def overlap(self, slot: int, one: GpuFilter, other: GpuFilter) -> bool:
         """Some GPU of the node would do for both."""
         return any(
             one.matches(found.model, found.memory) and other.matches(found.model, found.memory)
             for found in self._groups.get(slot, ())
+        )
+
+    def would_take(self, slot: int, request: Request, workers: int, gone: Iterable[Claim]) -> bool:
+        """So many workers fit on the slot, whose GPUs are of one type, once these claims have gone."""
+        gpus, cpu, memory = int(self.free_gpu[slot]), int(self.free_cpu[slot]), int(self.free_mem[slot])
+        extended = {name: int(self.extended[name].free[slot]) for name, _ in request.extended}
+        for claim in gone:
+            more = claim.request.times(claim.workers)
+            gpus, cpu, memory = gpus + more.gpus, cpu + more.cpu, memory + more.memory
+            for name, count in claim.request.extended:
+                if name in extended:
+                    extended[name] += claim.workers * count
+        if request.filter != ANY_GPU:
+            gpus = min(gpus, int(self.columns[request.filter].room[slot]))
+        wanted = request.times(workers)
+        return all(have >= want or not want for have, want in zip((gpus, cpu, memory), wanted, strict=True)) and all(
+            extended[name] >= workers * count for name, count in request.extended
         )
 
     # -- changes
@@ -129,6 +148,10 @@ class NodeTable:
                 self._journal.cell(column, slot, amount)
         self._journal.cell(self.ready, slot, status.ready)
         self._journal.put(self._groups, slot, groups)
+        if len(groups) > 1:
+            self._journal.put(self.mixed, slot, None)
+        else:
+            self._journal.drop(self.mixed, slot)
         for claim, lasting in self._held(name):
             self._count(slot, claim, -1, lasting)
         for wanted, gpus in self.columns.items():
@@ -146,6 +169,7 @@ class NodeTable:
         self._journal.drop(self.objects, name)
         self._journal.drop(self.slots, name)
         self._journal.drop(self._groups, slot)
+        self._journal.drop(self.mixed, slot)
         self._spare.append(slot)
         self._journal.note(self._spare.pop)
         self._journal.set(self, "_ranks", None)

@@ -89,13 +89,19 @@ class Keep:
                 yield int(table.free_for(kept)[slot]) - held
 
 
-def place(table: NodeTable, request: Request, avoid: Collection[str] = (), keep: Keep | None = None) -> Spread | None:
-    """The best fit for the whole gang right now, or None.
+def place(
+    table: NodeTable,
+    request: Request,
+    avoid: Collection[str] = (),
+    keep: Keep | None = None,
+    room: Room | None = None,
+) -> Spread | None:
+    """The best fit for the whole gang right now, or with `room` once so much is there; None: there is none.
 
     As few nodes as can be; among those the fullest that still fit (fewest free GPUs, then free cores, then name), so
     that whole nodes stay whole. Cost: O(nodes) in numpy, `tools/bench/sched.py`.
     """
-    free = free_room(table, request, keep)
+    free = free_room(table, request, keep) if room is None else room
     if request.workers == 1:
         return _place_one(table, request, avoid, free)
     fits = fitting(table, request, avoid, free)

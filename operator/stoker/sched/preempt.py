@@ -1,35 +1,60 @@
 """Preemption and reclaim: which waiting jobs have running ones stopped, and which.
 
-Owns which jobs may be stopped for another and what that costs; `victims` finds the cheapest set, and each answer is
-tried out on the state before it counts: nothing is stopped for a job that does not then start. Called by `decide`,
-after everything that fits has started.
+Owns which jobs may be stopped for another; `running` says what that costs, `victims` finds the cheapest set, and each
+answer is tried out before it counts: nothing is stopped for a job that does not then start. Called by `decide`, after
+everything that fits has started.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
+from functools import cached_property
 from itertools import islice
+from typing import NamedTuple
 
-from stoker.spec.job import MAX_PRIORITY, Claim, Phase, Victim
+import numpy as np
+
+from stoker.spec.job import MAX_PRIORITY, Claim, Victim
 from stoker.spec.meta import Key
-from stoker.spec.outcome import Intent
 from stoker.spec.quantity import parse_duration
 from stoker.spec.queue import NOT_NAMED, WithinQueue
 
-from .claims import given_up_at
-from .entries import EARLIEST, LATEST, Entry, Lane, QueueState
-from .place import Spread, place, placed
+from . import victims
+from .claims import next_given_up
+from .columns import Column, Mask
+from .entries import Entry, Lane, QueueState, earliest
+from .leaving import Leaving
+from .place import Spread, free_room, place, placed
 from .request import NOTHING, Request, Totals
 from .reservations import Kept, Reservations
+from .running import Floats, Held
 from .state import SchedulerState
-from .victims import Candidate, cheapest
+from .victims import Candidates, OneByOne, Problem
 
 _HEADS = 64
 """Jobs per queue and decide, the first in order, that victims are looked for."""
-_LEAST_RESTART_S = 30.0
-_CORE = 0.01
-"""What a core counts, in GPUs."""
+_NEVER = float("inf")
+
+
+class _Running(NamedTuple):
+    """The jobs that may be stopped, as of one moment. Shape: the rows of `RunningJobs`."""
+
+    costs: Floats
+    rank: Column
+    """By cost, then key."""
+    ripe_s: Floats
+    """When each has run as long as its queue lets it; infinite: not before it has begun."""
+
+
+class _Series(NamedTuple):
+    """The search for one class of jobs, one after another."""
+
+    victims: OneByOne
+    kept: Kept
+    reservations: int
+    owners: tuple[QueueState, ...]
+    """They take back what is guaranteed to them, as long as they are entitled to."""
 
 
 class Preemption:
@@ -37,30 +62,34 @@ class Preemption:
 
     def __init__(self, state: SchedulerState, now: datetime, voided: Mapping[Key, int]) -> None:
         """`voided`: the claims that have just ended because others took their room, and how often that was."""
-        self._state, self._now, self._voided = state, now, voided
+        self._state, self._now, self._now_s, self._voided = state, now, now.timestamp(), voided
         self._vain: dict[tuple[str, Request, frozenset[str]], int] = {}
-        self._holders: dict[str, list[Entry]] = {}
-        self._borrowing: dict[tuple[str, Totals], list[Entry]] = {}
+        self._borrowing: dict[tuple[str, Totals], tuple[Column, tuple[QueueState, ...]]] = {}
+        self._stale = False
+        """Victims were chosen since it was last worked out who may be stopped."""
+        self._series: dict[tuple[str, int, Request, frozenset[str]], _Series] = {}
 
     def wake(self) -> None:
         """Have the jobs tried that could preempt, for it is not what they wait for that may have changed."""
-        state, again = self._state, []
+        state, later = self._state, _NEVER
         for queue in state.queues.values():
             if not queue.may_preempt or not queue.filed:
                 continue
             for order in islice(queue.filed, _HEADS):
                 entry = state.entries[order[2]]
                 lane = entry.lane
-                if lane is None or lane.place is None:
+                if lane is None or lane.place is None or lane.place.order != order:
                     continue
-                found = self._stoppable_for(entry)
-                again += [at for one in found if self._now < (at := _ripe_at(one)) < LATEST]
-                if any(_ripe_at(one) <= self._now for one in found):
-                    state.set_blocked_by(lane, None)
-                elif not found:
+                rows, _ = self._stoppable_for(entry)
+                if not len(rows):
+                    if queue.is_guaranteed:
+                        continue
                     break
-        late = [given_up_at(state, claim) for key in state.claims if (claim := state.entries[key].claim) is not None]
-        state.journal.set(state, "preempt_at", min([*again, *late], default=None))
+                ripe_s = self._running.ripe_s[rows]
+                if (ripe_s <= self._now_s).any():
+                    state.set_blocked_by(lane, None)
+                later = min(later, float(np.min(ripe_s, where=ripe_s > self._now_s, initial=_NEVER)))
+        state.journal.set(state, "preempt_at", earliest(_at(later), next_given_up(state)))
 
     def claim_for(self, entry: Entry, lane: Lane, reservations: Reservations) -> Claim | None:
         """What a job that does not fit beside what is kept may claim, and at whose expense."""
@@ -68,22 +97,17 @@ class Preemption:
         kind = (queue.name, request, lane.avoid)
         if not queue.could_hold(request.totals) or self._vain.get(kind, MAX_PRIORITY + 1) <= entry.order[0]:
             return None
-        holders = [one for one in self._stoppable_for(entry) if _ripe_at(one) <= self._now]
-        if not holders:
-            return None
-        with state.what_if():
-            # Those that are stopped for others already: what they leave may do.
-            for key in state.victims:
-                state.vacate(key)
-            found = self._victims(entry, lane, reservations.ahead_of(entry.order, queue), holders)
+        kept = reservations.ahead_of(entry.order, queue)
+        found = self._next(entry, lane, kept, reservations)
+        if found is None:
+            found = self._search(entry, lane, kept, reservations)
         if found is None:
             self._vain[kind] = entry.order[0]
             return None
         spread, stopped = found
-        self._borrowing.clear()
-        taken = {one.key for one in stopped}
-        for name in {one.queue.name for one in stopped}:
-            self._holders[name] = [one for one in self._of(state.queues[name]) if one.key not in taken]
+        for one in stopped:
+            self._leaving.add(one)
+        self._stale = True
         return Claim(
             placement=placed(state.nodes, spread),
             victims=tuple(_victim(one) for one in sorted(stopped, key=lambda one: one.key)),
@@ -91,95 +115,218 @@ class Preemption:
             replans=self._voided.get(entry.key, 0),
         )
 
-    def _stoppable_for(self, entry: Entry) -> list[Entry]:
-        """Jobs that may be stopped for this one, now or once they have run long enough."""
-        queue, found = entry.queue, []
-        if queue.preemption.within_queue is WithinQueue.LOWER_PRIORITY:
-            found = [one for one in self._of(queue) if one.order[0] > entry.order[0]]
-        return found + self._borrowers(entry) if queue.is_guaranteed else found
+    def took(self, entry: Entry) -> None:
+        """A job has started, or its claim counts: what it holds now is to be had no more."""
+        if not self._series:
+            return
+        state = self._state
+        nodes = dict.fromkeys(entry.workers_on)
+        for victim in () if entry.claim is None else entry.claim.victims:
+            nodes |= dict.fromkeys(state.entries[victim.key].workers_on)
+        for (_, _, request, _), series in self._series.items():
+            for slot in [state.nodes.slots[name] for name in nodes if name in state.nodes.slots]:
+                series.victims.turn(slot, self._leaving.free(slot, request, series.kept.nodes))
 
-    def _borrowers(self, entry: Entry) -> list[Entry]:
+    # -- who may be stopped
+
+    @cached_property
+    def _running(self) -> _Running:
+        jobs = self._state.running
+        jobs.refresh()
+        costs, rows = jobs.costs(self._now_s), jobs.rows
+        rank = np.zeros(len(costs), dtype=np.int64)
+        rank[rows[np.argsort(costs[rows], kind="stable")]] = np.arange(len(rows))
+        ripe_s = np.full(len(costs), -_NEVER)
+        for name in jobs.queues:
+            least = self._state.queues[name].preemption.min_runtime
+            if least is not None:
+                mine = jobs.of(name)
+                ripe_s[mine] = jobs.began_s[mine] + parse_duration(least)
+        return _Running(costs, rank, ripe_s)
+
+    @cached_property
+    def _held(self) -> Held:
+        return self._state.running.held(self._state.nodes.slots)
+
+    def _look_again(self) -> None:
+        for name in ("_running", "_held"):
+            self.__dict__.pop(name, None)
+        self._borrowing.clear()
+        self._stale = False
+
+    @cached_property
+    def _leaving(self) -> Leaving:
+        return Leaving(self._state)
+
+    def _stoppable_for(self, entry: Entry) -> tuple[Column, tuple[QueueState, ...]]:
+        """Rows of the jobs that may be stopped for this one, now or once they have run long enough; and the queues to
+        whose guarantee some of them would go."""
+        queue, running, jobs = entry.queue, self._running, self._state.running
+        rows, owners = np.zeros(0, dtype=np.int64), tuple[QueueState, ...]()
+        if queue.preemption.within_queue is WithinQueue.LOWER_PRIORITY:
+            mine = jobs.of(queue.name)
+            rows = mine[jobs.urgency[mine] > entry.order[0]]
+        if queue.is_guaranteed:
+            borrowers, owners = self._borrowers(entry)
+            rows = np.concatenate([rows, borrowers])
+        return rows[np.argsort(running.rank[rows])], owners
+
+    def _borrowers(self, entry: Entry) -> tuple[Column, tuple[QueueState, ...]]:
         """Jobs of other queues that hold what is guaranteed to the job's queue, or one above it.
 
         Where the job's queue and another part, the job's side must stay within its guarantee with the job; and the
         other side is made to give back while it holds more than is guaranteed to it.
         """
-        state, queue, wanted = self._state, entry.queue, entry.request.totals
+        state, jobs, queue, wanted = self._state, self._state.running, entry.queue, entry.request.totals
         known = self._borrowing.get((queue.name, wanted))
         if known is not None:
             return known
-        found: list[Entry] = []
+        found, owners = [np.zeros(0, dtype=np.int64)], dict[QueueState, None]()
         left: dict[str, Totals] = {}
-        going = [one for key in state.victims if not (one := state.entries.get(key, entry)).pending]
-        for other in state.queues.values():
+        for other in [state.queues[name] for name in jobs.queues]:
             guaranteed = [one for one in queue.path if one not in other.path and one.guarantee != NOT_NAMED]
             if not guaranteed or not _is_entitled(guaranteed[-1], wanted):
                 continue
             levels = [one for one in other.path if one not in queue.path]
+            rows = jobs.of(other.name)
+            rows = rows[np.argsort(self._running.rank[rows])]
+            entries = [one for row in rows if (one := jobs.jobs[row]) is not None]
+            gives = np.array([one.request.totals for one in entries], dtype=np.int64)
+            before = np.cumsum(gives, axis=0) - gives
+            lends = np.ones(len(rows), dtype=np.bool_)
             for level in levels:
-                if level.name not in left:
-                    left[level.name] = _less(level.used, *(one for one in going if level in one.queue.path))
-            for one in sorted(self._of(other), key=lambda one: (cost_of(one, self._now), one.key)):
-                if all(_borrows(level, left[level.name], wanted) for level in levels):
-                    found.append(one)
-                    left |= {level.name: _less(left[level.name], one) for level in levels}
-        self._borrowing[queue.name, wanted] = found
-        return found
+                gone = self._leaving.queues.get(level.name, NOTHING)
+                held = left.get(level.name, _sum(level.used, gone))
+                lends &= _borrows(level, np.array(held) - before, wanted)
+            count = int(lends.argmin()) if not lends.all() else len(rows)
+            for level in levels:
+                held = left.get(level.name, _sum(level.used, self._leaving.queues.get(level.name, NOTHING)))
+                left[level.name] = Totals(*(np.array(held) - gives[:count].sum(axis=0)).tolist())
+            if count:
+                found.append(rows[:count])
+                owners[guaranteed[-1]] = None
+        self._borrowing[queue.name, wanted] = np.concatenate(found), tuple(owners)
+        return self._borrowing[queue.name, wanted]
 
-    def _of(self, queue: QueueState) -> list[Entry]:
-        """Its running jobs that may be stopped, now or later."""
-        found = self._holders.get(queue.name)
+    # -- the search
+
+    def _next(
+        self, entry: Entry, lane: Lane, kept: Kept, reservations: Reservations
+    ) -> tuple[Spread, tuple[Entry, ...]] | None:
+        """What the search for the class goes on with; None: it is to be begun anew."""
+        kind = (entry.queue.name, entry.order[0], entry.request, lane.avoid)
+        series, wanted = self._series.pop(kind, None), entry.request.totals
+        if series is None or series.kept is not kept or series.reservations != len(reservations.plan):
+            return None
+        if not all(_is_entitled(one, wanted) for one in series.owners) or self._short(entry, kept):
+            return None
+        found = series.victims.next()
         if found is None:
-            entries = (self._state.entries[key] for key in queue.holding if key not in self._state.victims)
-            found = self._holders[queue.name] = [one for one in entries if _may_be_stopped(one)]
-        return found
+            return None
+        self._series = {kind: series}  # others may have counted on the same victims
+        return ((found[0], 1),), found[1]
 
-    def _victims(self, entry: Entry, lane: Lane, kept: Kept, holders: list[Entry]) -> tuple[Spread, list[Entry]] | None:
+    def _search(
+        self, entry: Entry, lane: Lane, kept: Kept, reservations: Reservations
+    ) -> tuple[Spread, tuple[Entry, ...]] | None:
         """Where it starts, and what is stopped for it; None: it does not start, or needs no further victim."""
+        state, request = self._state, entry.request
+        if self._stale:
+            self._look_again()
+        rows, owners = self._stoppable_for(entry)
+        rows = rows[self._running.ripe_s[rows] <= self._now_s]
+        if not len(rows):
+            return None
+        short = self._short(entry, kept)
+        found, amounts = self._candidates(rows, short), [amount for _, _, amount in short]
+        if request.gpus and state.nodes.mixed:
+            self._series.clear()
+            return self._search_mixed(entry, lane, kept, found, amounts)
+        room = self._leaving.room(request, kept.nodes)
+        problem = Problem(state.nodes, request, lane.avoid, room, found, amounts)
+        if not problem.is_solvable:
+            return None
+        if request.workers == 1 and not request.extended and not short and len(problem.entries) > victims.EXACT:
+            kind = (entry.queue.name, entry.order[0], request, lane.avoid)
+            self._series[kind] = _Series(OneByOne(problem), kept, len(reservations.plan), owners)
+            return self._next(entry, lane, kept, reservations)
+        stopped = problem.cheapest()
+        if not stopped:
+            return None
+        self._series.clear()
+        spread = self._tried(entry, lane, kept, stopped)
+        return None if spread is None else (spread, stopped)
+
+    def _search_mixed(
+        self, entry: Entry, lane: Lane, kept: Kept, found: Candidates, short: list[int]
+    ) -> tuple[Spread, tuple[Entry, ...]] | None:
+        """Where nodes have GPUs of several types, what a job's end leaves there is only known once it is tried."""
         state, queue, request = self._state, entry.queue, entry.request
-        short = [
-            (one, at, used + keep + want - limit)
-            for one in queue.path
-            for at, (limit, used, keep, want) in enumerate(
-                zip(one.limit, one.used, kept.queues.get(one.name, NOTHING), request.totals, strict=True)
-            )
-            if limit is not None and want and used + keep + want > limit
-        ]
-        candidates = [
-            Candidate(
-                one,
-                cost_of(one, self._now),
-                tuple(one.request.totals[at] if limited in one.queue.path else 0 for limited, at, _ in short),
-            )
-            for one in holders
-        ]
-        amounts = [amount for _, _, amount in short]
-        mixed = [slot for slot in state.nodes.slots.values() if state.nodes.is_mixed(slot)]
-        for closed in ([], mixed):
-            found = cheapest(state.nodes, request, lane.avoid, kept.nodes, candidates, amounts, closed)
-            if not found:
-                return None
-            with state.what_if():
-                for one in found:
-                    state.vacate(one.entry.key)
-                fits = queue.has_room(request.totals, kept.queues)
-                spread = place(state.nodes, request, lane.avoid, kept.nodes) if fits else None
-            if spread is not None:
-                return spread, [one.entry for one in found]
+        with state.what_if():
+            for key in state.victims:
+                state.vacate(key)
+            room = free_room(state.nodes, request, kept.nodes)
+            for closed in ((), tuple(state.nodes.mixed)):
+                stopped = Problem(state.nodes, request, lane.avoid, room, found, short, closed).cheapest()
+                if not stopped:
+                    return None
+                with state.what_if():
+                    for one in stopped:
+                        state.vacate(one.key)
+                    fits = queue.has_room(request.totals, kept.queues)
+                    spread = place(state.nodes, request, lane.avoid, kept.nodes) if fits else None
+                if spread is not None:
+                    return spread, stopped
         return None
 
+    def _tried(self, entry: Entry, lane: Lane, kept: Kept, stopped: tuple[Entry, ...]) -> Spread | None:
+        """Where it starts once these have gone."""
+        leaving, request, queues = self._leaving, entry.request, dict(kept.queues)
+        for one in stopped:
+            leaving.add(one)
+        for name, amounts in leaving.queues.items():
+            queues[name] = _sum(queues.get(name, NOTHING), amounts)
+        fits = entry.queue.has_room(request.totals, queues)
+        room = leaving.room(request, kept.nodes)
+        spread = place(self._state.nodes, request, lane.avoid, room=room) if fits else None
+        for one in stopped:
+            leaving.add(one, -1)
+        return spread
 
-def lost_s(entry: Entry, now: datetime) -> float:
-    """Seconds that stopping the job now costs each of its workers: since its last checkpoint, and to start again."""
-    status = entry.job.status
-    if status.held is not None or status.started_at is None:
-        return 0.0 if status.held is not None else _LEAST_RESTART_S
-    saved = status.progress.checkpoint if status.progress is not None else None
-    since = status.started_at.timestamp()
-    if saved is not None and saved.at is not None:
-        since = max(since, saved.at)
-    began = status.placed_at or status.started_at
-    return max(now.timestamp() - since, 0.0) + max((status.started_at - began).total_seconds(), _LEAST_RESTART_S)
+    def _short(self, entry: Entry, kept: Kept) -> list[tuple[QueueState, int, int]]:
+        """(queue, resource, how much) that its limit and those above are short of, once those that leave have gone."""
+        if all(one.limit == NOT_NAMED for one in entry.queue.path):
+            return []
+        gone, keep = self._leaving.queues, kept.queues
+        return [
+            (one, at, used + less + kept_of + want - limit)
+            for one in entry.queue.path
+            if one.limit != NOT_NAMED
+            for at, (limit, used, less, kept_of, want) in enumerate(
+                zip(
+                    one.limit,
+                    one.used,
+                    gone.get(one.name, NOTHING),
+                    keep.get(one.name, NOTHING),
+                    entry.request.totals,
+                    strict=True,
+                )
+            )
+            if limit is not None and want and used + less + kept_of + want > limit
+        ]
+
+    def _candidates(self, rows: Column, short: list[tuple[QueueState, int, int]]) -> Candidates:
+        jobs = self._state.running
+        gives = np.zeros((len(rows), len(short)), dtype=np.int64)
+        for i, row in enumerate(rows if short else ()):
+            one = jobs.jobs[row]
+            if one is not None:
+                gives[i] = [one.request.totals[at] if limited in one.queue.path else 0 for limited, at, _ in short]
+        return Candidates(jobs, rows, self._running.costs[rows], gives, self._held)
+
+
+def _at(seconds: float) -> datetime | None:
+    return None if seconds == _NEVER else datetime.fromtimestamp(seconds, UTC)
 
 
 def _is_entitled(queue: QueueState, wanted: Totals) -> bool:
@@ -192,43 +339,18 @@ def _is_entitled(queue: QueueState, wanted: Totals) -> bool:
     return bool(named) and all(named) and (not wanted.gpus or queue.guarantee[0] is not None)
 
 
-def _less(have: Totals, *gone: Entry) -> Totals:
-    return Totals(*(amount - sum(one.request.totals[at] for one in gone) for at, amount in enumerate(have)))
-
-
-def _borrows(queue: QueueState, holds: Totals, wanted: Totals) -> bool:
-    """It holds more than is guaranteed to it of something that is wanted: GPUs, for a job with GPUs."""
+def _borrows(queue: QueueState, holds: Column, wanted: Totals) -> Mask:
+    """It holds more than is guaranteed to it of something that is wanted: GPUs, for a job with GPUs. Shape: (…, 3)."""
     kinds = (0,) if wanted.gpus else (1, 2)
-    return any(wanted[at] and holds[at] > (queue.guarantee[at] or 0) for at in kinds)
+    found: Mask = np.zeros(len(holds), dtype=np.bool_)
+    for at in kinds:
+        if wanted[at]:
+            found |= holds[:, at] > (queue.guarantee[at] or 0)
+    return found
 
 
-def _may_be_stopped(entry: Entry) -> bool:
-    """As far as the job itself goes."""
-    job = entry.job
-    return (
-        job.spec.preemptible
-        and not entry.pending
-        and not entry.assumed
-        and job.status.phase in (Phase.STARTING, Phase.RUNNING)
-        and job.status.intent is Intent.NONE
-        and not job.spec.suspend
-        and not job.spec.cancel
-        and job.metadata.deletion_timestamp is None
-    )
-
-
-def _ripe_at(entry: Entry) -> datetime:
-    """When it has run as long as its queue lets it."""
-    least, began_at = entry.queue.preemption.min_runtime, entry.job.status.started_at
-    if least is None:
-        return EARLIEST
-    return LATEST if began_at is None else began_at + timedelta(seconds=parse_duration(least))
-
-
-def cost_of(entry: Entry, now: datetime) -> float:
-    """Of stopping a job. Units: GPU-seconds; a core counts as a hundredth of a GPU."""
-    gpus, cpu, _ = entry.request.totals
-    return lost_s(entry, now) * (gpus + _CORE * cpu / 1000)
+def _sum(one: Totals, other: Totals) -> Totals:
+    return Totals(*(a + b for a, b in zip(one, other, strict=True)))
 
 
 def _victim(entry: Entry) -> Victim:

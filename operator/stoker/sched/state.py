@@ -26,6 +26,7 @@ from stoker.spec.rest import NodeUsage, QueueUsage
 from stoker.spec.runtime import TrainingRuntime
 
 from .budget import Cost
+from .deadlines import Deadlines
 from .entries import (
     EARLIEST,
     NO_PREEMPTION,
@@ -33,6 +34,7 @@ from .entries import (
     BlockedBy,
     Entry,
     Lane,
+    Order,
     QueueState,
     Reservation,
     is_pending,
@@ -45,7 +47,8 @@ from .gpu_groups import Claim
 from .journal import Journal
 from .nodes import NodeTable
 from .queue_tree import QueueTree
-from .request import NOTHING, Totals, request_of
+from .request import NOTHING, Request, Totals, request_of
+from .running import RunningJobs
 from .runtime_table import RuntimeTable
 from .sorted_list import SortedList
 from .waiters import Waiters
@@ -89,8 +92,14 @@ class SchedulerState:
         self.entries: dict[Key, Entry] = {}
         self.claims: dict[Key, None] = {}
         """Jobs with a claim."""
+        self.claims_of: dict[str, dict[Request, SortedList[Order]]] = {}
+        """The same: queue → what is asked for → jobs."""
+        self.claims_moved: dict[Key, None] = {}
+        """Those whose victims changed since it was worked out when the claim is given up."""
+        self.given_up = Deadlines(self.journal)
         self.victims: dict[Key, Key] = {}
         """Job that is stopped for a claim -> the claimant."""
+        self.running = RunningJobs(self.journal, self.entries, self.victims)
         self.claims_unwritten: dict[Key, None] = {}
         """Jobs whose claim was decided, or its end, since the last decide."""
         self.claims_voided: set[Key] = set()
@@ -165,7 +174,10 @@ class SchedulerState:
 
     def observe_job(self, job: TrainingJob) -> None:
         """Take in a job as it is now. While a start is assumed, versions that are no answer to it change nothing."""
-        old = self.entries.get(job.key)
+        key = job.key
+        old = self.entries.get(key)
+        if key in self.victims:
+            self.journal.put(self.claims_moved, self.victims[key], None)
         if old is not None and (old.job == job or ((old.assumed or old.claim_decided) and _is_stale(job, old.job))):
             return
         queue, runtime = self._queue(job.spec.queue), self.runtimes.of(job)
@@ -176,6 +188,7 @@ class SchedulerState:
             # The usual answer to an assumed start, and every progress report: nothing moves.
             self.journal.set(entry, "workers_on", held)
             self.journal.put(self.entries, entry.key, entry)
+            self.running.note(entry.key)
             for name in held:
                 self.nodes.mark_moved(name)
             if job.status.started_at != old.job.status.started_at and queue.preemption.min_runtime is not None:
@@ -200,6 +213,8 @@ class SchedulerState:
     def forget_job(self, key: Key) -> None:
         entry = self.entries.get(key)
         if entry is not None:
+            if key in self.victims:
+                self.journal.put(self.claims_moved, self.victims[key], None)
             self._remove(entry)
             self.journal.drop(self.entries, key)
             self._recount(key)
@@ -494,8 +509,18 @@ class SchedulerState:
 
     def _claim(self, entry: Entry, claim: JobClaim) -> None:
         self.journal.put(self.claims, entry.key, None)
+        self.journal.put(self.claims_moved, entry.key, None)
+        kinds = self.claims_of.get(entry.queue.name)
+        if kinds is None:
+            kinds = {}
+            self.journal.put(self.claims_of, entry.queue.name, kinds)
+        if entry.request not in kinds:
+            self.journal.put(kinds, entry.request, SortedList())
+        kinds[entry.request].add(entry.order)
+        self.journal.note(kinds[entry.request].remove, entry.order)
         for victim in claim.victims:
             self.journal.put(self.victims, victim.key, entry.key)
+            self.running.note(victim.key)
         self._hold(entry, claim.placement)
 
     def _unclaim(self, entry: Entry) -> None:
@@ -503,9 +528,18 @@ class SchedulerState:
             return
         self._unhold(entry)
         self.journal.drop(self.claims, entry.key)
+        self.journal.drop(self.claims_moved, entry.key)
+        self.given_up.set(entry.key, None)
+        kinds = self.claims_of[entry.queue.name]
+        orders = kinds[entry.request]
+        orders.remove(entry.order)
+        self.journal.note(orders.add, entry.order)
+        if not orders:
+            self.journal.drop(kinds, entry.request)
         for victim in entry.claim.victims if entry.claim is not None else ():
             if self.victims.get(victim.key) == entry.key:
                 self.journal.drop(self.victims, victim.key)
+                self.running.note(victim.key)
 
     def _filled(self, name: str) -> None:
         self.journal.set(self, "shifted", True)  # reservations may move to other nodes
@@ -553,6 +587,7 @@ class SchedulerState:
         for queue in entry.queue.path:
             used = (have + more for have, more in zip(queue.used, amounts, strict=True))
             self.journal.set(queue, "used", Totals(*used))
+        self.running.note(entry.key)
         if sign > 0:
             self.journal.put(entry.queue.holding, entry.key, None)
         else:

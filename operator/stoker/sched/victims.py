@@ -1,28 +1,30 @@
 """The cheapest set of running jobs to stop so that one that waits can start.
 
-Pure: columns and victims in, victims out. Cost is GPU-seconds of work lost. Called by `preempt`, which says who may be
-stopped and tries the answer out before it is used.
+Pure: columns and candidates in, victims out. Cost is GPU-seconds of work lost. Called by `preempt`, which says who may
+be stopped and where what is found is used.
 
 Up to `EXACT` candidates that matter the answer is a cheapest set. Beyond that it is greedy: worker by worker on the
 node where one more costs least, then whatever the queue's limit is still short of; and what turns out not to be needed
 is put back, the dearest first, so that no victim of the answer could be spared. For a job of one worker the cheapest
-nodes that greed finds are solved exactly.
+nodes that greed finds are solved exactly, and `OneByOne` goes on from there for the next job that asks for the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import Column
+from .columns import Column, Mask
 from .entries import Entry
 from .nodes import NodeTable
-from .place import Keep, fitting, free_room
+from .place import Room, fitting
 from .request import Request
+from .running import Floats, Held, RunningJobs
 
 EXACT = 10
 """Candidates, of which every subset is looked at."""
@@ -30,48 +32,20 @@ _NODES_EXACT = 4
 Amounts = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A running job that may be stopped."""
+class Candidates(NamedTuple):
+    """Running jobs that may be stopped, cheapest first. Shapes: V of them, K limits that are short."""
 
-    entry: Entry
-    cost: float
+    jobs: RunningJobs
+    rows: Column
+    costs: Floats
     """Units: GPU-seconds."""
-    gives: tuple[int, ...]
-    """What its end gives back to each limit that is short."""
+    gives: Amounts
+    """What each one's end gives back to each limit that is short. Shape: (V, K)."""
+    held: Held
+    """Of all running jobs."""
 
 
-def cheapest(
-    table: NodeTable,
-    request: Request,
-    avoid: Collection[str],
-    keep: Keep | None,
-    candidates: Sequence[Candidate],
-    short: Sequence[int],
-    closed: Collection[int] = (),
-) -> tuple[Candidate, ...] | None:
-    """The jobs to stop so that the request fits beside what is kept, and each limit gets back what it is short of.
-
-    None: not even all of them would do. `closed`: slots on which nothing that is freed counts. On a node with GPUs of
-    several types the answer is hopeful: which of them a job holds is not known here.
-    """
-    problem = _Problem(table, request, avoid, keep, sorted(candidates, key=_rank), short, closed)
-    every = np.ones(len(problem.candidates), dtype=np.int64)
-    if not problem.solved_by(every):
-        return None
-    if len(every) <= EXACT:
-        return problem.named(problem.best_of(np.arange(len(every))))
-    found = problem.greedy()
-    if request.workers == 1 and not any(short):
-        found = min([found, *problem.best_on_single_nodes()], key=problem.cost)
-    return problem.named(found)
-
-
-def _rank(one: Candidate) -> tuple[float, Any]:
-    return one.cost, one.entry.key
-
-
-class _Problem:
+class Problem:
     """Shapes: V candidates that matter, S slots on which they hold something, R resources that the request needs."""
 
     def __init__(
@@ -79,158 +53,283 @@ class _Problem:
         table: NodeTable,
         request: Request,
         avoid: Collection[str],
-        keep: Keep | None,
-        candidates: Sequence[Candidate],
-        short: Sequence[int],
-        closed: Collection[int],
+        room: Room,
+        found: Candidates,
+        short: Sequence[int] = (),
+        closed: Collection[int] = (),
     ) -> None:
-        room = free_room(table, request, keep)
-        self.workers, wanted = request.workers, room.wanted(request)
+        """`room`: what is free besides. `short`: what each limit is short of. `closed`: slots on which nothing that is
+        freed counts. On a node with GPUs of several types the answer is hopeful: which of them a job holds is not
+        known here."""
+        wanted = room.wanted(request)
+        self.workers = request.workers
         self.needs = np.array([need for need, _ in wanted], dtype=np.int64)
         self.short = np.array(short, dtype=np.int64)
-        fits: Column = fitting(table, request, avoid, room)
+        fits = fitting(table, request, avoid, room)
         is_open = table.open_for(request.nodes).copy()
         is_open[[table.slots[name] for name in avoid if name in table.slots]] = False
         is_open[list(closed)] = False
         if request.gpus:  # a node of other GPUs than are asked for has none to give
             is_open &= table.rest_for(request.filter) > 0
-        self.candidates = [
-            one
-            for one in candidates
-            if any(one.gives) or any(is_open[table.slots[name]] for name in one.entry.workers_on if name in table.slots)
-        ]
-        self.holds: list[list[tuple[int, Amounts]]] = []
-        index: dict[int, int] = {}
-        for one in self.candidates:
-            held = []
-            for name, workers in one.entry.workers_on.items():
-                slot = table.slots.get(name)
-                if slot is not None and is_open[slot]:
-                    held.append((index.setdefault(slot, len(index)), workers * _amounts(one.entry.request, request)))
-            self.holds.append(held)
-        slots = list(index)
-        self.there = int(fits.sum() - fits[slots].sum())
+        place_of = np.full(len(found.jobs.jobs), -1, dtype=np.int64)
+        place_of[found.rows] = np.arange(len(found.rows))
+        row, slot, workers = found.held
+        counts = (place_of[row] >= 0) & is_open[slot]
+        row, slot, workers = row[counts], slot[counts], workers[counts]
+        matters: Mask = np.asarray(found.gives.any(axis=1))
+        matters[place_of[row]] = True
+        number = np.cumsum(matters) - 1
+        self.rows, self.costs, self.gives = found.rows[matters], found.costs[matters], found.gives[matters]
+        self.entries: list[Entry] = [one for i in self.rows if (one := found.jobs.jobs[i]) is not None]
+        self.holder = number[place_of[row]]
+        """Per holding: the candidate; `on`: the slot's place in `slots`; `amounts`: what the request needs of it."""
+        self.slots, self.on = np.unique(slot, return_inverse=True)
+        self.amounts = workers[:, None] * _amounts(found.jobs, row, request)
+        self.there = int(fits.sum() - fits[self.slots].sum())
         """Workers that fit where no candidate is."""
-        self.free = np.array([[int(column[slot]) for _, column in wanted] for slot in slots], dtype=np.int64)
-        self.free = self.free.reshape(len(slots), len(wanted))
-        self.gives = np.array([one.gives for one in self.candidates], dtype=np.int64)
-        self.gives = self.gives.reshape(len(self.candidates), len(self.short))
-        self.costs = np.array([one.cost for one in self.candidates])
+        self.free = np.array([column[self.slots] for _, column in wanted], dtype=np.int64).reshape(len(wanted), -1).T
+        if not len(wanted):
+            self.free = np.zeros((len(self.slots), 0), dtype=np.int64)
 
-    def named(self, chosen: NDArray[np.int64]) -> tuple[Candidate, ...]:
-        return tuple(self.candidates[i] for i in np.flatnonzero(chosen))
+    def cheapest(self) -> tuple[Entry, ...] | None:
+        """The jobs to stop so that the request fits, and each limit gets back what it is short of. None: not even all
+        of them would do."""
+        if not self.is_solvable:
+            return None
+        if len(self.entries) <= EXACT:
+            return self.named(self.best_of(np.arange(len(self.entries))))
+        found = self._greedy()
+        if self.workers == 1 and not self.short.any():
+            found = min([found, *self._best_on_single_nodes()], key=self._cost)
+        return self.named(found)
 
-    def cost(self, chosen: NDArray[np.int64]) -> float:
-        return float(self.costs[chosen > 0].sum())
+    @property
+    def is_solvable(self) -> bool:
+        return self._solved_by(np.ones(len(self.entries), dtype=np.int64))
+
+    def named(self, chosen: NDArray[np.int64]) -> tuple[Entry, ...]:
+        return tuple(self.entries[i] for i in np.flatnonzero(chosen))
 
     def fits(self, free: Amounts) -> Amounts:
         """Workers per slot. Shape: (…, S, R) → (…, S)."""
         fit: Amounts = np.clip((free // self.needs).min(axis=-1, initial=self.workers), 0, self.workers)
         return fit
 
-    def freed(self, chosen: NDArray[np.int64]) -> Amounts:
-        free = self.free.copy()
-        for i in np.flatnonzero(chosen):
-            for slot, amounts in self.holds[i]:
-                free[slot] += amounts
-        return free
-
-    def solved_by(self, chosen: NDArray[np.int64]) -> bool:
-        fit = self.there + int(self.fits(self.freed(chosen)).sum()) >= self.workers
-        return fit and bool((chosen @ self.gives >= self.short).all())
-
     def best_of(self, among: NDArray[np.intp]) -> NDArray[np.int64]:
         """The cheapest solution that uses these candidates only, which must hold one. Cost: 2^candidates."""
         count = len(among)
         subsets = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
         held = np.zeros((count, *self.free.shape), dtype=np.int64)
-        for row, i in enumerate(among):
+        for at, i in enumerate(among):
             for slot, amounts in self.holds[i]:
-                held[row, slot] += amounts
-        free = self.free + np.tensordot(subsets, held, axes=1)
-        solved = self.there + self.fits(free).sum(axis=-1) >= self.workers
+                held[at, slot] += amounts
+        touched = held.any(axis=(0, 2))
+        free = self.free[touched] + np.tensordot(subsets, held[:, touched], axes=1)
+        rest = self.there + int(self.fits(self.free[~touched]).sum())
+        solved = rest + self.fits(free).sum(axis=-1) >= self.workers
         solved &= (subsets @ self.gives[among] >= self.short).all(axis=-1)
         costs = np.where(solved, subsets @ self.costs[among], np.inf)
         # Of equally cheap ones the smallest set; of those, the one that keeps the dearest.
         best = min(np.flatnonzero(costs <= costs.min() + 1e-9), key=lambda row: (int(subsets[row].sum()), int(row)))
-        chosen = np.zeros(len(self.candidates), dtype=np.int64)
+        chosen = np.zeros(len(self.entries), dtype=np.int64)
         chosen[among] = subsets[best]
         return chosen
 
-    def greedy(self) -> NDArray[np.int64]:
-        chosen = np.zeros(len(self.candidates), dtype=np.int64)
-        on_slot: dict[int, list[int]] = {}
-        for i, held in enumerate(self.holds):  # cheapest first
-            for slot, _ in held:
-                on_slot.setdefault(slot, []).append(i)
+    @cached_property
+    def holds(self) -> list[list[tuple[int, list[int]]]]:
+        """Candidate → (place of the slot, amounts)."""
+        found: list[list[tuple[int, list[int]]]] = [[] for _ in self.entries]
+        for i, slot, amounts in zip(self.holder.tolist(), self.on.tolist(), self.amounts.tolist(), strict=True):
+            found[i].append((slot, amounts))
+        return found
+
+    @cached_property
+    def on_slot(self) -> list[list[tuple[int, list[int]]]]:
+        """Place of the slot → (candidate, amounts), cheapest first."""
+        found: list[list[tuple[int, list[int]]]] = [[] for _ in self.slots]
+        for i, held in enumerate(self.holds):
+            for slot, amounts in held:
+                found[slot].append((i, amounts))
+        return found
+
+    def price(self, slot: int, candidates: Sequence[tuple[int, list[int]]], free: Sequence[int]) -> tuple[float, int]:
+        """What one more worker there costs, and how many of the candidates are stopped; infinite: no more fit there."""
+        needs, cost = self.needs.tolist(), 0.0
+        before = max(min((have // need for have, need in zip(free, needs, strict=True)), default=self.workers), 0)
+        if before < self.workers:
+            targets, row = [(before + 1) * need for need in needs], list(free)
+            for count, (i, amounts) in enumerate(candidates, 1):
+                row = [have + more for have, more in zip(row, amounts, strict=True)]
+                cost += self.costs[i]
+                if all(have >= target for have, target in zip(row, targets, strict=True)):
+                    return float(cost), count
+        return float("inf"), 0
+
+    def _cost(self, chosen: NDArray[np.int64]) -> float:
+        return float(self.costs[chosen > 0].sum())
+
+    def _freed(self, chosen: NDArray[np.int64]) -> Amounts:
         free = self.free.copy()
-        prices: dict[int, tuple[float, list[int]]] = {slot: self._price(slot, on_slot[slot], free) for slot in on_slot}
-        while self.there + int(self.fits(free).sum()) < self.workers:
-            slot = min(prices, key=lambda slot: (prices[slot][0], slot))
-            changed = set()
-            for i in prices[slot][1]:
+        which = chosen[self.holder] > 0
+        np.add.at(free, self.on[which], self.amounts[which])
+        return free
+
+    def _solved_by(self, chosen: NDArray[np.int64]) -> bool:
+        fit = self.there + int(self.fits(self._freed(chosen)).sum()) >= self.workers
+        return fit and bool((chosen @ self.gives >= self.short).all())
+
+    def _greedy(self) -> NDArray[np.int64]:
+        chosen = np.zeros(len(self.entries), dtype=np.int64)
+        free, on_slot = self.free.copy(), [list(one) for one in self.on_slot]
+        prices = [(*self.price(slot, on_slot[slot], free[slot].tolist()), slot) for slot in range(len(on_slot))]
+        queue = [(price, slot, count, 0) for price, count, slot in prices]
+        heapify(queue)
+        turned = [0] * len(on_slot)
+        missing = self.workers - self.there - int(self.fits(free).sum())
+        while missing > 0:
+            _, slot, count, turn = heappop(queue)
+            if turn != turned[slot]:
+                continue
+            changed: dict[int, int] = {}
+            for i, _ in on_slot[slot][:count]:
                 chosen[i] = 1
                 for other, amounts in self.holds[i]:
+                    changed.setdefault(other, int(self.fits(free[other])))
                     free[other] += amounts
-                    changed.add(other)
-            for other in changed:
-                prices[other] = self._price(other, [i for i in on_slot[other] if not chosen[i]], free)
-        while (missing := np.maximum(self.short - chosen @ self.gives, 0)).any():
-            useful = np.minimum(self.gives, missing) / np.maximum(self.short, 1)
+            for other, before in changed.items():
+                missing -= int(self.fits(free[other])) - before
+                on_slot[other] = [one for one in on_slot[other] if not chosen[one[0]]]
+                turned[other] += 1
+                price, count = self.price(other, on_slot[other], free[other].tolist())
+                heappush(queue, (price, other, count, turned[other]))
+        while (lacking := np.maximum(self.short - chosen @ self.gives, 0)).any():
+            useful = np.minimum(self.gives, lacking) / np.maximum(self.short, 1)
             worth = useful.sum(axis=1) * (chosen == 0)
             chosen[int(np.argmin(np.where(worth > 0, self.costs / np.maximum(worth, 1e-12), np.inf)))] = 1
         return self._spared(chosen)
 
-    def _price(self, slot: int, candidates: list[int], free: Amounts) -> tuple[float, list[int]]:
-        """What one more worker there costs, and its victims; infinite: no more fit there."""
-        row, before, taken, cost = free[slot].copy(), int(self.fits(free[slot])), [], 0.0
-        for i in candidates:
-            row += sum((amounts for other, amounts in self.holds[i] if other == slot), np.zeros_like(row))
-            taken.append(i)
-            cost += self.costs[i]
-            if int(self.fits(row)) > before:
-                return cost, taken
-        return float("inf"), []
-
     def _spared(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
         """Without those that are not needed, the dearest tried first."""
-        free, fit = self.freed(chosen), self.fits(self.freed(chosen))
-        given = chosen @ self.gives
-        for i in reversed(np.flatnonzero(chosen)):
+        free = self._freed(chosen)
+        fit, given = self.fits(free), chosen @ self.gives
+        total = self.there + int(fit.sum())
+        for i in reversed(np.flatnonzero(chosen).tolist()):
             if (given - self.gives[i] < self.short).any():
                 continue
-            touched = dict(self.holds[i])
-            less = {slot: int(self.fits(free[slot] - amounts)) for slot, amounts in touched.items()}
+            less = {slot: int(self.fits(free[slot] - amounts)) for slot, amounts in self.holds[i]}
             lost = sum(int(fit[slot]) - count for slot, count in less.items())
-            if self.there + int(fit.sum()) - lost < self.workers:
+            if total - lost < self.workers:
                 continue
-            chosen[i], given = 0, given - self.gives[i]
-            for slot, amounts in touched.items():
+            chosen[i], given, total = 0, given - self.gives[i], total - lost
+            for slot, amounts in self.holds[i]:
                 free[slot] -= amounts
                 fit[slot] = less[slot]
         return chosen
 
-    def best_on_single_nodes(self) -> list[NDArray[np.int64]]:
+    def _best_on_single_nodes(self) -> list[NDArray[np.int64]]:
         """For one worker: on each of the nodes that look cheapest, the cheapest set."""
-        on_slot: dict[int, list[int]] = {}
-        for i, held in enumerate(self.holds):
-            for slot, _ in held:
-                on_slot.setdefault(slot, []).append(i)
-        prices = sorted((self._price(slot, on_slot[slot], self.free)[0], slot) for slot in on_slot)
-        found = []
-        for price, slot in prices[:_NODES_EXACT]:
-            among = np.array(on_slot[slot][:EXACT], dtype=np.intp)
-            chosen = np.zeros(len(self.candidates), dtype=np.int64)
-            chosen[among] = 1
-            if price < float("inf") and self.solved_by(chosen):
-                found.append(self.best_of(among))
-        return found
+        free = self.free.tolist()
+        prices = sorted((self.price(slot, self.on_slot[slot], free[slot])[0], slot) for slot in range(len(free)))
+        return [
+            self.best_of(np.array([i for i, _ in self.on_slot[slot][:EXACT]], dtype=np.intp))
+            for price, slot in prices[:_NODES_EXACT]
+            if price < float("inf") and self.price(slot, self.on_slot[slot][:EXACT], free[slot])[1]
+        ]
 
 
-def _amounts(held: Request, wanted: Request) -> Amounts:
-    """What a worker of `held` gives back of the resources that `wanted` needs, in the order of `Room.wanted`."""
-    extended = dict(held.extended)
-    found = [held.gpus] if wanted.gpus else []
-    found += [held.cpu] if wanted.cpu else []
-    found += [held.memory] if wanted.memory else []
-    return np.array([*found, *(extended.get(name, 0) for name, _ in wanted.extended)], dtype=np.int64)
+class OneByOne:
+    """The victims for one job of one worker after another that ask for the same and of which no limit is short.
+
+    Cost: O(candidates) once; then O(candidates of a node) each.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._on = [list(one) for one in problem.on_slot]
+        self._free: list[list[int]] = problem.free.tolist()
+        self._at = {slot: place for place, slot in enumerate(problem.slots.tolist())}
+        self._turns = [0] * len(self._on)
+        self._best: dict[tuple[int, int], tuple[float, int, int, tuple[int, ...]]] = {}
+        """(Place, turn) → the cheapest there, where it was worked out."""
+        self._fits = problem.there > 0 or bool(problem.fits(problem.free).any())
+        prices = (self._priced(place) for place in range(len(self._on)))
+        self._queue = [one for one in prices if one is not None]
+        heapify(self._queue)
+
+    def next(self) -> tuple[int, tuple[Entry, ...]] | None:
+        """Where the next job goes, and what is stopped for it. None: nowhere, or it needs no further victim."""
+        looked: list[tuple[float, int, int, tuple[int, ...]]] = []
+        while not self._fits and self._queue and len(looked) < _NODES_EXACT:
+            found = heappop(self._queue)
+            _, place, turn, victims = found
+            if turn == self._turns[place]:
+                if len(victims) > 1 and (place, turn) not in self._best:
+                    self._best[place, turn] = self._solved(place, turn)
+                looked.append(self._best.get((place, turn), found))
+        if not looked:
+            return None
+        best = min(looked)
+        for one in looked:
+            if one is not best:
+                heappush(self._queue, one)
+        _, place, _, victims = best
+        for i in victims:
+            for other, _ in self._problem.holds[i]:
+                self._on[other] = [one for one in self._on[other] if one[0] != i]
+        return int(self._problem.slots[place]), tuple(self._problem.entries[i] for i in victims)
+
+    def turn(self, slot: int, free: list[int]) -> None:
+        """So much is free there now."""
+        place = self._at.get(slot)
+        if place is not None:
+            self._free[place] = free
+            self._turns[place] += 1
+            needs = self._problem.needs.tolist()
+            self._fits = self._fits or all(have >= need for have, need in zip(free, needs, strict=True))
+            found = self._priced(place)
+            if found is not None:
+                heappush(self._queue, found)
+
+    def _priced(self, place: int) -> tuple[float, int, int, tuple[int, ...]] | None:
+        price, count = self._problem.price(place, self._on[place], self._free[place])
+        victims = tuple(i for i, _ in self._on[place][:count])
+        return (price, place, self._turns[place], victims) if count else None
+
+    def _solved(self, place: int, turn: int) -> tuple[float, int, int, tuple[int, ...]]:
+        """The cheapest set of the first candidates there; of equally cheap ones the smallest that keeps the dearest."""
+        among = self._on[place][: max(EXACT, 1)]
+        _, count = self._problem.price(place, among, self._free[place])
+        if not count:  # greed needs more of them than are looked at
+            among, count = self._on[place], self._problem.price(place, self._on[place], self._free[place])[1]
+            victims = among[:count]
+            for one in reversed(list(victims)):
+                rest = [other for other in victims if other is not one]
+                if self._do(place, rest):
+                    victims = rest
+            return sum(float(self._problem.costs[i]) for i, _ in victims), place, turn, tuple(i for i, _ in victims)
+        costs = self._problem.costs
+        best: tuple[float, int, int] | None = None
+        for subset in range(1, 2 ** len(among)):
+            chosen = [one for at, one in enumerate(among) if subset >> at & 1]
+            cost = round(sum(float(costs[i]) for i, _ in chosen), 6)
+            if (best is None or (cost, len(chosen), subset) < best) and self._do(place, chosen):
+                best = cost, len(chosen), subset
+        assert best is not None
+        return best[0], place, turn, tuple(i for at, (i, _) in enumerate(among) if best[2] >> at & 1)
+
+    def _do(self, place: int, chosen: Sequence[tuple[int, list[int]]]) -> bool:
+        return all(
+            have + sum(amounts[at] for _, amounts in chosen) >= need
+            for at, (have, need) in enumerate(zip(self._free[place], self._problem.needs.tolist(), strict=True))
+        )
+
+
+def _amounts(jobs: RunningJobs, row: Column, wanted: Request) -> Amounts:
+    """What a worker of each row gives back of the resources that `wanted` needs, in the order of `Room.wanted`."""
+    columns = [jobs.gpus[row]] if wanted.gpus else []
+    columns += [jobs.cpu[row]] if wanted.cpu else []
+    columns += [jobs.memory[row]] if wanted.memory else []
+    for name, _ in wanted.extended:
+        entries = (jobs.jobs[i] for i in row)
+        columns.append(np.array([dict(one.request.extended).get(name, 0) for one in entries if one is not None]))
+    return np.array(columns, dtype=np.int64).reshape(len(columns), len(row)).T

@@ -1,0 +1,46 @@
+"""When each of some jobs is due.
+
+Owns the times and their order; every change can be undone. Called by `state`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from stoker.spec.meta import Key
+
+from .journal import Journal
+from .sorted_list import SortedList
+
+
+class Deadlines:
+    """Cost: O(sqrt n) for a change; O(due) to ask who is."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._at: dict[Key, datetime] = {}
+        self._sorted: SortedList[tuple[datetime, Key]] = SortedList()
+
+    def set(self, key: Key, at: datetime | None) -> None:
+        """None: never."""
+        old = self._at.get(key)
+        if old is not None:
+            self._sorted.remove((old, key))
+            self._journal.note(self._sorted.add, (old, key))
+            self._journal.drop(self._at, key)
+        if at is not None:
+            self._sorted.add((at, key))
+            self._journal.note(self._sorted.remove, (at, key))
+            self._journal.put(self._at, key, at)
+
+    @property
+    def first(self) -> datetime | None:
+        return self._sorted.first()[0] if self._sorted else None
+
+    def due(self, now: datetime) -> list[Key]:
+        found = []
+        for at, key in self._sorted:
+            if at > now:
+                break
+            found.append(key)
+        return found

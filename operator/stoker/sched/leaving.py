@@ -1,0 +1,75 @@
+"""What the victims of claims will leave behind: per node and per queue.
+
+Owns these sums, made anew for each pass of `decide` that preempts. Called by `preempt`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .columns import Column
+from .entries import Entry
+from .place import Keep, Room, free_room
+from .request import ANY_GPU, NOTHING, Request, Totals
+from .state import SchedulerState
+
+
+class Leaving:
+    """Shape: one entry per slot. GPUs of one node are taken to be of one type: see `NodeTable.mixed`."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._table = state.nodes
+        self.gpu, self.cpu, self.memory = (np.zeros_like(state.nodes.usable) for _ in range(3))
+        self._extended: dict[str, Column] = {}
+        self.queues: dict[str, Totals] = {}
+        """Queue → what it and those below will hold no more; negative, to be added to what is kept of its limit."""
+        for key in state.victims:
+            entry = state.entries.get(key)
+            if entry is not None and not entry.pending:
+                self.add(entry)
+
+    def add(self, entry: Entry, sign: int = 1) -> None:
+        request = entry.request
+        for name, workers in entry.workers_on.items():
+            slot = self._table.slots.get(name)
+            if slot is None:
+                continue
+            gpus, cpu, memory = request.times(sign * workers)
+            self.gpu[slot] += gpus
+            self.cpu[slot] += cpu
+            self.memory[slot] += memory
+            for resource, count in request.extended:
+                column = self._extended.setdefault(resource, np.zeros_like(self.gpu))
+                column[slot] += sign * workers * count
+        gone = request.times(sign * sum(entry.workers_on.values()))
+        for queue in entry.queue.path:
+            have = self.queues.get(queue.name, NOTHING)
+            self.queues[queue.name] = Totals(have[0] - gone[0], have[1] - gone[1], have[2] - gone[2])
+
+    def room(self, request: Request, keep: Keep | None) -> Room:
+        """What is free once they have gone, less what is kept for others."""
+        room, table = free_room(table=self._table, request=request, keep=keep), self._table
+        gpu = room.gpu + self.gpu
+        if request.filter != ANY_GPU:
+            fitting = table.columns[request.filter].room
+            gpu = np.minimum(gpu, fitting if keep is None else fitting - keep.gpu)
+        extended = tuple(
+            column + self._extended[name] if name in self._extended else column
+            for (name, _), column in zip(request.extended, room.extended, strict=True)
+        )
+        return Room(gpu, room.cpu + self.cpu, room.memory + self.memory, extended)
+
+    def free(self, slot: int, request: Request, keep: Keep | None) -> list[int]:
+        """The same of one slot, of what the request asks for; without extended resources."""
+        table, found = self._table, []
+        if request.gpus:
+            gpus = int(table.free_gpu[slot] + self.gpu[slot])
+            if request.filter != ANY_GPU:
+                gpus = min(gpus, int(table.columns[request.filter].room[slot]))
+            found.append(gpus - (0 if keep is None else int(keep.gpu[slot])))
+        if request.cpu:
+            found.append(int(table.free_cpu[slot] + self.cpu[slot]) - (0 if keep is None else int(keep.cpu[slot])))
+        if request.memory:
+            kept = 0 if keep is None else int(keep.memory[slot])
+            found.append(int(table.free_mem[slot] + self.memory[slot]) - kept)
+        return found

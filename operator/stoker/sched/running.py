@@ -1,0 +1,198 @@
+"""The running jobs that may be stopped for others, as columns: what each holds where, and what stopping it loses.
+
+Owns which jobs these are and what that costs. Rows follow from the state's entries; of a change only the job is noted,
+and its row made anew when the columns are next read. Called by `state` (changes) and `preempt` (reading).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.spec.job import Phase
+from stoker.spec.meta import Key
+from stoker.spec.outcome import Intent
+
+from .columns import Column
+from .entries import Entry
+from .journal import Journal
+
+Floats = NDArray[np.float64]
+
+_LEAST_RESTART_S = 30.0
+_CORE = 0.01
+"""What a core counts, in GPUs."""
+_FLOATS = ("began_s", "saved_s", "restart_s", "weight", "attained_s")
+_INTS = ("queue", "gpus", "cpu", "memory", "all_gpus", "urgency")
+
+
+class Held(NamedTuple):
+    """What the jobs hold, one entry per job and node. Shape: (holdings,)."""
+
+    row: Column
+    slot: Column
+    workers: Column
+
+
+class RunningJobs:
+    """Shape: one row per job; a row that is no job's has queue -1. Cost: a change O(log jobs) when it is looked at."""
+
+    def __init__(self, journal: Journal, entries: Mapping[Key, Entry], victims: Mapping[Key, Key]) -> None:
+        """`victims`: the jobs that are stopped for a claim already."""
+        self._journal, self._entries, self._victims = journal, entries, victims
+        self._forget()
+
+    def _forget(self) -> None:
+        self._known = False
+        """The columns have been asked for: until then no change is noted."""
+        self._moved: set[Key] = set()
+        self._rows: dict[Key, int] = {}
+        self._spare: list[int] = []
+        self._ids: dict[str, int] = {}
+        self._by_key: list[tuple[Key, int]] = []
+        self._sorted: NDArray[np.intp] | None = None
+        self.jobs: list[Entry | None] = []
+        self.queue = self.gpus = self.cpu = self.memory = self.all_gpus = self.urgency = np.zeros(0, dtype=np.int64)
+        """Queue's number; per worker: GPUs, thousandths of a core, bytes; all workers' GPUs; -priority."""
+        self.began_s = self.saved_s = self.restart_s = self.weight = self.attained_s = np.zeros(0)
+        """When it began (infinite: not yet) and last saved; to start again; GPUs that idle meanwhile; GPU-seconds had
+        in former attempts."""
+
+    # -- changes
+
+    def note(self, key: Key) -> None:
+        """Something of the job has changed. An undo notes it too."""
+        if self._known:
+            self._moved.add(key)
+            self._journal.note(self._moved.add, key)
+
+    # -- reading
+
+    def refresh(self) -> None:
+        """To be called before the columns are read."""
+        if not self._known:
+            self._known = True
+            self._journal.note(self._forget)
+            self._moved.update(self._entries)
+        for key in self._moved:
+            row = self._rows.pop(key, None)
+            if row is not None:
+                self._drop(key, row)
+            entry = self._entries.get(key)
+            if entry is not None and entry.workers_on and key not in self._victims and may_be_stopped(entry):
+                self._put(entry)
+        self._moved.clear()
+
+    def of(self, queue: str) -> Column:
+        """The queue's rows, in the order of their keys."""
+        rows: Column = self.rows[self.queue[self.rows] == self._ids.get(queue, -2)]
+        return rows
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """All of them, in the order of their keys."""
+        if self._sorted is None:
+            self._sorted = np.array([row for _, row in self._by_key], dtype=np.intp)
+        return self._sorted
+
+    @property
+    def queues(self) -> list[str]:
+        """Those that have rows."""
+        present = set(np.unique(self.queue[self.rows]).tolist())
+        return [name for name, number in self._ids.items() if number in present]
+
+    def costs(self, now_s: float) -> Floats:
+        """Of stopping each. Units: GPU-seconds; a core counts as a hundredth of a GPU."""
+        costs: Floats = (np.maximum(now_s - self.saved_s, 0.0) + self.restart_s) * self.weight
+        return costs
+
+    def had_s(self, now_s: float) -> Floats:
+        """GPU-seconds that each has had."""
+        had: Floats = self.attained_s + np.maximum(now_s - self.began_s, 0.0) * self.all_gpus
+        return had
+
+    def held(self, slots: Mapping[str, int]) -> Held:
+        found = [
+            (row, slots[name], workers)
+            for _, row in self._by_key
+            if (entry := self.jobs[row]) is not None
+            for name, workers in entry.workers_on.items()
+            if name in slots
+        ]
+        columns = np.array(found, dtype=np.int64).reshape(len(found), 3).T
+        return Held(*columns)
+
+    # -- inside
+
+    def _drop(self, key: Key, row: int) -> None:
+        self.jobs[row], self.queue[row], self._sorted = None, -1, None
+        self._spare.append(row)
+        del self._by_key[bisect_left(self._by_key, (key, row))]
+
+    def _put(self, entry: Entry) -> None:
+        if not self._spare:
+            self._grow()
+        row, job, request = self._spare.pop(), entry.job, entry.request
+        self._rows[entry.key], self.jobs[row], self._sorted = row, entry, None
+        insort(self._by_key, (entry.key, row))
+        self.queue[row] = self._ids.setdefault(entry.queue.name, len(self._ids))
+        self.gpus[row], self.cpu[row], self.memory[row] = request.gpus, request.cpu, request.memory
+        self.all_gpus[row] = request.totals.gpus
+        self.urgency[row], self.weight[row] = -job.spec.priority, weight_of(entry)
+        self.began_s[row] = np.inf if job.status.started_at is None else job.status.started_at.timestamp()
+        self.saved_s[row], self.restart_s[row] = loss_of(entry)
+        self.attained_s[row] = job.status.attained_gpu_seconds
+
+    def _grow(self) -> None:
+        old, more = len(self.jobs), max(8, len(self.jobs) // 2)
+        for name in (*_FLOATS, *_INTS):
+            column = getattr(self, name)
+            fill = np.full(more, -1 if name == "queue" else 0, dtype=column.dtype)
+            setattr(self, name, np.concatenate([column, fill]))
+        self.jobs += [None] * more
+        self._spare = list(range(old + more - 1, old - 1, -1))
+
+
+def may_be_stopped(entry: Entry) -> bool:
+    """As far as the job itself goes."""
+    job = entry.job
+    return (
+        job.spec.preemptible
+        and not entry.pending
+        and not entry.assumed
+        and job.status.phase in (Phase.STARTING, Phase.RUNNING)
+        and job.status.intent is Intent.NONE
+        and not job.spec.suspend
+        and not job.spec.cancel
+        and job.metadata.deletion_timestamp is None
+    )
+
+
+def loss_of(entry: Entry) -> tuple[float, float]:
+    """Since when (as a timestamp) work would be lost if it was stopped, and the seconds to start again besides."""
+    status = entry.job.status
+    if status.held is not None or status.started_at is None:
+        return np.inf, 0.0 if status.held is not None else _LEAST_RESTART_S
+    saved = status.progress.checkpoint if status.progress is not None else None
+    since = status.started_at.timestamp()
+    if saved is not None and saved.at is not None:
+        since = max(since, saved.at)
+    began = status.placed_at or status.started_at
+    return since, max((status.started_at - began).total_seconds(), _LEAST_RESTART_S)
+
+
+def weight_of(entry: Entry) -> float:
+    """What is lost of the cluster in each second that the job loses. Units: GPUs."""
+    gpus, cpu, _ = entry.request.totals
+    return gpus + _CORE * cpu / 1000
+
+
+def cost_of(entry: Entry, now: datetime) -> float:
+    """Of stopping a job. Units: GPU-seconds; a core counts as a hundredth of a GPU."""
+    since, restart_s = loss_of(entry)
+    return (max(now.timestamp() - since, 0.0) + restart_s) * weight_of(entry)

@@ -1,0 +1,113 @@
+"""Claims: the room that is kept for a job until its victims have gone, and when that ends."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stoker.spec.job import AttemptEnd, Claim, Phase
+from stoker.spec.outcome import Intent
+from tests.support.preempting import claims, preempting, run, wrote
+
+
+def preempted(sched: SimpleNamespace, *more: Any) -> Any:
+    """x has u and v stopped on node a."""
+    world = sched.World().feed(preempting(sched.queue()), sched.node("a", 2), *more)
+    world.running = [run(sched, name, "a", since=50) for name in "uv"]
+    world.feed(*world.running, sched.job("x", 2, priority=1))
+    (change,) = world.decide(100).claims
+    world.x = wrote(sched.job("x", 2, priority=1), claim=change.claim)
+    return world.feed(world.x)
+
+
+def test_the_room_is_kept_until_every_victim_has_gone_and_then_the_job_starts_there(sched: SimpleNamespace) -> None:
+    world = preempted(sched, sched.queue("other"))
+    world.feed(sched.job("small", queue="other"), sched.job("top", priority=9))
+    u, v = world.running
+    pods = [sched.pod(one, on="a", going=True) for one in (u, v)]
+    world.feed(*pods)
+    for one in (u, v):
+        stopping = wrote(one, phase=Phase.STOPPING, intent=Intent.PREEMPT)
+        world.feed(stopping)
+        assert world.starts(101) == {}
+        world.feed(wrote(stopping, 3, phase=Phase.QUEUED, intent=Intent.NONE, placement=()))
+        assert world.starts(102) == {}, "its pod is still there"
+    for pod in pods:
+        assert world.starts(103) == {}, "neither the claimant nor another in half of its room"
+        world.state.forget_pod(pod.key)
+    assert world.starts(104) == {"x": ["a"]}
+    assert world.state.queue_usage("default").gpus == 2
+
+
+def test_a_new_leader_comes_to_the_same_from_the_objects(sched: SimpleNamespace) -> None:
+    world = preempted(sched)
+    again = sched.World().feed(world.x, *world.running, sched.node("a", 2), preempting(sched.queue()))
+    assert claims(again.decide(101)) == {}
+    assert again.starts(101) == {}
+    assert again.state.victims == world.state.victims
+    assert again.reasons(101)[sched.key("x")][0].code == "Preempting"
+
+
+def test_what_is_held_for_a_claim_does_not_count_as_used(sched: SimpleNamespace) -> None:
+    state = preempted(sched).state
+    usage = state.queue_usage("default")
+    assert (usage.gpus, usage.running, usage.pending) == (2, 2, 1)
+    room = state.node_room("a")
+    assert (room.free_gpus, [key.name for key in room.jobs]) == (0, ["u", "v"])
+
+
+def test_a_better_place_ends_a_claim(sched: SimpleNamespace) -> None:
+    world = preempted(sched)
+    world.feed(sched.node("b", 2))
+    assert world.starts(101) == {"x": ["b"]}
+    assert world.state.victims == {}
+
+
+@pytest.mark.parametrize("change", [{"suspend": True}, {"cancel": True}])
+def test_a_claim_ends_with_what_it_is_for(change: dict[str, bool], sched: SimpleNamespace) -> None:
+    world = preempted(sched)
+    spec = world.x.spec.model_copy(update=change)
+    world.feed(wrote(world.x.model_copy(update={"spec": spec}), 3))
+    assert not world.state.claims and not world.state.victims
+
+
+def test_victims_that_do_not_end_end_the_claim(sched: SimpleNamespace) -> None:
+    world = preempted(sched)
+    u, v = world.running
+    world.feed(*(wrote(one, phase=Phase.STOPPING, intent=Intent.PREEMPT) for one in (u, v)))
+    until = world.decide(101).wake_at
+    assert until == sched.at(100 + 300 + 30), "five minutes, and the grace that they have to save"
+    ended = wrote(u, 3, phase=Phase.QUEUED, placement=(), attempts=(_end(sched, 200),))
+    world.feed(ended)
+    assert claims(world.decide(430)) == {}, "one ended: that is progress"
+    assert claims(world.decide(200 + 330)) == {"x": None}
+
+
+def _end(sched: SimpleNamespace, at: float) -> Any:
+    return AttemptEnd(number=1, ended_at=sched.at(at), intent=Intent.PREEMPT)
+
+
+def test_room_that_others_take_voids_the_claim_and_it_is_planned_anew(sched: SimpleNamespace) -> None:
+    world = preempted(sched)
+    _, v = world.running
+    world.feed(sched.node("b", 2), *(run(sched, name, "b", priority=p) for name, p in (("w", 0), ("hi", 5))))
+    assert claims(world.decide(101)) == {}
+    world.feed(wrote(v, phase=Phase.QUEUED, placement=()), sched.other("them/pod", "a", 1))
+    decided = world.decide(102)
+    assert claims(decided) == {"x": None} and decided.claims[0].voided
+    world.feed(wrote(run(sched, "hi", "b", priority=5), phase=Phase.SUCCEEDED, placement=()))
+    (change,) = world.decide(103).claims
+    assert change.claim is not None and [one.name for one in change.claim.victims] == ["w"]
+
+
+def test_a_claim_voided_and_planned_at_once_counts(sched: SimpleNamespace) -> None:
+    world = preempted(sched)
+    world.feed(sched.node("b", 2, cpu=2), run(sched, "w", "b", gpus=2))
+    world.decide(101)
+    world.feed(sched.other("them/pod", "a", 1))
+    (change,) = world.decide(102).claims
+    assert isinstance(change.claim, Claim) and change.claim.replans == 1
+    world.feed(wrote(world.x, 3, claim=change.claim))
+    assert "planned anew 1x" in world.reasons(102)[sched.key("x")][0].message

@@ -1,0 +1,145 @@
+"""Preemption over time: no GPU twice, no room stolen, and the same from the objects alone."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.sched.running import _FLOATS, _INTS, RunningJobs
+from stoker.spec.job import AttemptEnd, Phase, TrainingJob
+from stoker.spec.meta import Key
+from stoker.spec.outcome import Intent
+from tests.support.preempting import preempting, wrote
+
+
+class Life:
+    """A cluster of preempting queues: starts and claims are observed as written, victims take their time to end."""
+
+    def __init__(self, sched: SimpleNamespace, seed: int) -> None:
+        self.sched, self.rng, self.now, self.made = sched, random.Random(seed), 0.0, 0
+        self.world = sched.World().feed(
+            preempting(sched.queue("q")), preempting(sched.queue("r", gpus=5)), *(sched.node(name, 4) for name in "ab")
+        )
+        self.jobs: dict[str, TrainingJob] = {}
+        self.others: list[str] = []
+
+    def put(self, job: TrainingJob, **status: Any) -> None:
+        self.made += 1
+        self.jobs[job.metadata.name] = wrote(job, self.made, **status)
+        self.world.feed(self.jobs[job.metadata.name])
+
+    def holding(self) -> list[TrainingJob]:
+        return [job for job in self.jobs.values() if job.status.placement]
+
+    def free(self) -> dict[str, int]:
+        """What jobs and others leave of each node; claims are not counted."""
+        free = dict.fromkeys("ab", 4)
+        for job in self.holding():
+            for placed in job.status.placement:
+                free[placed.node] -= job.spec.gpus_per_worker
+        for name in self.others:
+            free[name[-1]] -= 1
+        return free
+
+    def step(self) -> None:
+        rng, sched = self.rng, self.sched
+        self.now += rng.choice([0, 1, 30])
+        what = rng.choice(["submit", "submit", "end", "stop", "stop", "other"])
+        running = sorted(self.holding(), key=lambda job: job.metadata.name)
+        if what == "submit":
+            asked = {"workers": rng.choice([1, 1, 2]), "queue": rng.choice("qr"), "priority": rng.choice([0, 0, 1, 2])}
+            name = f"j{self.made}"
+            self.put(sched.job(name, rng.choice([1, 2, 4]), queued=self.now, **asked))
+        elif what == "end" and running:
+            self.put(rng.choice(running), phase=Phase.SUCCEEDED, placement=(), claim=None)
+        elif what == "stop":
+            stopped = [job for job in running if job.key in self.world.state.victims]
+            for job in stopped[: rng.choice([1, 2])]:
+                ended = AttemptEnd(number=job.status.attempt, ended_at=sched.at(self.now), intent=Intent.PREEMPT)
+                self.put(job, phase=Phase.QUEUED, placement=(), started_at=None, attempts=(ended,))
+        elif what == "other":
+            if self.others and rng.random() < 0.5:
+                self.world.state.forget_other(Key("x", self.others.pop()))
+            elif rng.random() < 0.2 and (node := rng.choice("ab")) and self.free()[node] > 0:
+                self.others.append(f"o{self.made}{node}")
+                self.world.feed(sched.other(f"x/o{self.made}{node}", node, 1))
+
+    def decide(self) -> None:
+        decided = self.world.decide(self.now)
+        for change in decided.claims:
+            self.put(self.jobs[change.key.name], claim=change.claim)
+        for start in decided.starts:
+            job = self.jobs[start.key.name]
+            self.put(
+                job,
+                phase=Phase.RUNNING,
+                placement=start.placement,
+                attempt=job.status.attempt + 1,
+                started_at=self.sched.at(self.now),
+                placed_at=self.sched.at(self.now),
+                claim=None,
+            )
+
+    def check(self) -> None:
+        free = self.free()
+        assert min(free.values()) >= 0, "a GPU twice"
+        used = sum(job.spec.total_gpus for job in self.holding() if job.spec.queue == "r")
+        assert used <= 5, "beyond the limit"
+        for job in self.jobs.values():
+            claim = job.status.claim
+            if claim is None or job.key not in self.world.state.claims:
+                continue
+            stopped = [self.jobs[one.name] for one in claim.victims]
+            assert all(one.spec.queue == job.spec.queue and one.spec.priority < job.spec.priority for one in stopped)
+            going = [one for one in self.holding() if one.key in self.world.state.victims]
+            for one in going:
+                for placed in one.status.placement:
+                    free[placed.node] += one.spec.gpus_per_worker * (one.status.claim is None)
+            for placed in claim.placement:
+                assert free[placed.node] >= job.spec.gpus_per_worker, "its room was given away"
+            for one in going:
+                for placed in one.status.placement:
+                    free[placed.node] -= one.spec.gpus_per_worker
+
+
+def rows(jobs: RunningJobs) -> dict[Key, list[float]]:
+    jobs.refresh()
+    columns = [getattr(jobs, name) for name in (*_FLOATS, *_INTS) if name != "queue"]
+    return {
+        one.key: [float(column[row]) for column in columns] for row in jobs.rows if (one := jobs.jobs[row]) is not None
+    }
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_no_gpu_twice_no_room_stolen_and_every_claim_becomes_a_start(seed: int, sched: SimpleNamespace) -> None:
+    life = Life(sched, seed)
+    for _ in range(60):
+        life.step()
+        before = sched.fingerprint(life.world.state)
+        with life.world.state.what_if():
+            life.world.decide(life.now)
+        assert sched.fingerprint(life.world.state) == before
+        life.decide()
+        life.check()
+        again = sched.World().feed(*(life.world.state.queues[name].queue for name in "qr"))
+        again.feed(*(sched.node(name, 4) for name in "ab"), *life.jobs.values())
+        again.feed(*(sched.other(f"x/{name}", name[-1], 1) for name in life.others))
+        assert again.state.claims.keys() == life.world.state.claims.keys(), "from the objects alone"
+        assert rows(life.world.state.running) == rows(again.state.running)
+        assert again.state.nodes.free_gpu.sum() == life.world.state.nodes.free_gpu.sum()
+    for name in life.others:
+        life.world.state.forget_other(Key("x", name))
+    life.others.clear()
+    waiting = {job.metadata.name for job in life.jobs.values() if job.status.claim is not None}
+    for _ in range(20):
+        for job in [one for one in life.holding() if one.key in life.world.state.victims]:
+            ended = AttemptEnd(number=job.status.attempt, ended_at=sched.at(life.now), intent=Intent.PREEMPT)
+            life.put(job, phase=Phase.QUEUED, placement=(), started_at=None, attempts=(ended,))
+        life.decide()
+        waiting -= {job.metadata.name for job in life.holding()}
+    assert not waiting

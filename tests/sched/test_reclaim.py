@@ -1,0 +1,74 @@
+"""Reclaim: an owner gets its guarantee back from borrowers."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+from types import SimpleNamespace
+
+from stoker.spec.job import Phase
+from tests.support.preempting import claims, run, wrote
+
+
+def test_an_owner_gets_its_guarantee_back_from_borrowers_and_no_more(sched: SimpleNamespace) -> None:
+    queues = [sched.queue("own", guarantee=2), sched.queue("lent", guarantee=1), sched.queue("free")]
+    world = sched.World().feed(*queues, sched.node("a", 4))
+    world.feed(run(sched, "kept", "a", queue="lent", since=95), run(sched, "old", "a", queue="lent"))
+    world.feed(
+        *(run(sched, name, "a", queue="free", since=since, priority=9) for name, since in (("f", 50), ("g", 60)))
+    )
+    world.feed(*(sched.job(name, queue="own") for name in "xyz"), sched.job("other", queue="free", priority=99))
+    decided = claims(world.decide(100))
+    assert decided.keys() == {"x", "y"}, "what is guaranteed, for one by one"
+    stopped = [name for names in decided.values() for name in names or ()]
+    assert sorted(stopped) == ["g", "kept"], "what loses least; lent keeps what is guaranteed to it"
+
+
+def test_a_queue_without_guarantee_and_one_at_its_guarantee_reclaim_nothing(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.queue("own", guarantee=1), sched.queue("free"), sched.node("a", 2))
+    world.feed(run(sched, "u", "a", queue="own"), run(sched, "f", "a", queue="free"))
+    world.feed(sched.job("x", queue="own"), sched.job("y", queue="free"))
+    assert claims(world.decide(100)) == {}
+
+
+def test_siblings_settle_within_their_parents_guarantee_first(sched: SimpleNamespace) -> None:
+    tree = [
+        sched.queue("top", guarantee=2),
+        sched.queue("a", guarantee=1, parent="top"),
+        sched.queue("b", parent="top"),
+    ]
+    world = sched.World().feed(*tree, sched.queue("else"), sched.node("n", 3))
+    world.feed(*(run(sched, name, "n", queue="b") for name in "uv"), run(sched, "e", "n", queue="else", since=99))
+    world.feed(sched.job("x", queue="a"))
+    assert claims(world.decide(100)) == {"x": ["u"]}, "top has its guarantee: what a lacks, b holds"
+
+
+def reclaimed(sched: SimpleNamespace, nodes: int) -> tuple[float, float]:
+    """An owner reclaims that many nodes of 8 GPUs. Function calls per claimant: to decide the claims, to start all."""
+    world = sched.World().feed(sched.queue("own", guarantee=8 * nodes), sched.queue("lent"))
+    world.feed(*(sched.node(f"n{i:03}", 8) for i in range(nodes)))
+    borrowers = [run(sched, f"b{i:04}", f"n{i // 8:03}", queue="lent", since=i % 50) for i in range(8 * nodes)]
+    world.feed(*borrowers)
+    world.decide(99)
+    world.feed(*(sched.job(f"x{i:04}", queue="own") for i in range(8 * nodes)))
+    with cProfile.Profile() as claiming:
+        decided = world.decide(100)
+    assert [len(names or ()) for names in claims(decided).values()] == [1] * len(borrowers), "the least there is"
+    stopped = [victim.name for change in decided.claims if change.claim for victim in change.claim.victims]
+    assert len(set(stopped)) == len(borrowers), "each for one claimant"
+    world.feed(*(wrote(sched.job(change.key.name, queue="own"), claim=change.claim) for change in decided.claims))
+    started: list[str] = []
+    starting = cProfile.Profile()
+    for at in range(0, len(borrowers), 16):
+        world.feed(*(wrote(one, phase=Phase.QUEUED, placement=()) for one in borrowers[at : at + 16]))
+        with starting:
+            started += world.starts(101)
+    assert len(set(started)) == len(borrowers)
+    count = len(borrowers)
+    return tuple(pstats.Stats(one).total_calls / count for one in (claiming, starting))  # type: ignore[attr-defined]
+
+
+def test_a_reclaim_is_linear_in_its_victims(sched: SimpleNamespace) -> None:
+    """By function calls, that no other load of the machine changes."""
+    small, large = reclaimed(sched, 8), reclaimed(sched, 48)
+    assert large[0] < 1.3 * small[0] and large[1] < 1.5 * small[1], (small, large)

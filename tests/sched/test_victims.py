@@ -1,0 +1,219 @@
+"""Preemption within a queue: who is stopped for whom, by cases and against brute force."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.sched import victims
+from stoker.sched.entries import Entry
+from stoker.sched.place import place
+from stoker.sched.running import cost_of
+from stoker.spec.job import Phase
+from stoker.spec.node import GPUNode
+from stoker.spec.outcome import Intent
+from tests.support.preempting import claims, preempting, run, wrote
+
+CASES: list[tuple[str, Any, dict[str, list[str]]]] = [
+    (
+        "the one that loses least work",
+        lambda s: [s.node("a", 2), run(s, "old", "a"), run(s, "new", "a", since=90), s.job("x", priority=1)],
+        {"x": ["new"]},
+    ),
+    (
+        "a checkpoint makes it cheap",
+        lambda s: [s.node("a", 2), run(s, "old", "a", saved=99), run(s, "new", "a", since=50), s.job("x", priority=1)],
+        {"x": ["old"]},
+    ),
+    (
+        "nobody of the same or a higher priority",
+        lambda s: [s.node("a", 2), run(s, "u", "a", priority=1), run(s, "v", "a", priority=2), s.job("x", priority=1)],
+        {},
+    ),
+    (
+        "nobody that is not preemptible",
+        lambda s: [s.node("a", 2), run(s, "u", "a", gpus=2, preemptible=False), s.job("x", priority=1)],
+        {},
+    ),
+    (
+        "nobody for a job that would not start then",
+        lambda s: [s.node("a", 2), run(s, "u", "a"), run(s, "v", "a", preemptible=False), s.job("x", 2, priority=1)],
+        {},
+    ),
+    (
+        "what is free counts, and nobody is stopped beyond need",
+        lambda s: [
+            s.node("a", 4),
+            *(run(s, name, "a", since=20) for name in "uv"),
+            run(s, "w", "a"),
+            s.job("x", 3, priority=1),
+        ],
+        {"x": ["u", "v"]},
+    ),
+    (
+        "one dear job where the cheap ones would have to be more",
+        lambda s: [
+            s.node("a", 4),
+            s.node("b", 4),
+            *(run(s, name, "a", since=60) for name in "uvw"),
+            run(s, "y", "a", preemptible=False),
+            run(s, "gang", "b", gpus=4, since=95),
+            s.job("x", 4, priority=1),
+        ],
+        {"x": ["gang"]},
+    ),
+    (
+        "room in the queue's limit is made too",
+        lambda s: [
+            preempting(s.queue(gpus=2)),
+            s.node("a", 8),
+            *(run(s, name, "a") for name in "uv"),
+            s.job("x", priority=1),
+        ],
+        {"x": ["u"]},
+    ),
+    (
+        "a gang's worth over several nodes",
+        lambda s: [
+            s.node("a", 1),
+            s.node("b", 1),
+            run(s, "u", "a"),
+            run(s, "v", "b"),
+            s.job("x", workers=2, priority=1),
+        ],
+        {"x": ["u", "v"]},
+    ),
+    (
+        "each victim for one job only, the highest priority first",
+        lambda s: [
+            s.node("a", 2),
+            run(s, "u", "a", since=50),
+            run(s, "v", "a"),
+            *(s.job(name, priority=p) for name, p in (("x", 1), ("y", 3), ("z", 2))),
+        ],
+        {"y": ["u"], "z": ["v"]},
+    ),
+    (
+        "no job of another queue",
+        lambda s: [s.node("a", 1), s.queue("other"), run(s, "u", "a", queue="other"), s.job("x", priority=1)],
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "objects", "expected"), CASES, ids=[case[0] for case in CASES])
+def test_victims(name: str, objects: Any, expected: dict[str, list[str]], sched: SimpleNamespace) -> None:
+    world = sched.World().feed(preempting(sched.queue()), *objects(sched))
+    assert claims(world.decide(100)) == expected
+    assert not claims(world.decide(100)), "decided once"
+
+
+def test_nothing_is_preempted_where_the_queue_does_not_say_so(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.queue(), sched.node("a", 1), run(sched, "u", "a"), sched.job("x", priority=1))
+    assert claims(world.decide(100)) == {}
+    world.feed(preempting(sched.queue()))
+    assert claims(world.decide(100)) == {"x": ["u"]}, "once it does"
+
+
+def test_a_minimum_run_time_is_kept_and_woken_for(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(preempting(sched.queue(), "1m"), sched.node("a", 1), sched.job("x", priority=1))
+    starting = sched.job("u", on=("a",), phase=Phase.STARTING, attempt=1)
+    world.feed(starting)
+    assert world.decide(5).wake_at is None
+    world.feed(wrote(starting, phase=Phase.RUNNING, started_at=sched.at(10)))
+    world.feed(preempting(sched.queue("idle")), sched.job("waits", queue="idle"))
+    decided = world.decide(20)
+    assert (claims(decided), decided.wake_at) == ({}, sched.at(70))
+    assert claims(world.decide(70)) == {"x": ["u"]}
+
+
+kinds = st.sampled_from([("A100", 80, ""), ("T4", 16, "")])
+nodes = st.lists(st.tuples(st.lists(kinds, max_size=4), st.integers(1, 6)), min_size=1, max_size=3)
+runs = st.lists(
+    st.fixed_dictionaries(
+        {
+            "gpus": st.integers(0, 2),
+            "on": st.lists(st.integers(0, 2), min_size=1, max_size=3),
+            "since": st.integers(0, 100),
+            "priority": st.integers(0, 1),
+            "preemptible": st.sampled_from([True, True, True, False]),
+            "cpu": st.sampled_from(["1", "2"]),
+            "models": st.sampled_from([(), (), ("t4",)]),
+        }
+    ),
+    max_size=7,
+)
+wanted = st.fixed_dictionaries(
+    {
+        "gpus": st.integers(0, 3),
+        "workers": st.integers(1, 3),
+        "cpu": st.sampled_from(["0", "1", "3"]),
+        "models": st.sampled_from([(), (), ("a100",)]),
+    }
+)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@settings(max_examples=120, deadline=None)
+@given(cluster=nodes, running=runs, asked=wanted, limit=st.sampled_from([None, None, 3, 5]))
+def test_victims_are_a_cheapest_set_and_the_job_starts_once_they_are_gone(
+    cluster: list[tuple[list[Any], int]],
+    running: list[dict[str, Any]],
+    asked: dict[str, Any],
+    limit: int | None,
+    exact: bool,
+    sched: SimpleNamespace,
+) -> None:
+    """Beyond `EXACT` candidates: a set of which none can be spared."""
+    names = [f"n{i}" for i in range(len(cluster))]
+    mixed = any(len(set(gpus)) > 1 for gpus, _ in cluster)
+    table: list[GPUNode] = [sched.node(name, gpus, cpu=cpu) for name, (gpus, cpu) in zip(names, cluster, strict=True)]
+    world = sched.World().feed(preempting(sched.queue(gpus=limit)), *table)
+    for number, one in enumerate(running):
+        on = [names[i % len(names)] for i in one["on"]]
+        rest = {name: one[name] for name in ("gpus", "since", "priority", "preemptible", "cpu", "models")}
+        world.feed(run(sched, f"r{number}", *on, **rest))
+    state = world.state
+    x = sched.job("x", asked["gpus"], **{k: v for k, v in asked.items() if k != "gpus"}, priority=1)
+    world.feed(x)
+    (entry,) = [one for one in state.entries.values() if one.key.name == "x"]
+    may = [one for one in state.entries.values() if one.order[0] > -1 and one.job.spec.preemptible and one is not entry]
+
+    def starts(without: tuple[Entry, ...]) -> bool:
+        with state.what_if():
+            for victim in without:
+                state.vacate(victim.key)
+            room = entry.queue.has_room(entry.request.totals)
+            return room and place(state.nodes, entry.request) is not None
+
+    solved = [subset for n in range(len(may) + 1) for subset in itertools.combinations(may, n) if starts(subset)]
+    costs = [sum(cost_of(one, sched.at(100)) for one in subset) for subset in solved]
+    with mock.patch.object(victims, "EXACT", victims.EXACT if exact else 0):
+        decided = world.decide(100)
+    if starts(()) or decided.starts:
+        assert not decided.claims
+        return
+    found = [change.claim for change in decided.claims]
+    if not solved or not found:
+        assert not found and (mixed or not solved), "whoever can start by preemption does"
+        return
+    (claim,) = found
+    assert claim is not None
+    chosen = tuple(state.entries[victim.key] for victim in claim.victims)
+    assert set(chosen) <= set(may)
+    cost = sum(cost_of(one, sched.at(100)) for one in chosen)
+    if not mixed and exact:
+        assert cost == pytest.approx(min(costs))
+    for victim in chosen if not mixed else ():
+        assert not starts(tuple(one for one in chosen if one is not victim)), "one could be spared"
+    for victim in chosen:
+        job = victim.job
+        world.feed(wrote(job, 9, phase=Phase.QUEUED, placement=(), intent=Intent.NONE))
+    started = {start.key.name: start.placement for start in world.decide(101).starts}
+    assert started["x"] == claim.placement

@@ -1,0 +1,51 @@
+"""Jobs that run, have saved and are stopped for others: builders beside those of `tests/sched/conftest.py`."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from stoker.sched.decide import Decisions
+from stoker.spec.job import TrainingJob
+from stoker.spec.queue import Preemption, Queue, WithinQueue
+from stoker.spec.worker import Checkpoint, Progress
+
+
+def preempting(queue: Queue, least: str | None = None) -> Queue:
+    how = Preemption(within_queue=WithinQueue.LOWER_PRIORITY, min_runtime=least)
+    return queue.model_copy(update={"spec": queue.spec.model_copy(update={"preemption": how})})
+
+
+def run(
+    sched: SimpleNamespace,
+    name: str,
+    *on: str,
+    gpus: int = 1,
+    since: float = 0,
+    saved: float | None = None,
+    **more: Any,
+) -> TrainingJob:
+    """A job that runs since then, and saved at that time."""
+    job: TrainingJob = sched.job(name, gpus, workers=len(on), on=on, attempt=1, **more)
+    saved_at = None if saved is None else Checkpoint(step=1, at=sched.at(saved).timestamp())
+    status = job.status.model_copy(
+        update={
+            "started_at": sched.at(since),
+            "placed_at": sched.at(since),
+            "progress": Progress(at=0, checkpoint=saved_at),
+        }
+    )
+    return job.model_copy(update={"status": status})
+
+
+def wrote(job: TrainingJob, version: int = 2, **status: Any) -> TrainingJob:
+    meta = job.metadata.model_copy(update={"resource_version": str(version)})
+    return job.model_copy(update={"metadata": meta, "status": job.status.model_copy(update=status)})
+
+
+def claims(decisions: Decisions) -> dict[str, list[str] | None]:
+    """Job → its victims; None: its claim has ended."""
+    return {
+        one.key.name: None if one.claim is None else [victim.name for victim in one.claim.victims]
+        for one in decisions.claims
+    }
