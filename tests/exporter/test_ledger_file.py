@@ -1,7 +1,9 @@
 """The ledger's file: whole or kept aside, of this boot or put onto it."""
 
 import errno
+import json
 import threading
+import zlib
 
 import pytest
 
@@ -28,8 +30,18 @@ def test_it_comes_back_as_it_was(ledger, tmp_path):
     back = ledger_file.load(tmp_path, "node-a", moment(5), "boot-1")
     assert back.id == ledger.id and back.accounts == ledger.accounts
     assert [hold.allocated_ns for hold in back.holds] == [2 * NS]
-    assert not back.holds[0].told  # it is not known yet whether it goes on
+    assert not back.holds[0].confirmed  # it is not known yet whether it goes on
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.json"]
+
+
+def test_a_ledger_of_before_a_field_was_renamed_goes_on(ledger):
+    ledger.holds[0].unmetered_ns = 7
+    state = json.loads(ledger.as_json(moment(2)))["state"]
+    for hold in state["holds"]:
+        hold["told"], hold["untold_energy_ns"] = hold.pop("confirmed"), hold.pop("unmetered_ns")
+    body = json.dumps(state).encode()
+    back = parse(b'{"version":1,"crc32":"%08x","state":%b}\n' % (zlib.crc32(body), body))
+    assert back.holds == ledger.holds
 
 
 @pytest.mark.parametrize(

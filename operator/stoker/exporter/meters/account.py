@@ -65,7 +65,7 @@ class Account:
             part_ns = min(left_ns, int(dt_ns * hold.share))
             left_ns -= part_ns
             one = seen.get(hold.uuid) if seen is not None else None
-            if hold.told and one is not None:
+            if hold.confirmed and one is not None:
                 hold.add_observed(part_ns, now, dt_ns, one.values, one.doing)
                 hold.add_throttled(one.throttled_s, hold.share, dt_ns)
                 if one.memory_is_owners:
@@ -73,17 +73,17 @@ class Account:
                 self.time_ns[ATTRIBUTED] += part_ns
             else:
                 hold.add_unobserved(part_ns, now.at)
-                self.time_ns[ATTRIBUTED if self.simulated and hold.told else UNOBSERVED] += part_ns
+                self.time_ns[ATTRIBUTED if self.simulated and hold.confirmed else UNOBSERVED] += part_ns
         self.time_ns[self._rest(seen is not None or self.simulated, doubtful)] += left_ns
 
     def spend(self, used: Used, holds: Sequence[DeviceUsage], observed: bool, doubtful: bool) -> None:
         """Divide energy by the time that each hold had in its span."""
         left_uj = used.energy_uj
         for hold in holds:
-            part_uj = min(left_uj, used.energy_uj * hold.untold_energy_ns // max(used.span_ns, 1))
+            part_uj = min(left_uj, used.energy_uj * hold.unmetered_ns // max(used.span_ns, 1))
             left_uj -= part_uj
             hold.add_energy(part_uj, observed)
-            self.energy_uj[ATTRIBUTED if observed and hold.told else UNOBSERVED] += part_uj
+            self.energy_uj[ATTRIBUTED if observed and hold.confirmed else UNOBSERVED] += part_uj
         self.energy_uj[self._rest(observed, doubtful)] += left_uj
 
     @staticmethod

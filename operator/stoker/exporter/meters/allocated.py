@@ -80,7 +80,7 @@ class Allocated:
         return not self._known or gpu in self._doubtful
 
     def view(self, gpu: str) -> View:
-        sure = tuple(hold for hold in self.on(gpu) if hold.told)
+        sure = tuple(hold for hold in self.on(gpu) if hold.confirmed)
         shares = tuple(Share(hold.uuid, hold.owner, self._of_device(hold), hold.method) for hold in sure)
         return View(not self.doubtful(gpu), shares, sure)
 
@@ -95,7 +95,7 @@ class Allocated:
         gone = [hold for hold in self._ledger.holds if hold.ended_ns is None and id(hold) not in holding_on]
         ended = [hold for hold in gone if not self.doubtful(hold.gpu)]
         for hold in gone:
-            hold.told = False
+            hold.confirmed = False
         for hold in ended:
             hold.end(now.mono_ns)
         self._sort()

@@ -53,11 +53,11 @@ class DeviceUsage:
     seq: int = 0
     ended_ns: int | None = None
     """CLOCK_BOOTTIME when it was found to have ended."""
-    told: bool = True
-    """False while it is not known whether it still holds; what would be its waits in `pending_…`. Named so on disk."""
+    confirmed: bool = True
+    """False while it is not known whether it still holds; what would be its waits in `pending_…`."""
     pending_ns: int = 0
     pending_uj: int = 0
-    untold_energy_ns: int = 0
+    unmetered_ns: int = 0
     """Its part of the time since the GPU's energy was last read."""
 
     def same_pod(self, owner: Owner) -> bool:
@@ -72,20 +72,20 @@ class DeviceUsage:
         """The pod is known to hold the device; so it did all the time that this was not known."""
         if owner.job_uid or not self.owner.job_uid:
             self.owner = owner
-        self.share, self.method, self.told, self.ended_ns = share, method, True, None
+        self.share, self.method, self.confirmed, self.ended_ns = share, method, True, None
         self.allocated_ns += self.pending_ns
         self.unobserved_ns += self.pending_ns
         self.unobserved_uj += self.pending_uj
         self.pending_ns = self.pending_uj = 0
 
     def end(self, now_ns: int) -> None:
-        self.ended_ns, self.told, self.idle_since = now_ns, True, None
-        self.pending_ns = self.pending_uj = self.untold_energy_ns = 0
+        self.ended_ns, self.confirmed, self.idle_since = now_ns, True, None
+        self.pending_ns = self.pending_uj = self.unmetered_ns = 0
 
     def add_unobserved(self, part_ns: int, at: float) -> None:
-        self.untold_energy_ns += part_ns
+        self.unmetered_ns += part_ns
         self.idle_since = None
-        if not self.told:
+        if not self.confirmed:
             self.pending_ns += part_ns
             return
         self.at = max(self.at, at)
@@ -99,7 +99,7 @@ class DeviceUsage:
         if what is None:
             self.add_unobserved(part_ns, now.at)
             return
-        self.untold_energy_ns += part_ns
+        self.unmetered_ns += part_ns
         self.at = max(self.at, now.at)
         self.allocated_ns += part_ns
         for name, ratio in _RATIOS.items():
@@ -120,7 +120,7 @@ class DeviceUsage:
                 self.throttled_ns[reason] = self.throttled_ns.get(reason, 0) + part_ns
 
     def add_energy(self, part_uj: int, observed: bool) -> None:
-        if not self.told:
+        if not self.confirmed:
             self.pending_uj += part_uj
         elif observed:
             self.energy_uj[self.method] = self.energy_uj.get(self.method, 0) + part_uj

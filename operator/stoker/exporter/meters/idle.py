@@ -22,9 +22,9 @@ def doing(values: Mapping[str, float], processes: tuple[Process, ...] | None) ->
     busy, sm = values.get("busy_ratio"), values.get("sm_active_ratio")
     activity = busy if sm is None else sm
     if activity is None:
-        return "no_process" if _nobody_there(values, processes) else None
+        return "no_process" if _no_process(values, processes) else None
     if (busy or 0.0) == 0.0 and (sm or 0.0) < QUIET_SM_RATIO:
-        return "no_process" if _nobody_there(values, processes) else "no_activity"
+        return "no_process" if _no_process(values, processes) else "no_activity"
     return "low_activity" if activity < LOW_RATIO else ACTIVE
 
 
@@ -38,7 +38,7 @@ def in_use(values: Mapping[str, float], processes: tuple[Process, ...] | None) -
     return None if used is None and busy is None and processes is None else False
 
 
-def _nobody_there(values: Mapping[str, float], processes: tuple[Process, ...] | None) -> bool:
+def _no_process(values: Mapping[str, float], processes: tuple[Process, ...] | None) -> bool:
     if processes is not None:
         return not processes
     return values.get("memory_used_bytes", LITTLE_MEMORY_BYTES) < LITTLE_MEMORY_BYTES

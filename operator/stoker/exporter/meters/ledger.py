@@ -22,6 +22,8 @@ FORGET_S = 30 * 24 * 3600
 """A GPU that was not there for so long is not missed any more."""
 _HEAD = b'{"version":1,"crc32":"%08x","state":'
 _HEAD_BYTES = len(_HEAD % 0)
+_FORMER_NAMES = {"told": "confirmed", "untold_energy_ns": "unmetered_ns"}
+"""A hold's fields in ledgers of before 2026-11-23."""
 
 
 @dataclass(slots=True)
@@ -92,7 +94,7 @@ def resume(ledger: Ledger, now: Moment, boot_id: str) -> Ledger:
     ledger.accounts = {uuid: one for uuid, one in ledger.accounts.items() if one.accounted_ns >= gone_ns}
     ledger.holds = [hold for hold in ledger.holds if hold.gpu in ledger.accounts]
     for hold in ledger.holds:
-        hold.told = hold.ended_ns is not None
+        hold.confirmed = hold.ended_ns is not None
         hold.idle_since = None
     return ledger
 
@@ -102,4 +104,5 @@ def _account(data: dict[str, Any]) -> Account:
 
 
 def _hold(data: dict[str, Any]) -> DeviceUsage:
-    return DeviceUsage(**{**data, "owner": Owner(**data["owner"])})
+    named = {_FORMER_NAMES.get(name, name): value for name, value in data.items()}
+    return DeviceUsage(**{**named, "owner": Owner(**data["owner"])})

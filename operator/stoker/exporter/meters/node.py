@@ -188,7 +188,7 @@ class NodeMeters:
             account.spend(used, holds, observed, doubtful)
         if account.energy.at_ns != energy_at_ns:
             for hold in holds:
-                hold.untold_energy_ns = 0
+                hold.unmetered_ns = 0
 
     def _account(self, uuid: str, index: int, now: Moment) -> Account:
         accounts = self.ledger.accounts
