@@ -323,6 +323,20 @@ def test_a_counter_that_jumps_beyond_all_power_is_no_energy():
     assert job(node)["energy_joules_total|exclusive"] == 200
 
 
+def test_a_receipt_of_what_goes_on_waits_unless_it_is_the_first():
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a")), Holding("GPU-1", owner("b"))), moment(0))
+    node.frame(frame(0, reading(WORKING), reading(WORKING, index=1)))
+    assert len(node.receipts(final_only=True)) == 2, "the first of each"
+    node.frame(frame(1, reading(WORKING), reading(WORKING, index=1)))
+    assert node.receipts(final_only=True) == ()
+    node.allocation(held(Holding("GPU-1", owner("b")), s=1), moment(1))
+    (ended,) = node.receipts(final_only=True)
+    assert ended.final and ended.job_name == "a" and ended.allocated_s == 1
+    both = node.receipts()
+    assert both[0] == ended and both[1].allocated_s == 1, "nothing was lost meanwhile"
+
+
 def test_simulated_slots():
     node = meters(simulated_gpus=2)
     node.allocation(held(Holding("SIM-1", owner("a")), simulated=("SIM-1",)), moment(1))

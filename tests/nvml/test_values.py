@@ -7,7 +7,7 @@ import pytest
 
 from stoker.exporter.catalogue import COUNTER, HARDWARE, MIG
 from stoker.nvml.frames import Frame, GpuEvent
-from tests.support.nvml_child import listening
+from tests.support.nvml_child import INTERVAL_S, listening
 from tests.support.nvml_scenario import FOREVER, NO_PERMISSION, NOT_SUPPORTED
 
 GIB = 1 << 30
@@ -137,6 +137,20 @@ def test_energy_is_the_integral_of_the_power_trace_on_8_gpus(scenario):
         most = gpu.integral("watts", first.at, last.at + last.took_s)
         assert least - 0.01 <= joules <= most + 0.01
         assert last.gpus[index].uuid == gpu.uuid
+
+
+def test_counters_are_read_at_each_poll_and_gauges_at_every_fifth(scenario):
+    begin = time.time()
+    gpu = scenario.add_gpu(temp=0, watts=100)
+    for n in range(200):
+        gpu.step(begin + n * 0.1, temp=n)
+    with listening(scenario.write().env()) as heard:
+        frames = heard.frames(11)
+    for frame in frames:
+        now = gpu.value("temp", frame.at + frame.took_s)
+        assert now - frame.gpus[0].values["temperature_celsius|core"] <= 5 * INTERVAL_S / 0.1 + 5
+    assert len({frame.gpus[0].values["temperature_celsius|core"] for frame in frames}) == 3
+    assert len({frame.gpus[0].values["energy_joules_total"] for frame in frames}) == 11
 
 
 def test_throttled_time_is_read_in_seconds(scenario):

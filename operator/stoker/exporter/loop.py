@@ -25,6 +25,8 @@ from .owners import Allocation, Owner
 from .serving.families import families, samples
 from .serving.page import RenderedPage
 
+RECEIPTS_EVERY_S = 9.8
+"""Of holds that go on, rendered for a reporter that posts every 30 s; those that have ended go at once."""
 LATE_INTERVALS = 1.5
 """Without a poll for so long the page is made anew all the same: what has become too old goes."""
 
@@ -62,7 +64,7 @@ class PollLoop:
         self._inbox: queue.SimpleQueue[Message | Allocation | None] = queue.SimpleQueue()
         self._allocation: Allocation | None = None
         self._trouble = ""
-        self._shown_s = self._kept_s = float("-inf")
+        self._shown_s = self._kept_s = self._reported_s = float("-inf")
         """CLOCK_BOOTTIME."""
         self.gpus: Sequence[GpuReading] = ()
         """Of the newest frame; for other threads."""
@@ -102,6 +104,7 @@ class PollLoop:
         now = self._clock()
         if message is None:
             self._meters.tick(now)
+            self._reported_s = float("-inf")
             self._keep(now)
             return False
         if isinstance(message, Frame):
@@ -157,7 +160,10 @@ class PollLoop:
 
     def _keep(self, now: Moment) -> None:
         self._kept_s = now.mono_s
-        receipts = self._meters.receipts()  # before the ledger: it holds their numbers
+        final_only = now.mono_s - self._reported_s < RECEIPTS_EVERY_S
+        if not final_only:
+            self._reported_s = now.mono_s
+        receipts = self._meters.receipts(final_only=final_only)  # before the ledger: it holds their numbers
         self._writer.offer(LedgerCopy(self._meters.ledger.as_json(now), self._meters.books(), receipts))
 
     def _exporter_values(self, now: Moment) -> dict[str, float]:

@@ -119,7 +119,8 @@ def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
     for part in (reporter, push, watch):
         if part is not None:
             part.start()
-    threading.Thread(target=server.serve_forever, name="serving", daemon=True).start()
+    # It ends with the process, so it need not look twice a second whether to end.
+    threading.Thread(target=server.serve_forever, args=(3600.0,), name="serving", daemon=True).start()
     if tracks:
         _start_reading(*_allocation(options, loop), loop, over)
     gc.collect()

@@ -1,7 +1,7 @@
 """Temperatures, clocks, throttling, PCIe, NVLink, memory errors of one GPU. Called by `device`.
 
-Two lanes: what moves is read at each poll, what rarely does (limits, thresholds, remapped rows, links) once in a while;
-its newest values are said again with each reading between.
+Three lanes: counters and what they explain at each poll, gauges (temperatures, clocks) every few, what rarely moves
+(limits, thresholds, remapped rows, links) once in a while. `device` has the turns.
 """
 
 from __future__ import annotations
@@ -79,26 +79,26 @@ class Board:
         self._links: int | None = None
         self._fifth: Fields | None = None
         self._fifth_errors: Fields | None = None
-        self._rare: dict[str, float] = {}
 
     def _chosen(self, table: dict[str, tuple[Field, ...]]) -> list[Field]:
         return [field for name, fields in table.items() if name in self._collectors for field in fields]
 
-    def read(self, values: dict[str, float], slowly: bool) -> None:
-        """Adds to the values. slowly: the slow lane's turn too. Raises: Lost, DriverLost."""
+    def read(self, values: dict[str, float]) -> None:
+        """Adds to the values. Raises: Lost, DriverLost."""
         values |= self._fast.read()
-        if "temperatures" in self._collectors:
-            self._read_temperatures(values)
-        if "clocks" in self._collectors:
-            self._read_clocks(values)
         if "throttling" in self._collectors:
             self._read_reasons(values)
-        if slowly:
-            self._rare = {}
-            self._read_rare(self._rare, values)
         if self._fifth:
             values |= self._fifth.read()
-        values |= self._rare
+
+    def read_gauges(self) -> dict[str, float]:
+        """Raises: Lost, DriverLost."""
+        gauges: dict[str, float] = {}
+        if "temperatures" in self._collectors:
+            self._read_temperatures(gauges)
+        if "clocks" in self._collectors:
+            self._read_clocks(gauges)
+        return gauges
 
     def _read_temperatures(self, values: dict[str, float]) -> None:
         core = self._calls.ask("nvmlDeviceGetTemperatureV", 0)
@@ -126,8 +126,9 @@ class Board:
         if reasons is not None:
             values |= {f"throttle_active|{name}": float(bool(reasons & bit)) for name, bit in REASONS.items()}
 
-    def _read_rare(self, rare: dict[str, float], fast: dict[str, float]) -> None:
-        rare |= self._slow.read()
+    def read_rare(self, fast: dict[str, float]) -> dict[str, float]:
+        """fast: What `read` has read. Raises: Lost, DriverLost."""
+        rare = self._slow.read()
         if "clocks" in self._collectors:
             for name, kind in _CLOCKS:
                 if (clock := self._calls.ask("nvmlDeviceGetMaxClockInfo", kind)) is not None:
@@ -144,6 +145,7 @@ class Board:
             self._read_nvlink(rare, fast)
         if "ecc" in self._collectors:
             self._read_memory_errors(rare)
+        return rare
 
     def _read_limits(self, rare: dict[str, float]) -> None:
         read = {

@@ -12,9 +12,9 @@ from .load import POWER_FIELDS, Load
 from .mig import MigDevices
 from .processes import Processes
 
-SLOW_EVERY = 15
-"""Polls between two turns of the slow lane; the GPUs take theirs one after another."""
-_VITAL = ("busy_ratio", "memory_used_bytes", "power_watts", "energy_joules_total", "temperature_celsius|core")
+GAUGES_EVERY, RARE_EVERY = 5, 15
+"""Polls between two turns of what is no counter and needs a call of its own; the GPUs take theirs one after another."""
+_VITAL = ("busy_ratio", "memory_used_bytes", "power_watts", "energy_joules_total")
 
 
 class Device:
@@ -44,17 +44,24 @@ class Device:
         self._reads_mig = "mig" in collectors
         self._info = self._read_info()
         self._polls = 0
+        self._gauges: dict[str, float] = {}
+        self._rare: dict[str, float] = {}
 
     def read(self, now_s: float) -> GpuReading:
         """now_s: of a monotonic clock."""
         values: dict[str, float] = {}
         self._calls.take_failure()
-        self._board.read(values, slowly=self._polls == 0 or (self._polls + self.index) % SLOW_EVERY == 0)
-        self._polls += 1
+        self._board.read(values)
         self._load.read(values)
         failure = self._calls.take_failure()
         if failure and not any(key in values for key in _VITAL):
             raise GpuLost(code_name(failure))
+        if self._is_turn(GAUGES_EVERY):
+            self._gauges = self._board.read_gauges() | self._load.read_gauges()
+        if self._is_turn(RARE_EVERY):
+            self._rare = self._board.read_rare(values)
+        self._polls += 1
+        values |= self._gauges | self._rare
         running = self._processes.read() if self._processes else None
         if running is not None:
             values["processes"] = float(len(running))
@@ -69,6 +76,9 @@ class Device:
         }
         processes = None if running is None else tuple(one.process for one in running)
         return GpuReading(self.index, self.uuid, "", info, values, processes, devices)
+
+    def _is_turn(self, every: int) -> bool:
+        return self._polls == 0 or (self._polls + self.index) % every == 0
 
     def close(self) -> None:
         """Give back what the library lent, before the session ends."""

@@ -1,4 +1,4 @@
-"""What is always read: how busy the GPU is, its memory, power and energy. Called by `device` at each poll."""
+"""What is always read: how busy the GPU is, its memory, power and energy. Called by `device`."""
 
 from __future__ import annotations
 
@@ -70,12 +70,6 @@ class Load:
     def read(self, values: dict[str, float]) -> None:
         """Adds to the values; `values` holds the power fields. Raises: Lost, DriverLost."""
         self._read_utilization(values)
-        for name, engine in (
-            ("encoder", "nvmlDeviceGetEncoderUtilization"),
-            ("decoder", "nvmlDeviceGetDecoderUtilization"),
-        ):
-            if (rate := self._calls.ask(engine)) is not None:
-                values[f"{name}_busy_ratio"] = rate[0] / 100
         values |= read_memory(self._calls)
         instant = values.pop("power_instant", None)
         if "power_watts" not in values:
@@ -85,6 +79,12 @@ class Load:
                 values["power_watts"] = instant
         if (millijoules := self._calls.ask("nvmlDeviceGetTotalEnergyConsumption")) is not None:
             values["energy_joules_total"] = millijoules / 1000
+
+    def read_gauges(self) -> dict[str, float]:
+        """Raises: Lost, DriverLost."""
+        engines = {"encoder": "nvmlDeviceGetEncoderUtilization", "decoder": "nvmlDeviceGetDecoderUtilization"}
+        read = {f"{name}_busy_ratio": self._calls.ask(call) for name, call in engines.items()}
+        return {key: rate[0] / 100 for key, rate in read.items() if rate is not None}
 
     def _read_utilization(self, values: dict[str, float]) -> None:
         """Means since the poll before where the driver keeps samples, else its newest window (1/6 s to 1 s)."""

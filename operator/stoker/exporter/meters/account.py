@@ -24,7 +24,7 @@ class Seen(NamedTuple):
     values: Mapping[str, float]
     doing: str | None
     throttled_s: Mapping[str, float]
-    """The rise of the GPU's throttle counters."""
+    """Reason → the rise of the GPU's throttle counter."""
     memory_is_owners: bool = True
     """False: several share the device, and its memory says nothing of one of them."""
 

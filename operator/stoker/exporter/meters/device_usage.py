@@ -21,7 +21,6 @@ _RATIOS = {
     "tensor_active": "tensor_active_ratio",
     "dram_active": "dram_active_ratio",
 }
-_THROTTLE = "throttle_seconds_total|"
 
 
 @dataclass(slots=True)
@@ -112,12 +111,10 @@ class DeviceUsage:
         if self.idle_since is None:
             self.idle_since = now.at - dt_ns / NS
 
-    def add_throttled(self, deltas: Mapping[str, float], share: float, dt_ns: int) -> None:
-        for key, rise_s in deltas.items():
-            if key.startswith(_THROTTLE):
-                reason = key.removeprefix(_THROTTLE)
-                part_ns = int(min(rise_s * NS, dt_ns) * share)
-                self.throttled_ns[reason] = self.throttled_ns.get(reason, 0) + part_ns
+    def add_throttled(self, throttled_s: Mapping[str, float], share: float, dt_ns: int) -> None:
+        for reason, rise_s in throttled_s.items():
+            part_ns = int(min(rise_s * NS, dt_ns) * share)
+            self.throttled_ns[reason] = self.throttled_ns.get(reason, 0) + part_ns
 
     def add_energy(self, part_uj: int, observed: bool) -> None:
         if not self.confirmed:

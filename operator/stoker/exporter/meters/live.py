@@ -13,6 +13,7 @@ from .hardware import MIG_COUNTERS, DeviceValues
 from .idle import doing, in_use
 from .snapshot import MigState
 
+_THROTTLE = "throttle_seconds_total|"
 MIG_KEPT = 32
 """MIG devices whose counters go on should they come again: of one GPU, those there are and those that were."""
 
@@ -60,7 +61,8 @@ class LiveGpu:
         """Device uuid → what its holders account by."""
         if self.reading is None:
             return {}
-        throttled_s, holders = self._device.deltas, [hold.uuid for hold in holds]
+        deltas, holders = self._device.deltas, [hold.uuid for hold in holds]
+        throttled_s = {key.removeprefix(_THROTTLE): s for key, s in deltas.items() if key.startswith(_THROTTLE)}
         devices: list[tuple[str, Mapping[str, float], tuple[Process, ...] | None]] = [
             (self.reading.uuid, self.reading.values, self.reading.processes),
             *((one.uuid, one.values, one.processes) for one in self.reading.mig),
