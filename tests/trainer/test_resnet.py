@@ -55,11 +55,13 @@ def colours(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_it_learns_and_an_interruption_changes_no_bit(run, make_config, colours, ranks):
-    config = make_config() | {"recipe": "resnet", "config": resolve("resnet", SETTINGS | {"data": colours})}
-    whole, parts = run.whole_and_interrupted(config, ranks, at=20, script=STREAMED_WHEN_INTERRUPTED)
-    assert parts == whole and whole[-1]["step"] == 6 * 8
-    assert run.progress()["summary"]["metrics"]["accuracy"] > 0.8
+    """With two ranks in fewer steps: that they compute what one does is test_ranks' to show."""
+    epochs = 6 if ranks == 1 else 3
+    config = {"recipe": "resnet", "config": resolve("resnet", SETTINGS | {"data": colours, "epochs": epochs})}
+    whole, parts = run.whole_and_interrupted(make_config() | config, ranks, at=12, script=STREAMED_WHEN_INTERRUPTED)
+    assert parts == whole and whole[-1]["step"] == epochs * 8
     if ranks == 1:
+        assert run.progress()["summary"]["metrics"]["accuracy"] > 0.8
         program = "import sys; sys.path[:0] = ['.']; from load_example import *; x = torch.zeros(3, 8, 8, 3); "
         program += "x[[0, 1, 2], :, :, [2, 0, 1]] = 120; print(classify(x).tolist(), 'stoker_trainer' in sys.modules)"
         command = [sys.executable, "-I", "-c", program]
@@ -141,13 +143,12 @@ def test_a_hole_is_a_square_around_a_place_in_the_image():
 
 def test_the_networks_are_the_papers():
     counts = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160, 152: 60_192_808}
-    with torch.device("meta"):
-        for depth, count in counts.items():
-            net = ResNet(depth, 64, "imagenet", 3, 1000)
-            assert sum(p.numel() for p in net.parameters()) == count
-            assert net(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
-        small = ResNet(18, 64, "cifar", 3, 10)
-        assert small.stem(torch.empty(2, 3, 32, 32)).shape == (2, 64, 32, 32)
+    for depth, count in counts.items():
+        with torch.device("meta"):
+            assert sum(p.numel() for p in ResNet(depth, 64, "imagenet", 3, 1000).parameters()) == count
+        narrow = ResNet(depth, 4, "imagenet", 3, 1000)  # a pass on "meta" imports sympy: two seconds
+        assert narrow(torch.zeros(2, 3, 64, 64)).shape == (2, 1000)
+    assert ResNet(18, 64, "cifar", 3, 10).stem(torch.zeros(2, 3, 32, 32)).shape == (2, 64, 32, 32)
 
 
 def test_training_on_one_sample_has_a_gradient_whatever_the_running_statistics_are():
