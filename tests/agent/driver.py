@@ -1,4 +1,4 @@
-"""A node in a process of its own, for tests that kill it: `driver.py <data folder> <seam rules> <pods.json>`.
+"""A node for a process of its own, which tests kill: `main(data folder, seam rules, pods.json)`.
 
 Creates the pods that are not there yet, runs the agent until all have ended, and prints what became of them.
 """
@@ -53,7 +53,3 @@ async def main(path, rules, pods_path):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))

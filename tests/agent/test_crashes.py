@@ -1,16 +1,16 @@
 """The agent is killed at every external call between lease and end, and at random moments: every worker runs once."""
 
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-DRIVER = Path(__file__).with_name("driver.py")
+from tests.support.fork_server import ForkServer
 
 # Says who runs it, then numbered lines for a while; ends with the code it was given.
 COUNTS = """
@@ -36,15 +36,29 @@ CALLS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def fork_server():
+    server = ForkServer("tests.agent.driver")
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def drive(datadir, tmp_path):
-    def run(rules="", timeout_s=60, wait=True):
-        command = [sys.executable, str(DRIVER), str(datadir.path), rules, str(tmp_path / "pods.json")]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        if not wait:
-            return process
-        out, err = process.communicate(timeout=timeout_s)
-        return process.returncode, out, err
+def start(datadir, tmp_path, fork_server):
+    def run(rules=""):
+        arguments = (str(datadir.path), rules, str(tmp_path / "pods.json"))
+        program = f"import asyncio; from tests.agent.driver import main; asyncio.run(main(*{arguments!r}))"
+        with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+            return fork_server.fork(os.environ, program, out.fileno(), err.fileno())
+
+    return run
+
+
+@pytest.fixture
+def drive(start, tmp_path):
+    def run(rules=""):
+        code = start(rules).wait(60)
+        return code, (tmp_path / "out").read_text(), (tmp_path / "err").read_text()
 
     return run
 
@@ -91,16 +105,16 @@ def test_killed_at_an_external_call_every_worker_runs_once(drive, outcome, make_
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_the_same_processes_go_on(drive, outcome, make_pod, tmp_path, datadir):
+def test_killed_again_and_again_the_same_processes_go_on(start, outcome, make_pod, tmp_path):
     """Twelve kills at random moments over pods that live from an instant to seconds."""
     lines = {"p0": 300, "p1": 120, "p2": 60, "p3": 3, "p4": 0, "p5": 200}
     write_pods(tmp_path, [make_pod(name, [sys.executable, "-c", COUNTS, n, 0]) for name, n in lines.items()])
     chance = random.Random(7)
     for _ in range(12):
-        process = drive(wait=False)
-        time.sleep(chance.uniform(0.2, 0.9))
+        process = start()
+        time.sleep(chance.uniform(0.0, 0.6))
         process.kill()
-        process.communicate()
+        process.wait()
     outcome({name: (0, n) for name, n in lines.items()})
 
 
@@ -119,7 +133,7 @@ def test_a_spawn_that_worked_but_seemed_to_fail_is_not_repeated(drive, outcome, 
     assert trace.count("agent.spawn") == 1
 
 
-def test_a_stop_survives_the_agent(drive, make_pod, tmp_path, datadir, processes):
+def test_a_stop_survives_the_agent(start, drive, make_pod, tmp_path, datadir, processes):
     """Supervisor killed while no agent lives: the next one finds a lost worker and clears what it left."""
     script = """
 import subprocess, time
@@ -128,13 +142,13 @@ print('up', flush=True)
 time.sleep(100)
 """
     write_pods(tmp_path, [make_pod("a", [sys.executable, "-c", script], gpus=2)])
-    process = drive(wait=False)
+    process = start()
     deadline = time.monotonic() + 20
     while not any(b"up" in log.read_bytes() for log in datadir.workers.glob("*/log")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.kill()
-    process.communicate()
+    process.wait()
     assert len(processes()) == 3
     started = json.loads(next(datadir.workers.glob("*/started.json")).read_text())
     subprocess.run(["kill", "-KILL", str(started["pid"])], check=True)

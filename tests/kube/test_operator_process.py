@@ -46,7 +46,8 @@ class Process:
                 stderr=out,
                 env={name: value for name, value in os.environ.items() if not name.startswith("STOKER_")},
             )
-        await self._world.until(lambda: self.exit_code is not None or self.page("/readyz")[0] == 200, self.log)
+        ready = lambda: self.exit_code is not None or self.page("/readyz")[0] == 200  # noqa: E731
+        await self._world.until(ready, self.log, every_s=0.05)
         assert self.exit_code is None, self.log()
 
     @property
@@ -77,7 +78,7 @@ class Process:
         return None if found is None else float(found[1])
 
     async def leads(self) -> None:
-        await self._world.until(lambda: self.metric("stoker_operator_leader") == 1, self.log, 40)
+        await self._world.until(lambda: self.metric("stoker_operator_leader") == 1, self.log, 40, every_s=0.1)
 
     def send(self, number: signal.Signals) -> None:
         assert self._process is not None

@@ -89,10 +89,16 @@ class OperatorWorld:
         await self.until(reached, lambda: f"{name} to be {phases}: {self.jobs.get(key)}", timeout_s)
         return self.job(name)
 
-    async def until(self, check: Callable[[], object], what: str | Callable[[], str], timeout_s: float = 20.0) -> None:
+    async def until(
+        self,
+        check: Callable[[], object],
+        what: str | Callable[[], str],
+        timeout_s: float = 20.0,
+        every_s: float = 0.005,
+    ) -> None:
         try:
             async with asyncio.timeout(timeout_s):
                 while not check():
-                    await asyncio.sleep(0.005)
+                    await asyncio.sleep(every_s)
         except TimeoutError:
             raise AssertionError(what if isinstance(what, str) else what()) from None

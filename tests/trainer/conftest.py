@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stoker.spec.recipes import resolve
-from tests.trainer.fork_server import Forked, ForkServer
+from tests.support.fork_server import Forked, ForkServer
 
 Rank = Forked | subprocess.Popen[bytes]
 ROOT = Path(__file__).parents[2]
@@ -107,12 +107,12 @@ class Run:
     def _start(self, env: dict[str, str], script: str, fresh: bool) -> Rank:
         path = self.folder / f"log-{len(self._logs)}"
         with path.open("wb") as log:
+            program = f"{script}\nfrom stoker_trainer.__main__ import run\nrun()"
             if fresh:
-                program = f"{script}\nfrom stoker_trainer.__main__ import run\nrun()"
                 command = [sys.executable, *(["-c", program] if script else ["-m", "stoker_trainer"])]
                 rank: Rank = subprocess.Popen(command, env=env, stdout=log, stderr=log)
             else:
-                rank = self._fork_server.fork(env, script, log.fileno())
+                rank = self._fork_server.fork(env, program, log.fileno(), log.fileno())
         self._logs[rank] = path
         return rank
 
@@ -158,7 +158,7 @@ class Run:
 
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[ForkServer]:
-    server = ForkServer()
+    server = ForkServer("numpy", "prometheus_client", "torch.distributed")
     yield server
     server.close()
 

@@ -176,7 +176,7 @@ def test_resume_is_bitwise(ranks, how, tmp_path, fork_server, monkeypatch):
     """The committed tool with few stops; docs/trainer.md has the figures for twenty."""
 
     def start(command, env, stdout, stderr):
-        return fork_server.fork(env, "", stdout.fileno())
+        return fork_server.fork(env, "from stoker_trainer.__main__ import run; run()", stdout.fileno(), stdout.fileno())
 
     monkeypatch.setattr(resume.subprocess, "Popen", start)
     said = resume.verify(tmp_path, 2, ranks, how, seed=ranks, config=resume.default_config(epochs=4))

@@ -1,13 +1,15 @@
-"""A process that has imported torch and forks ranks: the import takes four CPU-seconds, a test starts up to nine ranks.
+"""A process that has imported what takes long and forks programs from there: torch takes four CPU-seconds, and a test
+of the trainer starts up to nine ranks.
 
-A rank here is what `python -m stoker_trainer` is but for that import: its environment is set before anything of the
-trainer is imported. It becomes a child of the test process. Called by tests/trainer/conftest.py.
+A program is what `python -c` would run but for those imports: its environment is set before it begins. It becomes a
+child of the test process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import select
@@ -15,6 +17,8 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,7 +27,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Forked:
-    """A forked rank: as much of subprocess.Popen as these tests use."""
+    """A forked program: as much of subprocess.Popen as these tests use."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -45,32 +49,28 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
             if not select.select([self._end], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired("a rank", timeout)
+                raise subprocess.TimeoutExpired("a forked program", timeout)
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
             os.close(self._end)
         return self.returncode
 
 
 class ForkServer:
-    def __init__(self) -> None:
+    def __init__(self, *imports: str) -> None:
+        """`imports`: the modules that every program has imported already."""
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
-            command = [
-                sys.executable,
-                "-c",
-                "from tests.trainer.fork_server import serve; serve()",
-                str(other.fileno()),
-            ]
+            serves = "from tests.support.fork_server import serve; serve()"
+            command = [sys.executable, "-c", serves, str(other.fileno()), *imports]
             env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
             self._process = subprocess.Popen(command, cwd=ROOT, env=env, pass_fds=[other.fileno()])
 
-    def fork(self, env: dict[str, str], script: str, output: int) -> Forked:
-        """`script` is Python that runs in the rank before the trainer's main."""
-        # The rank's parent has ended: the nearest subreaper above becomes its parent.
+    def fork(self, env: Mapping[str, str], program: str, stdout: int, stderr: int) -> Forked:
+        # The program's parent has ended: the nearest subreaper above becomes its parent.
         prctl = ctypes.CDLL(None, use_errno=True).prctl
         assert prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
         try:
-            socket.send_fds(self._socket, [json.dumps([env, script]).encode()], [output])
+            socket.send_fds(self._socket, [json.dumps([dict(env), program]).encode()], [stdout, stderr])
             return Forked(int(self._socket.recv(16)))
         finally:
             prctl(PR_SET_CHILD_SUBREAPER, 0)
@@ -81,39 +81,42 @@ class ForkServer:
 
 
 def serve() -> NoReturn:
-    import numpy
-    import prometheus_client
-    import torch.distributed
-
-    assert numpy and prometheus_client and torch.distributed
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C of the tests: they close the socket
     while True:
-        text, outputs, *_ = socket.recv_fds(control, 1 << 18, 1)
+        text, outputs, *_ = socket.recv_fds(control, 1 << 18, 2)
         if not text:
             os._exit(0)  # tearing down torch takes seconds
         read_end, write_end = os.pipe()
         if (between := os.fork()) == 0:
-            if (rank := os.fork()) == 0:
-                _become(*json.loads(text), outputs[0])
-            os.write(write_end, str(rank).encode())
+            if (forked := os.fork()) == 0:
+                _become(*json.loads(text), *outputs)
+            os.write(write_end, str(forked).encode())
             os._exit(0)
         os.waitpid(between, 0)
         control.send(os.read(read_end, 16))
-        for fd in (read_end, write_end, outputs[0]):
+        for fd in (read_end, write_end, *outputs):
             os.close(fd)
 
 
-def _become(env: dict[str, str], script: str, output: int) -> NoReturn:
+def _become(env: dict[str, str], program: str, stdout: int, stderr: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
     os.closerange(3, 1024)
     os.environ.clear()
     os.environ.update(env)
-    sys.argv = ["stoker_trainer"]
-    exec(script, {"__name__": "__main__"})
-    from stoker_trainer.__main__ import run
-
-    run()
-    os._exit(1)
+    sys.argv = ["-c"]
+    code = 1
+    try:
+        exec(program, {"__name__": "__main__"})
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
