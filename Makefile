@@ -3,10 +3,10 @@ PYTHON ?= $(shell command -v python3.11 >/dev/null 2>&1 && python3.11 -c '' 2>/d
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-# Tests wait half of their time: four processes keep two cores busy (1 GB of memory each, and three control planes of 1 GB).
+# Tests wait two thirds of their time: six processes keep two cores busy (1 GB of memory each, and three control planes of 1 GB).
 # By shared cluster or file (tests/support/groups.py), for their tests share what fixtures start. A process that dies is not
 # replaced: pytest-xdist 3.8 then waits for ever for the tests of its file.
-export AT_ONCE := -n 4 --max-worker-restart 0
+export AT_ONCE := -n 6 --max-worker-restart 0
 
 # Without cached bytecode every start compiles hundreds of modules: `stoker up` takes twice as long to be ready.
 unexport PYTHONDONTWRITEBYTECODE

@@ -303,7 +303,8 @@ def _hold(rows: list[Row], jobs: list[JobRow], ledger: Ledger) -> None:
         where = f"{job.job} on GPU {job.gpu}"
         assert abs(job.counted_s - job.receipt_s) < 0.01, f"{where}: {job.counted_s} s, api {job.receipt_s}"
         assert abs(job.counted_j - job.receipt_j) < 0.01, f"{where}: {job.counted_j} J, api {job.receipt_j}"
-        least_s, most_s = job.script_s - POLLS_S, job.attempt_s + POLLS_S
+        # Two polls: its begin and its end are each seen by one.
+        least_s, most_s = job.script_s - 2 * POLLS_S, job.attempt_s + 2 * POLLS_S
         assert least_s <= job.receipt_s <= most_s, f"{where}: {job.receipt_s} s, not {least_s} to {most_s}"
     for account in ledger.accounts.values():  # nothing double, nothing lost between jobs and accounts
         holds = [hold for hold in ledger.holds if hold.gpu == account.uuid]
