@@ -22,6 +22,7 @@ from pathlib import Path
 import click
 import uvloop
 
+from stoker.heap import hold_heap_together
 from stoker.kube.client import KubeClient
 from stoker.kube.pod_logs import PodLogs
 from stoker.kube.review import TokenReviewer
@@ -185,6 +186,7 @@ def main(**given: object) -> None:
     Each option may come from the environment: STOKER_API_PORT, STOKER_API_ALLOW_HOST (several: separated by blanks), …
     """
     set_up_logging("info")
+    hold_heap_together()
     push = flags.push_options(given)
     sys.exit(run(Options(**given, push=push)))  # type: ignore[arg-type]
 

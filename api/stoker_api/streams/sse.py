@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import re
 import weakref
 from collections import Counter
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from stoker.heap import give_back_heap
 from stoker_api.connection import LINE, Connection
 from stoker_api.metrics import ApiMetrics
 from stoker_api.problems import Problem, ProblemCode
@@ -122,13 +122,7 @@ class StreamHub:
             gauge.dec()
             if self._peak > _MANY and len(self._producers) < self._peak // 4:
                 self._peak = len(self._producers)
-                asyncio.get_running_loop().call_later(_LAST_WORD_S, _give_back)
-
-
-def _give_back() -> None:
-    """Let the system have what many followers held: the C library keeps it otherwise. Cost: milliseconds."""
-    with contextlib.suppress(OSError, AttributeError):  # another library than glibc
-        ctypes.CDLL(None).malloc_trim(0)
+                asyncio.get_running_loop().call_later(_LAST_WORD_S, give_back_heap)
 
 
 class _Streaming(Response):

@@ -29,6 +29,7 @@ from stoker.controller.job_rows import JobRows
 from stoker.controller.jobs import PODS_BY_JOB, job_of
 from stoker.controller.metrics import OperatorMetrics, reading
 from stoker.controller.operator import Operator
+from stoker.heap import hold_heap_together
 from stoker.life.step import Settings
 from stoker.local.agent.agent import NodeAgent
 from stoker.local.agent.inventory import NvmlGpus, Together, VirtualGpus
@@ -102,6 +103,7 @@ class UpOptions:
 def run_up(options: UpOptions) -> int:
     """Run until SIGTERM or Ctrl-C. Returns the exit code: 0, or 1 when it could not start or broke down."""
     set_up_logging("warning")
+    hold_heap_together()
     try:
         _idle_rule(options)
         datadir = DataDir(options.data or data_folder())

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from stoker.heap import hold_heap_together
 from stoker.life.step import Settings
 from stoker.process import set_up_logging
 from stoker.push import flags
@@ -46,6 +47,7 @@ def operator_command(run: Callable[[OperatorOptions], int]) -> click.Command:
 
     def callback(**given: Any) -> None:
         set_up_logging(given["log_level"], given["log_format"])
+        hold_heap_together()
         raise SystemExit(run(_options(given)))
 
     return click.Command(

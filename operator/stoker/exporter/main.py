@@ -15,6 +15,8 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from stoker.heap import hold_heap_together
+
 from .allocation import NoAllocation
 from .allocation.folders import EVERY_S as FOLDERS_EVERY_S
 from .allocation.folders import FolderAllocation
@@ -60,6 +62,7 @@ def main() -> None:
 def run(options: Options) -> int:
     """Until SIGTERM or SIGINT. Returns the exit code: 0, or 1 when it could not start."""
     threading.stack_size(STACK_BYTES)
+    hold_heap_together()
     over = threading.Event()
     try:
         with ExitStack() as stack:

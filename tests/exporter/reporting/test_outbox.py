@@ -44,6 +44,17 @@ def test_only_a_final_one_that_is_news_must_not_wait():
     assert not box.offer(receipt(2, final=True)) and len(box) == 0
 
 
+def test_of_holds_that_are_over_nothing_is_kept():
+    box = Receipts()
+    for worker in range(1000):
+        box.offer(receipt(worker=worker, final=True))
+        for item in box.batch():
+            box.settle(item)
+        box.forget_settled()
+    assert not box.offer(receipt(worker=999, final=True)) and len(box) == 0
+    assert sum(len(kept) for kept in vars(box).values() if isinstance(kept, (dict, set))) <= 2
+
+
 def test_what_came_while_the_older_one_was_sent_still_waits():
     box = Receipts()
     box.offer(receipt(1))

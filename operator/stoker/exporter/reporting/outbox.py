@@ -57,6 +57,7 @@ class Receipts:
         self._limit = limit
         self._waiting: dict[Key, OutboxItem] = {}
         self._settled: dict[Key, int] = {}
+        self._offered: set[Key] = set()
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -65,7 +66,13 @@ class Receipts:
     def offer(self, receipt: Receipt) -> bool:
         """Whether it is news that must not wait. Raises: ValueError if a figure of it is none (NaN)."""
         item = receipt_item(receipt.as_json())
+        self._offered.add(item.key)
         return self.put(item) and item.final
+
+    def forget_settled(self) -> None:
+        """Of what was not offered since the last call: such a hold is over and won't be offered again."""
+        self._settled = {key: seq for key, seq in self._settled.items() if key in self._offered}
+        self._offered.clear()
 
     def put(self, item: OutboxItem) -> bool:
         """Whether it is news."""

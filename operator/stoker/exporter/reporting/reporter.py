@@ -83,7 +83,7 @@ class UsageReporter:
         self._thread.start()
 
     def offer(self, receipts: Iterable[Receipt]) -> None:
-        """The newest of each key; ones that were offered before cost nothing."""
+        """The newest of each hold that is kept; ones that were offered before are not sent again."""
         with self._changed:
             for receipt in receipts:
                 try:
@@ -95,6 +95,7 @@ class UsageReporter:
                 if final and not self._urgent:
                     self._urgent = True
                     self._changed.notify()
+            self._receipts.forget_settled()
 
     def event(self, event: GpuEvent, owners: Iterable[Owner]) -> None:
         """`owners`: of the GPU, as it happened."""
