@@ -29,7 +29,7 @@ from .problems import ProblemCode
 log = logging.getLogger(__name__)
 
 _YOUNG_S = 1.0
-_ENDS_AT_ONCE = 8
+_ENDS_AT_ONCE = 4
 _SAY_EVERY_S = 60.0
 _TLS_SHUTDOWN_S = 2.0
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -88,7 +88,7 @@ class Listener:
         """No request yet, or the next one's head is coming: since when."""
         self._resting: dict[_Peer, None] = {}
         self._resting_known: dict[_Peer, None] = {}
-        self.ends = Rounds(_ENDS_AT_ONCE)
+        self.ends = Rounds(_ENDS_AT_ONCE, rest_s=0.001)
         """Each wakes what was sent or waited for on the connection."""
         self._said_at = -_SAY_EVERY_S
         self._unsaid = 0

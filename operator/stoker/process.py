@@ -12,8 +12,8 @@ from typing import Literal
 
 LogFormat = Literal["text", "json"]
 # Full collections over a cluster's objects pause the loop for tenths of a second; they are trees, freed by counting.
-# One over 20,000 young objects takes 6 to 12 ms: many small ones instead.
-_GC_THRESHOLDS = (1_000, 3, 300_000)
+# One over 20,000 young objects takes 6 to 12 ms: many small ones instead, of 2,000 at most.
+_GC_THRESHOLDS = (500, 3, 300_000)
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 

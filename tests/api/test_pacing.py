@@ -4,13 +4,71 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
+
+import pytest
 
 from stoker_api.middleware.limits import Starts
+from stoker_api.pacing import Rounds
 
 
-async def test_a_wave_of_requests_starts_a_few_at_a_time():
+@pytest.fixture
+async def rests(monkeypatch):
+    """What was to be called later, and after how long (s); nothing is, until the test does."""
+    kept: list[tuple[float, object]] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *later: kept.append(later))
+    return kept
+
+
+async def turns(count):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_crowd_rests_between_its_rounds(rests):
+    done: list[int] = []
+    rounds = Rounds(2, rest_s=0.25)
+    rounds.call(partial(done.append, 0))
+    await turns(3)
+    assert done == [0] and not rests, "who comes alone has no one to rest for"
+    for number in range(1, 8):
+        rounds.call(partial(done.append, number))
+    for rested in (1, 2):
+        await turns(10)
+        assert len(done) == 1 + 2 + 2 * rested and len(rests) == 1
+        after_s, go_on = rests.pop()
+        assert after_s == 0.25
+        go_on()
+    await turns(10)
+    assert done == list(range(8))
+    rounds.call(partial(done.append, 8))
+    assert done[-1] == 8
+
+
+async def test_who_waits_no_more_has_no_turn(rests):
+    rounds = Rounds(1, rest_s=0.25)
+    tasks = [asyncio.create_task(rounds.turn()) for _ in range(100)]
+    await turns(1)
+    for task in tasks[2:-1]:
+        task.cancel()
+    await turns(5)
+    rests.pop()[1]()
+    await turns(5)
+    assert tasks[-1].done()
+
+
+async def test_a_wave_of_requests_starts_a_few_at_a_time(monkeypatch):
     started: list[tuple[int, str]] = []
-    rounds = 0
+    rounds, rested = 0, 0
+    loop = asyncio.get_running_loop()
+    later = loop.call_later
+
+    def rest(*what):
+        nonlocal rested
+        rested += 1
+        return later(*what)
+
+    monkeypatch.setattr(loop, "call_later", rest)
 
     async def app(scope, _receive, _send):
         started.append((rounds, scope["path"]))
@@ -30,5 +88,6 @@ async def test_a_wave_of_requests_starts_a_few_at_a_time():
     assert each[1, "/livez"] == 1, "health never waits"
     assert max(Counter(number for number, path in started if path != "/livez").values()) <= 4
     assert max(count for (_, path), count in each.items() if path.endswith("/logs")) == 1
+    assert rested >= 8, "ten streams, of which the first two come at once"
     others, streams = ([number for number, path in started if path.endswith(end)] for end in ("/queues", "/logs"))
     assert max(others) < max(streams), "others do not wait for streams"

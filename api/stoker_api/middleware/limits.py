@@ -211,7 +211,7 @@ class Starts:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._streams, self._others = Rounds(1), Rounds(3)
+        self._streams, self._others = Rounds(1, rest_s=0.002), Rounds(3)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in _HEALTH:
