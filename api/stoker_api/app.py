@@ -25,8 +25,8 @@ from stoker_api.routes import ROUTERS, api_routes, websocket_routes
 from stoker_api.scrape_targets import MetricsPush
 
 from .access import authorize
+from .body_parsing import invalid_problem, parameter_errors
 from .deps import Deps
-from .field_errors import invalid_problem, parameter_errors
 from .identity import IdentityUnavailable
 from .middleware.guard import Guard
 from .middleware.limits import Arriving, Limits

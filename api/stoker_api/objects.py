@@ -1,7 +1,7 @@
 """Objects of no project that administrators keep (queues, runtimes): find, put, delete, and their bodies.
 
-Owns what is the same for each kind; the words and further rules are the routes'. Called by `routes/queues.py` and
-`routes/runtimes.py`.
+Owns what is the same for each kind; the words and further rules are the routes'. Called by
+`routes/cluster_objects.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stoker.store.cache import WatchCache
 from stoker.store.port import AlreadyExists, Conflict, NotFound, Store
 from stoker_api.bodies import matches
 
-from .field_errors import parse_body
+from .body_parsing import parse_body
 from .jobs.render import etag
 from .jobs.submit import READ_OWN_WRITE_S
 from .problems import Problem, ProblemCode, invalid, not_found

@@ -16,6 +16,7 @@ from stoker_api.code.store import keep_tidy
 from stoker_api.health_metrics import StartableJobs
 from stoker_api.pacing import Pacing
 from stoker_api.scrape_targets import MetricsPush, relay
+from stoker_api.sessions.rendezvous import SessionAudit
 
 from .deps import Deps
 from .gpu_events import GpuEvents
@@ -29,7 +30,6 @@ from .jobs.render import JobRenderer, live
 from .jobs.submit import Submitter
 from .metrics import ApiMetrics, CodeHeld, GpuPrices, QueueCounts
 from .scheduler_view import SchedulerView
-from .sessions.audit import SessionAudit
 from .sessions.registry import Sessions
 from .sessions.rendezvous import Rendezvous
 from .streams.followers import Followers

@@ -18,9 +18,8 @@ from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import SpecModel
 from stoker.spec.names import API_VERSION, GROUP, JOB_NAME_MAX
 from stoker.spec.quantity import NEW
-from stoker_api.field_errors import invalid_fields
+from stoker_api.body_parsing import invalid_fields, parse_json
 from stoker_api.problems import invalid
-from stoker_api.strict_json import parse_json
 
 SUFFIX_LENGTH = 5
 _MAX_ANNOTATIONS = 256 * 1024  # Kubernetes' own limit, so that a job that is taken here is taken there

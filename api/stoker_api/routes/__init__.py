@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from fastapi.routing import APIRoute, APIWebSocketRoute
 
-from . import code, health, jobs, nodes, queues, report, report_usage, runtimes, sessions, streams, usage
+from . import cluster_objects, code, health, jobs, report, report_usage, sessions, streams, usage
 
 ROUTERS = tuple(
-    module.router
-    for module in (health, jobs, streams, code, queues, runtimes, nodes, report, report_usage, sessions, usage)
+    module.router for module in (health, jobs, streams, code, cluster_objects, report, report_usage, sessions, usage)
 )
 
 

@@ -23,12 +23,12 @@ from stoker.spec.rest import CodeStored, PackStored
 from stoker.store.port import NotFound
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, dump, expect_type, json_body, json_response
+from stoker_api.body_parsing import parse_body
 from stoker_api.code.bundle import StoredBundle
 from stoker_api.code.pack import MAX_PACK, BadPack
 from stoker_api.code.project import Missing, WrongSize
 from stoker_api.code.quota import CodeFull
 from stoker_api.code.store import CodeStore
-from stoker_api.field_errors import parse_body
 from stoker_api.identity import CREATE_JOB
 from stoker_api.middleware.limits import Bounds, bounded
 from stoker_api.problems import Problem, ProblemCode, invalid

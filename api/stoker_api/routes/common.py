@@ -16,7 +16,7 @@ from stoker.spec.fields import DnsLabel
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
 from stoker.store.port import NotFound
-from stoker_api.field_errors import invalid_fields
+from stoker_api.body_parsing import invalid_fields
 from stoker_api.problems import FieldError, Problem, ProblemCode, invalid, not_found
 from stoker_api.services import Services
 

@@ -130,39 +130,27 @@ def _phases(text: str | None) -> frozenset[Phase] | None:
         raise invalid("/phase", f"must be some of {', '.join(Phase)}, separated by commas", place="query") from None
 
 
-@router.post(_JOB + "/cancel", status_code=202, response_model=None, responses={202: {"model": TrainingJob}})
-@access(UPDATE_JOB)
-async def cancel_job(request: Request, project: Project, name: Name, if_match: IfMatch = None) -> Response:
-    """Stop the job for good. What has ended stays as it is."""
-    return await _act(request, project, name, Action.CANCEL, if_match)
+def _action_route(action: Action, description: str) -> None:
+    @router.post(
+        f"{_JOB}/{action}",
+        name=f"{action}_job",
+        description=description,
+        status_code=202,
+        response_model=None,
+        responses={202: {"model": TrainingJob}},
+    )
+    @access(UPDATE_JOB)
+    async def act(request: Request, project: Project, name: Name, if_match: IfMatch = None) -> Response:
+        found = services(request)
+        before = await find_job(found, project, name)
+        job = await found.changer.apply(action, before.key, if_match)
+        return json_response(found.renderer.job(job), status=202, headers={"ETag": etag(job)})
 
 
-@router.post(_JOB + "/suspend", status_code=202, response_model=None, responses={202: {"model": TrainingJob}})
-@access(UPDATE_JOB)
-async def suspend_job(request: Request, project: Project, name: Name, if_match: IfMatch = None) -> Response:
-    """Save and stop the job until it is resumed."""
-    return await _act(request, project, name, Action.SUSPEND, if_match)
-
-
-@router.post(_JOB + "/resume", status_code=202, response_model=None, responses={202: {"model": TrainingJob}})
-@access(UPDATE_JOB)
-async def resume_job(request: Request, project: Project, name: Name, if_match: IfMatch = None) -> Response:
-    """Put a suspended job back into its queue."""
-    return await _act(request, project, name, Action.RESUME, if_match)
-
-
-@router.post(_JOB + "/retry", status_code=202, response_model=None, responses={202: {"model": TrainingJob}})
-@access(UPDATE_JOB)
-async def retry_job(request: Request, project: Project, name: Name, if_match: IfMatch = None) -> Response:
-    """Run a Failed or Cancelled job again, from its last checkpoint."""
-    return await _act(request, project, name, Action.RETRY, if_match)
-
-
-async def _act(request: Request, project: str, name: str, action: Action, if_match: str | None) -> Response:
-    found = services(request)
-    before = await find_job(found, project, name)
-    job = await found.changer.apply(action, before.key, if_match)
-    return json_response(found.renderer.job(job), status=202, headers={"ETag": etag(job)})
+_action_route(Action.CANCEL, "Stop the job for good. What has ended stays as it is.")
+_action_route(Action.SUSPEND, "Save and stop the job until it is resumed.")
+_action_route(Action.RESUME, "Put a suspended job back into its queue.")
+_action_route(Action.RETRY, "Run a Failed or Cancelled job again, from its last checkpoint.")
 
 
 @router.get(_JOB + "/explain", response_model=None, responses={200: {"model": Explanation}})

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from stoker_api.field_errors import invalid_fields
+from stoker_api.body_parsing import invalid_fields
 
 MAX_ARGUMENTS = 1024
 MAX_ARGUMENT_CHARS = 64 * 1024

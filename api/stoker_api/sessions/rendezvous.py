@@ -1,7 +1,8 @@
 """How a caller and a worker meet: the caller waits, its worker is called and comes, then their messages are carried.
 
 Owns the order of things in a session. The routes have checked who calls and that the worker runs; from the handshake
-on each failure is reported as the session's close reason. Called by `routes/sessions.py`.
+on each failure is reported as the session's close reason. Who was in which worker, and for how long, becomes an event
+on the job and a line in the log; never what was said. Called by `routes/sessions.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from stoker.spec.event import EVENTS, Event, Subject, event_about
+from stoker.spec.job import JOBS
+from stoker.spec.quantity import format_duration
 from stoker.store.clock import Clock
+from stoker.store.port import Store, StoreError
 from stoker_api.metrics import ApiMetrics
 from stoker_api.ports import SessionCaller
 
-from .audit import SessionAudit
 from .first_message import FirstMessage, read_first_message
 from .registry import Session, Sessions
 from .relay import BROKE_OFF, GOING_AWAY, NORMAL, POLICY, SessionEnd, Side, relay
@@ -28,6 +32,7 @@ log = logging.getLogger(__name__)
 
 SUBPROTOCOL = "v1.session.stoker.dev"
 _LEFT = SessionEnd(NORMAL, "the caller has left")
+_WRITE_S = 5.0
 
 
 class Rendezvous:
@@ -165,3 +170,50 @@ async def _accepted(socket: WebSocket) -> Side:
 async def _refuse(client: Side, why: str, code: int) -> SessionEnd:
     await client.send(json.dumps({"ready": False, "message": why}))
     return SessionEnd(code, why)
+
+
+class SessionAudit:
+    """Written beside a session, never in its way: an event that can't be written is left out, the log has the line."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._writing: set[asyncio.Task[None]] = set()
+
+    def opened(self, session: Session, message: FirstMessage) -> None:
+        self._record(session, "SessionOpened", f"{_who(session)} {message.done()} worker {session.worker}")
+
+    def closed(self, session: Session, message: FirstMessage, end: SessionEnd) -> None:
+        lasted = format_duration(max(1.0, round(self._clock.monotonic() - session.opened_at)))
+        why = f": {end.reason}" if end.reason else ""
+        what = f"{_who(session)}'s {message.name} session in worker {session.worker} ended after {lasted}{why}"
+        self._record(session, "SessionClosed", what)
+
+    async def written(self) -> None:
+        """Wait for what is being written."""
+        await asyncio.gather(*self._writing, return_exceptions=True)
+
+    def _record(self, session: Session, reason: str, message: str) -> None:
+        log.info("job %s, session %s: %s: %s", session.job, session.id[:8], reason, message)
+        event = event_about(
+            Subject(kind=JOBS.kind, api_version=JOBS.api_version, key=session.job, uid=session.job_uid),
+            reason,
+            message,
+            at=self._clock.now(),
+            mark=session.id[:12],
+            component="stoker-api",
+        )
+        task = asyncio.create_task(self._write(event))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _write(self, event: Event) -> None:
+        try:
+            async with asyncio.timeout(_WRITE_S):
+                await self._store.create(EVENTS, event)
+        except (StoreError, TimeoutError) as error:
+            log.warning("event %s could not be written: %s", event.metadata.name, error)
+
+
+def _who(session: Session) -> str:
+    """One line, whatever the cluster calls its users."""
+    return "".join(c if c.isprintable() else "?" for c in session.who)
