@@ -56,8 +56,9 @@ e2e: setup ## the tests on real nodes (root)
 	@$(TESTBED) build control-plane nodes helm monitoring
 	@$(PYTEST) -m e2e --timeout 1200
 
-bench-trainer: setup ## the trainer against the plainest good PyTorch loop (two minutes)
+bench-trainer: setup ## the trainer against the plainest good PyTorch loop, and `batch: auto` against a full grid (four minutes)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.bench.trainer $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tools.bench.batch
 
 bench: setup ## speed and memory, with machine and versions
 	@bash tools/bench.sh

@@ -7,4 +7,4 @@ export OMP_NUM_THREADS=1
 python=${VENV:-.venv}/bin/python
 [ -z "${OPENB:-}" ] || set -- --openb "$OPENB"
 echo "## sched"; "$python" -m tools.bench.sched "$@"
-for bench in reclaim store kube cluster metrics exporter followers trainer; do echo; echo "## $bench"; "$python" -m "tools.bench.$bench"; done
+for bench in reclaim store kube cluster metrics exporter followers trainer batch; do echo; echo "## $bench"; "$python" -m "tools.bench.$bench"; done

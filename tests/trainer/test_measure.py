@@ -42,10 +42,10 @@ def test_before_the_first_step_there_is_no_verdict():
     assert verdict(phases(), None, None) is None
 
 
-def test_phases_add_up_to_the_steps(make_training, monkeypatch):
+def test_phases_add_up_to_the_steps(make_training):
     now = iter(range(100))
     training = make_training({"model": {"width": 4}, "batchSize": 8})
-    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(now))
+    training.clock = measure.Clock(CPU, lambda: next(now))
     training.micro_batch = 4
     train_step(training, torch.arange(8), Vote())
     assert training.clock.read() == phases(2, 2, 1, 1)

@@ -81,6 +81,10 @@ class CheckpointFolder:
             except Damaged as error:
                 self.mark_bad(path, str(error))
 
+    def holds_any(self) -> bool:
+        """Whether there is a checkpoint, whole or not."""
+        return bool(self._published())
+
     def mark_bad(self, path: Path, why: str) -> None:
         """Sets `path` aside: it is never looked at again, but kept until newer ones push it out.
 

@@ -40,6 +40,8 @@ def show(config: TrainerConfig, text: str, say: Callable[[str], object]) -> None
     kept_for_good = sum(_state_bytes(settings.optimizer, name, p, recipe) for name, p in recipe.net.named_parameters())
     say(f"memory: {_size(kept_for_good)} for weights, gradients and optimizer;")
     say(f"  about {_size(kept)} of activations per sample of the micro-batch, in fp32")
+    if settings.batch == "auto":
+        say("micro-batch: found by trials at the start, at most a rank's whole share")
     say(f"FLOPs: {flops:.3g} per sample forward and backward, {flops * settings.batch_size:.3g} per step")
 
 

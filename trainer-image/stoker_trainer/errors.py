@@ -15,7 +15,12 @@ STALLED = 78
 DEVICE_UNAVAILABLE = 79
 
 
-_WORDS = ("can't allocate memory", "STATUS_ALLOC_FAILED", "out of memory")
+_WORDS = (
+    "can't allocate memory",
+    "STATUS_ALLOC_FAILED",
+    "out of memory",
+    "could not create a primitive",  # all that oneDNN says of it
+)
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -98,6 +98,7 @@ def _run(
     from .save import Keeper
     from .trace import Trace
     from .training import device_for, prepare_torch, set_up
+    from .tune import Tuned, micro_batch
     from .watchdog import Watchdog
 
     watchdog = Watchdog(_number(env, "STOKER_STALL_SECONDS", 600.0))
@@ -114,10 +115,21 @@ def _run(
     ranks = Ranks(place, device, config.config.deterministic)
     ranks.join(env)
     watchdog.beat()
-    training = set_up(config, device, ranks)
     folder = CheckpointFolder(checkpoints, fence, config.checkpoint.keep) if checkpoints and fence else None
+    cache = checkpoints / "tuned" if checkpoints else None
+
+    def tuned() -> Tuned:
+        return micro_batch(config, request.config, env, device, ranks, cache, watchdog.beat)
+
+    # Before the model takes its memory; a checkpoint brings what was found.
+    begun = ranks.from_first(b"begun" if folder is not None and folder.holds_any() else None)
+    found = tuned() if config.config.batch == "auto" and begun is None else None
+    training = set_up(config, device, ranks)
     keeper = Keeper(training, configs.trajectory_of(request.config), folder, extend=request.extend)
     resumed = keeper.resume()
+    if config.config.batch == "auto" and not resumed:
+        training.tuned = found or tuned()
+        training.micro_batch = training.tuned.micro_batch or training.micro_batch
     if request.init_from is not None and not resumed:
         for fault in finished.begin_with(training, request.init_from, partly=request.init_partly):
             log.warning("--init-partly: %s", fault)

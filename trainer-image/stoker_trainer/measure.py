@@ -24,7 +24,8 @@ _HALF, _LARGE = 0.5, 0.2
 class Clock:
     """Where the time of steps goes: on CUDA the device's time, by events, else the host's."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, host: Callable[[], float] = time.perf_counter) -> None:
+        self._host = host
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.steps, self.idle = 0, 0
         """Steps, and those at whose start the device had nothing left to do (CUDA only)."""
@@ -60,7 +61,7 @@ class Clock:
                 event.record()
                 self._events.append((phase, event))
             return
-        now = time.perf_counter()
+        now = self._host()
         if phase:
             self.seconds[phase] += now - self._at
         self._at = now

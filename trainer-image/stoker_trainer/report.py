@@ -196,6 +196,7 @@ class Report(Silent):
             "precision": t.precision,
             "worldSize": t.ranks.world,
             "microBatch": t.micro_batch,
+            "tuningS": _rounded(t.tuned.seconds),
             "skippedSteps": self._skipped,
             "resumedFromStep": self._resumed_step,
             "lostSteps": max(0, spent.steps - t.cursor.step),

@@ -19,6 +19,7 @@ from .checkpoint import CheckpointFolder
 from .config import completed, differences
 from .errors import BadConfig, out_of_memory
 from .training import Cursor, Tally, Training
+from .tune import Tuned
 
 _LENGTH = ("config.steps:", "config.epochs:", "maxSteps:")
 _UNFIT = (KeyError, RuntimeError, TypeError, ValueError, EOFError, pickle.UnpicklingError)
@@ -125,6 +126,7 @@ def gathered_state(training: Training) -> dict[str, Any]:
         "cursor": asdict(training.cursor),
         "tally": asdict(training.tally),
         "micro_batch": training.micro_batch,
+        "tuned": asdict(training.tuned),
         "world": training.ranks.world,
     }
 
@@ -151,11 +153,12 @@ def unpack(training: Training, data: bytes) -> None:
     for live, saved in pairs:
         _check(live, saved)
     cursor, tally, micro = Cursor(**state["cursor"]), Tally.of(state["tally"]), int(state["micro_batch"])
+    tuned = Tuned(**state.get("tuned", {}))
     rank, world = training.ranks.rank, training.ranks.world
     for live, saved in pairs:
         for name, tensor in live.items():
             tensor.copy_(saved[name])
-    training.cursor, training.tally = cursor, tally
+    training.cursor, training.tally, training.tuned = cursor, tally, tuned
     # Another number of ranks means other shares; what fitted before is still the upper limit.
     training.micro_batch = micro if world == state["world"] else max(1, min(micro, training.micro_batch))
     if rank < len(state["rng_cpu"]):

@@ -42,6 +42,7 @@ class Settings:
     loss_scale_growth_steps: int = at_least(1)
     compile: Literal["off", "blocks"]
     activation_checkpointing: bool
+    batch: Literal["whole", "auto"]
     batch_size: int = at_least(1)
     seed: int = at_least(0)
     deterministic: bool

@@ -27,6 +27,7 @@ from .measure import Clock, Energy
 from .precision import LossScaler, resolve, switch_tf32
 from .recipe import Recipe, Source
 from .recipes import RECIPES
+from .tune import Tuned
 
 
 @dataclass(slots=True)
@@ -96,6 +97,7 @@ class Training:
     memory_peaks: list[int] = field(default_factory=list)
     """Of each rank, as of the newest evaluation or save."""
     tally: Tally = field(default_factory=Tally)
+    tuned: Tuned = field(default_factory=Tuned)
     loss: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
     """Of the newest step, over all ranks; on the device."""
     gradient_norm: torch.Tensor = field(default_factory=lambda: torch.zeros(()))

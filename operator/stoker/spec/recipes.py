@@ -72,6 +72,11 @@ class Compile(StrEnum):
     BLOCKS = "blocks"
 
 
+class MicroBatch(StrEnum):
+    WHOLE = "whole"
+    AUTO = "auto"
+
+
 class RecipeConfig(SpecModel):
     """What every recipe has."""
 
@@ -81,6 +86,9 @@ class RecipeConfig(SpecModel):
     """blocks: torch.compile for each block; steps on whole batches run compiled."""
     activation_checkpointing: bool = False
     """A block's activations are computed again in the backward pass instead of kept."""
+    batch: MicroBatch = MicroBatch.WHOLE
+    """How much of its share of batchSize a rank computes at a time. whole: all of it, halved where memory runs out.
+    auto: found by trials at the start; gradients add up to the same batch."""
 
 
 class ImageClassificationConfig(RecipeConfig):
