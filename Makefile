@@ -26,7 +26,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt tools/setup.sh
 demo: setup ## train real models on this machine through the whole chain, and show what came out
 	@$(BIN)/python tools/demo.py
 
-test: lint setup ## every test, then the quick ones on one newer Python without torch
+test: lint setup ## every test, then on one newer Python what can differ there
 	@$(TESTBED) build control-plane helm monitoring --or-skip
 	@$(PYTEST) $(AT_ONCE)
 	@VENV="$(VENV)" bash tools/test_newer.sh
@@ -63,9 +63,10 @@ bench-trainer: setup ## the trainer against the plainest good PyTorch loop, and 
 bench: setup ## speed and memory, with machine and versions
 	@bash tools/bench.sh
 
-sweep: setup ## what is too long for `make test`: faults at every write, `make verify`, a soak (docs/reliability.md; two hours)
+sweep: setup ## what is too long for `make test`: faults at every write, ten times the examples of properties, `make verify`, a soak (docs/reliability.md; two hours)
 	@$(TESTBED) build control-plane
 	@SWEEP_WRITES=1 $(PYTEST) -m sweep
+	@STOKER_EXAMPLES=10 $(PYTEST) --timeout 3600 -m "hypothesis and not e2e"
 	@$(MAKE) verify
 	@$(BIN)/python -m tools.verify.soak --mode up
 	@$(BIN)/python -m tools.verify.soak --mode cluster

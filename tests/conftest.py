@@ -4,12 +4,14 @@ import signal
 
 from hypothesis import settings
 
+from tests.support.examples import examples
+
 # A shell has what it starts in the background ignore SIGINT: the programs whose Ctrl-C is tested would, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long one example takes is the machine's business, not a test's.
-settings.register_profile("stoker", deadline=None)
+settings.register_profile("stoker", examples(50, deadline=None))
 settings.load_profile("stoker")
 
 pytest_plugins = [
@@ -17,4 +19,5 @@ pytest_plugins = [
     "tests.support.file_times",
     "tests.support.groups",
     "tests.support.nvml_fixtures",
+    "tests.support.one_of_each",
 ]

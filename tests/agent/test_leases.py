@@ -1,7 +1,7 @@
 """The lease table: never two holders, never a port twice, and words with numbers when something is short."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -16,6 +16,7 @@ from stoker.local.agent.leases import (
     port_is_free,
 )
 from stoker.spec.node import Gpu
+from tests.support.examples import examples
 
 
 def gpu(index, model="NVIDIA H200", gib=141, unavailable=""):
@@ -80,7 +81,7 @@ class Leasing(RuleBasedStateMachine):
 
 
 TestLeasing = Leasing.TestCase
-TestLeasing.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLeasing.settings = examples(60, stateful_step_count=30)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,15 @@
 
 import json
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stoker.local.agent import status
 from stoker.spec.worker import Checkpoint, ExitRecord, Progress, RankExit
+from tests.support.examples import examples
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     message=st.text(max_size=1000),
     ranks=st.integers(0, 64),

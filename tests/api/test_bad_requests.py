@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from stoker.spec.job import TrainingJobSpec
+from tests.support.examples import examples
 
 JOBS = "/v1/projects/alpha/jobs"
 COMMAND = {"command": ["python", "train.py"]}
@@ -200,7 +201,7 @@ JSON_VALUES = st.recursive(
 FIELDS = sorted(info.alias or name for name, info in TrainingJobSpec.model_fields.items())
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     changes=st.dictionaries(st.sampled_from(FIELDS), JSON_VALUES, max_size=3),
     meta=st.none() | JSON_VALUES,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker_api.code.pack import BadPack, Inflater, PackReader
+from tests.support.examples import examples
 
 from .code_folder import pack, sha
 
@@ -28,7 +29,7 @@ class Kept:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(1, 50), max_size=30), st.booleans())
-@settings(max_examples=200, deadline=None)
+@examples(100)
 def test_a_pack_means_the_same_in_pieces_of_any_length(contents, steps, torn):
     kept, data = Kept(), pack(contents)
     reader, at = PackReader(kept), 0
@@ -47,7 +48,7 @@ def test_a_pack_means_the_same_in_pieces_of_any_length(contents, steps, torn):
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=300, deadline=None)
+@examples(150)
 def test_no_bytes_break_the_reader(data):
     kept = Kept()
     for feed in (data, pack([b"x"]) + data):

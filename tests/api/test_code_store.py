@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -29,6 +29,7 @@ from stoker_api.code.project import Missing, ProjectCode, Stored, stale_bundles,
 from stoker_api.code.quota import LEASE_S, CodeFull, CodeLimits, CodeQuota
 from stoker_api.code.store import EVERY_S, CodeStore, keep_tidy, named_by
 from stoker_api.code.upload import Files, Upload
+from tests.support.examples import examples
 
 from .code_folder import Folder, pack, sha, unpack
 
@@ -291,7 +292,7 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLife.settings = examples(60, stateful_step_count=30)
 
 
 @pytest.mark.parametrize("use", ["submitted", "sent again"])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from stoker_api.streams.line_cutter import LONGEST_LINE, LineCutter
 from stoker_api.streams.sse import frame
+from tests.support.examples import examples
 
 LOGS = st.lists(
     st.sampled_from([b"a", b"bc", b"\n", b"\r\n", b"\r", b"\xc3\xa9", b"\xff", b"", b": x", b"data: "]), max_size=40
@@ -28,7 +29,7 @@ def through(pieces: list[bytes], offset: int = 0) -> list[tuple[str, int]]:
     return [(lines.text, lines.end) for lines in [*found, *cutter.flush()]]
 
 
-@settings(max_examples=500)
+@examples(250)
 @given(LOGS, st.data())
 def test_however_it_arrives_the_lines_are_the_same(parts, data):
     log = b"".join(parts)
@@ -39,7 +40,7 @@ def test_however_it_arrives_the_lines_are_the_same(parts, data):
     assert [end for _, end in texts][-1:] in ([], [len(log)])
 
 
-@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LOGS, st.data())
 def test_resuming_after_a_cut_at_any_byte_loses_and_doubles_nothing(frames, parts, data):
     log = b"".join(parts)

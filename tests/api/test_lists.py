@@ -6,7 +6,7 @@ import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus
@@ -14,6 +14,7 @@ from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.store.cache import Change
 from stoker_api.jobs.index import Filter, JobIndex, decode_cursor, encode_cursor, place_of
+from tests.support.examples import examples
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SPEC = TrainingJobSpec(trainer=Trainer(command=("x",)))
@@ -74,7 +75,7 @@ filters = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(
     before=st.lists(jobs, max_size=25),
     wanted=filters,
@@ -122,7 +123,7 @@ def test_walking_pages_while_jobs_come_and_go(before, wanted, limit, meanwhile):
     assert [place_of(job) for job in met] == sorted(place_of(job) for job in met)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(changes=st.lists(jobs | st.integers(0, 30), max_size=40))
 def test_the_index_counts_what_there_is(changes):
     cache = Jobs()

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.spec.job import JOBS, AttemptEnd, Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus
@@ -17,6 +17,7 @@ from stoker.spec.worker import Checkpoint, Held, Progress, Stalled
 from stoker.store.cache import Change
 from stoker_api.due_writes import WRITE_EVERY_S
 from stoker_api.jobs.progress import ProgressBoard, replacing
+from tests.support.examples import examples
 
 SPEC = TrainingJobSpec(trainer=Trainer(command=("x",)))
 
@@ -171,7 +172,7 @@ def test_a_failed_write_is_tried_again():
     assert board.take_due(1.0) == [] and board.take_due(10.0) == [write]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(
     st.lists(
         st.one_of(

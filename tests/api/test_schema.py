@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis.checks import not_a_server_error
@@ -22,6 +22,7 @@ from schemathesis.specs.openapi import checks
 from stoker.spec.names import LABEL_JOB
 from stoker_api.access import Access, declared
 from stoker_api.routes import api_routes
+from tests.support.examples import examples
 
 CHECKS = [
     not_a_server_error,
@@ -35,7 +36,7 @@ ORDER = ("GET", "POST", "PUT", "DELETE")
 OPEN = {route.path for route in api_routes() if declared(route.endpoint) is Access.OPEN}
 FREE = {"cursor", "since", "until", "worker", "attempt"}
 """Query parameters of which the document can't say all."""
-EXAMPLES = {"admin": 8, "alice": 4}
+EXAMPLES = {"admin": 8, "alice": 2}
 
 
 @schemathesis.serializer("application/vnd.stoker.pack", "application/octet-stream")
@@ -68,13 +69,7 @@ def drawn(strategy: st.SearchStrategy[Any], many: int, use: Callable[[Any], obje
     """Call `use` with so many examples."""
 
     @seed(1)
-    @settings(
-        max_examples=many,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @examples(many, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(example=strategy)
     def run(example: Any) -> None:
         use(example)
@@ -97,12 +92,12 @@ def attack(schema: Any, base: str, tokens: dict[str, str | None], real: dict[str
                 statuses.add(tried(calm(case, there_is if there else None), base, token, valid=True))
 
             try:
-                drawn(st.tuples(operation.as_strategy(), st.booleans()), EXAMPLES.get(kind, 2), valid)
+                drawn(st.tuples(operation.as_strategy(), st.booleans()), EXAMPLES.get(kind, 1), valid)
             except Exception as error:
                 wrong.append(error)
         try:
             negative = operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
-            drawn(negative, 4, lambda case: tried(calm(case, None), base, tokens["admin"], valid=False))
+            drawn(negative, 2, lambda case: tried(calm(case, None), base, tokens["admin"], valid=False))
         except Unsatisfiable:
             pass  # nothing of it can be wrong
         except Exception as error:

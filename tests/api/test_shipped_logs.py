@@ -12,11 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker_api.worker_logs.log_file import Gap, LogOwner, StoredLog
 from stoker_api.worker_logs.storage import LogGone, LogLimits, LogsFull, ShippedLogs
+from tests.support.examples import examples
 
 OWNER = LogOwner("alpha", "one", "job-1", 1, 0)
 WHOLE = bytes(range(256)) * 40
@@ -25,7 +26,7 @@ posts = st.tuples(st.integers(0, len(WHOLE)), st.integers(0, 3000), st.booleans(
 
 
 @given(st.lists(posts, max_size=40))
-@settings(max_examples=150, deadline=None)
+@examples(75)
 def test_any_posts_leave_a_prefix(tmp_path_factory, steps):
     """Overlaps and repeats are dropped, gaps refused with the offset wanted; a restart in between changes nothing."""
     folder = tmp_path_factory.mktemp("logs")
@@ -46,7 +47,7 @@ def test_any_posts_leave_a_prefix(tmp_path_factory, steps):
 
 
 @given(st.lists(st.tuples(posts, st.booleans(), st.integers(0, 80)), max_size=25))
-@settings(max_examples=150, deadline=None)
+@examples(75)
 def test_what_a_worker_has_lost_is_said_once_and_the_rest_follows(tmp_path_factory, steps):
     """`lost` posts may jump ahead; the api may die anywhere in the line about it, which is then finished first."""
     folder = tmp_path_factory.mktemp("logs")

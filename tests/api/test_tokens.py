@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -20,6 +19,7 @@ from stoker.store.clock import ManualClock
 from stoker_api.identity import GET_METRICS
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import KEPT_EXPIRED, TokenError, TokenFile
+from tests.support.examples import examples
 
 DAY = timedelta(days=1)
 DAY_S = 86400.0
@@ -197,7 +197,7 @@ class Tokens(RuleBasedStateMachine):
 
 
 TestTokens = Tokens.TestCase
-TestTokens.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
+TestTokens.settings = examples(40, stateful_step_count=15)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.spec.job import AttemptEnd, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus, WorkerEnd
@@ -19,6 +19,7 @@ from stoker.store.cache import Change
 from stoker_api.due_writes import WRITE_EVERY_S
 from stoker_api.usage.board import UsageBoard
 from stoker_api.usage.totals import FRESH, LATE
+from tests.support.examples import examples
 
 from .receipts import receipt
 
@@ -244,7 +245,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(st.lists(STEPS, max_size=40))
 def test_whatever_happens_the_board_empties_and_paces_itself(steps):
     world, writes, now_s = World(), [], 0.0

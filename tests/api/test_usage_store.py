@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from stoker.spec.usage import GpuReceipt
@@ -25,6 +25,7 @@ from stoker_api.usage.db import APPLICATION_ID, MIGRATIONS, JobFacts, NewerFile,
 from stoker_api.usage.history import By, UsageFilter
 from stoker_api.usage.prices import Prices
 from stoker_api.usage.store import UsageStore, UsageUnavailable
+from tests.support.examples import examples
 
 from .receipts import receipt
 
@@ -67,7 +68,7 @@ def streams(draw: Any) -> list[GpuReceipt]:
     return found
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(streams(), st.randoms(use_true_random=False), st.integers(1, 4))
 def test_whatever_order_repetition_and_restart_the_sums_are_the_newest_receipts(
     tmp_path: Path, receipts: list[GpuReceipt], rng: random.Random, batch: int
@@ -304,7 +305,7 @@ def test_the_default_is_more_than_a_year():
     assert timedelta(seconds=KEEP_S) == timedelta(days=400)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 60)), min_size=1, max_size=8), st.data())
 def test_days_and_hours_sum_to_the_same(tmp_path: Path, spans: list[tuple[int, int]], data: Any) -> None:
     path = tmp_path / "usage.db"

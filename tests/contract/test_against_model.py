@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Key
 from stoker.store.port import AlreadyExists, Conflict, Invalid, NotFound, WatchType
+from tests.support.examples import examples
 
 NAMES = ("a", "b", "c")
 FINALIZERS = ("stoker.dev/one", "stoker.dev/two")
@@ -138,7 +139,7 @@ def test_any_sequence_matches_a_dictionary(new_store, make, unique, reader, is_c
                     del state[event.object.key]
             assert list(dict(sorted(state.items())).values()) == list(listed if steps else ())
 
-    @settings(max_examples=15 if is_cluster else 150, deadline=None)
+    @examples(15 if is_cluster else 150)
     @given(steps=st.lists(operation, max_size=25))
     def holds(steps):
         asyncio.run(check(steps))
@@ -169,7 +170,7 @@ def test_at_once_they_leave_one_history(new_store, make, unique, reader, is_clus
                     state[event.object.key] = event.object
             assert state == listed
 
-    @settings(max_examples=15 if is_cluster else 40, deadline=None)
+    @examples(15 if is_cluster else 40)
     @given(steps=st.lists(operation, min_size=2, max_size=30))
     def holds(steps):
         asyncio.run(check(steps))

@@ -3,7 +3,7 @@ known — nothing is lost, counted twice or taken back."""
 
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.exporter.clock import NS, UJ
@@ -12,6 +12,7 @@ from stoker.exporter.meters.ledger import parse, resume
 from stoker.exporter.owners import Allocation, Holding
 from stoker.exporter.receipts import Receipt
 from stoker.nvml.frames import GpuReading, MigReading
+from tests.support.examples import examples
 
 from .metering import BEGIN_S, frame, meters, moment, owner
 
@@ -174,7 +175,7 @@ class World:
             assert abs(sum(energy) - (receipt.energy_j or 0.0)) < 1e-6
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(st.lists(steps, max_size=40))
 def test_nothing_is_lost_counted_twice_or_taken_back(script):
     world = World()

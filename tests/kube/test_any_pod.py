@@ -10,7 +10,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from stoker.controller.jobs import job_of
@@ -30,6 +30,7 @@ from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
 from stoker.spec.worker_pod import identity
 from stoker.store.port import WatchType
+from tests.support.examples import examples
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 GPUS = "nvidia.com/gpu"
@@ -151,7 +152,7 @@ def _node(name: str) -> GPUNode:
     return GPUNode(metadata=ObjectMeta(name=name, uid=name), status=status)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     pods=st.lists(_pods(), max_size=4, unique_by=lambda pod: pod["metadata"]["name"]),
     phase=st.sampled_from(list(Phase)),

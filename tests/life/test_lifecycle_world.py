@@ -10,7 +10,7 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.life.lifecycle import step
@@ -34,6 +34,7 @@ from stoker.spec.pod import (
     Waiting,
 )
 from stoker.spec.worker import ExitRecord
+from tests.support.examples import examples
 
 SETTINGS = Settings(start_timeout_s=60, blame_s=10)
 ACTIONS = ("operate", "crash", "schedule", "begin", "succeed", "fail", "lose", "refuse", "obey", "wait")
@@ -330,13 +331,13 @@ OFTEN = st.sampled_from(("operate", "crash", "schedule", "bind", "begin", "wait"
 ANY, USERS, CLUSTERS = st.sampled_from(ACTIONS), st.sampled_from(USER), st.sampled_from(CLUSTER)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(200)
 @given(workers=WORKERS, seed=SEEDS, script=st.lists(st.one_of(ANY, ANY, USERS), max_size=80))
 def test_whatever_happens_no_job_is_lost_doubled_or_stuck(workers: int, seed: int, script: list[str]) -> None:
     live(World(workers, random.Random(seed)), script)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(
     workers=WORKERS,
     seed=SEEDS,

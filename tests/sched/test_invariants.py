@@ -7,7 +7,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from stoker.sched.decide import Start, decide
@@ -23,8 +23,9 @@ from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec, effective_
 from stoker.spec.worker_pod import identity, worker_name
 from stoker.why.explain import explain
 from stoker.why.reasons import Reasons
+from tests.support.examples import examples
 
-CHECKED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+CHECKED = examples(75, suppress_health_check=[HealthCheck.too_slow])
 
 NODES, QUEUES, JOBS = ["a", "b", "c"], ["q", "r"], [f"j{i}" for i in range(9)]
 TREE = [*QUEUES, "top"]

@@ -6,13 +6,14 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.sched.running import _FLOATS, _INTS, RunningJobs
 from stoker.spec.job import AttemptEnd, Phase, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.outcome import Intent
+from tests.support.examples import examples
 from tests.support.preempting import preempting, wrote
 
 
@@ -114,7 +115,7 @@ def rows(jobs: RunningJobs) -> dict[Key, list[float]]:
     }
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(seed=st.integers(0, 2**32))
 def test_no_gpu_twice_no_room_stolen_and_every_claim_becomes_a_start(seed: int, sched: SimpleNamespace) -> None:
     life = Life(sched, seed)

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from stoker.sched.decide import decide
 from stoker.spec.job import Phase
 from stoker.spec.queue import QueueResources, QueueSpec
 from stoker.spec.queue_tree import links
+from tests.support.examples import examples
 
 GPUS, CORES, GIB = 12, 24, 100
 LEAVES = ["a", "b", "c", "d"]
@@ -105,7 +106,7 @@ def spec_of(spec: dict[str, Any], parent: str | None) -> QueueSpec:
     return QueueSpec(parent=parent, limit=QueueResources(gpus=spec["gpus"]), guarantee=guarantee, weight=spec["weight"])
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(50, suppress_health_check=[HealthCheck.too_slow])
 @given(tree=trees, rounds=rounds)
 def test_the_order_is_that_of_a_model_that_tries_every_job(
     tree: dict[str, Any], rounds: list[Any], sched: SimpleNamespace

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.job_parts import Stop
 from stoker.why.explain import explain
+from tests.support.examples import examples
 
 
 class Crowd:
@@ -61,7 +62,7 @@ class Crowd:
         heapq.heappush(self.ends, (self.now + self.lasts(), name))
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(seed=st.integers(0, 2**32), budget=st.sampled_from([0.0, 0.25, 1.0]), workers=st.sampled_from([1, 2, 3]))
 def test_the_budget_is_never_exceeded_and_a_gang_with_budget_starts(
     seed: int, budget: float, workers: int, sched: SimpleNamespace

@@ -17,6 +17,7 @@ from stoker.sched.sorted_list import SortedList
 from stoker.sched.waiters import LaneIndex, Waiting
 from stoker.spec.job import Phase
 from stoker.spec.rest import QueueUsage
+from tests.support.examples import examples
 
 
 def test_an_assumed_start_is_not_decided_twice(sched: SimpleNamespace) -> None:
@@ -188,7 +189,7 @@ def test_ordered_is_a_sorted_set(steps: list[tuple[bool, int]], bulk: int) -> No
 needs = st.tuples(*[st.integers(0, 6)] * 3)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     lanes=st.lists(st.tuples(st.integers(0, 2), needs), min_size=1, max_size=300),
     rooms=st.lists(needs, max_size=3),
@@ -227,7 +228,7 @@ MODELS = ["a100", "h100", "t4"]
 filters = st.sets(st.sampled_from(MODELS), max_size=2).map(lambda models: GpuFilter(tuple(sorted(models))))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(st.lists(st.integers(1, 3), min_size=3, max_size=3), st.lists(st.tuples(filters, st.integers(1, 3))), filters)
 def test_worst_held_is_what_the_worst_agent_could_pick(
     counts: list[int], wants: list[tuple[GpuFilter, int]], wanted: GpuFilter

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.sched import victims
@@ -18,6 +18,7 @@ from stoker.sched.running import cost_of
 from stoker.spec.job import Phase
 from stoker.spec.node import GPUNode
 from stoker.spec.outcome import Intent
+from tests.support.examples import examples
 from tests.support.preempting import claims, preempting, run, wrote
 
 CASES: list[tuple[str, Any, dict[str, list[str]]]] = [
@@ -160,7 +161,7 @@ wanted = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("exact", [True, False])
-@settings(max_examples=120, deadline=None)
+@examples(60)
 @given(cluster=nodes, running=runs, asked=wanted, limit=st.sampled_from([None, None, 3, 5]))
 def test_victims_are_a_cheapest_set_and_the_job_starts_once_they_are_gone(
     cluster: list[tuple[list[Any], int]],

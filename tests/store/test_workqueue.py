@@ -6,11 +6,12 @@ import asyncio
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.store.clock import ManualClock
 from stoker.store.workqueue import QueueShutDown, WorkQueue
+from tests.support.examples import examples
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ async def test_shutdown_wakes_every_getter(queue):
     assert all(isinstance(result, QueueShutDown) for result in results)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(adds=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=60), workers=st.integers(1, 4))
 def test_never_twice_at_once_and_the_last_add_is_always_seen(adds, workers):
     """Workers write down the newest add they saw of each key; whatever the timing, at the end it is the last one."""

@@ -7,13 +7,14 @@ import shutil
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker_trainer import checkpoint
 from stoker_trainer.checkpoint import CheckpointFolder, Damaged, read
 from stoker_trainer.errors import BadConfig, Superseded, TrainerError
 from stoker_trainer.fence import Fence
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.torch
 STATE = bytes(range(256)) * 8
@@ -85,7 +86,7 @@ def test_a_damaged_checkpoint_is_marked_and_the_one_before_taken(tmp_path, file,
     assert newest(made).step == 3
 
 
-@settings(max_examples=300, deadline=None)
+@examples(150)
 @given(data=st.data())
 def test_no_flipped_bit_anywhere_goes_unseen(tmp_path_factory, data):
     base = tmp_path_factory.getbasetemp() / "flipped"

@@ -8,12 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from stoker_trainer.augment import Scaling, affine_matrices, augmented, normalised  # noqa: E402
 from stoker_trainer.counter import Purpose, keep_mask, order, uniforms, words  # noqa: E402
 from stoker_trainer.recipes.settings import Augment  # noqa: E402
+from tests.support.examples import examples  # noqa: E402
 
 pytestmark = pytest.mark.torch
 SCALING = Scaling(255, 0.2, 0.3)
@@ -21,7 +22,7 @@ RULE = Augment(shift=1.0, rotate=10.0, scale=0.1)
 samples = st.lists(st.integers(0, 2**40), min_size=1, max_size=30)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(rows=samples, seed=st.integers(0, 2**31 - 1), epoch=st.integers(0, 10**6), cut=st.integers(0, 30))
 def test_draws_do_not_depend_on_the_company(rows, seed, epoch, cut):
     all_rows = torch.tensor(rows)
@@ -31,7 +32,7 @@ def test_draws_do_not_depend_on_the_company(rows, seed, epoch, cut):
     assert bool((whole >= 0).all() and (whole < 1).all())
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(cut=st.integers(1, 15), epoch=st.integers(0, 1000))
 def test_augmented_images_do_not_depend_on_the_micro_batch(cut, epoch):
     images = torch.randint(0, 256, (16, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))

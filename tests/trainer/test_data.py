@@ -8,11 +8,12 @@ import importlib.util
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker_trainer import data
 from stoker_trainer.errors import BadConfig
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.torch
 
@@ -44,7 +45,7 @@ def test_the_split_is_the_one_that_was_published():
 few_images = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2)), min_size=1, max_size=120)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(rows=few_images, seed=st.integers(0, 2**31))
 def test_any_set_with_copies_splits_cleanly_whatever_its_order(rows, seed):
     pixels = np.array([[[a % 7, a]] for a, _ in rows], dtype=np.uint8)

@@ -10,12 +10,13 @@ import time
 from io import BytesIO
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from stoker.spec.code import BUNDLE_TYPE, CodeFile, CodeManifest
 from stoker_worker.unpack import CantKeep, Damaged, Malformed, Torn, check_manifest, read_manifest, write_files
+from tests.support.examples import examples
 
 from .pod_worker import PROGRAM
 
@@ -326,7 +327,7 @@ entries = st.fixed_dictionaries(
 
 
 @given(st.lists(entries, max_size=4).map(lambda listed: sorted(listed, key=lambda entry: entry["path"])))
-@settings(max_examples=400)
+@examples(200)
 def test_the_worker_takes_what_the_spec_takes_and_nothing_else(listed):
     sizes = {}
     try:
@@ -353,7 +354,7 @@ trees = st.dictionaries(
 
 
 @given(trees, st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_what_is_unpacked_is_what_was_packed_or_nothing(tmp_path_factory, tree, data):
     """Whatever pieces it comes in; cut anywhere it is torn, changed anywhere it is damaged."""
     digest, body = bundle_of(tree)

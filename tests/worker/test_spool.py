@@ -4,11 +4,12 @@ import os
 import re
 import sys
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker_worker import bounded_log, spool
 from stoker_worker.mirror import Mirror
+from tests.support.examples import examples
 
 from .pod_worker import PROGRAM
 
@@ -17,7 +18,7 @@ steps = st.lists(st.tuples(st.integers(1, 400), st.booleans(), st.integers(0, 10
 
 
 @given(steps)
-@settings(max_examples=200, deadline=None)
+@examples(100)
 def test_every_byte_is_in_the_file_or_counted(tmp_path_factory, steps):
     """Writes of any size, an api that acknowledges now and then: beginning and end stay, in order, nothing twice."""
     folder = tmp_path_factory.mktemp("spool")

@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,11 +20,12 @@ from stoker.spec.outcome import POLICIES, Category
 from stoker.spec.quantity import NEW
 from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.runtime import RUNTIMES, TrainingRuntime
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from .conftest import Door
 
-AGREE = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+AGREE = examples(75, suppress_health_check=list(HealthCheck))
 
 
 def fits(kind: type, value: Any) -> bool:
@@ -221,13 +222,13 @@ def agree(door: Door, kind: Kind[Any], spec: dict[str, Any]) -> None:
     assert answer.taken == (not said), f"model: {said or 'takes it'}; server: {answer.refusals or 'takes it'}"
 
 
-@settings(AGREE, max_examples=400)
+@examples(200, AGREE)
 @given(spec=SPECS)
 def test_a_job(spec: dict[str, Any], door: Door) -> None:
     agree(door, JOBS, spec)
 
 
-@settings(AGREE, max_examples=200)
+@examples(100, AGREE)
 @given(
     spec=some(
         either("image", st.sampled_from(["a", "a b"])),
@@ -263,7 +264,7 @@ def test_a_runtime(spec: dict[str, Any], door: Door) -> None:
     agree(door, RUNTIMES, spec)
 
 
-@settings(AGREE, max_examples=60)
+@examples(60, AGREE)
 @given(
     spec=some(
         either("limit", some(
@@ -288,7 +289,7 @@ def test_a_queue(spec: dict[str, Any], door: Door) -> None:
     agree(door, QUEUES, spec)
 
 
-@settings(AGREE, max_examples=150)
+@examples(75, AGREE)
 @given(spec=SPECS.filter(lambda spec: not valid(TrainingJob, {"metadata": {"name": "a"}, "spec": spec})))
 def test_what_a_model_dumps_comes_back_equal(spec: dict[str, Any], door: Door) -> None:
     """As the api writes it, and as the operator reads what somebody else wrote."""
@@ -330,7 +331,7 @@ def test_reserved_variables_are_names_of_variables() -> None:
     assert all(ENV_NAME.fits(name) for name in RESERVED_ENV)
 
 
-@settings(AGREE, max_examples=60)
+@examples(60, AGREE)
 @given(spec=SPECS.filter(lambda spec: not valid(TrainingJob, {"metadata": {"name": "a"}, "spec": spec})))
 def test_writing_back_what_was_read_changes_nothing(spec: dict[str, Any], door: Door, namespace: str) -> None:
     """Or every switch the api sets on kubectl's jobs would break a rule or count as a change of the spec."""
