@@ -16,7 +16,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.one_of_each:
         firsts: dict[str, pytest.Item] = {}
+        others = []
         for item in items:
-            firsts.setdefault(item.nodeid.partition("[")[0], item)
-        config.hook.pytest_deselected(items=[item for item in items if item not in firsts.values()])
+            if firsts.setdefault(item.nodeid.partition("[")[0], item) is not item:
+                others.append(item)
+        config.hook.pytest_deselected(items=others)
         items[:] = firsts.values()
