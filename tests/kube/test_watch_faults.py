@@ -30,10 +30,11 @@ async def server():
 
 
 @pytest.fixture
-async def store(server, tmp_path):
+async def store(server, tmp_path, request):
+    """Of a parameter's patience."""
     clock = SystemClock()
     async with KubeClient.from_config(kubeconfig=kubeconfig(tmp_path, server.url, token="t"), clock=clock) as client:
-        yield KubeStore(client, clock, patience=QUICK, streaming_lists=False)
+        yield KubeStore(client, clock, patience=getattr(request, "param", QUICK), streaming_lists=False)
 
 
 async def take(watch, count):
@@ -171,6 +172,7 @@ async def test_a_cache_relists_after_gone_and_tells_the_difference(server, store
     ]
 
 
+@pytest.mark.parametrize("store", [Patience()], indirect=True, ids=["patient"])  # making 8 MB can take 0.3 s
 async def test_a_slow_reader_loses_nothing(server, store):
     """The server has more to say than any buffer holds, and hangs up; the reader takes its time."""
     count = 4000
