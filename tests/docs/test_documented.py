@@ -39,6 +39,15 @@ def test_on_one_machine(page: str, tmp_path: Path) -> None:
     Sandbox(tmp_path / "sandbox").run(page, PAGES[page], "machine")
 
 
+@pytest.mark.slow
+def test_the_stoker_commands_of_the_runbooks(tmp_path: Path) -> None:
+    """Each once. What else is there needs a GPU, or a cluster in trouble."""
+    text = "\n".join(path.read_text() for path in sorted((ROOT / "docs" / "runbooks").glob("*.md")))
+    commands = {command for block in blocks(text) for _, command in block.commands if command.startswith("stoker ")}
+    assert commands
+    Sandbox(tmp_path / "sandbox").run("docs/runbooks", "\n".join(["```sh", *sorted(commands), "```"]), "machine")
+
+
 @pytest.fixture(scope="module")
 def installed() -> Iterator[tuple[ControlPlane, str]]:
     """A control plane with the chart on it (no node runs its pods), and the notes that Helm printed."""

@@ -33,6 +33,7 @@ TABLE: dict[str, Any] = tomllib.loads((ROOT / "tests" / "support" / "documented.
 PROGRAMS = Path(sys.executable).parent
 TIMEOUT_S = 300.0
 
+_INDENTED = r"^(?: {4}|\t)(?:\$ .*|(?:apt-get|cd|ctr|curl|eval|export|helm|kubectl|make|pip|python|stoker) .*)"
 _PROLOGUE = """
 set -E -o pipefail
 at() { at=$1; echo "at $1" >&3; }
@@ -74,6 +75,8 @@ class Block:
 def blocks(text: str) -> list[Block]:
     """The blocks that are run, in order. Raises: ValueError for a command in a block that is not run as one."""
     found, lines = [], text.splitlines()
+    if indented := re.search(_INDENTED, re.sub(r"```[\s\S]*?```", "", text), re.MULTILINE):
+        raise ValueError(f"put commands between fences, not indented: {indented[0]}")
     fences = [number for number, line in enumerate(lines, 1) if re.match(r"\s*```", line)]
     for opened, closed in zip(fences[::2], fences[1::2], strict=True):
         language = lines[opened - 1].strip().removeprefix("```")
