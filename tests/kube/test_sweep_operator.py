@@ -1,18 +1,21 @@
 """Each of the operator's writes that could lose or double a job, times each fault: the job's life comes out the same.
 
-One life has a gang of two, a suspend, a resume and a time to live, so that every kind of write is in it. `make sweep`
-runs it and writes docs/reliability.md's table.
+One life has a gang of two, a suspend, a resume and a time to live, another a job that preempts, so that every kind of
+write is in them. `make sweep` runs them and writes docs/reliability.md's tables.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +44,13 @@ WRITES = (
     "delete services",
     "delete trainingjobs",
 )
+PREEMPTING = {
+    "the claim": ("status of trainingjobs: claim", "high-{name}"),
+    "the victim: Stopping": ("status of trainingjobs: Stopping", "{name}-low"),
+    "the victim: Queued again": ("status of trainingjobs: Queued", "preempted for job high-{name}"),
+    "the preempting job: Starting": ("status of trainingjobs: Starting", "high-{name}"),
+}
+"""Row → the write, and what its path or body has."""
 LIFE_S = 90.0
 
 
@@ -51,8 +61,9 @@ class Lives:
         self._world, self._proxy, self._kubeconfig = world, proxy, kubeconfig
         self._subject = Subject(kubeconfig)
         self._last: dict[str, TrainingJob] = {}
+        self.queue = f"{world.project}-preempts"
         world.jobs.subscribe(self._see)
-        world.kubelet.script = lambda pod: Play(code=None if "-1-" in pod.metadata.name else 0)
+        world.kubelet.script = lambda pod: Play(code=None if fnmatch(pod.metadata.name, "c*-1-?") else 0)
 
     async def begin(self) -> None:
         await self._subject.begin()
@@ -62,33 +73,61 @@ class Lives:
         await self._subject.end()
 
     async def live(self, name: str, write: str, fault: Fault | None) -> float:
-        """One life. Returns: seconds it took. Raises: AssertionError naming the broken promise."""
+        """A gang's life. Returns: seconds it took. Raises: AssertionError naming the broken promise."""
+        return await self._under(fault, write, name, self._stopped_and_resumed(name), {name: 2}, workers=2)
+
+    async def preempt(self, name: str, row: str, fault: Fault | None) -> float:
+        """The lives of a job and of its victim; else as `live`."""
+        low, high, (write, within) = f"{name}-low", f"high-{name}", PREEMPTING[row]
+        return await self._under(
+            fault, write, within.format(name=name), self._preempted(low, high), {low: 2, high: 1}, workers=1
+        )
+
+    async def _under(
+        self, fault: Fault | None, write: str, within: str, life: Coroutine[Any, Any, None], attempts: dict[str, int],
+        workers: int,
+    ) -> float:  # fmt: skip
+        """attempts: Job → how many it has had when it has succeeded."""
         began = time.monotonic()
         if fault is not None:
-            self._proxy.arm(write, name, fault)
+            self._proxy.arm(write, within, fault)
         reviving = asyncio.create_task(self._revive())
         try:
             async with asyncio.timeout(LIFE_S):
-                await self._world.submit(name, workers=2, gpusPerWorker=1, ttlAfterFinished="1s")
-                await self._world.phase(name, "Running", timeout_s=LIFE_S)
-                await self._suspend(name, True)
-                await self._world.phase(name, "Suspended", timeout_s=LIFE_S)
-                await self._suspend(name, False)
-                key = Key(self._world.project, name)
-                gone = lambda: self._world.jobs.get(key) is None and not self._world.pods_of(name)  # noqa: E731
-                await self._world.until(gone, lambda: f"{name} to be over: {self._last[name]}", LIFE_S)
+                await life
+                for name in attempts:
+                    await self._world.until(lambda name=name: self._gone(name), lambda: str(self._last), LIFE_S)
         except TimeoutError:
-            raise AssertionError(f"not over within {LIFE_S:.0f} s: {self._last.get(name)}") from None
+            states = {name: self._last.get(name) for name in attempts}
+            raise AssertionError(f"not over within {LIFE_S:.0f} s: {states}") from None
         finally:
             reviving.cancel()
             await asyncio.gather(reviving, return_exceptions=True)
         took_s = time.monotonic() - began
         assert fault is None or self._proxy.hit.is_set(), "the write was never made"
-        last = self._last[name].status
-        assert (last.phase, last.attempt) == ("Succeeded", 2), f"{last.phase} in attempt {last.attempt}: {last.message}"
-        runs = Counter(pod for pod in self._world.kubelet.ran if pod.startswith(f"{name}-"))
-        assert runs == Counter(f"{name}-{attempt}-{worker}" for attempt in (1, 2) for worker in (0, 1)), f"ran: {runs}"
+        for name, attempt in attempts.items():
+            last = self._last[name].status
+            assert (last.phase, last.attempt) == ("Succeeded", attempt), f"{name}: {last.phase} ({last.attempt})"
+            runs = Counter(pod for pod in self._world.kubelet.ran if pod.startswith(f"{name}-"))
+            wanted = (f"{name}-{n}-{worker}" for n in range(1, attempt + 1) for worker in range(workers))
+            assert runs == Counter(wanted), f"ran: {runs}"
         return took_s
+
+    async def _stopped_and_resumed(self, name: str) -> None:
+        await self._world.submit(name, workers=2, gpusPerWorker=1, ttlAfterFinished="1s")
+        await self._world.phase(name, "Running", timeout_s=LIFE_S)
+        await self._suspend(name, True)
+        await self._world.phase(name, "Suspended", timeout_s=LIFE_S)
+        await self._suspend(name, False)
+
+    async def _preempted(self, low: str, high: str) -> None:
+        every = {"queue": self.queue, "gpusPerWorker": 4, "ttlAfterFinished": "1s"}
+        await self._world.submit(low, **every)
+        await self._world.phase(low, "Running", timeout_s=LIFE_S)
+        await self._world.submit(high, priority=5, **every)
+
+    def _gone(self, name: str) -> bool:
+        return self._world.jobs.get(Key(self._world.project, name)) is None and not self._world.pods_of(name)
 
     async def _revive(self) -> None:
         """A killed operator is followed by a new one, as a Deployment sees to."""
@@ -117,6 +156,9 @@ class Lives:
 @asynccontextmanager
 async def lives(world: World) -> AsyncIterator[Lives]:
     await world.node("a", gpus=4)
+    queue = {"apiVersion": "stoker.dev/v1alpha1", "kind": "Queue", "metadata": {"name": f"{world.project}-preempts"}}
+    queue["spec"] = {"preemption": {"withinQueue": "LowerPriority"}}
+    await world.kubectl("create", "-f", "-", stdin=json.dumps(queue))
     async with proxied(world.operators_config) as (proxy, kubeconfig):
         made = Lives(world, proxy, kubeconfig)
         await made.begin()
@@ -124,24 +166,38 @@ async def lives(world: World) -> AsyncIterator[Lives]:
             yield made
         finally:
             await made.end()
+            await world.kubectl("delete", "queue", made.queue, "--wait=false")
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(5400)
 async def test_no_fault_at_a_write_loses_or_doubles_a_job(empty_world: World) -> None:
+    async with lives(empty_world) as made:
+        await made.live("c-plain", "", None)
+        await swept("operator", WRITES, made.live)
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(2700)
+async def test_no_fault_at_a_preemption_loses_or_doubles_a_job(empty_world: World) -> None:
+    async with lives(empty_world) as made:
+        await made.preempt("c-plain", "the claim", None)
+        await swept("preemption", PREEMPTING, made.preempt)
+
+
+async def swept(table: str, rows: Iterable[str], live: Callable[[str, str, Fault], Awaitable[float]]) -> None:
+    """Each row with each fault. `SWEEP_ONLY`: those with this text alone, and no table."""
     cells: dict[tuple[str, Fault], str] = {}
     only = os.environ.get("SWEEP_ONLY", "")
-    async with lives(empty_world) as made:
-        await made.live("plain", "", None)
-        for row, write in enumerate(WRITES):
-            for column, fault in enumerate(Fault):
-                if only not in f"{write} x {fault}":
-                    continue
-                try:
-                    cells[write, fault] = f"{await made.live(f'c{row}x{column}', write, fault):.1f} s"
-                except AssertionError as error:
-                    cells[write, fault] = f"**{error}**"
-                print(f"{write} x {fault}: {cells[write, fault]}", flush=True)
+    for number, row in enumerate(rows):
+        for column, fault in enumerate(Fault):
+            if only not in f"{row} x {fault}":
+                continue
+            try:
+                cells[row, fault] = f"{await live(f'c{number}x{column}', row, fault):.1f} s"
+            except AssertionError as error:
+                cells[row, fault] = f"**{error}**"
+            print(f"{row} x {fault}: {cells[row, fault]}", flush=True)
     if not only:
-        write_table("operator", cells)
+        write_table(table, cells)
     assert not [f"{cell}: {said}" for cell, said in cells.items() if said.startswith("**")]

@@ -55,7 +55,7 @@ def name_of(method: str, path: str, body: bytes) -> str:
     verb = {"POST": "create", "PUT": "update", "PATCH": "update", "DELETE": "delete"}[method]
     if status:
         written = json.loads(body).get("status", {})
-        return f"status of {kind}: {written.get('phase') or 'other'}"
+        return f"status of {kind}: {'claim' if written.get('claim') else written.get('phase') or 'other'}"
     return f"{verb} {kind}"
 
 
