@@ -57,7 +57,7 @@ class Client:
         self._writer.close()
 
 
-def tell(what: str, times: list[float], total_s: float) -> None:
+def show(what: str, times: list[float], total_s: float) -> None:
     times.sort()
     p50, p99 = (times[int(len(times) * share)] * 1000 for share in (0.5, 0.99))
     print(f"{what:34} {len(times) / total_s:8.0f}/s   p50 {p50:7.2f} ms   p99 {p99:7.2f} ms")
@@ -76,7 +76,7 @@ async def measure(what: str, clients: list[Client], count: int, make: object) ->
 
     begun = time.perf_counter()
     await asyncio.gather(*(one(client) for client in clients))
-    tell(what, times, time.perf_counter() - begun)
+    show(what, times, time.perf_counter() - begun)
 
 
 async def main(count: int) -> None:

@@ -61,7 +61,7 @@ class Runner:
     def auth(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}"}
 
-    async def told(self) -> list[str]:
+    async def reported(self) -> list[str]:
         """What the api says when this worker asks."""
         _, attempt, worker = self.pod.metadata.name.rsplit("-", 2)
         body = {
@@ -74,9 +74,9 @@ class Runner:
         return found
 
     async def called(self) -> str:
-        """The session somebody waits in."""
+        """The session someone waits in."""
         for _ in range(500):
-            if found := await self.told():
+            if found := await self.reported():
                 return found[-1]
             await asyncio.sleep(0.01)
         raise AssertionError("nobody called")

@@ -56,11 +56,11 @@ async def test_the_way_of_a_folder(world):
     rest = await post(world, gzip.compress(FOLDER.pack(missing)), Content_Encoding="gzip")
     assert rest.json()["known"] == 1 and rest.json()["stored"] == 2
     created = await put(world, FOLDER)
-    told = {"digest": FOLDER.digest, "files": 4, "size": 21}
-    assert created.status_code == 201 and created.json() == told
+    reported = {"digest": FOLDER.digest, "files": 4, "size": 21}
+    assert created.status_code == 201 and created.json() == reported
     assert (await put(world, FOLDER)).status_code == 200
     answer = await world.call("GET", there)
-    assert answer.status_code == 200 and answer.json() == told
+    assert answer.status_code == 200 and answer.json() == reported
     changed = Folder({**FOLDER.files, "train.py": b"print(2)\n"})
     assert (await put(world, changed)).json()["missing"] == [sha(b"print(2)\n")], "what is here is not asked for again"
 
@@ -130,7 +130,7 @@ async def test_a_worker_gets_nothing_else(world):
 
 
 async def test_a_bundle_is_cut_off_where_a_file_is_gone(served):
-    """The missing bytes tell the worker; nothing else is passed off as the file's."""
+    """The missing bytes warn the worker; nothing else is passed off as the file's."""
     await send_all(served, BIG)
     pod = await served.pod(await served.job("one", trainer=job(BIG.digest)["spec"]["trainer"]))
     bundle = await served.deps.code.find("alpha", BIG.digest)

@@ -214,8 +214,8 @@ class Life(RuleBasedStateMachine):
         self.code = ProjectCode(self.folder / "alpha", self.room, self.clock)
         self.threads = ThreadPoolExecutor(1)
         self.jobs: list[Folder] = []
-        self.told: dict[str, float] = {}
-        """What a client was told is here or sent: when."""
+        self.reported: dict[str, float] = {}
+        """What a client heard is here or sent: when."""
 
     def teardown(self) -> None:
         self.threads.shutdown()
@@ -236,19 +236,19 @@ class Life(RuleBasedStateMachine):
     def send_what_is_missing(self, folder: Folder) -> None:
         outcome = self.code.put(folder.digest, folder.manifest)
         missing = outcome.sha256s if isinstance(outcome, Missing) else ()
-        self.told |= {name: self._now() for name in folder.missing if name not in missing}
+        self.reported |= {name: self._now() for name in folder.missing if name not in missing}
         upload = Upload(Files(self.code, self.room, self.threads), gzip=False)
         upload.feed(folder.pack(missing))
         upload.finish()
-        self.told |= {name: self._now() for name in missing}
+        self.reported |= {name: self._now() for name in missing}
 
     @rule(folder=which)
     def put(self, folder: Folder) -> None:
         outcome = self.code.put(folder.digest, folder.manifest)
         missing = outcome.sha256s if isinstance(outcome, Missing) else ()
         for name in missing:
-            assert self._now() - self.told.get(name, -2 * LEASE_S) >= LEASE_S, "a file's lease was broken"
-        self.told |= {name: self._now() for name in folder.missing if name not in missing}
+            assert self._now() - self.reported.get(name, -2 * LEASE_S) >= LEASE_S, "a file's lease was broken"
+        self.reported |= {name: self._now() for name in folder.missing if name not in missing}
 
     @rule(folder=which)
     def submit(self, folder: Folder) -> None:

@@ -1,4 +1,4 @@
-"""`/v1/sd/prometheus`: what Prometheus is told to scrape, in both modes."""
+"""`/v1/sd/prometheus`: what Prometheus is to scrape, in both modes."""
 
 from __future__ import annotations
 

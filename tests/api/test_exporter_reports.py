@@ -105,12 +105,12 @@ async def test_owners_of_pods_and_what_has_ended(exporter):
     link = Link(exporter.base, exporter.token)
     route = OwnersRoute(link)
     asked = [("alpha", "one-1-0"), ("alpha", "nobody")]
-    (told,) = await asyncio.to_thread(route.ask, asked)
-    assert told.owner == Owner("alpha", "one-1-0", pod.uid, job.uid, "alpha", "one", 1, 0) and not told.ended
+    (reported,) = await asyncio.to_thread(route.ask, asked)
+    assert reported.owner == Owner("alpha", "one-1-0", pod.uid, job.uid, "alpha", "one", 1, 0) and not reported.ended
     ended = await exporter.store.patch_status(PODS, pod.key, {"phase": "Succeeded"}, manager="agent")
     await exporter.deps.pods.at_least(ended.metadata.resource_version, timeout_s=5)
-    (told,) = await asyncio.to_thread(route.ask, asked)
-    assert told.ended
+    (reported,) = await asyncio.to_thread(route.ask, asked)
+    assert reported.ended
     exporter.token.write_text("exp.node-a.forged")
     with pytest.raises(NoAnswer, match="401"):
         await asyncio.to_thread(route.ask, asked)

@@ -1,4 +1,4 @@
-"""What the api tells of itself: caches, disks, and jobs that could run and are not started."""
+"""What the api reports of itself: caches, disks, and jobs that could run and are not started."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stoker_api.scheduler_view import SchedulerView
 
 
 class Bed:
-    """A store, the caches, and nobody who schedules."""
+    """A store, the caches, and no one who schedules."""
 
     def __init__(self, store: EmbeddedStore, clock: ManualClock) -> None:
         self.store, self.clock = store, clock

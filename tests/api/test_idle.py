@@ -1,4 +1,4 @@
-"""Jobs whose GPUs are idle: who is told and when (a table), once per period, and what a suspend leaves; both modes."""
+"""Jobs whose GPUs are idle: who hears of it, when, once per period, and what a suspend leaves; both modes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TABLE = [
     # name, job, idle since, receipts, due
     ("idle for longer than the limit", job(), ago(31), [receipt()], True),
     ("idle for less", job(), ago(29), [receipt()], False),
-    ("not idle, or it can't be told", job(), None, [receipt()], False),
+    ("not idle, or that is not known", job(), None, [receipt()], False),
     ("no receipts", job(), ago(31), [], False),
     ("only those of an attempt before", job(attempt=2), ago(31), [receipt()], False),
     ("simulated GPUs", job(), ago(31), [receipt(simulated=True)], False),
@@ -96,7 +96,7 @@ class Bench:
         clock = SimpleNamespace(now=lambda: self.now)
         return IdleWatch(found.deps.store, found.index.placed, lambda one: one, found.usage_board, clock, RULE)
 
-    def tell(self, idle: datetime | None) -> None:
+    def report(self, idle: datetime | None) -> None:
         self.seq += 1
         self.world.services.usage_board.take([receipt(self.uid, at=self.now, idle=idle, seq=self.seq)], 0.0)
 
@@ -121,10 +121,10 @@ async def on_bench(world: Any, **spec: Any) -> Bench:
 
 async def test_once_per_period_whatever_restarts(world):
     bench = await on_bench(world)
-    bench.tell(ago(29))
+    bench.report(ago(29))
     await bench.look()
     assert await bench.events() == []
-    bench.tell(ago(31))
+    bench.report(ago(31))
     for _ in range(3):
         await bench.look()
     (event,) = await bench.events()
@@ -133,10 +133,10 @@ async def test_once_per_period_whatever_restarts(world):
     )
     assert "GPUs: node-a/GPU-0" in event.message and "`stoker suspend one`" in event.message
     bench.now += timedelta(minutes=1)
-    bench.tell(None)  # it works again
+    bench.report(None)  # it works again
     await bench.look()
     bench.now += timedelta(minutes=40)
-    bench.tell(bench.now - timedelta(minutes=30))  # and is idle again
+    bench.report(bench.now - timedelta(minutes=30))  # and is idle again
     await bench.look()
     assert len(await bench.events()) == 2
     assert not (await bench.job()).spec.suspend
@@ -144,7 +144,7 @@ async def test_once_per_period_whatever_restarts(world):
 
 async def test_an_event_that_was_written_by_one_that_died_is_not_written_again(world):
     bench = await on_bench(world)
-    bench.tell(ago(31))
+    bench.report(ago(31))
     stored = await bench.job()
     await bench.watch()._report(stored, ago(31), "reported, and then it died", NOW)
     await bench.look()
@@ -155,7 +155,7 @@ async def test_an_event_that_was_written_by_one_that_died_is_not_written_again(w
 
 async def test_suspended_where_that_is_wanted_and_resumed(world):
     bench = await on_bench(world, idle={"after": "10m", "action": "Suspend"})
-    bench.tell(ago(11))
+    bench.report(ago(11))
     await bench.look()
     stored = await bench.job()
     assert stored.spec.suspend and ANNOTATION_IDLE_SUSPENDED in stored.metadata.annotations
@@ -171,7 +171,7 @@ async def test_suspended_where_that_is_wanted_and_resumed(world):
 
 async def test_who_changed_the_job_meanwhile_is_not_overruled(world):
     bench = await on_bench(world, idle={"after": "10m", "action": "Suspend"})
-    bench.tell(ago(11))
+    bench.report(ago(11))
     (old,) = list(world.services.index.placed())
     stored = await bench.job()
     await world.deps.store.update(

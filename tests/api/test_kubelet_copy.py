@@ -1,4 +1,4 @@
-"""Where the stored log ends in the kubelet's copy: rotated or not, with a newline that nobody printed or without."""
+"""Where the stored log ends in the kubelet's copy: rotated or not, with a newline that no one printed or without."""
 
 from __future__ import annotations
 

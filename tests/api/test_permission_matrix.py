@@ -96,7 +96,7 @@ async def test_matrix(world, tmp_path, request):
             if status == 401 and caller != "no token":
                 unknown.add(there)
         if len(unknown) > 1:
-            wrong.append(f"{row}: the kinds of unknown tokens can be told apart: {unknown}")
+            wrong.append(f"{row}: the kinds of unknown tokens differ: {unknown}")
     assert await objects(world) == before, "something was changed by who may not"
     for row in ROWS:
         for caller in CALLERS:
@@ -112,7 +112,7 @@ async def test_matrix(world, tmp_path, request):
 
 
 async def test_not_there_reads_like_not_yours(world):
-    """What bob is told of a job of his own project that is not there, and of one that is, but in another's."""
+    """What bob hears of a job of his own project that is not there, and of one that is, but in another's."""
     await world.job("first")
     checked = 0
     for row in ROWS:
@@ -164,7 +164,7 @@ async def ensure_job(world: Any) -> None:
 def turned_away(row: Row, said: Said) -> bool:
     if said.status in (401, 403):
         return True
-    # Of a job that is there, only who may not see it is told that it is not.
+    # Of a job that is there, only who may not see it hears that it is not.
     return row.of_project and said.status == 404 and "or the token may not see it" in said.document["detail"]
 
 

@@ -187,7 +187,7 @@ def test_by_kubectl(field: Field) -> None:
         if found != ("yes" if allowed else "403" if caller in ALLOWED else "401"):
             wrong.append(f"{deed} by {caller}: {found}, {there}")
         if there != missing and (caller in STRANGERS or "get a job" not in ALLOWED[caller]):
-            wrong.append(f"{deed} by {caller}: {there!r} tells that it is there, else {missing!r}")
+            wrong.append(f"{deed} by {caller}: {there!r} shows that it is there, else {missing!r}")
     assert not wrong, "\n".join(wrong)
     folder = os.environ.get("STOKER_MATRIX")
     if folder:

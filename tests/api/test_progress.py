@@ -137,19 +137,19 @@ def test_of_a_gang_the_first_to_fail_is_shown():
     board, job = ProgressBoard(), running()
     board.report(job, 1, at(100, 7), 0.0)
 
-    def tell(worker: int, time: float, since: float | None, step: int = 7) -> bool:
+    def heard(worker: int, time: float, since: float | None, step: int = 7) -> bool:
         hold = None if since is None else held(since)
         return board.report(job, 1, at(time, step).model_copy(update={"held": hold}), 1.0, worker)
 
-    assert not tell(1, 101, None), "worker 0 speaks for its gang"
-    assert tell(2, 90, 90), "but its own hold each tells itself, whatever its node's clock says"
+    assert not heard(1, 101, None), "worker 0 speaks for its gang"
+    assert heard(2, 90, 90), "but its own hold each reports itself, whatever its node's clock says"
     assert (board.newest(job).held, board.newest(job).step) == (held(90, 2), 7)
-    assert not tell(2, 91, 90), "twice"
-    assert not tell(1, 101, 95), "another that failed later"
+    assert not heard(2, 91, 90), "twice"
+    assert not heard(1, 101, 95), "another that failed later"
     assert board.newest(job).held == held(90, 2)
-    assert tell(0, 102, None, 8), "the others may go on"
+    assert heard(0, 102, None, 8), "the others may go on"
     assert (board.newest(job).held, board.newest(job).step) == (held(90, 2), 8)
-    assert tell(0, 103, 80) and board.newest(job).held == held(80, 0)
+    assert heard(0, 103, 80) and board.newest(job).held == held(80, 0)
     again = ProgressBoard()
     stored = running(progress=board.newest(job))
     assert again.report(stored, 1, at(104, 9), 5.0), "another api process"
@@ -199,8 +199,8 @@ def test_whatever_happens_the_board_empties_and_paces_itself(steps):
         now += 1.0
         if kind == "report":
             attempt, time, checkpoint, worker, holds = args
-            told = at(time, time, checkpoint).model_copy(update={"held": held(time) if holds else None})
-            board.report(job, attempt, told, now, worker)
+            reported = at(time, time, checkpoint).model_copy(update={"held": held(time) if holds else None})
+            board.report(job, attempt, reported, now, worker)
         else:
             status: dict[str, Any] = {"phase": Phase.SUCCEEDED} if kind != "attempt" else {
                 "phase": Phase.RUNNING, "attempt": max(job.status.attempt, args[0])

@@ -40,7 +40,7 @@ def series(*jobs: TrainingJob, idle: datetime | None = None, seen: bool = False)
     }
 
 
-def told(**given: Any) -> Progress:
+def reported(**given: Any) -> Progress:
     return Progress(**({"at": T - 1, "step": 7, "step_at": T - 60} | given))
 
 
@@ -48,24 +48,24 @@ RECIPE = {"trainer": {"recipe": "image-classification"}, "checkpoint": {"every":
 LIMITED = {"stall": {"after": "50s"}}
 CASES = [
     ("nothing is known: nothing is said", job(), {}),
-    ("a recipe saves, told or not", job(spec=RECIPE), {"checkpoint_every_seconds": 120}),
-    ("a report without a step is no progress", job(progress=told(step_at=None)), {}),
-    ("a step", job(progress=told()), {"progress_timestamp_seconds": T - 60, "step": 7, "stalled": 0}),
-    ("… longer ago than the limit", job(spec=LIMITED, progress=told(), started_at=NOW.replace(hour=11)),
+    ("a recipe saves, reported or not", job(spec=RECIPE), {"checkpoint_every_seconds": 120}),
+    ("a report without a step is no progress", job(progress=reported(step_at=None)), {}),
+    ("a step", job(progress=reported()), {"progress_timestamp_seconds": T - 60, "step": 7, "stalled": 0}),
+    ("… longer ago than the limit", job(spec=LIMITED, progress=reported(), started_at=NOW.replace(hour=11)),
      {"progress_timestamp_seconds": T - 60, "step": 7, "stalled": 1}),
-    ("… but in an attempt that has just begun", job(spec=LIMITED, progress=told(), started_at=NOW),
+    ("… but in an attempt that has just begun", job(spec=LIMITED, progress=reported(), started_at=NOW),
      {"progress_timestamp_seconds": T - 60, "step": 7, "stalled": 0}),
     ("… but it has failed and is held",
-     job(spec=LIMITED, progress=told(held=Held(since=T, until=T + 9, exit_code=1))),
+     job(spec=LIMITED, progress=reported(held=Held(since=T, until=T + 9, exit_code=1))),
      {"progress_timestamp_seconds": T - 60, "step": 7, "stalled": 0}),
-    ("its supervisor says it stalled", job(progress=told(stalled=Stalled(attempt=1, since=T - 60, until=T))),
+    ("its supervisor says it stalled", job(progress=reported(stalled=Stalled(attempt=1, since=T - 60, until=T))),
      {"progress_timestamp_seconds": T - 60, "step": 7, "stalled": 1}),
-    ("… of an attempt before", job(attempt=2, progress=told(stalled=Stalled(attempt=1, since=T - 60, until=T))),
+    ("… of an attempt before", job(attempt=2, progress=reported(stalled=Stalled(attempt=1, since=T - 60, until=T))),
      {"progress_timestamp_seconds": T - 60, "step": 7, "stalled": 0}),
-    ("a checkpoint", job(progress=told(checkpoint=Checkpoint(step=5, at=T - 30))),
+    ("a checkpoint", job(progress=reported(checkpoint=Checkpoint(step=5, at=T - 30))),
      {"progress_timestamp_seconds": T - 60, "step": 7, "stalled": 0, "checkpoint_timestamp_seconds": T - 30,
       "checkpoint_every_seconds": 60}),
-    ("not running", job(phase=Phase.STARTING, progress=told()), {}),
+    ("not running", job(phase=Phase.STARTING, progress=reported()), {}),
 ]  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def test_idleness_is_told_only_where_it_is_known():
 
 
 def test_labels_are_never_those_of_prometheus():
-    text = metrics(job(spec=RECIPE, progress=told())).text().decode()
+    text = metrics(job(spec=RECIPE, progress=reported())).text().decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert {name: family.documentation for name, family in families.items()} == FAMILIES
     assert {family.type for family in families.values()} == {"gauge"}
@@ -94,7 +94,7 @@ def test_labels_are_never_those_of_prometheus():
 async def test_served_with_the_apis_own(world):
     subject = await world.status(await world.job("one"), phase="Running", attempt=1)
     board = world.services.board
-    board.report(subject, 1, told(checkpoint=Checkpoint(step=5, at=T - 30)), 0.0)
+    board.report(subject, 1, reported(checkpoint=Checkpoint(step=5, at=T - 30)), 0.0)
     text = world.services.metrics.text().decode()
     labels = f'project="alpha",job_name="one",job_uid="{subject.uid}",queue="default"'
     assert f"stoker_job_step{{{labels}}} 7.0" in text
@@ -104,7 +104,7 @@ async def test_served_with_the_apis_own(world):
 def test_ten_thousand_running_jobs():
     """60,000 series. 0.13 s of processor time (CPython 3.11, shared core; the client's own samples took 1.0 s)."""
     spec = {"gpusPerWorker": 1, "stall": {"after": "10m"}}
-    jobs = [job(f"job-{n}", spec=spec, progress=told(checkpoint=Checkpoint(step=5, at=T))) for n in range(10_000)]
+    jobs = [job(f"job-{n}", spec=spec, progress=reported(checkpoint=Checkpoint(step=5, at=T))) for n in range(10_000)]
     found = metrics(*jobs, idle=NOW, seen=True)
     began = time.process_time()
     text = found.text()

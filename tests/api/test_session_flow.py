@@ -57,7 +57,7 @@ async def test_much_is_carried_both_ways_at_once(served):
 
 @contextlib.asynccontextmanager
 async def narrow(world: Any) -> AsyncIterator[dict[str, Any]]:
-    """A connection with small buffers of its own, which soon takes no more if nobody reads."""
+    """A connection with small buffers of its own, which soon takes no more if no one reads."""
     host, _, port = world.base.removeprefix("http://").rpartition(":")
     with socket.socket() as sock:  # a session that fails before it takes the socket leaves it open
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 10)

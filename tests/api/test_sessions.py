@@ -19,17 +19,17 @@ from .session_world import EXEC, enter, gone, open_socket, refused, running, ser
 
 async def test_a_command_and_its_end(served):
     worker = await running(served)
-    assert await worker.told() == []
+    assert await worker.reported() == []
     async with enter(served) as client:
         assert client.subprotocol == "v1.session.stoker.dev"
         await client.send('{"kind": "exec", "argv": ["bash", "-l"], "tty": true, "columns": 120, "rows": 40}')
         session = await worker.called()
-        assert await worker.told() == [session], "again, until it came"
+        assert await worker.reported() == [session], "again, until it came"
         async with worker.come(session) as side:
             assert json.loads(await side.recv()) == {
                 "kind": "exec", "argv": ["bash", "-l"], "tty": True, "columns": 120, "rows": 40, "term": "xterm",
             }  # fmt: skip
-            assert await worker.told() == []
+            assert await worker.reported() == []
             await side.send('{"ready":true}')
             assert await client.recv() == '{"ready":true}'
             await client.send(b"\x00input")
@@ -47,7 +47,7 @@ async def test_a_session_is_its_pods_alone_and_only_once(served):
     async with enter(served) as client:
         await client.send(json.dumps(EXEC))
         session = await worker.called()
-        assert await other.told() == []
+        assert await other.reported() == []
         unknown = await refused(worker.come("0" * 32))
         for found in (await refused(other.come(session)), unknown):
             assert found[0] == 404 and found[1]["detail"] == unknown[1]["detail"]
@@ -112,7 +112,7 @@ async def test_a_first_message_that_is_wrong(new_world, first, words):
             with pytest.raises(ConnectionClosed) as info:
                 await client.recv()
             assert info.value.rcvd.code == 1008
-            assert await worker.told() == []
+            assert await worker.reported() == []
 
 
 async def test_a_command_can_not_be_smuggled_in_by_who_may_only_forward(served):
@@ -120,7 +120,7 @@ async def test_a_command_can_not_be_smuggled_in_by_who_may_only_forward(served):
     async with enter(served, "portforward") as client:
         await client.send(json.dumps(EXEC))
         assert json.loads(await client.recv())["ready"] is False
-    assert await worker.told() == []
+    assert await worker.reported() == []
 
 
 async def test_nothing_is_sent_ahead_of_the_answer(served):
@@ -137,7 +137,7 @@ async def test_a_caller_who_leaves_early_is_not_waited_for(served):
         await client.send(json.dumps(EXEC))
         session = await worker.called()
     await gone(served)
-    assert await worker.told() == [] and (await refused(worker.come(session)))[0] == 404
+    assert await worker.reported() == [] and (await refused(worker.come(session)))[0] == 404
 
 
 # Bounds.

@@ -1,4 +1,4 @@
-"""What a worker is told that asks whether it is still wanted: each reason to stop, none where there is none."""
+"""The answer to a worker that asks whether it is still wanted: each reason to stop, none where there is none."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ async def test_a_worker_whose_attempt_runs_goes_on(world):
     job, pod, token = await running(world)
     assert (await ask(world, job, pod, token)).json() == {"stop": False, "why": ""}
     await world.status(job, phase="Stopping", intent="Suspend")
-    assert (await ask(world, job, pod, token)).json()["stop"] is False, "that is its node's to tell"
+    assert (await ask(world, job, pod, token)).json()["stop"] is False, "that is its node's to say"
 
 
 async def test_a_later_attempt_stops_it(world):
     job, pod, token = await running(world)
     await world.status(job, phase="Starting", attempt=2)
-    told = (await ask(world, job, pod, token)).json()
-    assert told == {"stop": True, "why": "attempt 2 of job one has begun; this is attempt 1"}
+    reported = (await ask(world, job, pod, token)).json()
+    assert reported == {"stop": True, "why": "attempt 2 of job one has begun; this is attempt 1"}
     assert b'stoker_api_alive_posts_total{outcome="stop"} 1.0' in world.services.metrics.text()
 
 
@@ -67,13 +67,13 @@ async def test_a_gang_hears_that_worker_0_makes_no_progress(world):
     answer = await world.client.post("/v1/report/progress", headers=headers, content=json.dumps(said))
     assert answer.status_code == 204, answer.text
 
-    told = (await ask(world, job, pods[1], tokens[1], worker=1)).json()
-    assert told["stop"] is False and told["stalled"]["why"] == "worker 0: step 7 since 600 s"
-    assert 0 < told["stalled"]["inS"] <= 15.5
+    reported = (await ask(world, job, pods[1], tokens[1], worker=1)).json()
+    assert reported["stop"] is False and reported["stalled"]["why"] == "worker 0: step 7 since 600 s"
+    assert 0 < reported["stalled"]["inS"] <= 15.5
     heard = []
     lane = AliveLane(_launch(), None, None, lambda in_s, why: heard.append((in_s, why)))
-    assert lane.hear(Answer(200, json.dumps(told).encode(), 0.0), 0.0), "in the supervisor's own reading"
-    assert heard == [(told["stalled"]["inS"], "worker 0: step 7 since 600 s")]
+    assert lane.hear(Answer(200, json.dumps(reported).encode(), 0.0), 0.0), "in the supervisor's own reading"
+    assert heard == [(reported["stalled"]["inS"], "worker 0: step 7 since 600 s")]
     assert "stalled" not in (await ask(world, job, pods[0], tokens[0])).json(), "it knows"
     assert job.status.attempt == 1 and world.services.board.newest(job).stalled.step == 7
 
@@ -90,8 +90,8 @@ def _launch() -> Launch:
 async def test_the_end_of_its_attempt_stops_it(world, phase):
     job, pod, token = await running(world)
     await world.status(job, phase=phase)
-    told = (await ask(world, job, pod, token)).json()
-    assert told == {"stop": True, "why": f"attempt 1 of job one is over: the job is {phase}"}
+    reported = (await ask(world, job, pod, token)).json()
+    assert reported == {"stop": True, "why": f"attempt 1 of job one is over: the job is {phase}"}
 
 
 async def test_the_deletion_of_its_pod_stops_it_and_so_does_its_absence(world):
@@ -111,8 +111,8 @@ async def test_a_pod_that_the_cluster_counts_as_over_stops(world):
     job, pod, token = await running(world)
     await world.store.patch_status(PODS, pod.key, {"phase": "Failed", "reason": "NodeLost"}, manager="cluster")
     await world.deps.pods.wait_for(lambda pods: pods.get(pod.key).ended, timeout_s=5)
-    told = (await ask(world, job, pod, token)).json()
-    assert told == {"stop": True, "why": "its pod one-1-0 is over for the cluster (Failed)"}
+    reported = (await ask(world, job, pod, token)).json()
+    assert reported == {"stop": True, "why": "its pod one-1-0 is over for the cluster (Failed)"}
 
 
 async def test_the_end_of_its_job_stops_it_also_if_there_is_another_of_that_name(world):

@@ -176,7 +176,7 @@ def test_idle_since(receipts, since):
     at = START + 5 * MINUTE + FRESH - timedelta(seconds=1)
     expected = None if since is None else datetime.fromtimestamp(since, UTC)
     assert world.board.idle_since("uid-1", at) == expected == world.usage(at - START).idle_since
-    assert world.board.idle_since("uid-1", at + MINUTE) is None, "too old to tell"
+    assert world.board.idle_since("uid-1", at + MINUTE) is None, "too old to know"
     world.job = job(Phase.SUSPENDED)
     assert world.board.idle_since("uid-1", at) is None and world.board.idle_since("nobody", at) is None
 

@@ -32,7 +32,7 @@ async def post(world: Any, path: str, said: Any, node: str = "node-a", **headers
 
 
 async def running(world: Any, name: str = "one", **spec: Any) -> Any:
-    """Made long ago, as usage sees it: its receipts may tell of days."""
+    """Made long ago, as usage sees it: its receipts may be of days."""
     job = await world.status(await world.job(name, gpusPerWorker=1, **spec), **NODE)
     await world.deps.usage.register([facts_of(job)])
     await world.deps.usage._write(lambda file: file._run.execute("UPDATE jobs SET created = 0").connection.commit())
@@ -50,7 +50,7 @@ def of(job: Any, seq: int = 1, **more: Any) -> Any:
     return receipt(seq, job_uid=job.uid, job_name=job.metadata.name, begin_at=begin_at, **more)
 
 
-async def told(world: Any, wanted: Any) -> Any:
+async def reported(world: Any, wanted: Any) -> Any:
     """The stored usage, as soon as it is `wanted`."""
     async with asyncio.timeout(10):
         while True:
@@ -69,7 +69,7 @@ async def test_a_receipt_is_kept_shown_and_stored(world):
     assert (await post(world, "usage", body(first, of(job, 2, begin_at=begin_at)))).json()["taken"] == 2
     shown = (await world.call("GET", "/v1/projects/alpha/jobs/one")).json()["status"]["usage"]
     assert (shown["state"], shown["gpuSeconds"], shown["smActiveSeconds"]) == ("running", 120.0, 60.0)
-    stored = await told(world, (job.key, lambda usage: usage.gpu_seconds > 0))
+    stored = await reported(world, (job.key, lambda usage: usage.gpu_seconds > 0))
     assert stored.gpu_seconds in (60.0, 120.0), "the first is written at once, the next a minute later"
     tag = {"If-None-Match": (await world.call("GET", "/v1/projects/alpha/jobs/one")).headers["etag"]}
     await world.deps.jobs.wait_for(lambda jobs: jobs.get(job.key).status.usage is not None, timeout_s=5)
@@ -81,7 +81,7 @@ async def test_a_receipt_is_kept_shown_and_stored(world):
         "workers": [{"worker": 0, "node": "node-a"}],
     }  # fmt: skip
     await world.status(job, phase="Succeeded", finishedAt="2026-01-01T00:03:00Z", attempts=[end])
-    stored = await told(world, (job.key, lambda usage: usage.state == "final"))
+    stored = await reported(world, (job.key, lambda usage: usage.state == "final"))
     assert stored.gpu_seconds == 180.0
     async with asyncio.timeout(5):
         while len(world.services.usage_board):
@@ -209,7 +209,7 @@ async def test_gpu_events_are_events_of_the_jobs_once(world):
         answer = await post(world, "gpu-events", {"node": "node-a", "events": [event, lost]})
         assert (answer.status_code, answer.json()) == (200, {"taken": 2})
 
-    async def told(name: str) -> list[Any]:
+    async def reported(name: str) -> list[Any]:
         return [
             found
             for found in (await world.call("GET", f"/v1/projects/alpha/jobs/{name}/events")).json()["items"]
@@ -217,10 +217,10 @@ async def test_gpu_events_are_events_of_the_jobs_once(world):
         ]
 
     async with asyncio.timeout(5):
-        while len(await told("one")) < 2:
+        while len(await reported("one")) < 2:
             await asyncio.sleep(0.02)
-    found = {one["reason"]: one for one in await told("one")}
-    assert set(found) == {"GpuXid", "GpuLost"} and await told("far") == []
+    found = {one["reason"]: one for one in await reported("one")}
+    assert set(found) == {"GpuXid", "GpuLost"} and await reported("far") == []
     assert found["GpuXid"]["message"] == "GPU 3 of node node-a (GPU-0) reports XID 79: fallen off the bus"
     assert found["GpuXid"]["type"] == "Warning"
     assert (await post(world, "gpu-events", {"node": "node-a", "events": [{**event, "kind": "x"}]})).status_code == 422
@@ -252,7 +252,7 @@ async def test_usage_by_whom_it_is_asked_for(world):
         ("default", "alpha", 6.0, 1), ("small", "alpha", 1.0, 1)
     ]  # fmt: skip
     first = rows["default"]
-    assert (first.sm_active_hours, first.efficiency, first.busy_hours) == (1.5, 0.5, 4.5), "of the GPUs that tell"
+    assert (first.sm_active_hours, first.efficiency, first.busy_hours) == (1.5, 0.5, 4.5), "of the GPUs that report it"
     assert first.energy_kwh == pytest.approx(6 * 0.3) and first.idle_hours == {"no_activity": 1.5}
     assert (first.cost, first.unpriced_hours, found.currency) == (6.0, 3.0, "EUR"), "3 h of Tiny at 2.00"
     (total,) = found.totals

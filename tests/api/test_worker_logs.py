@@ -310,7 +310,7 @@ async def test_sixty_megabytes_of_a_real_supervisor_through_two_restarts_of_the_
 
 
 async def test_a_real_supervisor_stops_when_a_later_attempt_begins(tmp_path: Path):
-    """As on a node that has lost its kubelet: nobody but the api reaches the worker."""
+    """As on a node that has lost its kubelet: no one but the api reaches the worker."""
     script = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); time.sleep(60)"
     async with store_in(tmp_path) as store, log_world(tmp_path, store) as logs:
         job = await logs.job()

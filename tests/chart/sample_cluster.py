@@ -1,7 +1,7 @@
 """A few hours of a small cluster that never was, in a real Prometheus: for tests of dashboards.
 
 Owns the story (`JOBS`): a straggler, a job that idles, one that was preempted, one that failed, small ones on MIG
-devices and old GPUs that tell no SM activity, a GPU that is lost, exporters that are restarted, two operators of which
+devices and old GPUs without SM activity, a GPU that is lost, exporters that are restarted, two operators of which
 the other leads after a while. The figures are plausible and made up; figures in docs come from elsewhere.
 
 Written as OpenMetrics text and turned into blocks by promtool. Called by the tests of dashboards.
@@ -104,7 +104,7 @@ class Book:
         self._note((name, _labels({**labels, **self._shared})), at, value)
 
     def add(self, at: float, name: str, more: float, **labels: object) -> None:
-        """The label `pod` is of the process that tells it; the sum goes on from one to the next."""
+        """The label `pod` is of the process that reports it; the sum goes on from one to the next."""
         whose = (name, _labels({label: value for label, value in labels.items() if label != "pod"}))
         self._sums[whose] = self._sums.get(whose, 0.0) + more
         self._note((name, _labels({**labels, **self._shared})), at, self._sums[whose])

@@ -1,4 +1,4 @@
-"""What exporters, trainers, operators and the api of the sample cluster tell at one moment. See `sample_cluster`."""
+"""What exporters, trainers, operators and the api of the sample cluster show at one moment. See `sample_cluster`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _pod(node: str, share: float) -> str:
 
 
 def workers(book: Book, at: float, share: float, start: float, end: float) -> Held:
-    """What jobs have of GPUs, and what trainers tell. Answers: who holds what."""
+    """What jobs have of GPUs, and what trainers report. Answers: who holds what."""
     held: Held = {}
     for job in JOBS:
         for attempt, run in enumerate(job.runs, 1):
             if not run.begin <= share <= run.end:
-                if run.end < share <= run.end + 300 / (end - start):  # told for 5 minutes more
+                if run.end < share <= run.end + 300 / (end - start):  # shown for 5 minutes more
                     _job_counters(book, at, share, job, run, attempt, held=False)
                 continue
             for worker, where in enumerate(run.gpus):
@@ -107,7 +107,7 @@ def _uuid(node: str, gpu: int) -> str:
 
 
 def hardware(book: Book, at: float, share: float, held: Held) -> None:
-    """What the nodes' exporters tell of GPUs and of themselves."""
+    """What the nodes' exporters report of GPUs and of themselves."""
     for node, (count, model) in NODES.items():
         pod, lost = _pod(node, share), 1 if node == LOST[0] and share > 0.75 else 0
         own = {"node": node, "pod": pod}
@@ -200,7 +200,7 @@ def _pod_uid(hold: Hold) -> str:
 
 
 def control_plane(book: Book, at: float, share: float, start: float, end: float) -> None:
-    """What operators and api tell. The second operator leads from the middle on."""
+    """What operators and api report. The second operator leads from the middle on."""
     leader = "operator-0" if share < 0.5 else "operator-1"
     for operator in ("operator-0", "operator-1"):
         own = {"instance": operator}
@@ -245,11 +245,11 @@ def _jobs(book: Book, at: float, share: float, start: float, end: float, leader:
                     instance=leader, **labels, **more,
                 )  # fmt: skip
             if not job.idle:
-                tells = {**labels, "queue": job.queue}
-                book.gauge(at, "stoker_job_progress_timestamp_seconds", at - 4, **tells)
-                book.gauge(at, "stoker_job_step", int(share * 20_000), **tells)
-                book.gauge(at, "stoker_job_checkpoint_timestamp_seconds", at - at % 1200, **tells)
-                book.gauge(at, "stoker_job_checkpoint_every_seconds", 1200, **tells)
+                labelled = {**labels, "queue": job.queue}
+                book.gauge(at, "stoker_job_progress_timestamp_seconds", at - 4, **labelled)
+                book.gauge(at, "stoker_job_step", int(share * 20_000), **labelled)
+                book.gauge(at, "stoker_job_checkpoint_timestamp_seconds", at - at % 1200, **labelled)
+                book.gauge(at, "stoker_job_checkpoint_every_seconds", 1200, **labelled)
             book.gauge(at, "stoker_job_stalled", 0, queue=job.queue, **labels)
 
 

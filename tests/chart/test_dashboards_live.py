@@ -1,5 +1,5 @@
-"""Every query of every dashboard, asked of a real Prometheus that was told a story (`sample_cluster`): two
-operators that take turns, exporters that are restarted, a job of two attempts, GPUs that tell no SM activity, one lost.
+"""Every query of every dashboard, asked of a real Prometheus that was given a story (`sample_cluster`): two
+operators that take turns, exporters that are restarted, a job of two attempts, GPUs without SM activity, one lost.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ ROWS = [
 class Shown:
     """The answers that all dashboards got."""
 
-    def __init__(self, told: sample.Told, cluster: str) -> None:
-        self.book = told.book
-        window = Window(told.start, told.end, sample.STEP_S)
+    def __init__(self, reported: sample.Told, cluster: str) -> None:
+        self.book = reported.book
+        window = Window(reported.start, reported.end, sample.STEP_S)
         wanted = {**CHOSEN, **({"cluster": cluster} if cluster else {})}
         self.answers: dict[tuple[str, str], dict[str, Any]] = {}
         for path in sorted(FOLDER.glob("*.json")):
-            questions = Questions(json.loads(path.read_text()), Prometheus(told.url), window, wanted)
+            questions = Questions(json.loads(path.read_text()), Prometheus(reported.url), window, wanted)
             answers = questions.answers()
             for panel in questions.dashboard["panels"]:
                 if panel["type"] != "row":
@@ -75,7 +75,7 @@ class Shown:
 
 
 @pytest.fixture(scope="module", params=[WITHOUT_CLUSTER, WITH_CLUSTER], ids=["no cluster label", "cluster label"])
-def told(request: pytest.FixtureRequest) -> Iterator[Shown | Unavailable]:
+def reported(request: pytest.FixtureRequest) -> Iterator[Shown | Unavailable]:
     try:
         with sample.prometheus(HOURS, **request.param) as found:
             yield Shown(found, request.param.get("cluster", ""))
@@ -84,9 +84,9 @@ def told(request: pytest.FixtureRequest) -> Iterator[Shown | Unavailable]:
 
 
 @pytest.fixture
-def shown(monitoring: None, told: Shown | Unavailable) -> Shown:
-    assert isinstance(told, Shown)
-    return told
+def shown(monitoring: None, reported: Shown | Unavailable) -> Shown:
+    assert isinstance(reported, Shown)
+    return reported
 
 
 def test_every_panel_shows_something(shown: Shown) -> None:
@@ -94,7 +94,7 @@ def test_every_panel_shows_something(shown: Shown) -> None:
 
 
 def test_numbers_are_those_of_the_story(shown: Shown) -> None:
-    """Nothing twice, though exporters and operators have successors that told the same."""
+    """Nothing twice, though exporters and operators have successors that say the same."""
     assert {(uid, title): shown.number(uid, title) for uid, title, _ in NUMBERS} == {
         (uid, title): pytest.approx(value) for uid, title, value in NUMBERS
     }

@@ -53,8 +53,8 @@ def test_it_has_no_right_in_the_cluster_and_a_token_for_the_api_alone() -> None:
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
 def test_the_api_knows_the_account_that_reports(values: dict[str, Any]) -> None:
     found = [one for one in workloads(values) if one["kind"] == "DaemonSet"]
-    told = [arg for arg in container(values, "api")["args"] if arg.startswith("--exporter-account=")]
-    assert told == [
+    reported = [arg for arg in container(values, "api")["args"] if arg.startswith("--exporter-account=")]
+    assert reported == [
         f"--exporter-account={one['metadata']['namespace']}:{one['spec']['template']['spec']['serviceAccountName']}"
         for one in found
     ]
@@ -63,8 +63,8 @@ def test_the_api_knows_the_account_that_reports(values: dict[str, Any]) -> None:
 def test_a_gpu_is_looked_at_and_never_asked_for() -> None:
     process = container({}, "exporter")
     assert {name for kind in process["resources"].values() for name in kind} == {"cpu", "memory"}
-    told = {one["name"]: one.get("value") for one in process["env"]}
-    assert told["NVIDIA_VISIBLE_DEVICES"] == "all" and told["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+    reported = {one["name"]: one.get("value") for one in process["env"]}
+    assert reported["NVIDIA_VISIBLE_DEVICES"] == "all" and reported["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
 
 
 def test_it_believes_the_api_by_the_bundle_of_the_chart() -> None:

@@ -30,11 +30,11 @@ from stoker.store.seam import Seam
 from tests.support.operator_world import OperatorWorld
 
 Script = Callable[[Pod], int | None]
-"""What a pod's process does: its exit code, or None to run until it is told to stop."""
+"""What a pod's process does: its exit code, or None to run until it is stopped."""
 
 
 class Kubelet:
-    """Runs pods as a kubelet would: Running, then ended by its script; told to stop, they end with 75."""
+    """Runs pods as a kubelet would: Running, then ended by its script; stopped, they end with 75."""
 
     def __init__(self, store: EmbeddedStore, pods: WatchCache[Pod]) -> None:
         self.store, self.pods = store, pods
@@ -64,22 +64,22 @@ class Kubelet:
         self.ran.append(pod.metadata.name)
         await self._status(pod, {"phase": PodPhase.RUNNING, "startTime": datetime.now(UTC).isoformat()})
         code = self.script(pod)
-        told = False
+        asked = False
         while code is None:
             await asyncio.sleep(0.005)
             there = self.pods.get(pod.key)
             if self.stops and (there is None or there.metadata.deletion_timestamp is not None):
-                code, told = 75, True
+                code, asked = 75, True
         self.held_gpus -= gpus
-        await self.end(pod, code, told=told)
+        await self.end(pod, code, asked=asked)
 
-    async def end(self, pod: Pod, code: int, *, told: bool = False) -> None:
+    async def end(self, pod: Pod, code: int, *, asked: bool = False) -> None:
         at = datetime.now(UTC).timestamp()
         record = ExitRecord(
             pod_uid=pod.uid,
             started_at=at - 1,
             finished_at=at,
-            stop_requested=told,
+            stop_requested=asked,
             exit_code=code,
             failed_at=at if code else None,
         )

@@ -1,4 +1,4 @@
-"""Jobs that may not run as they stand: told so once, never half run, let go as soon as an administrator says so."""
+"""Jobs that may not run as they stand: said once, never half run, let go as soon as an administrator says so."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ async def put(world: World, kind: Any, wanted: Any) -> None:
         await world.store.create(kind, wanted)
 
 
-def told(job: TrainingJob) -> Condition | None:
+def reported(job: TrainingJob) -> Condition | None:
     return next((found for found in job.status.conditions if found.type == "Accepted"), None)
 
 
 async def barred(world: World, name: str, code: Code) -> TrainingJob:
-    await world.until(lambda: (c := told(world.job(name))) is not None and c.reason == code, f"{name} to be {code}")
+    await world.until(lambda: (c := reported(world.job(name))) is not None and c.reason == code, f"{name} to be {code}")
     job = world.job(name)
     assert (job.status.phase, job.status.reason, job.status.attempt) == (Phase.QUEUED, code, 0)
     return job
@@ -58,13 +58,13 @@ async def test_a_queue_that_is_tightened_bars_who_waits_and_lets_go_on_who_runs(
     await world.submit("runs", queue="q", gpus_per_worker=1)
     await world.phase("runs", Phase.RUNNING)
     await world.submit("waits", queue="q", gpus_per_worker=1)
-    await world.until(lambda: world.job("waits").status.reason is Code.NO_CAPACITY, "the reason told")
+    await world.until(lambda: world.job("waits").status.reason is Code.NO_CAPACITY, "the reason")
     await queue(world, projects=("others",))
     first = await barred(world, "waits", Code.PROJECT_NOT_ALLOWED)
-    assert first.status.message == "queue 'q' is not open to project 'p'" == told(first).message  # type: ignore[union-attr]
+    assert first.status.message == "queue 'q' is not open to project 'p'" == reported(first).message  # type: ignore[union-attr]
     assert world.job("runs").status.phase is Phase.RUNNING
 
-    # Whatever else is changed: told once, nobody writes again.
+    # Whatever else is changed: written once, no one writes again.
     await queue(world, projects=("others", "more"))
     await world.submit("other", queue="q")
     await barred(world, "other", Code.PROJECT_NOT_ALLOWED)
@@ -72,7 +72,7 @@ async def test_a_queue_that_is_tightened_bars_who_waits_and_lets_go_on_who_runs(
     assert (await events(world, "waits")).count("NotAccepted") == 1
 
     await queue(world, projects=("p",))
-    await world.until(lambda: told(world.job("waits")) is None, "the condition gone")
+    await world.until(lambda: reported(world.job("waits")) is None, "the condition gone")
     await world.change("runs", cancel=True)
     await world.phase("runs", Phase.CANCELLED)
     await world.phase("waits", Phase.RUNNING)
@@ -89,7 +89,7 @@ async def test_a_priority_above_the_highest_waits_until_one_of_them_moves(world:
     await world.phase("lowered", Phase.SUCCEEDED)
     await queue(world, highest_priority=9)
     done = await world.phase("raised", Phase.SUCCEEDED)
-    assert told(done) is None
+    assert reported(done) is None
     assert not world.kubelet.ran.count("raised-1-0") > 1
 
 
@@ -108,7 +108,7 @@ async def test_runtimes_bar_and_free_by_name_and_as_the_projects_default(world: 
     await runtime(world, "closed")
     await runtime(world, "later")
     for name in ("named", "missing", "unnamed"):
-        assert told(await world.phase(name, Phase.SUCCEEDED)) is None
+        assert reported(await world.phase(name, Phase.SUCCEEDED)) is None
 
 
 CHANGES = [

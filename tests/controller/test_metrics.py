@@ -1,4 +1,4 @@
-"""What the operator tells Prometheus, read as Prometheus reads it."""
+"""What the operator shows Prometheus, read as Prometheus reads it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_running_job_and_its_pods_can_be_joined_and_stay_while_counters_
     await world.change("gang", cancel=True)
     await world.phase("gang", Phase.CANCELLED)
     page = Page(world)
-    assert [row["phase"] for row in page.rows("stoker_job_info")] == ["Cancelled"], "exporters still tell of it"
+    assert [row["phase"] for row in page.rows("stoker_job_info")] == ["Cancelled"], "exporters still show it"
     assert not page.rows("stoker_job_pod_info") and not page.rows("stoker_job_started_timestamp_seconds")
     await world.store.delete(JOBS, job.key)
     await world.until(lambda: world.jobs.get(job.key) is None, "the job to be gone")

@@ -65,7 +65,7 @@ async def test_a_gang_waits_until_all_of_it_fits(world: World) -> None:
     await world.submit("one", gpus_per_worker=1)
     await world.phase("one", Phase.RUNNING)
     await world.submit("gang", gpus_per_worker=1, workers=2)
-    await world.until(lambda: world.job("gang").status.reason is Code.NO_CAPACITY, "the reason told")
+    await world.until(lambda: world.job("gang").status.reason is Code.NO_CAPACITY, "the reason")
     assert not [name for name in world.kubelet.ran if name.startswith("gang")]
     await world.change("one", cancel=True)
     await world.phase("gang", Phase.RUNNING)
@@ -160,7 +160,7 @@ async def test_a_pod_that_its_job_never_made_is_removed_and_changes_nothing(worl
 async def test_a_queue_made_later_lets_its_jobs_go(world: World) -> None:
     await world.node(gpus=1)
     await world.submit("a", queue="later")
-    await world.until(lambda: world.job("a").status.reason is Code.QUEUE_MISSING, "the reason told")
+    await world.until(lambda: world.job("a").status.reason is Code.QUEUE_MISSING, "the reason")
     await world.store.create(QUEUES, Queue(metadata=ObjectMeta(name="later"), spec=QueueSpec()))
     await world.phase("a", Phase.SUCCEEDED)
 

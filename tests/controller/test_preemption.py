@@ -113,7 +113,7 @@ async def test_a_leader_killed_between_any_two_writes_is_followed_by_one_that_co
     high = await world.phase("high", Phase.SUCCEEDED)
     assert high.status.attempt == 1
     preempted = [name for name in ("low-a", "low-b") if world.job(name).status.attempts]
-    assert len(preempted) == 1, "the same victim, whoever leads"
+    assert len(preempted) == 1, "the same victim, under any leader"
     assert any("Queued None True" in step for step in seen) and any("Preempt" in step for step in seen)
     assert world.kubelet.most_gpus == 2
 

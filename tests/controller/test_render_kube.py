@@ -67,8 +67,8 @@ def test_it_is_pinned_to_its_node_and_the_clusters_scheduler_has_the_last_word()
 def test_a_gang_finds_its_first_worker_by_name_before_anyone_is_ready() -> None:
     spec = pod(job(2), 1)["spec"]
     assert (spec["hostname"], spec["subdomain"]) == ("net-3-1", "net")
-    told = env(pod(job(2), 1))
-    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("net-3-0.net.team-a.svc", "29400")
+    reported = env(pod(job(2), 1))
+    assert (reported["MASTER_ADDR"], reported["MASTER_PORT"]) == ("net-3-0.net.team-a.svc", "29400")
     service = render_service(job(2))
     assert service is not None
     assert service.dump()["spec"] == {
@@ -108,7 +108,7 @@ def test_the_image_is_the_jobs_then_the_runtimes_then_the_installations(
 
 
 def test_a_worker_knows_who_it_is_and_where_to_report() -> None:
-    told = env(pod(job(gpusPerWorker=2, cpu="3", checkpoint={"grace": "30s"}, env={"LR": "1"})))
+    reported = env(pod(job(gpusPerWorker=2, cpu="3", checkpoint={"grace": "30s"}, env={"LR": "1"})))
     for name, value in {
         "STOKER_JOB": "net",
         "STOKER_ATTEMPT": "3",
@@ -126,8 +126,8 @@ def test_a_worker_knows_who_it_is_and_where_to_report() -> None:
         "HOME": "/tmp",
         "LR": "1",
     }.items():
-        assert told[name] == value, name
-    assert "NVIDIA_VISIBLE_DEVICES" not in told, "the device plugin's to say"
+        assert reported[name] == value, name
+    assert "NVIDIA_VISIBLE_DEVICES" not in reported, "the device plugin's to say"
     assert env(pod(job()))["NVIDIA_VISIBLE_DEVICES"] == "void", "an image's own `all` must not show it any GPU"
     assert pod(job(checkpoint={"grace": "30s"}))["spec"]["terminationGracePeriodSeconds"] == 75
 
@@ -155,8 +155,8 @@ def test_a_port_for_metrics_is_told_where_a_trainer_serves_them(
 
 
 def test_a_jobs_own_variables_come_over_the_runtimes() -> None:
-    told = env(pod(job(env={"NCCL_DEBUG": "WARN"}), env={"NCCL_DEBUG": "INFO", "HTTP_PROXY": "p"}))
-    assert (told["NCCL_DEBUG"], told["HTTP_PROXY"]) == ("WARN", "p")
+    reported = env(pod(job(env={"NCCL_DEBUG": "WARN"}), env={"NCCL_DEBUG": "INFO", "HTTP_PROXY": "p"}))
+    assert (reported["NCCL_DEBUG"], reported["HTTP_PROXY"]) == ("WARN", "p")
 
 
 def test_devices_stand_in_the_limits_and_memory_in_both() -> None:

@@ -104,7 +104,7 @@ def test_prometheus_finds_everything_and_receipts_say_the_same(
             "stoker-exporter",
             "stoker-workers",
         }
-        # What hardware does, for whom, and the names by a join with what the operator tells.
+        # What hardware does, for whom, and the names by a join with what the operator reports.
         assert prometheus.value('stoker_gpu_power_watts{gpu="0"}') == WATTS[0]
         assert prometheus.value('stoker_gpu_power_watts{gpu="1",instance="local"}') == WATTS[1]
         busy = "rate(stoker_job_gpu_busy_seconds_total[5s]) * on (job_uid) group_left (job_name, queue) stoker_job_info"

@@ -25,17 +25,17 @@ async def main(kubeconfig: str, namespace: str, identity: str, file: str) -> Non
     clock = SystemClock()
     out = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def tell(what: str) -> None:
+    def note(what: str) -> None:
         line = {"at": clock.monotonic(), "who": identity, "what": what, "transitions": election.transitions}
         os.write(out, (json.dumps(line) + "\n").encode())
 
     async with KubeClient.from_config(kubeconfig=kubeconfig, clock=clock) as client:
         election = LeaderElection(client, clock, namespace=namespace, identity=identity, timing=TIMING)
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-        tell("ready")
+        note("ready")
 
         async def work() -> None:
-            tell("begin")
+            note("begin")
             number = 0
             try:
                 while True:
@@ -47,14 +47,14 @@ async def main(kubeconfig: str, namespace: str, identity: str, file: str) -> Non
                     call = Call("create", "Lease", name, tries=1, timeout_s=1.0)
                     try:
                         await client.request(call, "POST", path, body=body, fence=election.check)
-                        tell("wrote")
+                        note("wrote")
                     except NotLeader:
-                        tell("fenced")
+                        note("fenced")
                     except StoreError:
-                        tell("failed")
+                        note("failed")
                     await asyncio.sleep(0.02)
             finally:
-                tell("end")
+                note("end")
 
         await election.run(work)
 

@@ -27,7 +27,7 @@ PROGRAM = Path(__file__).with_name("election_process.py")
 
 
 class Candidates:
-    """Candidate processes, and what they told."""
+    """Candidate processes, and what they said."""
 
     def __init__(self, kubeconfig: Path, namespace: str, file: Path) -> None:
         self._args = [str(kubeconfig), namespace]
@@ -37,14 +37,14 @@ class Candidates:
     def start(self, identity: str) -> None:
         self.processes[identity] = subprocess.Popen([sys.executable, PROGRAM, *self._args, identity, str(self._file)])
 
-    def told(self) -> list[dict[str, object]]:
+    def reported(self) -> list[dict[str, object]]:
         text = self._file.read_text() if self._file.exists() else ""
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def until(self, who: str, what: str, *, after: float = 0.0, timeout_s: float = 30.0) -> float:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            for line in self.told():
+            for line in self.reported():
                 if line["who"] == who and line["what"] == what and line["at"] > after:
                     return line["at"]
             time.sleep(0.02)

@@ -33,7 +33,7 @@ def v1_node(
     more: dict[str, str] | None = None,
     deleted: bool = False,
 ) -> dict[str, Any]:
-    """As the API server of 1.36 prints one, with much that nobody here reads."""
+    """As the API server of 1.36 prints one, with much that no one here reads."""
     amounts = {"cpu": "64", "memory": "528280944Ki", "ephemeral-storage": "98831908Ki", "pods": "110", **(more or {})}
     condition = {
         "type": "Ready",

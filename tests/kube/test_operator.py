@@ -140,7 +140,7 @@ async def test_an_image_that_can_not_be_pulled_is_reported_and_given_up(world: W
     await world.node("n")
     world.kubelet.script = lambda _pod: Play(image=("ErrImagePull", "no such manifest: team/typo:1"))
     await world.submit("a", retry={"rules": [{"categories": ["ImageUnavailable"], "limit": 1, "backoff": "100ms"}]})
-    await world.until(lambda: world.job("a").status.reason is Code.IMAGE_UNAVAILABLE, "the reason told")
+    await world.until(lambda: world.job("a").status.reason is Code.IMAGE_UNAVAILABLE, "the reason")
     assert "no such manifest: team/typo:1" in world.job("a").status.message
     job = await world.phase("a", Phase.FAILED)
     assert [a.category for a in job.status.attempts] == [Category.IMAGE, Category.IMAGE]
@@ -153,7 +153,7 @@ async def test_a_gpu_taken_by_another_pod_is_named_and_the_gang_starts_elsewhere
     await world.forge("thief", stolen, gpus=1)
     await world.until(lambda: Key(world.project, "thief") in [pod.key for pod in world.others.values()], "it is seen")
     await world.submit("a", gpusPerWorker=1)
-    await world.until(lambda: world.job("a").status.reason is Code.NO_CAPACITY, "the reason told")
+    await world.until(lambda: world.job("a").status.reason is Code.NO_CAPACITY, "the reason")
     assert f"{world.project}/thief" in world.job("a").status.message
     elsewhere = await world.node("n2", gpus=1)
     job = await world.phase("a", Phase.SUCCEEDED)
@@ -227,7 +227,7 @@ async def test_a_service_of_another_owner_is_left_alone_and_named(world: World) 
     await world.node("n")
     await world.kubectl("create", "service", "clusterip", "gang", "-n", world.project, "--tcp=80")
     await world.submit("gang", workers=2)
-    await world.until(lambda: world.job("gang").status.reason is Code.NAME_TAKEN, "the reason told")
+    await world.until(lambda: world.job("gang").status.reason is Code.NAME_TAKEN, "the reason")
     assert "there is a Service gang already" in world.job("gang").status.message
     assert not world.pods_of("gang")
     await world.kubectl("delete", "service", "-n", world.project, "gang")
@@ -241,7 +241,7 @@ async def test_a_pod_of_another_owner_is_left_alone_and_named(world: World) -> N
     await world.node("n")
     await world.forge("a-1-0")
     await world.submit("a")
-    await world.until(lambda: world.job("a").status.reason is Code.NAME_TAKEN, "the reason told")
+    await world.until(lambda: world.job("a").status.reason is Code.NAME_TAKEN, "the reason")
     assert f"kubectl -n {world.project} delete pod a-1-0" in world.job("a").status.message
     await world.kubectl("delete", "pod", "-n", world.project, "a-1-0", "--force", "--grace-period=0")
     job = await world.phase("a", Phase.SUCCEEDED)
@@ -258,7 +258,7 @@ async def test_a_project_gets_its_own_default_runtime_and_waits_where_that_is_cl
         made["spec"] = {"defaultFor": [world.project], **spec}
         await world.kubectl("apply", "-f", "-", stdin=json.dumps(made))
 
-    def told() -> dict[str, str]:
+    def reported() -> dict[str, str]:
         return {found.type: found.message for found in world.job("a").status.conditions}
 
     await runtime(projects=["somebody-else"])
@@ -266,17 +266,17 @@ async def test_a_project_gets_its_own_default_runtime_and_waits_where_that_is_cl
         await world.submit("a")
         why = f"runtime 'for-{world.project}' is not open to project '{world.project}'"
         said = {"Accepted": why, "Scheduled": why}
-        await world.until(lambda: told() == said, told)
+        await world.until(lambda: reported() == said, reported)
         assert not world.pods_of("a")
         world.kubelet.script = lambda _pod: Play()
         await runtime(nodeSelector={"disk": "fast"}, env={"NCCL_DEBUG": "WARN"})
         job = await world.phase("a", Phase.RUNNING)
-        assert "Accepted" not in told() and job.status.attempt == 1
+        assert "Accepted" not in reported() and job.status.attempt == 1
         pod = await world.kubectl("get", "pod", "-n", world.project, "a-1-0", "-o", "json")
         assert json.loads(pod)["spec"]["nodeSelector"] == {"disk": "fast"} and "NCCL_DEBUG" in pod
         await runtime(projects=["somebody-else"])
         await world.submit("b")
-        await world.until(lambda: bool(world.job("b").status.conditions), "b told")
+        await world.until(lambda: bool(world.job("b").status.conditions), "the reason of b")
         assert world.job("a").status.phase is Phase.RUNNING, "what runs goes on"
     finally:
         await world.kubectl("delete", "trainingruntime", f"for-{world.project}")

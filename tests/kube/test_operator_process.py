@@ -204,7 +204,7 @@ async def test_a_job_that_can_not_be_read_is_told_so_once_and_the_others_go_on(
         assert "nonsense" in first["message"]
         await world.submit("good")
         await world.phase("good", Phase.SUCCEEDED)
-        assert await condition() == first, "told once"
+        assert await condition() == first, "written once"
         events = await world.store.list(EVENTS, namespace=world.project)
         assert [e.involved_object.name for e in events.items if e.reason == "NotAccepted"] == ["bad"]
         await world.kubectl("delete", "trainingjob", "-n", world.project, "bad")

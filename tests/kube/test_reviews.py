@@ -1,4 +1,4 @@
-"""Who somebody is and what they may, asked of a real API server; and logs, of a scripted one."""
+"""Who someone is and what they may, asked of a real API server; and logs, of a scripted one."""
 
 from __future__ import annotations
 

@@ -217,9 +217,9 @@ async def test_a_streaming_list_where_it_is_offered(server, tmp_path):
 
 
 async def test_one_poison_object_hides_no_other(server, tmp_path):
-    told, clock = [], SystemClock()
+    reported, clock = [], SystemClock()
     async with KubeClient.from_config(kubeconfig=kubeconfig(tmp_path, server.url), clock=clock) as client:
-        store = KubeStore(client, clock, patience=QUICK, streaming_lists=False, on_unreadable=told.append)
+        store = KubeStore(client, clock, patience=QUICK, streaming_lists=False, on_unreadable=reported.append)
         server.answer(
             says(page(job("a", 5), job("bad", 6, workers=0), job("c", 7), version=9)),
             streams(
@@ -232,8 +232,8 @@ async def test_one_poison_object_hides_no_other(server, tmp_path):
         )
         listed = await store.snapshot(JOBS)
         assert [obj.metadata.name for obj in listed.items] == ["a", "c"]
-        assert [(p.key.name, p.uid, p.resource_version) for p in told] == [("bad", "uid-bad", "6")]
-        assert "workers" in told[0].errors[0]
+        assert [(p.key.name, p.uid, p.resource_version) for p in reported] == [("bad", "uid-bad", "6")]
+        assert "workers" in reported[0].errors[0]
         events = await take(store.watch(JOBS, since="9"), 4)
         assert [(e.type, e.object.key.name) for e in events] == [
             (DELETED, "a"),
@@ -241,7 +241,7 @@ async def test_one_poison_object_hides_no_other(server, tmp_path):
             (ADDED, "bad"),
             (DELETED, "c"),
         ]
-        assert [(p.key.name, p.resource_version) for p in told[1:]] == [("a", "10"), ("bad", "11")]
+        assert [(p.key.name, p.resource_version) for p in reported[1:]] == [("a", "10"), ("bad", "11")]
 
 
 async def test_the_seam_counts_each_connection(server, tmp_path):

@@ -62,9 +62,9 @@ class Case:
     def __init__(self, sched: Any) -> None:
         self.sched = sched
 
-    def job(self, told: Blocker | None = None, **given: Any) -> TrainingJob:
+    def job(self, reported: Blocker | None = None, **given: Any) -> TrainingJob:
         job: TrainingJob = self.sched.job("x", **given)
-        return job if told is None else self.after(job, told)
+        return job if reported is None else self.after(job, reported)
 
     def after(self, job: TrainingJob, barred_by: Blocker | None, seconds: float = 60) -> TrainingJob:
         found = self.step(job, barred_by, seconds)
@@ -86,11 +86,15 @@ def accepted(job: TrainingJob) -> list[tuple[str, str, str]]:
 
 def test_a_barred_job_is_told_once_with_reason_message_condition_and_event(case: Case) -> None:
     found = case.step(case.job(), BAR)
-    told = case.after(case.job(), BAR)
-    assert accepted(told) == [("False", "ProjectNotAllowed", BAR.message)]
-    assert (told.status.phase, told.status.reason, told.status.message) == (Phase.QUEUED, BAR.code, BAR.message)
+    reported = case.after(case.job(), BAR)
+    assert accepted(reported) == [("False", "ProjectNotAllowed", BAR.message)]
+    assert (reported.status.phase, reported.status.reason, reported.status.message) == (
+        Phase.QUEUED,
+        BAR.code,
+        BAR.message,
+    )
     assert found.note is not None and (found.note.reason, found.note.warning) == ("NotAccepted", True)
-    assert case.step(told, BAR, 10_000) == Step(), "nothing more to write"
+    assert case.step(reported, BAR, 10_000) == Step(), "nothing more to write"
 
 
 def test_a_fresh_job_gets_a_moment(case: Case, sched) -> None:
@@ -126,8 +130,8 @@ def test_what_bars_it_no_more_is_taken_away_with_its_reason(case: Case) -> None:
 def test_a_barred_job_that_is_asked_to_go_loses_the_condition_in_the_same_write(
     case: Case, change: dict[str, Any], phase: Phase
 ) -> None:
-    told = case.job(BAR)
-    asked = told.model_copy(update={"spec": told.spec.model_copy(update=change)})
+    reported = case.job(BAR)
+    asked = reported.model_copy(update={"spec": reported.spec.model_copy(update=change)})
     gone = case.after(asked, BAR)
     assert (gone.status.phase, accepted(gone)) == (phase, [])
     assert case.step(gone, BAR).status is None, (
@@ -143,9 +147,9 @@ def test_what_was_unreadable_and_is_read_now_is_judged_like_any_other(case: Case
 
 def test_the_condition_never_outlives_the_wait(case: Case, sched) -> None:
     """An operator of an earlier version may have left it on a job that ran since."""
-    told = case.job(BAR)
+    reported = case.job(BAR)
     for phase in (Phase.RUNNING, Phase.SUCCEEDED):
-        old = told.model_copy(update={"status": told.status.model_copy(update={"phase": phase})})
+        old = reported.model_copy(update={"status": reported.status.model_copy(update={"phase": phase})})
         assert accepted(case.after(old, None)) == []
 
 

@@ -71,7 +71,7 @@ ENDS = [
     ("preempted: the failure counts", Intent.PREEMPT, 0, [record()], Phase.FAILED, Code.FAILED, Category.USER_ERROR),
     ("maxDuration of one that had not failed", Intent.MAX_DURATION, 1,
      [record(held_s=0, ran_s=120, stop_requested=True)], Phase.FAILED, Code.FAILED, Category.MAX_DURATION),
-    ("a peer of the failed one was told to stop", Intent.NONE, 0,
+    ("a peer of the failed one was asked to stop", Intent.NONE, 0,
      [record(held_s=0, ran_s=120, exit_code=143, stop_requested=True), record()], Phase.FAILED, Code.FAILED,
      Category.USER_ERROR),
 ]  # fmt: skip

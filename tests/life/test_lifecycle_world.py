@@ -166,21 +166,21 @@ class World:
             return
         pod = self.rng.choice(live)
         pending = pod.status.phase is PodPhase.PENDING
-        told = pod.metadata.deletion_timestamp is not None
-        if action == "begin" and pending and not told:
+        asked = pod.metadata.deletion_timestamp is not None
+        if action == "begin" and pending and not asked:
             self._status(pod, PodStatus(phase=PodPhase.RUNNING, start_time=self.now))
         elif action == "refuse" and pending:
             self._status(pod, PodStatus(phase=PodPhase.FAILED, reason=REJECTED))
-        elif action == "obey" and told and pending:
+        elif action == "obey" and asked and pending:
             self._status(pod, PodStatus(phase=PodPhase.FAILED, reason=NEVER_STARTED))
-        elif action == "obey" and told:
-            self._end(pod, 75, told=True)
+        elif action == "obey" and asked:
+            self._end(pod, 75, asked=True)
         elif action == "succeed" and not pending:
-            self._end(pod, 0, told=told)
+            self._end(pod, 0, asked=asked)
         elif action == "fail" and not pending:
-            self._end(pod, self.rng.choice((1, 2, 75)), told=told)
+            self._end(pod, self.rng.choice((1, 2, 75)), asked=asked)
         elif action == "lose" and not pending:
-            self._end(pod, 137, told=told, record=False)
+            self._end(pod, 137, asked=asked, record=False)
 
     def _node(self, worker: int) -> str:
         return f"n{worker % 2}" if self.real else "n"
@@ -192,7 +192,7 @@ class World:
             self.zombies |= {pod.uid for pod in self.pods.values() if self._given_up(pod)}
             self.lost.clear()
             return
-        if action == "finish deletion":  # the API server lets go of what nobody holds
+        if action == "finish deletion":  # the API server lets go of what no one holds
             for name, pod in list(self.pods.items()):
                 if pod.metadata.deletion_timestamp and not pod.metadata.finalizers and pod.ended:
                     del self.pods[name]
@@ -200,9 +200,9 @@ class World:
         if not self.pods:
             return
         pod = self.rng.choice(list(self.pods.values()))
-        bound, told = pod.spec.node_name, pod.metadata.deletion_timestamp is not None
+        bound, asked = pod.spec.node_name, pod.metadata.deletion_timestamp is not None
         if action == "vanish":
-            # Somebody took our finalizer off by hand. While a gang starts that looks as if the pod were not made yet.
+            # Someone took our finalizer off by hand. While a gang starts that looks as if the pod were not made yet.
             if self.job.status.phase is not Phase.STARTING:
                 del self.pods[pod.metadata.name]
             return
@@ -215,7 +215,7 @@ class World:
             self._delete(pod)
         elif bound and bound in self.lost:
             return  # its kubelet says nothing any more
-        elif action == "bind" and not bound and not told:
+        elif action == "bind" and not bound and not asked:
             node = self._node(int(pod.metadata.name.rpartition("-")[2]))
             bound_pod = pod.model_copy(update={"spec": pod.spec.model_copy(update={"node_name": node})})
             self._status(bound_pod, PodStatus(conditions=(PodCondition(type="PodScheduled", status="True"),)))
@@ -234,7 +234,7 @@ class World:
         elif action == "evict" and bound:
             self._status(pod, PodStatus(phase=PodPhase.FAILED, reason="Evicted", message="low on memory"))
 
-    def _end(self, pod: Pod, code: int, *, told: bool, record: bool = True) -> None:
+    def _end(self, pod: Pod, code: int, *, asked: bool, record: bool = True) -> None:
         at = self.now.timestamp()
         text = ""
         if record:
@@ -242,7 +242,7 @@ class World:
                 pod_uid=pod.uid,
                 started_at=at - 1,
                 finished_at=at,
-                stop_requested=told,
+                stop_requested=asked,
                 exit_code=code,
                 failed_at=at if code else None,
             ).model_dump_json(by_alias=True)
@@ -294,7 +294,7 @@ class World:
             self.now += timedelta(seconds=5)
             if self.job.status.phase in ENDED or self.job.status.phase is Phase.SUSPENDED:
                 break
-        for _ in range(100):  # whoever was given up and is there after all is still ended by its kubelet
+        for _ in range(100):  # what was given up and is there after all is still ended by its kubelet
             self.operate()
             self.node("obey")
         self.operate()

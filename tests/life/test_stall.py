@@ -102,7 +102,7 @@ def test_why() -> None:
 
 
 LIMITS = [
-    # name, spec, the supervisor's limit, what the trainer is told
+    # name, spec, the supervisor's limit, what the trainer gets
     ("a command has none", {"trainer": {"command": ["x"]}}, None, None),
     ("… but what it is given", {"trainer": {"command": ["x"]}, "stall": {"after": "90s"}}, 90, 150),
     ("a recipe has its watchdog, and we come later", {"trainer": {"recipe": "image-classification"}}, 660, None),

@@ -40,7 +40,7 @@ def commit_all(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This checkout's files, committed. Nobody writes into it."""
+    """This checkout's files, committed. No one writes into it."""
     folder = tmp_path_factory.mktemp("checkout")
     source.copy_tree(source.ROOT, folder)
     commit_all(folder)

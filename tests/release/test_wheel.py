@@ -72,14 +72,14 @@ def test_the_sdist_has_what_a_build_and_its_tests_need(built: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ("stoker_worker/start.sh", "stoker_worker/start.sh is missing"),
         ("stoker_api/py.typed", "stoker_api/py.typed is missing"),
         ("+tests/__init__.py", "tests does not belong into it"),
     ],
 )
-def test_a_wheel_that_lacks_or_adds_something_is_told(built: Path, tmp_path: Path, change: str, told: str) -> None:
+def test_a_wheel_that_lacks_or_adds_something_is_told(built: Path, tmp_path: Path, change: str, reported: str) -> None:
     copy = tmp_path / wheel.wheel_file(built).name
     with zipfile.ZipFile(wheel.wheel_file(built)) as whole, zipfile.ZipFile(copy, "w") as other:
         for name in whole.namelist():
@@ -87,7 +87,7 @@ def test_a_wheel_that_lacks_or_adds_something_is_told(built: Path, tmp_path: Pat
                 other.writestr(name, whole.read(name))
         if change.startswith("+"):
             other.writestr(change[1:], "")
-    assert wheel.wheel_problems(copy) == [told]
+    assert wheel.wheel_problems(copy) == [reported]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A whole release, but for the image builder: made twice it is the same, verified it is well, and damage is told."""
+"""A whole release, but for the image builder: made twice it is the same, verified it is well, and damage is named."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_with_cuda_there_are_three_images(checkout: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [
         ("stoker-0.5.1-py3-none-any.whl", "is not what was released (SHA-256 differs)"),
         ("stoker-0.5.1.tgz", "is in SHA256SUMS but not here"),
@@ -84,15 +84,15 @@ def test_with_cuda_there_are_three_images(checkout: Path, tmp_path: Path) -> Non
         ("SHA256SUMS", "is missing"),
     ],
 )
-def test_a_file_that_changed_came_or_went_is_told(made: Path, name: str, told: str) -> None:
-    if told.startswith("is not what"):
+def test_a_file_that_changed_came_or_went_is_told(made: Path, name: str, reported: str) -> None:
+    if reported.startswith("is not what"):
         (made / name).write_bytes((made / name).read_bytes() + b"\n")
     elif name == "more.txt":
         (made / name).write_text("")
     else:
         (made / name).unlink()
     (problem,) = verifying.problems(made)
-    assert problem.startswith(f"{name} {told}")
+    assert problem.startswith(f"{name} {reported}")
 
 
 def test_an_sbom_that_lists_too_much_or_too_little_is_told(made: Path) -> None:

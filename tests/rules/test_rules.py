@@ -92,9 +92,9 @@ def test_each_alert_has_a_case_in_which_it_fires_and_ends(name: str) -> None:
         asked = (query for query in case["promql_expr_test"] if name in query["expr"])
         return [bool(query["exp_samples"]) for query in asked]
 
-    told = [states(case) for case in cases()]
-    assert any(True in case and not case[-1] for case in told), "it fires and ends"
-    assert any(case and not case[0] for case in told), "and is silent before"
+    reported = [states(case) for case in cases()]
+    assert any(True in case and not case[-1] for case in reported), "it fires and ends"
+    assert any(case and not case[0] for case in reported), "and is silent before"
 
 
 @pytest.mark.parametrize("name", RECORDS)

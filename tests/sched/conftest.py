@@ -130,7 +130,7 @@ def pod(
     gpus: int | None = None,
     name: str = "",
 ) -> Pod:
-    """A worker's pod, of the job's current attempt unless told; `gpus`, `name`: other ones than its job's."""
+    """A worker's pod, of the job's current attempt unless given; `gpus`, `name`: other ones than its job's."""
     number = job.status.attempt if attempt is None else attempt
     requests = {
         "nvidia.com/gpu": str(job.spec.gpus_per_worker if gpus is None else gpus),

@@ -1,4 +1,4 @@
-"""The state's bookkeeping: assumptions, usage, sorted lanes, GPUs that differ, and that nobody starves."""
+"""The state's bookkeeping: assumptions, usage, sorted lanes, GPUs that differ, and that no one starves."""
 
 from __future__ import annotations
 

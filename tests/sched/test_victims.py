@@ -202,7 +202,7 @@ def test_victims_are_a_cheapest_set_and_the_job_starts_once_they_are_gone(
         return
     found = [change.claim for change in decided.claims]
     if not solved or not found:
-        assert not found and (mixed or not solved), "whoever can start by preemption does"
+        assert not found and (mixed or not solved), "what can start by preemption does"
         return
     (claim,) = found
     assert claim is not None

@@ -56,7 +56,7 @@ class Flaky:
 
 
 class Cutting:
-    """A watch that ends when it is told to."""
+    """A watch that ends when it is asked to."""
 
     def __init__(self, store: Flaky, inner: Any, cut: asyncio.Future[None]) -> None:
         self._store, self._inner, self._cut = store, inner, cut

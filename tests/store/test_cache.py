@@ -149,7 +149,7 @@ async def test_gone_lists_again_and_tells_the_difference(store, cache, job, runn
 
 
 async def test_a_slow_cache_lists_again(store, cache, job, running):
-    """More changes than the store keeps, in one go, while the loop belongs to somebody else."""
+    """More changes than the store keeps, in one go, while the loop belongs to someone else."""
     async with running(cache):
         await asyncio.gather(*(store.create(JOBS, job(f"j{number}")) for number in range(300)))
         await cache.wait_for(lambda cache: len(cache) == 300)
@@ -198,13 +198,13 @@ async def test_pages_go_on_where_the_last_ended(store, cache, job, running):
 
 
 async def test_under_random_writes_and_cuts_it_ends_like_the_store(store, cache, job, running):
-    rng, told = random.Random(7), {}
+    rng, reported = random.Random(7), {}
 
     def follow(change):
-        assert told.get(change.key) == change.old
-        told[change.key] = change.new
+        assert reported.get(change.key) == change.old
+        reported[change.key] = change.new
         if change.new is None:
-            del told[change.key]
+            del reported[change.key]
 
     async with running(cache):
         cache.subscribe(follow)
@@ -220,7 +220,9 @@ async def test_under_random_writes_and_cuts_it_ends_like_the_store(store, cache,
                 await store.delete(JOBS, rng.choice(live))
         last = await store.create(JOBS, job("last"))
         await cache.at_least(last.metadata.resource_version)
-        assert told == {job.key: job for job in (await store.list(JOBS)).items} == {j.key: j for j in cache.values()}
+        assert (
+            reported == {job.key: job for job in (await store.list(JOBS)).items} == {j.key: j for j in cache.values()}
+        )
 
 
 async def test_it_tells_how_long_the_store_has_been_silent(store, job):
@@ -239,7 +241,7 @@ async def test_it_tells_how_long_the_store_has_been_silent(store, job):
         store.silent_s = 40.0
         assert cache.stale_s == 40
         store.may_list.clear()
-        store.cut(Gone("too old"))  # a list hangs now: nobody says anything any more
+        store.cut(Gone("too old"))  # a list hangs now: no one says anything any more
         while store.lists < 2:
             await asyncio.sleep(0)
         clock.advance(60)

@@ -68,7 +68,7 @@ class Exporter:
         self._token = {"Authorization": f"Bearer {stack.secret(WATCH, 'stoker-exporter-scrape', 'token')}"}
 
     def page(self) -> Page:
-        """Raises: OSError where nobody answers at the address it last had (asked anew next time)."""
+        """Raises: OSError where no one answers at the address it last had (asked anew next time)."""
         self._address = self._address or pod_of(self._stack, self.node)["status"]["podIP"]
         try:
             request = urllib.request.Request(f"http://{self._address}:{PORT}/metrics", headers=self._token)
@@ -79,7 +79,7 @@ class Exporter:
             raise
 
     def shares(self, **labels: str) -> list[dict[str, str]]:
-        """Who holds this node's GPUs now: the labels of stoker_gpu_allocation_share_ratio; [] where nobody answers."""
+        """Who holds this node's GPUs now: the labels of stoker_gpu_allocation_share_ratio; [] where no one answers."""
         try:
             return [found for found, _ in self.page().series("stoker_gpu_allocation_share_ratio", **labels)]
         except OSError:
@@ -88,9 +88,9 @@ class Exporter:
     def processes(self) -> list[dict[str, str]]:
         """/proc/<pid>/status, as this machine sees it, of the exporter and then of its NVML child."""
         name = pod_of(self._stack, self.node)["metadata"]["name"]
-        told = [status for folder in Path("/proc").glob("[0-9]*") if (status := _status(folder))]
-        [parent] = [one for one in told if f"HOSTNAME={name}\0" in _text(Path("/proc") / one["Pid"] / "environ")]
-        return [parent, *(one for one in told if one["PPid"] == parent["Pid"])]
+        reported = [status for folder in Path("/proc").glob("[0-9]*") if (status := _status(folder))]
+        [parent] = [one for one in reported if f"HOSTNAME={name}\0" in _text(Path("/proc") / one["Pid"] / "environ")]
+        return [parent, *(one for one in reported if one["PPid"] == parent["Pid"])]
 
 
 def _status(folder: Path) -> dict[str, str]:

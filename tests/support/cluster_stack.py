@@ -58,7 +58,7 @@ class Stack:
             self.release.install(CHART, self.values())
 
     def prepare(self) -> None:
-        """What a cluster has before Stoker comes: the namespace, and a volume for whoever claims one there."""
+        """What a cluster has before Stoker comes: the namespace, and a volume for any that claims one there."""
         self.apply("system", system=SYSTEM, data=str(self._folder("api-data")))
 
     def values(self, **changed: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Stack:
         self.bed.kubectl("apply", "-f", "-", stdin=text)
 
     def project(self, name: str, owner: int | None = None) -> Project:
-        """A namespace with a user and a volume; the volume is everybody's, or a user's (by UID) and nobody else's."""
+        """A namespace with a user and a volume; the volume is everybody's, or a user's (by UID) and no one else's."""
         shared = self._folder(f"shared-{name}")
         if owner is not None:
             os.chown(shared, owner, owner)
@@ -259,6 +259,6 @@ def built_images(folder: Path, names: Sequence[str] = IMAGES) -> dict[str, image
     for name in names:
         image = images.ensure(name, print)
         kept = folder / image.archive.name
-        shutil.copy2(image.archive, kept)  # of this run: whoever builds a newer one meanwhile removes the older
+        shutil.copy2(image.archive, kept)  # of this run: a newer build meanwhile removes the older
         found[name] = images.Image(image.name, kept)
     return found

@@ -194,6 +194,6 @@ def play(case: Case, folder: Path) -> Played:
 
 
 def _whole_again(case: Case, before: Scrape, now: Scrape) -> bool:
-    """All families are there again, and the books (which are shown when they are on disk) tell of the outage."""
+    """All families are there again, and the books (which are shown when they are on disk) show the outage."""
     accounted = (one.of("stoker_gpu_account_seconds_total", gpu="0", account="unobserved") for one in (before, now))
     return before.families() <= now.families() and (not case.outage or next(accounted) < next(accounted))

@@ -110,7 +110,7 @@ class Mig(Steps):
 
 @dataclass
 class Gpu(Steps):
-    """One GPU; an idle H200 unless told otherwise."""
+    """One GPU; an idle H200 unless said otherwise."""
 
     uuid: str = ""
     name: str = "NVIDIA H200"

@@ -1,4 +1,4 @@
-"""Real Prometheus and Alertmanager as tests use them: scraped, asked, stopped and started, alerts told to a webhook."""
+"""Real Prometheus and Alertmanager as tests use them: scraped, asked, stopped and started, alerts sent to a webhook."""
 
 from __future__ import annotations
 

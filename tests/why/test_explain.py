@@ -198,7 +198,7 @@ def test_with_no_nodes_known_nothing_is_ruled_out(sched: SimpleNamespace) -> Non
 
 def test_hints_hold_when_followed(sched: SimpleNamespace) -> None:
     """Random full clusters: each hint is applied to a state built anew, and the job must start there."""
-    rng, told = random.Random(3), 0
+    rng, reported = random.Random(3), 0
     for _ in range(60):
         objects = [
             *[sched.node(f"n{i}", rng.choice([2, 4, 8]), cpu=rng.choice([8, 16])) for i in range(3)],
@@ -233,8 +233,8 @@ def test_hints_hold_when_followed(sched: SimpleNamespace) -> None:
                     changed, when = follow(item, hint)
                     others = [other for other in now if other is not item]
                     assert item.key.name in sched.World().feed(*others, changed).starts(when), (hint, item)
-                    told += 1
-    assert told > 100
+                    reported += 1
+    assert reported > 100
 
 
 def follow(job: TrainingJob, hint: str) -> tuple[TrainingJob, float]:

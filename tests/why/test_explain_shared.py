@@ -128,7 +128,9 @@ def test_gpus_nobody_has_told_of_are_a_reason(sched: SimpleNamespace) -> None:
 )
 def test_a_node_that_would_help_is_named(closed: dict[str, Any], hint: str | None, sched: SimpleNamespace) -> None:
     objects = [sched.node("n0", 4), sched.node("n1", 8, **closed), sched.queue(), sched.job("x", 8)]
-    assert [told for told in why(sched, objects).hints if told.startswith("once")] == ([hint] if hint else [])
+    assert [reported for reported in why(sched, objects).hints if reported.startswith("once")] == (
+        [hint] if hint else []
+    )
 
 
 def test_a_missing_runtime_says_which_there_are(sched: SimpleNamespace) -> None:
@@ -142,7 +144,7 @@ def test_a_missing_runtime_says_which_there_are(sched: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_hints_hold_when_followed(seed: int, sched: SimpleNamespace) -> None:
-    """Whatever is told of pods and nodes is done on the state: then the job starts."""
+    """Whatever is said of pods and nodes is done on the state: then the job starts."""
     rng = random.Random(seed)
     nodes = [sched.node(f"n{i}", rng.choice([4, 8]), cordoned=rng.random() < 0.3) for i in range(4)]
     others = [sched.other(f"t/p{i}", f"n{rng.randrange(4)}", rng.randint(1, 4)) for i in range(6)]

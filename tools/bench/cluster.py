@@ -2,7 +2,7 @@
 
     python -m tools.bench.cluster [--nodes 5000] [--jobs 10000]
 
-Owns a control plane without controllers and scheduler: pods are made and pinned, nobody runs them. Prints jobs admitted
+Owns a control plane without controllers and scheduler: pods are made and pinned, no one runs them. Prints jobs admitted
 per second (placement in status and pod created), and what each cost: CPU of API server, etcd and operator (which does
 not depend on who else uses the cores), API writes by the API server's own counters. Then the operator is killed and
 started again on the full cluster: seconds until it leads with all caches synced, and its memory.
@@ -175,7 +175,7 @@ def operator_flags(kubeconfig: Path, port: int) -> list[str]:
         "--trainer-image=stoker.local/trainer:bench",
         f"--port={port}",
         "--host=127.0.0.1",
-        "--start-timeout=1h",  # nobody runs the pods
+        "--start-timeout=1h",  # no one runs the pods
     ]
 
 

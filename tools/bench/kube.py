@@ -32,7 +32,7 @@ SAMPLE = 1000
 
 
 def pod(number: int) -> dict[str, Any]:
-    """A running pod of two containers as the API server tells it, managedFields and all: 6 KB."""
+    """A running pod of two containers as the API server shows it, managedFields and all: 6 KB."""
     name, at = f"job-{number:05}-1-0", "2026-01-01T00:00:00Z"
     env = [{"name": f"STOKER_VARIABLE_{n}", "value": f"value {n} of {name}"} for n in range(20)]
     conditions = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")

@@ -89,7 +89,7 @@ async def bench(count: int) -> None:
     ended = next(_running())
     status = ended.status.model_copy(update={"phase": Phase.SUCCEEDED, "placement": ()})
     _put(jobs, ended.model_copy(update={"status": status}))
-    print(f"api's check, a job has ended and nobody starts the next: {await _timed(scheduler) * 1e3:.1f} ms")
+    print(f"api's check, a job has ended and none starts the next: {await _timed(scheduler) * 1e3:.1f} ms")
     print(f"api's check, again: {await _timed(scheduler) * 1e3:.1f} ms")
     assert await scheduler.startable(T0, MOST), "the freed GPUs could be used"
 
@@ -123,7 +123,7 @@ async def _beside(work: Awaitable[Any], clock: Callable[[], float] = time.perf_c
 
 
 def _cache(kind: Kind[Any]) -> WatchCache[Any]:
-    store: Any = None  # nobody runs it: objects are put in as its watch would
+    store: Any = None  # no one runs it: objects are put in as its watch would
     return WatchCache(store, kind, clock=SystemClock())
 
 
@@ -153,7 +153,7 @@ def _meta(name: str) -> ObjectMeta:
         uid=f"uid-{name}",
         resource_version="1",
         creation_timestamp=T0,
-        annotations={ANNOTATION_SUBMITTER: "somebody@example.org"},
+        annotations={ANNOTATION_SUBMITTER: "someone@example.org"},
     )
 
 

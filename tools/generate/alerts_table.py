@@ -27,7 +27,7 @@ def alerts() -> str:
 
 
 def records() -> str:
-    """Every series that the recording rules make, with its labels as far as the rule's last grouping tells."""
+    """Every series that the recording rules make, with its labels as far as the rule's last grouping shows."""
     rows = ["| series | computed from |", "|---|---|"]
     for rule in _rules("recording"):
         made_of = sorted(set(re.findall(r"\bstoker[_:][a-z_:0-9]*[a-z0-9]", rule["expr"])) - {rule["record"]})

@@ -54,8 +54,8 @@ def column(title: str) -> dict[str, str]:
     """The page's: family → mark; absent for families without a row."""
     rows = [line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     head = next(row for row in rows if row[0] == "family")
-    told = {row[0].strip("`"): row[head.index(title)] for row in rows if row[0].startswith("`stoker_")}
-    return {name: told.get(name, ABSENT) for name in by_name()}
+    cells = {row[0].strip("`"): row[head.index(title)] for row in rows if row[0].startswith("`stoker_")}
+    return {name: cells.get(name, ABSENT) for name in by_name()}
 
 
 def _summary(case: Case, played: Played) -> str:
@@ -93,7 +93,7 @@ def page() -> str:
     lines += ["|---|\n", *(_summary(case, played) for case, played in zip(CASES, plays, strict=True))]
     lines += ["\n| family | ", " | ".join(case.title for case in CASES), " |\n|---", "|:-:" * len(CASES), "|\n"]
     for name in by_name():
-        row = [told[name] for told in of_case]
+        row = [cells[name] for cells in of_case]
         if THERE in row:
             lines.append(f"| `{name}` | {' | '.join(row)} |\n")
     return "".join(lines)

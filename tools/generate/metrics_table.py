@@ -1,7 +1,7 @@
 """Every series that Stoker exports: name → type, help, labels. For docs, and for tests of rules and dashboards.
 
 Read off the collectors themselves (the exporter's and the trainer's from their tables), so that a name that is written
-down somewhere and nowhere exported is found. Talks to nobody.
+down somewhere and nowhere exported is found. Talks to no one.
 """
 
 from __future__ import annotations
@@ -59,8 +59,10 @@ def operator() -> list[Series]:
         events_dropped=0, unreadable_jobs=0, objects={}, watch_stale_s={}, calls={},
     )  # fmt: skip
     parts = [value for value in vars(counters).values() if hasattr(value, "_labelnames")]
-    told = {family.name for part in parts for family in part.collect()}
-    others = (family for family in OperatorMetrics(lambda: now, counters, rows).collect() if family.name not in told)
+    exported = {family.name for part in parts for family in part.collect()}
+    others = (
+        family for family in OperatorMetrics(lambda: now, counters, rows).collect() if family.name not in exported
+    )
     return sorted((*map(_series, parts), *map(_series, others)), key=lambda series: series.name)
 
 
@@ -125,6 +127,6 @@ def _series(metric: Any) -> Series:
 
 
 def _cache(kind: Kind[Any]) -> WatchCache[Any]:
-    """One that nobody runs: it stays empty and asks no store."""
+    """One that no one runs: it stays empty and asks no store."""
     store: Any = None
     return WatchCache(store, kind, clock=ManualClock())

@@ -22,7 +22,7 @@ from .catalogue import BASE_PACKAGES, REGISTRY, ROOT, SUITE
 
 STORAGE = Path("/var/lib/containers")
 EPOCH = 315532800
-"""Every file's and image's date, 1980-01-01: the same inputs give the same bytes, whoever builds and when."""
+"""Every file's and image's date, 1980-01-01: the same inputs give the same bytes, by any builder at any time."""
 _NO_DOCS = (
     *(f"path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "info", "locale", "lintian")),
     "path-include=/usr/share/doc/*/copyright",  # what is given to others keeps its licences
@@ -74,7 +74,7 @@ def make_base(reference: str) -> None:
             f"--include={','.join(BASE_PACKAGES)}",
             *(f"--dpkgopt={option}" for option in _NO_DOCS),
             '--aptopt=Acquire::Languages "none"',
-            *(['--customize-hook=: >"$1/etc/apt/sources.list"'] if mirror else []),  # this machine's is nobody else's
+            *(['--customize-hook=: >"$1/etc/apt/sources.list"'] if mirror else []),  # this machine's is no one else's
             f'--customize-hook=chroot "$1" {_COMPILE}',
             '--customize-hook=rm -rf "$1"/var/log/* "$1"/var/cache/debconf/*-old',
             SUITE,

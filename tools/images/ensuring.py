@@ -154,7 +154,7 @@ def _revision() -> str:
 
 @contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Holds the lock `path`; waits for whoever has it."""
+    """Holds the lock `path`; waits for its holder."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -84,7 +84,7 @@ def helm(*args: str) -> str:
         program = testbed_build.build("helm")["helm"]
     except Unavailable as error:
         raise Refused(f"the chart needs helm: {error}") from None
-    with tempfile.TemporaryDirectory(prefix="stoker-helm-") as home:  # nobody's plugins or repositories
+    with tempfile.TemporaryDirectory(prefix="stoker-helm-") as home:  # no one's plugins or repositories
         folders = {f"HELM_{kind}_HOME": f"{home}/{kind}" for kind in ("CACHE", "CONFIG", "DATA")}
         env = {"PATH": os.environ["PATH"], "HOME": home, **folders}
         done = subprocess.run([program, *args], capture_output=True, text=True, timeout=_HELM_S, env=env)

@@ -44,7 +44,7 @@ class Release(BaseModel):
     committed_at: str
     artefacts: tuple[Artefact, ...]
     left_out: tuple[str, ...]
-    """Parts and images that nobody asked for."""
+    """Parts and images that no one asked for."""
 
     def of(self, kind: str) -> list[Artefact]:
         return [artefact for artefact in self.artefacts if artefact.kind == kind]

@@ -29,7 +29,7 @@ _GIT_S = 60
 
 @dataclass(frozen=True)
 class Source:
-    """A tree of files that nobody changes any more."""
+    """A tree of files that no one changes any more."""
 
     root: Path
     version: Version

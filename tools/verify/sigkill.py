@@ -37,7 +37,7 @@ sys.exit(code)
 
 @dataclass
 class Submitter:
-    """Submits jobs until told to stop; a call that a kill cut off is repeated under the same key."""
+    """Submits jobs until it is stopped; a call that a kill cut off is repeated under the same key."""
 
     server: Server
     folder: Path

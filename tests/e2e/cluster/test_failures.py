@@ -194,8 +194,8 @@ def test_a_thief_takes_the_pinned_gpus(stack: Stack, project: Project, figure: F
 
 
 def _told(project: Project, name: str, word: str) -> str:
-    told = project.client.explain(name)
-    texts = [told.summary, *(blocker.message for blocker in told.blockers), *told.hints]
+    reported = project.client.explain(name)
+    texts = [reported.summary, *(blocker.message for blocker in reported.blockers), *reported.hints]
     return next((text for text in texts if word in text), "")
 
 

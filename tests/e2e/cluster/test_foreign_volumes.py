@@ -27,7 +27,7 @@ open(os.path.join(os.environ["STOKER_OUTPUT_DIR"], "result"), "w").write("done")
 
 @pytest.fixture
 def strict(stack: Stack) -> Iterator[Project]:
-    """A project whose checkpoint volume belongs to another user, and to nobody else."""
+    """A project whose checkpoint volume belongs to another user, and to no one else."""
     project = stack.project(f"team-{uuid.uuid4().hex[:6]}", owner=OWNER)
     yield project
     project.client.close()

@@ -37,7 +37,7 @@ def test_suspended_and_resumed(project: Project, figure: Figure) -> None:
     assert not [pod for pod in project.pods("counting") if pod["status"]["phase"] == "Running"]
     project.client.resume("counting")
     _finish(project, "counting", "suspend and resume", figure)
-    assert project.steps_lost("counting") == [0]  # it was told, so it saved
+    assert project.steps_lost("counting") == [0]  # it got SIGTERM, so it saved
 
 
 def test_its_node_is_drained(stack: Stack, project: Project, figure: Figure) -> None:

@@ -55,7 +55,7 @@ def prometheus(stack: Stack, tmp_path: Path) -> Iterator[Prometheus]:
 
 @pytest.fixture
 def jobs(project: Project) -> dict[str, TrainingJob]:
-    """One that trains by a recipe and serves its metrics, and a gang of somebody's own script on both nodes."""
+    """One that trains by a recipe and serves its metrics, and a gang of someone's own script on both nodes."""
     trainer = {"recipe": "image-classification", "config": {"data": "digits", "epochs": 100_000}}
     project.client.submit({"gpusPerWorker": 1, "cpu": "300m", "memory": "1500Mi", "trainer": trainer}, name="trains")
     script = {
@@ -81,7 +81,7 @@ def test_everything_is_found_and_the_rules_give_figures(
     assert len(prometheus.targets()) == wanted.total()
     assert {one.labels["instance"] for one in prometheus.query("stoker_gpu_up")} == {"n0", "n1"}
 
-    # Whose each GPU is, with names: by the pod, of which only the leading one of two operators tells.
+    # Whose each GPU is, with names: by the pod, of which only the leading one of two operators reports.
     assert prometheus.value("count(stoker_operator_leader)") == 2
     held = prometheus.until_true(lambda: _if(3, prometheus.query(POD)), "three GPUs held", 60)
     assert Counter(one.labels["job_name"] for one in held) == {"gang": 2, "trains": 1}
@@ -132,7 +132,7 @@ def test_everything_is_found_and_the_rules_give_figures(
     stack.bed.kubectl("delete", "pod", "-n", SYSTEM, leader.rpartition("-")[0], "--wait=false")
     until(lambda: stack.bed.kubectl(*lease) not in ("", leader), "another leads", timeout_s=60)
     prometheus.until_true(up, "the new operator is found", 60)
-    prometheus.until_true(lambda: _if(3, prometheus.query(POD)), "the pods are told of by the other one", 60)
+    prometheus.until_true(lambda: _if(3, prometheus.query(POD)), "the other one shows the pods", 60)
     names = prometheus.query("stoker:job_info")
     assert Counter(one.labels["job_name"] for one in names if one.labels["project"] == project.name) == {
         "gang": 1,

@@ -51,7 +51,7 @@ def exporters(stack: Stack) -> Iterator[dict[str, Exporter]]:
 
 
 class Holder:
-    """A job that does nothing but hold GPUs, until it is told that it is enough."""
+    """A job that does nothing but hold GPUs, until it is ended."""
 
     def __init__(self, project: Project, name: str, **spec: Any) -> None:
         self._project, self.name = project, name
@@ -63,11 +63,11 @@ class Holder:
     def devices(self, worker: int = 0) -> list[str]:
         """What the worker itself says it was given."""
 
-        def told() -> list[str]:
+        def reported() -> list[str]:
             lines = self._project.log(self.name, 1, worker).splitlines()
             return next((line.removeprefix("holds ").split(",") for line in lines if line.startswith("holds ")), [])
 
-        return until(told, f"{self.name} says what it holds")
+        return until(reported, f"{self.name} says what it holds")
 
     def release(self, phase: Phase = Phase.SUCCEEDED) -> None:
         folder = self._project.stack.bed.folder / f"shared-{self._project.name}" / self.uid / "checkpoints"
@@ -112,7 +112,7 @@ def test_it_runs_on_every_node_as_root_without_any_right(stack: Stack, exporters
 def test_every_gpu_is_its_holders(
     stack: Stack, project: Project, exporters: dict[str, Exporter], figure: Figure
 ) -> None:
-    """Two jobs and somebody else's pod on both nodes at once; power changes meanwhile; usage is the scenario's."""
+    """Two jobs and someone else's pod on both nodes at once; power changes meanwhile; usage is the scenario's."""
     gang = Holder(project, "gang", workers=2)
     single = Holder(project, "single")
     foreign = _foreign_pod(stack, project)
@@ -166,9 +166,9 @@ def test_every_gpu_is_its_holders(
             off.append(abs(gpu.usage.energy_joules / wanted_j - 1))
             expected_j += wanted_j
         assert report.usage.energy_joules == pytest.approx(expected_j, rel=0.005)
-        told = json.loads(project.stoker("usage", job.name, "-o", "json").stdout)
-        assert told["usage"]["state"] == "final"
-        assert told["usage"]["energyJoules"] == report.usage.energy_joules
+        reported = json.loads(project.stoker("usage", job.name, "-o", "json").stdout)
+        assert reported["usage"]["state"] == "final"
+        assert reported["usage"]["energyJoules"] == report.usage.energy_joules
         assert project.job(job.name).status.usage == report.usage
     figure("3 workers of 2 jobs and a foreign pod on 2 nodes: GPUs attributed to their holder", "4 of 4")
     figure("kubelet takes the pod → its GPU is the worker's", f"{min(seen_after):.1f}–{max(seen_after):.1f} s")
@@ -197,14 +197,16 @@ def test_usage_outlives_the_job(project: Project, exporters: dict[str, Exporter]
 def test_an_exporter_is_killed_and_then_replaced(
     stack: Stack, project: Project, exporters: dict[str, Exporter], figure: Figure
 ) -> None:
-    """Killed, its ledger goes on and says what nobody saw; a new pod begins a new one, and both are added up."""
+    """Killed, its ledger goes on and says what no one saw; a new pod begins a new one, and both are added up."""
     with _only(stack, "n1"):
         job = Holder(project, "watched")
     [device] = job.devices()
     exporter = exporters["n1"]
     until(lambda: exporter.shares(uuid=device, job_uid=job.uid), "it is seen")
     os.kill(int(exporter.processes()[0]["Pid"]), signal.SIGKILL)
-    watched_s = until(lambda: (told := _seconds(exporter, job.uid))[1] and told[0], "what nobody saw is told")
+    watched_s = until(
+        lambda: (reported := _seconds(exporter, job.uid))[1] and reported[0], "the unobserved time is shown"
+    )
     until(lambda: _seconds(exporter, job.uid)[0] > watched_s, "it is seen again")
     unseen_s = _seconds(exporter, job.uid)[1]
 
@@ -227,7 +229,7 @@ def test_an_exporter_is_killed_and_then_replaced(
     watts = watts_of(stack.bed.nodes["n1"], int(device.split("-")[2]))
     seen_s = report.usage.gpu_seconds - report.usage.unobserved_seconds
     assert report.usage.energy_joules == pytest.approx(watts * seen_s, rel=0.01)
-    figure("exporter killed -9: of the job's GPU time nobody saw", f"{unseen_s:.1f} s, told as unobserved")
+    figure("exporter killed -9: of the job's GPU time unobserved", f"{unseen_s:.1f} s")
     figure("exporter's pod replaced: GPU time that no ledger has", f"{gap_s:.1f} s")
 
 
@@ -319,7 +321,7 @@ def _begin_at(usage: JobUsage) -> float:
 
 
 def _seconds(exporter: Exporter, job_uid: str) -> tuple[float, float]:
-    """Of the job's GPUs: observed, unobserved; nothing where nobody answers."""
+    """Of the job's GPUs: observed, unobserved; nothing where no one answers."""
     with contextlib.suppress(OSError):
         page = exporter.page()
         unobserved_s = page.total("stoker_job_gpu_unobserved_seconds_total", job_uid=job_uid)

@@ -58,7 +58,7 @@ def test_a_pod_made_by_a_tenant_is_no_worker(admitting: Admitting, metadata: dic
     args = ("create", "-f", "-", "--dry-run=server")
     said = lambda: admitting.refusal("edith", *args, stdin=pod("one-1-0", metadata))  # noqa: E731
     admitting.until(lambda: WORDS[next(iter(metadata))] in said(), "the policy is in force")
-    # A Deployment's template is its owner's: the cluster's controller makes such pods for nobody.
+    # A Deployment's template is its owner's: the cluster's controller makes such pods for no one.
     template = admitting.bed.cluster.kubectl(*args, REPLICAS, stdin=json.dumps(pod("x", metadata)), check=False)
     assert "created" not in template
     for who in ("over", "admin"):

@@ -292,7 +292,7 @@ def test_a_queue(spec: dict[str, Any], door: Door) -> None:
 @examples(75, AGREE)
 @given(spec=SPECS.filter(lambda spec: not valid(TrainingJob, {"metadata": {"name": "a"}, "spec": spec})))
 def test_what_a_model_dumps_comes_back_equal(spec: dict[str, Any], door: Door) -> None:
-    """As the api writes it, and as the operator reads what somebody else wrote."""
+    """As the api writes it, and as the operator reads what someone else wrote."""
     written = TrainingJob.model_validate({"metadata": {"name": "a"}, "spec": spec})
     for body in (written.dump(), {"metadata": {"name": "a"}, "spec": spec}):
         body = {part: body[part] for part in ("metadata", "spec")}

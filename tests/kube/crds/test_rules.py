@@ -349,11 +349,11 @@ def test_both_doors_let_the_same_changes_through(
 
 
 def test_every_sentence_of_the_definitions_is_in_the_table() -> None:
-    """A rule without a case here is a rule nobody has seen refuse."""
-    told = [case.says for case in CASES] + [update[3] for update in UPDATES if update[3]]
+    """A rule without a case here is a rule no one has seen refuse."""
+    reported = [case.says for case in CASES] + [update[3] for update in UPDATES if update[3]]
     for definition in DEFINITIONS:
         for sentence in sentences(custom_resource(definition)):
-            assert any(says in sentence for says in told), f"{definition.name}: no case for: {sentence}"
+            assert any(says in sentence for says in reported), f"{definition.name}: no case for: {sentence}"
 
 
 def sentences(schema: Any) -> set[str]:

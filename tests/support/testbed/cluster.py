@@ -1,6 +1,6 @@
 """What a test sees of a throw-away cluster, whether the bed started it or the environment names it.
 
-Never points at a cluster that nobody called throw-away: `existing` reads `$KUBECONFIG_TESTS`, and `$KUBECONFIG` only
+Never points at a cluster that no one called throw-away: `existing` reads `$KUBECONFIG_TESTS`, and `$KUBECONFIG` only
 beside `STOKER_TEST_CLUSTER=1`.
 """
 

@@ -99,7 +99,7 @@ class ControlPlane(Cluster):
                 break
             except BaseException as error:
                 self._kill_parts()
-                # Ports are free when picked, not when bound: somebody else may come between.
+                # Ports are free when picked, not when bound: someone else may come between.
                 if not left or "address already in use" not in str(error):
                     self._release_guard()
                     raise
@@ -133,7 +133,7 @@ class ControlPlane(Cluster):
         return self.folder / f"{user}.kubeconfig"
 
     def get(self, path: str, *, user: str = "admin") -> str:
-        """The body of a GET, whatever its status; empty where nobody answers within 5 s."""
+        """The body of a GET, whatever its status; empty where no one answers within 5 s."""
         context = ssl.create_default_context(cafile=str(self.folder / "pki" / "ca.crt"))
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the bed's CA is as plain as real clusters' often are
         return _get(self.url, path, context, {"Authorization": f"Bearer {self.token(user)}"})
@@ -195,7 +195,7 @@ def memory_folder(folder: Path) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody holds now.
+    """Ports on loopback that no one holds now.
 
     Below the range the kernel picks from: a client that retries a closed port in that range can connect to itself.
     """

@@ -30,7 +30,7 @@ def in_ci() -> bool:
 
 
 def skip_loudly(reason: str) -> NoReturn:
-    """Skips the test, which the end of the run tells once more. Under CI it fails."""
+    """Skips the test, which the end of the run says once more. Under CI it fails."""
     if in_ci():
         pytest.fail(f"CI never skips the test bed: {reason}", pytrace=False)
     pytest.skip(f"{_SKIPPED}{reason}")

@@ -1,7 +1,7 @@
 """Stops a bed whose owner died: a process that waits for its standard input to end, then stops what is left.
 
 The owner keeps the other end of the pipe. When it closes the bed itself it says so first; when it is killed, the pipe
-ends without that word. Started by whoever opens a bed for its own life time (the fixtures), not by `make cluster`.
+ends without that word. Started by what opens a bed for its own life time (the fixtures), not by `make cluster`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Play:
     """What becomes of a pod on its node."""
 
     code: int | None = None
-    """The exit code of its process; None: it runs until it is told to stop, then saves and exits 75."""
+    """The exit code of its process; None: it runs until it is stopped, then saves and exits 75."""
     lasts_s: float = 0.0
     """How long a process with a code runs; where it is stopped before, it exits 75 too."""
     rejected: tuple[str, str] | None = None

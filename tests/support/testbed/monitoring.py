@@ -2,7 +2,7 @@
 
 Owns the processes, their ports, their folder (temporary; data survive `stop` and `start`, not `close`) and the
 questions put to them over HTTP, each with a time-out. Knows nothing of Stoker's metrics. Never builds: `make testbed
-GROUP=monitoring` does. `testbed.webhook` receives what Alertmanager tells. Called by tests and proofs.
+GROUP=monitoring` does. `testbed.webhook` receives what Alertmanager sends. Called by tests and proofs.
 
     with Prometheus(scrape=[{"job_name": "node", "static_configs": [{"targets": ["127.0.0.1:8475"]}]}]) as prometheus:
         prometheus.until("up == 1")
@@ -220,7 +220,7 @@ class Prometheus(_Server):
         return found
 
     def targets(self) -> list[dict[str, Any]]:
-        """Active targets as Prometheus tells them: labels, scrapeUrl, health (up, down, unknown), lastError, …"""
+        """Active targets as Prometheus lists them: labels, scrapeUrl, health (up, down, unknown), lastError, …"""
         found: list[dict[str, Any]] = self._data("/api/v1/targets", {"state": "active"})["activeTargets"]
         return found
 
@@ -242,8 +242,8 @@ class Prometheus(_Server):
         try:
             return until(check, what, timeout_s, every_s=0.1)
         except BedError as error:
-            told = [f"{one['scrapeUrl']} {one['health']} {one['lastError']}" for one in self.targets()]
-            raise BedError("\n".join([str(error), *told, self.part.tail()])) from None
+            reported = [f"{one['scrapeUrl']} {one['health']} {one['lastError']}" for one in self.targets()]
+            raise BedError("\n".join([str(error), *reported, self.part.tail()])) from None
 
     def _data(self, path: str, params: Mapping[str, str | Sequence[str]] | None = None) -> Any:
         return json.loads(self.ask(path, params))["data"]
@@ -265,7 +265,7 @@ class Prometheus(_Server):
 
 
 class Alertmanager(_Server):
-    """One Alertmanager that tells everything to the webhook at once, unless another `config` is given."""
+    """One Alertmanager that sends everything to the webhook at once, unless another `config` is given."""
 
     name = "alertmanager"
 

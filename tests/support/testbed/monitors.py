@@ -1,7 +1,7 @@
 """The scrape configuration that PodMonitors and ServiceMonitors stand for, as the Prometheus operator would write it.
 
 Pure. Covers the fields that this project's chart uses, and refuses any other: what is left out here would be proved by
-nobody. Source: prometheus-operator 0.8x, pkg/prometheus/promcfg.go (generatePodMonitorConfig,
+no one. Source: prometheus-operator 0.8x, pkg/prometheus/promcfg.go (generatePodMonitorConfig,
 generateServiceMonitorConfig).
 """
 

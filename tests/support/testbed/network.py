@@ -29,7 +29,7 @@ class Network:
 
     @classmethod
     def claim(cls) -> Network:
-        """The first network that nobody uses, with its namespace made: it is the caller's until `down`.
+        """The first network that no one uses, with its namespace made: it is the caller's until `down`.
 
         Raises: BedError where none is left, or the one that the environment names is taken.
         """
@@ -38,7 +38,7 @@ class Network:
             network = cls(number)
             routes = run("ip", "route", "show", "root", f"10.{number}.0.0/16")
             if network.namespace not in namespaces() and not routes:
-                with contextlib.suppress(BedError):  # somebody else came between
+                with contextlib.suppress(BedError):  # someone else came between
                     run("ip", "netns", "add", network.namespace)
                     return network
         taken = named or f"{_NUMBERS[0]} to {_NUMBERS[-1]}"
@@ -88,7 +88,7 @@ class Network:
         run("ip", "link", "set", space, "up")
 
     def add_node(self, index: int, others: list[int]) -> None:
-        """Makes the node's namespace, plugs it into the bridge and tells everybody the way to its pods."""
+        """Makes the node's namespace, plugs it into the bridge and shows everyone the way to its pods."""
         space, plane, address, pods = (
             self.node_namespace(index),
             self.namespace,

@@ -89,7 +89,7 @@ class Node:
         self.parts[GPUS].send(signal.SIGUSR1)
 
     def pull_cable(self) -> None:
-        """The node and its pods run on, but nobody reaches them."""
+        """The node and its pods run on, but no one reaches them."""
         self.network.plug(self.index, connected=False)
 
     def plug_cable(self) -> None:

@@ -2,7 +2,7 @@
 
 Owns the part's pid file, log and recorded command line in the bed's folder, so that another process (the command line,
 a guard) can take over. Every process carries the nonce of its bed in its environment, `STOKER_TESTBED_PROCESS`: that is
-how leftovers are found and how a reused pid is told apart. A person's shell never carries it. Never decides in which
+how leftovers are found and how a reused pid is recognized. A person's shell never carries it. Never decides in which
 order parts start: `control_plane` and `nodes` do.
 """
 

@@ -1,4 +1,4 @@
-"""Takes a bed down, whoever started it and however it ended: processes, pods, namespaces, etcd's data, the folder.
+"""Takes a bed down, however it was started and ended: processes, pods, namespaces, etcd's data, the folder.
 
 Does nothing where nothing is left. Called by `down`, by the guard of a killed run, and before a new start.
 """

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that keeps what was posted to it: what Alertmanager tells, and a stand-in that answers
+"""An HTTP server on loopback that keeps what was posted to it: what Alertmanager sends, and a stand-in that answers
 as a test says (a remote-write receiver that refuses). Owns its thread and its port. Called by tests."""
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ class Webhook:
     def until_alert(self, name: str, status: str = "firing", timeout_s: float = 30.0) -> dict[str, Any]:
         """The first notice of this alert in this status. Raises: BedError when the time is over."""
 
-        def told() -> dict[str, Any] | None:
+        def reported() -> dict[str, Any] | None:
             for alert in self.alerts():
                 if alert["labels"]["alertname"] == name and alert["status"] == status:
                     return alert
             return None
 
-        return until(told, f"the alert {name} {status}", timeout_s, every_s=0.1)
+        return until(reported, f"the alert {name} {status}", timeout_s, every_s=0.1)

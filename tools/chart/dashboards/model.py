@@ -14,12 +14,12 @@ Steps = tuple[tuple[float, str], ...]
 """From this value on, this colour. Below the first: green, or what `base` says."""
 
 NOTHING = "–"
-"""For what there may be none of, where it can't be told whether there is none or nothing is collected."""
+"""For what there may be none of, where it can't be known whether there is none or nothing is collected."""
 
 BAD_ABOVE_ZERO: Steps = ((1, "red"),)
 WARN_ABOVE_ZERO: Steps = ((1, "orange"),)
 NOT_TOLD = "N/A"
-"""For what some GPUs or installations never tell. A panel that is empty only when nothing is collected has no such
+"""For what some GPUs or installations never show. A panel that is empty only when nothing is collected has no such
 text: Grafana then says `No data`."""
 
 

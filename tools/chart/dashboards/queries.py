@@ -81,7 +81,7 @@ def priced(gpu_hours: str) -> str:
 
 
 def none_is_zero(expr: str, where: str) -> str:
-    """0 instead of nothing, but only where `where` tells at all."""
+    """0 instead of nothing, but only where `where` has a series."""
     return f"({expr}) or 0 * ({where})"
 
 

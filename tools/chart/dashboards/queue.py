@@ -31,7 +31,7 @@ _SM = named(total(JOB, _SM_S), HERE)
 _HELD_TOLD = named(f"({total(JOB, _HELD_S)} and on (cluster, job_uid) {_SM_S})", HERE)
 _JOULES = named(total(JOB, increase("stoker_job_gpu_energy_joules_total")), HERE)
 _COST = named(total(JOB, priced(f"{total((*GPU, 'job_uid'), _HELD_S)} / 3600")), HERE)
-# The share of a GPU's time; where GPUs do not tell SM activity there is none, and it is no reason.
+# The share of a GPU's time; where GPUs do not report SM activity there is none, and it is no reason.
 _SM_SHARE = f"{total(JOB, _SM_S)} / {total(JOB, _HELD_S)}"
 _MEMORY = (
     f"max by (cluster, job_uid) ({most_over((*GPU, 'job_uid'), 'stoker_job_gpu_memory_peak_bytes')}"
