@@ -74,6 +74,8 @@ class Deps:
     """For jobs that say nothing themselves."""
     scraping: Scraping | None = None
     """Where metrics are served; None: where pods say so."""
+    topology: tuple[str, ...] | None = None
+    """Its levels, as the operator has them; None: as of a SchedulerState."""
     feed: SchedulerFeed | None = None
     """The operator's, where it runs in this process; None: the api makes one."""
     trouble: Callable[[], str] = lambda: ""

@@ -76,6 +76,7 @@ class Options:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     exporter_accounts: tuple[str, ...] = ()
+    topology_levels: tuple[str, ...] = ()
     log_bytes: int | None = None
     code_bytes: int = TOTAL_BYTES
     code_keep: float = KEEP_S
@@ -178,6 +179,9 @@ class _CannotStart(Exception):
     metavar="NAMESPACE:NAME",
     help="A service account that exporters run as. Repeatable; absent: no reports on GPUs.",
 )
+@click.option(
+    "--topology-level", "topology_levels", multiple=True, help="As the operator's. Repeatable, outermost first."
+)
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate chain (PEM); followed when it changes.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its key (PEM).")
 def main(**given: object) -> None:
@@ -230,6 +234,7 @@ async def _serve(
             clock=clock,
             runtimes=WatchCache(store, RUNTIMES, clock=clock),
             other_pods=others,
+            topology=options.topology_levels,
             hosts=_names(options),
             folders={"data": options.data},
             usage=usage,

@@ -89,6 +89,7 @@ class Services:
             others=deps.other_pods,
             runtimes=deps.runtimes,
             pods=deps.pods,
+            topology=deps.topology,
         )
         feed.start()
         scheduler = SchedulerView(feed, is_operators=deps.feed is not None)

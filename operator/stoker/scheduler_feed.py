@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
@@ -42,15 +42,17 @@ class SchedulerFeed:
         others: WatchCache[OtherPod] | None = None,
         runtimes: WatchCache[TrainingRuntime] | None = None,
         pods: WatchCache[Pod] | None = None,
+        topology: Sequence[str] | None = None,
     ) -> None:
         """`others`, `runtimes`: on a cluster, where nodes are shared. `pods`: ours, which outlive a deleted job; absent
-        where nothing is placed."""
+        where nothing is placed. `topology`: as of a SchedulerState."""
         self._jobs, self._queues, self._nodes = jobs, queues, nodes
         self._others, self._runtimes, self._pods = others, runtimes, pods
         self._lock = asyncio.Lock()
         self._rules: list[_Changes[Any]] = []
         self._changes: list[_Changes[Any]] = []
-        self.state = SchedulerState()
+        self._topology = topology
+        self.state = SchedulerState(self._topology)
 
     def start(
         self,
@@ -63,7 +65,7 @@ class SchedulerFeed:
         `changed`: something waits to be taken in. `job_observed`, `job_forgotten`: the state has taken that in.
         """
         self.stop()
-        state = self.state = SchedulerState()
+        state = self.state = SchedulerState(self._topology)
 
         def observe_job(job: TrainingJob) -> None:
             state.observe_job(job)

@@ -37,7 +37,7 @@ PLACED = {
 
 MATRIX: dict[str, dict[str, Any]] = {
     "default": {},
-    "one operator": {"operator": {"replicas": 1}},
+    "one operator": {"operator": {"replicas": 1}, "topology": {"levels": ["topology.kubernetes.io/zone", "rack"]}},
     "three operators, placed": {
         "operator": PLACED
         | {

@@ -45,11 +45,13 @@ def test_the_operator_understands(values: dict[str, Any], tmp_path: Any) -> None
     assert lease["metadata"]["name"] == options.lease_name and "spec" not in lease
     assert options.port == 8080
     assert options.cluster.control_image == container(values, "operator")["image"]
+    assert options.topology == tuple(values.get("topology", {}).get("levels", ()))
 
 
 @every_installation
 def test_the_api_understands(values: dict[str, Any]) -> None:
     context = api_command.make_context("api", [*container(values, "api")["args"]])
+    assert context.params["topology_levels"] == tuple(values.get("topology", {}).get("levels", ()))
     full = values.get("fullnameOverride", "stoker")
     domain = values.get("clusterDomain", "cluster.local")
     short, long = f"{full}-api", f"{full}-api.stoker-system.svc"

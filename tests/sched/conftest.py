@@ -15,7 +15,7 @@ from stoker.sched.decide import Decisions, decide
 from stoker.sched.nodes import _COLUMNS
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Blame, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
-from stoker.spec.job_parts import GpuRequest
+from stoker.spec.job_parts import GpuRequest, JobTopology
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import CORDONED, Gpu, GPUNode, GPUNodeStatus, Taint
 from stoker.spec.other_pod import OtherPod
@@ -202,6 +202,8 @@ def job(
     runtime: str | None = None,
     attempt: int = 0,
     preemptible: bool = True,
+    required: str | None = None,
+    preferred: str | None = None,
 ) -> TrainingJob:
     """`on` names the node of each worker: then it runs. Times are seconds after T0."""
     return TrainingJob(
@@ -214,6 +216,7 @@ def job(
             workers=workers,
             gpus_per_worker=gpus,
             gpu=GpuRequest(models=models, min_memory=min_memory) if gpus else GpuRequest(),
+            topology=JobTopology(required=required, preferred=preferred),
             cpu=cpu,
             memory=memory,
             trainer={"command": ["true"]},  # type: ignore[arg-type]
@@ -286,7 +289,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
             (wanted, name): getattr(owner, name).tolist()
             for wanted, owner, names in [
                 (None, table, (*_COLUMNS, "ready")),
-                *((wanted, view, view.arrays) for wanted, view in views.items()),
+                *((wanted, view, view.arrays) for wanted, view in (*views.items(), *table._domains.items())),
             ]
             for name in names
         },

@@ -15,6 +15,7 @@ from stoker.sched import victims
 from stoker.sched.entries import Entry
 from stoker.sched.place import place
 from stoker.sched.running import cost_of
+from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase
 from stoker.spec.node import GPUNode
 from stoker.spec.outcome import Intent
@@ -156,6 +157,7 @@ wanted = st.fixed_dictionaries(
         "workers": st.integers(1, 3),
         "cpu": st.sampled_from(["0", "1", "3"]),
         "models": st.sampled_from([(), (), ("a100",)]),
+        "required": st.sampled_from([None, None, "rack"]),
     }
 )
 
@@ -174,8 +176,11 @@ def test_victims_are_a_cheapest_set_and_the_job_starts_once_they_are_gone(
     """Beyond `EXACT` candidates: a set of which none can be spared."""
     names = [f"n{i}" for i in range(len(cluster))]
     mixed = any(len(set(gpus)) > 1 for gpus, _ in cluster)
-    table: list[GPUNode] = [sched.node(name, gpus, cpu=cpu) for name, (gpus, cpu) in zip(names, cluster, strict=True)]
-    world = sched.World().feed(preempting(sched.queue(gpus=limit)), *table)
+    table: list[GPUNode] = [
+        sched.node(name, gpus, cpu=cpu, labels={"rack": rack})
+        for name, (gpus, cpu), rack in zip(names, cluster, "rss", strict=False)
+    ]
+    world = sched.World(SchedulerState(("rack",))).feed(preempting(sched.queue(gpus=limit)), *table)
     for number, one in enumerate(running):
         on = [names[i % len(names)] for i in one["on"]]
         rest = {name: one[name] for name in ("gpus", "since", "priority", "preemptible", "cpu", "models")}

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from stoker.spec.names import LABEL_KEY
+
 
 class Values(BaseModel):
     """An object of the values: nothing but what is named here. The text below each field is its documentation."""
@@ -40,6 +42,7 @@ Price = Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=r"^[0-9]+(\
 Port = Annotated[int, Field(ge=1, le=65535)]
 NodePort = Annotated[int, Field(ge=0, le=32767)]
 """0: the cluster picks one."""
+LabelKey = Annotated[str, Field(pattern=LABEL_KEY.anchored, max_length=317)]
 Strings = dict[str, str]
 Object = dict[str, Any]
 

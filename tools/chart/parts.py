@@ -9,6 +9,7 @@ from pydantic import Field
 from .base import (
     Duration,
     Host,
+    LabelKey,
     MaybeDuration,
     MaybeHost,
     MaybeName,
@@ -22,6 +23,11 @@ from .base import (
     Strings,
     Values,
 )
+
+
+class Topology(Values):
+    levels: list[LabelKey] = []
+    """Keys of node labels, outermost first, that say which nodes are close together: a job may ask for one of them."""
 
 
 class DisruptionBudget(Values):

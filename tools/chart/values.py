@@ -10,7 +10,7 @@ from pydantic import Field
 
 from .base import Host, Interval, MaybeLabel, MaybeName, Name, Object, Port, Strings, Values
 from .exporter import Exporter
-from .parts import Api, Operator
+from .parts import Api, Operator, Topology
 
 RUNBOOKS = "https://github.com/stoker-dev/stoker/blob/main/docs/runbooks"
 
@@ -240,6 +240,7 @@ class ChartValues(Values):
     admission: Admission = Admission()
     rbac: Rbac = Rbac()
     ca_bundle: CaBundle = CaBundle()
+    topology: Topology = Topology()
     operator: Operator = Operator()
     api: Api = Api()
     exporter: Exporter = Exporter()

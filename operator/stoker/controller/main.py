@@ -132,6 +132,7 @@ class _Process:
                     renderer=ClusterRenderer(runtimes, options.cluster),
                     workers=options.workers,
                     counters=self._counters,
+                    topology=options.topology,
                 )
                 try:
                     async with asyncio.TaskGroup() as term:

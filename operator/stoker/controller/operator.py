@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from stoker.life.preemption import victims_of
 from stoker.life.step import Settings
@@ -59,10 +60,13 @@ class Operator:
         renderer: Renderer | None = None,
         workers: int = 16,
         counters: Counters | None = None,
+        topology: Sequence[str] | None = None,
     ) -> None:
         """`counters`: where what is done is counted; the process', for an operator is one term.
 
         `workers`: jobs reconciled at once; what a store far away needs, and too many beside an api on one loop.
+
+        `topology`: its levels, as of a SchedulerState.
 
         `others`, `runtimes`, `renderer`: on a cluster, where nodes are shared and pods are rendered in full after the
         administrator's runtimes. Absent: one machine, where the node agent does all that.
@@ -93,7 +97,7 @@ class Operator:
             renderer,
             self._counters,
         )
-        self.feed = SchedulerFeed(jobs, queues, nodes, others=others, runtimes=runtimes, pods=pods)
+        self.feed = SchedulerFeed(jobs, queues, nodes, others=others, runtimes=runtimes, pods=pods, topology=topology)
         self.scheduling = Scheduling(store, jobs, self.feed, self.recorder, clock, counters=self._counters)
         self._queue_keeper = QueueKeeper(store, jobs, queues, clock)
         self.reconcile_errors = 0

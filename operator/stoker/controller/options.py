@@ -39,6 +39,8 @@ class OperatorOptions:
     port: int
     workers: int
     """Jobs reconciled at once."""
+    topology: tuple[str, ...]
+    """Its levels: keys of node labels, outermost first."""
     push: PushOptions | None
 
 
@@ -83,6 +85,7 @@ def _options(given: dict[str, Any]) -> OperatorOptions:
         host=given["host"],
         port=given["port"],
         workers=given["workers"],
+        topology=given["topology_level"],
         push=flags.push_options(given),
     )
 
@@ -104,6 +107,13 @@ def _params() -> list[click.Parameter]:
         _option("--host", "STOKER_PROBES_HOST", "0.0.0.0", "Where probes and metrics are served."),
         _option("--port", "STOKER_PROBES_PORT", 8080, "0: any that is free.", type=click.IntRange(0, 65535)),
         _option("--workers", "STOKER_RECONCILES", 32, "Jobs reconciled at once.", type=click.IntRange(1, 1024)),
+        _option(
+            "--topology-level",
+            "STOKER_TOPOLOGY_LEVELS",
+            (),
+            "A node label that says what is close together; outermost first, as the api's. Repeatable.",
+            multiple=True,
+        ),
         _option("--log-format", "STOKER_LOG_FORMAT", "text", "How lines look.", type=click.Choice(["text", "json"])),
         _option("--log-level", "STOKER_LOG_LEVEL", "info", "What is logged.", type=levels),
         _duration("--start-timeout", "STOKER_START_TIMEOUT", "5m", "A gang that does not run by then is withdrawn."),

@@ -65,4 +65,12 @@ class DoorView:
     users: int = 0
 
 
-View = GpuView | ExtendedView | DoorView
+@dataclass(slots=True)
+class DomainView:
+    """One level of the topology: each node's domain; 0 where a label is lacking."""
+
+    arrays: ClassVar[tuple[str, ...]] = ("ids",)
+    ids: Column
+
+
+View = GpuView | ExtendedView | DoorView | DomainView

@@ -10,7 +10,7 @@ that became unavailable while it is in use counts as missing and as held until t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ import numpy as np
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
 
-from .columns import Column, DoorView, ExtendedView, ForeignClaim, GpuView, Holder, Mask, View
+from .columns import Column, DomainView, DoorView, ExtendedView, ForeignClaim, GpuView, Holder, Mask, View
 from .eligible import NodeFilter
 from .gpu_groups import Claim, GpuGroup, group, worst_held
 from .journal import Journal, K
@@ -35,8 +35,14 @@ _COLUMNS = (
 
 
 class NodeTable:
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, levels: Sequence[str] | None = None) -> None:
+        """`levels`: the topology's, as keys of node labels, outermost first; None: all nodes are close together."""
         self._journal = journal
+        self.levels = tuple(levels or ())
+        self.is_one_place = levels is None
+        self._domains = {level: DomainView(np.zeros(0, dtype=np.int64)) for level in self.levels}
+        self._domain_ids: dict[tuple[str, ...], int] = {}
+        """Labels of a level and those outside it → the domain."""
         self.slots: dict[str, int] = {}
         self.objects: dict[str, GPUNode] = {}
         self.claims: dict[str, dict[Key, Claim]] = {}
@@ -73,6 +79,11 @@ class NodeTable:
     def rest_for(self, wanted: GpuFilter) -> Column:
         """The same without jobs and without terminating pods."""
         return self.rest_gpu if wanted == ANY_GPU else np.minimum(self.rest_gpu, self.columns[wanted].rest)
+
+    def domain_of(self, level: str) -> Column:
+        """Each slot's domain of the level; 0: in none, as all are of a level that is not the topology's."""
+        view = self._domains.get(level)
+        return np.full(len(self.ready), int(self.is_one_place)) if view is None else view.ids
 
     def whole_for(self, wanted: GpuFilter) -> Column:
         """GPUs per slot that match or may turn out to, unavailable ones too. Cost: O(nodes), for answers to people."""
@@ -160,6 +171,7 @@ class NodeTable:
             self._fill_extended(extended, resource, slot)
         for nodes, door in self.doors.items():
             self._fill_door(door, nodes, slot)
+        self._fill_domains(slot, node)
         return slot
 
     def drop(self, name: str) -> None:
@@ -313,6 +325,13 @@ class NodeTable:
         node = self.objects[self.names[slot]]
         self._journal.cell(view.open, slot, node.status.ready and nodes.admits(node))
 
+    def _fill_domains(self, slot: int, node: GPUNode) -> None:
+        path: tuple[str, ...] = ()
+        for level, view in self._domains.items():
+            path = (*path, node.metadata.labels.get(level, ""))
+            domain = self._domain_ids.setdefault(path, len(self._domain_ids) + 1) if all(path) else 0
+            self._journal.cell(view.ids, slot, domain)
+
     def _new_slot(self, name: str) -> int:
         if not self._spare:
             self._grow()
@@ -331,7 +350,8 @@ class NodeTable:
     def _arrays(self) -> Iterator[tuple[NodeTable | View, str]]:
         """(owner, attribute) of every column."""
         yield from ((self, name) for name in (*_COLUMNS, "ready"))
-        for view in chain[View](self.columns.values(), self.extended.values(), self.doors.values()):
+        views = (self.columns, self.extended, self.doors, self._domains)
+        for view in chain[View](*(one.values() for one in views)):
             yield from ((view, name) for name in view.arrays)
 
     def _grow(self) -> None:

@@ -18,6 +18,7 @@ from .expected_ends import ExpectedEnds
 from .gpu_groups import Claim
 from .nodes import NodeTable
 from .request import GpuFilter, Request
+from .topology import crowding, likeliest, narrowed
 
 Spread = tuple[tuple[int, int], ...]
 """(slot, workers) of one gang."""
@@ -98,13 +99,14 @@ def place(
 ) -> Spread | None:
     """The best fit for the whole gang right now, or with `room` once so much is there; None: there is none.
 
-    As few nodes as can be; among those the fullest that still fit (fewest free GPUs, then free cores, then name), so
-    that whole nodes stay whole. Cost: O(nodes) in numpy, `tools/bench/sched.py`.
+    As few nodes as can be; among those the fullest that still fit (fewest free GPUs, then those of the fullest domain
+    of the topology, then free cores, then name), so that whole nodes and domains stay whole. Cost: O(nodes) in numpy,
+    `tools/bench/sched.py`.
     """
     free = free_room(table, request, keep) if room is None else room
     if request.workers == 1:
         return _place_one(table, request, avoid, free)
-    fits = fitting(table, request, avoid, free)
+    fits = narrowed(table, request.near, request.workers, fitting(table, request, avoid, free))
     slots = np.flatnonzero(fits)
     counts = fits[slots]
     if int(counts.sum()) < request.workers:
@@ -196,17 +198,19 @@ def reserve(
     jobs behind take nothing of the chosen nodes, and what the best set has free never shrinks by the first two rules.
     """
     request = wanted.request
-    could = capacity(table, request, wanted.avoid, keep)
+    free = free_room(table, request, keep)
+    now, could = fitting(table, request, wanted.avoid, free), capacity(table, request, wanted.avoid, keep)
+    kept = np.zeros_like(table.ready)
+    kept[[table.slots[name] for name in wanted.stay if name in table.slots]] = True
+    # A gang that has nodes already stays in their domain while that could hold it.
+    could = likeliest(table, request.near, request.workers, could, now + 2 * request.workers * (kept & (could > 0)))
+    now = np.minimum(now, could)
     slots = np.flatnonzero(could)
     counts = could[slots]
     if int(counts.sum()) < request.workers:
         return None
-    free = free_room(table, request, keep)
-    now = np.minimum(fitting(table, request, wanted.avoid, free), could)
     at = np.repeat(slots, counts)  # one entry per worker that a slot could take
     nth = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
-    kept = np.zeros_like(table.ready)
-    kept[[table.slots[name] for name in wanted.stay if name in table.slots]] = True
     waits = ends.waits(at, (nth + 1) * request.gpus - free.gpu[at], now_s)
     there = np.clip(free.gpu if request.gpus else free.cpu // 1000, 0, 255)[at]
     # Layout: 2 bits of rule, 28 of seconds, 8 of what is free, 18 of rank, 7 of worker: the smallest are the best.
@@ -235,7 +239,13 @@ def without(table: NodeTable, mask: Mask, avoid: Collection[str]) -> Mask:
 
 
 def tightness(table: NodeTable, slots: NDArray[np.intp]) -> Column:
-    """Small = full. All distinct. Layout: 20 bits of free GPUs, 24 of free thousandths of a core, 18 of rank."""
+    """Small = full. All distinct. Layout: 20 bits of free GPUs, 24 of free thousandths of a core, 18 of rank; with a
+    topology 12 of free GPUs, 16 of the domain's, 16 of free tenths of a core, 18 of rank."""
+    if table.levels:
+        gpus, cores = np.clip(table.free_gpu[slots], 0, 2**12 - 1), np.clip(table.free_cpu[slots] // 100, 0, 2**16 - 1)
+        domain = np.clip(crowding(table)[slots], 0, 2**16 - 1)
+        in_domains: Column = (gpus << 50) | (domain << 34) | (cores << 18) | table.ranks[slots]
+        return in_domains
     gpus = np.clip(table.free_gpu[slots], 0, 2**20 - 1)
     cores = np.clip(table.free_cpu[slots], 0, 2**24 - 1)
     tight: Column = (gpus << 42) | (cores << 18) | table.ranks[slots]

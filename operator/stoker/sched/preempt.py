@@ -30,7 +30,8 @@ from .request import NOTHING, Request, Totals
 from .reservations import Kept, Reservations
 from .running import Floats, Held
 from .state import SchedulerState
-from .victims import Candidates, OneByOne, Problem
+from .topology import domains
+from .victims import Candidates, OneByOne, Problem, cheapest_of
 
 _HEADS = 64
 """Jobs per queue and decide, the first in order, that victims are looked for."""
@@ -243,14 +244,19 @@ class Preemption:
             self._series.clear()
             return self._search_mixed(entry, lane, kept, found, amounts)
         room = self._leaving.room(request, kept.nodes)
-        problem = Problem(state.nodes, request, lane.avoid, room, found, amounts)
-        if not problem.is_solvable:
+        problems = [
+            one
+            for domain in domains(state.nodes, request.near)
+            if (one := Problem(state.nodes, request, lane.avoid, room, found, amounts, domain=domain)).is_solvable
+        ]
+        if not problems:
             return None
+        problem = problems[0]
         if request.workers == 1 and not request.extended and not short and len(problem.entries) > victims.EXACT:
             kind = (entry.queue.name, entry.order[0], request, lane.avoid)
             self._series[kind] = _Series(OneByOne(problem), kept, len(reservations.plan), owners)
             return self._next(entry, lane, kept, reservations)
-        stopped = problem.cheapest()
+        stopped = cheapest_of(problems)
         if not stopped:
             return None
         self._series.clear()
@@ -267,7 +273,10 @@ class Preemption:
                 state.vacate(key)
             room = free_room(state.nodes, request, kept.nodes)
             for closed in ((), tuple(state.nodes.mixed)):
-                stopped = Problem(state.nodes, request, lane.avoid, room, found, short, closed).cheapest()
+                stopped = cheapest_of(
+                    Problem(state.nodes, request, lane.avoid, room, found, short, closed, domain)
+                    for domain in domains(state.nodes, request.near)
+                )
                 if not stopped:
                     return None
                 with state.what_if():

@@ -53,6 +53,18 @@ class GpuFilter(NamedTuple):
 ANY_GPU = GpuFilter()
 
 
+class Near(NamedTuple):
+    """How close together a gang is to be. Each is a level of the topology (`topology.py`), or empty."""
+
+    required: str = ""
+    """All workers are in one domain of this level."""
+    preferred: str = ""
+    """They rather are in one of this level, else of the next level outside it, else in as few as can be."""
+
+
+ANYWHERE = Near()
+
+
 class Totals(NamedTuple):
     """GPUs, thousandths of a core, bytes."""
 
@@ -78,6 +90,7 @@ class Request(NamedTuple):
     nodes: NodeFilter = BUILT_IN.nodes
     extended: tuple[tuple[str, int], ...] = ()
     """Other countable resources (`rdma/hca`), by name."""
+    near: Near = ANYWHERE
 
     def times(self, workers: int) -> Totals:
         return Totals(workers * self.gpus, workers * self.cpu, workers * self.memory)
@@ -95,5 +108,6 @@ def request_of(spec: TrainingJobSpec, needs: Needs = BUILT_IN) -> Request:
         wanted = GpuFilter(models, _memory_bytes(spec.gpu.min_memory) if spec.gpu.min_memory else 0)
     cpu, memory = _cpu_milli(spec.cpu), _memory_bytes(spec.memory)
     nodes = needs.gpu_nodes if spec.gpus_per_worker else needs.nodes
+    near = Near(spec.topology.required or "", spec.topology.preferred or "") if spec.workers > 1 else ANYWHERE
     request = (spec.workers, spec.gpus_per_worker, min(cpu, HUGE), min(memory, HUGE), wanted, nodes, needs.extended)
-    return _request(*request)
+    return _request(*request, near)

@@ -8,7 +8,7 @@ as often as one likes; never reads a store or a clock. Fed by `stoker.scheduler_
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -76,9 +76,10 @@ class NodeRoom(NamedTuple):
 class SchedulerState:
     """Cost: every observe_* and forget_* O(change); a queue's access rules O(its pending jobs), a runtime's O(its)."""
 
-    def __init__(self) -> None:
+    def __init__(self, topology: Sequence[str] | None = None) -> None:
+        """`topology`: its levels, as keys of node labels, outermost first; None: all nodes are close together."""
         self.journal = Journal()
-        self.nodes = NodeTable(self.journal)
+        self.nodes = NodeTable(self.journal, topology)
         self.foreign_pods = ForeignPods(
             self.journal,
             self.nodes,

@@ -11,7 +11,7 @@ nodes that greed finds are solved exactly, and `OneByOne` goes on from there for
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -57,10 +57,11 @@ class Problem:
         found: Candidates,
         short: Sequence[int] = (),
         closed: Collection[int] = (),
+        domain: Mask | None = None,
     ) -> None:
         """`room`: what is free besides. `short`: what each limit is short of. `closed`: slots on which nothing that is
-        freed counts. On a node with GPUs of several types the answer is hopeful: which of them a job holds is not
-        known here."""
+        freed counts. `domain`: the only slots that count at all. On a node with GPUs of several types the answer is
+        hopeful: which of them a job holds is not known here."""
         wanted = room.wanted(request)
         self.workers = request.workers
         self.needs = np.array([need for need, _ in wanted], dtype=np.int64)
@@ -69,6 +70,8 @@ class Problem:
         is_open = table.open_for(request.nodes).copy()
         is_open[[table.slots[name] for name in avoid if name in table.slots]] = False
         is_open[list(closed)] = False
+        if domain is not None:
+            fits, is_open = np.where(domain, fits, 0), is_open & domain
         if request.gpus:  # a node of other GPUs than are asked for has none to give
             is_open &= table.rest_for(request.filter) > 0
         place_of = np.full(len(found.jobs.jobs), -1, dtype=np.int64)
@@ -94,14 +97,17 @@ class Problem:
     def cheapest(self) -> tuple[Entry, ...] | None:
         """The jobs to stop so that the request fits, and each limit gets back what it is short of. None: not even all
         of them would do."""
-        if not self.is_solvable:
-            return None
+        return cheapest_of([self])
+
+    def solution(self) -> tuple[float, NDArray[np.int64]]:
+        """What the cheapest set costs, and the set; of a problem that is solvable."""
         if len(self.entries) <= EXACT:
-            return self.named(self.best_of(np.arange(len(self.entries))))
-        found = self._greedy()
-        if self.workers == 1 and not self.short.any():
-            found = min([found, *self._best_on_single_nodes()], key=self._cost)
-        return self.named(found)
+            found = self.best_of(np.arange(len(self.entries)))
+        else:
+            found = self._greedy()
+            if self.workers == 1 and not self.short.any():
+                found = min([found, *self._best_on_single_nodes()], key=self._cost)
+        return self._cost(found), found
 
     @property
     def is_solvable(self) -> bool:
@@ -235,6 +241,15 @@ class Problem:
             for price, slot in prices[:_NODES_EXACT]
             if price < float("inf") and self.price(slot, self.on_slot[slot][:EXACT], free[slot])[1]
         ]
+
+
+def cheapest_of(problems: Iterable[Problem]) -> tuple[Entry, ...] | None:
+    """The jobs to stop for the problem whose solution costs least, the first of those. None: none has a solution."""
+    solved = [(one.solution(), one) for one in problems if one.is_solvable]
+    if not solved:
+        return None
+    (_, chosen), problem = min(solved, key=lambda one: one[0][0])
+    return problem.named(chosen)
 
 
 class OneByOne:

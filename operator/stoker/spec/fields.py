@@ -50,6 +50,12 @@ def _dns_label(value: str) -> str:
     return value
 
 
+def _label_key(value: str) -> str:
+    if not names.LABEL_KEY.fits(value):
+        raise ValueError(names.LABEL_KEY.says)
+    return value
+
+
 def _env_name(value: str) -> str:
     if not names.ENV_NAME.fits(value):
         raise ValueError(names.ENV_NAME.says)
@@ -87,5 +93,6 @@ JobName = Annotated[str, Field(max_length=names.JOB_NAME_MAX), names.JOB_NAME, A
 ObjectName = Annotated[str, Field(max_length=253), names.OBJECT_NAME, AfterValidator(_object_name)]
 ImageName = Annotated[str, Field(max_length=512), names.IMAGE_NAME, AfterValidator(_image_name)]
 DnsLabel = Annotated[str, Field(max_length=63), names.DNS_LABEL, AfterValidator(_dns_label)]
+LabelKey = Annotated[str, Field(max_length=317), names.LABEL_KEY, AfterValidator(_label_key)]
 EnvName = Annotated[str, Field(max_length=256), names.ENV_NAME, AfterValidator(_env_name)]
 DISTINCT = (Distinct(), AfterValidator(_distinct))

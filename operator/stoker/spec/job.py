@@ -15,6 +15,7 @@ from .job_parts import (
     DataVolume,
     GpuRequest,
     IdlePolicy,
+    JobTopology,
     OnFailure,
     Precision,
     Retry,
@@ -52,6 +53,7 @@ class TrainingJobSpec(SpecModel):
     gpus_per_worker: int = Field(default=0, ge=0, le=MAX_GPUS_PER_WORKER)
     """Whole GPUs of each worker; one rank runs on each. 0: the job trains on CPU."""
     gpu: GpuRequest = GpuRequest()
+    topology: JobTopology = JobTopology()
     cpu: Quantity = "1"
     """Cores per worker."""
     memory: Quantity = "1Gi"

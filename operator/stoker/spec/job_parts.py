@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue, ValidationError, field_validator, model_v
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .code import CodeDigest
-from .fields import DnsLabel, Duration, ImageName, LongDuration, ObjectName, Quantity
+from .fields import DnsLabel, Duration, ImageName, LabelKey, LongDuration, ObjectName, Quantity
 from .meta import SpecModel
 from .outcome import POLICIES, Category, ExitZero
 from .recipes import RECIPES, resolve
@@ -38,6 +38,15 @@ class GpuRequest(SpecModel):
     """Model names as `stoker get nodes` shows them; one of them must be part of the GPU's name, case ignored."""
     min_memory: Quantity | None = None
     """Memory of each GPU."""
+
+
+class JobTopology(SpecModel):
+    """How close together the workers are to be. Each is a level of the cluster's topology: the key of a node label."""
+
+    required: LabelKey | None = None
+    """All workers run on nodes with the same value, or the job waits."""
+    preferred: LabelKey | None = None
+    """They do where there is room; else in one domain of the next level outside it, else in as few as can be."""
 
 
 WITHIN_CODE_SAYS = "with code, workingDir must be a path within it, without '..'"

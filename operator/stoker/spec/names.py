@@ -74,6 +74,10 @@ OBJECT_NAME = Form(
     _DNS_1123, "must be the name of a Kubernetes object: lower-case letters, digits, '-' and '.', at most 253"
 )
 IMAGE_NAME = Form(_IMAGE, "must be an image reference, for example 'registry.example/team/train:1.2' or '…@sha256:…'")
+LABEL_KEY = Form(
+    re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"),
+    "must be the key of a node label, like topology.kubernetes.io/zone",
+)
 ENV_NAME = Form(
     re.compile(r"[A-Za-z_][A-Za-z0-9_]*"),
     "an environment variable's name is letters, digits and '_', not starting with a digit",

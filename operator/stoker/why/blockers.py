@@ -17,6 +17,7 @@ from stoker.sched.place import capacity, place
 from stoker.sched.request import Totals
 from stoker.sched.reservations import Kept
 from stoker.sched.state import SchedulerState
+from stoker.sched.topology import likeliest
 from stoker.spec.quantity import format_duration
 from stoker.spec.reasons import Blocker, Code
 
@@ -138,7 +139,8 @@ def _nodes(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Block
         yield from shortages(table, request)
         return
     fits_there = place(table, request) is not None
-    only_there = int(capacity(table, request, avoid).sum()) < request.workers
+    could = capacity(table, request, avoid)
+    only_there = int(likeliest(table, request.near, request.workers, could, could).sum()) < request.workers
     if fits_there or only_there:
         until = min(blame.until for blame in entry.job.status.blamed if blame.until > now)
         names = listed(sorted(avoid), 3)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from stoker.sched.columns import Column
 from stoker.sched.nodes import NodeTable
-from stoker.sched.place import capacity, without
+from stoker.sched.place import capacity, fitting, free_room, without
 from stoker.sched.request import ANY_GPU, Request
+from stoker.sched.topology import likeliest
 from stoker.spec.reasons import Blocker, Code
 
 from .phrases import amount, are, counted, listed, numbers, part
@@ -27,6 +28,28 @@ _NAMED_NODES = 64
 def shortages(table: NodeTable, request: Request, avoid: Collection[str] = ()) -> list[Blocker]:
     """Why the gang finds no room right now: at least one blocker, given that `place` found none."""
     could = capacity(table, request, avoid)
+    if not request.near.required or table.is_one_place:
+        return _shortages(table, request, avoid, could)
+    now = np.minimum(fitting(table, request, avoid, free_room(table, request, None)), could)
+    could = likeliest(table, request.near, request.workers, could, now)
+    where = _domain(table, request, could)
+    found = _shortages(table, request, avoid, could)
+    return [one.model_copy(update={"message": f"{where}: {one.message}"}) for one in found]
+
+
+def _domain(table: NodeTable, request: Request, could: Column) -> str:
+    """As a message begins."""
+    level, slots = request.near.required, np.flatnonzero(could)
+    if level not in table.levels:
+        levels = listed(list(table.levels), 5) if table.levels else "none (topology.levels of the chart)"
+        return f"topology.required is {level}, the cluster's topology levels are {levels}"
+    if not len(slots):
+        return f"all workers within one {level}"
+    name = table.objects[table.names[int(slots[0])]].metadata.labels[level]
+    return f"all workers within one {level}, likeliest {name}"
+
+
+def _shortages(table: NodeTable, request: Request, avoid: Collection[str], could: Column) -> list[Blocker]:
     if int(could.sum()) < request.workers:
         return [_too_few_nodes(table, request, avoid, could)]
     found = []
@@ -68,6 +91,11 @@ def never_on_nodes(table: NodeTable, request: Request) -> list[Blocker]:
     for _, need, have in columns:
         if need:
             fits = np.minimum(fits, have // need)
+    in_one = request.near.required if request.near.required in table.levels else ""
+    if in_one:
+        of_slot = np.zeros_like(table.total)
+        of_slot[slots] = fits
+        fits = likeliest(table, request.near, request.workers, of_slot, of_slot)[slots]
     if int(fits.sum()) >= request.workers:
         return []
     kind = f" {request.filter}" if request.filter != ANY_GPU else ""
@@ -88,7 +116,8 @@ def never_on_nodes(table: NodeTable, request: Request) -> list[Blocker]:
         return found
     holds = int(fits.sum())
     message = f"asks for {counted(request.workers, 'worker')} of {_worker(request)}{kind}; "
-    message += f"all nodes together, empty of jobs, hold {holds}"
+    together = f"the largest {in_one}, empty of jobs, holds" if in_one else "all nodes together, empty of jobs, hold"
+    message += f"{together} {holds}"
     resource, need = _main(request)
     return [_never(message, resource, request.workers * need, holds * need)]
 

@@ -18,6 +18,7 @@ from stoker.sched.nodes import NodeTable
 from stoker.sched.place import Room, fitting, free_room, without
 from stoker.sched.request import Request
 from stoker.sched.state import SchedulerState
+from stoker.sched.topology import likeliest
 from stoker.spec.node import CORDONED, GPUNode
 
 from .phrases import listed
@@ -37,7 +38,8 @@ def remedies(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Rem
         return
     table, request, avoid = state.nodes, entry.request, entry.avoided(now)
     free = free_room(table, request, None)
-    short = request.workers - int(fitting(table, request, avoid, free).sum())
+    fits = fitting(table, request, avoid, free)
+    short = request.workers - int(likeliest(table, request.near, request.workers, fits, fits).sum())
     if short <= 0:
         return
     yield from _without_pods(state, request, avoid, free, short)

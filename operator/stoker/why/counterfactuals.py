@@ -14,10 +14,10 @@ import numpy as np
 from stoker.sched.decide import decide
 from stoker.sched.entries import Entry
 from stoker.sched.place import fitting, free_room, place
-from stoker.sched.request import ANY_GPU, Request
+from stoker.sched.request import ANY_GPU, ANYWHERE, Request
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import TrainingJob
-from stoker.spec.job_parts import GpuRequest
+from stoker.spec.job_parts import GpuRequest, JobTopology
 from stoker.spec.quantity import format_bytes, format_cpu, format_duration
 
 from .cluster_changes import remedies
@@ -69,6 +69,9 @@ def _smaller(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[tup
         workers = _largest(min(room, request.workers - 1), lambda value: fits(request._replace(workers=value)))
         if workers:
             yield {"workers": workers}, f"workers: {workers} instead of {request.workers}"
+    if request.near.required and fits(request._replace(near=ANYWHERE)):
+        near = JobTopology(preferred=request.near.required)
+        yield {"topology": near}, "topology.preferred instead of topology.required"
     if request.filter != ANY_GPU and fits(request._replace(filter=ANY_GPU)):
         yield {"gpu": GpuRequest()}, "any GPU (no gpu.models, no gpu.minMemory)"
     cpu = _step(_CPU_STEP, request.cpu, lambda value: fits(request._replace(cpu=value)))

@@ -171,6 +171,7 @@ CASES = [
         RECIPE,
     ),
     # env
+    job({"topology": {"required": "a rack"}}, {"topology": {"required": "x/rack"}}, "must be the key of a node label"),
     job({"env": {"1X": ""}}, {"env": {"X1": ""}}, "an environment variable's name is letters, digits and '_'"),
     job({"env": {"RANK": "0"}}, {"env": {"RANKS": "0"}}, "is set by Stoker; choose another name"),
     job({"env": {"STOKER_X": "0"}}, {"env": {"STOKER_TRACE_FILE": "t"}}, "is set by Stoker; choose another name"),
@@ -276,6 +277,7 @@ UPDATES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
             "ttlAfterFinished": "1d",
         }.items()
     ),
+    ("topology is immutable", {"workers": 2}, {"topology": {"required": "rack"}}, "spec.topology can't be changed"),
     ("gpu is immutable", {"gpusPerWorker": 1}, {"gpu": {"minMemory": "1Gi"}}, "spec.gpu can't be changed"),
     ("precision is immutable", RECIPE, {"precision": "fp32"}, "spec.precision can't be changed"),
     (
