@@ -32,6 +32,7 @@ def rule(**changes):
         "grad_clip": 1.0,
         "ema": 0.0,
     }
+    base |= {"lr": "given", "scaling": "none", "base_batch": None}
     return Optimizer(**(base | changes))
 
 

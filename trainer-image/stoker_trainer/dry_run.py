@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from .config import TrainerConfig
 from .flat import group_of
+from .rate import range_steps
 from .recipe import Group, Recipe, Source
 from .recipes import RECIPES
 from .settings import Optimizer
@@ -33,15 +34,22 @@ def show(config: TrainerConfig, text: str, say: Callable[[str], object]) -> None
     parameters = sum(p.numel() for p in recipe.net.parameters())
     flops, kept = _of_one_sample(recipe, source)
     steps = settings.total_steps(source.train_rows)
+    steps = min(steps, config.stop.max_steps or steps)
     say(json.dumps(json.loads(text), indent=1))
     say(source.words)
     say(f"parameters: {parameters:,}")
-    say(f"steps: {min(steps, config.stop.max_steps or steps):,} of {settings.batch_size:,} samples")
+    say(f"steps: {steps:,} of {settings.batch_size:,} samples")
     kept_for_good = sum(_state_bytes(settings.optimizer, name, p, recipe) for name, p in recipe.net.named_parameters())
     say(f"memory: {_size(kept_for_good)} for weights, gradients and optimizer;")
     say(f"  about {_size(kept)} of activations per sample of the micro-batch, in fp32")
     if settings.batch == "auto":
         say("micro-batch: found by trials at the start, at most a rank's whole share")
+    rule = settings.optimizer
+    if rule.lr == "find":
+        count = range_steps(steps)
+        say(f"learning rate: found by {count} steps of {rule.base_batch or settings.batch_size:,} samples at the start")
+    elif settings.rate_factor != 1:
+        say(f"learning rate: {rule.learning_rate * settings.rate_factor:.3g}, scaled from {rule.base_batch:,} samples")
     say(f"FLOPs: {flops:.3g} per sample forward and backward, {flops * settings.batch_size:.3g} per step")
 
 

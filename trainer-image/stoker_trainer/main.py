@@ -87,7 +87,7 @@ def _prepare(request: command_line.Prepare) -> None:
 def _run(
     config: configs.TrainerConfig, request: command_line.Request, env: Mapping[str, str], stop: StopSignal
 ) -> None:
-    from . import finished
+    from . import finished, rate
     from .checkpoint import CheckpointFolder
     from .distributed import Place, Ranks, Vote
     from .export import Results
@@ -133,6 +133,8 @@ def _run(
     if request.init_from is not None and not resumed:
         for fault in finished.begin_with(training, request.init_from, partly=request.init_partly):
             log.warning("--init-partly: %s", fault)
+    if config.config.optimizer.lr == "find" and not resumed:
+        rate.find(training, watchdog.beat)
     watchdog.beat()
     report: Silent = Silent()
     if first:

@@ -196,6 +196,7 @@ class Report(Silent):
             "precision": t.precision,
             "worldSize": t.ranks.world,
             "microBatch": t.micro_batch,
+            "peakLearningRate": t.rule.learning_rate,
             "tuningS": _rounded(t.tuned.seconds),
             "skippedSteps": self._skipped,
             "resumedFromStep": self._resumed_step,

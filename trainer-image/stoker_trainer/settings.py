@@ -20,7 +20,11 @@ def fraction() -> Any:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
     name: Literal["sgd", "adamw", "muon"]
+    lr: Literal["given", "find"]
     learning_rate: float = at_least(0)
+    scaling: Literal["none", "linear", "sqrt"]
+    base_batch: int | None = at_least(1)
+    """The batch that the rate is meant for, or is found with."""
     weight_decay: float = at_least(0)
     momentum: float = fraction()
     beta2: float = fraction()
@@ -46,6 +50,15 @@ class Settings:
     batch_size: int = at_least(1)
     seed: int = at_least(0)
     deterministic: bool
+
+    @property
+    def rate_factor(self) -> float:
+        """By how much the rate of `baseBatch` samples is scaled to that of `batchSize`.
+
+        Source: linear, for SGD: Goyal et al. 2017; the square root, for Adam: Malladi et al. 2022.
+        """
+        ratio = self.batch_size / (self.optimizer.base_batch or self.batch_size)
+        return {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.optimizer.scaling]
 
     def steps_per_epoch(self, train_rows: int) -> int:
         return math.ceil(train_rows / self.batch_size)

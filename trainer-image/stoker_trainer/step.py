@@ -103,7 +103,7 @@ def backward(training: Training, samples_B: torch.Tensor, expected: int) -> None
 
 def _apply(training: Training, expected: int) -> None:
     """Unscales, clips and updates. Every rank sees the same numbers, so all update or all skip."""
-    flat, scaler, rule = training.flat, training.scaler, training.config.config.optimizer
+    flat, scaler, rule = training.flat, training.scaler, training.rule
     counted = flat.tail[TERMS] / expected  # 1 where every sample has as many terms as its recipe says
     divisor = scaler.scale * counted
     norm = flat.gradient.norm() / divisor

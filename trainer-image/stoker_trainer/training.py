@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from .measure import Clock, Energy
 from .precision import LossScaler, resolve, switch_tf32
 from .recipe import Recipe, Source
 from .recipes import RECIPES
+from .settings import Optimizer
 from .tune import Tuned
 
 
@@ -106,6 +107,13 @@ class Training:
     @property
     def net(self) -> nn.Module:
         return self.recipe.net
+
+    @property
+    def rule(self) -> Optimizer:
+        """The optimizer's settings with this training's own peak: what was found, else what is given for its batch."""
+        settings = self.config.config
+        peak = self.tuned.learning_rate or settings.optimizer.learning_rate * settings.rate_factor
+        return replace(settings.optimizer, learning_rate=peak)
 
     def averaged(self) -> AbstractContextManager[None]:
         """Inside, the weights are those to evaluate and to export: their average where one is kept."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from .meta import SpecModel
 
@@ -47,10 +47,30 @@ class ScheduleName(StrEnum):
     CONSTANT = "constant"
 
 
+class RateSource(StrEnum):
+    GIVEN = "given"
+    FIND = "find"
+
+
+class RateScaling(StrEnum):
+    NONE = "none"
+    LINEAR = "linear"
+    SQRT = "sqrt"
+
+
+SCALING_SAYS = "optimizer.scaling needs optimizer.baseBatch, the batch that the learning rate is meant for"
+
+
 class OptimizerConfig(SpecModel):
     name: OptimizerName = OptimizerName.ADAMW
+    lr: RateSource = RateSource.GIVEN
+    """find: the peak is found by a range test at the start, and learningRate is not used."""
     learning_rate: float = Field(default=3e-3, gt=0, le=10)
     """The peak, after the warm-up."""
+    scaling: RateScaling = RateScaling.NONE
+    """How the rate follows from that of baseBatch samples: linear for sgd, sqrt for the others."""
+    base_batch: int | None = Field(default=None, ge=1, le=65536)
+    """The batch that learningRate is meant for, and that a range test takes; null: batchSize."""
     weight_decay: float = Field(default=0.02, ge=0, le=1)
     momentum: Fraction = 0.9
     """For sgd (Nesterov) and muon."""
@@ -65,6 +85,12 @@ class OptimizerConfig(SpecModel):
     """Largest norm of the gradient; 0: not clipped."""
     ema: Fraction = 0.0
     """Decay of a moving average of the weights, which is evaluated and exported in their place; 0: none."""
+
+    @model_validator(mode="after")
+    def _scaled_from(self) -> Self:
+        if self.scaling is not RateScaling.NONE and self.base_batch is None:
+            raise ValueError(SCALING_SAYS)
+        return self
 
 
 class Compile(StrEnum):
