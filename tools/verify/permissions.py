@@ -1,4 +1,4 @@
-"""Who may call what: every route × every kind of caller in both modes, and the same deeds by kubectl.
+"""Who may call what: every route × every kind of caller in both modes, and the same deeds in the cluster.
 
     python -m tools.verify.permissions [--out FOLDER]
 
@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = ("tests/api/test_permission_matrix.py", "tests/api/test_permission_matrix_kubectl.py")
+TESTS = ("tests/api/test_permission_matrix.py", "tests/api/test_permission_matrix_cluster.py")
 
 
 def check(folder: Path) -> int:

@@ -105,12 +105,13 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[Non
 @pytest.hookimpl(trylast=True)  # after the fixtures that use it
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """A shared cluster ends with its last test: it would hold a gigabyte and a fiftieth of a core till the end."""
-    ended = [name for name in clusters(item) if name in _running and nextitem and name not in clusters(nextitem)]
-    if ended and not hasattr(item.config, "workerinput"):  # pytest-xdist: a cluster's tests are one after the other
+    if not _running or nextitem is None or nextitem.path == item.path:  # of the file there may be fixtures that use it
+        return
+    needed = set(clusters(nextitem))
+    if not hasattr(item.config, "workerinput"):  # pytest-xdist: a cluster's tests are one after the other
         items = item.session.items
-        later = {name for other in items[items.index(item) + 1 :] for name in clusters(other)}
-        ended = [name for name in ended if name not in later]
-    for name in ended:
+        needed |= {name for later in items[items.index(item) + 1 :] for name in clusters(later)}
+    for name in _running.keys() - needed:
         _running.pop(name).close()
 
 
