@@ -64,7 +64,7 @@ _ANYWHERE = ("", "0.0.0.0", "::")
 
 
 @dataclass(frozen=True)
-class Options:
+class ApiOptions:
     """The process's options."""
 
     data: Path
@@ -192,13 +192,13 @@ def main(**given: object) -> None:
     set_up_logging("info")
     hold_heap_together()
     push = flags.push_options(given)
-    sys.exit(run(Options(**given, push=push)))  # type: ignore[arg-type]
+    sys.exit(run(ApiOptions(**given, push=push)))  # type: ignore[arg-type]
 
 
 main.params += flags.params()
 
 
-def run(options: Options) -> int:
+def run(options: ApiOptions) -> int:
     """Run until SIGTERM or Ctrl-C. Returns the exit code: 0, or 1 when it could not start or broke down."""
     try:
         prices = _prices(options)
@@ -214,7 +214,7 @@ def run(options: Options) -> int:
 
 
 async def _serve(
-    options: Options, listening: socket.socket, certificate: Certificate | None, usage: UsageStore, prices: Prices
+    options: ApiOptions, listening: socket.socket, certificate: Certificate | None, usage: UsageStore, prices: Prices
 ) -> None:
     clock = SystemClock()
     seam = Seam.parse(os.environ.get("STOKER_SEAM", ""))
@@ -250,7 +250,7 @@ async def _serve(
 
 
 async def _when_synced(
-    options: Options, deps: Deps, logs: WorkerLogSource, listening: socket.socket, certificate: Certificate | None
+    options: ApiOptions, deps: Deps, logs: WorkerLogSource, listening: socket.socket, certificate: Certificate | None
 ) -> None:
     """Answer once the caches hold what the cluster holds: half of the truth is worse than a refused connection."""
     await asyncio.gather(*(cache.synced() for cache in deps.caches.values()))
@@ -278,25 +278,25 @@ class _Tail:
             raise OSError(str(error)) from error
 
 
-def _names(options: Options) -> tuple[str, ...]:
+def _names(options: ApiOptions) -> tuple[str, ...]:
     """What Host headers may name: probes and scrapers call a pod by its address (POD_IP, from the downward API)."""
     own = (options.host, os.environ.get("POD_IP", ""))
     addresses = (f"[{name}]" if ":" in name else name for name in own if name not in _ANYWHERE)
     return (*options.allow_hosts, *addresses)
 
 
-def _usage(options: Options) -> UsageStore:
+def _usage(options: ApiOptions) -> UsageStore:
     return UsageStore(options.data / "usage.db", SystemClock(), keep_s=options.usage_keep)
 
 
-def _prices(options: Options) -> Prices:
+def _prices(options: ApiOptions) -> Prices:
     try:
         return Prices.parse(options.gpu_prices, options.currency)
     except ValueError as error:
         raise _CannotStart(f"--gpu-price or --currency: {error}") from None
 
 
-def _certificate(options: Options) -> Certificate | None:
+def _certificate(options: ApiOptions) -> Certificate | None:
     if options.tls_cert is None and options.tls_key is None:
         return None
     if options.tls_cert is None or options.tls_key is None:
@@ -308,7 +308,7 @@ def _certificate(options: Options) -> Certificate | None:
 
 
 @contextlib.contextmanager
-def _listening(options: Options) -> Iterator[socket.socket]:
+def _listening(options: ApiOptions) -> Iterator[socket.socket]:
     with contextlib.closing(bind(options.host, options.port)) as sock:
         yield sock
 

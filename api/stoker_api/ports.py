@@ -10,31 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stoker.spec.pod import Pod
-
-
-class LogPart(Protocol):
-    """Part of a worker's log, whatever class the source has for it."""
-
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def size(self) -> int:
-        """The whole log's, now."""
-        ...
-
-    @property
-    def ended(self) -> bool:
-        """It will not grow any more."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class PlainLogPart:
-    """The plain `LogPart`."""
-
-    data: bytes
-    size: int
-    ended: bool
+from stoker.spec.worker import LogPart
 
 
 class LogSource(Protocol):

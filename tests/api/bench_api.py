@@ -17,10 +17,10 @@ from pathlib import Path
 from stoker.local.store import EmbeddedStore
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.queue import QUEUES, Queue
+from stoker.spec.worker import LogPart
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.deps import Deps, caches, running_caches
-from stoker_api.ports import PlainLogPart
 from stoker_api.serve import serving
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenFile
@@ -29,7 +29,7 @@ BODY = json.dumps({"spec": {"trainer": {"command": ["true"]}, "gpusPerWorker": 1
 
 
 class NoLogs:
-    async def read(self, pod_uid: str, offset: int, limit: int) -> PlainLogPart | None:
+    async def read(self, pod_uid: str, offset: int, limit: int) -> LogPart | None:
         return None
 
     async def wait_growth(self, pod_uid: str, offset: int, timeout_s: float) -> None:

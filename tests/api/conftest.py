@@ -26,11 +26,11 @@ from stoker.spec.node import NODES, Gpu, GPUNode
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue, QueueResources, QueueSpec
 from stoker.spec.report_tokens import exporter_token, worker_token
+from stoker.spec.worker import LogPart
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, caches, running_caches
-from stoker_api.ports import PlainLogPart
 from stoker_api.serve import serving
 from stoker_api.services import Services
 from stoker_api.streams.sse import StreamSettings
@@ -63,14 +63,14 @@ class FileLogs:
                 self.ended.add(pod_uid)
             self.grown.notify_all()
 
-    async def read(self, pod_uid: str, offset: int, limit: int) -> PlainLogPart | None:
+    async def read(self, pod_uid: str, offset: int, limit: int) -> LogPart | None:
         path = self.folder / pod_uid
         if not path.exists():
             return None
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(offset)
-            return PlainLogPart(file.read(limit), size, pod_uid in self.ended)
+            return LogPart(file.read(limit), size, pod_uid in self.ended)
 
     def _more(self, pod_uid: str, offset: int) -> bool:
         path = self.folder / pod_uid

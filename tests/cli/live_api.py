@@ -19,11 +19,11 @@ from stoker.spec.node import NODES, GPUNode
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.usage import GpuReceipt
+from stoker.spec.worker import LogPart
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, caches, running_caches
-from stoker_api.ports import PlainLogPart
 from stoker_api.serve import serving
 from stoker_api.streams.sse import StreamSettings
 from stoker_api.token_identity import TokenIdentity
@@ -41,11 +41,11 @@ class Logs:
         self.data: dict[str, bytes] = {}
         self.ended: set[str] = set()
 
-    async def read(self, pod_uid: str, offset: int, limit: int) -> PlainLogPart | None:
+    async def read(self, pod_uid: str, offset: int, limit: int) -> LogPart | None:
         found = self.data.get(pod_uid)
         if found is None:
             return None
-        return PlainLogPart(found[offset : offset + limit], len(found), pod_uid in self.ended)
+        return LogPart(found[offset : offset + limit], len(found), pod_uid in self.ended)
 
     async def wait_growth(self, pod_uid: str, offset: int, timeout_s: float) -> None:
         for _ in range(max(1, int(timeout_s / 0.01))):

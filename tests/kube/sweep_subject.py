@@ -7,12 +7,12 @@ from pathlib import Path
 
 from stoker.kube.client import KubeClient
 from stoker.kube.store import KubeStore
-from stoker.kube.watch import Patience
+from stoker.kube.watch import WatchPatience
 from stoker.store.clock import SystemClock
 
 from .operator_world import OnCluster
 
-PATIENCE = Patience(silence_s=4.0, lasts_s=(300.0, 600.0))
+PATIENCE = WatchPatience(silence_s=4.0, lasts_s=(300.0, 600.0))
 """A dead watch is given up after 4 s, not 100, so that a sweep ends."""
 
 

@@ -11,7 +11,7 @@ import certifi
 import pytest
 
 from stoker.kube.client import Call, KubeClient
-from stoker.kube.limit import AdaptiveLimit, Lane
+from stoker.kube.limit import AdaptiveLimit, RequestLane
 from stoker.kube.store import KubeStore
 from stoker.spec.event import EVENTS, Event, ObjectRef
 from stoker.spec.job import JOBS
@@ -34,7 +34,7 @@ from stoker.store.seam import Seam
 from .fake_server import job, kubeconfig, refuses, says, serving, streams
 
 GET = Call("get", "TrainingJob", "p/a")
-ONCE = Call("create", "TrainingJob", "p/a", lane=Lane.WRITE, tries=1)
+ONCE = Call("create", "TrainingJob", "p/a", lane=RequestLane.WRITE, tries=1)
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ async def test_a_write_passes_the_fence_last_of_all(server, client):
 
     server.answer(says({}))
     await client.request(ONCE, "POST", "/x", body=b"{}", fence=fence)
-    slot = [await client.limit.enter(Lane.WRITE) for _ in range(client.limit.window)]
+    slot = [await client.limit.enter(RequestLane.WRITE) for _ in range(client.limit.window)]
     writing = asyncio.create_task(client.request(ONCE, "POST", "/x", body=b"{}", fence=fence))
     await asyncio.sleep(0)
     may[0] = False
@@ -281,22 +281,22 @@ class TestLimit:
     async def test_it_grows_by_one_per_full_round_and_halves_once_per_bad_one(self):
         limit = self.limit(start=4, most=6)
         for _ in range(60):
-            for slot in [await limit.enter(Lane.WRITE) for _ in range(limit.window)]:
+            for slot in [await limit.enter(RequestLane.WRITE) for _ in range(limit.window)]:
                 limit.leave(slot)
         assert limit.window == 6
-        for slot in [await limit.enter(Lane.WRITE) for _ in range(6)]:
+        for slot in [await limit.enter(RequestLane.WRITE) for _ in range(6)]:
             limit.leave(slot, refused=True, retry_after_s=1)
         assert limit.window == 3 and limit.refusals == 6
 
     async def test_what_is_not_full_does_not_grow(self):
         limit = self.limit(start=4)
         for _ in range(50):
-            limit.leave(await limit.enter(Lane.WRITE))
+            limit.leave(await limit.enter(RequestLane.WRITE))
         assert limit.window == 4
 
     async def test_reads_do_not_stand_behind_thousands_of_writes(self):
         limit, order = self.limit(start=1), []
-        held = await limit.enter(Lane.WRITE)
+        held = await limit.enter(RequestLane.WRITE)
 
         async def one(lane):
             slot = await limit.enter(lane)
@@ -304,20 +304,20 @@ class TestLimit:
             await asyncio.sleep(0)
             limit.leave(slot)
 
-        writes = [asyncio.create_task(one(Lane.WRITE)) for _ in range(1000)]
+        writes = [asyncio.create_task(one(RequestLane.WRITE)) for _ in range(1000)]
         await asyncio.sleep(0)
-        others = [asyncio.create_task(one(lane)) for lane in (Lane.READ, Lane.BACKGROUND)]
+        others = [asyncio.create_task(one(lane)) for lane in (RequestLane.READ, RequestLane.BACKGROUND)]
         await asyncio.sleep(0)
-        assert (await limit.enter(Lane.URGENT)).lane is Lane.URGENT  # at once, whatever waits
+        assert (await limit.enter(RequestLane.URGENT)).lane is RequestLane.URGENT  # at once, whatever waits
         limit.leave(held)
         await asyncio.gather(*writes, *others)
-        assert order.index(Lane.READ) <= 2 and order.index(Lane.BACKGROUND) <= 5
+        assert order.index(RequestLane.READ) <= 2 and order.index(RequestLane.BACKGROUND) <= 5
 
     async def test_at_the_floor_all_wait_as_told(self):
         clock = ManualClock()
         limit = self.limit(clock, start=1)
-        limit.leave(await limit.enter(Lane.WRITE), refused=True, retry_after_s=4)
-        entering = asyncio.create_task(limit.enter(Lane.READ))
+        limit.leave(await limit.enter(RequestLane.WRITE), refused=True, retry_after_s=4)
+        entering = asyncio.create_task(limit.enter(RequestLane.READ))
         await clock.wait_for_sleepers(1)
         assert not entering.done()
         clock.advance(5)
@@ -327,8 +327,8 @@ class TestLimit:
 
     async def test_who_goes_away_leaves_no_hole(self):
         limit = self.limit(start=1)
-        held = await limit.enter(Lane.WRITE)
-        waiting = [asyncio.create_task(limit.enter(Lane.WRITE)) for _ in range(3)]
+        held = await limit.enter(RequestLane.WRITE)
+        waiting = [asyncio.create_task(limit.enter(RequestLane.WRITE)) for _ in range(3)]
         await asyncio.sleep(0)
         waiting[0].cancel()
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ import pytest
 
 from stoker.kube.client import KubeClient
 from stoker.kube.store import KubeStore
-from stoker.kube.watch import Patience
+from stoker.kube.watch import WatchPatience
 from stoker.spec.job import JOBS
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
@@ -20,7 +20,7 @@ from stoker.store.seam import Seam
 from .fake_server import bookmark, error, event, job, kubeconfig, page, refuses, says, serving, streams
 
 ADDED, MODIFIED, DELETED, BOOKMARK = WatchType.ADDED, WatchType.MODIFIED, WatchType.DELETED, WatchType.BOOKMARK
-QUICK = Patience(silence_s=0.3, pause_s=0.001)
+QUICK = WatchPatience(silence_s=0.3, pause_s=0.001)
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ async def test_a_cache_relists_after_gone_and_tells_the_difference(server, store
     ]
 
 
-@pytest.mark.parametrize("store", [Patience()], indirect=True, ids=["patient"])  # making 8 MB can take 0.3 s
+@pytest.mark.parametrize("store", [WatchPatience()], indirect=True, ids=["patient"])  # making 8 MB can take 0.3 s
 async def test_a_slow_reader_loses_nothing(server, store):
     """The server has more to say than any buffer holds, and hangs up; the reader takes its time."""
     count = 4000

@@ -29,7 +29,7 @@ from typing import Any
 import httpx
 
 from stoker.kube.client import MERGE_PATCH, Call, KubeClient
-from stoker.kube.limit import Lane
+from stoker.kube.limit import RequestLane
 from stoker.kube.store import KubeStore
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.store.clock import SystemClock
@@ -147,7 +147,7 @@ class Bench:
             "allocatable": resources,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}],
         }
-        write = Call("fill", "Node", lane=Lane.WRITE)
+        write = Call("fill", "Node", lane=RequestLane.WRITE)
         await self._client.request(write, "POST", "/api/v1/nodes", body=encoded(body))
         # Admission gives new nodes a not-ready taint that the controllers, which are not here, take away.
         untainted = encoded({"spec": {"taints": None}})

@@ -16,12 +16,13 @@ from typing import NamedTuple
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.pod import Pod
+from stoker.spec.worker import LogPart
 from stoker.spec.worker_pod import identity
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker_api.jobs.change import ended
 from stoker_api.pacing import Pacing
-from stoker_api.ports import LogPart, LogSource
+from stoker_api.ports import LogSource
 
 from .followers import Followers
 from .job_events import end_of

@@ -15,11 +15,10 @@ from collections.abc import AsyncIterator
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.pod import CONTAINER, Pod
-from stoker.spec.worker import exit_record
+from stoker.spec.worker import LogPart, exit_record
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker_api.pacing import Rounds
-from stoker_api.ports import PlainLogPart
 from stoker_api.worker_logs.kubelet_copy import Puller
 
 from .kubelet_copy import PodLogTail
@@ -80,12 +79,12 @@ class WorkerLogSource:
 
     # What people read.
 
-    async def read(self, pod_uid: str, offset: int, limit: int) -> PlainLogPart | None:
+    async def read(self, pod_uid: str, offset: int, limit: int) -> LogPart | None:
         """At most `limit` bytes from `offset` on; None if there is no such log (yet, or any more)."""
         ended = self._has_ended(pod_uid)  # first: what comes between the two is then seen, not lost
         self._pull_if_bare(pod_uid)
         found = await self._shipped.read(pod_uid, offset, limit)
-        return None if found is None else PlainLogPart(*found, ended)
+        return None if found is None else LogPart(*found, ended)
 
     async def wait_growth(self, pod_uid: str, offset: int, timeout_s: float) -> None:
         """Return once the log is longer than `offset`, has ended, or `timeout_s` is over."""

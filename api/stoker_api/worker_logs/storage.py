@@ -45,7 +45,7 @@ class LogGone(Exception):
     """The log was removed, with its job."""
 
 
-class _Entry:
+class _Shipped:
     def __init__(self, stored: StoredLog) -> None:
         self.stored = stored
         self.lock = threading.Lock()
@@ -61,7 +61,7 @@ class ShippedLogs:
         self._folder = folder
         self._limits = limits or LogLimits()
         self._guard = threading.Lock()
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _Shipped] = {}
         self._total = 0
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in folder.iterdir():
@@ -69,7 +69,7 @@ class ShippedLogs:
                 path.unlink()
             elif path.suffix == ".json":
                 try:
-                    entry = _Entry(StoredLog.load(path))
+                    entry = _Shipped(StoredLog.load(path))
                 except (OSError, ValueError) as error:
                     log.warning("a log is left out, its index can't be read: %s", error)
                     continue
@@ -115,7 +115,7 @@ class ShippedLogs:
         Raises: Gap, LogsFull, LogGone, OSError.
         """
 
-        def write(entry: _Entry) -> int:
+        def write(entry: _Shipped) -> int:
             stored = entry.stored
             held = stored.held()
             if offset + len(data) > held:
@@ -134,7 +134,7 @@ class ShippedLogs:
     async def begin_pull(self, pod_uid: str, owner: LogOwner) -> int:
         """As `held`, of a log that is fetched from the kubelet. Raises: LogsFull, LogGone, OSError."""
 
-        def begin(entry: _Entry) -> int:
+        def begin(entry: _Shipped) -> int:
             entry.stored.mark_pulled(True)
             return entry.stored.held()
 
@@ -164,11 +164,11 @@ class ShippedLogs:
         if entry is not None:
             await asyncio.to_thread(self._remove, pod_uid, entry)
 
-    async def _locked(self, pod_uid: str, owner: LogOwner, work: Callable[[_Entry], T]) -> T:
+    async def _locked(self, pod_uid: str, owner: LogOwner, work: Callable[[_Shipped], T]) -> T:
         # Shielded: a request that is cut off must not leave a thread behind that the next one could run into half-way.
         return await asyncio.shield(asyncio.to_thread(self._work, pod_uid, owner, work))
 
-    def _work(self, pod_uid: str, owner: LogOwner, work: Callable[[_Entry], T]) -> T:
+    def _work(self, pod_uid: str, owner: LogOwner, work: Callable[[_Shipped], T]) -> T:
         entry = self._entry(pod_uid, owner)
         with entry.lock:
             if entry.gone:
@@ -181,20 +181,20 @@ class ShippedLogs:
                     self._total += size - entry.size
                     entry.size = size
 
-    def _entry(self, pod_uid: str, owner: LogOwner) -> _Entry:
+    def _entry(self, pod_uid: str, owner: LogOwner) -> _Shipped:
         with self._guard:
             entry = self._entries.get(pod_uid)
             if entry is None:
                 if not _UID.fullmatch(pod_uid):
                     raise LogGone(pod_uid)
                 try:
-                    entry = _Entry(StoredLog.create(self._folder, pod_uid, owner))
+                    entry = _Shipped(StoredLog.create(self._folder, pod_uid, owner))
                 except DiskFull as error:
                     raise LogsFull(f"the api's disk takes no more: {error}") from None
                 self._entries[pod_uid] = entry
             return entry
 
-    def _remove(self, pod_uid: str, entry: _Entry) -> None:
+    def _remove(self, pod_uid: str, entry: _Shipped) -> None:
         with entry.lock:
             entry.gone = True
             entry.stored.remove()
@@ -203,7 +203,7 @@ class ShippedLogs:
                     self._total -= entry.size
                     entry.size = 0
 
-    def _check_room(self, entry: _Entry, more: int) -> None:
+    def _check_room(self, entry: _Shipped, more: int) -> None:
         limits = self._limits
         if limits.worker is not None and entry.size + more > limits.worker:
             raise LogsFull(f"this worker's log has reached its limit of {limits.worker} bytes")

@@ -15,7 +15,6 @@ import os
 import socket
 import sys
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import click
 import uvloop
 
 from stoker.cli.local_exporter import LocalExporter, LocalScraping
+from stoker.cli.up_options import UpOptions
 from stoker.client.config import data_folder
 from stoker.controller.counters import Counters
 from stoker.controller.job_rows import JobRows
@@ -40,12 +40,10 @@ from stoker.local.lost_store import check_store
 from stoker.local.store import EmbeddedStore
 from stoker.nvml import has_driver
 from stoker.process import keep_loaded, set_up_logging, stop_on_signals
-from stoker.push.sender import PushOptions
 from stoker.spec.job import JOBS
-from stoker.spec.job_parts import IdleAction
 from stoker.spec.node import NODES, Gpu
 from stoker.spec.pod import PODS
-from stoker.spec.quantity import cpu_milli, format_bytes, format_cpu, memory_bytes, new_duration
+from stoker.spec.quantity import format_bytes, format_cpu
 from stoker.spec.queue import QUEUES
 from stoker.spec.report_tokens import exporter_token
 from stoker.store.cache import WatchCache
@@ -61,14 +59,12 @@ from stoker_api.serve import BindError, bind, serve
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenError, TokenFile
 from stoker_api.usage.db import NewerFile
-from stoker_api.usage.idle import IdleRule
-from stoker_api.usage.prices import CURRENCY, Prices
+from stoker_api.usage.prices import Prices
 from stoker_api.usage.store import UsageStore, UsageUnavailable
 
 log = logging.getLogger("stoker.up")
 
 NODE_NAME = "local"
-LOG_BYTES = 1 << 30
 # One node: there is no other to go to, so blame only lets a bad moment pass.
 SETTINGS = Settings(start_timeout_s=120.0, blame_s=5.0)
 
@@ -78,34 +74,12 @@ WATCH_HISTORY = 1024
 SWITCH_INTERVAL_S = 0.0005
 
 
-@dataclass(frozen=True)
-class UpOptions:
-    """The options of `stoker up`."""
-
-    data: Path | None = None
-    new_store: bool = False
-    host: str = "127.0.0.1"
-    port: int = 8470
-    virtual_gpus: int = 0
-    cpus: str | None = None
-    memory: str | None = None
-    log_bytes: int = LOG_BYTES
-    idle_after: str = "30m"
-    idle_action: str = IdleAction.NOTIFY.value
-    allow_hosts: tuple[str, ...] = ()
-    exporter: bool = True
-    """Run one, where there is a driver or GPUs are simulated."""
-    gpu_prices: tuple[str, ...] = ()
-    currency: str = CURRENCY
-    push: PushOptions | None = None
-
-
 def run_up(options: UpOptions) -> int:
     """Run until SIGTERM or Ctrl-C. Returns the exit code: 0, or 1 when it could not start or broke down."""
     set_up_logging("warning")
     hold_heap_together()
     try:
-        _idle_rule(options)
+        options.idle_rule()
         datadir = DataDir(options.data or data_folder())
         datadir.lock()
         check_store(datadir, new_store=options.new_store)
@@ -197,8 +171,8 @@ class _Up:
                 seam=seam,
                 report_url=lambda: self._url,
                 report_key=report_key,
-                cpu_milli=_cpu_milli(self._options),
-                memory_bytes=_memory_bytes(self._options),
+                cpu_milli=self._options.cpu_milli,
+                memory_bytes=self._options.memory_bytes,
                 log_bytes=self._options.log_bytes,
                 job_exists=lambda uid: not jobs.is_synced or jobs.by_uid(uid) is not None,
             )
@@ -221,7 +195,7 @@ class _Up:
                     collectors=(OperatorMetrics(lambda: reading(operator, watched, leader=True), counters, rows),),
                     folders={"data": self._datadir.path},
                     usage=usage,
-                    idle=_idle_rule(self._options),
+                    idle=self._options.idle_rule(),
                     prices=self._prices,
                     trouble=lambda: store.trouble,
                     scraping=LocalScraping(
@@ -287,7 +261,7 @@ class _Up:
             offers.append(f"{len(gpus) - len(real)} simulated GPUs (slots, not devices)")
         if not offers:
             offers.append("no GPU (jobs with gpusPerWorker: 0 run; `--virtual-gpus N` offers simulated ones)")
-        cpus, memory = format_cpu(_cpu_milli(self._options)), format_bytes(_memory_bytes(self._options))
+        cpus, memory = format_cpu(self._options.cpu_milli), format_bytes(self._options.memory_bytes)
         click.echo(
             f"stoker: ready at {self._url}\n"
             f"  token  {token_file}\n"
@@ -311,25 +285,6 @@ def _seam() -> Seam:
     """Faults that the crash sweep asks for by environment (docs/verify.md); none otherwise."""
     trace = os.environ.get("STOKER_SEAM_TRACE")
     return Seam.parse(os.environ.get("STOKER_SEAM", ""), trace=Path(trace) if trace else None)
-
-
-def _cpu_milli(options: UpOptions) -> int:
-    return cpu_milli(options.cpus) if options.cpus else 1000 * len(os.sched_getaffinity(0))
-
-
-def _idle_rule(options: UpOptions) -> IdleRule:
-    """Raises: ValueError."""
-    after_s = new_duration(options.idle_after)
-    if after_s < 60:
-        raise ValueError(f"--idle-after {options.idle_after}: must be a minute at least")
-    return IdleRule(after_s, IdleAction(options.idle_action))
-
-
-def _memory_bytes(options: UpOptions) -> int:
-    """What workers may share: what was said, else the machine's memory less a tenth for everything else."""
-    if options.memory:
-        return memory_bytes(options.memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 9 // 10
 
 
 def _refuse(why: str) -> int:

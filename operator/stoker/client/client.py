@@ -13,7 +13,6 @@ Owns types: what comes back is validated at once; fields of a newer server are l
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -26,23 +25,14 @@ from stoker.spec.names import DEFAULT_PROJECT
 from stoker.spec.phase import ENDED, Phase
 from stoker.spec.queue import QueueSpec
 from stoker.spec.reasons import Explanation
-from stoker.spec.rest import (
-    JobEnd,
-    JobUsageReport,
-    NodeWithUsage,
-    QueueWithUsage,
-    ServerVersion,
-    UsageReport,
-    WhoAmI,
-)
+from stoker.spec.rest import JobUsageReport, NodeWithUsage, QueueWithUsage, ServerVersion, UsageReport, WhoAmI
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
 
 from .calls import DEFAULT_TIMEOUT_S, Calls, log_params, named
 from .config import find_server
 from .errors import TimedOut, unreadable
 from .following import Following
-from .sse import SseFrame
-from .updates import EventSeen, JobChanged, JobEnded, JobUpdate, LogChunk, LogReader
+from .updates import JobChanged, JobEnded, JobReader, JobUpdate, LogChunk, LogReader
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -146,27 +136,19 @@ class Client:
         """The job as soon as its phase is one of `until`, or it has ended. Raises: TimedOut after `timeout` seconds."""
         wanted = {Phase(phase) for phase in until} | ENDED
         following = self.events(name, project=project)
-        timer = threading.Timer(timeout, following.close) if timeout is not None else None
-        if timer is not None:
-            timer.daemon = True
-            timer.start()
-        try:
+        with following.closed_after(timeout):
             for update in following:
                 if isinstance(update, JobChanged) and update.job.status.phase in wanted:
                     return update.job
                 if isinstance(update, JobEnded):
                     return self.get(name, project=project)
-        finally:
-            following.close()
-            if timer is not None:
-                timer.cancel()
         raise TimedOut(f"{name} is not {' or '.join(sorted(wanted))} after {timeout:g} s; it goes on")
 
     # streams
 
     def events(self, name: str, *, project: str | None = None) -> Following[JobUpdate]:
         """What happens to the job, from its first event to its end, and the job itself at each change."""
-        return Following(self.calls.wire, f"{self.calls.job_path(name, project)}/events", self._update)
+        return Following(self.calls.wire, f"{self.calls.job_path(name, project)}/events", JobReader(self._parse))
 
     def past_events(self, name: str, *, project: str | None = None) -> tuple[Event, ...]:
         """The job's events so far."""
@@ -291,16 +273,6 @@ class Client:
         return self._parse(ServerVersion, self.calls.version())
 
     # helpers
-
-    def _update(self, frame: SseFrame) -> JobUpdate | None:
-        match frame.event:
-            case "job":
-                return JobChanged(self._parse(TrainingJob, frame.data))
-            case "event":
-                return EventSeen(self._parse(Event, frame.data))
-            case "end":
-                return JobEnded(self._parse(JobEnd, frame.data))
-        return None
 
     def _all(self, model: type[_M], items: Iterable[Any]) -> tuple[_M, ...]:
         return tuple(self._parse(model, item) for item in items)

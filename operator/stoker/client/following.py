@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from .sse import SseFrame, frames
-from .wire import TRIES, ConnectionLost, Stream, Wire, pause_s
+from .wire import TRIES, AnswerStream, ConnectionLost, Wire, pause_s
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
@@ -55,6 +55,19 @@ class Following(Generic[T]):
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
+    @contextlib.contextmanager
+    def closed_after(self, timeout_s: float | None) -> Iterator[None]:
+        """Within it the iteration ends after `timeout_s` at the latest (None: never); then the stream is closed."""
+        timer = threading.Timer(timeout_s or 0, self.close)
+        timer.daemon = True
+        if timeout_s is not None:
+            timer.start()
+        try:
+            yield
+        finally:
+            self.close()
+            timer.cancel()
+
     def close(self) -> None:
         """End the iteration and give its connection back, from whichever thread."""
         self._state.abort()
@@ -67,7 +80,7 @@ class _State:
 
     def __init__(self) -> None:
         self.closed = threading.Event()
-        self.stream: Stream | None = None
+        self.stream: AnswerStream | None = None
 
     def abort(self) -> None:
         """Wake the reader, and let it end."""

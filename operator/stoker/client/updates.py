@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from pydantic import BaseModel
 
 from stoker.spec.event import Event
 from stoker.spec.job import TrainingJob
@@ -10,6 +13,8 @@ from stoker.spec.rest import JobEnd
 
 from .errors import unreadable
 from .sse import SseFrame
+
+M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,27 @@ class JobEnded:
 
 
 JobUpdate = JobChanged | EventSeen | JobEnded
+
+
+class Parse(Protocol):
+    def __call__(self, model: type[M], body: str, /) -> M: ...
+
+
+class JobReader:
+    """Turns frames of a job's events into updates; frames of a newer server are left aside."""
+
+    def __init__(self, parse: Parse) -> None:
+        self._parse = parse
+
+    def __call__(self, frame: SseFrame) -> JobUpdate | None:
+        match frame.event:
+            case "job":
+                return JobChanged(self._parse(TrainingJob, frame.data))
+            case "event":
+                return EventSeen(self._parse(Event, frame.data))
+            case "end":
+                return JobEnded(self._parse(JobEnd, frame.data))
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class ConnectionLost(Exception):
         self.retry_after_s = retry_after_s
 
 
-class Stream:
+class AnswerStream:
     """One open answer. `abort` may be called from any thread and wakes a reader blocked in `chunks`."""
 
     def __init__(self, response: httpx.Response) -> None:
@@ -130,7 +130,7 @@ class Wire:
     @contextlib.contextmanager
     def stream(
         self, path: str, *, params: Mapping[str, str], headers: Mapping[str, str], quiet_s: float = QUIET_S
-    ) -> Iterator[Stream]:
+    ) -> Iterator[AnswerStream]:
         """One streamed GET, tried once. Raises: ApiError; ConnectionLost (also while reading)."""
         timeout = httpx.Timeout(self._timeout_s, read=quiet_s)
         request = self._http.build_request("GET", path, params=params, headers=headers, timeout=timeout)
@@ -145,7 +145,7 @@ class Wire:
                 except httpx.TransportError as error:
                     raise ConnectionLost(_words(error)) from None
             self._check(response)
-            yield Stream(response)
+            yield AnswerStream(response)
 
     def unreachable(self, lost: ConnectionLost) -> Unreachable:
         """`lost` as an error for people."""

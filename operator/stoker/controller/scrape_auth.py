@@ -25,7 +25,7 @@ AT_ONCE = 2
 _LONGEST_TOKEN = 16 * 1024
 
 
-class Reviews(Protocol[U]):
+class ScrapeReviews(Protocol[U]):
     """Implemented by `stoker.kube.review.TokenReviewer`; what a user is, is its own. Raises everywhere: StoreError."""
 
     async def review(self, token: str) -> U | None: ...
@@ -34,7 +34,7 @@ class Reviews(Protocol[U]):
 
 
 class ScrapeAuth:
-    def __init__(self, reviews: Reviews[Any], clock: Clock) -> None:
+    def __init__(self, reviews: ScrapeReviews[Any], clock: Clock) -> None:
         self._reviews = reviews
         self._answers: TTLCache[bytes, HTTPStatus] = TTLCache(clock, _kept_s, most=1000, at_once=AT_ONCE)
 

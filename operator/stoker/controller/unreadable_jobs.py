@@ -17,7 +17,7 @@ from stoker.spec.event import Subject
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Key, Kind
 from stoker.store.clock import Clock
-from stoker.store.port import NotFound, StoreError
+from stoker.store.port import NotFound, StoreError, Unreadable
 
 from .recorder import Recorder
 from .status_writes import MANAGER
@@ -26,19 +26,6 @@ log = logging.getLogger(__name__)
 
 _MESSAGE_MAX = 1024
 _AGAIN_S = 5.0
-
-
-class Unreadable(Protocol):
-    """An object that can't be read. `errors` are sentences for people."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def key(self) -> Key: ...
-    @property
-    def uid(self) -> str: ...
-    @property
-    def errors(self) -> tuple[str, ...]: ...
 
 
 class UnreadableStore(Protocol):

@@ -29,7 +29,7 @@ from stoker.store.seam import Seam
 from .auth import ApiServer
 from .errors import Throttled, parse_status, retry_after_s, to_error
 from .fence import Fence, Fenced
-from .limit import AdaptiveLimit, Lane
+from .limit import AdaptiveLimit, RequestLane
 from .stream import ByteStream
 
 JSON = "application/json"
@@ -47,7 +47,7 @@ class Call:
     verb: str
     kind: str
     about: str = ""
-    lane: Lane = Lane.READ
+    lane: RequestLane = RequestLane.READ
     timeout_s: float = 15.0
     """For each try, from the first byte to the last."""
     tries: int = _TRIES

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from stoker.spec.meta import Key, Kind, ObjectMeta, Resource, StatusModel
-from stoker.store.port import Unavailable, WatchEvent, WatchType
+from stoker.store.port import Unavailable, Unreadable, WatchEvent, WatchType
 
 from .errors import Status
 from .manifests import sentences
@@ -30,17 +30,6 @@ logger = logging.getLogger(__name__)
 
 _TYPE = re.compile(rb'\{"type":"([A-Z]+)"')
 INITIAL_END = "k8s.io/initial-events-end"
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """An object that Stoker can't read; `errors` are sentences for people."""
-
-    kind: str
-    key: Key
-    uid: str
-    resource_version: str
-    errors: tuple[str, ...]
 
 
 OnUnreadable = Callable[[Unreadable], None]

@@ -14,7 +14,7 @@ from stoker.spec.meta import Resource, StatusModel
 from stoker.store.port import AlreadyExists, Conflict, NotFound
 
 from .client import Call, KubeClient
-from .limit import Lane
+from .limit import RequestLane
 
 
 class LeaseSpec(StatusModel):
@@ -64,7 +64,7 @@ class LeaseObject:
         return Lease.model_validate_json(answer)
 
     def _call(self, verb: str) -> Call:
-        return Call(verb, "Lease", self._name, lane=Lane.URGENT, timeout_s=self._timeout_s, tries=1)
+        return Call(verb, "Lease", self._name, lane=RequestLane.URGENT, timeout_s=self._timeout_s, tries=1)
 
 
 def micro_time(at: datetime) -> str:

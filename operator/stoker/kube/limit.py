@@ -20,7 +20,7 @@ from enum import Enum
 from stoker.store.clock import Clock
 
 
-class Lane(Enum):
+class RequestLane(Enum):
     """Requests that wait in one line."""
 
     URGENT = "urgent"
@@ -31,14 +31,14 @@ class Lane(Enum):
     """Events: a courtesy, so a fifth of the turns while the others wait."""
 
 
-_TURNS = (Lane.READ, Lane.WRITE, Lane.READ, Lane.WRITE, Lane.BACKGROUND)
+_TURNS = (RequestLane.READ, RequestLane.WRITE, RequestLane.READ, RequestLane.WRITE, RequestLane.BACKGROUND)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSlot:
     """One request's leave to be under way."""
 
-    lane: Lane
+    lane: RequestLane
     round: int
 
 
@@ -52,7 +52,9 @@ class AdaptiveLimit:
         self._under_way = 0
         self._round = 0
         self._turn = 0
-        self._waiting: dict[Lane, deque[asyncio.Future[None]]] = {lane: deque() for lane in dict.fromkeys(_TURNS)}
+        self._waiting: dict[RequestLane, deque[asyncio.Future[None]]] = {
+            lane: deque() for lane in dict.fromkeys(_TURNS)
+        }
         self._paused_until = 0.0
         self._wake: asyncio.Task[None] | None = None
         self.refusals = 0
@@ -68,9 +70,9 @@ class AdaptiveLimit:
         """Requests that wait for their turn."""
         return sum(len(line) for line in self._waiting.values())
 
-    async def enter(self, lane: Lane) -> RequestSlot:
+    async def enter(self, lane: RequestLane) -> RequestSlot:
         """Leave to send one request, as soon as there is room. Hand it back to `leave`, whatever comes of it."""
-        if lane is Lane.URGENT:
+        if lane is RequestLane.URGENT:
             return RequestSlot(lane, self._round)
         if self._has_room() and not self.waiting:
             self._under_way += 1
@@ -89,7 +91,7 @@ class AdaptiveLimit:
 
     def leave(self, slot: RequestSlot, *, refused: bool = False, retry_after_s: float = 0.0) -> None:
         """The request is over. `refused`: the server had too much to do (429) or did not answer in time."""
-        if slot.lane is Lane.URGENT:
+        if slot.lane is RequestLane.URGENT:
             return
         full = self._under_way >= self.window
         self._under_way -= 1

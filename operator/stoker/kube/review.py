@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from stoker.spec.meta import StatusModel
 
 from .client import Call, KubeClient
-from .limit import Lane
+from .limit import RequestLane
 
 _TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -123,6 +123,6 @@ class TokenReviewer:
 
     async def _ask(self, kind: str, api_version: str, path: str, spec: dict[str, Any]) -> bytes:
         # Nothing is stored, so asking again is harmless.
-        call = Call("create", kind, lane=Lane.READ, timeout_s=5.0, tries=3)
+        call = Call("create", kind, lane=RequestLane.READ, timeout_s=5.0, tries=3)
         body = json.dumps({"apiVersion": api_version, "kind": kind, "spec": spec}).encode()
         return await self._client.request(call, "POST", path, body=body)

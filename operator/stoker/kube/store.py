@@ -26,8 +26,8 @@ from .client import MERGE_PATCH, Call, KubeClient
 from .codec import Codec, OnUnreadable
 from .errors import OtherObject
 from .fence import Fence
-from .limit import Lane
-from .watch import KubeWatch, Patience, WatchSource, stream_list
+from .limit import RequestLane
+from .watch import KubeWatch, WatchPatience, WatchSource, stream_list
 from .wire import WireKind
 from .wire import wire as wire_of
 
@@ -52,7 +52,7 @@ class KubeStore:
         manager: str = "stoker",
         page_limit: int = 500,
         streaming_lists: bool = True,
-        patience: Patience | None = None,
+        patience: WatchPatience | None = None,
         rng: random.Random | None = None,
     ) -> None:
         """`fence`: asked before each write. `on_unreadable`: called with objects that can't be read, once per version.
@@ -61,7 +61,7 @@ class KubeStore:
         """
         self._client, self._clock, self._fence, self._on_unreadable = client, clock, fence, on_unreadable
         self._manager, self._page_limit, self._streaming = manager, page_limit, streaming_lists
-        self._patience, self._rng = patience or Patience(), rng or random.Random()
+        self._patience, self._rng = patience or WatchPatience(), rng or random.Random()
         self._codecs: dict[Kind[Any], tuple[WireKind[Any], Codec[Any]]] = {}
 
     async def get(self, kind: Kind[T], key: Key) -> T:
@@ -218,7 +218,7 @@ class KubeStore:
         content_type: str = "application/json",
         manager: str = "",
     ) -> bytes:
-        lane = Lane.BACKGROUND if kind.kind == EVENTS.kind else Lane.WRITE
+        lane = RequestLane.BACKGROUND if kind.kind == EVENTS.kind else RequestLane.WRITE
         query = None if method == "DELETE" else {"fieldManager": f"stoker-{manager}" if manager else self._manager}
         return await self._client.request(
             Call(verb, kind.kind, str(key), lane=lane, tries=_WRITE_TRIES),

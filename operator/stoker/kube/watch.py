@@ -25,7 +25,7 @@ T = TypeVar("T", bound=Resource)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class WatchPatience:
     """How long a watch may last and how long be silent. Units: seconds."""
 
     silence_s: float = 100.0
@@ -44,7 +44,7 @@ class WatchSource(Generic[T]):
     codec: Codec[T]
     path: str
     query: dict[str, str]
-    patience: Patience
+    patience: WatchPatience
     rng: random.Random
 
     async def open(self, call: Call, query: dict[str, str]) -> ByteStream:
@@ -99,8 +99,8 @@ class KubeWatch(Generic[T]):
         return self._ready.popleft()
 
     def silent_s(self) -> float:
-        """Since the server last opened this watch or sent something on it. Grows to `Patience.silence_s` and beyond
-        only while the server can't be reached."""
+        """Since the server last opened this watch or sent something on it. Grows to `WatchPatience.silence_s` and
+        beyond only while the server can't be reached."""
         return self.source.client.clock.monotonic() - self._heard_at
 
     def close(self) -> None:

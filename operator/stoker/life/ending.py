@@ -42,7 +42,7 @@ _ZERO_SAYS = (
 
 
 @dataclass(frozen=True)
-class _Worker:
+class _EndedWorker:
     index: int
     node: str
     pod_uid: str
@@ -222,9 +222,11 @@ def _read(
     facts: Facts,
     *,
     gang_stopped: bool,
-) -> _Worker:
+) -> _EndedWorker:
     if pod is None:
-        return _Worker(index, node, "", None, Category.INTERRUPTED, "not started: the attempt was stopped first", None)
+        return _EndedWorker(
+            index, node, "", None, Category.INTERRUPTED, "not started: the attempt was stopped first", None
+        )
     own_trainer = job.spec.trainer.recipe is not None
     end: WorkerOutcome = read_worker(
         pod,
@@ -234,7 +236,7 @@ def _read(
         gang_stopped=gang_stopped,
         exit_zero=job.spec.stop.exit_zero_after_signal,
     )
-    return _Worker(
+    return _EndedWorker(
         index,
         node,
         pod.uid,
@@ -247,7 +249,7 @@ def _read(
     )
 
 
-def _cause(workers: list[_Worker]) -> _Worker | None:
+def _cause(workers: list[_EndedWorker]) -> _EndedWorker | None:
     """The worker that explains the end, None if all were done.
 
     A lost or refused worker explains whatever its peers met; else the earliest recorded failure; workers that only
@@ -255,7 +257,7 @@ def _cause(workers: list[_Worker]) -> _Worker | None:
     """
     failed = [w for w in workers if w.category is not None]
 
-    def rank(worker: _Worker) -> tuple[int, bool, float, int]:
+    def rank(worker: _EndedWorker) -> tuple[int, bool, float, int]:
         order = 0 if worker.category in _NODES_FAULT else 2 if worker.category is Category.INTERRUPTED else 1
         at = worker.record.failed_at if worker.record and worker.record.failed_at else float("inf")
         return order, not worker.disrupted, at, worker.index
@@ -263,7 +265,9 @@ def _cause(workers: list[_Worker]) -> _Worker | None:
     return min(failed, key=rank, default=None)
 
 
-def _message(job: TrainingJob, workers: list[_Worker], cause: _Worker | None, category: Category | None) -> str:
+def _message(
+    job: TrainingJob, workers: list[_EndedWorker], cause: _EndedWorker | None, category: Category | None
+) -> str:
     if cause is None or category is None:
         done = "all workers are done" if job.spec.workers > 1 else "done"
         record = workers[0].record if job.spec.trainer.recipe is not None else None
@@ -286,7 +290,7 @@ def _message(job: TrainingJob, workers: list[_Worker], cause: _Worker | None, ca
     return f"{who}{says}{detail}"[:1024]
 
 
-def _lasted_s(job: TrainingJob, workers: list[_Worker], now: datetime) -> float:
+def _lasted_s(job: TrainingJob, workers: list[_EndedWorker], now: datetime) -> float:
     """Seconds from the first worker's start to the last one's end; without any record, until now."""
     records = [w.record for w in workers if w.record is not None]
     if not records:
@@ -295,7 +299,7 @@ def _lasted_s(job: TrainingJob, workers: list[_Worker], now: datetime) -> float:
 
 
 def _blamed(
-    job: TrainingJob, workers: list[_Worker], category: Category | None, now: datetime, blame_s: float
+    job: TrainingJob, workers: list[_EndedWorker], category: Category | None, now: datetime, blame_s: float
 ) -> tuple[Blame, ...]:
     until = {blame.node: blame.until for blame in job.status.blamed if blame.until > now}
     # If the node that held up the gang is known, it was blamed when the gang was withdrawn.

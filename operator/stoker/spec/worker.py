@@ -7,6 +7,7 @@ against each other. Files live in the worker's folder; each is written to a temp
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 from pydantic import Field, JsonValue, ValidationError
@@ -29,6 +30,15 @@ CODE_FOLDER = "code"  # the user's code, fetched and unpacked by the supervisor 
 SESSIONS_FOLDER = "sessions"  # an empty file for each session the worker is to come for; it takes them away
 STACKS_FILE = "stacks.txt"  # where the ranks stood when they were ended for making no progress
 LOG_FILE = "log"  # what the worker printed, prefixed by rank where there are several
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Part of a worker's log. `size` is the whole log's now; `ended`: it will not grow any more."""
+
+    data: bytes
+    size: int
+    ended: bool
 
 
 class LaunchMode(StrEnum):

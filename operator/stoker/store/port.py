@@ -75,6 +75,17 @@ class WatchType(StrEnum):
     BOOKMARK = "BOOKMARK"
 
 
+@dataclass(frozen=True)
+class Unreadable:
+    """An object that Stoker can't read; `errors` are sentences for people."""
+
+    kind: str
+    key: Key
+    uid: str
+    resource_version: str
+    errors: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class WatchEvent(Generic[T]):
     """One change. A BOOKMARK carries no object, only how far the watch has come."""

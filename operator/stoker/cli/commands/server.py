@@ -70,7 +70,8 @@ def up(ctx: click.Context, /, **given: Any) -> None:
     them again.
     """
     try:
-        from stoker.cli.up import UpOptions, run_up
+        from stoker.cli.up import run_up
+        from stoker.cli.up_options import UpOptions
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] in {"stoker", "stoker_api", "stoker_worker"}:
             raise

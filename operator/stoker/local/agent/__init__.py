@@ -5,6 +5,6 @@ Crash-only: everything it must know is in the workers' folders; killed at any po
 
 from .agent import NodeAgent
 from .inventory import Inventory, NvmlGpus, VirtualGpus
-from .logs import LogPart, WorkerLogs
+from .logs import WorkerLogs
 
-__all__ = ["Inventory", "LogPart", "NodeAgent", "NvmlGpus", "VirtualGpus", "WorkerLogs"]
+__all__ = ["Inventory", "NodeAgent", "NvmlGpus", "VirtualGpus", "WorkerLogs"]

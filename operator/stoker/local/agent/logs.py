@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stoker.spec.worker import EXIT_FILE, LOG_FILE, STARTED_FILE
+from stoker.spec.worker import EXIT_FILE, LOG_FILE, STARTED_FILE, LogPart
 
 from .folders import Places, WorkerFolder
 
@@ -21,15 +21,6 @@ TICK_S = 0.15
 _WOKEN_AT_ONCE = 16
 _LOCK_EVERY = 10
 """Ticks between two looks at the lock of a log that does not grow: a killed supervisor writes no exit record."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogPart:
-    """Part of a worker's log. `size` is the whole log's now; `ended`: it will not grow any more."""
-
-    data: bytes
-    size: int
-    ended: bool
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from . import cel, schema, words
 
 
 @dataclass(frozen=True)
-class Column:
+class PrinterColumn:
     """A column of `kubectl get`. Those that are `wide` stand under `-o wide`."""
 
     name: str
@@ -34,7 +34,7 @@ class Column:
         return dumped | {"priority": 1} if self.wide else dumped
 
 
-_AGE = Column("Age", ".metadata.creationTimestamp", "How long it has been there.", "date")
+_AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "How long it has been there.", "date")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Definition:
     kind: Kind[Any]
     short: tuple[str, ...]
     categories: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[PrinterColumn, ...]
     name_rule: cel.Rule
     selectable: tuple[str, ...] = ()
     freeze: bool = False
@@ -60,16 +60,16 @@ DEFINITIONS = (
         short=("tj",),
         categories=("all", "stoker"),
         columns=(
-            Column("Phase", ".status.phase", "Where the job is in its life."),
-            Column("Reason", ".status.reason", "Why it is there."),
-            Column("Queue", ".spec.queue", "The queue whose share it uses."),
-            Column("Workers", ".spec.workers", "The size of its gang.", "integer"),
-            Column("GPUs/Worker", ".spec.gpusPerWorker", "GPUs of each worker.", "integer"),
-            Column("Attempt", ".status.attempt", "The current or newest attempt.", "integer"),
-            Column("Priority", ".spec.priority", "Higher goes first.", "integer", wide=True),
-            Column("Step", ".status.progress.step", "Optimizer steps done.", "integer", wide=True),
-            Column("Of", ".status.progress.totalSteps", "Optimizer steps in all.", "integer", wide=True),
-            Column("Message", ".status.message", "Why it is there, for people.", wide=True),
+            PrinterColumn("Phase", ".status.phase", "Where the job is in its life."),
+            PrinterColumn("Reason", ".status.reason", "Why it is there."),
+            PrinterColumn("Queue", ".spec.queue", "The queue whose share it uses."),
+            PrinterColumn("Workers", ".spec.workers", "The size of its gang.", "integer"),
+            PrinterColumn("GPUs/Worker", ".spec.gpusPerWorker", "GPUs of each worker.", "integer"),
+            PrinterColumn("Attempt", ".status.attempt", "The current or newest attempt.", "integer"),
+            PrinterColumn("Priority", ".spec.priority", "Higher goes first.", "integer", wide=True),
+            PrinterColumn("Step", ".status.progress.step", "Optimizer steps done.", "integer", wide=True),
+            PrinterColumn("Of", ".status.progress.totalSteps", "Optimizer steps in all.", "integer", wide=True),
+            PrinterColumn("Message", ".status.message", "Why it is there, for people.", wide=True),
             _AGE,
         ),
         name_rule=cel.named(JOB_NAME_MAX, JOB_NAME),
@@ -81,19 +81,21 @@ DEFINITIONS = (
         short=("sq",),
         categories=("stoker",),
         columns=(
-            Column("Parent", ".spec.parent", "The queue above."),
-            Column("GPUs", ".status.used.gpus", "What its jobs hold.", "integer"),
-            Column("Limit", ".spec.limit.gpus", "The most GPUs at a time; empty: no limit.", "integer"),
-            Column("Guarantee", ".spec.guarantee.gpus", "GPUs that are its own.", "integer"),
-            Column("Weight", ".spec.weight", "Its part beside others; empty: 1.", "integer", wide=True),
-            Column("Running", ".status.used.jobs", "Jobs that have a place.", "integer"),
-            Column("Pending", ".status.pending.jobs", "Jobs that wait.", "integer"),
-            Column("CPU", ".status.used.cpu", "Cores that its jobs hold.", wide=True),
-            Column("CPU Limit", ".spec.limit.cpu", "The most cores at a time; empty: no limit.", wide=True),
-            Column("Memory", ".status.used.memory", "Memory that its jobs hold.", wide=True),
-            Column("Memory Limit", ".spec.limit.memory", "The most memory at a time; empty: no limit.", wide=True),
-            Column("Highest Priority", ".spec.highestPriority", "Of its jobs.", "integer", wide=True),
-            Column("Projects", ".spec.projects", "Who may submit; empty: all.", wide=True),
+            PrinterColumn("Parent", ".spec.parent", "The queue above."),
+            PrinterColumn("GPUs", ".status.used.gpus", "What its jobs hold.", "integer"),
+            PrinterColumn("Limit", ".spec.limit.gpus", "The most GPUs at a time; empty: no limit.", "integer"),
+            PrinterColumn("Guarantee", ".spec.guarantee.gpus", "GPUs that are its own.", "integer"),
+            PrinterColumn("Weight", ".spec.weight", "Its part beside others; empty: 1.", "integer", wide=True),
+            PrinterColumn("Running", ".status.used.jobs", "Jobs that have a place.", "integer"),
+            PrinterColumn("Pending", ".status.pending.jobs", "Jobs that wait.", "integer"),
+            PrinterColumn("CPU", ".status.used.cpu", "Cores that its jobs hold.", wide=True),
+            PrinterColumn("CPU Limit", ".spec.limit.cpu", "The most cores at a time; empty: no limit.", wide=True),
+            PrinterColumn("Memory", ".status.used.memory", "Memory that its jobs hold.", wide=True),
+            PrinterColumn(
+                "Memory Limit", ".spec.limit.memory", "The most memory at a time; empty: no limit.", wide=True
+            ),
+            PrinterColumn("Highest Priority", ".spec.highestPriority", "Of its jobs.", "integer", wide=True),
+            PrinterColumn("Projects", ".spec.projects", "Who may submit; empty: all.", wide=True),
             _AGE,
         ),
         name_rule=cel.named(63, DNS_LABEL),
@@ -103,10 +105,10 @@ DEFINITIONS = (
         short=("trt",),
         categories=("stoker",),
         columns=(
-            Column("Image", ".spec.image", "For jobs that name none; empty: the operator's."),
-            Column("RuntimeClass", ".spec.runtimeClass", "Of the pods."),
-            Column("Checkpoints", ".spec.checkpoints.claim", "The claim that keeps them."),
-            Column("Projects", ".spec.projects", "Who may use it; empty: all.", wide=True),
+            PrinterColumn("Image", ".spec.image", "For jobs that name none; empty: the operator's."),
+            PrinterColumn("RuntimeClass", ".spec.runtimeClass", "Of the pods."),
+            PrinterColumn("Checkpoints", ".spec.checkpoints.claim", "The claim that keeps them."),
+            PrinterColumn("Projects", ".spec.projects", "Who may use it; empty: all.", wide=True),
             _AGE,
         ),
         name_rule=cel.named(63, DNS_LABEL),

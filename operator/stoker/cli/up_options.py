@@ -1,0 +1,55 @@
+"""The options of `stoker up`, and what follows from those that were left out. Called by `up.py`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.push.sender import PushOptions
+from stoker.spec.job_parts import IdleAction
+from stoker.spec.quantity import cpu_milli, memory_bytes, new_duration
+from stoker_api.usage.idle import IdleRule
+from stoker_api.usage.prices import CURRENCY
+
+LOG_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """The options of `stoker up`."""
+
+    data: Path | None = None
+    new_store: bool = False
+    host: str = "127.0.0.1"
+    port: int = 8470
+    virtual_gpus: int = 0
+    cpus: str | None = None
+    memory: str | None = None
+    log_bytes: int = LOG_BYTES
+    idle_after: str = "30m"
+    idle_action: str = IdleAction.NOTIFY.value
+    allow_hosts: tuple[str, ...] = ()
+    exporter: bool = True
+    """Run one, where there is a driver or GPUs are simulated."""
+    gpu_prices: tuple[str, ...] = ()
+    currency: str = CURRENCY
+    push: PushOptions | None = None
+
+    @property
+    def cpu_milli(self) -> int:
+        return cpu_milli(self.cpus) if self.cpus else 1000 * len(os.sched_getaffinity(0))
+
+    @property
+    def memory_bytes(self) -> int:
+        """What workers may share: what was said, else the machine's memory less a tenth for everything else."""
+        if self.memory:
+            return memory_bytes(self.memory)
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 9 // 10
+
+    def idle_rule(self) -> IdleRule:
+        """Raises: ValueError."""
+        after_s = new_duration(self.idle_after)
+        if after_s < 60:
+            raise ValueError(f"--idle-after {self.idle_after}: must be a minute at least")
+        return IdleRule(after_s, IdleAction(self.idle_action))
