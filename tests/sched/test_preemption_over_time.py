@@ -66,8 +66,8 @@ class Life:
             if self.others and rng.random() < 0.5:
                 self.world.state.forget_other(Key("x", self.others.pop()))
             elif rng.random() < 0.2 and (node := rng.choice("ab")) and self.free()[node] > 0:
-                self.others.append(f"o{self.made}{node}")
-                self.world.feed(sched.other(f"x/o{self.made}{node}", node, 1))
+                self.others.append(f"o{len(self.others)}{node}")
+                self.world.feed(sched.other(f"x/{self.others[-1]}", node, 1))
 
     def decide(self) -> None:
         decided = self.world.decide(self.now)
