@@ -19,8 +19,16 @@ from stoker.spec.node import Gpu
 from tests.support.examples import examples
 
 
-def gpu(index, model="NVIDIA H200", gib=141, unavailable=""):
-    return Gpu(uuid=f"G{index}", index=index, model=model, memory_bytes=gib * GIB, unavailable=unavailable)
+def gpu(index, model="NVIDIA H200", gib=141, unavailable="", able="9.0"):
+    memory = gib * GIB
+    return Gpu(
+        uuid=f"G{index}",
+        index=index,
+        model=model,
+        memory_bytes=memory,
+        compute_capability=able,
+        unavailable=unavailable,
+    )
 
 
 def table(*gpus, ports=range(1000, 1100)):
@@ -89,6 +97,11 @@ TestLeasing.settings = examples(60, stateful_step_count=30)
     [
         (Wish(gpus=4), CannotLease, "asks for 4 GPUs, 1 free: 4 here, 1 unavailable (lost), 2 held by other workers"),
         (Wish(gpus=1, models=("B200",)), CannotLease, "asks for 1 GPU like B200, 0 free: 4 here, 0 of that kind"),
+        (
+            Wish(gpus=1, min_capability=91),
+            CannotLease,
+            "asks for 1 GPU of compute capability 9.1 or more, 0 free: 4 here, 0 of that kind",
+        ),
         (
             Wish(gpus=2, min_memory_bytes=100 * GIB),
             HeldByOthers,

@@ -45,6 +45,7 @@ def node(
     ready: bool = True,
     model: str = "NVIDIA A100-SXM4-80GB",
     gpu_memory: int = 80,
+    capability: str | None = None,
     labels: Mapping[str, str] | None = None,
     taints: Sequence[str] = (),
     extended: Mapping[str, int] | None = None,
@@ -67,7 +68,14 @@ def node(
             cpu_milli=cpu * 1000,
             memory_bytes=memory * GI,
             gpus=tuple(
-                Gpu(uuid=f"{name}-{i}", index=i, model=kind, memory_bytes=size * GI, unavailable=why)
+                Gpu(
+                    uuid=f"{name}-{i}",
+                    index=i,
+                    model=kind,
+                    memory_bytes=size * GI,
+                    compute_capability=capability,
+                    unavailable=why,
+                )
                 for i, (kind, size, why) in enumerate(kinds)
             ),
         ),
@@ -202,6 +210,7 @@ def job(
     runtime: str | None = None,
     attempt: int = 0,
     preemptible: bool = True,
+    min_capability: str | None = None,
     required: str | None = None,
     preferred: str | None = None,
 ) -> TrainingJob:
@@ -215,7 +224,9 @@ def job(
             priority=priority,
             workers=workers,
             gpus_per_worker=gpus,
-            gpu=GpuRequest(models=models, min_memory=min_memory) if gpus else GpuRequest(),
+            gpu=GpuRequest(models=models, min_memory=min_memory, min_compute_capability=min_capability)
+            if gpus
+            else GpuRequest(),
             topology=JobTopology(required=required, preferred=preferred),
             cpu=cpu,
             memory=memory,

@@ -321,6 +321,21 @@ CASES = [
         {},
     ),
     Case(
+        "a GPU of unknown compute capability is none that suffices",
+        lambda s: [
+            *(
+                s.node(name, 8, capability=able)
+                for name, able in zip("abcd", (None, "8.0", "9.0", "12.1"), strict=True)
+            ),
+            s.queue(),
+            s.job("x", 8, min_capability="8.6"),
+            s.job("y", 8, min_capability="10.0", queued=1),
+            s.job("z", 8, min_capability="8", queued=2),
+        ],
+        {"x": ["c"], "y": ["d"], "z": ["b"]},
+        {},
+    ),
+    Case(
         "models match part of the name, case ignored",
         lambda s: [s.node("a", 8, model="NVIDIA H100 80GB HBM3"), s.queue(), s.job("x", models=("h100",))],
         {"x": ["a"]},

@@ -170,6 +170,10 @@ def test_a_job_nobody_observed_is_a_key_error(sched: SimpleNamespace) -> None:
         ({"gpus": 8}, "the largest node, a, has 4 GPUs"),
         ({"gpus": 1, "models": ("H100",)}, "no node has a GPU of model h100; there is: NVIDIA A100-SXM4-80GB"),
         ({"gpus": 1, "min_memory": "160Gi"}, "no node has a GPU with 160Gi or more"),
+        (
+            {"gpus": 1, "min_capability": "9.0"},
+            "no node has a GPU of compute capability 9.0 or more; there is: NVIDIA A100-SXM4-80GB (8.0)",
+        ),
         ({"gpus": 1, "cpu": "65"}, "asks for 65 cores per worker; the largest node, a, has 64 cores"),
         ({"gpus": 2, "workers": 5}, "all nodes together, empty of jobs, hold 3"),
         ({"gpus": 1, "queue": "tiny", "workers": 2}, "queue 'tiny' may never hold more than 1 GPU"),
@@ -182,8 +186,8 @@ def test_never_fits_is_about_the_empty_cluster(job: dict[str, Any], words: str, 
     # Node a is full, b is away and half of it can't be leased: all that may pass.
     gpus = [("NVIDIA A100-SXM4-80GB", 80, "foreign process 42"), ("NVIDIA A100-SXM4-80GB", 80, "")]
     world = sched.World().feed(
-        sched.node("a", 4),
-        sched.node("b", gpus, ready=False),
+        sched.node("a", 4, capability="8.0"),
+        sched.node("b", gpus, ready=False, capability="8.0"),
         sched.queue("tiny", gpus=1),
         sched.queue(),
         sched.job("r", 4, on=["a"]),

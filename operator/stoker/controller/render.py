@@ -109,6 +109,8 @@ def worker_env(job: TrainingJob, worker: int) -> dict[str, str]:
         env["STOKER_GPU_MODELS"] = ",".join(spec.gpu.models)
     if spec.gpu.min_memory is not None:
         env["STOKER_GPU_MIN_MEMORY"] = str(memory_bytes(spec.gpu.min_memory))
+    if spec.gpu.min_compute_capability is not None:
+        env["STOKER_GPU_MIN_CAPABILITY"] = spec.gpu.min_compute_capability
     if spec.trainer.recipe is not None:
         env["STOKER_TRAINER_CONFIG"] = _trainer_config(job, spec.trainer.recipe)
     return env

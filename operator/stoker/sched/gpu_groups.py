@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from stoker.spec.node import GPUNode
+from stoker.spec.node import GPUNode, capability_number
 
 from .request import GpuFilter, Request
 
@@ -29,6 +29,11 @@ class GpuGroup(NamedTuple):
     memory: int
     usable: int
     total: int
+    capability: int = 0
+    """As `capability_number`."""
+
+    def suits(self, wanted: GpuFilter) -> bool:
+        return wanted.matches(self.model, self.memory, self.capability)
 
 
 class Claim(NamedTuple):
@@ -43,21 +48,22 @@ class Claim(NamedTuple):
 
 
 def group(node: GPUNode) -> tuple[GpuGroup, ...]:
-    counts: dict[tuple[str, int], tuple[int, int]] = {}
+    counts: dict[tuple[str, int, int], tuple[int, int]] = {}
     for gpu in node.status.gpus:
-        usable, total = counts.get((gpu.model.lower(), gpu.memory_bytes), (0, 0))
-        counts[gpu.model.lower(), gpu.memory_bytes] = (usable + (not gpu.unavailable), total + 1)
-    return tuple(GpuGroup(model, memory, *count) for (model, memory), count in sorted(counts.items()))
+        kind = gpu.model.lower(), gpu.memory_bytes, capability_number(gpu.compute_capability)
+        usable, total = counts.get(kind, (0, 0))
+        counts[kind] = usable + (not gpu.unavailable), total + 1
+    return tuple(GpuGroup(model, memory, *counts[model, memory, able], able) for model, memory, able in sorted(counts))
 
 
 def worst_held(groups: tuple[GpuGroup, ...], claims: Iterable[Claim], wanted: GpuFilter) -> int:
     """The most GPUs matching `wanted` that `claims` may hold on a node with these groups: a flow's minimum cut."""
-    types = [group for group in groups if wanted.matches(group.model, group.memory)]
+    types = [group for group in groups if group.suits(wanted)]
     reach: dict[int, int] = {}  # set of types (bits) -> GPUs whose holders may have picked among them
     for claim in claims:
         own = claim.request.filter
-        bits = sum(1 << i for i, group in enumerate(types) if own.matches(group.model, group.memory))
-        if not bits and not any(own.matches(group.model, group.memory) for group in groups):
+        bits = sum(1 << i for i, group in enumerate(types) if group.suits(own))
+        if not bits and not any(group.suits(own) for group in groups):
             bits = (1 << len(types)) - 1  # the node has changed under the job: it may hold anything
         if bits:
             reach[bits] = reach.get(bits, 0) + claim.gpus

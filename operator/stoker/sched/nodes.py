@@ -91,7 +91,7 @@ class NodeTable:
             return self.total
         whole = np.zeros_like(self.total)
         for slot, groups in self._groups.items():
-            whole[slot] = sum(one.total for one in groups if wanted.may_match(one.model, one.memory))
+            whole[slot] = sum(one.total for one in groups if wanted.may_match(one.model, one.memory, one.capability))
         return whole
 
     @property
@@ -115,10 +115,7 @@ class NodeTable:
 
     def overlap(self, slot: int, one: GpuFilter, other: GpuFilter) -> bool:
         """Some GPU of the node would do for both."""
-        return any(
-            one.matches(found.model, found.memory) and other.matches(found.model, found.memory)
-            for found in self._groups.get(slot, ())
-        )
+        return any(found.suits(one) and found.suits(other) for found in self._groups.get(slot, ()))
 
     def would_take(self, slot: int, request: Request, workers: int, gone: Iterable[Claim]) -> bool:
         """So many workers fit on the slot, whose GPUs are of one type, once these claims have gone."""
@@ -301,7 +298,7 @@ class NodeTable:
 
     def _fill_gpus(self, view: GpuView, wanted: GpuFilter, slot: int) -> None:
         groups = self._groups.get(slot, ())
-        matching = rest = room = sum(one.usable for one in groups if wanted.matches(one.model, one.memory))
+        matching = rest = room = sum(one.usable for one in groups if one.suits(wanted))
         if 0 < matching < self.usable[slot]:
             name = self.names[slot]
             taken = self.others.get(name, {}).values()

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from stoker.spec.job import TrainingJobSpec
-from stoker.spec.node import UNKNOWN_MODEL
+from stoker.spec.job_parts import GpuRequest
+from stoker.spec.node import UNKNOWN_MODEL, capability_number
 from stoker.spec.quantity import cpu_milli, format_bytes, memory_bytes
 
 from .eligible import BUILT_IN, Needs, NodeFilter
@@ -34,20 +35,28 @@ class GpuFilter(NamedTuple):
     models: tuple[str, ...] = ()
     """Lower case, sorted; one must be part of the GPU's name. Empty: any."""
     min_memory: int = 0
+    min_capability: int = 0
+    """As `capability_number`."""
 
-    def matches(self, model: str, memory: int) -> bool:
-        """`model` in lower case."""
-        return memory >= self.min_memory and (not self.models or any(name in model for name in self.models))
+    def matches(self, model: str, memory: int, capability: int = 0) -> bool:
+        """`model` in lower case; a `capability` of 0 is not known, and none that suffices."""
+        if memory < self.min_memory or capability < self.min_capability:
+            return False
+        return not self.models or any(name in model for name in self.models)
 
-    def may_match(self, model: str, memory: int) -> bool:
-        """`matches`, or the GPU's model is not known (yet)."""
-        return self.matches(model, memory) or (model == UNKNOWN_MODEL and not memory)
+    def may_match(self, model: str, memory: int, capability: int = 0) -> bool:
+        """`matches`, or what the GPU is is not known (yet)."""
+        if model == UNKNOWN_MODEL and not memory:
+            return True
+        return self.matches(model, memory, capability or self.min_capability)
 
     def __str__(self) -> str:
         """As it follows the word GPU: 'of model h100 or a100 with 80Gi or more'."""
         models = f"of model {' or '.join(self.models)}" if self.models else ""
         memory = f"with {format_bytes(self.min_memory)} or more" if self.min_memory else ""
-        return " ".join(part for part in (models, memory) if part)
+        least = f"{self.min_capability // 10}.{self.min_capability % 10}"
+        capability = f"of compute capability {least} or more" if self.min_capability else ""
+        return " ".join(part for part in (models, memory, capability) if part)
 
 
 ANY_GPU = GpuFilter()
@@ -103,9 +112,10 @@ class Request(NamedTuple):
 def request_of(spec: TrainingJobSpec, needs: Needs = BUILT_IN) -> Request:
     """Jobs with equal requests fit, or don't fit, in the same places."""
     wanted = ANY_GPU
-    if spec.gpus_per_worker and (spec.gpu.models or spec.gpu.min_memory):
+    if spec.gpus_per_worker and spec.gpu != GpuRequest():
         models = tuple(sorted({model.lower() for model in spec.gpu.models}))
-        wanted = GpuFilter(models, _memory_bytes(spec.gpu.min_memory) if spec.gpu.min_memory else 0)
+        least = _memory_bytes(spec.gpu.min_memory) if spec.gpu.min_memory else 0
+        wanted = GpuFilter(models, least, capability_number(spec.gpu.min_compute_capability))
     cpu, memory = _cpu_milli(spec.cpu), _memory_bytes(spec.memory)
     nodes = needs.gpu_nodes if spec.gpus_per_worker else needs.nodes
     near = Near(spec.topology.required or "", spec.topology.preferred or "") if spec.workers > 1 else ANYWHERE

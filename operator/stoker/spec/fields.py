@@ -50,6 +50,12 @@ def _dns_label(value: str) -> str:
     return value
 
 
+def _compute_capability(value: str) -> str:
+    if not names.COMPUTE_CAPABILITY.fits(value):
+        raise ValueError(f"{value!r} {names.COMPUTE_CAPABILITY.says}")
+    return value
+
+
 def _label_key(value: str) -> str:
     if not names.LABEL_KEY.fits(value):
         raise ValueError(names.LABEL_KEY.says)
@@ -93,6 +99,9 @@ JobName = Annotated[str, Field(max_length=names.JOB_NAME_MAX), names.JOB_NAME, A
 ObjectName = Annotated[str, Field(max_length=253), names.OBJECT_NAME, AfterValidator(_object_name)]
 ImageName = Annotated[str, Field(max_length=512), names.IMAGE_NAME, AfterValidator(_image_name)]
 DnsLabel = Annotated[str, Field(max_length=63), names.DNS_LABEL, AfterValidator(_dns_label)]
+ComputeCapability = Annotated[
+    str, Field(max_length=4), names.COMPUTE_CAPABILITY, BeforeValidator(_as_text), AfterValidator(_compute_capability)
+]
 LabelKey = Annotated[str, Field(max_length=317), names.LABEL_KEY, AfterValidator(_label_key)]
 EnvName = Annotated[str, Field(max_length=256), names.ENV_NAME, AfterValidator(_env_name)]
 DISTINCT = (Distinct(), AfterValidator(_distinct))

@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue, ValidationError, field_validator, model_v
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .code import CodeDigest
-from .fields import DnsLabel, Duration, ImageName, LabelKey, LongDuration, ObjectName, Quantity
+from .fields import ComputeCapability, DnsLabel, Duration, ImageName, LabelKey, LongDuration, ObjectName, Quantity
 from .meta import SpecModel
 from .outcome import POLICIES, Category, ExitZero
 from .recipes import RECIPES, resolve
@@ -38,6 +38,8 @@ class GpuRequest(SpecModel):
     """Model names as `stoker get nodes` shows them; one of them must be part of the GPU's name, case ignored."""
     min_memory: Quantity | None = None
     """Memory of each GPU."""
+    min_compute_capability: ComputeCapability | None = None
+    """What each GPU can do, as NVIDIA numbers it: 8.0 for A100, 9.0 for H100. A GPU whose is not known won't do."""
 
 
 class JobTopology(SpecModel):

@@ -74,6 +74,7 @@ OBJECT_NAME = Form(
     _DNS_1123, "must be the name of a Kubernetes object: lower-case letters, digits, '-' and '.', at most 253"
 )
 IMAGE_NAME = Form(_IMAGE, "must be an image reference, for example 'registry.example/team/train:1.2' or '…@sha256:…'")
+COMPUTE_CAPABILITY = Form(re.compile(r"[1-9][0-9]?(\.[0-9])?"), "is no compute capability; write for example '8.0'")
 LABEL_KEY = Form(
     re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"),
     "must be the key of a node label, like topology.kubernetes.io/zone",

@@ -28,6 +28,13 @@ class Gpu(StatusModel):
     """Why it can't be leased ("in use by foreign process 4242 (python)", "lost"); empty: it can."""
 
 
+def capability_number(text: str | None) -> int:
+    """A compute capability as a number that compares: 86 for 8.6; 0 where it is not known."""
+    major, _, minor = (text or "").partition(".")
+    known = len(major) in (1, 2) and major.isdecimal() and (not minor or (len(minor) == 1 and minor.isdecimal()))
+    return int(major) * 10 + int(minor or "0") if known else 0
+
+
 class Taint(StatusModel):
     """Source: Kubernetes core/v1 Taint."""
 

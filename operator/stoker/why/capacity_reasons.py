@@ -7,7 +7,7 @@ Owns the arithmetic of "short by" and its sentences. Reads the columns, changes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from stoker.sched.nodes import NodeTable
 from stoker.sched.place import capacity, fitting, free_room, without
 from stoker.sched.request import ANY_GPU, Request
 from stoker.sched.topology import likeliest
+from stoker.spec.node import Gpu, capability_number
 from stoker.spec.reasons import Blocker, Code
 
 from .phrases import amount, are, counted, listed, numbers, part
@@ -100,7 +101,7 @@ def never_on_nodes(table: NodeTable, request: Request) -> list[Blocker]:
         return []
     kind = f" {request.filter}" if request.filter != ANY_GPU else ""
     if request.gpus and not whole.any() and request.filter != ANY_GPU:
-        there = sorted({f"{gpu.model}" for node in table.objects.values() for gpu in node.status.gpus})
+        there = sorted({_kind_of(gpu, request) for gpu in _gpus(table)})
         have_text = f"there is: {listed(there, 5)}" if there else "no node has any GPU"
         message = f"no node has a GPU{kind}; {have_text}"
         return [_never(message, "gpus", request.totals.gpus, 0)]
@@ -120,6 +121,26 @@ def never_on_nodes(table: NodeTable, request: Request) -> list[Blocker]:
     message += f"{together} {holds}"
     resource, need = _main(request)
     return [_never(message, resource, request.workers * need, holds * need)]
+
+
+def _kind_of(gpu: Gpu, request: Request) -> str:
+    return f"{gpu.model} ({gpu.compute_capability or 'unknown'})" if request.filter.min_capability else gpu.model
+
+
+def _kinds_that_do(table: NodeTable, request: Request) -> list[str]:
+    kinds = {(gpu.model, gpu.memory_bytes, gpu.compute_capability): gpu for gpu in _gpus(table)}
+    return sorted(
+        {
+            _kind_of(gpu, request)
+            for (model, memory, capability), gpu in kinds.items()
+            if request.filter.matches(model.lower(), memory, capability_number(capability))
+        }
+    )
+
+
+def _gpus(table: NodeTable) -> Iterator[Gpu]:
+    for node in table.objects.values():
+        yield from node.status.gpus
 
 
 def _never(message: str, resource: str, wanted: int, available: int, where: str | None = None) -> Blocker:
@@ -157,6 +178,8 @@ def _short_gpus(
     others = int(np.maximum(table.free_gpu[table.open_for(request.nodes)], 0).sum()) - total
     if request.filter != ANY_GPU and others > 0:
         parts.append(f"{others} free {'GPU is' if others == 1 else 'GPUs are'} of another kind or can't be counted on")
+    if request.filter.min_capability:
+        parts.append(f"these would do: {listed(_kinds_that_do(table, request), 5)}")
     where = next(iter(there)) if len(there) == 1 else None
     return Blocker(
         code=Code.NO_CAPACITY,

@@ -73,7 +73,7 @@ def _smaller(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[tup
         near = JobTopology(preferred=request.near.required)
         yield {"topology": near}, "topology.preferred instead of topology.required"
     if request.filter != ANY_GPU and fits(request._replace(filter=ANY_GPU)):
-        yield {"gpu": GpuRequest()}, "any GPU (no gpu.models, no gpu.minMemory)"
+        yield {"gpu": GpuRequest()}, "any GPU (nothing in gpu)"
     cpu = _step(_CPU_STEP, request.cpu, lambda value: fits(request._replace(cpu=value)))
     if cpu:
         yield {"cpu": format_cpu(cpu)}, f"cpu: {format_cpu(cpu)} instead of {format_cpu(request.cpu)}"

@@ -164,6 +164,13 @@ def _unusable(table: NodeTable, request: Request, slots: list[int]) -> Iterator[
         unknown = models[UNKNOWN_MODEL]
         if unknown:
             yield f"{amount('gpus', unknown)} of unknown model: their nodes bear no labels of GPU Feature Discovery"
+        unable = sum(
+            not gpu.compute_capability and gpu.model != UNKNOWN_MODEL
+            for slot in slots
+            for gpu in _node(table, slot).status.gpus
+        )
+        if request.filter.min_capability and unable:
+            yield f"{amount('gpus', unable)} of unknown compute capability"
     for name, _ in request.extended:
         if not any(_node(table, slot).status.extended.get(name) for slot in slots):
             yield f"no node that it may use offers {name}"

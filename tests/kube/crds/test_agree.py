@@ -183,7 +183,13 @@ SPECS = st.one_of(
                 either("exitZeroAfterSignal", mostly(["Succeeded", "Stopped"], ["x"])),
             ),
         ),
-        either("gpu", some(either("minMemory", mostly([None], ["8G"])))),
+        either(
+            "gpu",
+            some(
+                either("minMemory", mostly([None], ["8G"])),
+                either("minComputeCapability", mostly([None], ["8.0", "8.10", "0.1"])),
+            ),
+        ),
     ),
     some(
         ("trainer", RECIPES),

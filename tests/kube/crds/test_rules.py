@@ -171,6 +171,11 @@ CASES = [
         RECIPE,
     ),
     # env
+    job(
+        {"gpusPerWorker": 1, "gpu": {"minComputeCapability": "8.10"}},
+        {"gpusPerWorker": 1, "gpu": {"minComputeCapability": "8.9"}},
+        "is no compute capability",
+    ),
     job({"topology": {"required": "a rack"}}, {"topology": {"required": "x/rack"}}, "must be the key of a node label"),
     job({"env": {"1X": ""}}, {"env": {"X1": ""}}, "an environment variable's name is letters, digits and '_'"),
     job({"env": {"RANK": "0"}}, {"env": {"RANKS": "0"}}, "is set by Stoker; choose another name"),

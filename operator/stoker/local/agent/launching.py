@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.spec.names import LABEL_JOB_UID
+from stoker.spec.node import capability_number
 from stoker.spec.pod import GPU_RESOURCE, Pod
 from stoker.spec.quantity import cpu_milli
 from stoker.spec.worker import CODE_FOLDER, PROGRESS_FILE, Launch, LaunchMode, ReportTarget
@@ -76,6 +77,7 @@ def parse_pod(pod: Pod) -> Order:
                 gpus=int(container.resources.limits.get(GPU_RESOURCE, "0")),
                 models=tuple(model for model in env.get("STOKER_GPU_MODELS", "").split(",") if model),
                 min_memory_bytes=int(env.get("STOKER_GPU_MIN_MEMORY", "0")),
+                min_capability=capability_number(env.get("STOKER_GPU_MIN_CAPABILITY")),
             ),
         )
     except (KeyError, ValueError) as error:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.spec.node import Gpu
+from stoker.spec.node import Gpu, capability_number
 
 GIB = 1 << 30
 _LOWEST_PORT = 10_000
@@ -35,6 +35,8 @@ class Wish:
     models: tuple[str, ...] = ()
     """One of them must be part of the GPU's name, case ignored; empty: any."""
     min_memory_bytes: int = 0
+    min_capability: int = 0
+    """As `capability_number`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class LeaseTable:
 
 
 def _fits(gpu: Gpu, wish: Wish) -> bool:
-    if gpu.memory_bytes < wish.min_memory_bytes:
+    if gpu.memory_bytes < wish.min_memory_bytes or capability_number(gpu.compute_capability) < wish.min_capability:
         return False
     return not wish.models or any(model.lower() in gpu.model.lower() for model in wish.models)
 
@@ -162,7 +164,9 @@ def _fits(gpu: Gpu, wish: Wish) -> bool:
 def _like(wish: Wish) -> str:
     model = f" like {' or '.join(wish.models)}" if wish.models else ""
     memory = f" with at least {wish.min_memory_bytes / GIB:.4g} GiB" if wish.min_memory_bytes else ""
-    return model + memory
+    least = f"{wish.min_capability // 10}.{wish.min_capability % 10}"
+    capability = f" of compute capability {least} or more" if wish.min_capability else ""
+    return model + memory + capability
 
 
 def leasable_ports(proc: Path = Path("/proc")) -> range:

@@ -109,7 +109,8 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
             field="retryGeneration",
         ),
         Rule(
-            "self.gpusPerWorker > 0 || (size(self.gpu.models) == 0 && !has(self.gpu.minMemory))",
+            "self.gpusPerWorker > 0 || (size(self.gpu.models) == 0 && !has(self.gpu.minMemory)"
+            " && !has(self.gpu.minComputeCapability))",
             "gpu says which GPUs, but gpusPerWorker is 0; ask for at least one or leave gpu out",
             field="gpu",
         ),
