@@ -107,6 +107,8 @@ async def test_jobs_that_wait_have_no_row_but_their_gpus_and_reasons_count(world
         row["state"]: page.value("stoker_queue_gpus", **row) for row in page.rows("stoker_queue_gpus", queue="top")
     }
     assert of_top == {"allocated": 2, "requested": 3, "guarantee": 1, "borrowed": 1}
+    top_level = page.rows("stoker_queue_gpus", parent="", state="allocated")
+    assert sum(page.value("stoker_queue_gpus", **row) or 0 for row in top_level) == 2, "nothing is counted twice"
     assert page.value("stoker_queue_waiting_jobs", queue="small", reason="NoCapacity") == 3
     assert not page.rows("stoker_queue_gpus", queue="nowhere"), (
         "a job may name any queue; series are of those there are"

@@ -140,18 +140,19 @@ class JobRows:
             "stoker_queue_gpus",
             "GPUs of a queue and of those below it: allocated to jobs that have a place, requested by those that wait, "
             "limit (absent: none), guarantee, borrowed: allocated beyond the guarantee (both absent: no queue has "
-            "one).",
-            labels=("queue", "state"),
+            'one). A sum is over the top level: parent="".',
+            labels=("queue", "parent", "state"),
         )
         for name, limit in sorted(known.items()):
+            labels = label(name), label(placed[name].parent or "")
             for state in ("allocated", "requested"):
-                gpus.add_metric((label(name), state), float(gpus_of[name, state]))
+                gpus.add_metric((*labels, state), float(gpus_of[name, state]))
             if limit is not None:
-                gpus.add_metric((label(name), "limit"), float(limit))
+                gpus.add_metric((*labels, "limit"), float(limit))
             if lending:
                 guarantee = placed[name].guarantee[0] or 0
-                gpus.add_metric((label(name), "guarantee"), float(guarantee))
-                gpus.add_metric((label(name), "borrowed"), float(max(gpus_of[name, "allocated"] - guarantee, 0)))
+                gpus.add_metric((*labels, "guarantee"), float(guarantee))
+                gpus.add_metric((*labels, "borrowed"), float(max(gpus_of[name, "allocated"] - guarantee, 0)))
         yield gpus
         waiting: Counter[tuple[str, str]] = Counter()
         for (name, why), count in self._waiting.copy().items():
