@@ -261,10 +261,15 @@ def test_queues(stoker: Any, script: Any) -> None:
     script.on("DELETE", "/v1/queues/q", script.json({}, 200))
     args = ["--gpus", "4", "--memory", "64Gi", "--project", "a", "--project", "b", "--highest-priority", "9"]
     args += ["--reservation-budget", "0.5", "--ttl", "7d", "--preempt", "LowerPriority", "--min-runtime", "5m"]
+    args += ["--discipline", "las"]
     assert stoker("queue", "set", "q", *args).exit_code == 0
     limit = {"gpus": 4, "memory": "64Gi"}
     spec = {"limit": limit, "projects": ["a", "b"], "highestPriority": 9, "reservationBudget": 0.5}
-    spec |= {"ttlAfterFinished": "7d", "preemption": {"withinQueue": "LowerPriority", "minRuntime": "5m"}}
+    spec |= {
+        "discipline": "las",
+        "ttlAfterFinished": "7d",
+        "preemption": {"withinQueue": "LowerPriority", "minRuntime": "5m"},
+    }
     assert script.requests[-1].body == {"spec": spec}
     assert stoker("queue", "rm", "q").stdout == "queue q removed\n"
 

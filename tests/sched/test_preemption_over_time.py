@@ -13,6 +13,8 @@ from stoker.sched.running import _FLOATS, _INTS, RunningJobs
 from stoker.spec.job import AttemptEnd, Phase, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.outcome import Intent
+from stoker.spec.queue import Discipline
+from stoker.spec.worker import Checkpoint, Progress
 from tests.support.examples import examples
 from tests.support.preempting import preempting, wrote
 
@@ -22,8 +24,12 @@ class Life:
 
     def __init__(self, sched: SimpleNamespace, seed: int) -> None:
         self.sched, self.rng, self.now, self.made = sched, random.Random(seed), 0.0, 0
+        self.las = self.rng.random() < 0.5
+        """Queue q stops jobs by its discipline too. All have always just saved."""
         self.world = sched.World().feed(
-            preempting(sched.queue("q")), preempting(sched.queue("r", gpus=5)), *(sched.node(name, 4) for name in "ab")
+            preempting(sched.queue("q"), discipline=Discipline.LAS if self.las else Discipline.FIFO),
+            preempting(sched.queue("r", gpus=5)),
+            *(sched.node(name, 4) for name in "ab"),
         )
         self.jobs: dict[str, TrainingJob] = {}
         self.others: list[str] = []
@@ -48,7 +54,7 @@ class Life:
 
     def step(self) -> None:
         rng, sched = self.rng, self.sched
-        self.now += rng.choice([0, 1, 30])
+        self.now += rng.choice([0, 1, 30, *[3000] * self.las])
         what = rng.choice(["submit", "submit", "end", "stop", "stop", "other"])
         running = sorted(self.holding(), key=lambda job: job.metadata.name)
         if what == "submit":
@@ -61,7 +67,16 @@ class Life:
             stopped = [job for job in running if job.key in self.world.state.victims]
             for job in stopped[: rng.choice([1, 2])]:
                 ended = AttemptEnd(number=job.status.attempt, ended_at=sched.at(self.now), intent=Intent.PREEMPT)
-                self.put(job, phase=Phase.QUEUED, placement=(), started_at=None, attempts=(ended,))
+                ran_s = (ended.ended_at - job.status.started_at).total_seconds() if job.status.started_at else 0.0
+                had_s = job.status.attained_gpu_seconds + ran_s * job.spec.total_gpus
+                self.put(
+                    job,
+                    phase=Phase.QUEUED,
+                    placement=(),
+                    started_at=None,
+                    attempts=(ended,),
+                    attained_gpu_seconds=had_s,
+                )
         elif what == "other":
             if self.others and rng.random() < 0.5:
                 self.world.state.forget_other(Key("x", self.others.pop()))
@@ -81,6 +96,7 @@ class Life:
                 placement=start.placement,
                 attempt=job.status.attempt + 1,
                 started_at=self.sched.at(self.now),
+                progress=Progress(at=0, checkpoint=Checkpoint(step=1, at=4e9)),
                 placed_at=self.sched.at(self.now),
                 claim=None,
             )
@@ -95,7 +111,9 @@ class Life:
             if claim is None or job.key not in self.world.state.claims:
                 continue
             stopped = [self.jobs[one.name] for one in claim.victims]
-            assert all(one.spec.queue == job.spec.queue and one.spec.priority < job.spec.priority for one in stopped)
+            assert all(one.spec.queue == job.spec.queue for one in stopped)
+            by_class = self.las and job.spec.queue == "q"
+            assert all(one.spec.priority < job.spec.priority + by_class for one in stopped)
             going = [one for one in self.holding() if one.key in self.world.state.victims]
             for one in going:
                 for placed in one.status.placement:

@@ -189,7 +189,11 @@ def test_victims_are_a_cheapest_set_and_the_job_starts_once_they_are_gone(
     x = sched.job("x", asked["gpus"], **{k: v for k, v in asked.items() if k != "gpus"}, priority=1)
     world.feed(x)
     (entry,) = [one for one in state.entries.values() if one.key.name == "x"]
-    may = [one for one in state.entries.values() if one.order[0] > -1 and one.job.spec.preemptible and one is not entry]
+    may = [
+        one
+        for one in state.entries.values()
+        if one.job.spec.priority < 1 and one.job.spec.preemptible and one is not entry
+    ]
 
     def starts(without: tuple[Entry, ...]) -> bool:
         with state.what_if():

@@ -11,9 +11,9 @@ from stoker.spec.queue import Preemption, Queue, WithinQueue
 from stoker.spec.worker import Checkpoint, Progress
 
 
-def preempting(queue: Queue, least: str | None = None) -> Queue:
+def preempting(queue: Queue, least: str | None = None, **more: Any) -> Queue:
     how = Preemption(within_queue=WithinQueue.LOWER_PRIORITY, min_runtime=least)
-    return queue.model_copy(update={"spec": queue.spec.model_copy(update={"preemption": how})})
+    return queue.model_copy(update={"spec": queue.spec.model_copy(update={"preemption": how, **more})})
 
 
 def run(

@@ -3,9 +3,13 @@
     python -m tools.bench.replay trace philly.csv           80 x 8 GPUs; columns timestamp, duration, num_gpus, cluster
     python -m tools.bench.replay gangs                      gangs under 1-GPU jobs that never run out, 10 x 8 GPUs, 50 h
 
+`--order`, each in turn: fifo; las (discipline `las`); skip (fifo without reservations: who does not fit is passed);
+sjf (the same in order of run times, which nobody knows beforehand). `--queues one` puts the trace's queues into one.
+
 Time is the trace's: decide runs at every submit, end and `wake_at`, as the operator runs it but without its delays.
-Jobs run as long as the trace says, are never preempted and never fail; those without GPUs are left out. Owns nothing
-but the measurement; used by people.
+Jobs run as long as the trace says and never fail; those without GPUs are left out. A job that is preempted stops at
+once, and has 120 s more to run (`--lost`). Delay is end - submit - run time: what was lost counts as waiting. Owns
+nothing but the measurement; used by people.
 """
 
 from __future__ import annotations
@@ -13,13 +17,14 @@ from __future__ import annotations
 import argparse
 import csv
 import heapq
+import json
 import random
 import statistics
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -29,11 +34,14 @@ from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.queue import Queue, QueueSpec
-from tools.bench.sched import TRAINER, nodes
+from stoker.spec.worker import Checkpoint, Progress
+from tools.bench.sched import TRAINER, nodes, report
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 PER_NODE = 8
 AFTER_S = 300.0
+ALWAYS_SAVED = Progress(at=0, checkpoint=Checkpoint(step=1, at=4e9))
+"""So that what a preemption loses is what starting again costs."""
 
 
 @dataclass(frozen=True)
@@ -44,62 +52,120 @@ class Work:
     ran_s: float
     gpus: int
     queue: str = "small"
+    priority: int = 0
+
+
+@dataclass
+class Order:
+    """How a queue is run."""
+
+    spec: QueueSpec
+    reserve_after_s: float = AFTER_S
 
 
 @dataclass
 class Replay:
+    delays_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """By size, of the jobs that ended."""
     waits_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """By size, of the jobs that started."""
+    """By size, of the jobs that started: until they did."""
     busy_gpu_s: float = 0.0
+    lost_gpu_s: float = 0.0
+    preemptions: int = 0
     decides: int = 0
+    decide_s: float = 0.0
     cpu_s: float = 0.0
+    """Of the whole replay."""
 
 
-def replay(work: Iterable[Work], node_count: int, budget: float | None, until_s: float = float("inf")) -> Replay:
-    """`budget`: every queue's reservationBudget; None: reservations are off. The work must be sorted by `at_s`."""
+@dataclass
+class Live:
+    """A job of a replay."""
+
+    work: Work
+    job: TrainingJob
+    left_s: float
+    began_s: float = 0.0
+    attempt: int = 0
+
+
+def replay(
+    work: Iterable[Work], node_count: int, order: Order, until_s: float = float("inf"), lost_s: float = 120.0
+) -> Replay:
+    """The work must be sorted by `at_s`."""
     state, found, number = SchedulerState(), Replay(), count()
     for node in nodes(node_count):
         state.observe_node(node)
-    jobs: dict[Key, tuple[Work, TrainingJob]] = {}
+    jobs: dict[Key, Live] = {}
     queues: set[str] = set()
-    ends: list[tuple[float, Key]] = []
+    ends: list[tuple[float, Key, int]] = []
     arriving = iter(work)
     following = next(arriving, None)
-    wake_s = float("inf")
-    spec = QueueSpec() if budget is None else QueueSpec.model_validate({"reservationBudget": budget})
+    wake_s, started_at = float("inf"), time.process_time()
+
+    def put(live: Live, **status: object) -> None:
+        meta = live.job.metadata.model_copy(
+            update={"resource_version": str(int(live.job.metadata.resource_version) + 1)}
+        )
+        status_then = live.job.status.model_copy(update=status)
+        live.job = live.job.model_copy(update={"metadata": meta, "status": status_then})
+        state.observe_job(live.job)
+
     while True:
         now_s = min(following.at_s if following else float("inf"), ends[0][0] if ends else float("inf"), wake_s)
-        if now_s >= until_s or (following is None and not ends):
+        if now_s >= until_s or (following is None and not jobs):
+            found.cpu_s = time.process_time() - started_at
             return found
         while following is not None and following.at_s <= now_s:
             if following.queue not in queues:
                 queues.add(following.queue)
-                state.observe_queue(Queue(metadata=ObjectMeta(name=following.queue), spec=spec))
+                state.observe_queue(Queue(metadata=ObjectMeta(name=following.queue), spec=order.spec))
             new = job(next(number), following)
-            jobs[new.key] = (following, new)
+            jobs[new.key] = Live(following, new, following.ran_s)
             state.observe_job(new)
             following = next(arriving, None)
         while ends and ends[0][0] <= now_s:
-            key = heapq.heappop(ends)[1]
-            del jobs[key]
-            state.forget_job(key)
+            _, key, attempt = heapq.heappop(ends)
+            if key in jobs and jobs[key].attempt == attempt:
+                one = jobs.pop(key).work
+                found.delays_s[size(one.gpus)].append(now_s - one.at_s - one.ran_s)
+                state.forget_job(key)
         begun, now = time.process_time(), T0 + timedelta(seconds=now_s)
-        decisions = decide(state, now, reserve_after_s=AFTER_S if budget is not None else 1e9)
-        found.cpu_s += time.process_time() - begun
+        decisions = decide(state, now, reserve_after_s=order.reserve_after_s)
+        found.decide_s += time.process_time() - begun
         found.decides += 1
         for start in decisions.starts:
-            one, old = jobs[start.key]
-            found.waits_s[size(one.gpus)].append(now_s - one.at_s)
-            found.busy_gpu_s += one.gpus * (min(now_s + one.ran_s, until_s) - now_s)
-            running = {"phase": Phase.RUNNING, "placement": start.placement, "started_at": now}
-            meta = old.metadata.model_copy(update={"resource_version": "2"})
-            jobs[start.key] = (
-                one,
-                old.model_copy(update={"metadata": meta, "status": old.status.model_copy(update=running)}),
+            live = jobs[start.key]
+            if not live.attempt:
+                found.waits_s[size(live.work.gpus)].append(now_s - live.work.at_s)
+            live.attempt, live.began_s = live.attempt + 1, now_s
+            found.busy_gpu_s += live.work.gpus * (min(now_s + live.left_s, until_s) - now_s)
+            put(
+                live,
+                phase=Phase.RUNNING,
+                placement=start.placement,
+                attempt=live.attempt,
+                placed_at=now - timedelta(seconds=lost_s),
+                started_at=now,
+                progress=ALWAYS_SAVED,
+                claim=None,
             )
-            state.observe_job(jobs[start.key][1])
-            heapq.heappush(ends, (now_s + one.ran_s, start.key))
+            heapq.heappush(ends, (now_s + live.left_s, start.key, live.attempt))
         wake_s = float("inf") if decisions.wake_at is None else (decisions.wake_at - T0).total_seconds()
+        for change in decisions.claims:
+            put(jobs[change.key], claim=change.claim)
+            for victim in () if change.claim is None else change.claim.victims:
+                live = jobs[victim.key]
+                ran_s, gpus = now_s - live.began_s, live.work.gpus
+                found.busy_gpu_s -= gpus * (min(live.began_s + live.left_s, until_s) - now_s)
+                found.lost_gpu_s += gpus * min(lost_s, ran_s)
+                found.preemptions += 1
+                live.left_s -= ran_s - min(lost_s, ran_s)
+                live.attempt += 1
+                attained = live.job.status.attained_gpu_seconds + ran_s * gpus
+                gone = {"phase": Phase.QUEUED, "placement": (), "placed_at": None, "started_at": None}
+                put(live, **gone, attained_gpu_seconds=attained)
+                wake_s = now_s
 
 
 def job(number: int, work: Work) -> TrainingJob:
@@ -110,6 +176,7 @@ def job(number: int, work: Work) -> TrainingJob:
             queue=work.queue,
             workers=workers,
             gpus_per_worker=min(work.gpus, PER_NODE),
+            priority=work.priority,
             trainer=TRAINER,
         ),
         status=TrainingJobStatus(queued_at=T0 + timedelta(seconds=work.at_s)),
@@ -120,14 +187,17 @@ def size(gpus: int) -> str:
     return f"{gpus}" if gpus < PER_NODE else f"{PER_NODE * -(-gpus // PER_NODE)}"
 
 
-def trace(path: Path) -> list[Work]:
+def trace(path: Path, one_queue: bool) -> list[Work]:
     with path.open() as lines:
         rows = [row for row in csv.DictReader(lines) if int(row["num_gpus"]) > 0]
     at = {row["timestamp"]: datetime.fromisoformat(row["timestamp"]).replace(tzinfo=UTC) for row in rows}
     begin = min(at.values())
     found = [
         Work(
-            (at[row["timestamp"]] - begin).total_seconds(), float(row["duration"]), int(row["num_gpus"]), row["cluster"]
+            (at[row["timestamp"]] - begin).total_seconds(),
+            float(row["duration"]),
+            int(row["num_gpus"]),
+            "all" if one_queue else row["cluster"],
         )
         for row in rows
     ]
@@ -145,6 +215,11 @@ def gangs(gpus: int, heavy: bool, seed: int) -> Iterator[Work]:
         yield Work(float(i) if i < 200 else 200 + (i - 200) * 30.0, ran_s, 1)
 
 
+def ordered(name: str, budget: float) -> Order:
+    spec = QueueSpec.model_validate({"reservationBudget": budget, "discipline": "las" if name == "las" else "fifo"})
+    return Order(spec, 1e9 if name in ("skip", "sjf") else AFTER_S)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -152,45 +227,87 @@ def main() -> int:
     replayed.add_argument("path", type=Path)
     replayed.add_argument("--nodes", type=int, default=80)
     replayed.add_argument("--first", type=int, help="only so many jobs")
+    replayed.add_argument("--queues", choices=["trace", "one"], default="one")
+    replayed.add_argument("--lost", type=float, default=120.0, help="seconds that a preemption costs its victim")
     among = commands.add_parser("gangs")
     among.add_argument("--seeds", type=int, default=3)
     for command in (replayed, among):
         command.add_argument(
-            "--budget", type=float, nargs="+", default=[0.25], help="reservationBudget; below 0: reservations are off"
+            "--budget", type=float, nargs="+", default=[0.25], help="reservationBudget, of fifo and las"
         )
+        command.add_argument("--order", nargs="+", choices=["fifo", "las", "skip", "sjf"], default=["fifo"])
+        command.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
-    for given in options.budget:
-        budget = None if given < 0 else given
-        print(f"reservationBudget {'(off)' if budget is None else f'{budget:g}'}")
-        if options.command == "trace":
-            show(replay(trace(options.path)[: options.first], options.nodes, budget))
-        else:
-            for heavy in (True, False):
-                for gpus in (80, 32, 8):
-                    among_small(gpus, heavy, budget, options.seeds)
+    results: list[dict[str, object]] = []
+    for name in options.order:
+        for budget in options.budget if name in ("fifo", "las") else (0.0,):
+            order = ordered(name, budget)
+            print(f"{name}" + (f", reservationBudget {budget:g}" if name in ("fifo", "las") else ""), flush=True)
+            if options.command == "trace":
+                work = trace(options.path, options.queues == "one")[: options.first]
+                if name == "sjf":
+                    work = [replace(one, priority=-round(one.ran_s)) for one in work]
+                figures = summed(replay(work, options.nodes, order, lost_s=options.lost))
+                show(figures)
+                results.append({"order": name, "budget": budget, "queues": options.queues, **figures})
+            else:
+                for heavy in (True, False):
+                    for gpus in (80, 32, 8):
+                        results.append(
+                            {"order": name, "budget": budget} | among_small(gpus, heavy, order, options.seeds)
+                        )
+    if options.json:
+        options.json.write_text(json.dumps(report(results), indent=2) + "\n")
     return 0
 
 
-def show(found: Replay) -> None:
-    every = [wait for waits in found.waits_s.values() for wait in waits]
-    print(f"  {len(every)} jobs, mean wait {statistics.mean(every) / 3600:.2f} h; ", end="")
-    print(f"{found.decides} decides, {found.cpu_s:.1f} s CPU, {found.cpu_s / found.decides * 1e3:.2f} ms each")
-    for name, waits in sorted(found.waits_s.items(), key=lambda item: int(item[0])):
-        waits.sort()
-        mean, p99 = statistics.mean(waits), waits[int(len(waits) * 0.99)]
-        print(f"  {name:>4} GPUs: {len(waits):6} jobs, mean {mean / 3600:7.2f} h, p99 {p99 / 3600:7.1f} h")
+def summed(found: Replay) -> dict[str, object]:
+    """Units: hours; GPU-hours lost as a share of those used."""
+    every = [delay for delays in found.delays_s.values() for delay in delays]
+    sizes = {}
+    for name, delays in sorted(found.delays_s.items(), key=lambda item: int(item[0])):
+        delays.sort()
+        p99, worst = delays[int(len(delays) * 0.99)], delays[-1]
+        hours = (statistics.mean(delays), p99, worst)
+        sizes[name] = {"jobs": len(delays)} | dict(
+            zip(("mean", "p99", "worst"), (s / 3600 for s in hours), strict=True)
+        )
+    return {
+        "jobs": len(every),
+        "mean": statistics.mean(every) / 3600,
+        "median": statistics.median(every) / 3600,
+        "lost": found.lost_gpu_s / found.busy_gpu_s,
+        "preemptions": found.preemptions,
+        "decides": found.decides,
+        "decide_s": found.decide_s,
+        "jobs_per_cpu_s": len(every) / found.cpu_s,
+        "sizes": sizes,
+    }
 
 
-def among_small(gpus: int, heavy: bool, budget: float | None, seeds: int) -> None:
+def show(found: dict[str, object]) -> None:
+    print("  {jobs} jobs, delay: mean {mean:.2f} h, median {median:.2f} h; ".format(**found), end="")
+    print("{preemptions} preemptions lost {lost:.2%} of the GPU-hours".format(**found))
+    print("  {decides} decides, {decide_s:.1f} s of CPU; {jobs_per_cpu_s:,.0f} jobs per CPU second".format(**found))
+    sizes = found["sizes"]
+    assert isinstance(sizes, dict)
+    for name, one in sizes.items():
+        print(f"  {name:>4} GPUs: {one['jobs']:6} jobs, mean {one['mean']:7.2f} h, ", end="")
+        print(f"p99 {one['p99']:7.1f} h, worst {one['worst']:7.1f} h", flush=True)
+
+
+def among_small(gpus: int, heavy: bool, order: Order, seeds: int) -> dict[str, object]:
     until_s, shares, starts = 50 * 3600.0, [], []
     for seed in range(seeds):
-        found = replay(gangs(gpus, heavy, seed), 10, budget, until_s)
+        found = replay(gangs(gpus, heavy, seed), 10, order, until_s)
         shares.append(found.busy_gpu_s / (80 * until_s))
-        started = found.waits_s.get(size(gpus))
-        starts.append("never" if not started else f"{started[0] / 3600:.1f} h")
+        started = found.waits_s.get(size(gpus)) if gpus > 1 else None
+        starts.append(started[0] / 3600 if started else None)
     kind = "heavy-tailed" if heavy else "exponential"
     use = ", ".join(f"{share:.0%}" for share in shares)
-    print(f"  {gpus:3} GPUs, {kind:12}: use {use}; the gang starts after {', '.join(starts)}")
+    after = ", ".join("never" if start is None else f"{start:.1f} h" for start in starts)
+    print(f"  {gpus:3} GPUs, {kind:12}: use {use}; the gang starts after {after}", flush=True)
+    return {"gpus": gpus, "run_times": kind, "use": shares, "started_h": starts}
 
 
 if __name__ == "__main__":

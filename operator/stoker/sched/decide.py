@@ -145,6 +145,7 @@ def _drain(state: SchedulerState, now: datetime, reserve_after_s: float, preempt
             break
         kept = _where(reservations.plan)
         _try_reserved(state)
+    preemption.settle()
     state.settle()
     state.journal.set(state, "plan", tuple(reservations.plan))
     held_back = sum(len(lane.jobs) * lane.request.totals.gpus for lane in reserved.values())

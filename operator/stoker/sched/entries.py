@@ -17,12 +17,14 @@ from stoker.spec.meta import Key
 from stoker.spec.queue import NOT_NAMED, Amounts, Preemption, Queue, WithinQueue
 from stoker.spec.runtime import TrainingRuntime
 
+from .discipline import place_in_time
 from .eligible import Needs
 from .request import NOTHING, Request, Totals, request_of
 from .sorted_list import SortedList
 
 Order = tuple[int, datetime, Key]
-"""Of the jobs of one queue, smallest first: -priority, when it was queued, key. Between queues: `job_order`."""
+"""Of the jobs of one queue, smallest first: -priority, when it was queued (or its `discipline` puts it), key. Between
+queues: `job_order`."""
 
 NOWHERE: Mapping[str, int] = MappingProxyType({})
 NO_PREEMPTION = Preemption()
@@ -94,7 +96,11 @@ class Entry:
     @property
     def since(self) -> datetime:
         """From when it waits for room: queued, back-off over."""
-        return max(self.order[1], self.job.status.not_before or EARLIEST)
+        return max(self.queued_at, self.job.status.not_before or EARLIEST)
+
+    @property
+    def queued_at(self) -> datetime:
+        return queued_at(self.job)
 
     @property
     def waiting_from(self) -> datetime:
@@ -138,6 +144,8 @@ class QueueState:
     """It or a queue above has a guarantee."""
     weight: int = 1
     preemption: Preemption = NO_PREEMPTION
+    las: bool = False
+    """Its discipline; otherwise fifo."""
     budget: float = 0.0
     """Idle GPU-time that a reservation may cost, per GPU and time that its job has waited."""
     used: Totals = NOTHING
@@ -206,7 +214,7 @@ class QueueState:
     @property
     def may_preempt(self) -> bool:
         """Some of its jobs may have others stopped."""
-        return self.is_guaranteed or self.preemption.within_queue is not WithinQueue.NEVER
+        return self.is_guaranteed or self.las or self.preemption.within_queue is not WithinQueue.NEVER
 
     @property
     def is_idle(self) -> bool:
@@ -261,10 +269,16 @@ def is_pending(job: TrainingJob) -> bool:
     )
 
 
+def queued_at(job: TrainingJob) -> datetime:
+    return job.status.queued_at or job.metadata.creation_timestamp or LATEST
+
+
 def new_entry(job: TrainingJob, queue: QueueState, runtime: RuntimeState) -> Entry:
-    queued_at = job.status.queued_at or job.metadata.creation_timestamp or LATEST
     key = job.key  # made anew at each access: one is kept
-    order = (-job.spec.priority, queued_at, key)
+    at = queued_at(job)
+    if queue.las:
+        at = place_in_time(at, job.status.attained_gpu_seconds)
+    order = (-job.spec.priority, at, key)
     pending = is_pending(job)
     claim = job.status.claim if pending else None
     return Entry(job, key, request_of(job.spec, runtime.needs), order, queue, runtime, pending, claim=claim)

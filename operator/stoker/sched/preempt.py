@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stoker.spec.job import MAX_PRIORITY, Claim, Victim
+from stoker.spec.job import Claim, Victim
 from stoker.spec.meta import Key
 from stoker.spec.quantity import parse_duration
 from stoker.spec.queue import NOT_NAMED, WithinQueue
@@ -23,6 +23,7 @@ from stoker.spec.queue import NOT_NAMED, WithinQueue
 from . import victims
 from .claims import next_given_up
 from .columns import Column, Mask
+from .discipline import BOUNDS_OR_NEVER, LOSS, STANDS_BACK_S
 from .entries import Entry, Lane, QueueState, earliest
 from .leaving import Leaving
 from .place import Spread, free_room, place, placed
@@ -35,7 +36,7 @@ from .victims import Candidates, OneByOne, Problem, cheapest_of
 
 _HEADS = 64
 """Jobs per queue and decide, the first in order, that victims are looked for."""
-_NEVER = float("inf")
+_NEVER, _FAR_S = float("inf"), 2e11
 
 
 class _Running(NamedTuple):
@@ -46,6 +47,16 @@ class _Running(NamedTuple):
     """By cost, then key."""
     ripe_s: Floats
     """When each has run as long as its queue lets it; infinite: not before it has begun."""
+
+
+class _Stoppable(NamedTuple):
+    """The jobs that may be stopped for one that waits, cheapest first, now or later."""
+
+    rows: Column
+    ripe_s: Floats
+    """From when on each may be."""
+    owners: tuple[QueueState, ...]
+    """The queues to whose guarantee some of what they hold would go."""
 
 
 class _Series(NamedTuple):
@@ -66,13 +77,15 @@ class Preemption:
         self._state, self._now, self._now_s, self._voided = state, now, now.timestamp(), voided
         self._vain: dict[tuple[str, Request, frozenset[str]], int] = {}
         self._borrowing: dict[tuple[str, Totals], tuple[Column, tuple[QueueState, ...]]] = {}
+        self._later_s = _NEVER
+        """When the next job may be stopped for one that was tried."""
         self._stale = False
         """Victims were chosen since it was last worked out who may be stopped."""
         self._series: dict[tuple[str, int, Request, frozenset[str]], _Series] = {}
 
     def wake(self) -> None:
         """Have the jobs tried that could preempt, for it is not what they wait for that may have changed."""
-        state, later = self._state, _NEVER
+        state = self._state
         for queue in state.queues.values():
             if not queue.may_preempt or not queue.filed:
                 continue
@@ -81,22 +94,28 @@ class Preemption:
                 lane = entry.lane
                 if lane is None or lane.place is None or lane.place.order != order:
                     continue
-                rows, _ = self._stoppable_for(entry)
-                if not len(rows):
+                ripe_s = self._stoppable_for(entry).ripe_s
+                if not len(ripe_s):
                     if queue.is_guaranteed:
                         continue
                     break
-                ripe_s = self._running.ripe_s[rows]
                 if (ripe_s <= self._now_s).any():
                     state.set_blocked_by(lane, None)
-                later = min(later, float(np.min(ripe_s, where=ripe_s > self._now_s, initial=_NEVER)))
-        state.journal.set(state, "preempt_at", earliest(_at(later), next_given_up(state)))
+                self._expect(ripe_s)
+
+    def settle(self) -> None:
+        """All have been tried: note when time alone may change what came of it."""
+        at = earliest(_at(self._later_s), next_given_up(self._state))
+        self._state.journal.set(self._state, "preempt_at", at)
+
+    def _expect(self, ripe_s: Floats) -> None:
+        self._later_s = min(self._later_s, float(np.min(ripe_s, where=ripe_s > self._now_s, initial=_NEVER)))
 
     def claim_for(self, entry: Entry, lane: Lane, reservations: Reservations) -> Claim | None:
         """What a job that does not fit beside what is kept may claim, and at whose expense."""
         state, queue, request = self._state, entry.queue, entry.request
         kind = (queue.name, request, lane.avoid)
-        if not queue.could_hold(request.totals) or self._vain.get(kind, MAX_PRIORITY + 1) <= entry.order[0]:
+        if not queue.could_hold(request.totals) or self._vain.get(kind, _NEVER) <= entry.order[0]:
             return None
         kept = reservations.ahead_of(entry.order, queue)
         found = self._next(entry, lane, kept, reservations)
@@ -159,18 +178,47 @@ class Preemption:
     def _leaving(self) -> Leaving:
         return Leaving(self._state)
 
-    def _stoppable_for(self, entry: Entry) -> tuple[Column, tuple[QueueState, ...]]:
-        """Rows of the jobs that may be stopped for this one, now or once they have run long enough; and the queues to
-        whose guarantee some of them would go."""
+    def _stoppable_for(self, entry: Entry) -> _Stoppable:
         queue, running, jobs = entry.queue, self._running, self._state.running
-        rows, owners = np.zeros(0, dtype=np.int64), tuple[QueueState, ...]()
+        found: list[tuple[Column, Floats]] = []
+        owners = tuple[QueueState, ...]()
         if queue.preemption.within_queue is WithinQueue.LOWER_PRIORITY:
             mine = jobs.of(queue.name)
-            rows = mine[jobs.urgency[mine] > entry.order[0]]
+            lower = mine[jobs.urgency[mine] > -entry.job.spec.priority]
+            found.append((lower, running.ripe_s[lower]))
+        if queue.las:
+            mine = jobs.of(queue.name)
+            found.append((mine, np.maximum(running.ripe_s[mine], self._behind_s(entry, mine))))
         if queue.is_guaranteed:
             borrowers, owners = self._borrowers(entry)
-            rows = np.concatenate([rows, borrowers])
-        return rows[np.argsort(running.rank[rows])], owners
+            found.append((borrowers, running.ripe_s[borrowers]))
+        if len(found) == 1:
+            rows, ripe_s = found[0]
+        else:
+            ripe_of = np.full(len(running.costs), _NEVER)
+            for rows, ripe_s in found:
+                ripe_of[rows] = np.minimum(ripe_of[rows], ripe_s)
+            rows = np.unique(np.concatenate([rows for rows, _ in found]))
+            ripe_s = ripe_of[rows]
+        order = np.argsort(running.rank[rows])
+        return _Stoppable(rows[order], ripe_s[order], owners)
+
+    def _behind_s(self, entry: Entry, rows: Column) -> Floats:
+        """From when on each job of the queue has had so much that this one goes first, and loses little (`LOSS`)."""
+        jobs = self._state.running
+        gpus, began_s = np.maximum(jobs.all_gpus[rows], 1e-9), jobs.began_s[rows]
+        beyond = np.searchsorted(STANDS_BACK_S, entry.order[1].timestamp() - jobs.queued_s[rows], side="right")
+        beyond[jobs.urgency[rows] > entry.order[0]] = 0
+        beyond[jobs.urgency[rows] < entry.order[0]] = len(STANDS_BACK_S)
+        behind_s = np.where(beyond > 0, (BOUNDS_OR_NEVER[beyond] - jobs.attained_s[rows]) / gpus, 0.0) + began_s
+        lost_s = jobs.restart_s[rows] * jobs.weight[rows] / LOSS / gpus
+        # Of a job that has lost too much by now, only a checkpoint makes that less.
+        growing = (jobs.saved_s[rows] < self._now_s) & (
+            self._running.costs[rows] > LOSS * gpus * (self._now_s - began_s)
+        )
+        cheap_s = np.where(growing, _NEVER, began_s + lost_s)
+        found: Floats = np.maximum(behind_s, cheap_s)
+        return found
 
     def _borrowers(self, entry: Entry) -> tuple[Column, tuple[QueueState, ...]]:
         """Jobs of other queues that hold what is guaranteed to the job's queue, or one above it.
@@ -234,8 +282,9 @@ class Preemption:
         state, request = self._state, entry.request
         if self._stale:
             self._look_again()
-        rows, owners = self._stoppable_for(entry)
-        rows = rows[self._running.ripe_s[rows] <= self._now_s]
+        stoppable = self._stoppable_for(entry)
+        self._expect(stoppable.ripe_s)
+        rows, owners = stoppable.rows[stoppable.ripe_s <= self._now_s], stoppable.owners
         if not len(rows):
             return None
         short = self._short(entry, kept)
@@ -335,7 +384,7 @@ class Preemption:
 
 
 def _at(seconds: float) -> datetime | None:
-    return None if seconds == _NEVER else datetime.fromtimestamp(seconds, UTC)
+    return None if seconds > _FAR_S else datetime.fromtimestamp(seconds, UTC)
 
 
 def _is_entitled(queue: QueueState, wanted: Totals) -> bool:

@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 _LEAST_RESTART_S = 30.0
 _CORE = 0.01
 """What a core counts, in GPUs."""
-_FLOATS = ("began_s", "saved_s", "restart_s", "weight", "attained_s")
+_FLOATS = ("queued_s", "began_s", "saved_s", "restart_s", "weight", "attained_s")
 _INTS = ("queue", "gpus", "cpu", "memory", "all_gpus", "urgency")
 
 
@@ -58,10 +58,10 @@ class RunningJobs:
         self._sorted: NDArray[np.intp] | None = None
         self.jobs: list[Entry | None] = []
         self.queue = self.gpus = self.cpu = self.memory = self.all_gpus = self.urgency = np.zeros(0, dtype=np.int64)
-        """Queue's number; per worker: GPUs, thousandths of a core, bytes; all workers' GPUs; -priority."""
-        self.began_s = self.saved_s = self.restart_s = self.weight = self.attained_s = np.zeros(0)
-        """When it began (infinite: not yet) and last saved; to start again; GPUs that idle meanwhile; GPU-seconds had
-        in former attempts."""
+        """Queue's number; per worker: GPUs, thousandths of a core, bytes; all its GPUs; -priority."""
+        self.queued_s = self.began_s = self.saved_s = self.restart_s = self.weight = self.attained_s = np.zeros(0)
+        """When it was queued, when it began (infinite: not yet) and last saved; to start again; GPUs that idle
+        meanwhile; GPU-seconds had in former attempts."""
 
     # -- changes
 
@@ -144,6 +144,7 @@ class RunningJobs:
         self.gpus[row], self.cpu[row], self.memory[row] = request.gpus, request.cpu, request.memory
         self.all_gpus[row] = request.totals.gpus
         self.urgency[row], self.weight[row] = -job.spec.priority, weight_of(entry)
+        self.queued_s[row] = entry.queued_at.timestamp()
         self.began_s[row] = np.inf if job.status.started_at is None else job.status.started_at.timestamp()
         self.saved_s[row], self.restart_s[row] = loss_of(entry)
         self.attained_s[row] = job.status.attained_gpu_seconds

@@ -21,7 +21,7 @@ from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
 from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import Pod
-from stoker.spec.queue import Queue
+from stoker.spec.queue import Discipline, Queue
 from stoker.spec.rest import NodeUsage, QueueUsage
 from stoker.spec.runtime import TrainingRuntime
 
@@ -192,6 +192,8 @@ class SchedulerState:
             self.running.note(entry.key)
             for name in held:
                 self.nodes.mark_moved(name)
+            if queue.las and queue.filed:
+                self.journal.set(self, "preempt_at", EARLIEST)  # it may have saved
             if job.status.started_at != old.job.status.started_at and queue.preemption.min_runtime is not None:
                 self.journal.set(self, "shifted", True)  # from now on its time counts
             self._recount(entry.key)
@@ -376,6 +378,11 @@ class SchedulerState:
             self.journal.set(known, "preemption", preemption)
             self.journal.set(self, "shifted", True)
         changed = {name: known} if _access(old) != _access(queue) else {}
+        las = queue is not None and queue.spec.discipline is Discipline.LAS
+        if las != known.las:
+            self.journal.set(known, "las", las)
+            self.journal.set(self, "shifted", True)
+            changed = {name: known}
         if queue is not None and known.weight != queue.spec.weight:
             self.journal.set(known, "weight", queue.spec.weight)
         (former, had), (parent, has) = (
@@ -391,6 +398,7 @@ class SchedulerState:
         for one in changed.values():
             for entry in list(one.pending.values()):
                 self._unfile(entry)
+                self.journal.set(entry, "order", new_entry(entry.job, one, entry.runtime).order)
                 self._file(entry)
 
     def _end_claims(self, queue: QueueState) -> None:

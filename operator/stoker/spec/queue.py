@@ -45,6 +45,13 @@ class WithinQueue(StrEnum):
     LOWER_PRIORITY = "LowerPriority"
 
 
+class Discipline(StrEnum):
+    """In which order a queue's jobs of one priority run."""
+
+    FIFO = "fifo"
+    LAS = "las"
+
+
 class Preemption(SpecModel):
     """When running jobs of the queue are stopped, after saving, for others; they go on later."""
 
@@ -71,10 +78,13 @@ class QueueSpec(SpecModel):
     """Who may submit here. Absent: every project."""
     highest_priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] | None = None
     """The highest priority a job may ask for here. Absent: any."""
-    reservation_budget: float = Field(default=0.25, ge=0, le=100, strict=True)
+    reservation_budget: float = Field(default=0.05, ge=0, le=100, strict=True)
     """Nodes are kept for a job that waits long until they stood idle for this share of its own GPU-hours of waiting.
     0: never."""
     preemption: Preemption = Preemption()
+    discipline: Discipline = Discipline.FIFO
+    """The order of its jobs of one priority. fifo: those that have waited longer go first. las: those that have had the
+    fewest GPU-hours so far; running jobs that have had many more are stopped for them, after saving."""
     ttl_after_finished: Duration | None = None
     """Its jobs that don't say it themselves are deleted, with their logs, this long after they have ended; those that
     have ended already, too. Absent: as the operator is set up."""

@@ -283,6 +283,7 @@ def test_a_runtime(spec: dict[str, Any], door: Door) -> None:
         either("parent", st.sampled_from(["top", "default", "No_Label", ""])),
         either("projects", st.lists(LABELS, max_size=3)),
         either("highestPriority", st.sampled_from([0, 10**6, 10**7])),
+        either("discipline", st.sampled_from(["fifo", "las", "FIFO", ""])),
         either("reservationBudget", st.sampled_from([0, 0.5, 100, 100.5, -1, "1"])),
         either("preemption", some(
             either("withinQueue", st.sampled_from(["Never", "LowerPriority", "Any"])),

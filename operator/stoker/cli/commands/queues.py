@@ -40,6 +40,7 @@ _PLACES = {
     "reservation-budget": ("reservationBudget",),
     "preempt": ("preemption", "withinQueue"),
     "min-runtime": ("preemption", "minRuntime"),
+    "discipline": ("discipline",),
     "ttl": ("ttlAfterFinished",),
 }
 """Option → where its value stands in the spec."""
@@ -64,7 +65,7 @@ _PLACES = {
     "--reservation-budget",
     type=click.FloatRange(0, 100),
     help="How much idling it is worth to keep nodes for a job that waits long: GPU-hours per own GPU-hour of waiting. "
-    "0: none are kept. [default: 0.25]",
+    "0: none are kept. [default: 0.05]",
 )
 @click.option(
     "--preempt",
@@ -72,6 +73,12 @@ _PLACES = {
     help="Which of its running jobs are stopped, after saving, for a waiting one of it. [default: Never]",
 )
 @click.option("--min-runtime", metavar="DURATION", help="None of its jobs is stopped for another before that.")
+@click.option(
+    "--discipline",
+    type=click.Choice(["fifo", "las"]),
+    help="Which jobs of one priority go first: those that have waited longer, or those that have had the fewest "
+    "GPU-hours (las; running jobs that have had many more are stopped for them, after saving). [default: fifo]",
+)
 @click.option("--ttl", metavar="DURATION", help="Delete its jobs this long after their end, where they name no time.")
 @click.option(
     "--unset",

@@ -1,0 +1,117 @@
+"""What a history's cluster has and holds, counted naively: the model that the scheduler is held against."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from stoker.spec.job import TrainingJob
+from stoker.spec.node import GPUNode
+from stoker.spec.quantity import cpu_milli, memory_bytes
+from stoker.spec.runtime import TrainingRuntimeSpec, effective_runtime
+from stoker.spec.worker_pod import identity
+from tests.support.sched_histories import History
+
+
+def runtime_of(history: History, job: TrainingJob) -> TrainingRuntimeSpec | None:
+    """None: it has none that takes it."""
+    found = history.runtimes.get(effective_runtime(job.spec.runtime, "default", history.runtimes.values()))
+    if found is None:
+        return None if job.spec.runtime else TrainingRuntimeSpec()
+    open_to = found.spec.projects
+    return found.spec if open_to is None or job.metadata.namespace in open_to else None
+
+
+def may_use(node: GPUNode, job: TrainingJob, runtime: TrainingRuntimeSpec) -> bool:
+    def tolerated(key: str, value: str) -> bool:
+        return (key == "nvidia.com/gpu" and job.spec.gpus_per_worker > 0) or any(
+            (one.operator == "Exists" and not one.key) or (one.key == key and one.value == value)
+            for one in runtime.tolerations
+        )
+
+    return (
+        node.status.ready
+        and dict(node.metadata.labels) | runtime.node_selector == dict(node.metadata.labels)
+        and all(tolerated(t.key, t.value) for t in node.status.taints if t.effect != "PreferNoSchedule")
+    )
+
+
+def used(history: History, name: str) -> Counter[str]:
+    """What jobs placed there, pods outside Stoker and strays of ours hold of a node. Units: cores' thousandths."""
+    held = Counter[str]()
+    counted = set()
+    for job in history.store():
+        if isinstance(job, TrainingJob):
+            for placed in job.status.placement:
+                counted.add((job.uid, str(job.status.attempt), str(placed.worker), placed.node))
+                if placed.node == name:
+                    held["gpu"] += job.spec.gpus_per_worker
+                    held["cpu"] += job.spec.cpu_milli
+                    held["memory"] += job.spec.memory_bytes
+                    named = effective_runtime(job.spec.runtime, "default", history.runtimes.values())
+                    runtime = history.runtimes.get(named)
+                    held.update(runtime.spec.extended_resources if runtime else {})
+    for pod in (*history.pods.values(), *history.others.values()):
+        said, requests = identity(pod.metadata), pod.spec.containers[0].resources
+        one = (said.job_uid, str(said.attempt), str(said.worker), pod.spec.node_name) if said else None
+        if pod.spec.node_name != name or one in counted:
+            continue
+        amounts = {**requests.limits, **requests.requests}
+        held["gpu"] += int(amounts.get("nvidia.com/gpu", 0))
+        held["cpu"] += cpu_milli(amounts.get("cpu", "0"))
+        held["memory"] += memory_bytes(amounts.get("memory", "0"))
+        held["rdma/hca"] += int(amounts.get("rdma/hca", 0))
+    return held
+
+
+def room(history: History, job: TrainingJob, avoid: frozenset[str]) -> int:
+    """Workers that fit now, counted naively. Only for nodes whose GPUs are all alike; -1 where some are not."""
+    total, spec, runtime = 0, job.spec, runtime_of(history, job)
+    for name, node in history.nodes.items():
+        if runtime is None or not may_use(node, job, runtime) or name in avoid:
+            continue
+        if len({(gpu.model, gpu.memory_bytes) for gpu in node.status.gpus}) > 1:
+            return -1
+        held, gpus = used(history, name), [gpu for gpu in node.status.gpus if not gpu.unavailable]
+        fits = spec.workers
+        if spec.gpus_per_worker:
+            wanted = all(
+                (not spec.gpu.models or any(model.lower() in gpu.model.lower() for model in spec.gpu.models))
+                and (spec.gpu.min_memory is None or gpu.memory_bytes >= 40 * 2**30)
+                for gpu in gpus
+            )
+            fits = min(fits, (len(gpus) - held["gpu"]) // spec.gpus_per_worker if wanted else 0)
+        if spec.cpu_milli:
+            fits = min(fits, (node.status.cpu_milli - held["cpu"]) // spec.cpu_milli)
+        for resource, count in runtime.extended_resources.items():
+            fits = min(fits, (node.status.extended.get(resource, 0) - held[resource]) // count)
+        total += max(0, min(fits, (node.status.memory_bytes - held["memory"]) // spec.memory_bytes))
+    return total
+
+
+def path(world: History, name: str) -> list[str]:
+    """The queue and those whose limits hold for it too."""
+
+    def parent(one: str) -> str | None:
+        named = world.queues[one].spec.parent
+        return named if named in world.queues else None
+
+    found: list[str] = []
+    at: str | None = name
+    while at is not None:
+        found.append(at)
+        around, seen = parent(at), set[str]()
+        while around is not None and around != at and around not in seen:
+            seen.add(around)
+            around = parent(around)
+        at = None if around == at else parent(at)
+    return found
+
+
+def held_below(world: History, name: str) -> tuple[int, int]:
+    """GPUs and thousandths of cores."""
+    jobs = [job for job in world.store() if isinstance(job, TrainingJob)]
+    below = [job for job in jobs if job.spec.queue in world.queues and name in path(world, job.spec.queue)]
+    return (
+        sum(len(job.status.placement) * job.spec.gpus_per_worker for job in below),
+        sum(len(job.status.placement) * job.spec.cpu_milli for job in below),
+    )
