@@ -95,6 +95,21 @@ async def test_an_earlier_key_overtakes_the_sleeping_timer(queue, clock):
     queue.shutdown()
 
 
+async def test_what_is_due_no_more_is_not_kept(queue, clock):
+    queue.add_after("kept", 50)
+    for number in range(1000):
+        queue.add_after(number, 100)
+        queue.drop_due(number)
+    queue.drop_due("never there")
+    assert queue.delayed == 1
+    assert sum(len(kept) for kept in vars(queue).values() if isinstance(kept, (list, dict))) < 50
+    await clock.wait_for_sleepers(1)
+    clock.advance(50)
+    assert await asyncio.wait_for(queue.get(), 5) == "kept"
+    assert len(queue) == 0
+    queue.shutdown()
+
+
 async def test_a_delay_of_nothing_is_now(queue):
     queue.add_after("a", 0)
     assert len(queue) == 1 and queue.delayed == 0

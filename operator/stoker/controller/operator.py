@@ -181,6 +181,7 @@ class Operator:
                 self._queue.add_backoff(key)
             else:
                 self._queue.forget(key)
+                self._queue.drop_due(key)  # it has read all there is: only its newest answer counts
                 if wake_at is not None:
                     self._queue.add_after(key, max(0.0, (wake_at - self._clock.now()).total_seconds()))
             finally:

@@ -23,6 +23,9 @@ K = TypeVar("K", bound=Hashable)
 
 _LONGEST_SLEEP_S = 60.0  # asyncio's timers stand still while the machine is suspended; the clock may not
 
+_FEW = 16
+"""Entries that are due no more and not worth a sweep."""
+
 
 class QueueShutDown(Exception):
     """The queue was shut down and nothing waits in it any more."""
@@ -93,6 +96,13 @@ class WorkQueue(Generic[K]):
         """The key went well: its next back-off starts from the beginning."""
         self._failures.pop(key, None)
 
+    def drop_due(self, key: K) -> None:
+        """The key is not due any more. What is due for a key that is gone would else be kept until then."""
+        self._due_at.pop(key, None)
+        if len(self._later) > 2 * len(self._due_at) + _FEW:
+            self._later = [entry for entry in self._later if self._due_at.get(entry[2]) == entry[0]]
+            heapq.heapify(self._later)
+
     async def get(self) -> K:
         """The next key, now the caller's until `done(key)`. Raises: QueueShutDown."""
         while not self._ready:
@@ -161,7 +171,7 @@ class WorkQueue(Generic[K]):
                 await self._clock.sleep(min(wait_s, _LONGEST_SLEEP_S))
                 continue
             heapq.heappop(self._later)
-            if self._due_at.get(key) == due_at:  # else an earlier entry of this key has come first
+            if self._due_at.get(key) == due_at:  # else an earlier entry of this key has come first, or it was dropped
                 del self._due_at[key]
                 self.add(key)
         self._timer = None
