@@ -8,12 +8,13 @@ from typing import Any
 from hypothesis import HealthCheck, given
 
 from stoker.sched.decide import Start, decide
+from stoker.sched.state import SchedulerState
 from stoker.spec.job import TrainingJob
 from stoker.why.explain import explain
 from stoker.why.reasons import Reasons
 from tests.support.examples import examples
 from tests.support.sched_counts import held_below, may_use, path, room, runtime_of, used
-from tests.support.sched_histories import History, actions
+from tests.support.sched_histories import TOPOLOGY, History, actions
 
 CHECKED = examples(75, suppress_health_check=[HealthCheck.too_slow])
 
@@ -44,7 +45,7 @@ def test_any_history(history: list[tuple[Any, ...]], sched: SimpleNamespace) -> 
 
 
 def _check_rebuilt(world: History, sched: SimpleNamespace) -> None:
-    rebuilt = sched.World().feed(*world.store())
+    rebuilt = sched.World(SchedulerState(TOPOLOGY)).feed(*world.store())
     rebuilt.state.costs.update(world.state.costs)  # as the jobs' status would have them
     assert rebuilt.starts(world.now) == {}, "a state built from scratch would start more"
     assert _nonzero(sched.accounting(rebuilt.state)) == _nonzero(sched.accounting(world.state))
@@ -70,6 +71,9 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
             node = world.nodes[placed.node]
             for resource in runtime.extended_resources:
                 assert used(world, placed.node)[resource] <= node.status.extended.get(resource, 0)
+        if job.spec.workers > 1 and job.spec.topology.required:
+            [zone] = {world.nodes[placed.node].metadata.labels.get("zone") for placed in start.placement}
+            assert zone is not None
         later = [
             other.key.name
             for other in world.jobs.values()

@@ -64,8 +64,10 @@ def used(history: History, name: str) -> Counter[str]:
 
 
 def room(history: History, job: TrainingJob, avoid: frozenset[str]) -> int:
-    """Workers that fit now, counted naively. Only for nodes whose GPUs are all alike; -1 where some are not."""
-    total, spec, runtime = 0, job.spec, runtime_of(history, job)
+    """Workers that fit now, in the best zone where the gang is to be in one, counted naively. Only for nodes whose GPUs
+    are all alike; -1 where some are not."""
+    total, spec, runtime = Counter[str | None](), job.spec, runtime_of(history, job)
+    in_one = spec.workers > 1 and spec.topology.required == "zone"
     for name, node in history.nodes.items():
         if runtime is None or not may_use(node, job, runtime) or name in avoid:
             continue
@@ -84,8 +86,9 @@ def room(history: History, job: TrainingJob, avoid: frozenset[str]) -> int:
             fits = min(fits, (node.status.cpu_milli - held["cpu"]) // spec.cpu_milli)
         for resource, count in runtime.extended_resources.items():
             fits = min(fits, (node.status.extended.get(resource, 0) - held[resource]) // count)
-        total += max(0, min(fits, (node.status.memory_bytes - held["memory"]) // spec.memory_bytes))
-    return total
+        zone = node.metadata.labels.get("zone") if in_one else ""
+        total[zone] += max(0, min(fits, (node.status.memory_bytes - held["memory"]) // spec.memory_bytes))
+    return max((count for zone, count in total.items() if zone is not None), default=0)
 
 
 def path(world: History, name: str) -> list[str]:

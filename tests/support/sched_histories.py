@@ -18,6 +18,7 @@ from stoker.spec.queue import Queue
 from stoker.spec.runtime import TrainingRuntime
 from stoker.spec.worker_pod import worker_name
 
+TOPOLOGY = ("zone",)
 NODES, QUEUES, JOBS = ["a", "b", "c"], ["q", "r"], [f"j{i}" for i in range(9)]
 TREE = [*QUEUES, "top"]
 RUNTIMES, OTHERS = ["default", "fast"], ["x/o0", "x/o1", "y/o2", "y/o3"]
@@ -41,6 +42,7 @@ requests = st.fixed_dictionaries(
         "blamed": st.sampled_from([None, None, {"a": 15}, {"a": 400, "b": 25}]),
         "suspend": st.sampled_from([False, False, False, True]),
         "runtime": st.sampled_from([None, None, None, "fast"]),
+        "required": st.sampled_from([None, None, None, "zone"]),
     }
 )
 TAINTS = ["nvidia.com/gpu=yes:NoSchedule", "team=x:NoExecute", "soft:PreferNoSchedule"]
@@ -148,6 +150,7 @@ def some_request(rng: random.Random, queued: int, runtimes: list[str | None]) ->
         "models": kind if gpus else (),
         "blamed": rng.choice([None, None, None, {"a": 100}]),
         "runtime": rng.choice(runtimes),
+        "required": rng.choice([None, None, "zone"]),
     }
 
 
@@ -191,7 +194,7 @@ class History:
     """Plays actions on a state, and keeps the objects a store would hold beside it."""
 
     def __init__(self, sched: SimpleNamespace) -> None:
-        self.sched, self.state = sched, SchedulerState()
+        self.sched, self.state = sched, SchedulerState(TOPOLOGY)
         self.now, self.version = 0.0, 0
         self.nodes: dict[str, Any] = {}
         self.queues: dict[str, Queue] = {}
