@@ -7,7 +7,6 @@ import json
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -67,22 +66,22 @@ class Door:
         return Answer(response.status_code, {}, tuple(f"{c.get('field', '')}: {c['message']}" for c in causes))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster_with_crds(control_plane: Cluster) -> Cluster:
     """The run's throw-away cluster, our definitions installed and established."""
     control_plane.install_crds()
     return control_plane
 
 
-@pytest.fixture
-def door(cluster_with_crds: Cluster, tmp_path: Path) -> Iterator[Door]:
+@pytest.fixture(scope="module")
+def door(cluster_with_crds: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     view = ("config", "view", "--raw", "--flatten", "--minify", "--output=json")
     config = json.loads(cluster_with_crds.kubectl(*view))
     server, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     trust = ssl.create_default_context(cadata=base64.b64decode(server["certificate-authority-data"]).decode())
     trust.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if "client-certificate-data" in user:
-        pair = tmp_path / "client.pem"
+        pair = tmp_path_factory.mktemp("door") / "client.pem"
         pair.write_bytes(
             b"\n".join(base64.b64decode(user[part]) for part in ("client-certificate-data", "client-key-data"))
         )
