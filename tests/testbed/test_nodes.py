@@ -158,5 +158,17 @@ def test_pods_and_machine_reach_each_other(node_bed: NodeBed, space: str) -> Non
     assert node_bed.kubectl("logs", "talks", f"--namespace={space}") == "machine\n"
 
 
+def test_a_claim_without_a_class_gets_the_volume_that_make_nodes_leaves(node_bed: NodeBed, space: str) -> None:
+    node_bed.add_storage()
+    try:
+        room = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "20Gi"}}}
+        claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": room}
+        create(node_bed, space, claim)
+        until(lambda: get(node_bed, space, "pvc data", "{.status.phase}") == "Bound", "the claim is bound", 30)
+        node_bed.kubectl("delete", "pvc", "data", f"--namespace={space}")
+    finally:
+        node_bed.kubectl("delete", "storageclass/local", "pv/local")
+
+
 def test_everything_is_marked(node_bed: NodeBed) -> None:
     assert len(list(marked(node_bed.folder))) >= 5 + 2 * 5
