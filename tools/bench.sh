@@ -6,5 +6,7 @@ cd "$(dirname "$0")/.."
 export OMP_NUM_THREADS=1
 python=${VENV:-.venv}/bin/python
 [ -z "${OPENB:-}" ] || set -- --openb "$OPENB"
-echo "## sched"; "$python" -m tools.bench.sched "$@"
-for bench in reclaim store kube cluster metrics exporter followers trainer batch; do echo; echo "## $bench"; "$python" -m "tools.bench.$bench"; done
+mkdir -p docs/benchmarks
+echo "## sched"; "$python" -m tools.bench.sched "$@" --json docs/benchmarks/sched.json
+echo; echo "## reclaim"; "$python" -m tools.bench.reclaim --json docs/benchmarks/reclaim.json
+for bench in store kube cluster metrics exporter followers trainer batch; do echo; echo "## $bench"; "$python" -m "tools.bench.$bench"; done

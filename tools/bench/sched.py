@@ -321,7 +321,7 @@ def report(results: list[dict[str, object]]) -> dict[str, object]:
     return {
         "machine": {"cpu": cpu_name(), "system": platform.platform()},
         "versions": {"python": platform.python_version(), "numpy": np.__version__},
-        "command": ["python", "-m", module, *sys.argv[1:]],
+        "command": ["python", "-m", module, *(Path(argument).name for argument in sys.argv[1:])],
         "cpu_s": round(time.process_time(), 1),
         "results": results,
     }
