@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import pytest
@@ -19,17 +19,26 @@ from .matrix import MATRIX
 from .once import objects, of_kind, text, workloads
 
 APPLY = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "--warnings-as-errors")
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _TOKEN = re.compile("(?<=\n  token: )[A-Za-z0-9=]{56}(?=\n)")
 every_installation = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
 
 
-@every_installation
-def test_the_api_server_takes_every_object(server: Cluster, restricted: str, values: dict[str, Any]) -> None:
-    """Strictly: no unknown field, no field twice, no warning, no pod but the exporter that is not *restricted*."""
-    manifest = rendering.rendered(values, namespace=restricted)
-    answers = server.kubectl(*APPLY, "--filename=-", stdin=manifest).splitlines()
-    assert len(answers) == len(objects(values)) > 10
-    assert all("(server dry run)" in answer for answer in answers)
+def test_the_api_server_takes_every_object(server: Cluster, restricted: str) -> None:
+    """Strictly: no unknown field, no field twice, no warning, no pod but the exporter that is not *restricted*.
+
+    Of the objects that several installations have alike, one is shown.
+    """
+    places = {rendering.NAMESPACE: restricted, f"{rendering.NAMESPACE}-exporter": f"{restricted}-exporter"}
+    shown: dict[str, dict[str, Any]] = {}
+    for values in MATRIX.values():
+        assert len(objects(values)) > 10
+        for one in objects(values):
+            shown.setdefault(json.dumps(one, sort_keys=True), one)
+    manifest = [_placed(one, places) for one in shown.values()]
+    answers = server.kubectl(*APPLY, "--filename=-", stdin=yaml.dump_all(manifest, Dumper=_Dumper), timeout_s=180)
+    assert len(answers.splitlines()) == len(manifest) > 100
+    assert all("(server dry run)" in answer for answer in answers.splitlines())
 
 
 def test_without_a_default_storage_class_it_says_what_to_set(server: Cluster, restricted: str) -> None:
@@ -243,6 +252,13 @@ def test_rights_that_other_tests_run_with_are_the_charts(whose: Literal["operato
 def exporter_namespace(values: dict[str, Any]) -> str:
     named: str = values.get("exporter", {}).get("namespace", "")
     return named or f"{rendering.NAMESPACE}-exporter"
+
+
+def _placed(one: dict[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
+    """The object in the namespace that stands for its own."""
+    meta = one["metadata"]
+    place = meta.get("namespace")
+    return {**one, "metadata": {**meta, "namespace": places.get(place, place)}} if place else one
 
 
 def _selectors(one: dict[str, Any]) -> Iterator[dict[str, str]]:
