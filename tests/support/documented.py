@@ -33,7 +33,8 @@ TABLE: dict[str, Any] = tomllib.loads((ROOT / "tests" / "support" / "documented.
 PROGRAMS = Path(sys.executable).parent
 TIMEOUT_S = 300.0
 
-_INDENTED = r"^(?: {4}|\t)(?:\$ .*|(?:apt-get|cd|ctr|curl|eval|export|helm|kubectl|make|pip|python|stoker) .*)"
+_COMMAND = r"(?:apt-get|cd|ctr|curl|eval|export|helm|kubectl|make|pip|python|stoker) .*"
+_INDENTED = rf"^(?: {{4}}|\t)(?:\$ .*|{_COMMAND})"
 _PROLOGUE = """
 set -E -o pipefail
 at() { at=$1; echo "at $1" >&3; }
@@ -77,6 +78,8 @@ def blocks(text: str) -> list[Block]:
     found, lines = [], text.splitlines()
     if indented := re.search(_INDENTED, re.sub(r"```[\s\S]*?```", "", text), re.MULTILINE):
         raise ValueError(f"put commands between fences, not indented: {indented[0]}")
+    if (unrun := re.search(rf"^```text\n{_COMMAND}", text, re.MULTILINE)) and "(`text`" not in text:
+        raise ValueError(f"say on the page why this can't run, as (`text`: …): {unrun[0]}")
     fences = [number for number, line in enumerate(lines, 1) if re.match(r"\s*```", line)]
     for opened, closed in zip(fences[::2], fences[1::2], strict=True):
         language = lines[opened - 1].strip().removeprefix("```")
