@@ -34,7 +34,7 @@ def test_short_of_gpus_says_how_many_where_and_who_holds_the_rest(sched: SimpleN
     assert said.summary == "short 2 of 4 GPUs: 2 are free on node a; jobs x and y hold 6"
     blocker = said.blockers[0]
     assert (blocker.resource, blocker.requested, blocker.available, blocker.short) == ("gpus", 4, 2, 2)
-    assert blocker.where == "a"
+    assert (blocker.where, blocker.jobs) == ("a", ("default/x", "default/y"))
     assert said.hints == ("with gpusPerWorker: 2 instead of 4 it would start now",)
 
 
@@ -71,6 +71,7 @@ def test_queue_limit_says_used_limit_and_short(sched: SimpleNamespace) -> None:
         "z",
     )
     assert said.summary == "queue 'default' is short 1 of 3 GPUs: its limit is 4 GPUs, its jobs hold 2 GPUs"
+    assert said.blockers[0].jobs == ("default/x",)
     assert said.hints == (
         "with gpusPerWorker: 2 instead of 3 it would start now",
         "in queue 'free' it would start now",
@@ -108,7 +109,7 @@ def test_behind_a_reservation_names_whose(sched: SimpleNamespace) -> None:
         "small",
         now=400,
     )
-    assert said.blockers[0].where == "default/head"
+    assert (said.blockers[0].where, said.blockers[0].jobs) == ("default/head", ("default/head",))
     assert "kept for job head (project default), which is ahead and waits since 2026-11-21 10:00 UTC" in said.summary
     assert said.position == 2
 

@@ -46,6 +46,10 @@ class Code(StrEnum):
     RETRIES_EXHAUSTED = "RetriesExhausted"
 
 
+MOST_JOBS = 20
+"""A blocker names at most."""
+
+
 class Blocker(StatusModel):
     """One thing that keeps a job from starting, with its numbers."""
 
@@ -59,6 +63,8 @@ class Blocker(StatusModel):
     """requested - available: the job starts once this much more is free, all else equal."""
     where: str | None = None
     """A queue's or node's name."""
+    jobs: tuple[str, ...] = ()
+    """Who holds it, or is stopped for it: project/name, at most 20."""
 
 
 class Explanation(StatusModel):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import islice
 
 from stoker.life.admission import admission_blockers
 from stoker.life.preemption import claim_message
@@ -19,7 +20,7 @@ from stoker.sched.reservations import Kept
 from stoker.sched.state import SchedulerState
 from stoker.sched.topology import likeliest
 from stoker.spec.quantity import format_duration
-from stoker.spec.reasons import Blocker, Code
+from stoker.spec.reasons import MOST_JOBS, Blocker, Code
 
 from .capacity_reasons import never_on_nodes, shortages
 from .phrases import amount, clock, counted, listed, numbers, part
@@ -33,14 +34,15 @@ def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Blocke
     Invariant: a sentence changes with the facts only, never with the time alone: the first is written into the status.
     """
     if entry.claim is not None:
-        return (Blocker(code=Code.PREEMPTING, message=claim_message(entry.job, entry.claim)),)
+        victims = tuple(str(victim.key) for victim in entry.claim.victims[:MOST_JOBS])
+        return (Blocker(code=Code.PREEMPTING, message=claim_message(entry.job, entry.claim), jobs=victims),)
     found = [*_barring(state, entry), *_time(entry, now)]
     served = entry.runtime.serves(entry.job)  # else the nodes it may use are unknown
     never = [*never_in_queue(entry.queue, entry.request.totals)]
     never += never_on_nodes(state.nodes, entry.request) if served else []
     if never:
         return (*found, *never)
-    found += _limit(entry)
+    found += _limit(state, entry)
     found += _nodes(state, entry, now) if served else []
     if not found:
         found += _reserved(state, entry, now)
@@ -92,9 +94,10 @@ def _time(entry: Entry, now: datetime) -> Iterator[Blocker]:
         yield Blocker(code=Code.BACKING_OFF, message=f"backing off until {clock(until)}")
 
 
-def _limit(entry: Entry) -> Iterator[Blocker]:
+def _limit(state: SchedulerState, entry: Entry) -> Iterator[Blocker]:
     for queue in entry.queue.path:
-        for resource, limit, used, wanted in zip(RESOURCES, queue.limit, queue.used, entry.request.totals, strict=True):
+        wants = zip(RESOURCES, queue.limit, queue.used, entry.request.totals, strict=True)
+        for at, (resource, limit, used, wanted) in enumerate(wants):
             if limit is not None and wanted and used + wanted > limit:
                 free = max(limit - used, 0)
                 yield Blocker(
@@ -103,7 +106,14 @@ def _limit(entry: Entry) -> Iterator[Blocker]:
                     f"limit is {amount(resource, limit)}, its jobs hold {amount(resource, used)}",
                     **numbers(resource, wanted, free),
                     where=queue.name,
+                    jobs=_holders(state, queue, at),
                 )
+
+
+def _holders(state: SchedulerState, queue: QueueState, at: int) -> tuple[str, ...]:
+    """Some jobs that hold a resource (its place in `Totals`) of the queue and those below it."""
+    holding = (key for one in queue.subtree() for key in one.holding if state.entries[key].request.totals[at])
+    return tuple(str(key) for key in islice(holding, MOST_JOBS))
 
 
 def _titled(queue: QueueState, leaf: QueueState) -> str:
@@ -172,6 +182,7 @@ def _reserved(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Bl
                 message=f"there is room, but it is kept for job {holder.name} (project {holder.namespace}), "
                 f"which is ahead and waits since {state.entries[holder].since:%Y-%m-%d %H:%M} UTC",
                 where=str(holder),
+                jobs=(str(holder),),
             )
             return
 

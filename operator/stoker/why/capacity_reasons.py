@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,9 @@ from stoker.sched.nodes import NodeTable
 from stoker.sched.place import capacity, fitting, free_room, without
 from stoker.sched.request import ANY_GPU, Request
 from stoker.sched.topology import likeliest
+from stoker.spec.meta import Key
 from stoker.spec.node import Gpu, capability_number
-from stoker.spec.reasons import Blocker, Code
+from stoker.spec.reasons import MOST_JOBS, Blocker, Code
 
 from .phrases import amount, are, counted, listed, numbers, part
 from .unusable_nodes import held_outside, obstacles
@@ -173,7 +175,10 @@ def _short_gpus(
     parts = [f"short {part('gpus', short, wanted)}{kind}: {_free_text(there, total)}"]
     if total >= wanted:
         parts[0] += f", and each worker needs {request.gpus} on one node"
-    parts += _holders(table, slots)
+    held = _holders(table, slots)
+    if held:
+        names = listed([key.name for key in held], 3)
+        parts.append(f"{f'job {names} holds' if len(held) == 1 else f'jobs {names} hold'} {sum(held.values())}")
     parts += held_outside(table, without(table, table.open_for(request.nodes), avoid), "gpus", request.gpus, free)
     others = int(np.maximum(table.free_gpu[table.open_for(request.nodes)], 0).sum()) - total
     if request.filter != ANY_GPU and others > 0:
@@ -186,6 +191,7 @@ def _short_gpus(
         message="; ".join(parts),
         **numbers("gpus", wanted, wanted - short),
         where=where,
+        jobs=tuple(str(key) for key in islice(held, MOST_JOBS)),
     )
 
 
@@ -245,19 +251,16 @@ def _free_text(there: dict[str, int], total: int) -> str:
     return f"{total} {are(total)} free but on different nodes ({spots})"
 
 
-def _holders(table: NodeTable, slots: NDArray[np.intp]) -> list[str]:
+def _holders(table: NodeTable, slots: NDArray[np.intp]) -> dict[Key, int]:
+    """Job -> its GPUs there, the most first; empty for too many nodes."""
+    held: Counter[Key] = Counter()
     if len(slots) > _NAMED_NODES:
-        return []
-    held: Counter[str] = Counter()
+        return held
     for slot in slots:
         for key, claim in table.claims.get(table.names[slot], {}).items():
             if claim.gpus:
-                held[key.name] += claim.gpus
-    if not held:
-        return []
-    names = [name for name, _ in sorted(held.items(), key=lambda item: (-item[1], item[0]))]
-    total = sum(held.values())
-    return [f"job {names[0]} holds {total}" if len(names) == 1 else f"jobs {listed(names, 3)} hold {total}"]
+                held[key] += claim.gpus
+    return dict(sorted(held.items(), key=lambda item: (-item[1], item[0].name, item[0])))
 
 
 def _main(request: Request) -> tuple[str, int]:
