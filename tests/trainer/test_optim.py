@@ -151,6 +151,25 @@ def test_muon_is_torchs_for_matrices_and_adamw_for_the_rest():
             torch.testing.assert_close(p, theirs, rtol=2e-5, atol=2e-6)
 
 
+def test_an_average_is_one_of_running_statistics_too():
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+    average = optim.Average(FlatModel(net), 0.5)
+    assert sorted(average.buffers) == ["1.running_mean", "1.running_var"]
+    wanted = net[1].running_mean.clone()
+    for step, go in enumerate([True, False, True]):
+        net[1].running_mean += 1.0
+        average.update(step, torch.tensor(go))
+        if go:
+            wanted.lerp_(net[1].running_mean, 1 - min(0.5, (1 + step) / (10 + step)))
+    torch.testing.assert_close(average.state()["1.running_mean"], wanted)
+    own = net[1].running_mean.clone()
+    with average.in_place():
+        torch.testing.assert_close(net[1].running_mean, wanted)
+    assert torch.equal(net[1].running_mean, own)
+    average.restart()
+    assert torch.equal(average.buffers["1.running_mean"], own)
+
+
 def test_an_average_follows_the_weights_and_lends_itself():
     flat = flat_net()
     average = optim.Average(flat, 0.75)

@@ -15,22 +15,24 @@ torch = pytest.importorskip("torch")
 
 from stoker.spec.recipes import resolve  # noqa: E402
 from stoker_trainer import packed_images, prepare_images  # noqa: E402
-from stoker_trainer.augment import cropped, fill_holes  # noqa: E402
+from stoker_trainer.augment import cropped, fill_holes, zoomed  # noqa: E402
 from stoker_trainer.checkpoint import CheckpointFolder  # noqa: E402
 from stoker_trainer.counter import order  # noqa: E402
+from stoker_trainer.distributed import Vote  # noqa: E402
 from stoker_trainer.errors import BadConfig  # noqa: E402
 from stoker_trainer.fence import Fence  # noqa: E402
 from stoker_trainer.recipes import image_source  # noqa: E402
 from stoker_trainer.recipes.resnet_net import ResNet  # noqa: E402
 from stoker_trainer.recipes.settings import Crop  # noqa: E402
-from stoker_trainer.save import Keeper  # noqa: E402
+from stoker_trainer.save import Keeper, gathered_state, pack, unpack  # noqa: E402
+from stoker_trainer.step import train_step  # noqa: E402
 
 pytestmark = pytest.mark.torch
 ROWS = 300
 SETTINGS = {
     "model": {"depth": 10, "width": 4},
     "augment": {"pad": 1, "flip": True, "cutout": 2},
-    "batchSize": 34,  # the last batch of an epoch has 2 samples: one for each of two ranks
+    "batchSize": 34,  # an epoch's last 2 samples are left out
     "epochs": 6,
     "deterministic": True,
 }
@@ -59,7 +61,7 @@ def test_it_learns_and_an_interruption_changes_no_bit(run, make_config, colours,
     epochs = 6 if ranks == 1 else 3
     config = {"recipe": "resnet", "config": resolve("resnet", SETTINGS | {"data": colours, "epochs": epochs})}
     whole, parts = run.whole_and_interrupted(make_config() | config, ranks, at=12, script=STREAMED_WHEN_INTERRUPTED)
-    assert parts == whole and whole[-1]["step"] == epochs * 8
+    assert parts == whole and whole[-1]["step"] == epochs * 7
     if ranks == 1:
         assert run.progress()["summary"]["metrics"]["accuracy"] > 0.8
         program = "import sys; sys.path[:0] = ['.']; from load_example import *; x = torch.zeros(3, 8, 8, 3); "
@@ -115,7 +117,7 @@ def test_gray_images_lie_in_memory_channels_first(make_training):
 def test_each_image_is_one_of_its_crops_by_its_own_draw():
     images = torch.randint(256, (40, 5, 6, 3), dtype=torch.uint8)
     samples = torch.arange(40)
-    made = cropped(images, samples, samples, 1, 2, Crop(pad=1, flip=True, cutout=0))
+    made = cropped(images, samples, samples, 1, 2, Crop(area=1.0, pad=1, flip=True, cutout=0))
     seen = set()
     for image, found in zip(images, made, strict=True):
         padded = torch.nn.functional.pad(image, (0, 0, 1, 1, 1, 1))
@@ -129,13 +131,13 @@ def test_each_image_is_one_of_its_crops_by_its_own_draw():
         1,
     }
     apart = samples[[7, 3]]
-    assert torch.equal(cropped(images, apart, apart, 1, 2, Crop(pad=1, flip=True, cutout=0)), made[apart])
-    assert not torch.equal(cropped(images, samples, samples, 1, 3, Crop(pad=1, flip=True, cutout=0)), made)
+    assert torch.equal(cropped(images, apart, apart, 1, 2, Crop(area=1.0, pad=1, flip=True, cutout=0)), made[apart])
+    assert not torch.equal(cropped(images, samples, samples, 1, 3, Crop(area=1.0, pad=1, flip=True, cutout=0)), made)
 
 
 def test_a_hole_is_a_square_around_a_place_in_the_image():
     images = torch.ones(200, 8, 8, 3)
-    fill_holes(images, torch.arange(200), 1, 2, Crop(pad=0, flip=False, cutout=4))
+    fill_holes(images, torch.arange(200), 1, 2, Crop(area=1.0, pad=0, flip=False, cutout=4))
     holes = images.sum((1, 2)) - 64
     assert torch.equal(holes[:, 0], holes[:, 1]) and set(images.unique().tolist()) == {0.0, 1.0}
     assert holes.min() == -16 and holes.max() <= -4  # whole, or cut by the image's edge
@@ -188,3 +190,37 @@ def test_a_pad_as_large_as_the_images_is_named(make_training, colours):
     config = resolve("resnet", SETTINGS | {"data": colours, "augment": {"pad": 8}})
     with pytest.raises(BadConfig, match=r"config.augment.pad: must be below the images' side, 8 in "):
         make_training(None, recipe="resnet", config=config)
+
+
+def test_an_average_saved_without_running_statistics_goes_on_with_those_of_the_net(make_training, colours):
+    settings = resolve("resnet", SETTINGS | {"data": colours, "optimizer": {"ema": 0.9}})
+    training, other = (make_training(None, recipe="resnet", config=settings) for _ in range(2))
+    train_step(training, torch.arange(34), Vote())
+    state = gathered_state(training)
+    state["average"] = {name: t for name, t in state["average"].items() if "running" not in name}
+    unpack(other, pack(state))
+    live = training.net.state_dict()
+    assert other.average.buffers and all(torch.equal(t, live[name]) for name, t in other.average.buffers.items())
+
+
+def test_batches_are_whole_where_the_network_normalises_over_them(make_training, colours):
+    def rows(batch):
+        return make_training(
+            None, recipe="resnet", config=resolve("resnet", settings | {"batchSize": batch})
+        ).train_rows
+
+    settings = SETTINGS | {"data": colours}
+    assert [rows(batch) for batch in (34, 240, 241)] == [238, 240, 240]
+
+
+def test_a_zoomed_image_is_a_part_of_itself_and_depends_on_its_sample_alone():
+    rule = Crop(area=0.25, pad=0, flip=False, cutout=0)
+    slope = torch.linspace(0, 1, 16).expand(40, 16, 16)[..., None].contiguous()
+    samples = torch.arange(40)
+    out = zoomed(slope, samples, 1, 0, rule)
+    assert out.shape == slope.shape and torch.equal(out, zoomed(slope, samples, 1, 0, rule))
+    torch.testing.assert_close(zoomed(slope[7:9], samples[7:9], 1, 0, rule), out[7:9])
+    kept = out[:, 0, -1, 0] - out[:, 0, 0, 0]
+    least = (0.25 * 0.75) ** 0.5
+    assert kept.min() > 0.9 * least * 15 / 16 and kept.max() <= 1.0 and kept.max() - kept.min() > 0.2
+    assert not torch.equal(out, zoomed(slope, samples, 1, 1, rule))

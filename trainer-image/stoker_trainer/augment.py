@@ -79,6 +79,23 @@ def cropped(
     return images[places].masked_fill_(outside[..., None], 0)
 
 
+def zoomed(images_BHWC: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: int, rule: Crop) -> torch.Tensor:
+    """Random resized crop: of each image a part of at least `rule.area` of it, 3:4 to 4:3, scaled to the whole size.
+
+    Shape: [B, H, W, C] float32. Bilinear. Source: Szegedy et al. 2015; a side is never longer than the image's.
+    """
+    share, stretch, right, down = (_drawn(seed, epoch, samples_B, 9)[:, 5:].float() * 2.0**-24).unbind(1)
+    area = rule.area + share * (1 - rule.area)
+    ratio = torch.exp((2 * stretch - 1) * math.log(4 / 3))
+    width, height = ((area * shape).sqrt().clamp(max=1.0) for shape in (ratio, 1 / ratio))
+    none = torch.zeros_like(width)
+    x, y = (2 * right - 1) * (1 - width), (2 * down - 1) * (1 - height)
+    matrix = torch.stack([width, none, x, none, height, y], dim=1).view(-1, 2, 3)
+    images = images_BHWC.permute(0, 3, 1, 2)
+    grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False).permute(0, 2, 3, 1)
+
+
 def fill_holes(images_BHWC: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: int, rule: Crop) -> None:
     """Cutout: in each (normalised) image a square of `rule.cutout` pixels a side becomes the mean, 0.
 
@@ -93,6 +110,6 @@ def fill_holes(images_BHWC: torch.Tensor, samples_B: torch.Tensor, seed: int, ep
     images_BHWC.masked_fill_((inside[0][:, :, None] & inside[1][:, None, :])[..., None], 0.0)
 
 
-def _drawn(seed: int, epoch: int, samples_B: torch.Tensor) -> torch.Tensor:
-    """Five numbers of 24 bits for each sample. Shape: [B, 5], int64."""
-    return (words(seed, epoch, Purpose.AUGMENT, samples_B, 5) >> 40) & 0xFFFFFF
+def _drawn(seed: int, epoch: int, samples_B: torch.Tensor, count: int = 5) -> torch.Tensor:
+    """Numbers of 24 bits for each sample; more begin with the same. Shape: [B, count], int64."""
+    return (words(seed, epoch, Purpose.AUGMENT, samples_B, count) >> 40) & 0xFFFFFF

@@ -8,18 +8,17 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from .config import TrainerConfig
 from .flat import group_of
+from .measure import flops_of_sample, moved
 from .rate import range_steps
 from .recipe import Group, Recipe, Source
 from .recipes import RECIPES
 from .settings import Optimizer
-from .training import check_metrics
+from .training import check_metrics, rows_of_epoch
 
 _STATE_BYTES = {"adamw": 16, "sgd": 12, "muon": 12}  # per parameter: weight, gradient, what the optimizer keeps; fp32
 
@@ -32,8 +31,9 @@ def show(config: TrainerConfig, text: str, say: Callable[[str], object]) -> None
         recipe: Recipe = module.Recipe(settings, source)
     check_metrics(config, recipe)
     parameters = sum(p.numel() for p in recipe.net.parameters())
-    flops, kept = _of_one_sample(recipe, source)
-    steps = settings.total_steps(source.train_rows)
+    flops = flops_of_sample(recipe, source, torch.device("cpu"), "meta")
+    kept = _kept_of_one_sample(recipe, source)
+    steps = settings.total_steps(rows_of_epoch(recipe.net, source.train_rows, settings.batch_size))
     steps = min(steps, config.stop.max_steps or steps)
     say(json.dumps(json.loads(text), indent=1))
     say(source.words)
@@ -59,25 +59,21 @@ def _state_bytes(rule: Optimizer, name: str, parameter: torch.Tensor, recipe: Re
     return int(parameter.numel()) * (_STATE_BYTES["adamw" if by_adamw else rule.name] + average)
 
 
-def _of_one_sample(recipe: Recipe, source: Source) -> tuple[int, int]:
-    """FLOPs, and bytes kept for the backward pass."""
-    batch = source.batch(0, 0, torch.arange(1))
-    batch = replace(
-        batch, inputs=batch.inputs.to("meta"), targets=batch.targets.to("meta"), samples_B=batch.samples_B.to("meta")
-    )
+def _kept_of_one_sample(recipe: Recipe, source: Source) -> int:
+    """Bytes kept for the backward pass."""
+    batch = moved(source.batch(0, 0, torch.arange(1)), "meta")
     kept = 0
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         nonlocal kept
-        if not (tensor.is_leaf and tensor.requires_grad):
+        owner = tensor._base if tensor._is_view() else tensor
+        if not (owner.is_leaf and owner.requires_grad):  # a parameter, or a view of one
             kept += tensor.numel() * tensor.element_size()
         return tensor
 
-    counter = FlopCounterMode(display=False)
-    with counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss, _ = recipe.loss(batch)
-        loss.backward()
-    return counter.get_total_flops(), kept
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        recipe.loss(batch)
+    return kept
 
 
 def _size(count: int) -> str:

@@ -25,6 +25,12 @@ def group_of(name: str, parameter: torch.Tensor, groups: Mapping[str, Group]) ->
     return groups.get(name, Group.MATRIX if parameter.ndim >= 2 else Group.PLAIN)
 
 
+def buffers(net: nn.Module) -> dict[str, torch.Tensor]:
+    """What belongs to the state and is no parameter, by name: the running statistics of BatchNorm."""
+    parameters = dict(net.named_parameters())
+    return {name: tensor for name, tensor in net.state_dict().items() if name not in parameters}
+
+
 class FlatModel:
     """`module` with its parameters and gradients moved into flat float32 buffers.
 

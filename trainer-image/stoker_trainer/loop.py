@@ -168,7 +168,7 @@ class Loop:
         t = self._t
         if epoch not in self._orders:
             self._orders = {old: rows for old, rows in self._orders.items() if old >= t.cursor.epoch}
-            self._orders[epoch] = order(t.cursor.seed, epoch, t.train_rows, t.device)
+            self._orders[epoch] = order(t.cursor.seed, epoch, t.data.train_rows, t.device)[: t.train_rows]
         return self._orders[epoch][consumed : consumed + t.config.config.batch_size]
 
     def _lap(self) -> float:

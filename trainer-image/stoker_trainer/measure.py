@@ -9,12 +9,13 @@ import resource
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .recipe import Recipe, Source
+from .recipe import Batch, Recipe, Source
 
 PHASES = ("data", "forward_backward", "reduce", "update")
 _MOST_EVENTS = 4096  # between two reports; the steps beyond are not timed
@@ -157,14 +158,24 @@ class _Products(TorchFunctionMode):  # type: ignore[misc]
         return out
 
 
-def flops_of_sample(recipe: Recipe, source: Source, device: torch.device) -> int:
-    """Operations of products for one sample forward and backward, which is twice as much."""
+def flops_of_sample(recipe: Recipe, source: Source, device: torch.device, on: str | None = None) -> int:
+    """Operations of products for one sample forward and backward, which is twice as much.
+
+    The source is on `device`, the recipe there too or on the device `on` (meta).
+    """
+    batch = source.test_batch(torch.zeros(1, dtype=torch.int64, device=device))
     recipe.net.eval()
     with torch.no_grad(), _Products() as counted:
-        recipe.score(source.test_batch(torch.zeros(1, dtype=torch.int64, device=device)))
+        recipe.score(moved(batch, on) if on else batch)
     recipe.net.train()
     operations: int = 3 * counted.operations
     return operations
+
+
+def moved(batch: Batch, device: str) -> Batch:
+    """The same batch on another device."""
+    inputs, targets, samples_B = (x.to(device) for x in (batch.inputs, batch.targets, batch.samples_B))
+    return replace(batch, inputs=inputs, targets=targets, samples_B=samples_B)
 
 
 # -- memory and energy

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import torch
 
-from .flat import FlatModel
+from .flat import FlatModel, buffers
 from .settings import Optimizer
 
 
@@ -162,7 +162,7 @@ def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
 
 
 class Average:
-    """The exponential moving average of the weights; evaluated and exported in their place.
+    """The exponential moving average of the weights and of running statistics; evaluated and exported in their place.
 
     Its decay grows from 0.1 to `decay`, so that the first weights are soon forgotten.
     """
@@ -170,28 +170,43 @@ class Average:
     def __init__(self, flat: FlatModel, decay: float) -> None:
         self._flat, self._decay = flat, decay
         self._values = flat.parameters.clone()
+        self._live = {name: tensor for name, tensor in buffers(flat.module).items() if tensor.is_floating_point()}
+        self.buffers = {name: tensor.clone() for name, tensor in self._live.items()}
 
     def restart(self) -> None:
         """The weights were replaced before the first step."""
         self._values.copy_(self._flat.parameters)
+        for name, tensor in self.buffers.items():
+            tensor.copy_(self._live[name])
 
     def state(self) -> dict[str, torch.Tensor]:
-        return self._flat.views(self._values)
+        return self._flat.views(self._values) | self.buffers
 
     def update(self, step: int, go: torch.Tensor) -> None:
         """After the update of `step` (from 0)."""
-        share = 1 - min(self._decay, (1 + step) / (10 + step))
-        self._values.lerp_(self._flat.parameters, torch.where(go, share, 0.0))
+        share = torch.where(go, 1 - min(self._decay, (1 + step) / (10 + step)), 0.0)
+        self._values.lerp_(self._flat.parameters, share)
+        if self.buffers:  # three kernels for all of them
+            kept = list(self.buffers.values())
+            moves = torch._foreach_sub(list(self._live.values()), kept)
+            torch._foreach_mul_(moves, share)
+            torch._foreach_add_(kept, moves)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The model's weights are the average inside; outside they have their own bits again."""
-        own = self._flat.parameters.clone()
-        self._flat.parameters.copy_(self._values)
+        pairs = [
+            (self._flat.parameters, self._values),
+            *((self._live[name], self.buffers[name]) for name in self._live),
+        ]
+        own = [live.clone() for live, _ in pairs]
+        for live, average in pairs:
+            live.copy_(average)
         try:
             yield
         finally:
-            self._flat.parameters.copy_(own)
+            for (live, _), before in zip(pairs, own, strict=True):
+                live.copy_(before)
 
 
 def _skipped_on_host(go: torch.Tensor) -> bool:

@@ -37,7 +37,7 @@ def find(training: Training, beat: Callable[[], None]) -> float:
     t, config, before = training, training.config, pack(gathered_state(training))
     began, settings, count = time.monotonic(), config.config, range_steps(training.total_steps)
     batch = min(settings.optimizer.base_batch or settings.batch_size, t.train_rows)
-    rows = order(t.cursor.seed, 0, t.train_rows, t.device)
+    rows = order(t.cursor.seed, 0, t.data.train_rows, t.device)
     rates = [FIRST * (LAST / FIRST) ** (step / (count - 1)) for step in range(count)]
     losses: list[float] = []
     rule = replace(settings.optimizer, schedule="constant", warmup=0.0)

@@ -188,7 +188,7 @@ class Report(Silent):
             "samplesPerSecond": _rounded(self._samples / self._step_s) if self._step_s else None,
             **self._measures(),
             "data": t.config.config.data,
-            "trainRows": t.train_rows,
+            "trainRows": t.data.train_rows,
             "testRows": t.data.test_rows,
             **t.data.facts,
             "weights": self.weights,

@@ -147,13 +147,15 @@ def unpack(training: Training, data: bytes) -> None:
     pairs = [
         (training.net.state_dict(), state["model"]),
         (training.update.state(), _by_name(training, state["optimizer"])),
-        (training.average.state() if training.average is not None else {}, state.get("average", {})),
+        (training.average.state(), _average(state)) if training.average is not None else ({}, state.get("average", {})),
         (training.scaler.state(), state["scaler"]),
     ]
     for live, saved in pairs:
         _check(live, saved)
     cursor, tally, micro = Cursor(**state["cursor"]), Tally.of(state["tally"]), int(state["micro_batch"])
     tuned = Tuned(**state.get("tuned", {}))
+    if cursor.consumed >= training.train_rows:  # of a trainer that took a smaller, last batch too
+        cursor.epoch, cursor.consumed = cursor.epoch + 1, 0
     rank, world = training.ranks.rank, training.ranks.world
     for live, saved in pairs:
         for name, tensor in live.items():
@@ -165,6 +167,13 @@ def unpack(training: Training, data: bytes) -> None:
         torch.set_rng_state(state["rng_cpu"][rank])
     if training.device.type == "cuda" and rank < len(state["rng_cuda"]):
         torch.cuda.set_rng_state(state["rng_cuda"][rank], training.device)
+
+
+def _average(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The saved average; where its trainer kept none of running statistics, these as they were."""
+    saved: dict[str, torch.Tensor] = state.get("average", {})
+    names = [name for name in state["model"] if name.endswith(("running_mean", "running_var"))]
+    return {name: state["model"][name] for name in names} | saved
 
 
 def _by_name(training: Training, saved: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

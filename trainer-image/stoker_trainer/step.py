@@ -14,9 +14,9 @@ import torch
 from . import optim
 from .distributed import Vote
 from .errors import OutOfMemory, out_of_memory
-from .flat import LOSS, TERMS
+from .flat import LOSS, TERMS, buffers
 from .precision import autocast
-from .training import Training, buffers
+from .training import Training
 
 
 def share(rank: int, world: int, count: int) -> slice:
@@ -57,7 +57,7 @@ class _Before:
     """What a forward pass changes beside the gradients: buffers and generators, as they were before the step."""
 
     def __init__(self, training: Training) -> None:
-        self._buffers = [(live, live.clone()) for live in buffers(training.net)]
+        self._buffers = [(live, live.clone()) for live in buffers(training.net).values()]
         self._cpu = torch.get_rng_state()
         self._device = training.device
         self._cuda = torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None

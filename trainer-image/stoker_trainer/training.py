@@ -22,7 +22,7 @@ from .config import TrainerConfig
 from .distributed import Place, Ranks
 from .errors import BadConfig, DeviceUnavailable
 from .exchange import Exchange
-from .flat import FlatModel
+from .flat import FlatModel, buffers
 from .measure import Clock, Energy
 from .precision import LossScaler, resolve, switch_tf32
 from .recipe import Recipe, Source
@@ -139,7 +139,8 @@ class Training:
 
     @property
     def train_rows(self) -> int:
-        return self.data.train_rows
+        """Of the training samples, those that an epoch takes."""
+        return rows_of_epoch(self.net, self.data.train_rows, self.config.config.batch_size)
 
     @property
     def total_steps(self) -> int:
@@ -243,6 +244,12 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
     )
 
 
+def rows_of_epoch(net: nn.Module, rows: int, batch: int) -> int:
+    """A network that normalises over the batch leaves out an epoch's last, smaller one, whose statistics are other."""
+    normalises = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in net.modules())
+    return rows // batch * batch if normalises and rows >= batch else rows
+
+
 def check_metrics(config: TrainerConfig, recipe: Recipe) -> None:
     """Raises: BadConfig where the recipe does not measure what the stop rule looks at."""
     for name, rule in (("target", config.stop.target), ("patience", config.stop.patience)):
@@ -257,20 +264,15 @@ def better(value: float, other: float | None, mode: str) -> bool:
     return value > other if mode == "max" else value < other
 
 
-def buffers(net: nn.Module) -> list[torch.Tensor]:
-    """What belongs to the state and is no parameter: the running statistics of BatchNorm."""
-    parameters = dict(net.named_parameters())
-    return [tensor for name, tensor in net.state_dict().items() if name not in parameters]
-
-
 def share_buffers(training: Training) -> None:
     """Rank 0's buffers everywhere: each rank's come from its own share of the data. All ranks call it."""
-    _share(buffers(training.net), training.ranks)
+    averages = training.average.buffers.values() if training.average is not None else ()
+    _share([*buffers(training.net).values(), *averages], training.ranks)
 
 
 def share_start(training: Training) -> None:
     """Rank 0's weights and buffers everywhere, and no average of others. All ranks call it."""
-    _share([training.flat.parameters, *buffers(training.net)], training.ranks)
+    _share([training.flat.parameters, *buffers(training.net).values()], training.ranks)
     if training.average is not None:
         training.average.restart()
 

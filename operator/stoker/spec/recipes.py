@@ -147,6 +147,8 @@ class ResidualConfig(SpecModel):
 class CropConfig(SpecModel):
     """Random changes, drawn per (seed, epoch, sample) and applied on the device."""
 
+    area: float = Field(default=1.0, gt=0, le=1)
+    """The smallest share of an image that a random crop keeps, 3:4 to 4:3, to be scaled to the whole size; 1: none."""
     pad: int = Field(default=1, ge=0, le=1024)
     """Largest shift in each direction, in pixels."""
     flip: bool = False

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stoker_trainer.augment import cropped, fill_holes
+from stoker_trainer.augment import cropped, fill_holes, zoomed
 from stoker_trainer.errors import BadConfig
 from stoker_trainer.packed_images import Packed
 from stoker_trainer.prefetch import Prefetched, fits
@@ -76,6 +76,8 @@ class ImageSource:
         if isinstance(images, Prefetched):
             images, at_B = images.take(samples_B), torch.arange(len(samples_B), device=samples_B.device)
         changed = self._normalised(cropped(images, at_B, samples_B, seed, epoch, self.rule))
+        if self.rule.area < 1:
+            changed = zoomed(changed, samples_B, seed, epoch, self.rule)
         if self.rule.cutout:
             fill_holes(changed, samples_B, seed, epoch, self.rule)
         return Batch(_laid_out(changed), self.labels[rows_B], samples_B, seed, epoch)

@@ -31,6 +31,7 @@ class ImageClassification(ByEpochs):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crop:
+    area: float = at_least(0)
     pad: int = at_least(0)
     flip: bool
     cutout: int = at_least(0)
