@@ -74,72 +74,62 @@ class ApiMetrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self.connections = Gauge("stoker_api_connections", "Connections that are open now.", registry=self.registry)
-        self.refused = Counter(
+        self.connections = self._gauge("stoker_api_connections", "Connections that are open now.")
+        self.refused = self._counter(
             "stoker_api_connections_refused_total",
             "Connections refused before there was a request, by the problem's code, or closed for others (Evicted).",
-            ["reason"],
-            registry=self.registry,
+            "reason",
         )
         for reason in ("BadRequest", "Evicted", "HeadersTooLarge", "RequestTimeout", "Unavailable"):
             self.refused.labels(reason)
-        self.streams = Gauge("stoker_api_streams", "Streams being followed now.", ["kind"], registry=self.registry)
-        self.shed = Counter(
-            "stoker_api_streams_shed_total",
-            "Followers cut off because they did not read.",
-            ["kind"],
-            registry=self.registry,
+        self.streams = self._gauge("stoker_api_streams", "Streams being followed now.", "kind")
+        self.shed = self._counter(
+            "stoker_api_streams_shed_total", "Followers cut off because they did not read.", "kind"
         )
         self.reports = self._outcomes(
             "stoker_api_progress_reports_total", "Progress reports", "taken", "stale", "refused"
         )
-        self.progress_writes = Counter(
-            "stoker_api_progress_writes_total", "Writes of progress into job status.", registry=self.registry
-        )
-        self.log_bytes = Counter(
-            "stoker_api_log_bytes_total",
-            "Bytes of logs that workers posted and the api took.",
-            registry=self.registry,
+        self.progress_writes = self._counter("stoker_api_progress_writes_total", "Writes of progress into job status.")
+        self.log_bytes = self._counter(
+            "stoker_api_log_bytes_total", "Bytes of logs that workers posted and the api took."
         )
         self.log_posts = self._outcomes(
             "stoker_api_log_posts_total", "Posts of logs", "taken", "gap", "full", "refused"
         )
-        self.code_bytes = Counter(
-            "stoker_api_code_bytes_total",
-            "Bytes of users' code: received and stored, sent to workers.",
-            ["direction"],
-            registry=self.registry,
+        self.code_bytes = self._counter(
+            "stoker_api_code_bytes_total", "Bytes of users' code: received and stored, sent to workers.", "direction"
         )
-        self.alive_posts = Counter(
+        self.alive_posts = self._counter(
             "stoker_api_alive_posts_total",
             "Workers that asked whether they are still wanted, by the answer (wanted, stop, refused).",
-            ["outcome"],
-            registry=self.registry,
+            "outcome",
         )
-        self.sessions = Gauge(
-            "stoker_api_sessions", "Sessions of callers with workers, open now.", ["kind"], registry=self.registry
-        )
-        self.session_outcomes = Counter(
+        self.sessions = self._gauge("stoker_api_sessions", "Sessions of callers with workers, open now.", "kind")
+        self.session_outcomes = self._counter(
             "stoker_api_sessions_asked_total",
             "Sessions by what became of them (opened, invalid, unanswered).",
-            ["kind", "outcome"],
-            registry=self.registry,
+            "kind",
+            "outcome",
         )
         self.receipts = self._outcomes(
             "stoker_api_receipts_total", "Exporters' receipts", "taken", "stale", "refused", "unavailable"
         )
-        self.gpu_events = Counter(
+        self.gpu_events = self._counter(
             "stoker_api_gpu_events_total",
             "GPU events that exporters reported (xid, lost, recovered, recovery_action, mig_changed).",
-            ["kind"],
-            registry=self.registry,
+            "kind",
         )
         for collector in collectors:
             self.registry.register(collector)
 
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
+
     def _outcomes(self, name: str, what: str, *outcomes: str) -> Counter:
-        text = f"{what} by what became of them ({', '.join(outcomes)})."
-        counter = Counter(name, text, ["outcome"], registry=self.registry)
+        counter = self._counter(name, f"{what} by what became of them ({', '.join(outcomes)}).", "outcome")
         for outcome in outcomes:
             counter.labels(outcome)  # begins at 0, so that the first one is a rise too
         return counter

@@ -19,7 +19,7 @@ from stoker.spec.job import JOBS, PLACED, TrainingJob
 from stoker.spec.meta import Key, StatusModel
 from stoker.spec.worker import Held, Progress, Stalled
 from stoker.store.cache import Change, WatchCache
-from stoker.store.clock import Clock
+from stoker.store.clock import Clock, wait_for
 from stoker.store.port import Conflict, Invalid, NotFound, Store, StoreError
 from stoker_api.due_writes import RETRY_S, WRITE_EVERY_S, DueWrites
 from stoker_api.usage.board import UsageBoard, UsageWrite
@@ -217,16 +217,8 @@ class ProgressWriter:
 
     async def _wait(self) -> None:
         due = [at_s for at_s in (self._board.next_due_s, self._usage.next_due_s) if at_s is not None]
-        if not due:
-            await self._woken.wait()
-            return
-        timer = asyncio.ensure_future(self._clock.sleep(max(0.0, min(due) - self._clock.monotonic())))
-        woken = asyncio.ensure_future(self._woken.wait())
-        try:
-            await asyncio.wait({timer, woken}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-            woken.cancel()
+        left_s = max(0.0, min(due) - self._clock.monotonic()) if due else None
+        await wait_for(self._woken, self._clock, left_s)
 
     async def _write(self, progress: ProgressWrite | None, usage: UsageWrite | None) -> None:
         write = progress or usage

@@ -16,11 +16,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from stoker.spec.code import BUNDLE_TYPE, MAX_BYTES, PACK_TYPE, CodeDigest, CodeManifest
-from stoker.spec.job import JOBS, TrainingJob
-from stoker.spec.meta import Key
+from stoker.spec.job import TrainingJob
 from stoker.spec.quantity import format_duration
 from stoker.spec.rest import CodeStored, PackStored
-from stoker.store.port import NotFound
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, dump, expect_type, json_body, json_response
 from stoker_api.body_parsing import parse_body
@@ -35,7 +33,7 @@ from stoker_api.problems import Problem, ProblemCode, invalid
 from stoker_api.services import Services, services
 from stoker_api.worker_logs.log_file import LogOwner
 
-from .common import Project, check_project
+from .common import Project, check_project, job_of_uid
 
 router = APIRouter()
 _BUNDLE = "/v1/projects/{project}/code/{digest}"
@@ -214,14 +212,9 @@ async def _job_of(found: Services, pod_uid: str) -> TrainingJob:
     owner = LogOwner.of(pod)
     if owner is None:
         raise Problem(ProblemCode.NOT_FOUND, "The pod is no worker of Stoker's.")
-    job = found.deps.jobs.by_uid(owner.job_uid)
-    if job is None:
-        try:
-            job = await found.deps.store.get(JOBS, Key(owner.project, owner.job_name))
-        except NotFound:
-            pass
+    job = await job_of_uid(found, owner.project, owner.job_name, owner.job_uid)
     # A pod may say what it likes of itself: it reaches the jobs of its own project.
-    if job is None or job.uid != owner.job_uid or job.metadata.namespace != owner.project:
+    if job is None or job.metadata.namespace != owner.project:
         raise Problem(ProblemCode.NOT_FOUND, "The pod's job is gone.")
     return job
 

@@ -19,6 +19,7 @@ from stoker.store.port import NotFound
 from stoker_api.body_parsing import invalid_fields
 from stoker_api.problems import FieldError, Problem, ProblemCode, invalid, not_found
 from stoker_api.services import Services
+from stoker_api.usage.intake import UsageIntake
 
 LABEL: dict[str, JsonValue] = {"pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
 """What names look like, for the OpenAPI document; one that does not is that of nothing: 404."""
@@ -85,6 +86,24 @@ async def find_job(services: Services, project: str, name: str) -> TrainingJob:
         return await services.deps.store.get(JOBS, key)  # created by another process a moment ago
     except NotFound:
         raise not_found(f"job {name!r} in project {project!r}") from None
+
+
+async def job_of_uid(services: Services, project: str, name: str, uid: str) -> TrainingJob | None:
+    """The very job that a pod or an exporter names; None: it is gone. Raises: StoreError."""
+    job = services.deps.jobs.by_uid(uid)
+    if job is None and project and name:
+        try:
+            job = await services.deps.store.get(JOBS, Key(project, name))  # created by another process a moment ago
+        except NotFound:
+            return None
+    return job if job is not None and job.uid == uid else None
+
+
+def usage_of(services: Services) -> UsageIntake:
+    """Raises: Problem (404) where this server keeps none."""
+    if services.usage is None:
+        raise Problem(ProblemCode.NOT_FOUND, "This server keeps no usage.")
+    return services.usage
 
 
 def wants_events(accept: str) -> bool:

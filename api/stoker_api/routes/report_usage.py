@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.reports import (
     GpuEventsAnswer,
@@ -24,18 +24,16 @@ from stoker.spec.reports import (
     ReceiptsReport,
 )
 from stoker.spec.usage import GpuReceipt
-from stoker.store.port import NotFound
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, dump, json_body, json_response
 from stoker_api.middleware.limits import Bounds, bounded
 from stoker_api.problems import Problem, ProblemCode
-from stoker_api.services import Services, services
+from stoker_api.services import services
 from stoker_api.usage.amounts import impossible
-from stoker_api.usage.intake import UsageIntake
 from stoker_api.usage.store import UsageUnavailable
 from stoker_api.worker_logs.log_file import LogOwner
 
-from .common import parse_report
+from .common import job_of_uid, parse_report, usage_of
 
 router = APIRouter(tags=["report"])
 MAX_REPORT = 4 << 20
@@ -50,7 +48,7 @@ async def report_usage(request: Request) -> Response:
     """Receipts of one node. Those taken are on the disk; what was known already counts as taken. A refused one will be
     refused again; the answer says why."""
     found = services(request)
-    usage = _usage(found)
+    usage = usage_of(found)
     report = parse_report(ReceiptsReport, await json_body(request, max_bytes=MAX_REPORT))
     node = request.state.node
     _speaks_of(node, report.node)
@@ -66,7 +64,7 @@ async def report_usage(request: Request) -> Response:
             continue
         said = (receipt.project, receipt.job_name, receipt.job_uid)
         if said not in jobs:
-            jobs[said] = await _job(found, *said)
+            jobs[said] = await job_of_uid(found, *said)
         job = jobs[said]
         why = impossible(receipt, now_s) or _foreign(receipt, node, job)
         if why:
@@ -128,16 +126,10 @@ async def report_gpu_events(request: Request) -> Response:
     for event in report.events:
         found.metrics.gpu_events.labels(event.kind).inc()
         for owner in event.owners:
-            job = await _job(found, owner.project, owner.job_name, owner.job_uid)
+            job = await job_of_uid(found, owner.project, owner.job_name, owner.job_uid)
             if job is not None and _ran_on(job, node):
                 await found.gpu_events.write(job, node, event)
     return json_response(dump(GpuEventsAnswer(taken=len(report.events))))
-
-
-def _usage(found: Services) -> UsageIntake:
-    if found.usage is None:
-        raise Problem(ProblemCode.NOT_FOUND, "This server keeps no usage; nothing to post.")
-    return found.usage
 
 
 def _not_now(error: UsageUnavailable) -> Problem:
@@ -153,17 +145,6 @@ def _why(error: ValidationError) -> str:
 def _speaks_of(node: str, said: str) -> None:
     if said != node:
         raise Problem(ProblemCode.FORBIDDEN, f"The token is node {node!r}'s; an exporter speaks of its own node only.")
-
-
-async def _job(found: Services, project: str, name: str, uid: str) -> TrainingJob | None:
-    """The very job, if it is there. Raises: StoreError."""
-    job = found.deps.jobs.by_uid(uid)
-    if job is None and project and name:
-        try:
-            job = await found.deps.store.get(JOBS, Key(project, name))  # created by another process a moment ago
-        except NotFound:
-            return None
-    return job if job is not None and job.uid == uid else None
 
 
 def _foreign(receipt: GpuReceipt, node: str, job: TrainingJob | None) -> str:

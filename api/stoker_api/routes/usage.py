@@ -22,10 +22,10 @@ from stoker_api.problems import Problem, ProblemCode, invalid, not_found
 from stoker_api.services import Services, services
 from stoker_api.usage import hints, history, render
 from stoker_api.usage.history import MOST_ROWS, By, UsageFilter
-from stoker_api.usage.intake import UsageIntake, facts_of
+from stoker_api.usage.intake import facts_of
 from stoker_api.usage.store import UsageUnavailable
 
-from .common import LABEL, IfNoneMatch, Name, Project, QueryModel, find_job, one_or_more
+from .common import LABEL, IfNoneMatch, Name, Project, QueryModel, find_job, one_or_more, usage_of
 
 router = APIRouter(tags=["usage"])
 _HOUR = timedelta(hours=1)
@@ -69,7 +69,7 @@ class JobUsageQuery(QueryModel):
 async def list_usage(request: Request, caller: Caller, query: Annotated[UsageQuery, Query()]) -> Response:
     """GPU time summed over whole hours, of the projects whose jobs the token may list."""
     found = services(request)
-    store, now = _usage(found).store, found.deps.clock.now()
+    store, now = usage_of(found).store, found.deps.clock.now()
     by = _by(query.by)
     since, until = _time("since", query.since, now), _time("until", query.until, now) if query.until else now
     since, until = _floor(since), _floor(until + _HOUR - timedelta(microseconds=1))
@@ -118,7 +118,7 @@ async def job_usage(
 ) -> Response:
     """What one job has had, per attempt, worker and GPU. It outlives the job: of a name the newest job is meant."""
     found = services(request)
-    usage, deps = _usage(found), found.deps
+    usage, deps = usage_of(found), found.deps
     try:
         job: TrainingJob | None = await find_job(found, project, name)
     except Problem:
@@ -175,12 +175,6 @@ def _note(job: TrainingJob | None, receipts: list[GpuReceipt]) -> str:
     if receipts:
         return ""
     return NO_GPUS if job is not None and job.spec.total_gpus == 0 else NO_RECEIPTS
-
-
-def _usage(found: Services) -> UsageIntake:
-    if found.usage is None:
-        raise Problem(ProblemCode.NOT_FOUND, "This server keeps no usage.")
-    return found.usage
 
 
 def _not_now(error: UsageUnavailable) -> Problem:

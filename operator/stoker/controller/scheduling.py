@@ -28,7 +28,7 @@ from stoker.spec.meta import Key
 from stoker.spec.outcome import Intent
 from stoker.spec.reasons import Code
 from stoker.store.cache import WatchCache
-from stoker.store.clock import Clock
+from stoker.store.clock import Clock, wait_for
 from stoker.store.port import Store, StoreError
 
 from .counters import Counters
@@ -77,8 +77,8 @@ class Scheduling:
             while True:
                 wake_at = await self._pass()
                 if len(self._writing) > _WRITES_AT_ONCE // 2:
-                    await self._wait(self._eased, _LOOK_S)
-                await self._wait(self._woken, self._seconds_until(wake_at))
+                    await wait_for(self._eased, self._clock, _LOOK_S)
+                await wait_for(self._woken, self._clock, self._seconds_until(wake_at))
         finally:
             for task in self._writing:
                 task.cancel()
@@ -172,18 +172,6 @@ class Scheduling:
 
     def _seconds_until(self, at: datetime | None) -> float | None:
         return None if at is None else max(0.0, (at - self._clock.now()).total_seconds())
-
-    async def _wait(self, event: asyncio.Event, most_s: float | None) -> None:
-        if most_s is None:
-            await event.wait()
-            return
-        timer = asyncio.ensure_future(self._clock.sleep(most_s))
-        come = asyncio.ensure_future(event.wait())
-        try:
-            await asyncio.wait({timer, come}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-            come.cancel()
 
     async def _start(self, start: Start) -> None:
         """The attempt and its placement into status: from here on the job holds its place."""

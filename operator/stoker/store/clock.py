@@ -40,6 +40,19 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
+async def wait_for(event: asyncio.Event, clock: Clock, most_s: float | None) -> None:
+    """Return once the event is set or `most_s` is over; None: as long as it takes."""
+    if most_s is None:
+        await event.wait()
+        return
+    timer, come = asyncio.ensure_future(clock.sleep(most_s)), asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({timer, come}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        timer.cancel()
+        come.cancel()
+
+
 class ManualClock:
     """A clock that stands still until `advance`; sleepers wake in the order of their deadlines."""
 
