@@ -35,8 +35,8 @@ from stoker_api.ports import LogSource
 from stoker_api.streams.sse import StreamSettings
 from stoker_api.usage.prices import Prices
 from stoker_api.usage.store import UsageStore
+from tests.support import chart_rights
 from tests.support.testbed.cluster import Cluster
-from tools.chart import rights
 
 EXPORTER = "exporter"
 PEOPLE = {"alice": "alpha", "bob": "beta", "reader": "alpha", "admin": "alpha", "nobody": "alpha"}
@@ -91,7 +91,7 @@ SETUP: list[dict[str, Any]] = [
         _rule(STOKER, ["queues", "trainingruntimes"], ["use"]),
     ),
     _role("looks", _rule(STOKER, ["queues", "trainingruntimes", "gpunodes"], ["list"])),
-    _role("api", *rights.rules("api")),
+    _role("api", *chart_rights.rules("api")),
     *(_binding("looks", who) for who in ("alice", "bob", "reader")),
     _binding("user", "alice", "alpha"),
     _binding("user", "bob", "beta"),

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tools.chart import promql, rendering
+from tests.support import promql
+from tools.chart import rendering
 from tools.chart.dashboards import files
 from tools.generate import metrics_table
 

@@ -11,9 +11,10 @@ from typing import Any, Literal
 import pytest
 import yaml
 
+from tests.support import chart_rights
 from tests.support.testbed.cluster import Cluster
 from tests.support.testbed.errors import BedError
-from tools.chart import rendering, rights
+from tools.chart import rendering
 
 from .matrix import MATRIX
 from .once import objects, of_kind, text, workloads
@@ -246,7 +247,7 @@ def test_rights_that_other_tests_run_with_are_the_charts(whose: Literal["operato
     """tests/kube runs the operator, tests/api the api, with these and no others."""
     kind = "Role" if whose == "leader" else "ClusterRole"
     [role] = [one for one in of_kind({}, kind) if one["metadata"]["name"] == f"stoker-{whose}"]
-    assert role["rules"] == rights.rules(whose)
+    assert role["rules"] == chart_rights.rules(whose)
 
 
 def exporter_namespace(values: dict[str, Any]) -> str:

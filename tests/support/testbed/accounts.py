@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from tests.support import chart_rights
 from tests.support.testbed.cluster import Cluster
-from tools.chart import rights
 
 NAME = "operator-of-the-chart"
 API = "api-of-the-chart"
@@ -22,9 +22,9 @@ def operators_kubeconfig(cluster: Cluster, project: str) -> Path:
     subject = [{"kind": "ServiceAccount", "name": NAME, "namespace": project}]
     objects = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME, "namespace": project}},
-        _role("ClusterRole", {"name": NAME}, rights.rules("operator")),
+        _role("ClusterRole", {"name": NAME}, chart_rights.rules("operator")),
         _binding("ClusterRole", {"name": f"{NAME}-{project}"}, subject),
-        _role("Role", {"name": NAME, "namespace": project}, rights.rules("leader")),
+        _role("Role", {"name": NAME, "namespace": project}, chart_rights.rules("leader")),
         _binding("Role", {"name": NAME, "namespace": project}, subject),
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": SCRAPER, "namespace": project}},
         _role("ClusterRole", {"name": SCRAPER}, [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]),
@@ -44,7 +44,7 @@ def apis_kubeconfig(cluster: Cluster, namespace: str) -> Path:
     subject = [{"kind": "ServiceAccount", "name": API, "namespace": namespace}]
     objects = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": API, "namespace": namespace}},
-        _role("ClusterRole", {"name": API}, rights.rules("api")),
+        _role("ClusterRole", {"name": API}, chart_rights.rules("api")),
         _binding("ClusterRole", {"name": f"{API}-{namespace}"}, subject, API),
     ]
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))

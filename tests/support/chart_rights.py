@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from .rendering import CHART
+from tools.chart.rendering import CHART
 
 FILES = {"operator": "operator/rbac.yaml", "leader": "operator/rbac-leader.yaml", "api": "api/rbac.yaml"}
 _NAME = '{{ include "stoker.fullname" . }}'
