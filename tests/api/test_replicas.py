@@ -13,12 +13,14 @@ import pytest
 
 from stoker.spec.job import TrainingJob, TrainingJobSpec
 from stoker.spec.job_parts import Trainer
-from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import ANNOTATION_IDEMPOTENCY_KEY, ANNOTATION_SUBMITTER
-from stoker.store.cache import Change, WatchCache
+from stoker.store.cache import WatchCache
 from stoker_api.app import create_app
 from stoker_api.deps import event_cache, running_caches
 from stoker_api.jobs.index import IdempotencyId, JobIndex
+
+from .test_lists import Jobs
 
 
 @contextlib.asynccontextmanager
@@ -75,26 +77,6 @@ def job(name: str, version: int) -> TrainingJob:
     return TrainingJob(metadata=meta, spec=TrainingJobSpec(trainer=Trainer(command=("x",))))
 
 
-class Jobs:
-    """The part of a watch cache that the index uses."""
-
-    def __init__(self) -> None:
-        self.objects: dict[Key, TrainingJob] = {}
-        self.index: JobIndex = JobIndex(self)  # type: ignore[arg-type]
-
-    def subscribe(self, handler: Any) -> Any:
-        self.handler = handler
-        return lambda: None
-
-    def get(self, key: Key) -> TrainingJob | None:
-        return self.objects.get(key)
-
-    def put(self, one: TrainingJob) -> None:
-        old = self.objects.get(one.key)
-        self.objects[one.key] = one
-        self.handler(Change(old, one))
-
-
 @pytest.mark.parametrize(
     ("says", "arrivals", "mine", "first"),
     [
@@ -109,7 +91,8 @@ class Jobs:
 )
 def test_who_was_first(says, arrivals, mine, first):
     jobs = Jobs()
+    index = JobIndex(jobs)  # type: ignore[arg-type]
     for name, version in arrivals:
         jobs.put(job(name, version))
-    found = jobs.index.before(job(*mine), OWNED)
+    found = index.before(job(*mine), OWNED)
     assert (found and found.metadata.name) == first

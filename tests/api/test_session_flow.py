@@ -83,6 +83,21 @@ async def stalled(sender: Any, counted: list[int]) -> None:
     await asyncio.gather(pushing, return_exceptions=True)
 
 
+@pytest.fixture
+def quick_pings(monkeypatch):
+    """Five a second, each to be answered within a second."""
+    monkeypatch.setattr(serve, "PING_EVERY_S", 0.2)
+    monkeypatch.setattr(serve, "PONG_WITHIN_S", 1.0)
+
+
+async def take(receiver: Any, total: int) -> None:
+    """Read so many bytes, and not one more."""
+    taken = 0
+    while taken < total:
+        taken += len(await receiver.recv()) - 1
+    assert taken == total
+
+
 async def test_a_slow_reader_slows_the_writer(served):
     """What is on its way lies in the sockets' buffers, of which the api's own part is small."""
     worker = await running(served)
@@ -90,32 +105,23 @@ async def test_a_slow_reader_slows_the_writer(served):
         counted: list[int] = []
         await stalled(side, counted)
         assert sum(counted) < 24 << 20, "the kernel's buffers, two sockets of them"
-        taken = 0
-        while taken < sum(counted):
-            taken += len(await client.recv()) - 1
-        assert taken == sum(counted)
+        await take(client, sum(counted))
 
 
-async def test_a_slow_reader_is_not_dead(new_world, monkeypatch):
+async def test_a_slow_reader_is_not_dead(new_world, quick_pings):
     """It answers no ping while it does not read."""
-    monkeypatch.setattr(serve, "PING_EVERY_S", 0.2)
-    monkeypatch.setattr(serve, "PONG_WITHIN_S", 1.0)
     async with served_with(new_world) as world:
         worker = await running(world)
         async with narrow(world) as small, worker.session(caller=small) as (client, side):
             counted: list[int] = []
             await stalled(side, counted)
             await asyncio.sleep(1.6)  # longer than a peer has that owes nothing but its pong
-            taken = 0
-            while taken < sum(counted):
-                taken += len(await client.recv()) - 1
+            await take(client, sum(counted))
             await client.send(b"\x00still here")
             assert await side.recv() == b"\x00still here"
 
 
-async def test_a_peer_that_stands_still_is_cut_off(new_world, monkeypatch):
-    monkeypatch.setattr(serve, "PING_EVERY_S", 0.2)
-    monkeypatch.setattr(serve, "PONG_WITHIN_S", 1.0)
+async def test_a_peer_that_stands_still_is_cut_off(new_world, quick_pings):
     async with served_with(new_world) as world:
         worker = await running(world)
         async with worker.session() as (client, side):
@@ -128,10 +134,8 @@ async def test_a_peer_that_stands_still_is_cut_off(new_world, monkeypatch):
         await gone(world)
 
 
-async def test_a_caller_who_dies_before_a_worker_that_takes_nothing(new_world, monkeypatch):
+async def test_a_caller_who_dies_before_a_worker_that_takes_nothing(new_world, quick_pings):
     """Nothing is read from the caller then; that it is gone is seen all the same."""
-    monkeypatch.setattr(serve, "PING_EVERY_S", 0.2)
-    monkeypatch.setattr(serve, "PONG_WITHIN_S", 1.0)
     async with served_with(new_world) as world:
         worker = await running(world)
         async with narrow(world) as small, worker.session(worker=small) as (client, side):

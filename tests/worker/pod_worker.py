@@ -33,6 +33,18 @@ PYTHONS = [str(p) for p in sorted(VERSIONS.glob("3.*/bin/python3"), key=_version
 """What is installed here of every Python that a worker may have."""
 
 PROGRAM = Path(stoker_worker.__file__).with_name("__main__.py")
+RANK_1_OF_3 = {
+    "RANK": "1",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "3",
+    "LOCAL_WORLD_SIZE": "1",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "3",
+    "PET_NNODES": "3",
+    "PET_NODE_RANK": "1",
+    "PET_NPROC_PER_NODE": "2",
+}
+"""What a user's command has of torchrun's environment in worker 1 of 3, which has two GPUs."""
 
 
 class PodWorker:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from .pod_worker import RANK_1_OF_3
+
 PY = sys.executable
 
 
@@ -86,17 +88,9 @@ def test_the_environment_is_launch_jsons_and_torchruns_and_nothing_else(worker, 
     assert "STOKER_SECRET" not in env
     expected = {
         "MINE": "1",
-        "RANK": "1",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "3",
-        "LOCAL_WORLD_SIZE": "1",
-        "GROUP_RANK": "1",
-        "GROUP_WORLD_SIZE": "3",
+        **RANK_1_OF_3,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "12345",
-        "PET_NNODES": "3",
-        "PET_NODE_RANK": "1",
-        "PET_NPROC_PER_NODE": "2",
         "PET_MASTER_ADDR": "127.0.0.1",
         "PET_MASTER_PORT": "12345",
     }

@@ -12,6 +12,8 @@ import pytest
 from stoker.spec.worker import ExitRecord
 from stoker_worker.bundle import install, main
 
+from .pod_worker import RANK_1_OF_3
+
 SHELLS = [shell for shell in (["dash"], ["bash", "--posix"], ["busybox", "sh"], ["sh"]) if shutil.which(shell[0])]
 every_shell = pytest.mark.parametrize("shell", SHELLS, ids="-".join)
 
@@ -79,17 +81,9 @@ def test_without_a_python_the_command_runs_bare_and_says_so(pod_worker, stoker, 
     assert said.returncode == 0 and "[stoker] this image has no Python" in said.stderr
     seen = dict(line.split("=", 1) for line in said.stdout.splitlines())
     expected = {
-        "RANK": "1",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "3",
-        "LOCAL_WORLD_SIZE": "1",
-        "GROUP_RANK": "1",
-        "GROUP_WORLD_SIZE": "3",
+        **RANK_1_OF_3,
         "MASTER_ADDR": "job-1-0.job.default.svc",
         "MASTER_PORT": "29400",
-        "PET_NNODES": "3",
-        "PET_NODE_RANK": "1",
-        "PET_NPROC_PER_NODE": "2",
         "STOKER_GPU_UUIDS": "GPU-a,GPU-b",
         "HOME": "/tmp",
         "PWD": str(pod_worker.folder / "volume" / "output"),
