@@ -63,7 +63,7 @@ bench-trainer: setup ## the trainer against the plainest good PyTorch loop, and 
 bench: setup ## speed and memory, with machine and versions
 	@bash tools/bench.sh
 
-sweep: setup ## what is too long for `make test`: faults at every write, ten times the examples of properties, `make verify`, a soak (docs/reliability.md; two hours)
+sweep: setup ## what is too long for `make test`: faults at every write, ten times the examples of properties, `make verify`, a soak (docs/reliability.md; two and a half hours)
 	@$(TESTBED) build control-plane
 	@SWEEP_WRITES=1 $(PYTEST) -m sweep
 	@STOKER_EXAMPLES=10 $(PYTEST) --timeout 3600 -m "hypothesis and not e2e"

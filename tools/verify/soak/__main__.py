@@ -1,19 +1,17 @@
 """Ten thousand short jobs of every kind, visitors, random faults; what grows, and whether every promise held.
 
-    python -m tools.verify.soak --mode up|cluster [--jobs 10000] [--minutes 25] [--rate R] [--seed N]
+    python -m tools.verify.soak --mode up|cluster [--jobs 10000] [--minutes 40] [--seed N]
 
 up: a real `stoker up`, each job a process. cluster: operator and api on a real API server; pods are played by a
-stand-in for kubelets. At most 48 jobs are alive at once: one comes as one ends, but no more than R a second (what
-is kept for minutes has a steady size then), until all have come or the time is over. Processes are killed in the
-beginning; slopes are of the end, under the faults that leave a process alive. Exits 1 if a promise was broken or a
-slope is over its limit.
+stand-in for kubelets. Jobs come evenly over the time, so that what is kept for minutes has a steady size; at most 48
+are alive at once. Processes are killed in the beginning; slopes are of the end, under the faults that leave a process
+alive. Exits 1 if a promise was broken or a slope is over its limit.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import os
 import random
 import sys
@@ -39,6 +37,8 @@ VISITORS = 8
 FAULT_EVERY_S = (12.0, 45.0)
 SAMPLE_S = 3.0
 DRAIN_S = 300.0
+COMING = 0.95
+"""Of the time: the rest is for those that came late."""
 KILLS_UNTIL, STEADY_FROM = 0.15, 0.55
 """Between them all that a process keeps for a quarter of an hour, as rows of /metrics, comes to its size."""
 LIMITS = {"RSS, MiB": 2.0, "descriptors": 1.0, "threads": 0.5}
@@ -50,10 +50,8 @@ ANEW = frozenset({"StartTimeout", "NodeLost"})
 
 
 class Soak:
-    def __init__(
-        self, place: OneMachine | KubernetesCluster, jobs: int, length_s: float, rate: float, seed: int
-    ) -> None:
-        self._place, self._jobs, self._length_s, self._rate = place, jobs, length_s, rate
+    def __init__(self, place: OneMachine | KubernetesCluster, jobs: int, length_s: float, seed: int) -> None:
+        self._place, self._jobs, self._length_s = place, jobs, length_s
         self._rng = random.Random(seed + 1)
         self._plan = enumerate(planned(seed, jobs, place.most_gpus))
         self._clients = Clients(place.url, place.token, place.pages, self._rng)
@@ -83,7 +81,7 @@ class Soak:
 
     async def _lane(self) -> None:
         for number, job in self._plan:
-            await asyncio.sleep(self._began + number / self._rate - time.monotonic())
+            await asyncio.sleep(self._began + COMING * self._length_s * number / self._jobs - time.monotonic())
             if self._progress >= 1:
                 return
             await self._clients.live(job, self._place.trainer(job))
@@ -176,12 +174,12 @@ def spelt(counts: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
 
 
-async def check(mode: str, jobs: int, length_s: float, rate: float, seed: int, folder: Path) -> list[str]:
+async def check(mode: str, jobs: int, length_s: float, seed: int, folder: Path) -> list[str]:
     """Returns: the broken promises."""
     place = (OneMachine if mode == "up" else KubernetesCluster)(folder, random.Random(seed + 2))
     try:
         await place.start()
-        broken = await Soak(place, jobs, length_s, rate, seed).run()
+        broken = await Soak(place, jobs, length_s, seed).run()
         print("\n".join(f"BROKEN: {one}" for one in broken), flush=True)  # before the end of it can fail
         return broken
     finally:
@@ -192,16 +190,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=("up", "cluster"), required=True)
     parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--minutes", type=float, default=25.0)
-    parser.add_argument("--rate", type=float, default=math.inf, help="jobs a second, at most")
+    parser.add_argument("--minutes", type=float, default=40.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000))
     given = parser.parse_args()
     if given.mode == "cluster":
         build.build("control-plane")
-    length = f"--jobs {given.jobs} --minutes {given.minutes:g} --rate {given.rate:g}"
-    print(f"{machine()}\n--mode {given.mode} {length} --seed {given.seed}")
+    print(f"{machine()}\n--mode {given.mode} --jobs {given.jobs} --minutes {given.minutes:g} --seed {given.seed}")
     with tempfile.TemporaryDirectory(prefix="stoker-soak-") as folder:
-        broken = asyncio.run(check(given.mode, given.jobs, 60 * given.minutes, given.rate, given.seed, Path(folder)))
+        broken = asyncio.run(check(given.mode, given.jobs, 60 * given.minutes, given.seed, Path(folder)))
     print(f"{sum(os.times()[:4]):.0f} s of CPU, with those of every process that has ended")
     print("every promise held" if not broken else f"{len(broken)} promises broken")
     return 1 if broken else 0
