@@ -9,4 +9,4 @@ python=${VENV:-.venv}/bin/python
 mkdir -p docs/benchmarks
 echo "## sched"; "$python" -m tools.bench.sched "$@" --json docs/benchmarks/sched.json
 echo; echo "## reclaim"; "$python" -m tools.bench.reclaim --json docs/benchmarks/reclaim.json
-for bench in store kube cluster metrics exporter followers trainer batch; do echo; echo "## $bench"; "$python" -m "tools.bench.$bench"; done
+for bench in store kube cluster metrics exporter followers trainer batch precision; do echo; echo "## $bench"; "$python" -m "tools.bench.$bench"; done

@@ -101,6 +101,13 @@ def test_compiled_blocks_compile_once_and_a_restart_finds_their_code(make_traini
     assert any((tmp_path / "compiled").iterdir())
 
 
+@pytest.mark.slow
+def test_a_stop_and_a_resume_with_activations_computed_again_change_no_bit(run, make_config):
+    settings = resolve("gpt", TEXT | {"steps": 40, "evalEverySteps": 20, "activationCheckpointing": True})
+    whole, parts = run.whole_and_interrupted(make_config(recipe="gpt", config=settings), 1, at=10)
+    assert parts == whole
+
+
 def test_without_a_compiler_the_log_says_so_and_blocks_run_as_they_are(make_training, monkeypatch, caplog):
     monkeypatch.setattr(blocks.shutil, "which", lambda name: None)
     with caplog.at_level(logging.WARNING):

@@ -127,6 +127,27 @@ def changed(images_BHW: torch.Tensor, source: Images) -> torch.Tensor:
     return (x - source.scaling.mean) / source.scaling.std
 
 
+class Restored(nn.Module):  # type: ignore[misc]
+    """Scores of the hidden tokens alone."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return self.net.restore(*x)  # type: ignore[no-any-return]
+
+
+def hidden(source: Any, count: int, rows: torch.Tensor) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Some tokens of each sample hidden, as BERT's paper does: 80 % masked, 10 % another, 10 % their own."""
+    tokens = source.batch(1, 0, rows).inputs
+    at = torch.rand(tokens.shape, device=tokens.device).topk(count, dim=1).indices
+    own, how = tokens.gather(1, at), torch.rand(at.shape, device=tokens.device)
+    other = torch.randint(source.vocabulary, at.shape, device=tokens.device)
+    shown = torch.where(how < 0.8, source.vocabulary, torch.where(how < 0.9, other, own))
+    return (tokens.scatter(1, at, shown), at), own
+
+
 class Plain:
     """The plain loop of one training, on as many ranks."""
 
@@ -143,8 +164,11 @@ class Plain:
             self._smoothing = settings.label_smoothing
         else:
             module = importlib.import_module(recipes.RECIPES[training.config.recipe].module)
-            model, self._smoothing = module.Recipe(settings, source).net, getattr(settings, "label_smoothing", 0.0)
+            recipe = module.Recipe(settings, source)
+            model, self._smoothing = recipe.net, getattr(settings, "label_smoothing", 0.0)
             self._batch = partial(shifted if isinstance(source, ImageSource) else _inputs_and_targets, source)
+            if training.config.recipe == "bert":
+                model, self._batch = Restored(model), partial(hidden, source, recipe.units)
         layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
         self._model = model.to(device, memory_format=layout)
         if training.ranks.world > 1:
@@ -261,8 +285,14 @@ def machine(device: torch.device) -> str:
     )
 
 
-def one_rank(rounds: int) -> None:
-    for data, steps in (("digits", 100), ("mnist5k", 60), ("gpt", 3), ("lstm", 3), ("resnet", 3)):
+ONE_RANK = {"digits": 100, "mnist5k": 60, "gpt": 3, "lstm": 3, "bert": 8, "resnet": 3}
+"""Steps of a round."""
+
+
+def one_rank(rounds: int, only: list[str] | None) -> None:
+    for data, steps in ONE_RANK.items():
+        if only is not None and data not in only:
+            continue
         training = make(data)
         torch.set_deterministic_debug_mode("default")
         ways = {data: partial(_train, training), "plain": Plain(training).step}
@@ -295,6 +325,7 @@ def _train(training: Training, rows: torch.Tensor, *, ordered: bool = False) -> 
 def main() -> int:
     parser = argparse.ArgumentParser(description="The trainer's speed against the plainest good PyTorch loop.")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=ONE_RANK, action="append", help="this on one rank, and nothing on two")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if "RANK" in os.environ:
@@ -305,7 +336,9 @@ def main() -> int:
     for name, figure in update.measure().items():
         print(f"  {name:36} {figure:,.2f}")
     print("one rank, against the plain loop:")
-    one_rank(options.rounds)
+    one_rank(options.rounds, options.only)
+    if options.only is not None:
+        return 0
     print("two ranks, against DDP:", flush=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
