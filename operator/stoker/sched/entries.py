@@ -156,6 +156,9 @@ class QueueState:
     lanes: dict[tuple[Request, frozenset[str]], Lane] = field(default_factory=dict)
     filed: SortedList[Order] = field(default_factory=SortedList)
     """All jobs of `lanes`."""
+    levels: dict[bool, tuple[Totals, Totals, Amounts, int, tuple[bool, float]]] = field(default_factory=dict)
+    """With GPUs or without → what it holds, what the nodes have, its guarantee, its weight; and its place beside the
+    others of its parent that follows (`job_order`)."""
 
     def __post_init__(self) -> None:
         self.path = (self,)

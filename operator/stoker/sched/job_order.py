@@ -86,8 +86,6 @@ class JobOrder:
     def __init__(self, state: SchedulerState, lanes: Iterable[Lane]) -> None:
         self._state, self._capacity = state, state.nodes.capacity
         self._flat = state.tree.depth == 1
-        self._levels: dict[tuple[str, bool], tuple[Totals, Rank]] = {}
-        """(Queue, with GPUs) -> its place beside the others of its parent, and what it held then."""
         self._out: _Group | None = None
         """That of the last turn: it stands among the others again when the next is asked for, as it may hold more."""
         self._groups: dict[tuple[str, bool], _Group] = {}
@@ -183,13 +181,16 @@ class JobOrder:
         return sum(above, ()) + level * (1 + missing) + age  # as long as the deepest queue's
 
     def _level(self, queue: QueueState, gpus: bool) -> Rank:
-        known = self._levels.get((queue.name, gpus))
-        if known is not None and known[0] is queue.used:
-            return known[1]
+        known = queue.levels.get(gpus)
+        if known is not None:
+            used, capacity, guarantee, weight, level = known
+            same = used is queue.used and capacity is self._capacity and guarantee is queue.guarantee
+            if same and weight == queue.weight:
+                return level
         share = 0.0
-        for used, there in zip(queue.used, self._capacity, strict=True):
-            if there and used > share * there:
-                share = used / there
+        for held, there in zip(queue.used, self._capacity, strict=True):
+            if there and held > share * there:
+                share = held / there
         level = (queue.guarantee == NOT_NAMED or not queue.is_below_guarantee(gpus), share / queue.weight)
-        self._levels[queue.name, gpus] = queue.used, level
+        queue.levels[gpus] = queue.used, self._capacity, queue.guarantee, queue.weight, level
         return level

@@ -23,7 +23,7 @@ from .columns import Column, DomainView, DoorView, ExtendedView, ForeignClaim, G
 from .eligible import NodeFilter
 from .gpu_groups import Claim, GpuGroup, group, worst_held
 from .journal import Journal, K
-from .request import ANY_GPU, GpuFilter, Request
+from .request import ANY_GPU, GpuFilter, Request, Totals
 
 V = TypeVar("V", GpuView, ExtendedView, DoorView)
 
@@ -59,7 +59,7 @@ class NodeTable:
         """Slots with GPUs of several types."""
         self._spare: list[int] = []
         self._ranks: Column | None = None
-        self._capacity: tuple[int, int, int] | None = None
+        self._capacity: Totals | None = None
         self.names: list[str] = []
         self.ready: Mask = np.zeros(0, dtype=np.bool_)
         self.usable = self.total = self.rest_gpu = self.free_gpu = np.zeros(0, dtype=np.int64)
@@ -104,10 +104,10 @@ class NodeTable:
         return self._ranks
 
     @property
-    def capacity(self) -> tuple[int, int, int]:
-        """All nodes' GPUs, thousandths of a core, bytes."""
+    def capacity(self) -> Totals:
+        """Of all nodes."""
         if self._capacity is None:
-            self._capacity = int(self.usable.sum()), int(self.cap_cpu.sum()), int(self.cap_mem.sum())
+            self._capacity = Totals(int(self.usable.sum()), int(self.cap_cpu.sum()), int(self.cap_mem.sum()))
         return self._capacity
 
     def is_mixed(self, slot: int) -> bool:
