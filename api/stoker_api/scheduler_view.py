@@ -16,6 +16,7 @@ from stoker.spec.meta import Key
 from stoker.spec.reasons import Blocker, Explanation
 from stoker.spec.rest import NodeUsage, QueueUsage
 from stoker.why.explain import explain, never_fits
+from stoker.why.preemption_risk import warnings_at_submit
 
 
 class SchedulerView:
@@ -26,6 +27,10 @@ class SchedulerView:
     def never_fits(self, job: TrainingJob) -> list[Blocker]:
         """Why the job could not start even on an idle cluster; [] if it could."""
         return list(never_fits(self._feed.rules(), job))
+
+    def warnings(self, job: TrainingJob) -> tuple[str, ...]:
+        """What its submitter should know of, though the job is taken."""
+        return warnings_at_submit(self._feed.rules(), job)
 
     async def explain(self, key: Key, now: datetime) -> Explanation:
         """Raises: KeyError if the scheduler does not know the job (yet)."""

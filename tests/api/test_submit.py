@@ -49,6 +49,19 @@ async def test_dry_run_checks_everything_and_stores_nothing(world, body):
     assert (await world.call("POST", path, json=body("one"))).json()["code"] == "AlreadyExists"
 
 
+async def test_who_may_lose_all_their_work_is_warned(world, body):
+    assert "warning" not in (await world.submit(**body("calm"))).headers
+    spec = {"preemption": {"withinQueue": "LowerPriority"}}
+    there = await world.call("PUT", "/v1/queues/rough", who="admin", json={"spec": spec})
+    assert there.status_code in (200, 201), there.text
+    warned = await world.submit(**body("one", queue="rough"))
+    assert warned.status_code == 201, warned.text
+    assert warned.headers["warning"].startswith('299 - "it may be preempted, and begins anew')
+    for preemptible in (True, False):
+        path, job = "/v1/projects/alpha/jobs?dryRun=true", body("two", queue="rough", preemptible=preemptible)
+        assert ("warning" in (await world.call("POST", path, json=job)).headers) == preemptible
+
+
 async def test_a_taken_name_is_a_conflict(world, body):
     await world.job("one")
     answer = await world.submit(**body("one"))

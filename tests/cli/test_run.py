@@ -57,6 +57,14 @@ def test_a_recipe_shows_its_progress_and_ends_with_zero(script: Any, sse: Any, m
     assert result.stderr == "submitted a\na Succeeded: target reached\n"
 
 
+def test_a_warning_of_the_server_is_shown_on_standard_error(script: Any, make_job: Any) -> None:
+    answer = script.json(make_job("a", "Queued"), 201, Warning='299 - "may be preempted", 299 - "two\tlines"')
+    script.on("POST", JOBS, answer)
+    result = _run(script, "submit", "-f", str(EXAMPLES / "digits.yaml"))
+    assert result.exit_code == 0 and result.stdout.split() == ["a"]
+    assert result.stderr == "warning: may be preempted\nwarning: two lines\n"
+
+
 def test_a_command_s_output_is_all_that_is_on_standard_output(script: Any, sse: Any, make_job: Any) -> None:
     workers = [{"worker": 0, "node": "n", "exitCode": 7, "category": "UserError"}]
     attempt = {"number": 1, "endedAt": "2026-01-01T00:00:00Z", "category": "UserError", "workers": workers}

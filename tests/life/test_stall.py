@@ -90,7 +90,7 @@ def _why(subject: TrainingJob) -> Any:
     entry = SimpleNamespace(
         pending=False, job=subject, assumed=False, queue=SimpleNamespace(queue=None), workers_on=held
     )
-    return explain(SimpleNamespace(entries={subject.key: entry}), subject.key, NOW)  # type: ignore[arg-type]
+    return explain(SimpleNamespace(entries={subject.key: entry}, queues={}), subject.key, NOW)  # type: ignore[arg-type]
 
 
 def test_why() -> None:

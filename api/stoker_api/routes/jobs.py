@@ -19,7 +19,7 @@ from stoker_api.jobs.change import Action
 from stoker_api.jobs.index import Filter, decode_cursor, encode_cursor
 from stoker_api.jobs.render import etag, joined
 from stoker_api.problems import Problem, ProblemCode, invalid
-from stoker_api.services import services
+from stoker_api.services import Services, services
 
 from .common import LABEL, IfMatch, IfNoneMatch, Name, Project, QueryModel, check_project, find_job, one_or_more
 
@@ -68,12 +68,20 @@ async def submit_job(
     check_project(project)
     body = await json_body(request)
     if query.dry_run:
-        return json_response(found.renderer.job(await found.submitter.dry_run(caller, project, body)))
+        job = await found.submitter.dry_run(caller, project, body)
+        return json_response(found.renderer.job(job), headers=_warning(found, job))
     done = await found.submitter.submit(caller, project, body, idempotency_key)
     headers = {"Location": f"/v1/projects/{project}/jobs/{done.job.metadata.name}", "ETag": etag(done.job)}
+    headers |= _warning(found, done.job)
     if done.replayed:
         headers["Idempotency-Replayed"] = "true"
     return json_response(found.renderer.job(done.job), status=201, headers=headers)
+
+
+def _warning(found: Services, job: TrainingJob) -> dict[str, str]:
+    """As Kubernetes' API server warns: an HTTP Warning header, code 299."""
+    texts = found.scheduler.warnings(job)
+    return {"Warning": ", ".join(f'299 - "{text}"' for text in texts)} if texts else {}
 
 
 @router.get("/v1/projects/{project}/jobs", response_model=None, responses={200: {"model": JobList}})

@@ -7,6 +7,7 @@ too: it is idempotent, or carries an idempotency key). Raises everywhere: `ApiEr
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 15.0
 _PAGE = 500
 _CHANGE_TRIES = 5
+_WARNING = re.compile(r'299 \S+ "([^"]*)"')
 
 
 class Calls:
@@ -34,6 +36,8 @@ class Calls:
     def __init__(self, endpoint: Endpoint, project: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self.endpoint, self.project = endpoint, project
         self.wire = Wire(endpoint, timeout_s=timeout_s)
+        self.on_warning: Callable[[str], object] = lambda text: None
+        """Called with what the server warns of though it takes a job."""
 
     def __enter__(self) -> Self:
         return self
@@ -51,13 +55,16 @@ class Calls:
         idempotency_key: str | None = None,
         dry_run: bool = False,
     ) -> Any:
-        return self.wire.call(
+        reply = self.wire.call(
             "POST",
             self.jobs_path(project),
             params={"dryRun": "true"} if dry_run else None,
             body=body,
             headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
-        ).body
+        )
+        for text in _WARNING.findall(reply.headers.get("Warning", "")):
+            self.on_warning(text)
+        return reply.body
 
     def jobs(
         self,

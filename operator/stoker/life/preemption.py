@@ -8,22 +8,8 @@ from __future__ import annotations
 
 from stoker.spec.job import Claim, Phase, TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.queue import Queue, WithinQueue
 
 _NAMED = 3
-
-AT_RISK = (
-    "it may be preempted, and has reported no checkpoint: preempted, it would begin anew; have it report its"
-    " checkpoints ($STOKER_PROGRESS_FILE), or submit it with preemptible: false"
-)
-
-
-def is_at_risk(job: TrainingJob, queue: Queue | None) -> bool:
-    """It would lose all its work, as far as is known, if it was preempted."""
-    progress = job.status.progress
-    saved = progress is not None and progress.checkpoint is not None
-    preempts = queue is not None and queue.spec.preemption.within_queue is not WithinQueue.NEVER
-    return preempts and job.spec.preemptible and job.spec.trainer.recipe is None and not saved
 
 
 def victims_of(job: TrainingJob) -> tuple[Key, ...]:

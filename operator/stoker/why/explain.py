@@ -9,7 +9,6 @@ from __future__ import annotations
 from datetime import datetime
 
 from stoker.life.failure_hold import hold_hints, hold_message
-from stoker.life.preemption import AT_RISK, is_at_risk
 from stoker.life.stall import stacks_command, stall_message
 from stoker.sched.decide import decide
 from stoker.sched.eligible import BUILT_IN
@@ -27,6 +26,7 @@ from .blockers import never_in_queue
 from .capacity_reasons import never_on_nodes
 from .counterfactuals import hints
 from .phrases import listed
+from .preemption_risk import warnings_of_running
 from .reasons import Reasons
 
 
@@ -38,7 +38,7 @@ def explain(state: SchedulerState, key: Key, now: datetime, *, reserve_after_s: 
     entry = state.entries[key]
     phase = str(entry.job.status.phase)
     if not entry.pending:
-        return Explanation(phase=phase, summary=_summary(entry), hints=_ways_on(entry))
+        return Explanation(phase=phase, summary=_summary(entry), hints=_ways_on(state, entry))
     with state.what_if():
         decisions = decide(state, now, reserve_after_s=reserve_after_s)
         start = next((start for start in decisions.starts if start.key == key), None)
@@ -97,14 +97,14 @@ def _summary(entry: Entry) -> str:
             return f"{phase.lower()}{said}"
 
 
-def _ways_on(entry: Entry) -> tuple[str, ...]:
+def _ways_on(state: SchedulerState, entry: Entry) -> tuple[str, ...]:
     job = entry.job
     if entry.assumed or job.metadata.deletion_timestamp is not None:
         return ()
     if job.status.phase is Phase.RUNNING and job.status.held is not None:
         return hold_hints(job, job.status.held)
-    if job.status.phase is Phase.RUNNING and is_at_risk(job, entry.queue.queue):
-        return (AT_RISK,)
+    if job.status.phase is Phase.RUNNING and (found := warnings_of_running(state, entry)):
+        return found
     last = job.status.attempts[-1] if job.status.attempts else None
     if last is not None and last.category is Category.STALLED:
         return (f"{stacks_command(job, last.number)} shows where its processes stood when that attempt stalled",)

@@ -145,8 +145,15 @@ def _manifests(given: dict[str, Any]) -> list[Manifest]:
 
 
 def _place(calls: Calls, manifests: list[Manifest], given: dict[str, Any], *, dry_run: bool = False) -> None:
+    calls.on_warning = _show_warning
     specs = [manifest.body["spec"] for manifest in manifests]
     place_commands(calls, specs, folder=given["code"], no_code=given["no_code"], dry_run=dry_run)
+
+
+def _show_warning(text: str) -> None:
+    from stoker.cli.output import one_line
+
+    click.echo(f"warning: {one_line(text)}", err=True)
 
 
 def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:

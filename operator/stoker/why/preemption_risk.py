@@ -1,0 +1,59 @@
+"""Warnings: a job may be preempted, and what it has done would be lost.
+
+Owns who may be preempted as far as queues say, and the sentences. Called by `explain` (running jobs) and
+the api (new ones).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stoker.sched.entries import Entry, QueueState
+from stoker.sched.state import SchedulerState
+from stoker.spec.job import TrainingJob
+from stoker.spec.queue import NOT_NAMED, WithinQueue
+
+_WAYS = "have it report its checkpoints ($STOKER_PROGRESS_FILE), or submit it with preemptible: false"
+AT_RISK = f"it may be preempted, and has reported no checkpoint: preempted, it would begin anew; {_WAYS}"
+AT_RISK_LATER = f"it may be preempted, and begins anew if it has reported no checkpoint by then; {_WAYS}"
+
+
+def warnings_at_submit(state: SchedulerState, job: TrainingJob) -> tuple[str, ...]:
+    """Of a new job. Reads queues' rules only. Cost: O(queues x depth)."""
+    queue = state.queues.get(job.spec.queue)
+    if queue is None or not _loses_all(job):
+        return ()
+    return (AT_RISK_LATER,) if _preempts_within(queue) or any(True for _ in _lenders(state, queue)) else ()
+
+
+def warnings_of_running(state: SchedulerState, entry: Entry) -> tuple[str, ...]:
+    """Of one that runs. It is not reclaimed while its queue, or one above, holds no more than is guaranteed to it."""
+    if not _loses_all(entry.job):
+        return ()
+    lenders = _lenders(state, entry.queue)
+    reclaimed = any(all(_holds_more(level, owner) for level in levels) for owner, levels in lenders)
+    return (AT_RISK,) if _preempts_within(entry.queue) or reclaimed else ()
+
+
+def _loses_all(job: TrainingJob) -> bool:
+    progress = job.status.progress
+    saved = progress is not None and progress.checkpoint is not None
+    return job.spec.preemptible and job.spec.trainer.recipe is None and not saved
+
+
+def _preempts_within(queue: QueueState) -> bool:
+    """Discipline las stops no job that has reported no checkpoint."""
+    return queue.preemption.within_queue is not WithinQueue.NEVER
+
+
+def _lenders(state: SchedulerState, queue: QueueState) -> Iterator[tuple[QueueState, list[QueueState]]]:
+    """Each queue that may reclaim from this one; with it this one and those above, up to where the two part."""
+    for owner in list(state.queues.values()):
+        if owner.guarantee != NOT_NAMED and owner not in queue.path:
+            yield owner, [one for one in queue.path if one not in owner.path]
+
+
+def _holds_more(queue: QueueState, owner: QueueState) -> bool:
+    """Than is guaranteed to it, of something that the owner has a guarantee of."""
+    amounts = zip(queue.used, queue.guarantee, owner.guarantee, strict=True)
+    return any(used > (guarantee or 0) for used, guarantee, owned in amounts if owned is not None)

@@ -1,0 +1,68 @@
+"""A command that may be preempted and has reported no checkpoint: who is warned, and when."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stoker.spec.job_parts import Trainer
+from stoker.spec.queue import Preemption, Queue, WithinQueue
+from stoker.spec.worker import Checkpoint, Progress
+from stoker.why.explain import explain
+from stoker.why.preemption_risk import AT_RISK, AT_RISK_LATER, warnings_at_submit
+
+SAVED = Progress(at=1, checkpoint=Checkpoint(step=1))
+
+
+def _preempting(queue: Queue) -> Queue:
+    preemption = Preemption(within_queue=WithinQueue.LOWER_PRIORITY)
+    return queue.model_copy(update={"spec": queue.spec.model_copy(update={"preemption": preemption})})
+
+
+def _tree(sched: SimpleNamespace, guarantee: int | None, others: int | None) -> list[Any]:
+    """Queue `default` below `top`, beside queue `other`."""
+    top = sched.queue("top", guarantee=guarantee)
+    return [top, sched.queue(parent="top", guarantee=guarantee), sched.queue("other", guarantee=others)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "queues", "submitted", "running"),
+    [
+        ("nothing preempts", lambda s: [s.queue()], False, False),
+        ("its queue preempts", lambda s: [_preempting(s.queue())], True, True),
+        ("another queue's guarantee may be lent to it", lambda s: _tree(s, None, 4), True, True),
+        ("it runs within its own guarantee", lambda s: _tree(s, 4, 4), True, False),
+        ("its queue holds more than its own", lambda s: _tree(s, 1, 4), True, True),
+        ("only its own queues have a guarantee", lambda s: _tree(s, 1, None), False, False),
+    ],
+)
+def test_a_job_that_may_be_preempted(
+    rule: str, queues: Any, submitted: bool, running: bool, sched: SimpleNamespace
+) -> None:
+    one = sched.job("x", 2, on=["a"], priority=1)
+    world = sched.World().feed(sched.node("a", 8), *queues(sched), one)
+    assert warnings_at_submit(world.state, sched.job("y")) == ((AT_RISK_LATER,) if submitted else ()), rule
+    assert explain(world.state, one.key, sched.at(10)).hints == ((AT_RISK,) if running else ()), rule
+
+
+def test_no_warning_where_nothing_would_be_lost(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.node("a", 8), _preempting(sched.queue()))
+    kept, saved = sched.job("kept", preemptible=False, on=["a"]), sched.job("saved", on=["a"])
+    saved = saved.model_copy(update={"status": saved.status.model_copy(update={"progress": SAVED})})
+    recipe = sched.job("recipe", on=["a"])
+    trainer = Trainer(recipe="image-classification")
+    recipe = recipe.model_copy(update={"spec": recipe.spec.model_copy(update={"trainer": trainer})})
+    for job in (kept, saved, recipe):
+        world.feed(job)
+        assert explain(world.state, job.key, sched.at(10)).hints == (), job.key
+        assert warnings_at_submit(world.state, job) == (), job.key
+
+
+def test_a_job_that_preempts_names_its_victims(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.node("a", 4), _preempting(sched.queue()), sched.job("low", 4, on=["a"]))
+    world.feed(sched.job("high", 4, priority=1))
+    world.decide(10)
+    said = explain(world.state, sched.key("high"), sched.at(11))
+    assert [(str(one.code), one.jobs) for one in said.blockers] == [("Preempting", ("default/low",))]
