@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stoker.controller.render import worker_env
 from stoker.life.step import Step
+from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.outcome import Category
@@ -86,15 +86,13 @@ def test_what_was_reported_before_is_not_reported_again() -> None:
 
 
 def _why(subject: TrainingJob) -> Any:
-    held = {"n0": 1}
-    entry = SimpleNamespace(
-        pending=False, job=subject, assumed=False, queue=SimpleNamespace(queue=None), workers_on=held
-    )
-    return explain(SimpleNamespace(entries={subject.key: entry}, queues={}), subject.key, NOW)  # type: ignore[arg-type]
+    state = SchedulerState()
+    state.observe_job(subject)
+    return explain(state, subject.key, NOW)
 
 
 def test_why() -> None:
-    assert _why(job()).summary.startswith(f"stalled on n0: no progress: {WORDS}; its workers save their stacks")
+    assert _why(job()).summary.startswith(f"stalled on n0 and n1: no progress: {WORDS}; its workers save their stacks")
     over = go(job(1, stalled=None), ended(0, record(78, T - 20, stalled=True, message=WORDS))).status
     assert over is not None
     hints = _why(after(job(1), over.model_copy(update={"phase": Phase.FAILED}))).hints
