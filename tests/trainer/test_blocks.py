@@ -17,6 +17,7 @@ from stoker_trainer.errors import BadConfig  # noqa: E402
 from stoker_trainer.evaluate import evaluate  # noqa: E402
 from stoker_trainer.step import train_step  # noqa: E402
 from stoker_trainer.training import prepare_torch  # noqa: E402
+from tests.trainer.conftest import STOP  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
@@ -106,6 +107,26 @@ def test_a_stop_and_a_resume_with_activations_computed_again_change_no_bit(run, 
     settings = resolve("gpt", TEXT | {"steps": 40, "evalEverySteps": 20, "activationCheckpointing": True})
     whole, parts = run.whole_and_interrupted(make_config(recipe="gpt", config=settings), 1, at=10)
     assert parts == whole
+
+
+@pytest.mark.sweep  # torch's compiler takes 40 s of CPU
+@pytest.mark.timeout(900)
+def test_a_stop_and_a_resume_with_compiled_blocks_change_no_bit(run, make_config):
+    if blocks._missing_compiler(CPU):
+        pytest.skip("no compiler here")
+    settings = resolve("gpt", TEXT | {"steps": 40, "evalEverySteps": 20, "compile": "blocks"})
+    config, kept = make_config(recipe="gpt", config=settings), str(run.folder / "compiled")
+
+    def finished(script="", **env):
+        return run.finish(run.start(config, 1, script, TORCHINDUCTOR_CACHE_DIR=kept, **env), 600)
+
+    assert finished(STOKER_CHECKPOINT_DIR=str(run.folder / "whole"))[0] == [0]
+    whole = run.trace()
+    (run.folder / "trace").unlink()
+    assert finished(STOP, STOP_AFTER="10")[0] == [75]
+    codes, outputs = finished()
+    assert codes == [0] and "resumed at step" in outputs[0] and "as they are" not in outputs[0], outputs
+    assert run.trace() == whole
 
 
 def test_without_a_compiler_the_log_says_so_and_blocks_run_as_they_are(make_training, monkeypatch, caplog):
