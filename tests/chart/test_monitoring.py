@@ -14,7 +14,10 @@ from tools.chart import rendering, values
 from .matrix import MATRIX, MONITORING
 from .once import objects
 
-RULES = {path.stem: yaml.safe_load(path.read_text()) for path in (rendering.CHART / "files" / "rules").glob("*.yaml")}
+RULES = {
+    path.stem: yaml.load(path.read_text(), Loader=rendering.Loader)
+    for path in (rendering.CHART / "files" / "rules").glob("*.yaml")
+}
 
 
 def _rendered(**rules: Any) -> dict[str, Any]:

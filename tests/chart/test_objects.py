@@ -179,7 +179,8 @@ def test_what_pods_mount_is_there(values: dict[str, Any]) -> None:
 @pytest.mark.parametrize("keep", [True, False])
 def test_definitions_are_the_files_and_stay_when_told(keep: bool) -> None:
     rendered = {one["metadata"]["name"]: one for one in of_kind({"crds": {"keep": keep}}, "CustomResourceDefinition")}
-    files = [yaml.safe_load(path.read_text()) for path in (rendering.CHART / "files" / "crds").glob("*.yaml")]
+    crds = (rendering.CHART / "files" / "crds").glob("*.yaml")
+    files = [yaml.load(path.read_text(), Loader=rendering.Loader) for path in crds]
     assert len(files) == len(rendered) > 2
     for file in files:
         found = rendered[file["metadata"]["name"]]

@@ -20,7 +20,8 @@ CHART = Path(__file__).resolve().parents[2] / "helm" / "stoker"
 RELEASE, NAMESPACE = "stoker", "stoker-system"
 # What the newest Kubernetes serves and the oldest does not.
 SERVED = ("admissionregistration.k8s.io/v1/MutatingAdmissionPolicy",)
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Ten times as fast as what `yaml.safe_load` takes."""
 
 
 class Refused(Exception):
@@ -53,7 +54,7 @@ def objects(
 
 def parsed(text: str) -> list[dict[str, Any]]:
     """The objects of a rendering."""
-    return [one for one in yaml.load_all(text, Loader=_Loader) if one]
+    return [one for one in yaml.load_all(text, Loader=Loader) if one]
 
 
 def notes(values: Mapping[str, Any] | None = None) -> str:

@@ -112,7 +112,7 @@ class Run:
             read = [_unix(ledger, one.energy.at_ns) > since for one in ledger.accounts.values()]
             return ledger if len(read) == GPUS and all(read) else None
 
-        self.take(after, until(settled, f"the ledger after: {after}"))
+        self.take(after, until(settled, f"the ledger after: {after}", every_s=0.2))
 
     def take(self, after: str, ledger: Ledger) -> None:
         for account in sorted(ledger.accounts.values(), key=lambda one: one.index):
