@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from stoker.spec.event import EVENTS
+from stoker.spec.meta import Key
 from tests.support.growth import grown
 
 EACH = 8
@@ -15,6 +16,7 @@ OURS = {"FileLogs.ended"}
 
 async def test_a_deleted_job_leaves_nothing_behind(served):
     world, number = served, 0
+    caches, gone = (served.deps.jobs, served.deps.pods, served.deps.events), list[tuple[Key, Key, Key]]()
 
     async def one(name):
         job = await world.job(name)
@@ -32,6 +34,7 @@ async def test_a_deleted_job_leaves_nothing_behind(served):
             assert answer.status_code == 200, (asked, answer.text)
         assert (await world.call("DELETE", path)).status_code in (200, 202, 204)
         await world.store.delete(EVENTS, event.key)  # else the store's, by its own limits
+        gone.append((job.key, pod.key, event.key))
 
     async def work():
         nonlocal number
@@ -39,7 +42,8 @@ async def test_a_deleted_job_leaves_nothing_behind(served):
             await one(f"j{n}")
         number += EACH
         async with asyncio.timeout(30):
-            while len(world.deps.jobs) or len(world.deps.pods) or len(world.deps.events):
+            while any(cache.get(key) for keys in gone for cache, key in zip(caches, keys, strict=True)):
                 await asyncio.sleep(0.01)
+        gone.clear()
 
     assert await grown(work, EACH) <= BOUNDED | OURS

@@ -38,7 +38,7 @@ def test_a_ledger_of_before_a_field_was_renamed_goes_on(ledger):
     ledger.holds[0].unmetered_ns = 7
     state = json.loads(ledger.as_json(moment(2)))["state"]
     for hold in state["holds"]:
-        hold["reported"], hold["untold_energy_ns"] = hold.pop("confirmed"), hold.pop("unmetered_ns")
+        hold["told"], hold["untold_energy_ns"] = hold.pop("confirmed"), hold.pop("unmetered_ns")
     body = json.dumps(state).encode()
     back = parse(b'{"version":1,"crc32":"%08x","state":%b}\n' % (zlib.crc32(body), body))
     assert back.holds == ledger.holds

@@ -32,7 +32,8 @@ async def grown(work: Callable[[], Awaitable[None]], each: int, *, rounds: int =
 def _sizes() -> dict[int, tuple[Any, int]]:
     """By id: each container, kept so that no other takes its id, and how much is in it."""
     gc.collect()
-    found = {id(one): (one, len(one)) for one in gc.get_objects() if isinstance(one, _CONTAINERS) and one}
+    # type(), for there are objects (torch's deprecated ones) that warn when they are asked for their class.
+    found = {id(one): (one, len(one)) for one in gc.get_objects() if issubclass(type(one), _CONTAINERS) and one}
     # sqlite3 clears its list of cursors at 200.
     return {at: (one, size) for at, (one, size) in found.items() if not isinstance(next(iter(one), None), weakref.ref)}
 
@@ -42,7 +43,7 @@ def _name(thing: Any) -> str:
     for holder in gc.get_referrers(thing):
         owners = [holder, *(gc.get_referrers(holder) if isinstance(holder, dict) else ())]
         for owner in owners:
-            named = isinstance(owner, ModuleType) or type(owner).__module__ != "builtins"
+            named = issubclass(type(owner), ModuleType) or type(owner).__module__ != "builtins"
             for name in (*getattr(type(owner), "__slots__", ()), *getattr(owner, "__dict__", ())) if named else ():
                 if getattr(owner, name, None) is thing:
                     return f"{getattr(owner, '__name__', type(owner).__qualname__)}.{name}"

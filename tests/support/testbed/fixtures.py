@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
@@ -21,8 +21,6 @@ from tests.support.testbed.errors import Unavailable
 from tests.support.testbed.nodes import NodeBed
 
 _SKIPPED = "no test bed: "
-_running: dict[str, ControlPlane] = {}
-"""The clusters of the run by their fixtures' names."""
 
 
 def in_ci() -> bool:
@@ -92,27 +90,6 @@ def clusters(item: pytest.Item) -> list[str]:
     params = getattr(getattr(item, "callspec", None), "params", {})
     in_mode = any(isinstance(value, str) and value == "kubernetes" for value in params.values())
     return named or ["control_plane"] * in_mode
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
-    made = yield
-    if isinstance(made, ControlPlane) and fixturedef.scope == "session":
-        _running[fixturedef.argname] = made
-    return made
-
-
-@pytest.hookimpl(trylast=True)  # after the fixtures that use it
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """A shared cluster ends with its last test: it would hold a gigabyte and a fiftieth of a core till the end."""
-    if not _running or nextitem is None or nextitem.path == item.path:  # of the file there may be fixtures that use it
-        return
-    needed = set(clusters(nextitem))
-    if not hasattr(item.config, "workerinput"):  # pytest-xdist: a cluster's tests are one after the other
-        items = item.session.items
-        needed |= {name for later in items[items.index(item) + 1 :] for name in clusters(later)}
-    for name in _running.keys() - needed:
-        _running.pop(name).close()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is asked
