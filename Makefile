@@ -15,7 +15,7 @@ GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,python3)
 
 TESTBED := $(BIN)/python -m tests.support.testbed
 
-.PHONY: help setup demo test quick newer lint format bench bench-trainer sweep verify clean testbed cluster nodes cluster-down e2e images image-check release chart gpu-check gpu-check-wheels
+.PHONY: help setup demo test quick lint format bench bench-trainer sweep verify clean testbed cluster nodes cluster-down e2e images image-check release chart gpu-check gpu-check-wheels
 help: ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 

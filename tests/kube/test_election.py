@@ -51,8 +51,10 @@ class Candidates:
         raise TimeoutError(f"{who} did not {what} within {timeout_s} s")
 
     def send(self, who: str, number: signal.Signals) -> float:
+        """Returns: when, before whatever follows from it."""
+        at = time.clock_gettime(time.CLOCK_BOOTTIME)
         os.kill(self.processes[who].pid, number)
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return at
 
     def stop(self) -> None:
         for process in self.processes.values():
