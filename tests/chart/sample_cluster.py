@@ -148,7 +148,7 @@ def story(start: float, end: float, **shared: str) -> Book:
 
 
 @dataclass(frozen=True)
-class Told:
+class ServedStory:
     """A Prometheus that knows the story, which ended at `end` (unix seconds)."""
 
     url: str
@@ -158,7 +158,7 @@ class Told:
 
 
 @contextmanager
-def prometheus(hours: float, **shared: str) -> Iterator[Told]:
+def prometheus(hours: float, **shared: str) -> Iterator[ServedStory]:
     """Raises: Unavailable where no Prometheus is built."""
     end = math.floor(time.time() / STEP_S) * STEP_S - STEP_S
     start = end - hours * 3600
@@ -170,4 +170,4 @@ def prometheus(hours: float, **shared: str) -> Iterator[Told]:
         monitoring.check_config("promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), str(data))
         text.unlink()
         server.start()
-        yield Told(server.url, book, start, end)
+        yield ServedStory(server.url, book, start, end)

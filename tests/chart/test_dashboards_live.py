@@ -53,7 +53,7 @@ ROWS = [
 class Shown:
     """The answers that all dashboards got."""
 
-    def __init__(self, reported: sample.Told, cluster: str) -> None:
+    def __init__(self, reported: sample.ServedStory, cluster: str) -> None:
         self.book = reported.book
         window = Window(reported.start, reported.end, sample.STEP_S)
         wanted = {**CHOSEN, **({"cluster": cluster} if cluster else {})}

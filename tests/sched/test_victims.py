@@ -1,4 +1,4 @@
-"""Preemption within a queue: who is stopped for whom, by cases and against brute force."""
+"""Preemption within a queue: which jobs are stopped for which, by cases and against brute force."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ CASES: list[tuple[str, Any, dict[str, list[str]]]] = [
         {"x": ["old"]},
     ),
     (
-        "nobody of the same or a higher priority",
+        "none of the same or a higher priority",
         lambda s: [s.node("a", 2), run(s, "u", "a", priority=1), run(s, "v", "a", priority=2), s.job("x", priority=1)],
         {},
     ),
     (
-        "nobody that is not preemptible",
+        "none that is not preemptible",
         lambda s: [s.node("a", 2), run(s, "u", "a", gpus=2, preemptible=False), s.job("x", priority=1)],
         {},
     ),
     (
-        "nobody for a job that would not start then",
+        "none for a job that would not start then",
         lambda s: [s.node("a", 2), run(s, "u", "a"), run(s, "v", "a", preemptible=False), s.job("x", 2, priority=1)],
         {},
     ),
     (
-        "what is free counts, and nobody is stopped beyond need",
+        "what is free counts, and none is stopped beyond need",
         lambda s: [
             s.node("a", 4),
             *(run(s, name, "a", since=20) for name in "uv"),

@@ -79,8 +79,7 @@ def _has_room(entry: Entry, state: SchedulerState, *, all_aside: bool) -> bool:
     )
     own = ((queue, entry.request.totals, 1) for queue in entry.queue.path)
     for queue, totals, count in others if all_aside else own:
-        have = spared.get(queue.name, NOTHING)
-        spared[queue.name] = Totals(*(a - count * b for a, b in zip(have, totals, strict=True)))
+        spared[queue.name] = spared.get(queue.name, NOTHING).plus(totals, -count)
     return entry.queue.has_room(entry.request.totals, spared)
 
 

@@ -43,8 +43,7 @@ class Leaving:
                 column[slot] += sign * workers * count
         gone = request.times(sign * sum(entry.workers_on.values()))
         for queue in entry.queue.path:
-            have = self.queues.get(queue.name, NOTHING)
-            self.queues[queue.name] = Totals(have[0] - gone[0], have[1] - gone[1], have[2] - gone[2])
+            self.queues[queue.name] = self.queues.get(queue.name, NOTHING).plus(gone, -1)
 
     def room(self, request: Request, keep: Keep | None) -> Room:
         """What is free once they have gone, less what is kept for others."""

@@ -198,8 +198,11 @@ def reserve(
     jobs behind take nothing of the chosen nodes, and what the best set has free never shrinks by the first two rules.
     """
     request = wanted.request
+    could = capacity(table, request, wanted.avoid, keep)
+    if int(could.sum()) < request.workers:
+        return None
     free = free_room(table, request, keep)
-    now, could = fitting(table, request, wanted.avoid, free), capacity(table, request, wanted.avoid, keep)
+    now = fitting(table, request, wanted.avoid, free)
     kept = np.zeros_like(table.ready)
     kept[[table.slots[name] for name in wanted.stay if name in table.slots]] = True
     # A gang that has nodes already stays in their domain while that could hold it.

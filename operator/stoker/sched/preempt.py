@@ -245,12 +245,12 @@ class Preemption:
             lends = np.ones(len(rows), dtype=np.bool_)
             for level in levels:
                 gone = self._leaving.queues.get(level.name, NOTHING)
-                held = left.get(level.name, _sum(level.used, gone))
+                held = left.setdefault(level.name, level.used.plus(gone))
                 lends &= _borrows(level, np.array(held) - before, wanted)
             count = int(lends.argmin()) if not lends.all() else len(rows)
+            given = Totals(*gives[:count].sum(axis=0).tolist())
             for level in levels:
-                held = left.get(level.name, _sum(level.used, self._leaving.queues.get(level.name, NOTHING)))
-                left[level.name] = Totals(*(np.array(held) - gives[:count].sum(axis=0)).tolist())
+                left[level.name] = left[level.name].plus(given, -1)
             if count:
                 found.append(rows[:count])
                 owners[guaranteed[-1]] = None
@@ -343,7 +343,7 @@ class Preemption:
         for one in stopped:
             leaving.add(one)
         for name, amounts in leaving.queues.items():
-            queues[name] = _sum(queues.get(name, NOTHING), amounts)
+            queues[name] = queues.get(name, NOTHING).plus(amounts)
         fits = entry.queue.has_room(request.totals, queues)
         room = leaving.room(request, kept.nodes)
         spread = place(self._state.nodes, request, lane.avoid, room=room) if fits else None
@@ -405,10 +405,6 @@ def _borrows(queue: QueueState, holds: Column, wanted: Totals) -> Mask:
         if wanted[at]:
             found |= holds[:, at] > (queue.guarantee[at] or 0)
     return found
-
-
-def _sum(one: Totals, other: Totals) -> Totals:
-    return Totals(*(a + b for a, b in zip(one, other, strict=True)))
 
 
 def _victim(entry: Entry) -> Victim:

@@ -12,7 +12,6 @@ from stoker.spec.queue_tree import links
 
 from .entries import QueueState
 from .journal import Journal
-from .request import Totals
 
 
 class QueueTree:
@@ -46,7 +45,7 @@ class QueueTree:
         own = {queue.name: queue.used for queue in queues}
         for queue in queues:
             for child in queue.children:
-                own[queue.name] = _sum(own[queue.name], child.used, -1)
+                own[queue.name] = own[queue.name].plus(child.used, -1)
         placed = links({queue.name: queue.queue.spec for queue in queues if queue.queue is not None})
         used, children = dict(own), dict[str, list[QueueState]]()
         for queue in queues:
@@ -56,7 +55,7 @@ class QueueTree:
                 children.setdefault(at, []).append(queue)
             while at is not None:
                 path.append(self._queues[at])
-                used[at] = _sum(used[at], own[queue.name], 1)
+                used[at] = used[at].plus(own[queue.name])
                 at = placed[at].parent
             journal.set(queue, "path", tuple(path))
             journal.set(queue, "guarantee", placed[queue.name].guarantee if queue.name in placed else NOT_NAMED)
@@ -86,7 +85,3 @@ class QueueTree:
                     todo.append(queue.queue.spec.parent)
                 todo += self._naming.get(name, ())
         return list(found.values())
-
-
-def _sum(one: Totals, other: Totals, sign: int) -> Totals:
-    return Totals(*(a + sign * b for a, b in zip(one, other, strict=True)))

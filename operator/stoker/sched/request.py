@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from stoker.spec.job import TrainingJobSpec
 from stoker.spec.job_parts import GpuRequest
-from stoker.spec.node import UNKNOWN_MODEL, capability_number
+from stoker.spec.node import UNKNOWN_MODEL, capability_number, capability_text
 from stoker.spec.quantity import cpu_milli, format_bytes, memory_bytes
 
 from .eligible import BUILT_IN, Needs, NodeFilter
@@ -54,7 +54,7 @@ class GpuFilter(NamedTuple):
         """As it follows the word GPU: 'of model h100 or a100 with 80Gi or more'."""
         models = f"of model {' or '.join(self.models)}" if self.models else ""
         memory = f"with {format_bytes(self.min_memory)} or more" if self.min_memory else ""
-        least = f"{self.min_capability // 10}.{self.min_capability % 10}"
+        least = capability_text(self.min_capability)
         capability = f"of compute capability {least} or more" if self.min_capability else ""
         return " ".join(part for part in (models, memory, capability) if part)
 
@@ -80,6 +80,9 @@ class Totals(NamedTuple):
     gpus: int
     cpu: int
     memory: int
+
+    def plus(self, other: Totals, times: int = 1) -> Totals:
+        return Totals(self.gpus + times * other.gpus, self.cpu + times * other.cpu, self.memory + times * other.memory)
 
 
 NOTHING = Totals(0, 0, 0)

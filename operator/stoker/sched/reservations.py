@@ -53,8 +53,7 @@ class Kept:
             for slot, workers in one.spread:
                 self.nodes.add(slot, Claim(workers, one.lane.request))
         for queue in one.lane.queue.path:
-            have = self.queues.get(queue.name, NOTHING)
-            self.queues[queue.name] = Totals(*(a + b for a, b in zip(have, one.lane.request.totals, strict=True)))
+            self.queues[queue.name] = self.queues.get(queue.name, NOTHING).plus(one.lane.request.totals)
 
     def leave_room(self, lane: Lane, spread: Spread) -> Spread | None:
         """Where the lane's job may go though `spread` is where it would go without reservations; None: nowhere."""

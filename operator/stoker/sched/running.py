@@ -111,11 +111,6 @@ class RunningJobs:
         costs: Floats = (np.maximum(now_s - self.saved_s, 0.0) + self.restart_s) * self.weight
         return costs
 
-    def had_s(self, now_s: float) -> Floats:
-        """GPU-seconds that each has had."""
-        had: Floats = self.attained_s + np.maximum(now_s - self.began_s, 0.0) * self.all_gpus
-        return had
-
     def held(self, slots: Mapping[str, int]) -> Held:
         found = [
             (row, slots[name], workers)

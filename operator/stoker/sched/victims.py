@@ -109,7 +109,7 @@ class Problem:
                 found = min([found, *self._best_on_single_nodes()], key=self._cost)
         return self._cost(found), found
 
-    @property
+    @cached_property
     def is_solvable(self) -> bool:
         return self._solved_by(np.ones(len(self.entries), dtype=np.int64))
 

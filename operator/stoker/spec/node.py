@@ -35,6 +35,11 @@ def capability_number(text: str | None) -> int:
     return int(major) * 10 + int(minor or "0") if known else 0
 
 
+def capability_text(number: int) -> str:
+    """The other way round: 86 is 8.6."""
+    return f"{number // 10}.{number % 10}"
+
+
 class Taint(StatusModel):
     """Source: Kubernetes core/v1 Taint."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.spec.node import Gpu, capability_number
+from stoker.spec.node import Gpu, capability_number, capability_text
 
 GIB = 1 << 30
 _LOWEST_PORT = 10_000
@@ -164,7 +164,7 @@ def _fits(gpu: Gpu, wish: Wish) -> bool:
 def _like(wish: Wish) -> str:
     model = f" like {' or '.join(wish.models)}" if wish.models else ""
     memory = f" with at least {wish.min_memory_bytes / GIB:.4g} GiB" if wish.min_memory_bytes else ""
-    least = f"{wish.min_capability // 10}.{wish.min_capability % 10}"
+    least = capability_text(wish.min_capability)
     capability = f" of compute capability {least} or more" if wish.min_capability else ""
     return model + memory + capability
 
