@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from datetime import datetime
 
 from stoker.sched.decide import decide
+from stoker.sched.occupancy import node_usage, queue_usage
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
@@ -57,9 +58,9 @@ class SchedulerView:
     async def queue_usage(self, names: Iterable[str]) -> dict[str, QueueUsage]:
         """Zeros for a queue without jobs."""
         async with self._feed.current() as state:
-            return {name: state.queue_usage(name) for name in names}
+            return {name: queue_usage(state, name) for name in names}
 
     async def node_usage(self, names: Iterable[str]) -> dict[str, NodeUsage]:
         """Without those that are gone meanwhile."""
         async with self._feed.current() as state:
-            return {name: state.node_usage(name) for name in names if name in state.nodes.slots}
+            return {name: node_usage(state, name) for name in names if name in state.nodes.slots}

@@ -13,6 +13,7 @@ import pytest
 from stoker.controller.recorder import Recorder
 from stoker.controller.render import owned_by
 from stoker.controller.scheduling import Scheduling
+from stoker.sched.occupancy import queue_usage
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import JOBS, Phase
 from stoker.spec.meta import Key, ObjectMeta
@@ -267,7 +268,7 @@ async def test_what_comes_while_a_start_is_written_starts_beside_it(
     monkeypatch.setattr(world.store, "patch_status", slow)
     await world.node(gpus=2)
     await world.submit("first", gpus_per_worker=1)
-    await world.until(lambda: world.operator.feed.state.queue_usage("default").gpus, "its start to be decided")
+    await world.until(lambda: queue_usage(world.operator.feed.state, "default").gpus, "its start to be decided")
     await world.submit("second", gpus_per_worker=1)
     await world.phase("second", Phase.SUCCEEDED)
     assert world.job("first").status.placement == ()

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from stoker.controller.recorder import Recorder
 from stoker.controller.scheduling import Scheduling
 from stoker.local.store import KINDS, EmbeddedStore
+from stoker.sched.occupancy import queue_usage
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.event import EVENTS
 from stoker.spec.job import JOBS, TrainingJob
@@ -110,13 +111,13 @@ async def test_the_state_stands_still_while_a_thread_works_on_it(tmp_path: Path)
 
             async def pending() -> int:
                 async with feed.current() as state:
-                    return state.queue_usage("default").pending
+                    return queue_usage(state, "default").pending
 
             reading = asyncio.create_task(pending())
             deciding.cancel()
             done, _ = await asyncio.wait({reading, deciding}, timeout=0.05)
             assert not done, "a cancelled thread goes on, so the state is its own"
-            assert feed.rules().queue_usage("default").pending == 0, "what a submit asks does not wait"
+            assert queue_usage(feed.rules(), "default").pending == 0, "what a submit asks does not wait"
             go_on.set()
             assert await reading == 1
             for task in following:

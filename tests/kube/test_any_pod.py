@@ -21,6 +21,7 @@ from stoker.kube.wire import wire
 from stoker.life import lifecycle
 from stoker.life.step import Facts, Settings
 from stoker.sched.decide import decide
+from stoker.sched.occupancy import node_room
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.meta import ObjectMeta
@@ -185,9 +186,9 @@ def test_no_pod_harms_another_project_or_its_own_jobs_reconcile(
             for pod in pods
             if pod["spec"]["nodeName"] == name and pod["status"]["phase"] not in ("Succeeded", "Failed")
         )
-        assert state.node_room(name).free_gpus <= 8 - real, "the kubelets count it"
+        assert node_room(state, name).free_gpus <= 8 - real, "the kubelets count it"
     starts = {start.key.name: start.placement[0].node for start in decide(state, NOW).starts}
-    room = max(state.node_room(name).free_gpus + (starts.get("good") == name) for name in ("a", "b"))
+    room = max(node_room(state, name).free_gpus + (starts.get("good") == name) for name in ("a", "b"))
     assert room == 0 or "good" in starts
 
     mine = [pod for pod in ours if (who := identity(pod.metadata)) and who.job_uid == evil.uid]

@@ -13,6 +13,7 @@ import pytest
 from stoker.controller.render import owned_by
 from stoker.sched.decide import Decisions, decide
 from stoker.sched.nodes import _COLUMNS
+from stoker.sched.occupancy import node_room, queue_usage
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Blame, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.job_parts import GpuRequest, JobTopology
@@ -287,7 +288,7 @@ class World:
 
 def fingerprint(state: SchedulerState) -> dict[str, Any]:
     """Everything the state holds, as plain values."""
-    table, waiters = state.nodes, state.waiters
+    table, waiters = state.nodes, state.lanes.waiters
     views: dict[Any, Any] = {**table.columns, **table.extended, **table.doors}
     return {
         "slots": dict(table.slots),
@@ -313,7 +314,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         "runtimes": {
             name: (known.runtime, known.needs, set(known.users)) for name, known in state.runtimes.states.items()
         },
-        "timers": list(state.timers),
+        "timers": list(state.lanes.timers),
         "entries": {
             entry.key: (
                 *(entry.job, entry.request, entry.pending, entry.wakes_at, entry.assumed),
@@ -340,14 +341,19 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
             *({name: list(index) for name, index in one.items()} for one in (waiters.for_limit, waiters.heads)),
             *(set(waiters.reserved), list(waiters.ages)),
         ),
-        "changes": (set(state.freed_nodes), set(state.freed_queues), set(state.untried), state.shifted),
+        "changes": (
+            set(state.changes.freed_nodes),
+            set(state.changes.freed_queues),
+            set(state.lanes.untried),
+            state.changes.shifted,
+        ),
         "preemption": (
-            *(dict(state.claims), dict(state.victims), dict(state.claims_unwritten), set(state.claims_voided)),
+            *(dict(state.claims.jobs), dict(state.victims), dict(state.claims.unwritten), set(state.claims.voided)),
             *({entry.key: (entry.claim, entry.claim_decided) for entry in state.entries.values()}, state.preempt_at),
-            *(set(state.filled_nodes), dict(state.claims_moved), list(state.given_up._sorted)),
+            *(set(state.changes.filled_nodes), dict(state.claims.moved), list(state.claims.given_up._sorted)),
             {
                 (name, request): list(orders)
-                for name, kinds in state.claims_of.items()
+                for name, kinds in state.claims.of.items()
                 for request, orders in kinds.items()
             },
         ),
@@ -361,7 +367,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
 def accounting(state: SchedulerState) -> dict[str, Any]:
     """What is counted where, whatever the history: the same for a state rebuilt from scratch."""
     return {
-        "nodes": {name: state.node_room(name) for name in state.nodes.slots},
+        "nodes": {name: node_room(state, name) for name in state.nodes.slots},
         "free": {
             (name, wanted): int(state.nodes.free_for(wanted)[slot])
             for name, slot in state.nodes.slots.items()
@@ -382,7 +388,7 @@ def accounting(state: SchedulerState) -> dict[str, Any]:
             for name, slot in state.nodes.slots.items()
             for wanted, view in state.nodes.doors.items()
         },
-        "queues": {name: state.queue_usage(name) for name in state.queues},
+        "queues": {name: queue_usage(state, name) for name in state.queues},
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stoker.sched.occupancy import node_room, queue_usage
 from stoker.spec.job import AttemptEnd, Claim, Phase
 from stoker.spec.outcome import Intent
 from tests.support.preempting import claims, preempting, run, wrote
@@ -38,7 +39,7 @@ def test_the_room_is_kept_until_every_victim_has_gone_and_then_the_job_starts_th
         assert world.starts(103) == {}, "neither the claimant nor another in half of its room"
         world.state.forget_pod(pod.key)
     assert world.starts(104) == {"x": ["a"]}
-    assert world.state.queue_usage("default").gpus == 2
+    assert queue_usage(world.state, "default").gpus == 2
 
 
 def test_a_new_leader_comes_to_the_same_from_the_objects(sched: SimpleNamespace) -> None:
@@ -52,9 +53,9 @@ def test_a_new_leader_comes_to_the_same_from_the_objects(sched: SimpleNamespace)
 
 def test_what_is_held_for_a_claim_does_not_count_as_used(sched: SimpleNamespace) -> None:
     state = preempted(sched).state
-    usage = state.queue_usage("default")
+    usage = queue_usage(state, "default")
     assert (usage.gpus, usage.running, usage.pending) == (2, 2, 1)
-    room = state.node_room("a")
+    room = node_room(state, "a")
     assert (room.free_gpus, [key.name for key in room.jobs]) == (0, ["u", "v"])
 
 
@@ -70,7 +71,7 @@ def test_a_claim_ends_with_what_it_is_for(change: dict[str, bool], sched: Simple
     world = preempted(sched)
     spec = world.x.spec.model_copy(update=change)
     world.feed(wrote(world.x.model_copy(update={"spec": spec}), 3))
-    assert not world.state.claims and not world.state.victims
+    assert not world.state.claims.jobs and not world.state.victims
 
 
 def test_victims_that_do_not_end_end_the_claim(sched: SimpleNamespace) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given
 
 from stoker.sched.decide import Start, decide
+from stoker.sched.occupancy import node_room
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import TrainingJob
 from stoker.why.explain import explain
@@ -86,7 +87,7 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
         ]
         assert not later, f"{later} are the same and come first"
     for name, gpus, cpu in touched:
-        usage = world.state.node_room(name)
+        usage = node_room(world.state, name)
         assert usage.ready and usage.free_memory_bytes >= 0
         held, status = used(world, name), world.nodes[name].status
         assert not gpus or held["gpu"] <= sum(not gpu.unavailable for gpu in status.gpus)

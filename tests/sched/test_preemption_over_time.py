@@ -108,7 +108,7 @@ class Life:
         assert used <= 5, "beyond the limit"
         for job in self.jobs.values():
             claim = job.status.claim
-            if claim is None or job.key not in self.world.state.claims:
+            if claim is None or job.key not in self.world.state.claims.jobs:
                 continue
             stopped = [self.jobs[one.name] for one in claim.victims]
             assert all(one.spec.queue == job.spec.queue for one in stopped)
@@ -148,7 +148,7 @@ def test_no_gpu_twice_no_room_stolen_and_every_claim_becomes_a_start(seed: int, 
         again = sched.World().feed(*(life.world.state.queues[name].queue for name in "qr"))
         again.feed(*(sched.node(name, 4) for name in "ab"), *life.jobs.values())
         again.feed(*(sched.other(f"x/{name}", name[-1], 1) for name in life.others))
-        assert again.state.claims.keys() == life.world.state.claims.keys(), "from the objects alone"
+        assert again.state.claims.jobs.keys() == life.world.state.claims.jobs.keys(), "from the objects alone"
         assert rows(life.world.state.running) == rows(again.state.running)
         assert again.state.nodes.free_gpu.sum() == life.world.state.nodes.free_gpu.sum()
     for name in life.others:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from stoker.sched.decide import decide
+from stoker.sched.occupancy import queue_usage
 from stoker.spec.job import Phase
 from stoker.spec.queue import QueueResources, QueueSpec
 from stoker.spec.queue_tree import links
@@ -140,7 +141,7 @@ def test_the_order_is_that_of_a_model_that_tries_every_job(
             world.feed(sched.queue(gone, **spec))
         for name in tree:
             gpus, cores = model.used(name)
-            usage = world.state.queue_usage(name)
+            usage = queue_usage(world.state, name)
             assert (usage.gpus, usage.cpu_milli) == (gpus, cores * 1000)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stoker.sched.occupancy import node_room
 from stoker.spec.job import Phase
 from stoker.why.explain import never_fits
 
@@ -236,7 +237,7 @@ def test_a_runtime_that_comes_or_goes_wakes_and_blocks_its_jobs(sched: SimpleNam
     assert world.codes("x") == ["RuntimeMissing"]
     assert world.feed(sched.runtime("fast")).starts() == {"x": ["a"]}
     world.state.forget_runtime("fast")
-    assert world.state.node_room("a").free_gpus == 0, "what runs is left alone"
+    assert node_room(world.state, "a").free_gpus == 0, "what runs is left alone"
     world.state.forget_job(sched.key("x"))
     assert world.state.runtimes.states == {}
 
@@ -245,17 +246,17 @@ def test_a_stray_is_counted_once_whatever_its_job_does(sched: SimpleNamespace) -
     """Attempt 1 is withdrawn, its pod lingers; attempt 2 starts beside it; both pods, one job: 4 of 4 GPUs."""
     first = sched.job("x", 2, attempt=1, on=["a"], version=2)
     world = sched.World().feed(sched.node("a", 4), sched.queue(), first, sched.pod(first, on="a"))
-    free = lambda: world.state.node_room("a").free_gpus  # noqa: E731
-    assert (free(), world.state.node_room("a").others) == (2, ())
+    free = lambda: node_room(world.state, "a").free_gpus  # noqa: E731
+    assert (free(), node_room(world.state, "a").others) == (2, ())
     world.feed(sched.job("x", 2, attempt=1, version=3))
-    assert (free(), world.state.node_room("a").others) == (2, (sched.key("x-1-0"),))
+    assert (free(), node_room(world.state, "a").others) == (2, (sched.key("x-1-0"),))
     assert world.starts() == {"x": ["a"]}
     assert free() == 0
     second = sched.job("x", 2, attempt=2, on=["a"], version=4, phase=Phase.STARTING)
-    assert world.feed(sched.pod(second, on="a")).state.node_room("a").free_gpus == 0, "seen before its job's status"
-    assert world.feed(second).state.node_room("a").free_gpus == 0
+    assert node_room(world.feed(sched.pod(second, on="a")).state, "a").free_gpus == 0, "seen before its job's status"
+    assert node_room(world.feed(second).state, "a").free_gpus == 0
     world.state.forget_pod(sched.key("x-1-0"))
-    assert (free(), world.state.node_room("a").others) == (2, ())
+    assert (free(), node_room(world.state, "a").others) == (2, ())
     world.state.forget_job(first.key)
     assert free() == 2, "the job is gone, its pod is not"
     world.feed(sched.pod(second, on="a", ended=True))
@@ -266,7 +267,7 @@ def test_a_running_job_keeps_its_placement_when_its_node_is_cordoned_lost_or_tai
     world = sched.World().feed(sched.node("a", 4), sched.queue(), sched.job("r", 2, on=["a"]))
     for changed in ({"cordoned": True}, {"lost": 5}, {"taints": [INFRA]}, {}):
         world.feed(sched.node("a", 4, **changed))
-        assert world.state.node_room("a").free_gpus == 2
+        assert node_room(world.state, "a").free_gpus == 2
     assert world.feed(sched.job("x", 2)).starts() == {"x": ["a"]}
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.sched.gpu_groups import Claim, GpuGroup, worst_held
+from stoker.sched.occupancy import node_room, queue_usage
 from stoker.sched.request import GpuFilter, Request
 from stoker.sched.sorted_list import SortedList
 from stoker.sched.waiters import LaneIndex, Waiting
@@ -27,9 +28,9 @@ def test_an_assumed_start_is_not_decided_twice(sched: SimpleNamespace) -> None:
     assert (start.key, start.uid, start.resource_version) == (waiting.key, "uid-x", "5")
     for seen in (waiting, waiting.model_copy(), sched.job("x", 2, version=4)):
         assert world.feed(seen).starts() == {}
-    assert world.state.queue_usage("default") == QueueUsage(gpus=2, cpu_milli=1000, memory_bytes=sched.GI, running=1)
+    assert queue_usage(world.state, "default") == QueueUsage(gpus=2, cpu_milli=1000, memory_bytes=sched.GI, running=1)
     world.feed(sched.job("x", 2, version=6, on=["a"], phase=Phase.STARTING))
-    assert world.starts() == {} and world.state.queue_usage("default").gpus == 2
+    assert world.starts() == {} and queue_usage(world.state, "default").gpus == 2
 
 
 def test_a_newer_version_without_placement_ends_the_assumption(sched: SimpleNamespace) -> None:
@@ -59,7 +60,7 @@ def test_a_stopping_job_still_holds_and_an_ended_one_does_not(sched: SimpleNames
         sched.node("a", 2), sched.queue(), sched.job("r", 2, on=["a"], phase=Phase.STOPPING), sched.job("x", 1)
     )
     assert world.starts() == {}
-    assert world.state.node_room("a").jobs == (sched.key("r"),)
+    assert node_room(world.state, "a").jobs == (sched.key("r"),)
     world.feed(sched.job("r", 2, phase=Phase.SUCCEEDED, version=2))
     assert world.starts() == {"x": ["a"]}
 
@@ -68,7 +69,7 @@ def test_a_job_counts_on_its_node_before_the_node_is_known(sched: SimpleNamespac
     world = sched.World().feed(sched.queue(), sched.job("r", 3, on=["a"]), sched.job("x", 2))
     assert world.starts() == {}
     assert world.feed(sched.node("a", 4)).starts() == {}
-    assert world.state.node_room("a").free_gpus == 1
+    assert node_room(world.state, "a").free_gpus == 1
     world.state.forget_node("a")
     world.state.observe_node(sched.node("a", 5))
     assert world.starts() == {"x": ["a"]}
@@ -78,7 +79,7 @@ def test_a_node_that_shrinks_under_its_jobs_takes_nothing_but_what_needs_none_of
     world = sched.World().feed(sched.node("a", 4), sched.queue(), sched.job("r", 4, on=["a"]))
     world.feed(sched.node("a", 2), sched.job("x", 1), sched.job("cpu", 0))
     assert world.starts() == {"cpu": ["a"]}
-    assert world.state.node_room("a").free_gpus == -2
+    assert node_room(world.state, "a").free_gpus == -2
 
 
 def test_changes_of_queue_and_node_wake_what_waits(sched: SimpleNamespace) -> None:
@@ -125,9 +126,9 @@ def test_time_alone_ends_back_off_and_blame(sched: SimpleNamespace) -> None:
 
 def test_usage_of_the_unknown(sched: SimpleNamespace) -> None:
     state = sched.World().state
-    assert state.queue_usage("nope") == QueueUsage()
+    assert queue_usage(state, "nope") == QueueUsage()
     with pytest.raises(KeyError):
-        state.node_room("nope")
+        node_room(state, "nope")
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -29,16 +29,16 @@ PATIENCE_S = 300.0
 
 def ready(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tuple[Placed, ...]]]:
     """The claims that have become starts, and where: their room is there, or other room."""
-    for entry in _touched(state, state.freed_nodes, state.freed_queues):
+    for entry in _touched(state, state.changes.freed_nodes, state.changes.freed_queues):
         claim = entry.claim
         if claim is None:
             continue
         gone = not any(_is_held(state, victim) for victim in claim.victims)
         # Other claims wait for victims of their own: once its own have gone, they don't count.
-        aside = state.claims if gone else {entry.key: None}
+        aside = state.claims.jobs if gone else {entry.key: None}
         if _has_room(entry, state, all_aside=gone) and _fits(state, entry, aside):
             yield entry, claim.placement
-    if state.freed_nodes:
+    if state.changes.freed_nodes:
         yield from _elsewhere(state, now)
 
 
@@ -46,7 +46,7 @@ def _elsewhere(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tu
     """Claims whose jobs fit beside all claims and what is kept for those ahead."""
     vain: set[Request] = set()
     turns = [
-        (orders.first(), name, request) for name, kinds in state.claims_of.items() for request, orders in kinds.items()
+        (orders.first(), name, request) for name, kinds in state.claims.of.items() for request, orders in kinds.items()
     ]
     heapify(turns)
     while turns:
@@ -57,7 +57,7 @@ def _elsewhere(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tu
         ahead = (one for one in state.plan if one.order[2] in state.entries and one.binds(order, entry.queue))
         avoid = entry.avoided(now)
         spread = place(state.nodes, request, avoid, Kept(state, ahead).nodes)
-        following = state.claims_of[name][request].next((*order, 0))
+        following = state.claims.of[name][request].next((*order, 0))
         if spread is not None:
             yield entry, placed(state.nodes, spread)
         elif not avoid:
@@ -73,7 +73,7 @@ def _has_room(entry: Entry, state: SchedulerState, *, all_aside: bool) -> bool:
     spared: dict[str, Totals] = {}
     others = (
         (queue, request.totals, len(orders))
-        for name, kinds in (state.claims_of.items() if all_aside else ())
+        for name, kinds in (state.claims.of.items() if all_aside else ())
         for queue in state.queues[name].path
         for request, orders in kinds.items()
     )
@@ -86,7 +86,7 @@ def _has_room(entry: Entry, state: SchedulerState, *, all_aside: bool) -> bool:
 def end_void(state: SchedulerState) -> dict[Key, int]:
     """End the claims whose room others have taken. Returns: job → how often that has happened to it in a row."""
     found: dict[Key, int] = {}
-    for entry in _touched(state, state.freed_nodes | state.filled_nodes, ()):
+    for entry in _touched(state, state.changes.freed_nodes | state.changes.filled_nodes, ()):
         claim = entry.claim
         if claim is not None and not _is_possible(state, entry):
             found[entry.key] = claim.replans + 1
@@ -97,18 +97,18 @@ def end_void(state: SchedulerState) -> dict[Key, int]:
 def end_late(state: SchedulerState, now: datetime) -> None:
     """End the claims whose victims don't end."""
     next_given_up(state)
-    for key in state.given_up.due(now):
+    for key in state.claims.given_up.due(now):
         state.set_claim(state.entries[key], None)
 
 
 def next_given_up(state: SchedulerState) -> datetime | None:
     """When the next claim is."""
-    for key in list(state.claims_moved):
-        state.journal.drop(state.claims_moved, key)
-        claim = state.entries[key].claim if key in state.claims else None
+    for key in list(state.claims.moved):
+        state.journal.drop(state.claims.moved, key)
+        claim = state.entries[key].claim if key in state.claims.jobs else None
         if claim is not None:
-            state.given_up.set(key, given_up_at(state, claim))
-    return state.given_up.first
+            state.claims.given_up.set(key, given_up_at(state, claim))
+    return state.claims.given_up.first
 
 
 def given_up_at(state: SchedulerState, claim: Claim) -> datetime:
@@ -127,10 +127,10 @@ def given_up_at(state: SchedulerState, claim: Claim) -> datetime:
 
 def _touched(state: SchedulerState, nodes: Iterable[str], queues: Iterable[str]) -> list[Entry]:
     """In the order in which they were decided."""
-    if not state.claims:
+    if not state.claims.jobs:
         return []
-    keys = {key for name in nodes for key in state.nodes.claims.get(name, ()) if key in state.claims}
-    keys |= {order[2] for name in queues for orders in state.claims_of.get(name, {}).values() for order in orders}
+    keys = {key for name in nodes for key in state.nodes.claims.get(name, ()) if key in state.claims.jobs}
+    keys |= {order[2] for name in queues for orders in state.claims.of.get(name, {}).values() for order in orders}
     return sorted((state.entries[key] for key in keys), key=_age)
 
 

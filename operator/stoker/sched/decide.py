@@ -70,15 +70,14 @@ def decide(
     The starts are counted in `state` as assumed. Invariant: a second call with nothing observed in between starts
     nothing. Cost: O(1) where nothing changed; else O(lanes) cheap checks plus O(nodes) per lane tried and per start.
     """
-    state.file_due(now)
+    state.lanes.file_due(now)
     starts = tuple(islice(_all(state, now, reserve_after_s), most)) if _has_work(state, now) else ()
-    wake_at = earliest(state.timers.first()[0] if state.timers else None, state.spent_at, state.preempt_at)
+    wake_at = earliest(state.lanes.timers.first()[0] if state.lanes.timers else None, state.spent_at, state.preempt_at)
     return Decisions(starts, wake_at, tuple(unwritten(state, now)), tuple(_claim_changes(state)))
 
 
 def _has_work(state: SchedulerState, now: datetime) -> bool:
-    changed = state.untried or state.freed_nodes or state.freed_queues or state.shifted
-    return bool(changed or _is_due(state, now) or _is_late(state, now))
+    return bool(state.lanes.untried or state.changes or _is_due(state, now) or _is_late(state, now))
 
 
 def _is_late(state: SchedulerState, now: datetime) -> bool:
@@ -94,7 +93,7 @@ def _all(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterat
     if _is_late(state, now):
         end_late(state, now)
     for key in voided:
-        state.journal.add(state.claims_voided, key)
+        state.journal.add(state.claims.voided, key)
     yield from _drain(state, now, reserve_after_s, Preemption(state, now, voided))
 
 
@@ -105,8 +104,8 @@ def _start(state: SchedulerState, entry: Entry, placement: tuple[Placed, ...]) -
 
 
 def _claim_changes(state: SchedulerState) -> Iterator[ClaimChange]:
-    for key in list(state.claims_unwritten):
-        state.journal.drop(state.claims_unwritten, key)
+    for key in list(state.claims.unwritten):
+        state.journal.drop(state.claims.unwritten, key)
         entry = state.entries.get(key)
         if entry is None or not entry.pending:
             continue
@@ -114,8 +113,8 @@ def _claim_changes(state: SchedulerState) -> Iterator[ClaimChange]:
         state.journal.set(entry, "claim", claim)
         if claim != entry.job.status.claim:
             meta = entry.job.metadata
-            yield ClaimChange(key, meta.uid, meta.resource_version, claim, key in state.claims_voided)
-    state.journal.set(state, "claims_voided", set())
+            yield ClaimChange(key, meta.uid, meta.resource_version, claim, key in state.claims.voided)
+    state.journal.set(state.claims, "voided", set())
 
 
 def _is_due(state: SchedulerState, now: datetime) -> bool:
@@ -125,7 +124,7 @@ def _is_due(state: SchedulerState, now: datetime) -> bool:
 
 
 def _drain(state: SchedulerState, now: datetime, reserve_after_s: float, preemption: Preemption) -> Iterator[Start]:
-    changed = bool(state.freed_nodes or state.freed_queues or state.shifted or _is_due(state, now))
+    changed = bool(state.changes) or _is_due(state, now)
     # Should the clock or the age have been set back, fewer reserve.
     changed = changed or (state.counted_at or now) > now or state.reserve_after_s != reserve_after_s
     if count(state, now) or changed:
@@ -139,14 +138,14 @@ def _drain(state: SchedulerState, now: datetime, reserve_after_s: float, preempt
             yield start
         first = False
         # Reservations may have moved to other nodes, and opened what they kept before.
-        reserved = state.waiters.reserved
+        reserved = state.lanes.waiters.reserved
         moved = _where(reservations.plan) != kept
         if not reserved or not (started or moved):
             break
         kept = _where(reservations.plan)
         _try_reserved(state)
     preemption.settle()
-    state.settle()
+    state.changes.settle()
     state.journal.set(state, "plan", tuple(reservations.plan))
     held_back = sum(len(lane.jobs) * lane.request.totals.gpus for lane in reserved.values())
     charge(state, now, idle_for(state, reservations.plan, held_back))
@@ -158,8 +157,8 @@ def _drain(state: SchedulerState, now: datetime, reserve_after_s: float, preempt
 
 
 def _try_reserved(state: SchedulerState) -> None:
-    for lane in list(state.waiters.reserved.values()):
-        state.set_blocked_by(lane, None)
+    for lane in list(state.lanes.waiters.reserved.values()):
+        state.lanes.set_blocked_by(lane, None)
 
 
 def _pass(
@@ -171,7 +170,7 @@ def _pass(
     preemption: Preemption,
 ) -> Iterator[Start]:
     """Try the lanes that may start, their jobs in order; those that reserve do so at their turn."""
-    turns, freed = JobOrder(state, state.untried.values()), FreedNodes(state)
+    turns, freed = JobOrder(state, state.lanes.untried.values()), FreedNodes(state)
     priorities: dict[str, list[int]] = {}
     streams = [*(woken(state, freed) if first else ()), *reserving(state, now, reserve_after_s, reservations)]
     for name, stream in streams:
@@ -203,7 +202,7 @@ def _pass(
             claim = preemption.claim_for(entry, lane, reservations)
         if claim is not None:
             if lane.place is not None:
-                state.set_blocked_by(lane, None)
+                state.lanes.set_blocked_by(lane, None)
             state.set_claim(entry, claim)
             preemption.took(entry)
             freed.started()
@@ -212,12 +211,12 @@ def _pass(
             continue
         if spread is None:
             if lane.place is None or lane.place.blocked_by is not blocked_by:
-                state.set_blocked_by(lane, blocked_by)
+                state.lanes.set_blocked_by(lane, blocked_by)
             if reserves(state, entry, now, reserve_after_s):
                 reservations.add(order, lane)
             continue
         if lane.place is not None:
-            state.set_blocked_by(lane, None)
+            state.lanes.set_blocked_by(lane, None)
         start = _start(state, entry, placed(state.nodes, spread))
         preemption.took(entry)
         freed.started()
@@ -228,9 +227,9 @@ def _pass(
 
 def _priorities(state: SchedulerState, queue: str) -> list[int]:
     """If the queue's lanes differ in it: those of the blocked ones."""
-    index = state.waiters.heads.get(queue)
+    index = state.lanes.waiters.heads.get(queue)
     found = index.priorities() if index is not None else []
-    untried = {lane.jobs.first()[0] for lane in state.untried.values() if lane.queue.name == queue}
+    untried = {lane.jobs.first()[0] for lane in state.lanes.untried.values() if lane.queue.name == queue}
     return found if len(untried.union(found)) > 1 else []
 
 

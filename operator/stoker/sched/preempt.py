@@ -100,7 +100,7 @@ class Preemption:
                         continue
                     break
                 if (ripe_s <= self._now_s).any():
-                    state.set_blocked_by(lane, None)
+                    state.lanes.set_blocked_by(lane, None)
                 self._expect(ripe_s)
 
     def settle(self) -> None:

@@ -1,30 +1,87 @@
-"""The queues' places in their tree, as they come, change and go.
+"""The queues that the scheduler knows and their places in their tree, as they come, change and go.
 
-Owns the links between queues and, when they move, what each holds with the queues below it. Called by `state`.
+Owns QueueState's being there, the links between queues and, when they move, what each holds with the queues below it.
+Called by `state`, which files jobs anew where this says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
+from typing import NamedTuple
 
-from stoker.spec.queue import NOT_NAMED
+from stoker.spec.queue import NOT_NAMED, Discipline, Queue
 from stoker.spec.queue_tree import links
 
-from .entries import QueueState
+from .changes import Changes
+from .entries import NO_PREEMPTION, QueueState, queue_limit
 from .journal import Journal
+
+
+class QueueChange(NamedTuple):
+    unclaimed: dict[QueueState, None]
+    """Their claims, and those below, were worked out for other limits."""
+    refiled: dict[QueueState, None]
+    """Their jobs may run now and could not before, or the other way round, or come in another order."""
 
 
 class QueueTree:
     """Cost: a change of a parent or guarantee O(queues of the trees that it touches)."""
 
-    def __init__(self, journal: Journal, queues: dict[str, QueueState]) -> None:
-        self._journal, self._queues = journal, queues
+    def __init__(self, journal: Journal, changes: Changes) -> None:
+        self._journal, self._changes = journal, changes
+        self.queues: dict[str, QueueState] = {}
         self._naming: dict[str, dict[str, None]] = {}
         """Name -> queues that name it as their parent, whether or not it is there."""
         self.depth = 1
         """Levels, at least."""
 
-    def move(self, name: str, former: str | None, parent: str | None) -> dict[QueueState, bool]:
+    def named(self, name: str) -> QueueState:
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = QueueState(name)
+            self._journal.put(self.queues, name, queue)
+        return queue
+
+    def sweep(self, queue: QueueState) -> None:
+        """Forget it if nothing refers to it."""
+        # A job that neither waits nor runs may still name a record that was swept, and made anew, long ago.
+        if queue.is_idle and self.queues.get(queue.name) is queue:
+            self._journal.drop(self.queues, queue.name)
+
+    def put(self, name: str, queue: Queue | None) -> QueueChange:
+        """Let it stand there, or None."""
+        known, journal, changes = self.named(name), self._journal, self._changes
+        old, unclaimed, refiled = known.queue, dict[QueueState, None](), dict[QueueState, None]()
+        journal.set(known, "queue", queue)
+        if queue_limit(queue) != known.limit:
+            journal.set(known, "limit", queue_limit(queue))
+            changes.free_queue(name)
+            unclaimed[known] = None
+        budget = 0.0 if queue is None else queue.spec.reservation_budget
+        preemption = NO_PREEMPTION if queue is None else queue.spec.preemption
+        las = queue is not None and queue.spec.discipline is Discipline.LAS
+        if _access(old) != _access(queue) or las != known.las:
+            refiled[known] = None
+        for field, value in (("budget", budget), ("preemption", preemption), ("las", las)):
+            if value != getattr(known, field):
+                journal.set(known, field, value)
+                changes.shift()
+        if queue is not None and known.weight != queue.spec.weight:
+            journal.set(known, "weight", queue.spec.weight)
+        (former, had), (parent, has) = (
+            (None, None) if one is None else (one.spec.parent, one.spec.guarantee) for one in (old, queue)
+        )
+        if (former, had) != (parent, has):
+            moved = self._move(name, former, parent)
+            changes.shift()  # reservations do not bind an owner
+            for one in moved:
+                changes.free_queue(one.name)
+            unclaimed |= dict.fromkeys(moved)
+            refiled |= {one: None for one, turned in moved.items() if turned}
+        return QueueChange(unclaimed, refiled)
+
+    def _move(self, name: str, former: str | None, parent: str | None) -> dict[QueueState, bool]:
         """A queue came, went, or has another parent or guarantee now. All whose place may be another one, itself too,
         and whether jobs may run in it now and could not before, or the other way round."""
         journal = self._journal
@@ -34,7 +91,7 @@ class QueueTree:
             if parent not in self._naming:
                 journal.put(self._naming, parent, {})
             journal.put(self._naming[parent], name, None)
-        known = self._queues[name]
+        known = self.queues[name]
         if former is None and parent is None and not self._naming.get(name):
             amounts = NOT_NAMED if known.queue is None else known.queue.spec.guarantee.amounts
             journal.set(known, "guarantee", amounts)
@@ -54,7 +111,7 @@ class QueueTree:
             if at is not None:
                 children.setdefault(at, []).append(queue)
             while at is not None:
-                path.append(self._queues[at])
+                path.append(self.queues[at])
                 used[at] = used[at].plus(own[queue.name])
                 at = placed[at].parent
             journal.set(queue, "path", tuple(path))
@@ -75,7 +132,7 @@ class QueueTree:
         todo = [name for name in names if name is not None]
         while todo:
             name = todo.pop()
-            queue = self._queues.get(name)
+            queue = self.queues.get(name)
             if name in found:
                 continue
             if queue is not None:
@@ -85,3 +142,12 @@ class QueueTree:
                     todo.append(queue.queue.spec.parent)
                 todo += self._naming.get(name, ())
         return list(found.values())
+
+
+def _access(queue: Queue | None) -> tuple[bool, datetime | None, tuple[str, ...] | None, int | None]:
+    return (
+        queue is not None,
+        queue.metadata.deletion_timestamp if queue is not None else None,
+        queue.spec.projects if queue is not None else None,
+        queue.spec.highest_priority if queue is not None else None,
+    )

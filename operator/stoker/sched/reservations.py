@@ -127,7 +127,7 @@ def reserves(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s
 def next_reserving(state: SchedulerState, now: datetime, reserve_after_s: float) -> datetime | None:
     """When the next blocked head will have waited long enough."""
     age = timedelta(seconds=reserve_after_s)
-    since = state.waiters.next_since(now - age)
+    since = state.lanes.waiters.next_since(now - age)
     return None if since is None or since > now else since + age
 
 

@@ -30,7 +30,8 @@ class FreedNodes:
 
     def __init__(self, state: SchedulerState) -> None:
         table = self._table = state.nodes
-        self._slots = np.array([table.slots[name] for name in state.freed_nodes if name in table.slots], dtype=np.intp)
+        slots = [table.slots[name] for name in state.changes.freed_nodes if name in table.slots]
+        self._slots = np.array(slots, dtype=np.intp)
         self._rows: dict[Kind, list[Needs]] = {}
 
     def started(self) -> None:
@@ -111,7 +112,7 @@ class Reserving:
         self, state: SchedulerState, name: str, aged: datetime, now: datetime, reservations: Reservations
     ) -> None:
         """`aged`: who waits since then or longer has waited long enough."""
-        self.index = state.waiters.heads[name]
+        self.index = state.lanes.waiters.heads[name]
         self._state, self._queue, self._aged, self._now = state, state.queues[name], aged, now
         self._reservations = reservations
 
@@ -143,22 +144,22 @@ class Reserving:
 
 def woken(state: SchedulerState, freed: FreedNodes) -> Iterator[tuple[str, Stream]]:
     """(queue, lanes of it that nodes or the queue's limit got room for)."""
-    for kind, queues in state.waiters.for_nodes.items():
+    for kind, queues in state.lanes.waiters.for_nodes.items():
         if freed.rows(kind):
             for name, index in queues.items():
                 yield name, ForNodes(index, kind, freed)
-    freed_queues = [state.queues[name] for name in state.freed_queues if name in state.queues]
+    freed_queues = [state.queues[name] for name in state.changes.freed_queues if name in state.queues]
     for queue in {one.name: one for top in freed_queues for one in top.subtree()}.values():
-        if queue.name in state.waiters.for_limit:
-            yield queue.name, ForLimit(state.waiters.for_limit[queue.name], queue)
+        if queue.name in state.lanes.waiters.for_limit:
+            yield queue.name, ForLimit(state.lanes.waiters.for_limit[queue.name], queue)
 
 
 def reserving(
     state: SchedulerState, now: datetime, reserve_after_s: float, reservations: Reservations
 ) -> Iterator[tuple[str, Stream]]:
     aged = now - timedelta(seconds=reserve_after_s)
-    if state.waiters.ages and state.waiters.ages.first()[0] <= aged:
-        for name in state.waiters.heads:
+    if state.lanes.waiters.ages and state.lanes.waiters.ages.first()[0] <= aged:
+        for name in state.lanes.waiters.heads:
             if state.queues[name].budget:
                 yield name, Reserving(state, name, aged, now, reservations)
 

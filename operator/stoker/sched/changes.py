@@ -1,0 +1,45 @@
+"""What changed since the last decide, as far as that says what is to be tried again.
+
+Owns these marks. Set by `state` and what it is made of, read by `decide`, `wake` and `claims`.
+"""
+
+from __future__ import annotations
+
+from .journal import Journal
+
+
+class Changes:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.freed_nodes: set[str] = set()
+        self.freed_queues: set[str] = set()
+        self.filled_nodes: set[str] = set()
+        self.shifted = False
+        """Something that reservations depend on."""
+
+    def __bool__(self) -> bool:
+        """Something may start, or reserve elsewhere, that did not before."""
+        return bool(self.freed_nodes or self.freed_queues or self.shifted)
+
+    def free_node(self, name: str) -> None:
+        """It may have more room."""
+        self._journal.add(self.freed_nodes, name)
+
+    def free_queue(self, name: str) -> None:
+        self._journal.add(self.freed_queues, name)
+
+    def fill_node(self, name: str) -> None:
+        """Others than the scheduler have taken of it."""
+        self.shift()  # reservations may move to other nodes
+        self._journal.add(self.filled_nodes, name)
+
+    def shift(self) -> None:
+        if not self.shifted:
+            self._journal.set(self, "shifted", True)
+
+    def settle(self) -> None:
+        """Everything changed so far has been decided on."""
+        self._journal.set(self, "freed_nodes", set())
+        self._journal.set(self, "freed_queues", set())
+        self._journal.set(self, "filled_nodes", set())
+        self._journal.set(self, "shifted", False)

@@ -1,0 +1,57 @@
+"""What jobs hold, counted on their nodes and in their queues: starts seen or assumed, and claims.
+
+Owns this counting. Called by `state` and `claim_table`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from stoker.spec.job import Placed
+from stoker.spec.queue import NOT_NAMED
+
+from .changes import Changes
+from .entries import NOWHERE, Entry
+from .gpu_groups import Claim
+from .journal import Journal
+from .nodes import NodeTable
+from .running import RunningJobs
+
+
+class Holdings:
+    def __init__(self, journal: Journal, nodes: NodeTable, running: RunningJobs, changes: Changes) -> None:
+        self._journal, self._nodes, self._running, self._changes = journal, nodes, running, changes
+
+    def hold(self, entry: Entry, placement: Iterable[Placed]) -> None:
+        held = Counter(placed.node for placed in placement)
+        if not held:
+            return
+        self._journal.set(entry, "workers_on", dict(held))
+        for name, workers in held.items():
+            self._nodes.claim(name, entry.key, Claim(workers, entry.request))
+        self._charge(entry, 1)
+        self._changes.shift()  # reservations may move to other nodes
+
+    def unhold(self, entry: Entry) -> None:
+        """Nothing happens where it holds nothing."""
+        if not entry.workers_on:
+            return
+        for name in entry.workers_on:
+            self._nodes.unclaim(name, entry.key)
+            self._changes.free_node(name)
+        self._charge(entry, -1)
+        self._journal.set(entry, "workers_on", NOWHERE)
+        for queue in entry.queue.path:
+            if queue is entry.queue or queue.limit != NOT_NAMED:
+                self._changes.free_queue(queue.name)
+
+    def _charge(self, entry: Entry, sign: int) -> None:
+        amounts = entry.request.times(sum(entry.workers_on.values()))
+        for queue in entry.queue.path:
+            self._journal.set(queue, "used", queue.used.plus(amounts, sign))
+        self._running.note(entry.key)
+        if sign > 0:
+            self._journal.put(entry.queue.holding, entry.key, None)
+        else:
+            self._journal.drop(entry.queue.holding, entry.key)
