@@ -7,7 +7,7 @@ follows from objects: the claim in its job's status, the victims' attempts, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
 
@@ -16,9 +16,8 @@ from stoker.spec.meta import Key
 from stoker.spec.quantity import parse_duration
 from stoker.spec.queue import NOT_NAMED
 
-from .columns import Holder
 from .entries import LATEST, Entry, Order
-from .place import free_room, place, placed
+from .place import place, placed
 from .request import NOTHING, Request, Totals
 from .reservations import Kept
 from .state import SchedulerState
@@ -147,49 +146,22 @@ def _is_held(state: SchedulerState, victim: Victim) -> bool:
 def _is_possible(state: SchedulerState, entry: Entry) -> bool:
     """Its room will be free once the victims of the claims there, and the pods on their way out, have gone."""
     table, victims = state.nodes, state.victims
-
-    def gone(name: str) -> list[Key]:
-        return [key for key in table.claims[name] if key == entry.key or victims.get(key) in table.claims[name]]
-
-    def ending(name: str) -> list[Holder]:
-        return [one for one, taken in table.others.get(name, {}).items() if taken.terminating or one.ours]
-
-    return _would_fit(state, entry, gone, ending)
+    return all(
+        table.would_take(
+            name,
+            entry.request,
+            workers,
+            [key for key in table.claims[name] if key == entry.key or victims.get(key) in table.claims[name]],
+            [one for one, taken in table.others.get(name, {}).items() if taken.terminating or one.ours],
+        )
+        for name, workers in entry.workers_on.items()
+    )
 
 
 def _fits(state: SchedulerState, entry: Entry, aside: Collection[Key]) -> bool:
     """Its room is free on each of its nodes, were it not for those, it among them."""
-    claims = state.nodes.claims
-    return _would_fit(state, entry, lambda name: [key for key in claims[name] if key in aside], lambda name: ())
-
-
-def _would_fit(
-    state: SchedulerState,
-    entry: Entry,
-    gone: Callable[[str], Iterable[Key]],
-    ending: Callable[[str], Iterable[Holder]],
-) -> bool:
-    """It fits on each of its nodes once these jobs and these pods have left the node."""
-    table, request = state.nodes, entry.request
-    for name in entry.workers_on:
-        slot = table.slots.get(name)
-        if slot is None or not table.open_for(request.nodes)[slot]:
-            return False
-    if table.mixed:
-        with state.what_if():
-            for name in entry.workers_on:
-                for key in gone(name):
-                    table.unclaim(name, key)
-                for holder in ending(name):
-                    table.give_back(name, holder)
-            room = free_room(table, request, None).wanted(request)
-            return all(
-                column[table.slots[name]] >= workers * need
-                for name, workers in entry.workers_on.items()
-                for need, column in room
-            )
-    for name, workers in entry.workers_on.items():
-        left = [table.claims[name][key] for key in gone(name)] + [table.others[name][one].claim for one in ending(name)]
-        if not table.would_take(table.slots[name], request, workers, left):
-            return False
-    return True
+    table = state.nodes
+    return all(
+        table.would_take(name, entry.request, workers, [key for key in table.claims[name] if key in aside])
+        for name, workers in entry.workers_on.items()
+    )

@@ -13,6 +13,8 @@ from .place import Keep, Room, free_room
 from .request import ANY_GPU, NOTHING, Request, Totals
 from .state import SchedulerState
 
+_ALL = slice(None)
+
 
 class Leaving:
     """Shape: one entry per slot. GPUs of one node are taken to be of one type: see `NodeTable.mixed`."""
@@ -45,30 +47,15 @@ class Leaving:
         for queue in entry.queue.path:
             self.queues[queue.name] = self.queues.get(queue.name, NOTHING).plus(gone, -1)
 
-    def room(self, request: Request, keep: Keep | None) -> Room:
-        """What is free once they have gone, less what is kept for others."""
+    def room(self, request: Request, keep: Keep | None, at: slice = _ALL) -> Room:
+        """What is free on those slots once they have gone, less what is kept for others."""
         room, table = free_room(table=self._table, request=request, keep=keep), self._table
-        gpu = room.gpu + self.gpu
+        gpu = room.gpu[at] + self.gpu[at]
         if request.filter != ANY_GPU:
-            fitting = table.columns[request.filter].room
-            gpu = np.minimum(gpu, fitting if keep is None else fitting - keep.gpu)
+            fitting = table.columns[request.filter].room[at]
+            gpu = np.minimum(gpu, fitting if keep is None else fitting - keep.gpu[at])
         extended = tuple(
-            column + self._extended[name] if name in self._extended else column
+            column[at] + self._extended[name][at] if name in self._extended else column[at]
             for (name, _), column in zip(request.extended, room.extended, strict=True)
         )
-        return Room(gpu, room.cpu + self.cpu, room.memory + self.memory, extended)
-
-    def free(self, slot: int, request: Request, keep: Keep | None) -> list[int]:
-        """The same of one slot, of what the request asks for; without extended resources."""
-        table, found = self._table, []
-        if request.gpus:
-            gpus = int(table.free_gpu[slot] + self.gpu[slot])
-            if request.filter != ANY_GPU:
-                gpus = min(gpus, int(table.columns[request.filter].room[slot]))
-            found.append(gpus - (0 if keep is None else int(keep.gpu[slot])))
-        if request.cpu:
-            found.append(int(table.free_cpu[slot] + self.cpu[slot]) - (0 if keep is None else int(keep.cpu[slot])))
-        if request.memory:
-            kept = 0 if keep is None else int(keep.memory[slot])
-            found.append(int(table.free_mem[slot] + self.memory[slot]) - kept)
-        return found
+        return Room(gpu, room.cpu[at] + self.cpu[at], room.memory[at] + self.memory[at], extended)

@@ -10,7 +10,7 @@ that became unavailable while it is in use counts as missing and as held until t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
@@ -117,21 +117,29 @@ class NodeTable:
         """Some GPU of the node would do for both."""
         return any(found.suits(one) and found.suits(other) for found in self._groups.get(slot, ()))
 
-    def would_take(self, slot: int, request: Request, workers: int, gone: Iterable[Claim]) -> bool:
-        """So many workers fit on the slot, whose GPUs are of one type, once these claims have gone."""
+    def would_take(
+        self, name: str, request: Request, workers: int, jobs: Collection[Key], pods: Collection[Holder] = ()
+    ) -> bool:
+        """So many workers are let onto the node and fit there once these jobs and pods have left it."""
+        slot = self.slots.get(name)
+        if slot is None or not self.doors[request.nodes].open[slot]:
+            return False
+        held, others = self.claims.get(name, {}), self.others.get(name, {})
         gpus, cpu, memory = int(self.free_gpu[slot]), int(self.free_cpu[slot]), int(self.free_mem[slot])
-        extended = {name: int(self.extended[name].free[slot]) for name, _ in request.extended}
-        for claim in gone:
+        extended = {resource: int(self.extended[resource].free[slot]) for resource, _ in request.extended}
+        for claim in chain((held[key] for key in jobs), (others[one].claim for one in pods)):
             more = claim.request.times(claim.workers)
             gpus, cpu, memory = gpus + more.gpus, cpu + more.cpu, memory + more.memory
-            for name, count in claim.request.extended:
-                if name in extended:
-                    extended[name] += claim.workers * count
+            for resource, count in claim.request.extended:
+                if resource in extended:
+                    extended[resource] += claim.workers * count
         if request.filter != ANY_GPU:
-            gpus = min(gpus, int(self.columns[request.filter].room[slot]))
+            stay = [claim for key, claim in held.items() if key not in jobs]
+            stay += [taken.claim for one, taken in others.items() if one not in pods]
+            gpus = min(gpus, self._room_beside(slot, stay, request.filter))
         wanted = request.times(workers)
         return all(have >= want or not want for have, want in zip((gpus, cpu, memory), wanted, strict=True)) and all(
-            extended[name] >= workers * count for name, count in request.extended
+            extended[resource] >= workers * count for resource, count in request.extended
         )
 
     # -- changes
@@ -297,16 +305,19 @@ class NodeTable:
             cell(self.rest_gpu, slot, self.rest_gpu[slot] + gpus)
 
     def _fill_gpus(self, view: GpuView, wanted: GpuFilter, slot: int) -> None:
-        groups = self._groups.get(slot, ())
-        matching = rest = room = sum(one.usable for one in groups if one.suits(wanted))
-        if 0 < matching < self.usable[slot]:
-            name = self.names[slot]
-            taken = self.others.get(name, {}).values()
-            rest -= worst_held(groups, (one.claim for one in taken if not one.terminating), wanted)
-            held = chain(self.claims.get(name, {}).values(), (one.claim for one in taken))
-            room -= worst_held(groups, held, wanted)
-        for column, value in ((view.rest, rest), (view.room, room)):
+        name = self.names[slot]
+        taken = self.others.get(name, {}).values()
+        rest = self._room_beside(slot, (one.claim for one in taken if not one.terminating), wanted)
+        held = chain(self.claims.get(name, {}).values(), (one.claim for one in taken))
+        for column, value in ((view.rest, rest), (view.room, self._room_beside(slot, held, wanted))):
             self._journal.cell(column, slot, value)
+
+    def _room_beside(self, slot: int, held: Iterable[Claim], wanted: GpuFilter) -> int:
+        """GPUs that a request with this filter may count on beside those holders, as far as types go: on a slot of one
+        type all of them."""
+        groups = self._groups.get(slot, ())
+        matching = sum(one.usable for one in groups if one.suits(wanted))
+        return matching - worst_held(groups, held, wanted) if 0 < matching < self.usable[slot] else matching
 
     def _fill_extended(self, view: ExtendedView, resource: str, slot: int) -> None:
         name = self.names[slot]

@@ -1,0 +1,99 @@
+"""Victims for many jobs that ask for the same: one search, from which each next job takes the next cheapest.
+
+Pure. Called by `preempt`, with a `victims.Problem`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+
+from . import victims
+from .entries import Entry
+
+
+class VictimSeries:
+    """The victims for one job of one worker after another that ask for the same and of which no limit is short.
+
+    Cost: O(candidates) once; then O(candidates of a node) each.
+    """
+
+    def __init__(self, problem: victims.Problem) -> None:
+        self._problem = problem
+        self._on = [list(one) for one in problem.on_slot]
+        self._free: list[list[int]] = problem.free.tolist()
+        self._at = {slot: place for place, slot in enumerate(problem.slots.tolist())}
+        self._turns = [0] * len(self._on)
+        self._best: dict[tuple[int, int], tuple[float, int, int, tuple[int, ...]]] = {}
+        """(Place, turn) → the cheapest there, where it was worked out."""
+        self._fits = problem.there > 0 or bool(problem.fits(problem.free).any())
+        prices = (self._priced(place) for place in range(len(self._on)))
+        self._queue = [one for one in prices if one is not None]
+        heapify(self._queue)
+
+    def next(self) -> tuple[int, tuple[Entry, ...]] | None:
+        """Where the next job goes, and what is stopped for it. None: nowhere, or it needs no further victim."""
+        looked: list[tuple[float, int, int, tuple[int, ...]]] = []
+        while not self._fits and self._queue and len(looked) < victims.NODES_EXACT:
+            found = heappop(self._queue)
+            _, place, turn, stopped = found
+            if turn == self._turns[place]:
+                if len(stopped) > 1 and (place, turn) not in self._best:
+                    self._best[place, turn] = self._solved(place, turn)
+                looked.append(self._best.get((place, turn), found))
+        if not looked:
+            return None
+        best = min(looked)
+        for one in looked:
+            if one is not best:
+                heappush(self._queue, one)
+        _, place, _, stopped = best
+        for i in stopped:
+            for other, _ in self._problem.holds[i]:
+                self._on[other] = [one for one in self._on[other] if one[0] != i]
+        return int(self._problem.slots[place]), tuple(self._problem.entries[i] for i in stopped)
+
+    def turn(self, slot: int, free: list[int]) -> None:
+        """So much is free there now."""
+        place = self._at.get(slot)
+        if place is not None:
+            self._free[place] = free
+            self._turns[place] += 1
+            needs = self._problem.needs.tolist()
+            self._fits = self._fits or all(have >= need for have, need in zip(free, needs, strict=True))
+            found = self._priced(place)
+            if found is not None:
+                heappush(self._queue, found)
+
+    def _priced(self, place: int) -> tuple[float, int, int, tuple[int, ...]] | None:
+        price, count = self._problem.price(place, self._on[place], self._free[place])
+        stopped = tuple(i for i, _ in self._on[place][:count])
+        return (price, place, self._turns[place], stopped) if count else None
+
+    def _solved(self, place: int, turn: int) -> tuple[float, int, int, tuple[int, ...]]:
+        """The cheapest set of the first candidates there; of equally cheap ones the smallest that keeps the dearest."""
+        among = self._on[place][: max(victims.EXACT, 1)]
+        _, count = self._problem.price(place, among, self._free[place])
+        if not count:  # greed needs more of them than are looked at
+            among, count = self._on[place], self._problem.price(place, self._on[place], self._free[place])[1]
+            stopped = among[:count]
+            for one in reversed(list(stopped)):
+                rest = [other for other in stopped if other is not one]
+                if self._do(place, rest):
+                    stopped = rest
+            return sum(float(self._problem.costs[i]) for i, _ in stopped), place, turn, tuple(i for i, _ in stopped)
+        costs = self._problem.costs
+        best: tuple[float, int, int] | None = None
+        for subset in range(1, 2 ** len(among)):
+            chosen = [one for at, one in enumerate(among) if subset >> at & 1]
+            cost = round(sum(float(costs[i]) for i, _ in chosen), 6)
+            if (best is None or (cost, len(chosen), subset) < best) and self._do(place, chosen):
+                best = cost, len(chosen), subset
+        assert best is not None
+        return best[0], place, turn, tuple(i for at, (i, _) in enumerate(among) if best[2] >> at & 1)
+
+    def _do(self, place: int, chosen: Sequence[tuple[int, list[int]]]) -> bool:
+        return all(
+            have + sum(amounts[at] for _, amounts in chosen) >= need
+            for at, (have, need) in enumerate(zip(self._free[place], self._problem.needs.tolist(), strict=True))
+        )
