@@ -292,8 +292,9 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
     views: dict[Any, Any] = {**table.columns, **table.extended, **table.doors}
     return {
         "slots": dict(table.slots),
+        "domains": [dict(one) for one in (table._domains._numbers, table._domains._nodes, table._domains._labels)],
         "names": list(table.names),
-        "spare": list(table._spare),
+        "spare": (list(table._spare), list(table._domains._spare)),
         "objects": dict(table.objects),
         "claims": {name: dict(claims) for name, claims in table.claims.items()},
         "others": {name: dict(others) for name, others in table.others.items()},
@@ -301,7 +302,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
             (wanted, name): getattr(owner, name).tolist()
             for wanted, owner, names in [
                 (None, table, (*_COLUMNS, "ready")),
-                *((wanted, view, view.arrays) for wanted, view in (*views.items(), *table._domains.items())),
+                *((wanted, view, view.arrays) for wanted, view in (*views.items(), *table._domains.views.items())),
             ]
             for name in names
         },

@@ -104,6 +104,21 @@ def test_a_node_that_joins_the_domain_lets_it_start(sched: SimpleNamespace) -> N
     assert sorted(world.starts()["x"]) == ["n0", "n1"]
 
 
+def test_nodes_that_come_and_go_leave_no_domain_behind(sched: SimpleNamespace) -> None:
+    world = _world(sched, [(4, "x", "1"), (4, "x", "2")])
+
+    for number in range(50):
+        world.feed(sched.node("new", 4, labels={"zone": "x", "rack": f"of-its-own-{number}"}))
+        world.state.forget_node("new")
+    domains = world.state.nodes._domains
+    assert set(domains._numbers) == {("x",), ("x", "1"), ("x", "2")} and len(domains._spare) == 1
+    world.feed(sched.node("new", 4, labels={"zone": "x", "rack": "9"}), sched.job("g", 4, workers=2, required="rack"))
+    assert world.state.nodes.domain_of("rack").max() == 4, "a number that is free again is used again"
+    assert world.starts() == {}
+    world.feed(sched.node("n0", 8, labels={"zone": "x", "rack": "1"}))
+    assert world.starts(1) == {"g": ["n0", "n0"]}
+
+
 def test_a_reservation_keeps_nodes_of_one_domain(sched: SimpleNamespace) -> None:
     world = _world(sched, [(2, "x", "1"), (2, "x", "2"), (2, "x", "2")])
     world.feed(

@@ -19,10 +19,11 @@ import numpy as np
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
 
-from .columns import Column, DomainView, DoorView, ExtendedView, ForeignClaim, GpuView, Holder, Mask, View
+from .columns import Column, DoorView, ExtendedView, ForeignClaim, GpuView, Holder, Mask, View
 from .eligible import NodeFilter
 from .gpu_groups import Claim, GpuGroup, group, worst_held
 from .journal import Journal, K
+from .node_domains import NodeDomains
 from .request import ANY_GPU, GpuFilter, Request, Totals
 
 V = TypeVar("V", GpuView, ExtendedView, DoorView)
@@ -40,9 +41,7 @@ class NodeTable:
         self._journal = journal
         self.levels = tuple(levels or ())
         self.is_one_place = levels is None
-        self._domains = {level: DomainView(np.zeros(0, dtype=np.int64)) for level in self.levels}
-        self._domain_ids: dict[tuple[str, ...], int] = {}
-        """Labels of a level and those outside it → the domain."""
+        self._domains = NodeDomains(journal, self.levels)
         self.slots: dict[str, int] = {}
         self.objects: dict[str, GPUNode] = {}
         self.claims: dict[str, dict[Key, Claim]] = {}
@@ -82,7 +81,7 @@ class NodeTable:
 
     def domain_of(self, level: str) -> Column:
         """Each slot's domain of the level; 0: in none, as all are of a level that is not the topology's."""
-        view = self._domains.get(level)
+        view = self._domains.views.get(level)
         return np.full(len(self.ready), int(self.is_one_place)) if view is None else view.ids
 
     def whole_for(self, wanted: GpuFilter) -> Column:
@@ -176,7 +175,7 @@ class NodeTable:
             self._fill_extended(extended, resource, slot)
         for nodes, door in self.doors.items():
             self._fill_door(door, nodes, slot)
-        self._fill_domains(slot, node)
+        self._domains.put(slot, node.metadata.labels)
         return slot
 
     def drop(self, name: str) -> None:
@@ -192,6 +191,7 @@ class NodeTable:
         self._journal.set(self, "_ranks", None)
         self._journal.set(self, "_capacity", None)
         self._rename(slot, "")
+        self._domains.drop(slot)
         for owner, column in self._arrays():
             self._journal.cell(getattr(owner, column), slot, 0)
 
@@ -333,13 +333,6 @@ class NodeTable:
         node = self.objects[self.names[slot]]
         self._journal.cell(view.open, slot, node.status.ready and nodes.admits(node))
 
-    def _fill_domains(self, slot: int, node: GPUNode) -> None:
-        path: tuple[str, ...] = ()
-        for level, view in self._domains.items():
-            path = (*path, node.metadata.labels.get(level, ""))
-            domain = self._domain_ids.setdefault(path, len(self._domain_ids) + 1) if all(path) else 0
-            self._journal.cell(view.ids, slot, domain)
-
     def _new_slot(self, name: str) -> int:
         if not self._spare:
             self._grow()
@@ -358,7 +351,7 @@ class NodeTable:
     def _arrays(self) -> Iterator[tuple[NodeTable | View, str]]:
         """(owner, attribute) of every column."""
         yield from ((self, name) for name in (*_COLUMNS, "ready"))
-        views = (self.columns, self.extended, self.doors, self._domains)
+        views = (self.columns, self.extended, self.doors, self._domains.views)
         for view in chain[View](*(one.values() for one in views)):
             yield from ((view, name) for name in view.arrays)
 

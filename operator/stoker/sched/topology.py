@@ -12,11 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from .columns import Column, Mask
+from .node_domains import NO_DOMAIN
 from .nodes import NodeTable
 from .request import Near
-
-NO_DOMAIN = 0
-"""Of a node that lacks a label."""
 
 
 def narrowed(table: NodeTable, near: Near, workers: int, fits: Column) -> Column:
@@ -48,12 +46,14 @@ def likeliest(table: NodeTable, near: Near, workers: int, could: Column, now: Co
 
 
 def domains(table: NodeTable, near: Near) -> Iterator[Mask | None]:
-    """The slots of each domain in which the gang may be; None: of all."""
+    """The slots of each domain in which the gang may be, that with the first node by name first; None: of all."""
     if not near.required:
         yield None
         return
     ids = table.domain_of(near.required)
-    for one in np.unique(ids[ids != NO_DOMAIN]):
+    slots = np.flatnonzero(ids != NO_DOMAIN)
+    in_order = ids[slots[np.argsort(table.ranks[slots])]]
+    for one in in_order[np.sort(np.unique(in_order, return_index=True)[1])]:
         yield ids == one
 
 
