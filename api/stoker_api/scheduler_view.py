@@ -14,7 +14,7 @@ from stoker.sched.occupancy import node_usage, queue_usage
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.reasons import Blocker, Explanation
+from stoker.spec.reasons import Explanation, Reason
 from stoker.spec.rest import NodeUsage, QueueUsage
 from stoker.why.explain import explain, never_fits
 from stoker.why.preemption_risk import warnings_at_submit
@@ -25,7 +25,7 @@ class SchedulerView:
         """`is_operators`: the operator decides on the feed's state, so this leaves it as it is."""
         self._feed, self._is_operators = feed, is_operators
 
-    def never_fits(self, job: TrainingJob) -> list[Blocker]:
+    def never_fits(self, job: TrainingJob) -> list[Reason]:
         """Why the job could not start even on an idle cluster; [] if it could."""
         return list(never_fits(self._feed.rules(), job))
 

@@ -149,15 +149,25 @@ def test_why() -> None:
             "summary": "it needs 2 GPUs at once",
             "blockers": [{"code": "NoCapacity", "message": "node laptop: 1 of 2 GPUs free, short by 1"}],
             "position": 1,
-            "hints": ["job digits-1 ends"],
+            "hints": [{"code": "WouldStart", "message": "with workers: 1 instead of 2 it would start now"}],
+            "queues": [
+                {
+                    "name": "team",
+                    "held": {"gpus": 6, "cpu": 12.5, "memory": 2**30},
+                    "limit": {"gpus": 8, "memory": 2**31},
+                    "guarantee": {"gpus": 4},
+                },
+                {"name": "all", "held": {"gpus": 9}, "limit": {}, "guarantee": {}},
+            ],
         },
     )
     assert explanation_text("mnist", why) == (
         "mnist is Queued: it needs 2 GPUs at once\n"
         "  - node laptop: 1 of 2 GPUs free, short by 1\n"
         "It is next in its queue.\n"
-        "It would start if:\n"
-        "  - job digits-1 ends"
+        "Queue team holds 6 GPUs (limit 8, guarantee 4), 1Gi memory (limit 2Gi).\n"
+        "What would start it:\n"
+        "  - with workers: 1 instead of 2 it would start now"
     )
 
 

@@ -79,7 +79,7 @@ def test_a_hold_outlives_the_server_and_ends_on_request(server: Server) -> None:
         assert job.status.phase is Phase.RUNNING and client.queue("default").usage.gpus == 1
         assert client.queue("default").usage.held_gpus == 1
         why = client.explain("looked")
-        assert "failed (exit 3) and is held until" in why.summary and "`stoker exec looked`" in why.hints[0]
+        assert "failed (exit 3) and is held until" in why.summary and "`stoker exec looked`" in why.hints[0].message
         assert [event.reason for event in client.past_events("looked")].count("Held") == 1
 
     server.kill()
@@ -119,7 +119,7 @@ def test_of_a_gang_the_failed_worker_is_named_and_a_delete_ends_all(server: Serv
         job = held(client, "gang")
         assert job.status.held is not None and job.status.held.worker == 1
         assert "worker 1 failed (exit 3)" in job.status.message
-        assert "`stoker exec gang --worker 1`" in client.explain("gang").hints[0]
+        assert "`stoker exec gang --worker 1`" in client.explain("gang").hints[0].message
         client.delete("gang")
         until(lambda: not server.workers(), "no process left", 20)
         until(lambda: client.queue("default").usage.gpus == 0, "its GPUs", 20)
@@ -143,7 +143,7 @@ def test_a_stalled_command_is_ended_reported_and_retried(server: Server) -> None
         for attempt in (1, 2):
             log = log_of(client, "stuck", attempt=attempt)
             assert "[stoker] no progress: step 3" in log and "in wedged_in_a_collective" in log
-        assert client.explain("stuck").hints[0].startswith("`stoker logs stuck --attempt 2`")
+        assert client.explain("stuck").hints[0].message.startswith("`stoker logs stuck --attempt 2`")
         until(lambda: not server.workers(), "no process left", 20)
         assert client.queue("default").usage.gpus == 0
 

@@ -12,12 +12,12 @@ from stoker.life.admission import ACCEPTED_CONDITION, ADMISSION_CODES, admission
 from stoker.life.lifecycle import step
 from stoker.life.step import Facts, Settings, Step
 from stoker.spec.job import Phase, TrainingJob
-from stoker.spec.reasons import Blocker, Code
+from stoker.spec.reasons import Code, Reason
 from stoker.spec.runtime import effective_runtime
 
 SETTINGS = Settings(notice_after_s=2.0)
-BAR = Blocker(code=Code.PROJECT_NOT_ALLOWED, message="queue 'q' is not open to project 'p'", where="q")
-OTHER = Blocker(code=Code.PRIORITY_TOO_HIGH, message="priority 5 is above 1, the highest that queue 'q' takes")
+BAR = Reason(code=Code.PROJECT_NOT_ALLOWED, message="queue 'q' is not open to project 'p'", queue="q")
+OTHER = Reason(code=Code.PRIORITY_TOO_HIGH, message="priority 5 is above 1, the highest that queue 'q' takes")
 
 
 def rule(name: str, expect: list[str], *, queue: dict[str, Any] | None, runtime: dict[str, Any] | None = None, **job):
@@ -62,16 +62,16 @@ class Case:
     def __init__(self, sched: Any) -> None:
         self.sched = sched
 
-    def job(self, reported: Blocker | None = None, **given: Any) -> TrainingJob:
+    def job(self, reported: Reason | None = None, **given: Any) -> TrainingJob:
         job: TrainingJob = self.sched.job("x", **given)
         return job if reported is None else self.after(job, reported)
 
-    def after(self, job: TrainingJob, barred_by: Blocker | None, seconds: float = 60) -> TrainingJob:
+    def after(self, job: TrainingJob, barred_by: Reason | None, seconds: float = 60) -> TrainingJob:
         found = self.step(job, barred_by, seconds)
         assert found.status is not None
         return job.model_copy(update={"status": found.status})
 
-    def step(self, job: TrainingJob, barred_by: Blocker | None, seconds: float = 60) -> Step:
+    def step(self, job: TrainingJob, barred_by: Reason | None, seconds: float = 60) -> Step:
         return step(job, (), self.sched.at(seconds), SETTINGS, Facts(barred_by=barred_by))
 
 
@@ -140,7 +140,7 @@ def test_a_barred_job_that_is_asked_to_go_loses_the_condition_in_the_same_write(
 
 
 def test_what_was_unreadable_and_is_read_now_is_judged_like_any_other(case: Case) -> None:
-    unread = Blocker(code=Code.SUBMITTED, message="Stoker can't read this job: …")
+    unread = Reason(code=Code.SUBMITTED, message="Stoker can't read this job: …")
     assert accepted(case.after(case.job(unread), None)) == []
     assert accepted(case.after(case.job(unread), BAR)) == [("False", "ProjectNotAllowed", BAR.message)]
 

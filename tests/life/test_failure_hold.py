@@ -161,4 +161,4 @@ def test_why(sched: SimpleNamespace) -> None:
     assert said.summary == (
         "not training any more on a: failed (exit 1) and is held until 12:09:00 UTC: KeyError: 'lr'"
     )
-    assert said.hints[0] == "`stoker exec x` opens a shell in the worker" and len(said.hints) == 3
+    assert said.hints[0].message == "`stoker exec x` opens a shell in the worker" and len(said.hints) == 3

@@ -96,7 +96,8 @@ def test_why() -> None:
     over = go(job(1, stalled=None), ended(0, record(78, T - 20, stalled=True, message=WORDS))).status
     assert over is not None
     hints = _why(after(job(1), over.model_copy(update={"phase": Phase.FAILED}))).hints
-    assert hints == ("`stoker logs j --attempt 1` shows where its processes stood when that attempt stalled",)
+    stacks = "`stoker logs j --attempt 1` shows where its processes stood when that attempt stalled"
+    assert [(str(hint.code), hint.message) for hint in hints] == [("Stalled", stacks)]
 
 
 LIMITS = [

@@ -10,11 +10,22 @@ from hypothesis import HealthCheck, given
 from stoker.sched.decide import Start, decide
 from stoker.sched.occupancy import node_room
 from stoker.sched.state import SchedulerState
-from stoker.spec.job import TrainingJob
+from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.reasons import Code, QueueLevel
 from stoker.why.explain import explain
 from stoker.why.reasons import Reasons
 from tests.support.examples import examples
-from tests.support.sched_counts import held_below, may_use, path, room, runtime_of, used
+from tests.support.sched_counts import (
+    held_below,
+    held_in_units,
+    holders_below,
+    may_use,
+    path,
+    room,
+    runtime_of,
+    total_cores,
+    used,
+)
 from tests.support.sched_histories import TOPOLOGY, History, actions
 
 CHECKED = examples(75, suppress_health_check=[HealthCheck.too_slow])
@@ -36,7 +47,7 @@ def test_any_history(history: list[tuple[Any, ...]], sched: SimpleNamespace) -> 
     _check_rebuilt(world, sched)
     before = sched.fingerprint(world.state)
     for job in list(world.state.entries):
-        explain(world.state, job, sched.at(world.now))
+        _check_levels(world, world.jobs[job.name], explain(world.state, job, sched.at(world.now)).queues)
         explain(world.state, job, sched.at(world.now - 500))  # clocks step back
     assert sched.fingerprint(world.state) == before
     for item in world.store():
@@ -119,19 +130,42 @@ def _check_reasons(world: History, reasons: Any, sched: SimpleNamespace) -> None
         if "NeverFits" in codes:
             continue
         limits = {one: world.queues[one].spec.limit for one in path(world, job.spec.queue)} if queue is not None else {}
-        if all(limit.cpu is None for limit in limits.values()):
-            over = any(
-                limit.gpus is not None and held_below(world, one)[0] + job.spec.total_gpus > limit.gpus
-                for one, limit in limits.items()
+        assert {
+            (found.queue, found.resource, found.short, found.of, frozenset(found.jobs))
+            for found in reasons[key]
+            if found.code is Code.QUEUE_LIMIT
+        } == {
+            (one, resource, held + asked - limit, asked, holders_below(world, one, resource))
+            for one, spec in limits.items()
+            for resource, held, asked, limit in zip(
+                *(("gpus", "cpu"), held_in_units(world, one), (job.spec.total_gpus, total_cores(job))),
+                (spec.gpus, None if spec.cpu is None else float(spec.cpu)),
+                strict=True,
             )
-            assert ("QueueLimit" in codes) == bool(over and job.spec.gpus_per_worker)
+            if limit is not None and asked and held + asked > limit
+        }
         avoid = world.state.entries[key].avoided(sched.at(world.now))
         fits = room(world, job, avoid)
         if fits >= 0 and "RuntimeMissing" not in codes:
             assert bool(codes & {"NoCapacity", "NodesBlamed"}) == (fits < job.spec.workers)
         for blocker in reasons[key]:
             if blocker.short is not None:
-                assert blocker.short > 0 and blocker.requested - blocker.available == blocker.short
+                assert blocker.short > 0 and blocker.of is not None and blocker.of > 0
+
+
+def _check_levels(world: History, job: TrainingJob, levels: tuple[QueueLevel, ...]) -> None:
+    """Of jobs that wait, run or have failed: each queue above, with what it holds and may."""
+    done = job.status.phase in (Phase.SUCCEEDED, Phase.CANCELLED)
+    expected = [] if done or job.spec.queue not in world.queues else path(world, job.spec.queue)
+    assert [level.name for level in levels] == expected
+    for level in levels:
+        limit = world.queues[level.name].spec.limit
+        held = dict(zip(("gpus", "cpu"), held_in_units(world, level.name), strict=True))
+        assert {resource: level.held[resource] for resource in held} == held
+        assert level.limit == {
+            **({} if limit.gpus is None else {"gpus": limit.gpus}),
+            **({} if limit.cpu is None else {"cpu": float(limit.cpu)}),
+        }
 
 
 @CHECKED

@@ -196,7 +196,8 @@ def test_why_says_whose_guarantee_is_lent_to_whom(sched: SimpleNamespace) -> Non
     )
     assert world.codes("x") == ["NoCapacity", "GuaranteeLent"]
     lent = world.reasons()[sched.key("x")][1]
-    assert (lent.resource, lent.requested, lent.available, lent.short, lent.where) == ("gpus", 4, 1, 3, "owner")
+    assert (lent.resource, lent.queue, lent.short, lent.of) == ("gpus", "owner", 3, 4)
+    assert lent.borrowed == {"free": 3, "mean": 3}
     assert lent.message == (
         "queue 'owner' holds 1 of 4 GPUs guaranteed to it; others hold 3 GPUs more than theirs in 'free' and 3 GPUs "
         "more than theirs in 'mean'"

@@ -100,7 +100,7 @@ def test_a_spent_budget_gives_the_nodes_back_and_why_has_the_numbers(sched: Simp
     said = explain(state, gang, sched.at(crowd.now))
     (spent,) = [blocker for blocker in said.blockers if blocker.code == "ReservationSpent"]
     hours = f"{cost.idle_gpu_s / 3600:.3g} GPU-hours"
-    assert f"GPUs idle for {hours}" in spent.message and spent.where == "large"
+    assert f"GPUs idle for {hours}" in spent.message and spent.queue == "large"
     assert "reservationBudget 0.25 of queue 'large' x 8 GPUs x " in spent.message
     # Another process, which has only the job's status to go by, says the same.
     fresh = sched.World().feed(*[sched.node(f"n{i}", 4) for i in range(3)], sched.queue("large"))

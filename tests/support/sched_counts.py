@@ -118,3 +118,21 @@ def held_below(world: History, name: str) -> tuple[int, int]:
         sum(len(job.status.placement) * job.spec.gpus_per_worker for job in below),
         sum(len(job.status.placement) * job.spec.cpu_milli for job in below),
     )
+
+
+def held_in_units(world: History, name: str) -> tuple[float, float]:
+    """GPUs and cores, as people are shown them."""
+    gpus, cpu_milli = held_below(world, name)
+    return float(gpus), cpu_milli / 1000
+
+
+def total_cores(job: TrainingJob) -> float:
+    return job.spec.workers * job.spec.cpu_milli / 1000
+
+
+def holders_below(world: History, name: str, resource: str) -> frozenset[str]:
+    """Jobs of a queue and those below it that hold some."""
+    jobs = [job for job in world.store() if isinstance(job, TrainingJob) and job.status.placement]
+    below = [job for job in jobs if job.spec.queue in world.queues and name in path(world, job.spec.queue)]
+    asked = {"gpus": lambda job: job.spec.total_gpus, "cpu": total_cores}[resource]
+    return frozenset(str(job.key) for job in below if asked(job))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
-import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from stoker.spec.job import Phase, TrainingJob
-from stoker.spec.job_parts import GpuRequest
-from stoker.spec.reasons import Explanation
+from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec
+from stoker.spec.queue import Queue, QueueResources
+from stoker.spec.reasons import Change, Explanation, Reason
 from stoker.why.explain import explain, never_fits
+
+
+def texts(said: Explanation) -> tuple[str, ...]:
+    return tuple(hint.message for hint in said.hints)
 
 
 def why(sched: SimpleNamespace, objects: list[Any], name: str, now: float = 10) -> Explanation:
@@ -33,9 +36,9 @@ def test_short_of_gpus_says_how_many_where_and_who_holds_the_rest(sched: SimpleN
     )
     assert said.summary == "short 2 of 4 GPUs: 2 are free on node a; jobs x and y hold 6"
     blocker = said.blockers[0]
-    assert (blocker.resource, blocker.requested, blocker.available, blocker.short) == ("gpus", 4, 2, 2)
-    assert (blocker.where, blocker.jobs) == ("a", ("default/x", "default/y"))
-    assert said.hints == ("with gpusPerWorker: 2 instead of 4 it would start now",)
+    assert (blocker.resource, blocker.short, blocker.of) == ("gpus", 2, 4)
+    assert (blocker.nodes, blocker.jobs) == (("a",), ("default/x", "default/y"))
+    assert texts(said) == ("with gpusPerWorker: 2 instead of 4 it would start now",)
 
 
 def test_free_but_on_different_nodes_is_told_apart(sched: SimpleNamespace) -> None:
@@ -71,22 +74,29 @@ def test_queue_limit_says_used_limit_and_short(sched: SimpleNamespace) -> None:
         "z",
     )
     assert said.summary == "queue 'default' is short 1 of 3 GPUs: its limit is 4 GPUs, its jobs hold 2 GPUs"
-    assert said.blockers[0].jobs == ("default/x",)
-    assert said.hints == (
+    assert (said.blockers[0].queue, said.blockers[0].jobs) == ("default", ("default/x",))
+    assert texts(said) == (
         "with gpusPerWorker: 2 instead of 3 it would start now",
         "in queue 'free' it would start now",
+        "with limit.gpus: 5 in queue 'default' it would start now",
     )
+    assert [(str(one.change), one.value, one.queue) for one in said.hints] == [
+        ("gpusPerWorker", 2, None),
+        ("queue", "free", None),
+        ("queue.limit.gpus", 5, "default"),
+    ]
 
 
 def test_blame_and_back_off_say_until_when(sched: SimpleNamespace) -> None:
     objects = [sched.node("a", 4), sched.queue(), sched.job("x", blamed={"a": 60}), sched.job("y", not_before=50)]
     blamed, backing_off = why(sched, objects, "x"), why(sched, objects, "y")
     assert "only with node a there is room" in blamed.summary
-    assert blamed.hints == (
+    assert texts(blamed) == (
         "once a is no longer avoided at 10:01:00 UTC (in 50s) it would start, if nothing else changes",
     )
     assert backing_off.summary == "backing off until 10:00:50 UTC"
-    assert backing_off.hints == (
+    assert (backing_off.hints[0].change, backing_off.hints[0].until) == ("wait", sched.at(50))
+    assert texts(backing_off) == (
         "once the back-off ends at 10:00:50 UTC (in 40s) it would start, if nothing else changes",
     )
 
@@ -109,7 +119,7 @@ def test_behind_a_reservation_names_whose(sched: SimpleNamespace) -> None:
         "small",
         now=400,
     )
-    assert (said.blockers[0].where, said.blockers[0].jobs) == ("default/head", ("default/head",))
+    assert said.blockers[0].jobs == ("default/head",)
     assert "kept for job head (project default), which is ahead and waits since 2026-11-21 10:00 UTC" in said.summary
     assert said.position == 2
 
@@ -126,7 +136,8 @@ def test_cores_and_memory_short_together_get_one_hint(sched: SimpleNamespace) ->
         "z",
     )
     assert [(blocker.resource, blocker.short) for blocker in said.blockers] == [("cpu", 2), ("memory", 2 * sched.GI)]
-    assert said.hints == ("with cpu: 2 and memory: 2Gi it would start now",)
+    assert texts(said) == ("with cpu: 2 and memory: 2Gi it would start now",)
+    assert (said.hints[0].change, said.hints[0].value) == ("spec", {"cpu": "2", "memory": "2Gi"})
 
 
 def test_position_counts_the_queues_jobs_ahead(sched: SimpleNamespace) -> None:
@@ -235,27 +246,29 @@ def test_hints_hold_when_followed(sched: SimpleNamespace) -> None:
         for item in now:
             if isinstance(item, TrainingJob) and not item.status.placement:
                 for hint in explain(world.state, item.key, sched.at(10)).hints:
-                    changed, when = follow(item, hint)
-                    others = [other for other in now if other is not item]
-                    assert item.key.name in sched.World().feed(*others, changed).starts(when), (hint, item)
+                    fed, when = follow(hint, item, now, sched)
+                    assert item.key.name in sched.World().feed(*fed).starts(when), (hint, item)
                     reported += 1
     assert reported > 100
 
 
-def follow(job: TrainingJob, hint: str) -> tuple[TrainingJob, float]:
-    """The job as the hint says, and seconds after T0."""
-    if until := re.match(r"once .* at 10:0(\d):(\d\d) UTC", hint):
-        return job, int(until[1]) * 60 + int(until[2])
-    changes: dict[str, Any] = {}
-    if "any GPU" in hint:
-        changes["gpu"] = GpuRequest()
-    for field, kind in (("gpusPerWorker", int), ("workers", int), ("cpu", str), ("memory", str)):
-        if value := re.search(rf"\b{field}: (\S+)", hint):
-            changes[{"gpusPerWorker": "gpus_per_worker"}.get(field, field)] = kind(value[1])
-    if queue := re.match(r"in queue '(\w+)'", hint):
-        changes["queue"] = queue[1]
-    assert changes, hint
-    return job.model_copy(update={"spec": job.spec.model_copy(update=changes)}), 10
+def follow(hint: Reason, job: TrainingJob, objects: list[Any], sched: SimpleNamespace) -> tuple[list[Any], float]:
+    """The objects as the hint says, and seconds after T0."""
+    if hint.change is Change.WAIT:
+        assert hint.until is not None and hint.value == hint.until.isoformat()
+        return objects, (hint.until - sched.T0).total_seconds()
+    assert hint.change is not None
+    if hint.change.startswith("queue."):
+        *above, field = hint.change.split(".")[1:]
+        assert above == ["limit"]
+        [queue] = [one for one in objects if isinstance(one, Queue) and one.metadata.name == hint.queue]
+        limit = QueueResources.model_validate({**queue.spec.limit.model_dump(), field: hint.value})
+        changed = queue.model_copy(update={"spec": queue.spec.model_copy(update={"limit": limit})})
+        return [changed if one is queue else one for one in objects], 10
+    fields = hint.value if hint.change is Change.SPEC else {str(hint.change): hint.value}
+    spec = TrainingJobSpec.model_validate({**job.spec.model_dump(mode="json", by_alias=True), **fields})
+    changed = job.model_copy(update={"spec": spec})
+    return [changed if one is job else one for one in objects], 10
 
 
 def test_on_a_node_that_holds_more_than_it_has_that_much_more_is_short(sched: SimpleNamespace) -> None:

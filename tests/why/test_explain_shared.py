@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 
 from stoker.spec.meta import Key
-from stoker.spec.reasons import Explanation
+from stoker.spec.reasons import Change, Explanation
 from stoker.why.explain import explain
 
 INFRA = "dedicated=infra:NoSchedule"
+
+
+def texts(said: Explanation) -> tuple[str, ...]:
+    return tuple(hint.message for hint in said.hints)
 
 
 def why(sched: SimpleNamespace, objects: list[Any], name: str = "x", now: float = 10) -> Explanation:
@@ -25,7 +29,7 @@ def test_a_thief_is_named_and_what_would_help(sched: SimpleNamespace) -> None:
         "the nodes that are usable now would hold 0 of 1 worker of 8 GPUs, 1 core and 1Gi even without other jobs: "
         "n0: 2 of 8 GPUs are held by pods outside Stoker (team-x/thief-abc)"
     )
-    assert said.hints == (
+    assert texts(said) == (
         "with gpusPerWorker: 6 instead of 8 it would start now",
         "once pod team-x/thief-abc on n0 is gone it would start now",
     )
@@ -42,7 +46,7 @@ def test_jobs_and_thieves_are_told_apart(sched: SimpleNamespace) -> None:
         "short 2 of 6 GPUs: 4 are free on node n0; job r holds 4; "
         "n1: 8 of 8 GPUs are held by pods outside Stoker (t/p0, t/p1 and 2 more)"
     )
-    assert "once pods t/p0, t/p1 and t/p2 on n1 are gone it would start now" in said.hints
+    assert "once pods t/p0, t/p1 and t/p2 on n1 are gone it would start now" in texts(said)
 
 
 def test_pods_of_ours_gone_astray_are_called_so(sched: SimpleNamespace) -> None:
@@ -52,7 +56,7 @@ def test_pods_of_ours_gone_astray_are_called_so(sched: SimpleNamespace) -> None:
         "short 8 of 8 GPUs: none is free; "
         "n0: 8 of 8 GPUs are held by pods of former attempts or deleted jobs (default/old-1-0)"
     )
-    assert said.hints == ("once pod default/old-1-0 on n0 is gone it would start now",)
+    assert texts(said) == ("once pod default/old-1-0 on n0 is gone it would start now",)
 
 
 def test_thieves_on_many_nodes_are_added_up(sched: SimpleNamespace) -> None:
@@ -63,7 +67,7 @@ def test_thieves_on_many_nodes_are_added_up(sched: SimpleNamespace) -> None:
     ]
     said = why(sched, objects)
     assert "6 of 24 GPUs on 3 nodes are held by pods outside Stoker (t/p2, t/p1 and t/p0)" in said.summary
-    assert "once pods t/p0, t/p1 and t/p2 on n0, n1 and n2 are gone it would start now" in said.hints
+    assert "once pods t/p0, t/p1 and t/p2 on n0, n1 and n2 are gone it would start now" in texts(said)
 
 
 def test_small_pods_that_change_nothing_are_not_blamed(sched: SimpleNamespace) -> None:
@@ -128,7 +132,7 @@ def test_gpus_nobody_has_told_of_are_a_reason(sched: SimpleNamespace) -> None:
 )
 def test_a_node_that_would_help_is_named(closed: dict[str, Any], hint: str | None, sched: SimpleNamespace) -> None:
     objects = [sched.node("n0", 4), sched.node("n1", 8, **closed), sched.queue(), sched.job("x", 8)]
-    assert [reported for reported in why(sched, objects).hints if reported.startswith("once")] == (
+    assert [reported for reported in texts(why(sched, objects)) if reported.startswith("once")] == (
         [hint] if hint else []
     )
 
@@ -137,7 +141,7 @@ def test_a_missing_runtime_says_which_there_are(sched: SimpleNamespace) -> None:
     objects = [sched.node("n0"), sched.queue(), sched.runtime("fast"), sched.runtime("theirs", projects=("others",))]
     said = why(sched, [*objects, sched.job("x", 1, runtime="gone"), sched.job("y", 1, runtime="theirs")])
     assert said.summary == "there is no runtime 'gone'; open to it: fast" and said.hints == ()
-    assert said.blockers[0].where == "gone"
+    assert said.blockers[0].runtime == "gone"
     said = why(sched, [*objects, sched.job("y", 1, runtime="theirs")], "y")
     assert said.summary == "runtime 'theirs' is not open to project 'default'; open to it: fast"
 
@@ -153,13 +157,12 @@ def test_hints_hold_when_followed(seed: int, sched: SimpleNamespace) -> None:
     objects = [*nodes, *others, *jobs, sched.queue(), wanted]
     for hint in why(sched, objects).hints:
         world = sched.World().feed(*objects)
-        if hint.startswith("once pod"):
-            for other in others:
-                if f"{other.key}" in hint:
-                    world.state.forget_other(Key(*str(other.key).split("/")))
-        elif hint.endswith("uncordoned it would start now"):
+        if hint.change is Change.DELETE_PODS:
+            for name in hint.value:
+                world.state.forget_other(Key(*name.split("/")))
+        elif hint.change is Change.UNCORDON:
             for node in nodes:
-                if node.metadata.name in hint:
+                if node.metadata.name in hint.value:
                     world.feed(sched.node(node.metadata.name, len(node.status.gpus)))
         else:
             continue

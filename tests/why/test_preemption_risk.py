@@ -11,7 +11,8 @@ from stoker.spec.job_parts import Trainer
 from stoker.spec.queue import Preemption, Queue, WithinQueue
 from stoker.spec.worker import Checkpoint, Progress
 from stoker.why.explain import explain
-from stoker.why.preemption_risk import AT_RISK, AT_RISK_LATER, warnings_at_submit
+from stoker.why.preemption_risk import warnings_at_submit
+from stoker.why.sentences import AT_RISK, AT_RISK_LATER
 
 SAVED = Progress(at=1, checkpoint=Checkpoint(step=1))
 
@@ -44,7 +45,8 @@ def test_a_job_that_may_be_preempted(
     one = sched.job("x", 2, on=["a"], priority=1)
     world = sched.World().feed(sched.node("a", 8), *queues(sched), one)
     assert warnings_at_submit(world.state, sched.job("y")) == ((AT_RISK_LATER,) if submitted else ()), rule
-    assert explain(world.state, one.key, sched.at(10)).hints == ((AT_RISK,) if running else ()), rule
+    hints = [(str(one.code), one.message, one.change) for one in explain(world.state, one.key, sched.at(10)).hints]
+    assert hints == ([("NoCheckpoint", AT_RISK, "preemptible")] if running else []), rule
 
 
 def test_no_warning_where_nothing_would_be_lost(sched: SimpleNamespace) -> None:

@@ -16,7 +16,7 @@ from stoker.spec.job import TrainingJob, TrainingJobSpec
 from stoker.spec.meta import Key, Kind
 from stoker.spec.names import DEFAULT_QUEUE
 from stoker.spec.queue import QUEUES, Queue
-from stoker.spec.reasons import Blocker
+from stoker.spec.reasons import Reason
 from stoker.spec.runtime import DEFAULT_RUNTIME, RUNTIMES, TrainingRuntime, effective_runtime
 from stoker.store.cache import WatchCache
 from stoker.store.port import NotFound, Store
@@ -198,10 +198,10 @@ class Checks:
             )
 
 
-def _numbers(blocker: Blocker) -> str:
+def _numbers(blocker: Reason) -> str:
     text = blocker.message.rstrip(".")
-    if blocker.requested is not None and blocker.available is not None:
-        text += f" (asked: {blocker.requested:g}, most there is: {blocker.available:g})"
+    if blocker.short is not None and blocker.of is not None:
+        text += f" (asked: {blocker.of:g}, most there is: {blocker.of - blocker.short:g})"
     return text + "."
 
 

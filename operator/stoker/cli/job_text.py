@@ -8,7 +8,7 @@ from typing import Any
 
 from stoker.spec.names import ANNOTATION_IDLE_SUSPENDED
 from stoker.spec.phase import ENDED, PLACED, Phase
-from stoker.spec.quantity import format_duration
+from stoker.spec.quantity import format_bytes, format_duration
 
 from .output import Column, age_s, age_text, facts, one_line, values
 from .usage_text import SUMMARY
@@ -167,20 +167,39 @@ def job_details(job: Any) -> str:
     return facts(found)
 
 
-_WHY = "phase summary blockers.message position hints"
+_WHY = "phase summary blockers.message position hints.message queues.name queues.held queues.limit queues.guarantee"
 
 
 def explanation_text(name: str, why: Any) -> str:
     """The answer of `stoker why`: a sentence, the blockers, what would help."""
-    phase, summary, blockers, position, hints = values(why, _WHY)
+    phase, summary, blockers, position, hints, *levels = values(why, _WHY)
     lines = [f"{name} is {phase}: {summary}"]
     lines += [f"  - {blocker}" for blocker in blockers or () if blocker != summary]
     if position is not None:
         lines.append("It is next in its queue." if position == 1 else f"It is number {position} in its queue.")
+    lines += [text for level in zip(*(of or () for of in levels), strict=True) if (text := _level_text(*level))]
     if hints:
-        lines.append("It would start if:" if phase == Phase.QUEUED else "What to do:")
+        lines.append("What would start it:" if phase == Phase.QUEUED else "What to do:")
         lines += [f"  - {hint}" for hint in hints]
     return "\n".join(lines)
+
+
+def _level_text(
+    name: str, held: Mapping[str, float], limit: Mapping[str, float], guarantee: Mapping[str, float]
+) -> str:
+    """'Queue team holds 6 GPUs (limit 8, guarantee 4).'; empty: it has neither limit nor guarantee."""
+    parts = []
+    for resource, amount in held.items():
+        bounds = [("limit", limit.get(resource)), ("guarantee", guarantee.get(resource))]
+        texts = [f"{kind} {_amount_text(resource, some)}" for kind, some in bounds if some is not None]
+        if texts:
+            noun = {"gpus": " GPUs", "cpu": " cores", "memory": " memory"}.get(resource, f" {resource}")
+            parts.append(f"{_amount_text(resource, amount)}{noun} ({', '.join(texts)})")
+    return f"Queue {name} holds {', '.join(parts)}." if parts else ""
+
+
+def _amount_text(resource: str, amount: float) -> str:
+    return format_bytes(int(amount)) if resource == "memory" else f"{amount:g}"
 
 
 def _event_text(at: str, kind: str, reason: str, message: str) -> str:

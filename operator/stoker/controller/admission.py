@@ -14,7 +14,7 @@ from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.quantity import parse_duration
 from stoker.spec.queue import Queue
-from stoker.spec.reasons import Blocker
+from stoker.spec.reasons import Reason
 from stoker.spec.runtime import DEFAULT_RUNTIME, TrainingRuntime, effective_runtime
 from stoker.store.cache import Change, WatchCache
 from stoker.store.index import Index
@@ -34,7 +34,7 @@ class Admission:
         self._jobs, self._queues, self._runtimes = jobs, queues, runtimes
         self._waiting: Index[TrainingJob] = Index(_under)
 
-    def blocker(self, job: TrainingJob) -> Blocker | None:
+    def blocker(self, job: TrainingJob) -> Reason | None:
         """What bars a waiting job; None for others: what runs goes on, whatever its queue says now."""
         if job.status.phase is not Phase.QUEUED:
             return None

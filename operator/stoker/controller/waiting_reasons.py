@@ -22,7 +22,7 @@ from stoker.life.step import Step
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.reasons import Blocker
+from stoker.spec.reasons import Reason
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Store
@@ -116,10 +116,10 @@ class WaitingJobs:
         self._rest_until = max(self._rest_until, now + timedelta(seconds=rest_s))
         await asyncio.gather(*(self._write(job, step) for job, step in late))
 
-    def _work_out(self, reasons: Reasons, keys: Sequence[Key]) -> dict[Key, Blocker | None]:
+    def _work_out(self, reasons: Reasons, keys: Sequence[Key]) -> dict[Key, Reason | None]:
         """The first reason of each, as far as the time goes; None: it does not wait any more. On a thread."""
         until = self._clock.monotonic() + BUDGET_S
-        found: dict[Key, Blocker | None] = {}
+        found: dict[Key, Reason | None] = {}
         for key in keys:
             blockers = reasons.get(key, ())
             found[key] = blockers[0] if blockers else None

@@ -15,7 +15,7 @@ from datetime import timedelta
 from stoker.spec.job import TrainingJob, TrainingJobStatus
 from stoker.spec.meta import Condition
 from stoker.spec.queue import Queue
-from stoker.spec.reasons import Blocker, Code
+from stoker.spec.reasons import Code, Reason
 from stoker.spec.runtime import TrainingRuntime
 
 from .conditions import with_condition
@@ -34,7 +34,7 @@ ADMISSION_CODES = frozenset(
 
 def admission_blockers(
     job: TrainingJob, queue: Queue | None, name: str, runtime: TrainingRuntime | None
-) -> Iterator[Blocker]:
+) -> Iterator[Reason]:
     """Every rule that bars the job. `name`: its runtime, by name or by default; `runtime` None: it does not exist.
 
     Invariant: a message depends on these arguments only, so it is rewritten only when one of them changes.
@@ -43,35 +43,32 @@ def admission_blockers(
     project = job.metadata.namespace
     if runtime is None:
         if job.spec.runtime is not None:  # else the built-in one does
-            yield Blocker(code=Code.RUNTIME_MISSING, message=f"there is no runtime '{name}'", where=name)
+            yield Reason(code=Code.RUNTIME_MISSING, message=f"there is no runtime '{name}'", runtime=name)
     elif runtime.spec.projects is not None and project not in runtime.spec.projects:
         message = f"runtime '{name}' is not open to project '{project}'"
-        yield Blocker(code=Code.RUNTIME_MISSING, message=message, where=name)
+        yield Reason(code=Code.RUNTIME_MISSING, message=message, runtime=name)
 
 
-def _queue_blockers(job: TrainingJob, queue: Queue | None) -> Iterator[Blocker]:
+def _queue_blockers(job: TrainingJob, queue: Queue | None) -> Iterator[Reason]:
     name, project = job.spec.queue, job.metadata.namespace
     if queue is None:
-        yield Blocker(code=Code.QUEUE_MISSING, message=f"there is no queue '{name}'", where=name)
+        yield Reason(code=Code.QUEUE_MISSING, message=f"there is no queue '{name}'", queue=name)
         return
     if queue.closed_to(job.metadata.creation_timestamp):
         message = f"queue '{name}' is being deleted and takes no new jobs"
-        yield Blocker(code=Code.QUEUE_MISSING, message=message, where=name)
+        yield Reason(code=Code.QUEUE_MISSING, message=message, queue=name)
     highest = queue.spec.highest_priority
     if queue.spec.projects is not None and project not in queue.spec.projects:
-        yield Blocker(
+        yield Reason(
             code=Code.PROJECT_NOT_ALLOWED,
             message=f"queue '{name}' is not open to project '{project}'",
-            where=name,
+            queue=name,
         )
     if highest is not None and job.spec.priority > highest:
-        yield Blocker(
+        yield Reason(
             code=Code.PRIORITY_TOO_HIGH,
             message=f"priority {job.spec.priority} is above {highest}, the highest that queue '{name}' takes",
-            requested=job.spec.priority,
-            available=highest,
-            short=job.spec.priority - highest,
-            where=name,
+            queue=name,
         )
 
 

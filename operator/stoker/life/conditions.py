@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from stoker.spec.job import Phase, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import Condition
-from stoker.spec.reasons import Blocker, Code
+from stoker.spec.reasons import Code, Reason
 
 from .step import Note, Step
 
@@ -19,7 +19,7 @@ SCHEDULED_CONDITION = "Scheduled"
 _WITHOUT_PLACE = frozenset({Phase.QUEUED, Phase.SUSPENDED})
 
 
-def waiting_step(job: TrainingJob, blocker: Blocker, now: datetime) -> Step | None:
+def waiting_step(job: TrainingJob, blocker: Reason, now: datetime) -> Step | None:
     """The status of a queued job that `blocker` keeps from starting; None: its status says so already.
 
     The first time with event Queued.

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from stoker.spec.job import TrainingJobStatus
 from stoker.spec.pod import Pod
-from stoker.spec.reasons import Blocker
+from stoker.spec.reasons import Reason
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Facts:
     """How long its queue keeps ended jobs; None: unset, or no such queue. Units: seconds."""
     preempted_for: str = ""
     """Why the current attempt is to make room, for people: a claim names it."""
-    barred_by: Blocker | None = None
+    barred_by: Reason | None = None
     """Why it may not run as it stands: the first of `admission.admission_blockers`."""
 
 

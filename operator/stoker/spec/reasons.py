@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 
 from .meta import StatusModel
@@ -46,25 +47,83 @@ class Code(StrEnum):
     RETRIES_EXHAUSTED = "RetriesExhausted"
 
 
+class HintCode(StrEnum):
+    """Codes of what `stoker why` suggests or warns of; no job's status has them."""
+
+    WOULD_START = "WouldStart"
+    NO_CHECKPOINT = "NoCheckpoint"
+
+
 MOST_JOBS = 20
-"""A blocker names at most."""
+"""A reason names at most."""
 
 
-class Blocker(StatusModel):
-    """One thing that keeps a job from starting, with its numbers."""
+class Change(StrEnum):
+    """What can be changed so that a job starts."""
 
-    code: Code
+    # a field of the job's spec; the value is what to set it to
+    GPUS_PER_WORKER = "gpusPerWorker"
+    WORKERS = "workers"
+    TOPOLOGY = "topology"
+    GPU = "gpu"
+    CPU = "cpu"
+    MEMORY = "memory"
+    QUEUE = "queue"
+    PREEMPTIBLE = "preemptible"
+    SPEC = "spec"
+    """Several fields together: the value has each."""
+    # a limit of the queue that the reason names; the value is what to set it to
+    LIMIT_GPUS = "queue.limit.gpus"
+    LIMIT_CPU = "queue.limit.cpu"
+    LIMIT_MEMORY = "queue.limit.memory"
+    # the cluster; the value names the pods (project/name) or nodes
+    DELETE_PODS = "deletePods"
+    UNCORDON = "uncordon"
+    RESTORE_NODES = "restoreNodes"
+    # nothing but to wait; the value is until when
+    WAIT = "wait"
+
+
+Value = bool | int | str | tuple[str, ...] | dict[str, str]
+
+
+class Reason(StatusModel):
+    """One thing that keeps a job from starting, or would start it, as data. `message` says the same for people."""
+
+    code: Code | HintCode
     message: str
     resource: str | None = None
-    """gpus, cpu (cores), memory (bytes)."""
-    requested: float | None = None
-    available: float | None = None
+    """gpus, cpu (cores), memory (bytes), or the name of an extended resource."""
+    queue: str | None = None
+    """Whose limit, guarantee or rule it is."""
+    runtime: str | None = None
+    nodes: tuple[str, ...] = ()
+    """Where: at most 20."""
     short: float | None = None
-    """requested - available: the job starts once this much more is free, all else equal."""
-    where: str | None = None
-    """A queue's or node's name."""
+    """How much of `of` is missing: the job starts once this much more is free, all else equal. GuaranteeLent: how much
+    of its guarantee the queue does not hold."""
+    of: float | None = None
+    """What is asked for. GuaranteeLent: the guarantee."""
+    borrowed: dict[str, float] = {}
+    """Queue → how much more than its guarantee it holds."""
     jobs: tuple[str, ...] = ()
     """Who holds it, or is stopped for it: project/name, at most 20."""
+    until: datetime | None = None
+    """When it is over by itself."""
+    change: Change | None = None
+    """With this change the job would start now (WAIT: then)."""
+    value: Value | None = None
+
+
+class QueueLevel(StatusModel):
+    """A queue as it stands: the job's own or one above it. Resources are named as in a Reason."""
+
+    name: str
+    held: dict[str, float]
+    """By its jobs and those of the queues below; room that is kept for jobs that preempt is in it."""
+    limit: dict[str, float]
+    guarantee: dict[str, float]
+    """What counts of it."""
 
 
 class Explanation(StatusModel):
@@ -72,8 +131,11 @@ class Explanation(StatusModel):
 
     phase: str
     summary: str
-    blockers: tuple[Blocker, ...] = ()
+    blockers: tuple[Reason, ...] = ()
     position: int | None = None
     """1 = next in its queue."""
-    hints: tuple[str, ...] = ()
-    """What would start it, each a sentence that holds if done."""
+    hints: tuple[Reason, ...] = ()
+    """Of a waiting job: what would start it, each tried out (WouldStart). Of others: what can be done, what to look
+    out for."""
+    queues: tuple[QueueLevel, ...] = ()
+    """The job's queue and those above it, as they stand now; also of a job that runs or has failed."""

@@ -1,6 +1,6 @@
 """What is short on the nodes for one gang, and what no set of empty nodes could ever hold.
 
-Owns the arithmetic of "short by" and its sentences. Reads the columns, changes nothing. Called by `blockers` and
+Owns the arithmetic of "short by". Reads the columns, changes nothing. Called by `blockers` and
 `explain`. Cost: O(nodes) in numpy; the holding jobs are named for at most _NAMED_NODES nodes.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +19,16 @@ from stoker.sched.request import ANY_GPU, Request
 from stoker.sched.topology import likeliest
 from stoker.spec.meta import Key
 from stoker.spec.node import Gpu, capability_number
-from stoker.spec.reasons import MOST_JOBS, Blocker, Code
+from stoker.spec.reasons import MOST_JOBS, Code, Reason
 
-from .phrases import amount, are, counted, listed, numbers, part
+from . import sentences
+from .phrases import numbers
 from .unusable_nodes import held_outside, obstacles
 
 _NAMED_NODES = 64
 
 
-def shortages(table: NodeTable, request: Request, avoid: Collection[str] = ()) -> list[Blocker]:
+def shortages(table: NodeTable, request: Request, avoid: Collection[str] = ()) -> list[Reason]:
     """Why the gang finds no room right now: at least one blocker, given that `place` found none."""
     could = capacity(table, request, avoid)
     if not request.near.required or table.is_one_place:
@@ -44,15 +44,12 @@ def _domain(table: NodeTable, request: Request, could: Column) -> str:
     """As a message begins."""
     level, slots = request.near.required, np.flatnonzero(could)
     if level not in table.levels:
-        levels = listed(list(table.levels), 5) if table.levels else "none (topology.levels of the chart)"
-        return f"topology.required is {level}, the cluster's topology levels are {levels}"
-    if not len(slots):
-        return f"all workers within one {level}"
-    name = table.objects[table.names[int(slots[0])]].metadata.labels[level]
-    return f"all workers within one {level}, likeliest {name}"
+        return sentences.within(level, None, list(table.levels))
+    likeliest_one = table.objects[table.names[int(slots[0])]].metadata.labels[level] if len(slots) else None
+    return sentences.within(level, likeliest_one)
 
 
-def _shortages(table: NodeTable, request: Request, avoid: Collection[str], could: Column) -> list[Blocker]:
+def _shortages(table: NodeTable, request: Request, avoid: Collection[str], could: Column) -> list[Reason]:
     if int(could.sum()) < request.workers:
         return [_too_few_nodes(table, request, avoid, could)]
     found = []
@@ -76,7 +73,7 @@ def _shortages(table: NodeTable, request: Request, avoid: Collection[str], could
     return found or [_scattered(request)]
 
 
-def never_on_nodes(table: NodeTable, request: Request) -> list[Blocker]:
+def never_on_nodes(table: NodeTable, request: Request) -> list[Reason]:
     """What no known set of nodes could hold, empty of pods, all ready, open and every GPU usable. No nodes: nothing.
 
     Cordons, taints, labels, other people's pods and extended resources rule nothing out: they come and go.
@@ -101,28 +98,21 @@ def never_on_nodes(table: NodeTable, request: Request) -> list[Blocker]:
         fits = likeliest(table, request.near, request.workers, of_slot, of_slot)[slots]
     if int(fits.sum()) >= request.workers:
         return []
-    kind = f" {request.filter}" if request.filter != ANY_GPU else ""
     if request.gpus and not whole.any() and request.filter != ANY_GPU:
         there = sorted({_kind_of(gpu, request) for gpu in _gpus(table)})
-        have_text = f"there is: {listed(there, 5)}" if there else "no node has any GPU"
-        message = f"no node has a GPU{kind}; {have_text}"
-        return [_never(message, "gpus", request.totals.gpus, 0)]
+        return [_never(sentences.no_such_gpu(request, there), "gpus", request.totals.gpus, 0)]
     found = []
     for resource, need, have in columns:
         most = int(have.max())
         if need > most:
-            where = table.names[int(slots[int(have.argmax())])]
-            message = f"asks for {amount(resource, need)}{kind if resource == 'gpus' else ''} per worker; the largest "
-            message += f"node, {where}, has {amount(resource, most)}"
-            found.append(_never(message, resource, need, most, where))
+            node = table.names[int(slots[int(have.argmax())])]
+            message = sentences.above_largest(request, resource, need, node, most)
+            found.append(_never(message, resource, need, most, node))
     if found:
         return found
     holds = int(fits.sum())
-    message = f"asks for {counted(request.workers, 'worker')} of {_worker(request)}{kind}; "
-    together = f"the largest {in_one}, empty of jobs, holds" if in_one else "all nodes together, empty of jobs, hold"
-    message += f"{together} {holds}"
     resource, need = _main(request)
-    return [_never(message, resource, request.workers * need, holds * need)]
+    return [_never(sentences.above_all(request, in_one, holds), resource, request.workers * need, holds * need)]
 
 
 def _kind_of(gpu: Gpu, request: Request) -> str:
@@ -145,53 +135,45 @@ def _gpus(table: NodeTable) -> Iterator[Gpu]:
         yield from node.status.gpus
 
 
-def _never(message: str, resource: str, wanted: int, available: int, where: str | None = None) -> Blocker:
-    return Blocker(code=Code.NEVER_FITS, message=message, **numbers(resource, wanted, available), where=where)
+def _never(message: str, resource: str, wanted: int, available: int, *nodes: str) -> Reason:
+    return Reason(code=Code.NEVER_FITS, message=message, **numbers(resource, wanted, available), nodes=nodes)
 
 
-def _too_few_nodes(table: NodeTable, request: Request, avoid: Collection[str], could: Column) -> Blocker:
-    why = obstacles(table, request, avoid)
+def _too_few_nodes(table: NodeTable, request: Request, avoid: Collection[str], could: Column) -> Reason:
     holds = int(could.sum())
     resource, need = _main(request)
-    message = f"the nodes that are usable now would hold {holds} of {counted(request.workers, 'worker')} of "
-    message += f"{_worker(request)} even without other jobs"
-    if why:
-        message += f": {'; '.join(why)}"
+    message = sentences.too_few_usable(request, holds, obstacles(table, request, avoid))
     if not need:
-        return Blocker(code=Code.NO_CAPACITY, message=message)
-    given = numbers(resource, request.workers * need, holds * need)
-    return Blocker(code=Code.NO_CAPACITY, message=message, **given)
+        return Reason(code=Code.NO_CAPACITY, message=message)
+    return Reason(code=Code.NO_CAPACITY, message=message, **numbers(resource, request.workers * need, holds * need))
 
 
 def _short_gpus(
     table: NodeTable, request: Request, avoid: Collection[str], could: Column, fits: Column, free: Column
-) -> Blocker:
+) -> Reason:
     wanted = request.totals.gpus
     short = _missing(request.workers, request.gpus, could, fits, free)
     slots = np.flatnonzero(could)
     there = {table.names[slot]: int(free[slot]) for slot in slots if free[slot] > 0}
-    total = sum(there.values())
-    kind = f" {request.filter}" if request.filter != ANY_GPU else ""
-    parts = [f"short {part('gpus', short, wanted)}{kind}: {_free_text(there, total)}"]
-    if total >= wanted:
-        parts[0] += f", and each worker needs {request.gpus} on one node"
     held = _holders(table, slots)
-    if held:
-        names = listed([key.name for key in held], 3)
-        parts.append(f"{f'job {names} holds' if len(held) == 1 else f'jobs {names} hold'} {sum(held.values())}")
-    parts += held_outside(table, without(table, table.open_for(request.nodes), avoid), "gpus", request.gpus, free)
-    others = int(np.maximum(table.free_gpu[table.open_for(request.nodes)], 0).sum()) - total
-    if request.filter != ANY_GPU and others > 0:
-        parts.append(f"{others} free {'GPU is' if others == 1 else 'GPUs are'} of another kind or can't be counted on")
-    if request.filter.min_capability:
-        parts.append(f"these would do: {listed(_kinds_that_do(table, request), 5)}")
-    where = next(iter(there)) if len(there) == 1 else None
-    return Blocker(
+    outside = held_outside(table, without(table, table.open_for(request.nodes), avoid), "gpus", request.gpus, free)
+    others = int(np.maximum(table.free_gpu[table.open_for(request.nodes)], 0).sum()) - sum(there.values())
+    message = sentences.short_of_gpus(
+        request,
+        short,
+        there,
+        [(key.name, gpus) for key, gpus in held],
+        list(outside),
+        others if request.filter != ANY_GPU else 0,
+        _kinds_that_do(table, request) if request.filter.min_capability else (),
+    )
+    most_free = sorted(there, key=lambda name: (-there[name], name))
+    return Reason(
         code=Code.NO_CAPACITY,
-        message="; ".join(parts),
+        message=message,
         **numbers("gpus", wanted, wanted - short),
-        where=where,
-        jobs=tuple(str(key) for key in islice(held, MOST_JOBS)),
+        nodes=tuple(most_free[:MOST_JOBS]),
+        jobs=tuple(str(key) for key, _ in held[:MOST_JOBS]),
     )
 
 
@@ -202,27 +184,25 @@ def _short_of(
     what: tuple[str, int, Column],
     could: Column,
     fits: Column,
-) -> Blocker:
+) -> Reason:
     """`what`: the resource, the need per worker, what is free of it."""
     resource, need, free = what
     wanted = request.workers * need
     short = _missing(request.workers, need, could, fits, free)
     slots = np.flatnonzero(could)
     best = int(slots[free[slots].argmax()])
-    name = table.names[best]
-    place = " on the nodes that have the GPUs" if request.gpus else ""
-    message = f"short {part(resource, short, wanted)}{place}: the most free on one "
-    message += f"node is {amount(resource, max(int(free[best]), 0))}, on {name}"
-    if request.workers > 1:
-        message += f"; each worker needs {amount(resource, need)}"
-    for holders in held_outside(table, without(table, table.open_for(request.nodes), avoid), resource, need, free):
-        message += f"; {holders}"
-    return Blocker(code=Code.NO_CAPACITY, message=message, **numbers(resource, wanted, wanted - short), where=name)
+    name, most = table.names[best], max(int(free[best]), 0)
+    outside = held_outside(table, without(table, table.open_for(request.nodes), avoid), resource, need, free)
+    return Reason(
+        code=Code.NO_CAPACITY,
+        message=sentences.short_of(request, resource, need, short, name, most, list(outside)),
+        **numbers(resource, wanted, wanted - short),
+        nodes=(name,),
+    )
 
 
-def _scattered(request: Request) -> Blocker:
-    message = f"free GPUs, cores and memory are on different nodes: each worker needs {_worker(request)} on one node"
-    return Blocker(code=Code.NO_CAPACITY, message=message)
+def _scattered(request: Request) -> Reason:
+    return Reason(code=Code.NO_CAPACITY, message=sentences.scattered(request))
 
 
 def _missing(workers: int, need: int, could: Column, fits: Column, free: Column) -> int:
@@ -241,26 +221,16 @@ def _missing(workers: int, need: int, could: Column, fits: Column, free: Column)
     return int(costs.sum()) + (missing - len(costs)) * need + int(debt[rest])
 
 
-def _free_text(there: dict[str, int], total: int) -> str:
-    if not there:
-        return "none is free"
-    if len(there) == 1:
-        return f"{total} {are(total)} free on node {next(iter(there))}"
-    most = sorted(there.items(), key=lambda item: (-item[1], item[0]))
-    spots = listed([f"{count} on {name}" for name, count in most], 3)
-    return f"{total} {are(total)} free but on different nodes ({spots})"
-
-
-def _holders(table: NodeTable, slots: NDArray[np.intp]) -> dict[Key, int]:
-    """Job -> its GPUs there, the most first; empty for too many nodes."""
+def _holders(table: NodeTable, slots: NDArray[np.intp]) -> list[tuple[Key, int]]:
+    """Jobs and their GPUs there, the most first; none for too many nodes."""
     held: Counter[Key] = Counter()
     if len(slots) > _NAMED_NODES:
-        return held
+        return []
     for slot in slots:
         for key, claim in table.claims.get(table.names[slot], {}).items():
             if claim.gpus:
                 held[key] += claim.gpus
-    return dict(sorted(held.items(), key=lambda item: (-item[1], item[0].name, item[0])))
+    return sorted(held.items(), key=lambda item: (-item[1], item[0].name, item[0]))
 
 
 def _main(request: Request) -> tuple[str, int]:
@@ -268,11 +238,3 @@ def _main(request: Request) -> tuple[str, int]:
     if request.gpus:
         return "gpus", request.gpus
     return ("cpu", request.cpu) if request.cpu else ("memory", request.memory)
-
-
-def _worker(request: Request) -> str:
-    parts = [amount("gpus", request.gpus)] if request.gpus else []
-    parts += [amount("cpu", request.cpu)] if request.cpu else []
-    parts += [amount("memory", request.memory)] if request.memory else []
-    parts += [amount(name, count) for name, count in request.extended]
-    return listed(parts, 5) or "nothing"

@@ -20,8 +20,8 @@ from stoker.sched.request import Request
 from stoker.sched.state import SchedulerState
 from stoker.sched.topology import likeliest
 from stoker.spec.node import CORDONED, GPUNode
+from stoker.spec.reasons import Change
 
-from .phrases import listed
 from .unusable_nodes import biggest_first, shared_slots, taken_of
 
 _MOST = 3
@@ -29,8 +29,8 @@ _MOST = 3
 
 _OWN_TAINTS = "node.kubernetes.io/"  # set and taken away by the cluster as the node's state changes
 
-Remedy = tuple[Callable[[], None], str]
-"""(the change, what has been done then)."""
+Remedy = tuple[Callable[[], None], Change, tuple[str, ...], tuple[str, ...]]
+"""(what it does to the state, which change that is, the names of what is changed, the nodes)."""
 
 
 def remedies(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Remedy]:
@@ -60,10 +60,8 @@ def _without_pods(
     holders = [holder for _, _, pods in chosen for holder in pods]
     if len(chosen) < short or not holders or len(holders) > _MOST:
         return
-    where = listed([name for _, name, _ in chosen], _MOST)
-    names = listed(sorted(str(holder.key) for holder in holders), _MOST)
-    noun = ("pod", "is") if len(holders) == 1 else ("pods", "are")
-    yield partial(_remove, state, holders), f"{noun[0]} {names} on {where} {noun[1]} gone"
+    names = tuple(sorted(str(holder.key) for holder in holders))
+    yield partial(_remove, state, holders), Change.DELETE_PODS, names, tuple(name for _, name, _ in chosen)
 
 
 def _in_the_way(table: NodeTable, slot: int, request: Request, free: Room, resource: str) -> list[Holder]:
@@ -108,10 +106,9 @@ def _with_nodes(
         chosen.append(back)
     if short > 0 or not chosen or len(chosen) > _MOST:
         return
-    names = listed([node.metadata.name for node in chosen], _MOST)
-    cordoned = all(table.objects[node.metadata.name].status.message == CORDONED for node in chosen)
-    verb = "is" if len(chosen) == 1 else "are"
-    yield partial(_give_back, state, chosen), f"{names} {verb} {'uncordoned' if cordoned else 'ready again'}"
+    names = tuple(node.metadata.name for node in chosen)
+    cordoned = all(table.objects[name].status.message == CORDONED for name in names)
+    yield partial(_give_back, state, chosen), Change.UNCORDON if cordoned else Change.RESTORE_NODES, names, names
 
 
 def _restored(node: GPUNode) -> GPUNode:

@@ -5,8 +5,9 @@ Owns which changes are tried. Leaves the state as it was. Called by `explain`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,20 +19,23 @@ from stoker.sched.request import ANY_GPU, ANYWHERE, Request
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import TrainingJob
 from stoker.spec.job_parts import GpuRequest, JobTopology
-from stoker.spec.quantity import format_bytes, format_cpu, format_duration
+from stoker.spec.quantity import format_cpu
+from stoker.spec.queue import Queue
+from stoker.spec.reasons import Change, HintCode, Reason, Value
 
+from . import sentences
 from .cluster_changes import remedies
-from .phrases import clock
 
 _QUEUES_TRIED = 20
 _CPU_STEP = 100  # thousandths of a core
 _MEMORY_STEP = 2**28  # 256 MiB
+_LIMITS = (("gpus", Change.LIMIT_GPUS), ("cpu", Change.LIMIT_CPU), ("memory", Change.LIMIT_MEMORY))
 
 
-def hints(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> tuple[str, ...]:
-    """Sentences that hold if done, all else equal. To be asked after a decide at `now` has left the job waiting."""
+def hints(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> tuple[Reason, ...]:
+    """Changes that start the job if done, all else equal. To be asked after a decide at `now` has left it waiting."""
 
-    def starts(changes: dict[str, Any], at: datetime = now, first: Callable[[], None] | None = None) -> bool:
+    def starts(changes: Mapping[str, Any], at: datetime = now, first: Callable[[], None] | None = None) -> bool:
         job = _changed(entry.job, changes)
         with state.what_if():
             if changes:
@@ -40,22 +44,39 @@ def hints(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: f
                 first()
             return any(start.key == entry.key for start in decide(state, at, reserve_after_s=reserve_after_s).starts)
 
-    found = [f"with {what} it would start now" for changes, what in _smaller(state, entry, now) if starts(changes)]
-    found += [
-        f"in queue '{name}' it would start now" for name in _other_queues(state, entry) if starts({"queue": name})
-    ]
-    found += [f"once {what} it would start now" for do, what in remedies(state, entry, now) if starts({}, first=do)]
-    found += [
-        f"once {what} at {clock(at)} (in {format_duration((at - now).total_seconds())}) it would start, "
-        "if nothing else changes"
-        for at, what in _times(entry, now)
-        if starts({}, at)
-    ][:1]
+    def hint(change: Change, value: Value, **parts: Any) -> Reason:
+        message = sentences.would_start(change, value, entry.request, queue=parts.get("queue"))
+        return Reason(code=HintCode.WOULD_START, message=message, change=change, value=value, **parts)
+
+    found = [hint(change, value) for fields, change, value in _smaller(state, entry, now) if starts(fields)]
+    found += [hint(Change.QUEUE, name) for name in _other_queues(state, entry) if starts({"queue": name})]
+    for queue, change, value, changed in _limits(entry):
+        if starts({}, first=partial(state.observe_queue, changed)):
+            found.append(hint(change, value, queue=queue))
+    for do, change, names, nodes in remedies(state, entry, now):
+        if starts({}, first=do):
+            message = sentences.would_start_once(change, names, nodes)
+            found.append(Reason(code=HintCode.WOULD_START, message=message, nodes=nodes, change=change, value=names))
+    for at, node in _times(entry, now):
+        if starts({}, at):
+            message, nodes = sentences.would_start_at(node, at, now), () if node is None else (node,)
+            found.append(
+                Reason(
+                    code=HintCode.WOULD_START,
+                    message=message,
+                    nodes=nodes,
+                    until=at,
+                    change=Change.WAIT,
+                    value=at.isoformat(),
+                )
+            )
+            break
     return tuple(found)
 
 
-def _smaller(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[tuple[dict[str, Any], str]]:
-    """Changes to the request that find room; whether they start the job is still to be tried."""
+def _smaller(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[tuple[Mapping[str, Any], Change, Value]]:
+    """Changes to the request that find room: as the spec's fields, and as people are shown them. Whether they start the
+    job is still to be tried."""
     table, request, avoid = state.nodes, entry.request, entry.avoided(now)
 
     def fits(changed: Request) -> bool:
@@ -63,31 +84,31 @@ def _smaller(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[tup
 
     gpus = _largest(request.gpus - 1, lambda value: fits(request._replace(gpus=value)))
     if gpus:
-        yield {"gpus_per_worker": gpus}, f"gpusPerWorker: {gpus} instead of {request.gpus}"
+        yield {"gpus_per_worker": gpus}, Change.GPUS_PER_WORKER, gpus
     if request.workers > 1:
         room = int(np.sum(fitting(table, request, avoid, free_room(table, request, None))))
         workers = _largest(min(room, request.workers - 1), lambda value: fits(request._replace(workers=value)))
         if workers:
-            yield {"workers": workers}, f"workers: {workers} instead of {request.workers}"
+            yield {"workers": workers}, Change.WORKERS, workers
     if request.near.required and fits(request._replace(near=ANYWHERE)):
         near = JobTopology(preferred=request.near.required)
-        yield {"topology": near}, "topology.preferred instead of topology.required"
+        yield {"topology": near}, Change.TOPOLOGY, {"preferred": request.near.required}
     if request.filter != ANY_GPU and fits(request._replace(filter=ANY_GPU)):
-        yield {"gpu": GpuRequest()}, "any GPU (nothing in gpu)"
+        yield {"gpu": GpuRequest()}, Change.GPU, {}
     cpu = _step(_CPU_STEP, request.cpu, lambda value: fits(request._replace(cpu=value)))
     if cpu:
-        yield {"cpu": format_cpu(cpu)}, f"cpu: {format_cpu(cpu)} instead of {format_cpu(request.cpu)}"
+        yield {"cpu": format_cpu(cpu)}, Change.CPU, format_cpu(cpu)
     memory = _step(_MEMORY_STEP, request.memory, lambda value: fits(request._replace(memory=value)))
     if memory:
         less = _as_quantity(memory)
-        yield {"memory": less}, f"memory: {less} instead of {format_bytes(request.memory)}"
+        yield {"memory": less}, Change.MEMORY, less
     if cpu or memory:
         return
     cpu = _step(_CPU_STEP, request.cpu, lambda value: fits(request._replace(cpu=value, memory=_MEMORY_STEP)))
     memory = _step(_MEMORY_STEP, request.memory, lambda value: fits(request._replace(cpu=cpu, memory=value)))
     if cpu and memory:
-        less = _as_quantity(memory)
-        yield {"cpu": format_cpu(cpu), "memory": less}, f"cpu: {format_cpu(cpu)} and memory: {less}"
+        both = {"cpu": format_cpu(cpu), "memory": _as_quantity(memory)}
+        yield both, Change.SPEC, both
 
 
 def _as_quantity(memory: int) -> str:
@@ -119,13 +140,39 @@ def _other_queues(state: SchedulerState, entry: Entry) -> list[str]:
     ][:_QUEUES_TRIED]
 
 
-def _times(entry: Entry, now: datetime) -> list[tuple[datetime, str]]:
+def _limits(entry: Entry) -> Iterator[tuple[str, Change, Value, Queue]]:
+    """The one limit that is in the way, of the job's queue or one above, raised as far as needed."""
+    short = [
+        (queue, at, used + wanted)
+        for queue in entry.queue.path
+        for at, (limit, used, wanted) in enumerate(zip(queue.limit, queue.used, entry.request.totals, strict=True))
+        if limit is not None and wanted and used + wanted > limit
+    ]
+    if len(short) != 1 or not entry.admitted:
+        return
+    [(state, at, needed)] = short
+    if state.queue is None:
+        return
+    field, change = _LIMITS[at]
+    value: int | str = (needed, format_cpu(needed), _as_quantity(_up_to(needed, 2**20)))[at]
+    spec = state.queue.spec
+    limit = spec.limit.model_copy(update={field: value})
+    yield state.name, change, value, state.queue.model_copy(update={"spec": spec.model_copy(update={"limit": limit})})
+
+
+def _up_to(amount: int, step: int) -> int:
+    """The next multiple of a step."""
+    return -(-amount // step) * step
+
+
+def _times(entry: Entry, now: datetime) -> list[tuple[datetime, str | None]]:
+    """When something ends by itself: a node's blame, or (None) the back-off."""
     status = entry.job.status
-    times = [(blame.until, f"{blame.node} is no longer avoided") for blame in status.blamed if blame.until > now]
+    times: list[tuple[datetime, str | None]] = [(one.until, one.node) for one in status.blamed if one.until > now]
     if status.not_before is not None and status.not_before > now:
-        times.append((status.not_before, "the back-off ends"))
-    return sorted(times)
+        times.append((status.not_before, None))
+    return sorted(times, key=lambda one: (one[0], one[1] or ""))
 
 
-def _changed(job: TrainingJob, changes: dict[str, Any]) -> TrainingJob:
+def _changed(job: TrainingJob, changes: Mapping[str, Any]) -> TrainingJob:
     return job.model_copy(update={"spec": job.spec.model_copy(update=changes)})

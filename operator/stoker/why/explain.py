@@ -20,13 +20,14 @@ from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.outcome import Category
 from stoker.spec.quantity import format_duration
-from stoker.spec.reasons import Blocker, Code, Explanation
+from stoker.spec.reasons import Code, Explanation, Reason
 
 from .blockers import never_in_queue
 from .capacity_reasons import never_on_nodes
 from .counterfactuals import hints
 from .phrases import listed
 from .preemption_risk import warnings_of_running
+from .queue_levels import levels
 from .reasons import Reasons
 
 
@@ -37,23 +38,25 @@ def explain(state: SchedulerState, key: Key, now: datetime, *, reserve_after_s: 
     """
     entry = state.entries[key]
     phase = str(entry.job.status.phase)
+    queues = levels(state, entry)
     if not entry.pending:
-        return Explanation(phase=phase, summary=_summary(entry), hints=_ways_on(state, entry))
+        return Explanation(phase=phase, summary=_summary(entry), hints=_ways_on(state, entry), queues=queues)
     with state.what_if():
         decisions = decide(state, now, reserve_after_s=reserve_after_s)
         start = next((start for start in decisions.starts if start.key == key), None)
         if start is not None:
             nodes = listed(sorted({placed.node for placed in start.placement}), 3)
-            return Explanation(phase=phase, summary=f"can start now, on {nodes}; its turn is next", position=1)
+            summary = f"can start now, on {nodes}; its turn is next"
+            return Explanation(phase=phase, summary=summary, position=1, queues=queues)
         found = Reasons(state, now)[key]
         position = 1 + entry.queue.filed.rank(entry.order)
         tried = () if found[0].code is Code.PREEMPTING else hints(state, entry, now, reserve_after_s)
     more = len(found) - 1
     summary = found[0].message + (f" (and {more} more)" if more else "")
-    return Explanation(phase=phase, summary=summary, blockers=found, position=position, hints=tried)
+    return Explanation(phase=phase, summary=summary, blockers=found, position=position, hints=tried, queues=queues)
 
 
-def never_fits(state: SchedulerState, job: TrainingJob) -> tuple[Blocker, ...]:
+def never_fits(state: SchedulerState, job: TrainingJob) -> tuple[Reason, ...]:
     """Why the job could never start; empty if some set of the known nodes, empty of jobs, and its queue could hold it.
 
     Nodes that are away and GPUs that can't be leased at the moment count: they may come back. With no nodes known, and
@@ -97,17 +100,18 @@ def _summary(entry: Entry) -> str:
             return f"{phase.lower()}{said}"
 
 
-def _ways_on(state: SchedulerState, entry: Entry) -> tuple[str, ...]:
+def _ways_on(state: SchedulerState, entry: Entry) -> tuple[Reason, ...]:
     job = entry.job
     if entry.assumed or job.metadata.deletion_timestamp is not None:
         return ()
     if job.status.phase is Phase.RUNNING and job.status.held is not None:
-        return hold_hints(job, job.status.held)
+        return tuple(Reason(code=Code.HELD, message=way) for way in hold_hints(job, job.status.held))
     if job.status.phase is Phase.RUNNING and (found := warnings_of_running(state, entry)):
         return found
     last = job.status.attempts[-1] if job.status.attempts else None
     if last is not None and last.category is Category.STALLED:
-        return (f"{stacks_command(job, last.number)} shows where its processes stood when that attempt stalled",)
+        message = f"{stacks_command(job, last.number)} shows where its processes stood when that attempt stalled"
+        return (Reason(code=Code.STALLED, message=message),)
     return ()
 
 

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them, and Blocker's numbers in people's units. Called by the explaining modules."""
+"""Numbers and names as people read them, and a Reason's numbers in people's units. Called by the explaining modules."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import TypedDict
 
 from stoker.spec.quantity import format_bytes, format_cpu
 
+RESOURCES = ("gpus", "cpu", "memory")
+"""As they stand in amounts and totals."""
+
 
 class Numbers(TypedDict):
     resource: str
-    requested: float
-    available: float
     short: float
+    of: float
 
 
 def numbers(resource: str, wanted: int, available: int) -> Numbers:
-    """Blocker's fields. Units: GPUs, cores (from thousandths), bytes."""
-    unit = 1000 if resource == "cpu" else 1
-    return {
-        "resource": resource,
-        "requested": wanted / unit,
-        "available": available / unit,
-        "short": (wanted - available) / unit,
-    }
+    """A Reason's fields. Units: GPUs, cores (from thousandths), bytes."""
+    return {"resource": resource, "short": in_units(resource, wanted - available), "of": in_units(resource, wanted)}
+
+
+def in_units(resource: str, count: int) -> float:
+    return count / 1000 if resource == "cpu" else float(count)
 
 
 def amount(resource: str, count: int) -> str:

@@ -1,6 +1,6 @@
 """Warnings: a job may be preempted, and what it has done would be lost.
 
-Owns who may be preempted as far as queues say, and the sentences. Called by `explain` (running jobs) and
+Owns who may be preempted as far as queues say. Called by `explain` (running jobs) and
 the api (new ones).
 """
 
@@ -12,10 +12,9 @@ from stoker.sched.entries import Entry, QueueState
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import TrainingJob
 from stoker.spec.queue import NOT_NAMED, WithinQueue
+from stoker.spec.reasons import Change, HintCode, Reason
 
-_WAYS = "have it report its checkpoints ($STOKER_PROGRESS_FILE), or submit it with preemptible: false"
-AT_RISK = f"it may be preempted, and has reported no checkpoint: preempted, it would begin anew; {_WAYS}"
-AT_RISK_LATER = f"it may be preempted, and begins anew if it has reported no checkpoint by then; {_WAYS}"
+from .sentences import AT_RISK, AT_RISK_LATER
 
 
 def warnings_at_submit(state: SchedulerState, job: TrainingJob) -> tuple[str, ...]:
@@ -26,13 +25,16 @@ def warnings_at_submit(state: SchedulerState, job: TrainingJob) -> tuple[str, ..
     return (AT_RISK_LATER,) if _preempts_within(queue) or any(True for _ in _lenders(state, queue)) else ()
 
 
-def warnings_of_running(state: SchedulerState, entry: Entry) -> tuple[str, ...]:
+def warnings_of_running(state: SchedulerState, entry: Entry) -> tuple[Reason, ...]:
     """Of one that runs. It is not reclaimed while its queue, or one above, holds no more than is guaranteed to it."""
     if not _loses_all(entry.job):
         return ()
     lenders = _lenders(state, entry.queue)
     reclaimed = any(all(_holds_more(level, owner) for level in levels) for owner, levels in lenders)
-    return (AT_RISK,) if _preempts_within(entry.queue) or reclaimed else ()
+    if not _preempts_within(entry.queue) and not reclaimed:
+        return ()
+    change, value = Change.PREEMPTIBLE, False
+    return (Reason(code=HintCode.NO_CHECKPOINT, message=AT_RISK, queue=entry.queue.name, change=change, value=value),)
 
 
 def _loses_all(job: TrainingJob) -> bool:

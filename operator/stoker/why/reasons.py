@@ -12,13 +12,13 @@ from datetime import datetime
 from stoker.sched.entries import Lane
 from stoker.sched.state import SchedulerState
 from stoker.spec.meta import Key
-from stoker.spec.reasons import Blocker
+from stoker.spec.reasons import Reason
 
 from .blockers import blockers
 
 
 @dataclass(frozen=True, eq=False)
-class Reasons(Mapping[Key, tuple[Blocker, ...]]):
+class Reasons(Mapping[Key, tuple[Reason, ...]]):
     """Pending job -> everything that keeps it from starting, from the state as it is at the lookup.
 
     Invariant: right after `decide`, every pending job has at least one. A view, not a copy: read it only while the
@@ -27,9 +27,9 @@ class Reasons(Mapping[Key, tuple[Blocker, ...]]):
 
     state: SchedulerState
     now: datetime
-    _by_lane: dict[Lane, tuple[Blocker, ...]] = field(default_factory=dict, repr=False)
+    _by_lane: dict[Lane, tuple[Reason, ...]] = field(default_factory=dict, repr=False)
 
-    def __getitem__(self, key: Key) -> tuple[Blocker, ...]:
+    def __getitem__(self, key: Key) -> tuple[Reason, ...]:
         entry = self.state.entries[key]
         if not entry.pending:
             raise KeyError(key)

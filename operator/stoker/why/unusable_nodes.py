@@ -1,6 +1,6 @@
 """Why nodes that are there are of no use to a request: closed to it, away, or held by pods that no job accounts for.
 
-Owns the counting and the sentences. Reads the columns, changes nothing. Called by `capacity_reasons`.
+Owns the counting. Reads the columns, changes nothing. Called by `capacity_reasons`.
 Cost: O(nodes that are closed, or where such pods are).
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from datetime import UTC
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from stoker.sched.place import without
 from stoker.sched.request import ANY_GPU, Request
 from stoker.spec.node import CORDONED, UNKNOWN_MODEL, GPUNode
 
-from .phrases import amount, are, counted, listed, part
+from . import sentences
 
 
 def obstacles(table: NodeTable, request: Request, avoid: Collection[str] = ()) -> list[str]:
@@ -33,7 +32,7 @@ def obstacles(table: NodeTable, request: Request, avoid: Collection[str] = ()) -
     for resource, need, rest in _lasting(table, request):
         found += held_outside(table, usable, resource, need, rest, lasting_only=True)
     if avoid:
-        found.append(f"{listed(sorted(avoid), 3)} avoided for now")
+        found.append(sentences.avoided(sorted(avoid)))
     return found
 
 
@@ -57,22 +56,16 @@ def closed(table: NodeTable, wanted: NodeFilter) -> Iterator[str]:
             value = f"={taint.value}" if taint.value else ""
             tainted.setdefault(f"{taint.key}{value}:{taint.effect}", []).append(name)
     if lacking:
-        labels = ", ".join(f"{label}={value}" for label, value in wanted.labels)
-        noun = f"the runtime's {'label' if len(wanted.labels) == 1 else 'labels'} {labels}"
-        whole = len(lacking) == len(table.slots)
-        yield f"no node has {noun}" if whole else f"{counted(len(lacking), 'node')} without {noun}"
+        yield sentences.lack_labels(len(lacking), len(table.slots), wanted.labels)
     if cordoned:
-        yield f"{counted(len(cordoned), 'node')} {are(len(cordoned))} cordoned ({listed(cordoned, 3)})"
+        yield sentences.cordoned(cordoned)
     if lost:
-        yield _lost([table.objects[name] for name in lost])
+        first = table.objects[lost[0]].status
+        yield sentences.lost(lost, first.lost_since, first.message)
     if away:
-        said = table.objects[away[0]].status.message
-        yield f"{listed(away, 3)} {are(len(away))} not ready" + (f" ({said})" if said and len(away) == 1 else "")
+        yield sentences.not_ready(away, table.objects[away[0]].status.message)
     for taint_text, names in sorted(tainted.items()):
-        have = "has" if len(names) == 1 else "have"
-        yield (
-            f"{counted(len(names), 'node')} {have} taint {taint_text} that runtime {wanted.runtime} does not tolerate"
-        )
+        yield sentences.repel(len(names), taint_text, wanted.runtime)
 
 
 def held_outside(
@@ -100,15 +93,12 @@ def held_outside(
         for holder, some in taken.items():
             held[holder.ours][slot] = held[holder.ours].get(slot, 0) + some
             pods[holder.ours][str(holder.key)] += some
-    for ours, who in ((False, "pods outside Stoker"), (True, "pods of former attempts or deleted jobs")):
+    for ours in (False, True):
         if not held[ours]:
             continue
         some, whole = sum(held[ours].values()), sum(capacity_of(table, resource)(slot) for slot in held[ours])
         names = [name for name, _ in sorted(pods[ours].items(), key=lambda item: (-item[1], item[0]))]
-        text = part(resource, some, whole)
-        spread = len(held[ours])
-        where = f"{table.names[next(iter(held[ours]))]}: {text}" if spread == 1 else f"{text} on {spread} nodes"
-        yield f"{where} {are(1 if resource == 'memory' else some)} held by {who} ({listed(names, 3)})"
+        yield sentences.outside(names, ours, resource, some, whole, [table.names[slot] for slot in held[ours]])
 
 
 def shared_slots(table: NodeTable, usable: Mask) -> list[int]:
@@ -158,31 +148,22 @@ def _unusable(table: NodeTable, request: Request, slots: list[int]) -> Iterator[
         why = {gpu.unavailable for slot in gone for gpu in _node(table, slot).status.gpus if gpu.unavailable}
         if gone:
             count = sum(int(table.total[slot] - table.usable[slot]) for slot in gone)
-            yield f"{amount('gpus', count)} can't be leased" + (f" ({why.pop()})" if len(why) == 1 else "")
+            yield sentences.gpus_unusable(count, why.pop() if len(why) == 1 else "")
     if request.gpus and request.filter != ANY_GPU:
         models = Counter(gpu.model for slot in slots for gpu in _node(table, slot).status.gpus)
         unknown = models[UNKNOWN_MODEL]
         if unknown:
-            yield f"{amount('gpus', unknown)} of unknown model: their nodes bear no labels of GPU Feature Discovery"
+            yield sentences.gpus_of_unknown_model(unknown)
         unable = sum(
             not gpu.compute_capability and gpu.model != UNKNOWN_MODEL
             for slot in slots
             for gpu in _node(table, slot).status.gpus
         )
         if request.filter.min_capability and unable:
-            yield f"{amount('gpus', unable)} of unknown compute capability"
+            yield sentences.gpus_of_unknown_capability(unable)
     for name, _ in request.extended:
         if not any(_node(table, slot).status.extended.get(name) for slot in slots):
-            yield f"no node that it may use offers {name}"
-
-
-def _lost(nodes: list[GPUNode]) -> str:
-    names = [node.metadata.name for node in nodes]
-    if len(nodes) > 1:
-        return f"{counted(len(nodes), 'node')} are lost ({listed(names, 3)})"
-    status = nodes[0].status
-    since = f" since {status.lost_since.astimezone(UTC):%H:%M:%S} UTC" if status.lost_since is not None else ""
-    return f"{names[0]} is lost{since}" + (f" ({status.message})" if status.message else "")
+            yield sentences.offered_nowhere(name)
 
 
 def _node(table: NodeTable, slot: int) -> GPUNode:

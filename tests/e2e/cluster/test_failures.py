@@ -195,7 +195,11 @@ def test_a_thief_takes_the_pinned_gpus(stack: Stack, project: Project, figure: F
 
 def _told(project: Project, name: str, word: str) -> str:
     reported = project.client.explain(name)
-    texts = [reported.summary, *(blocker.message for blocker in reported.blockers), *reported.hints]
+    texts = [
+        reported.summary,
+        *(blocker.message for blocker in reported.blockers),
+        *(hint.message for hint in reported.hints),
+    ]
     return next((text for text in texts if word in text), "")
 
 

@@ -1,0 +1,297 @@
+"""What people read of a reason or a suggested change: every sentence of `stoker why`, made from its parts.
+
+Owns the texts and nothing else: who calls it has found the facts. Not here: what is written into a job's status without
+a look at the cluster (`life.admission`, `life.preemption`, `life.failure_hold`, `life.stall`). Called by the
+explaining modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from stoker.sched.request import ANY_GPU, Request
+from stoker.spec.quantity import format_bytes, format_cpu, format_duration
+from stoker.spec.reasons import Change, Value
+
+from .phrases import amount, are, clock, counted, listed, part
+
+AT_RISK_WAYS = "have it report its checkpoints ($STOKER_PROGRESS_FILE), or submit it with preemptible: false"
+AT_RISK = f"it may be preempted, and has reported no checkpoint: preempted, it would begin anew; {AT_RISK_WAYS}"
+AT_RISK_LATER = f"it may be preempted, and begins anew if it has reported no checkpoint by then; {AT_RISK_WAYS}"
+
+
+# -- the queue, time and reservations
+
+
+def takes_no_jobs(queue: str, below: Sequence[str]) -> str:
+    return f"queue '{queue}' takes no jobs itself, but only those of the queues below it: {listed(below, 5)}"
+
+
+def above_limit(queue: str, leaf: str, resource: str, wanted: int, limit: int) -> str:
+    may = f"{_titled(queue, leaf)} may never hold more than {amount(resource, limit)}"
+    return f"asks for {amount(resource, wanted)} in all; {may}"
+
+
+def at_limit(queue: str, leaf: str, resource: str, wanted: int, limit: int, used: int) -> str:
+    short = used + wanted - limit
+    return (
+        f"{_titled(queue, leaf)} is short {part(resource, short, wanted)}: its limit is {amount(resource, limit)}, "
+        f"its jobs hold {amount(resource, used)}"
+    )
+
+
+def guaranteed(queue: str, resource: str, used: int, guarantee: int, borrowed: Mapping[str, int]) -> str:
+    """`borrowed`: the most first."""
+    holds = f"queue '{queue}' holds {part(resource, used, guarantee)} guaranteed to it"
+    lent = [f"{amount(resource, some)} more than theirs in '{name}'" for name, some in borrowed.items()]
+    return f"{holds}; others hold {listed(lent, 3)}" if lent else f"{holds}; no other queue holds more than its own"
+
+
+def known_queues(names: Sequence[str]) -> str:
+    return f"; there is: {', '.join(names)}" if names else "; there is none yet"
+
+
+def open_runtimes(names: Sequence[str]) -> str:
+    return f"; open to it: {listed(names, 5)}" if names else "; none is open to it yet"
+
+
+def backing_off(until: datetime) -> str:
+    return f"backing off until {clock(until)}"
+
+
+def blamed(nodes: Sequence[str], has_room: bool, until: datetime) -> str:
+    where = f"node {listed(nodes, 3)}" if len(nodes) == 1 else f"nodes {listed(nodes, 3)}"
+    return (
+        f"only with {where} there {'is' if has_room else 'could be'} room, but a worker of this job failed there: "
+        f"avoided until {clock(until)}"
+    )
+
+
+def kept_for(name: str, project: str, since: datetime) -> str:
+    return (
+        f"there is room, but it is kept for job {name} (project {project}), which is ahead and waits since "
+        f"{since:%Y-%m-%d %H:%M} UTC"
+    )
+
+
+def reservation_spent(queue: str, budget: float, idle_s: float, may_s: float, gpus: int, waited_s: float) -> str:
+    """Units: GPU-seconds; seconds."""
+    return (
+        f"nodes are no longer kept for it: that left GPUs idle for {_hours(idle_s)}, and may for {_hours(may_s)} "
+        f"(reservationBudget {budget:g} of queue '{queue}' x {counted(gpus, 'GPU')} x {format_duration(waited_s)} of "
+        "waiting)"
+    )
+
+
+def kept_again(at: datetime) -> str:
+    return f"; they are kept again from {clock(at)}"
+
+
+# -- nodes
+
+
+def within(level: str, likeliest: str | None, levels: Sequence[str] | None = None) -> str:
+    """As a sentence about nodes begins. `levels`: those of the cluster, if `level` is none of them."""
+    if levels is not None:
+        known = listed(levels, 5) if levels else "none (topology.levels of the chart)"
+        return f"topology.required is {level}, the cluster's topology levels are {known}"
+    return f"all workers within one {level}" + (f", likeliest {likeliest}" if likeliest else "")
+
+
+def no_such_gpu(request: Request, there: Sequence[str]) -> str:
+    have = f"there is: {listed(there, 5)}" if there else "no node has any GPU"
+    return f"no node has a GPU{_kind(request)}; {have}"
+
+
+def above_largest(request: Request, resource: str, need: int, node: str, most: int) -> str:
+    what = f"{amount(resource, need)}{_kind(request) if resource == 'gpus' else ''}"
+    return f"asks for {what} per worker; the largest node, {node}, has {amount(resource, most)}"
+
+
+def above_all(request: Request, level: str, holds: int) -> str:
+    """`level`: of the topology, within which all workers must be; "": anywhere."""
+    together = f"the largest {level}, empty of jobs, holds" if level else "all nodes together, empty of jobs, hold"
+    workers = f"{counted(request.workers, 'worker')} of {worker(request)}{_kind(request)}"
+    return f"asks for {workers}; {together} {holds}"
+
+
+def too_few_usable(request: Request, holds: int, obstacles: Sequence[str]) -> str:
+    workers = f"{holds} of {counted(request.workers, 'worker')} of {worker(request)}"
+    why = f": {'; '.join(obstacles)}" if obstacles else ""
+    return f"the nodes that are usable now would hold {workers} even without other jobs{why}"
+
+
+def short_of_gpus(
+    request: Request,
+    short: int,
+    there: Mapping[str, int],
+    held: Sequence[tuple[str, int]],
+    outside: Sequence[str],
+    others: int,
+    would_do: Sequence[str],
+) -> str:
+    """`there`: node → free; `held`: job → its GPUs; `others`: free ones of other kinds; `would_do`: kinds of GPU."""
+    wanted, total = request.totals.gpus, sum(there.values())
+    parts = [f"short {part('gpus', short, wanted)}{_kind(request)}: {_free(there, total)}"]
+    if total >= wanted:
+        parts[0] += f", and each worker needs {request.gpus} on one node"
+    if held:
+        names, gpus = listed([name for name, _ in held], 3), sum(some for _, some in held)
+        parts.append(f"{f'job {names} holds' if len(held) == 1 else f'jobs {names} hold'} {gpus}")
+    parts += outside
+    if others > 0:
+        parts.append(f"{others} free {'GPU is' if others == 1 else 'GPUs are'} of another kind or can't be counted on")
+    if would_do:
+        parts.append(f"these would do: {listed(would_do, 5)}")
+    return "; ".join(parts)
+
+
+def short_of(
+    request: Request, resource: str, need: int, short: int, node: str, most: int, outside: Sequence[str]
+) -> str:
+    """`most`: free on `node`, where there is most."""
+    where = " on the nodes that have the GPUs" if request.gpus else ""
+    said = f"short {part(resource, short, request.workers * need)}{where}: the most free on one node is "
+    said += f"{amount(resource, most)}, on {node}"
+    if request.workers > 1:
+        said += f"; each worker needs {amount(resource, need)}"
+    return "; ".join((said, *outside))
+
+
+def scattered(request: Request) -> str:
+    return f"free GPUs, cores and memory are on different nodes: each worker needs {worker(request)} on one node"
+
+
+def worker(request: Request) -> str:
+    """What a worker asks for."""
+    parts = [amount("gpus", request.gpus)] if request.gpus else []
+    parts += [amount("cpu", request.cpu)] if request.cpu else []
+    parts += [amount("memory", request.memory)] if request.memory else []
+    parts += [amount(name, count) for name, count in request.extended]
+    return listed(parts, 5) or "nothing"
+
+
+def _free(there: Mapping[str, int], total: int) -> str:
+    if not there:
+        return "none is free"
+    if len(there) == 1:
+        return f"{total} {are(total)} free on node {next(iter(there))}"
+    most = sorted(there.items(), key=lambda item: (-item[1], item[0]))
+    spots = listed([f"{count} on {name}" for name, count in most], 3)
+    return f"{total} {are(total)} free but on different nodes ({spots})"
+
+
+# -- nodes of no use
+
+
+def lack_labels(nodes: int, of: int, labels: Sequence[tuple[str, str]]) -> str:
+    texts = ", ".join(f"{label}={value}" for label, value in labels)
+    noun = f"the runtime's {'label' if len(labels) == 1 else 'labels'} {texts}"
+    return f"no node has {noun}" if nodes == of else f"{counted(nodes, 'node')} without {noun}"
+
+
+def cordoned(nodes: Sequence[str]) -> str:
+    return f"{counted(len(nodes), 'node')} {are(len(nodes))} cordoned ({listed(nodes, 3)})"
+
+
+def not_ready(nodes: Sequence[str], said: str) -> str:
+    return f"{listed(nodes, 3)} {are(len(nodes))} not ready" + (f" ({said})" if said and len(nodes) == 1 else "")
+
+
+def lost(nodes: Sequence[str], since: datetime | None, said: str) -> str:
+    if len(nodes) > 1:
+        return f"{counted(len(nodes), 'node')} are lost ({listed(nodes, 3)})"
+    at = f" since {clock(since)}" if since is not None else ""
+    return f"{nodes[0]} is lost{at}" + (f" ({said})" if said else "")
+
+
+def repel(nodes: int, taint: str, runtime: str) -> str:
+    have = "has" if nodes == 1 else "have"
+    return f"{counted(nodes, 'node')} {have} taint {taint} that runtime {runtime} does not tolerate"
+
+
+def outside(pods: Sequence[str], ours: bool, resource: str, some: int, whole: int, nodes: Sequence[str]) -> str:
+    """`pods` hold `some` of `whole`."""
+    text = part(resource, some, whole)
+    where = f"{nodes[0]}: {text}" if len(nodes) == 1 else f"{text} on {len(nodes)} nodes"
+    who = "pods of former attempts or deleted jobs" if ours else "pods outside Stoker"
+    return f"{where} {are(1 if resource == 'memory' else some)} held by {who} ({listed(pods, 3)})"
+
+
+def gpus_unusable(count: int, why: str) -> str:
+    return f"{amount('gpus', count)} can't be leased" + (f" ({why})" if why else "")
+
+
+def gpus_of_unknown_model(count: int) -> str:
+    return f"{amount('gpus', count)} of unknown model: their nodes bear no labels of GPU Feature Discovery"
+
+
+def gpus_of_unknown_capability(count: int) -> str:
+    return f"{amount('gpus', count)} of unknown compute capability"
+
+
+def offered_nowhere(resource: str) -> str:
+    return f"no node that it may use offers {resource}"
+
+
+def avoided(nodes: Sequence[str]) -> str:
+    return f"{listed(nodes, 3)} avoided for now"
+
+
+# -- suggested changes
+
+
+def would_start(change: Change, value: Value, request: Request, *, queue: str | None = None) -> str:
+    """With a change of the job's spec or of a limit."""
+    match change:
+        case Change.QUEUE:
+            return f"in queue '{value}' it would start now"
+        case Change.GPUS_PER_WORKER:
+            what = f"gpusPerWorker: {value} instead of {request.gpus}"
+        case Change.WORKERS:
+            what = f"workers: {value} instead of {request.workers}"
+        case Change.CPU:
+            what = f"cpu: {value} instead of {format_cpu(request.cpu)}"
+        case Change.MEMORY:
+            what = f"memory: {value} instead of {format_bytes(request.memory)}"
+        case Change.TOPOLOGY:
+            what = "topology.preferred instead of topology.required"
+        case Change.GPU:
+            what = "any GPU (nothing in gpu)"
+        case Change.SPEC if isinstance(value, dict):
+            what = " and ".join(f"{field}: {some}" for field, some in value.items())
+        case Change.LIMIT_GPUS | Change.LIMIT_CPU | Change.LIMIT_MEMORY:
+            what = f"{change.removeprefix('queue.')}: {value} in queue '{queue}'"
+        case _:
+            raise ValueError(change)
+    return f"with {what} it would start now"
+
+
+def would_start_once(change: Change, names: Sequence[str], nodes: Sequence[str]) -> str:
+    """After a change of the cluster. `names`: what is changed; `nodes`: where."""
+    some, is_ = listed(names, 3), are(len(names))
+    if change is Change.DELETE_PODS:
+        what = f"{'pod' if len(names) == 1 else 'pods'} {some} on {listed(nodes, 3)} {is_} gone"
+    else:
+        what = f"{some} {is_} {'uncordoned' if change is Change.UNCORDON else 'ready again'}"
+    return f"once {what} it would start now"
+
+
+def would_start_at(node: str | None, at: datetime, now: datetime) -> str:
+    """`node`: that is avoided until then; None: it is the back-off that ends."""
+    what = "the back-off ends" if node is None else f"{node} is no longer avoided"
+    in_s = format_duration((at - now).total_seconds())
+    return f"once {what} at {clock(at)} (in {in_s}) it would start, if nothing else changes"
+
+
+def _titled(queue: str, leaf: str) -> str:
+    return f"queue '{queue}'" + (f", above '{leaf}'," if queue != leaf else "")
+
+
+def _kind(request: Request) -> str:
+    return f" {request.filter}" if request.filter != ANY_GPU else ""
+
+
+def _hours(gpu_s: float) -> str:
+    return f"{gpu_s / 3600:.3g} GPU-hours"
