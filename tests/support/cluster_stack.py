@@ -36,6 +36,8 @@ SYSTEM = "stoker-system"
 WATCH = f"{SYSTEM}-exporter"
 """The namespace that the chart makes for the exporters."""
 API_PORT = 30470
+RACK = "example.com/rack"
+"""The label that says which nodes are close together; they have it where a test sets it."""
 IMAGES = ("control-plane", "trainer-cpu", "foreign-python", "foreign-busybox", "foreign-root")
 
 
@@ -73,6 +75,7 @@ class Stack:
                 "trainer": {"repository": trainer, "tag": trainer_tag},
             },
             "operator": {"nodeLostAfter": "5s"},
+            "topology": {"levels": [RACK]},
             "api": {
                 "service": {"type": "NodePort", "nodePort": API_PORT},
                 "allowHosts": [self.bed.nodes["n0"].address],

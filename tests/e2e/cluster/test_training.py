@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from stoker.client.updates import JobChanged
 from stoker.spec.job import Phase
-from tests.support.cluster_stack import Project
+from tests.support.cluster_stack import RACK, Project, Stack
+from tests.support.harness import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 Figure = Callable[[str, object], None]
@@ -50,3 +51,26 @@ def test_a_gang_of_two_trains_on_two_nodes(project: Project, figure: Figure) -> 
     accuracy = ended.progress.summary.get("accuracy") if ended.progress else None
     figure("gang of 2 workers × 2 ranks on two nodes, digits, 4 epochs: submit to Succeeded", f"{took_s:.1f} s")
     figure("its test accuracy, progress reports seen over REST while it ran", f"{accuracy}, {len(progressed)}")
+
+
+@pytest.fixture
+def racks(stack: Stack) -> Iterator[None]:
+    """Each node in a rack of its own."""
+    for node in stack.bed.nodes:
+        stack.bed.kubectl("label", "node", node, f"{RACK}={node}")
+    yield
+    for node in stack.bed.nodes:
+        stack.bed.kubectl("label", "node", node, f"{RACK}-")
+
+
+def test_a_gang_that_wants_one_rack_waits_until_one_has_room(stack: Stack, project: Project, racks: None) -> None:
+    for node in stack.bed.nodes:
+        with stack.cordoned(node):
+            project.count(f"not-{node}", steps=10_000, gpusPerWorker=1)
+            project.until_phase(f"not-{node}", Phase.RUNNING)
+    project.count("close", steps=20, workers=2, gpusPerWorker=1, topology={"required": RACK})
+    waiting = until(lambda: project.job("close").status.message, "its reason", timeout_s=20)
+    assert RACK in waiting, waiting  # two GPUs are free, one in each rack
+    project.client.cancel("not-n0")
+    job = project.until_phase("close", Phase.SUCCEEDED)
+    assert {worker.node for worker in job.status.attempts[-1].workers} == {"n1"}
