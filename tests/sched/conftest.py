@@ -351,7 +351,12 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         "preemption": (
             *(dict(state.claims.jobs), dict(state.victims), dict(state.claims.unwritten), set(state.claims.voided)),
             *({entry.key: (entry.claim, entry.claim_decided) for entry in state.entries.values()}, state.preempt_at),
-            *(set(state.changes.filled_nodes), dict(state.claims.moved), list(state.claims.given_up._sorted)),
+            *(
+                set(state.changes.filled_nodes),
+                dict(state.claims.moved),
+                dict(state.claims.ready),
+                list(state.claims.given_up._sorted),
+            ),
             {
                 (name, request): list(orders)
                 for name, kinds in state.claims.of.items()

@@ -78,7 +78,8 @@ def test_victims_that_do_not_end_end_the_claim(sched: SimpleNamespace) -> None:
     world = preempted(sched)
     u, v = world.running
     world.feed(*(wrote(one, phase=Phase.STOPPING, intent=Intent.PREEMPT) for one in (u, v)))
-    until = world.decide(101).wake_at
+    assert world.decide(101).wake_at == sched.at(100 + 300)
+    until = world.decide(400).wake_at
     assert until == sched.at(100 + 300 + 30), "five minutes, and the grace that they have to save"
     ended = wrote(u, 3, phase=Phase.QUEUED, placement=(), attempts=(_end(sched, 200),))
     world.feed(ended)

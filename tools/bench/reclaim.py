@@ -12,7 +12,6 @@ Also with jobs of 8 GPUs that reclaim from jobs of 1. Owns nothing but the measu
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import random
 import sys
@@ -20,6 +19,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+from stoker.process import keep_loaded
 from stoker.sched.decide import Decisions, decide
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, Placed, TrainingJob
@@ -66,7 +66,7 @@ class Reclaim:
         return decided
 
     def run(self, batch: int) -> dict[str, float]:
-        gc.collect()
+        keep_loaded()  # as the operator does
         self.decide_s = 0.0
         changes = self.decide().claims
         claims_s, victims = self.decide_s, []

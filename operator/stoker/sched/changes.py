@@ -14,6 +14,7 @@ class Changes:
         self.freed_nodes: set[str] = set()
         self.freed_queues: set[str] = set()
         self.filled_nodes: set[str] = set()
+        """On which claims may have come to nothing."""
         self.shifted = False
         """Something that reservations depend on."""
 
@@ -28,8 +29,13 @@ class Changes:
     def free_queue(self, name: str) -> None:
         self._journal.add(self.freed_queues, name)
 
+    def turn_node(self, name: str) -> None:
+        """It has another size, lets others in, or has come or gone."""
+        self.free_node(name)
+        self.fill_node(name)
+
     def fill_node(self, name: str) -> None:
-        """Others than the scheduler have taken of it."""
+        """Something else than a decision may have taken of it, or has not left it."""
         self.shift()  # reservations may move to other nodes
         self._journal.add(self.filled_nodes, name)
 

@@ -6,9 +6,12 @@ Owns these tables; what a claim comes to is decided in `claims`. A claim is coun
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from stoker.spec.job import Claim
 from stoker.spec.meta import Key
 
+from .changes import Changes
 from .deadlines import Deadlines
 from .entries import Entry, Order
 from .holdings import Holdings
@@ -17,19 +20,38 @@ from .request import Request
 from .running import RunningJobs
 from .sorted_list import SortedList
 
+PATIENCE = timedelta(minutes=5)
+"""A claim is given up so long after the last of its victims ended (or it was decided), their grace to save aside."""
+
+
+def at_the_earliest(claim: Claim) -> datetime:
+    """No claim is given up before."""
+    return claim.since + PATIENCE
+
 
 class ClaimTable:
-    def __init__(self, journal: Journal, running: RunningJobs, holdings: Holdings, victims: dict[Key, Key]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        entries: dict[Key, Entry],
+        holdings: Holdings,
+        changes: Changes,
+        running: RunningJobs,
+        victims: dict[Key, Key],
+    ) -> None:
         """`victims`: job that is stopped for a claim → the claimant."""
-        self._journal, self._running, self._holdings = journal, running, holdings
-        self.victims = victims
+        self._journal, self._entries, self._holdings, self._changes = journal, entries, holdings, changes
+        self._running, self.victims = running, victims
         self.jobs: dict[Key, None] = {}
         """Those with a claim."""
         self.of: dict[str, dict[Request, SortedList[Order]]] = {}
         """The same: queue → what is asked for → jobs."""
         self.moved: dict[Key, None] = {}
-        """Those whose victims changed since it was worked out when the claim is given up."""
+        """Those whose victims changed since the last decide."""
+        self.ready: dict[Key, None] = {}
+        """Those whose victims had all left their places then."""
         self.given_up = Deadlines(journal)
+        """When each is looked at next, whether it is to be given up."""
         self.unwritten: dict[Key, None] = {}
         """Jobs whose claim was decided, or its end, since the last decide."""
         self.voided: set[Key] = set()
@@ -44,6 +66,7 @@ class ClaimTable:
     def put(self, entry: Entry, claim: Claim) -> None:
         self._journal.put(self.jobs, entry.key, None)
         self._journal.put(self.moved, entry.key, None)
+        self.given_up.set(entry.key, at_the_earliest(claim))
         kinds = self.of.get(entry.queue.name)
         if kinds is None:
             kinds = {}
@@ -64,6 +87,7 @@ class ClaimTable:
         self._holdings.unhold(entry)
         self._journal.drop(self.jobs, entry.key)
         self._journal.drop(self.moved, entry.key)
+        self._journal.drop(self.ready, entry.key)
         self.given_up.set(entry.key, None)
         kinds = self.of[entry.queue.name]
         orders = kinds[entry.request]
@@ -75,3 +99,16 @@ class ClaimTable:
             if self.victims.get(victim.key) == entry.key:
                 self._journal.drop(self.victims, victim.key)
                 self._running.note(victim.key)
+                for name in self._entries[victim.key].workers_on if victim.key in self._entries else ():
+                    self._changes.fill_node(name)  # it stays, and others may have counted on what it would leave
+
+    def stays(self, entry: Entry, old: Entry) -> bool:
+        """The job has the same claim and place among others as before."""
+        unchanged = entry.key in self.jobs and old.claim == entry.claim and old.order == entry.order
+        return unchanged and entry.pending and entry.admitted
+
+    def replace(self, entry: Entry, old: Entry) -> None:
+        """The usual answer to a claim that was decided: nothing moves."""
+        self._journal.set(entry, "workers_on", old.workers_on)
+        self._journal.put(self._entries, entry.key, entry)
+        self._journal.put(entry.queue.pending, entry.key, entry)

@@ -16,29 +16,61 @@ from stoker.spec.meta import Key
 from stoker.spec.quantity import parse_duration
 from stoker.spec.queue import NOT_NAMED
 
+from .claim_table import PATIENCE, at_the_earliest
 from .entries import LATEST, Entry, Order
 from .place import place, placed
 from .request import NOTHING, Request, Totals
 from .reservations import Kept
 from .state import SchedulerState
 
-PATIENCE_S = 300.0
-"""A claim is given up so long after the last of its victims ended (or it was decided), their grace to save aside."""
-
 
 def ready(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tuple[Placed, ...]]]:
     """The claims that have become starts, and where: their room is there, or other room."""
-    for entry in _touched(state, state.changes.freed_nodes, state.changes.freed_queues):
+    _look_at_moved(state)
+    gone = state.claims.ready
+    for entry in _touched(state, _hopeful(state), state.changes.freed_queues):
         claim = entry.claim
         if claim is None:
             continue
-        gone = not any(_is_held(state, victim) for victim in claim.victims)
         # Other claims wait for victims of their own: once its own have gone, they don't count.
-        aside = state.claims.jobs if gone else {entry.key: None}
-        if _has_room(entry, state, all_aside=gone) and _fits(state, entry, aside):
+        aside = state.claims.jobs if entry.key in gone else {entry.key: None}
+        if _has_room(entry, state, all_aside=entry.key in gone) and _fits(state, entry, aside):
             yield entry, claim.placement
     if state.changes.freed_nodes:
         yield from _elsewhere(state, now)
+
+
+def _look_at_moved(state: SchedulerState) -> None:
+    claims, journal = state.claims, state.journal
+    for key in list(claims.moved):
+        journal.drop(claims.moved, key)
+        claim = state.entries[key].claim
+        if claim is None:
+            continue
+        if any(_is_held(state, victim) for victim in claim.victims):
+            journal.drop(claims.ready, key)
+        else:
+            journal.put(claims.ready, key, None)
+        if claims.given_up.at(key) != at_the_earliest(claim):
+            claims.given_up.set(key, given_up_at(state, claim))
+
+
+def _hopeful(state: SchedulerState) -> Iterator[Key]:
+    """Claims on freed nodes that may have room there."""
+    table, claims = state.nodes, state.claims
+    for name in state.changes.freed_nodes:
+        slot = table.slots.get(name)
+        if slot is None or name not in table.claims:
+            continue
+        short = (table.free_gpu[slot] < 0, table.free_cpu[slot] < 0, table.free_mem[slot] < 0)
+        for key, held in table.claims[name].items():
+            if key in claims.jobs and (key in claims.ready or not _wants(held.request, short)):
+                yield key
+
+
+def _wants(request: Request, short: tuple[bool, bool, bool]) -> bool:
+    """Some of what is short of even what the claims and jobs there hold."""
+    return bool((request.gpus and short[0]) or (request.cpu and short[1]) or (request.memory and short[2]))
 
 
 def _elsewhere(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tuple[Placed, ...]]]:
@@ -85,7 +117,9 @@ def _has_room(entry: Entry, state: SchedulerState, *, all_aside: bool) -> bool:
 def end_void(state: SchedulerState) -> dict[Key, int]:
     """End the claims whose room others have taken. Returns: job → how often that has happened to it in a row."""
     found: dict[Key, int] = {}
-    for entry in _touched(state, state.changes.freed_nodes | state.changes.filled_nodes, ()):
+    claims = state.nodes.claims
+    keys = [key for name in state.changes.filled_nodes for key in claims.get(name, ()) if key in state.claims.jobs]
+    for entry in _touched(state, keys, ()):
         claim = entry.claim
         if claim is not None and not _is_possible(state, entry):
             found[entry.key] = claim.replans + 1
@@ -95,23 +129,17 @@ def end_void(state: SchedulerState) -> dict[Key, int]:
 
 def end_late(state: SchedulerState, now: datetime) -> None:
     """End the claims whose victims don't end."""
-    next_given_up(state)
     for key in state.claims.given_up.due(now):
-        state.set_claim(state.entries[key], None)
-
-
-def next_given_up(state: SchedulerState) -> datetime | None:
-    """When the next claim is."""
-    for key in list(state.claims.moved):
-        state.journal.drop(state.claims.moved, key)
-        claim = state.entries[key].claim if key in state.claims.jobs else None
-        if claim is not None:
-            state.claims.given_up.set(key, given_up_at(state, claim))
-    return state.claims.given_up.first
+        claim = state.entries[key].claim
+        at = now if claim is None else given_up_at(state, claim)
+        if at <= now:
+            state.set_claim(state.entries[key], None)
+        else:
+            state.claims.given_up.set(key, at)
 
 
 def given_up_at(state: SchedulerState, claim: Claim) -> datetime:
-    progress, grace_s = claim.since, 0.0
+    last, grace_s = at_the_earliest(claim), 0.0
     for victim in claim.victims:
         entry = state.entries.get(victim.key)
         if entry is None or entry.job.uid != victim.uid:
@@ -120,15 +148,15 @@ def given_up_at(state: SchedulerState, claim: Claim) -> datetime:
         if ended is None:
             grace_s = max(grace_s, parse_duration(entry.job.spec.checkpoint.grace))
         else:
-            progress = max(progress, ended)
-    return progress + timedelta(seconds=PATIENCE_S + grace_s)
+            last = max(last, ended + PATIENCE)
+    return last + timedelta(seconds=grace_s)
 
 
-def _touched(state: SchedulerState, nodes: Iterable[str], queues: Iterable[str]) -> list[Entry]:
-    """In the order in which they were decided."""
+def _touched(state: SchedulerState, claims: Iterable[Key], queues: Iterable[str]) -> list[Entry]:
+    """Those claims, and those of the queues, in the order in which they were decided."""
     if not state.claims.jobs:
         return []
-    keys = {key for name in nodes for key in state.nodes.claims.get(name, ()) if key in state.claims.jobs}
+    keys = set(claims)
     keys |= {order[2] for name in queues for orders in state.claims.of.get(name, {}).values() for order in orders}
     return sorted((state.entries[key] for key in keys), key=_age)
 

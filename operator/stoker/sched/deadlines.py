@@ -33,6 +33,9 @@ class Deadlines:
             self._journal.note(self._sorted.remove, (at, key))
             self._journal.put(self._at, key, at)
 
+    def at(self, key: Key) -> datetime | None:
+        return self._at.get(key)
+
     @property
     def first(self) -> datetime | None:
         return self._sorted.first()[0] if self._sorted else None

@@ -5,7 +5,8 @@ Owns the shapes and the order of jobs; changes nothing. Called by `state`, `deci
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -92,6 +93,8 @@ class Entry:
     """Counted too, while it is pending: the room that is kept for it."""
     claim_decided: bool = False
     """`claim`, or its end, is not observed yet."""
+    span: tuple[float, float] | None = None
+    """When its attempt began and ends at the latest, as timestamps, once that was asked for (`expected_ends`)."""
 
     @property
     def since(self) -> datetime:
@@ -285,6 +288,13 @@ def new_entry(job: TrainingJob, queue: QueueState, runtime: RuntimeState) -> Ent
     pending = is_pending(job)
     claim = job.status.claim if pending else None
     return Entry(job, key, request_of(job.spec, runtime.needs), order, queue, runtime, pending, claim=claim)
+
+
+def workers_on(placement: Sequence[Placed]) -> dict[str, int]:
+    """Node → workers there."""
+    if len(placement) == 1:
+        return {placement[0].node: 1}
+    return dict(Counter(placed.node for placed in placement))
 
 
 def earliest(*times: datetime | None) -> datetime | None:

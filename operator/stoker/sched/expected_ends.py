@@ -7,21 +7,23 @@ out ends now. Reads claims, changes nothing but its own columns, which follow fr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.quantity import parse_duration
 
 from .columns import Column
+from .entries import Entry
 from .nodes import NodeTable
 
 Seconds = NDArray[np.float64]
 
 LEAST_S = 600.0
+_NEVER = float("inf")
+_NOT_BEGUN = _NEVER, _NEVER
 _DEPTH = 16
 """GPUs per node with an end of their own; those beyond end with the last of them."""
 
@@ -32,8 +34,8 @@ class ExpectedEnds:
     Cost: O(claims) of the nodes whose claims changed since the last question, numpy for the rest.
     """
 
-    def __init__(self, table: NodeTable, job: Callable[[Key], TrainingJob | None]) -> None:
-        self._table, self._job = table, job
+    def __init__(self, table: NodeTable, entries: Mapping[Key, Entry]) -> None:
+        self._table, self._entries = table, entries
         self._began, self._until = np.zeros((0, _DEPTH)), np.zeros((0, _DEPTH))
 
     def waits(self, slots: Column, gpus: Column, now_s: float) -> Seconds:
@@ -57,12 +59,14 @@ class ExpectedEnds:
         name = self._table.names[slot]
         held = []
         for key, claim in self._table.claims.get(name, {}).items():
-            began, until = _span(self._job(key), now_s)
+            entry = self._entries.get(key)
+            began, until = _NOT_BEGUN if entry is None else entry.span or _span(entry)
+            began = min(began, now_s)
             held.append((min(max(now_s - began, LEAST_S), until - now_s), began, until, claim.gpus))
         for taken in self._table.others.get(name, {}).values():
             if taken.terminating:
                 held.append((0.0, now_s, now_s, taken.claim.gpus))
-        began_of, until_of = [now_s], [np.inf]
+        began_of, until_of = [now_s], [_NEVER]
         for _, began, until, gpus in sorted(held):
             began_of += [began] * gpus
             until_of += [until] * gpus
@@ -70,10 +74,14 @@ class ExpectedEnds:
             column[slot] = (values[1:] + values[-1:] * _DEPTH)[:_DEPTH]
 
 
-def _span(job: TrainingJob | None, now_s: float) -> tuple[float, float]:
-    """When it began, and when it ends at the latest."""
-    at = None if job is None else job.status.started_at or job.status.placed_at
-    if job is None or at is None:
-        return now_s, np.inf
-    longest, began = job.spec.stop.max_duration, at.timestamp()
-    return began, np.inf if longest is None else began + max(parse_duration(longest) - job.status.ran_s, 0.0)
+def _span(entry: Entry) -> tuple[float, float]:
+    """When it began, and when it ends at the latest; kept with the entry, whose job never changes."""
+    status, longest = entry.job.status, entry.job.spec.stop.max_duration
+    at = status.started_at or status.placed_at
+    if at is None:
+        entry.span = _NOT_BEGUN
+    else:
+        began = at.timestamp()
+        ends = _NEVER if longest is None else began + max(parse_duration(longest) - status.ran_s, 0.0)
+        entry.span = began, ends
+    return entry.span

@@ -5,14 +5,13 @@ Owns this counting. Called by `state` and `claim_table`.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from stoker.spec.job import Placed
 from stoker.spec.queue import NOT_NAMED
 
 from .changes import Changes
-from .entries import NOWHERE, Entry
+from .entries import NOWHERE, Entry, workers_on
 from .gpu_groups import Claim
 from .journal import Journal
 from .nodes import NodeTable
@@ -23,11 +22,11 @@ class Holdings:
     def __init__(self, journal: Journal, nodes: NodeTable, running: RunningJobs, changes: Changes) -> None:
         self._journal, self._nodes, self._running, self._changes = journal, nodes, running, changes
 
-    def hold(self, entry: Entry, placement: Iterable[Placed]) -> None:
-        held = Counter(placed.node for placed in placement)
-        if not held:
+    def hold(self, entry: Entry, placement: Sequence[Placed]) -> None:
+        if not placement:
             return
-        self._journal.set(entry, "workers_on", dict(held))
+        held = workers_on(placement)
+        self._journal.set(entry, "workers_on", held)
         for name, workers in held.items():
             self._nodes.claim(name, entry.key, Claim(workers, entry.request))
         self._charge(entry, 1)

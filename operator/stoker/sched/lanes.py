@@ -45,6 +45,14 @@ class Lanes:
     def put(self, entry: Entry, now: datetime | None = None) -> None:
         """File a pending job. Without `now`, what depends on the time is left to the next decide."""
         self._journal.put(entry.queue.pending, entry.key, entry)
+        self.enter(entry, now)
+
+    def drop(self, entry: Entry) -> None:
+        self._journal.drop(entry.queue.pending, entry.key)
+        self.leave(entry)
+
+    def enter(self, entry: Entry, now: datetime | None = None) -> None:
+        """It has left where it stood, and stays pending."""
         if not entry.admitted:
             if entry.claim is not None:
                 self._journal.put(self._claims.unwritten, entry.key, None)
@@ -66,8 +74,7 @@ class Lanes:
                 self._arm(entry, min(blame.until for blame in status.blamed if blame.until > now))
         self._join(entry, avoid)
 
-    def drop(self, entry: Entry) -> None:
-        self._journal.drop(entry.queue.pending, entry.key)
+    def leave(self, entry: Entry) -> None:
         self._claims.drop(entry)
         if entry.wakes_at is not None:
             timer = (entry.wakes_at, entry.key)

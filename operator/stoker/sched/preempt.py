@@ -20,7 +20,6 @@ from stoker.spec.meta import Key
 from stoker.spec.queue import NOT_NAMED
 
 from . import victims
-from .claims import next_given_up
 from .columns import Column
 from .entries import Entry, Lane, QueueState, earliest
 from .leaving import Leaving
@@ -84,7 +83,7 @@ class Preemption:
 
     def settle(self) -> None:
         """All have been tried: note when time alone may change what came of it."""
-        at = earliest(_at(self._later_s), next_given_up(self._state))
+        at = earliest(_at(self._later_s), self._state.claims.given_up.first)
         self._state.journal.set(self._state, "preempt_at", at)
 
     def _expect(self, ripe_s: Floats) -> None:

@@ -8,7 +8,6 @@ and as often as one likes; never reads a store or a clock. Fed by `stoker.schedu
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -26,7 +25,7 @@ from stoker.spec.runtime import TrainingRuntime
 from .budget import Cost
 from .changes import Changes
 from .claim_table import ClaimTable
-from .entries import EARLIEST, Entry, Reservation, is_pending, new_entry
+from .entries import EARLIEST, Entry, Reservation, is_pending, new_entry, workers_on
 from .expected_ends import ExpectedEnds
 from .foreign_pods import ForeignPods
 from .gpu_groups import Claim
@@ -49,16 +48,16 @@ class SchedulerState:
         self.nodes = NodeTable(self.journal, topology)
         self.changes = changes = Changes(self.journal)
         self.foreign_pods = ForeignPods(self.journal, self.nodes, freed=changes.free_node, filled=changes.fill_node)
-        self.ends = ExpectedEnds(self.nodes, self._job)
         self.tree = QueueTree(self.journal, changes)
         self.queues = self.tree.queues
         self.runtimes = RuntimeTable(self.journal)
         self.entries: dict[Key, Entry] = {}
+        self.ends = ExpectedEnds(self.nodes, self.entries)
         self.victims: dict[Key, Key] = {}
         """Job that is stopped for a claim → the claimant."""
         self.running = RunningJobs(self.journal, self.entries, self.victims)
         self.holdings = Holdings(self.journal, self.nodes, self.running, changes)
-        self.claims = ClaimTable(self.journal, self.running, self.holdings, self.victims)
+        self.claims = ClaimTable(self.journal, self.entries, self.holdings, changes, self.running, self.victims)
         self.lanes = Lanes(self.journal, self.entries, self.claims, changes)
         # Of the last decide:
         self.next_reserving_at: datetime | None = None
@@ -76,12 +75,12 @@ class SchedulerState:
 
     def observe_node(self, node: GPUNode) -> None:
         if self.nodes.put(node) is not None:
-            self.changes.free_node(node.metadata.name)
+            self.changes.turn_node(node.metadata.name)
 
     def forget_node(self, name: str) -> None:
         if name in self.nodes.slots:
             self.nodes.drop(name)
-            self.changes.free_node(name)  # a reservation may have stood on it
+            self.changes.turn_node(name)  # a reservation or a claim may have stood on it
 
     def observe_queue(self, queue: Queue) -> None:
         self._set_queue(queue.metadata.name, queue)
@@ -127,9 +126,12 @@ class SchedulerState:
             return
         queue, runtime = self.tree.named(job.spec.queue), self.runtimes.of(job)
         entry = new_entry(job, queue, runtime)
-        held = dict(Counter(placed.node for placed in job.status.placement))
-        stays = old is not None and (entry.request, held) == (old.request, old.workers_on)
-        if old is not None and stays and held and queue is old.queue and runtime is old.runtime:
+        held = workers_on(job.status.placement)
+        same = old is not None and queue is old.queue and runtime is old.runtime and entry.request == old.request
+        if old is not None and same and entry.claim is not None and self.claims.stays(entry, old):
+            self.claims.replace(entry, old)
+            return
+        if old is not None and same and held and held == old.workers_on:
             # The usual answer to an assumed start, and every progress report: nothing moves.
             self.journal.set(entry, "workers_on", held)
             self.journal.put(self.entries, entry.key, entry)
@@ -151,6 +153,8 @@ class SchedulerState:
             self.lanes.put(entry)
         else:
             self.holdings.hold(entry, job.status.placement)
+        for name in entry.workers_on:
+            self.changes.fill_node(name)
         self._recount(entry.key)
         if old is not None:
             self.tree.sweep(old.queue)
@@ -191,11 +195,11 @@ class SchedulerState:
 
     def set_claim(self, entry: Entry, claim: JobClaim | None) -> None:
         """Count a decided claim of a pending job, or its end, until observe_job shows what became of it."""
-        self.lanes.drop(entry)
+        self.lanes.leave(entry)
         self.journal.set(entry, "claim", claim)
         self.journal.set(entry, "claim_decided", True)
         self.journal.put(self.claims.unwritten, entry.key, None)
-        self.lanes.put(entry)
+        self.lanes.enter(entry)
 
     def vacate(self, key: Key) -> None:
         """In a what-if: as if the job had ended, if it runs."""
@@ -222,10 +226,6 @@ class SchedulerState:
         return self.journal.what_if()
 
     # -- inside
-
-    def _job(self, key: Key) -> TrainingJob | None:
-        entry = self.entries.get(key)
-        return None if entry is None else entry.job
 
     def _set_queue(self, name: str, queue: Queue | None) -> None:
         change = self.tree.put(name, queue)
