@@ -330,7 +330,8 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
                 [below.name for below in queue.children],
                 (queue.limit, queue.guarantee, queue.weight),
                 queue.used,
-                len(queue.holding),
+                set(queue.holding),
+                set(queue.holding_gpus),
                 set(queue.pending),
                 list(queue.filed),
                 {kind: (list(lane.jobs), lane.place, id(lane)) for kind, lane in queue.lanes.items()},
@@ -365,7 +366,11 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         ),
         "reserving": (state.reserve_after_s, state.next_reserving_at, state.spent_at, state.plan),
         "costs": (dict(state.costs), state.counted_at),
-        "tree": ({name: set(named) for name, named in state.tree._naming.items() if named}, state.tree.depth),
+        "tree": (
+            {name: set(named) for name, named in state.tree._naming.items() if named},
+            dict(state.tree.guaranteed),
+            state.tree.depth,
+        ),
         "journal": (state.journal._open, len(state.journal._log)),
     }
 

@@ -139,6 +139,7 @@ def test_the_order_is_that_of_a_model_that_tries_every_job(
             model.tree = tree = tree | {gone: (spec, None)}
             model.placed = links({name: spec_of(*one) for name, one in tree.items()})
             world.feed(sched.queue(gone, **spec))
+        assert set(world.state.tree.guaranteed) == {n for n, link in model.placed.items() if any(link.guarantee)}
         for name in tree:
             gpus, cores = model.used(name)
             usage = queue_usage(world.state, name)

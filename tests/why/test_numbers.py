@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from stoker.spec.reasons import Change, Code, Reason
 from stoker.why.explain import explain
+from stoker.why.preemption_risk import warnings_at_submit
 from tests.support.examples import examples
 
 
@@ -146,3 +147,37 @@ def check_most(world: Cluster, hint: Reason, sched: SimpleNamespace) -> None:
         return
     fed = sched.World().feed(*objects, sched.job("w", **job, cpu=str(world.cpu), queue="q"))
     assert "w" not in fed.starts(10), hint
+
+
+class Counted(dict[Any, Any]):
+    """Counts what is looked up; walking it whole is an error."""
+
+    looked_up = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        self.looked_up += 1
+        return super().__getitem__(key)
+
+    def _walked(self, *_: Any) -> Any:
+        raise AssertionError("walked whole")
+
+    __iter__ = values = items = keys = _walked  # type: ignore[assignment]
+
+
+def test_holders_are_found_without_a_look_at_all_that_runs(sched: SimpleNamespace) -> None:
+    """A queue at its limit of GPUs in which far more jobs run that hold none."""
+    world = sched.World().feed(sched.node("a", 8, cpu=10_000, memory=10_000), sched.queue(gpus=1, cpu=1501))
+    world.feed(*(sched.job(f"c{i}", 0, on=["a"]) for i in range(1500)), sched.job("g", 1, on=["a"]), sched.job("w", 1))
+    world.decide(10)
+    reasons = world.reasons(10)
+    world.state.entries = Counted(world.state.entries)
+    by_gpus, by_cpu = (one for one in reasons[sched.key("w")] if one.code is Code.QUEUE_LIMIT)
+    assert (by_gpus.short, by_gpus.of, by_gpus.jobs) == (1, 1, ("default/g",))
+    assert (by_cpu.short, by_cpu.of, len(by_cpu.jobs)) == (1, 1, 20)
+    assert world.state.entries.looked_up < 100
+
+
+def test_a_warning_at_submit_walks_no_queues(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.node("a", 8), *(sched.queue(f"q{i}", guarantee=i % 2) for i in range(10)))
+    world.state.queues = Counted(world.state.queues)
+    assert warnings_at_submit(world.state, sched.job("w", 1, queue="q0"))

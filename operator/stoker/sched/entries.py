@@ -155,6 +155,8 @@ class QueueState:
     """By its jobs and those of the queues below."""
     holding: dict[Key, None] = field(default_factory=dict)
     """Its own jobs that hold resources or are assumed to; and those with a claim."""
+    holding_gpus: dict[Key, None] = field(default_factory=dict)
+    """Those of them that hold GPUs."""
     pending: dict[Key, Entry] = field(default_factory=dict)
     lanes: dict[tuple[Request, frozenset[str]], Lane] = field(default_factory=dict)
     filed: SortedList[Order] = field(default_factory=SortedList)

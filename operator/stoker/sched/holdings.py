@@ -50,7 +50,9 @@ class Holdings:
         for queue in entry.queue.path:
             self._journal.set(queue, "used", queue.used.plus(amounts, sign))
         self._running.note(entry.key)
-        if sign > 0:
-            self._journal.put(entry.queue.holding, entry.key, None)
-        else:
-            self._journal.drop(entry.queue.holding, entry.key)
+        queue = entry.queue
+        for holding in (queue.holding, queue.holding_gpus) if entry.request.gpus else (queue.holding,):
+            if sign > 0:
+                self._journal.put(holding, entry.key, None)
+            else:
+                self._journal.drop(holding, entry.key)

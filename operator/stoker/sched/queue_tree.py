@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from stoker.spec.queue import NOT_NAMED, Discipline, Queue
+from stoker.spec.queue import NOT_NAMED, Amounts, Discipline, Queue
 from stoker.spec.queue_tree import links
 
 from .changes import Changes
@@ -33,6 +33,8 @@ class QueueTree:
         self.queues: dict[str, QueueState] = {}
         self._naming: dict[str, dict[str, None]] = {}
         """Name -> queues that name it as their parent, whether or not it is there."""
+        self.guaranteed: dict[str, QueueState] = {}
+        """Those whose guarantee counts."""
         self.depth = 1
         """Levels, at least."""
 
@@ -94,7 +96,7 @@ class QueueTree:
         known = self.queues[name]
         if former is None and parent is None and not self._naming.get(name):
             amounts = NOT_NAMED if known.queue is None else known.queue.spec.guarantee.amounts
-            journal.set(known, "guarantee", amounts)
+            self._guarantee(known, amounts)
             journal.set(known, "is_guaranteed", amounts != NOT_NAMED)
             return {}
         queues = self._around([name, former, parent])
@@ -115,7 +117,7 @@ class QueueTree:
                 used[at] = used[at].plus(own[queue.name])
                 at = placed[at].parent
             journal.set(queue, "path", tuple(path))
-            journal.set(queue, "guarantee", placed[queue.name].guarantee if queue.name in placed else NOT_NAMED)
+            self._guarantee(queue, placed[queue.name].guarantee if queue.name in placed else NOT_NAMED)
             if len(path) > self.depth:
                 journal.set(self, "depth", len(path))
         for queue in queues:
@@ -125,6 +127,13 @@ class QueueTree:
             journal.set(queue, "used", used[queue.name])
             journal.set(queue, "is_guaranteed", any(one.guarantee != NOT_NAMED for one in queue.path))
         return turned
+
+    def _guarantee(self, queue: QueueState, amounts: Amounts) -> None:
+        self._journal.set(queue, "guarantee", amounts)
+        if amounts != NOT_NAMED:
+            self._journal.put(self.guaranteed, queue.name, queue)
+        else:
+            self._journal.drop(self.guaranteed, queue.name)
 
     def _around(self, names: Iterable[str | None]) -> list[QueueState]:
         """All queues of the trees that these stand in, as far as the objects say."""

@@ -19,11 +19,14 @@ from stoker.sched.request import Totals
 from stoker.sched.reservations import Kept
 from stoker.sched.state import SchedulerState
 from stoker.sched.topology import likeliest
+from stoker.spec.meta import Key
 from stoker.spec.reasons import MOST_JOBS, Code, Reason
 
 from . import sentences
 from .capacity_reasons import never_on_nodes, shortages
 from .phrases import RESOURCES, in_units, numbers
+
+_LOOKED_AT = 1000
 
 
 def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Reason, ...]:
@@ -104,9 +107,17 @@ def _limit(state: SchedulerState, entry: Entry) -> Iterator[Reason]:
 
 
 def _holders(state: SchedulerState, queue: QueueState, at: int) -> tuple[str, ...]:
-    """Some jobs that hold a resource (its place in `Totals`) of the queue and those below it."""
-    holding = (key for one in queue.subtree() for key in one.holding if state.entries[key].request.totals[at])
-    return tuple(str(key) for key in islice(holding, MOST_JOBS))
+    """Some jobs that hold a resource (its place in `Totals`) of the queue and those below it. However many jobs there
+    are, only the first are looked at."""
+    first = islice(_holding(queue, at), _LOOKED_AT)
+    return tuple(islice((str(key) for key in first if state.entries[key].request.totals[at]), MOST_JOBS))
+
+
+def _holding(queue: QueueState, at: int) -> Iterator[Key]:
+    if queue.used[at]:
+        yield from queue.holding if at else queue.holding_gpus
+        for child in queue.children:
+            yield from _holding(child, at)
 
 
 def _lent(state: SchedulerState, entry: Entry) -> Iterator[Reason]:
