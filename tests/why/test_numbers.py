@@ -7,9 +7,11 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.sched.decide import decide
 from stoker.spec.reasons import Change, Code, Reason
 from stoker.why.explain import explain
 from stoker.why.preemption_risk import warnings_at_submit
@@ -181,3 +183,21 @@ def test_a_warning_at_submit_walks_no_queues(sched: SimpleNamespace) -> None:
     world = sched.World().feed(sched.node("a", 8), *(sched.queue(f"q{i}", guarantee=i % 2) for i in range(10)))
     world.state.queues = Counted(world.state.queues)
     assert warnings_at_submit(world.state, sched.job("w", 1, queue="q0"))
+
+
+def test_other_queues_are_tried_only_where_nodes_have_room(
+    sched: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def counted(*given: Any, **more: Any) -> Any:
+        tried.append(given)
+        return decide(*given, **more)
+
+    monkeypatch.setattr("stoker.why.counterfactuals.decide", counted)
+    queues = [sched.queue(gpus=4), *(sched.queue(f"q{i}") for i in range(9))]
+    full = [sched.node("a", 4), *queues, sched.job("r", 4, on=["a"]), sched.job("w", 1)]
+    assert explain(sched.World().feed(*full).state, sched.key("w"), sched.at(10)).hints == () and not tried
+    beside = explain(sched.World().feed(*full, sched.node("b", 4)).state, sched.key("w"), sched.at(10))
+    assert [hint.change for hint in beside.hints] == ["queue", "queue", "queue", "queue.limit.gpus"]
+    assert len(tried) == 4

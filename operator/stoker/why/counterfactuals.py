@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from . import sentences
 from .cluster_changes import remedies
 
 _QUEUES_TRIED = 20
+_QUEUES_NAMED = 3
 _CPU_STEP = 100  # thousandths of a core
 _MEMORY_STEP = 2**28  # 256 MiB
 _LIMITS = (("gpus", Change.LIMIT_GPUS), ("cpu", Change.LIMIT_CPU), ("memory", Change.LIMIT_MEMORY))
@@ -49,10 +51,12 @@ def hints(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: f
         return Reason(code=HintCode.WOULD_START, message=message, change=change, value=value, **parts)
 
     found = [hint(change, value) for fields, change, value in _smaller(state, entry, now) if starts(fields)]
-    found += [hint(Change.QUEUE, name) for name in _other_queues(state, entry) if starts({"queue": name})]
-    for queue, change, value, changed in _limits(entry):
-        if starts({}, first=partial(state.observe_queue, changed)):
-            found.append(hint(change, value, queue=queue))
+    if place(state.nodes, entry.request, entry.avoided(now)) is not None:
+        there = (hint(Change.QUEUE, name) for name in _other_queues(state, entry) if starts({"queue": name}))
+        found += islice(there, _QUEUES_NAMED)
+        for queue, change, value, changed in _limits(entry):
+            if starts({}, first=partial(state.observe_queue, changed)):
+                found.append(hint(change, value, queue=queue))
     for do, change, names, nodes in remedies(state, entry, now):
         if starts({}, first=do):
             message = sentences.would_start_once(change, names, nodes)
