@@ -272,6 +272,9 @@ def _queues(book: Book, at: float, share: float, start: float, end: float, leade
             part = 1.0 if le == "+Inf" else min(1.0, (float(le) / (900 + hash_of(queue) % 1800)) ** 0.5)
             book.add(at, "stoker_queue_wait_seconds_bucket", 0.05 * part, queue=queue, le=le)
         book.add(at, "stoker_gangs_withdrawn_total", 0, queue=queue)
+        for reason, gpus_a_step in (("Reclaimed", 0.02), ("Preempted", 0.01)):
+            book.add(at, "stoker_preempted_gpus_total", gpus_a_step, queue=queue, reason=reason)
+            book.add(at, "stoker_preempted_gpu_seconds_lost_total", 90 * gpus_a_step, queue=queue, reason=reason)
     for job in JOBS:
         over = sum(1 for run in job.runs if run.end < share)
         if over:

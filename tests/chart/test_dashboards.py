@@ -24,7 +24,12 @@ DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.
 DRAWN = {"timeseries", "stat", "bargauge", "table"}
 """Kinds of panel that Grafana publishes as components."""
 RATES = {"rate", "increase"}
-RARE = {"stoker_attempts_ended_total", "stoker_operator_decisions_total"}
+RARE = {
+    "stoker_attempts_ended_total",
+    "stoker_operator_decisions_total",
+    "stoker_preempted_gpus_total",
+    "stoker_preempted_gpu_seconds_lost_total",
+}
 LABELS = {
     **metrics_table.labels_by_name(),
     "ALERTS": frozenset({"alertname", "alertstate", "severity", "node", "project", "job_name"}),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stoker.spec.job import Phase, TrainingJob
+from stoker.controller.counters import Counters
+from stoker.spec.job import AttemptEnd, Phase, Placed, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import Key, ObjectMeta
-from stoker.spec.outcome import Intent
-from stoker.spec.queue import QUEUES, Preemption, Queue, QueueSpec, WithinQueue
+from stoker.spec.outcome import Category, Intent
+from stoker.spec.queue import QUEUES, Preemption, Queue, QueueResources, QueueSpec, WithinQueue
 from stoker.spec.reasons import Code
+from stoker.spec.worker import Checkpoint, Progress
 
 if TYPE_CHECKING:
     from .conftest import World
@@ -43,8 +46,79 @@ async def test_a_job_of_higher_priority_preempts_and_the_victim_goes_on_where_it
     (other,) = before.keys() - {victim}
     assert world.job(other).status.attempt == 1, "no more than need be"
     assert world.kubelet.most_gpus == 2
-    lost = world.counters.preempted.labels("q")
-    assert lost._value.get() >= 0
+    assert world.counters.preempted_gpus.labels("q", "Preempted")._value.get() == 1
+
+
+async def test_an_owner_reclaims_and_what_it_took_and_cost_is_counted(world: World) -> None:
+    world.kubelet.script = lambda pod: None if pod.metadata.name.startswith("low") else 0
+    await world.store.create(QUEUES, Queue(metadata=ObjectMeta(name="lent"), spec=QueueSpec()))
+    owns = QueueSpec(guarantee=QueueResources(gpus=2))
+    await world.store.create(QUEUES, Queue(metadata=ObjectMeta(name="owner"), spec=owns))
+    await world.node(gpus=3)
+    await world.submit("low", queue="lent", gpus_per_worker=2)
+    await world.phase("low", Phase.RUNNING)
+    await world.submit("own", queue="owner", gpus_per_worker=2)
+    await world.phase("own", Phase.SUCCEEDED)
+    low = await world.phase("low", Phase.RUNNING)
+    (ended,) = low.status.attempts
+    assert ended.intent is Intent.PREEMPT and "preempted for job own" in ended.message
+    counters = world.counters
+    assert counters.preempted_gpus.labels("lent", "Reclaimed")._value.get() == 2
+    assert counters.preempted_gpus.labels("lent", "Preempted")._value.get() == 0
+    assert counters.preempted_lost.labels("lent", "Reclaimed")._value.get() > 0
+    assert counters.decisions.labels("Reclaimed")._value.get() >= 1
+
+
+ENDED_S = 1_000.0
+T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("case", "category", "recorded", "live", "lost_s"),
+    [
+        ("nothing was saved", Category.INTERRUPTED, None, None, 1_000),
+        ("saved as it was stopped", Category.INTERRUPTED, 990, 600, 10),
+        ("killed: what it had reported counts", Category.INTERRUPTED, None, 600, 400),
+        ("saved in a former attempt only", Category.INTERRUPTED, -50, None, 1_000),
+        ("it was done", None, None, None, 0),
+    ],
+)
+def test_what_a_preemption_lost_is_the_work_since_the_last_checkpoint(
+    case: str, category: Category | None, recorded: float | None, live: float | None, lost_s: float
+) -> None:
+    def progress(saved_s: float | None) -> Progress | None:
+        at = None if saved_s is None else T0.timestamp() + saved_s
+        return None if at is None else Progress(at=at, checkpoint=Checkpoint(step=1, at=at))
+
+    placement = tuple(Placed(worker=worker, node="n") for worker in range(3))
+    stopping = TrainingJobStatus(
+        phase=Phase.STOPPING,
+        reason=Code.RECLAIMED,
+        intent=Intent.PREEMPT,
+        placement=placement,
+        progress=progress(live),
+    )
+    spec: Any = {"trainer": {"command": ["x"]}, "queue": "q", "gpusPerWorker": 2, "workers": 3}
+    job = TrainingJob(metadata=ObjectMeta(name="a", namespace="p"), spec=spec, status=stopping)
+    over = AttemptEnd(
+        number=1,
+        started_at=T0,
+        ended_at=T0 + timedelta(seconds=ENDED_S),
+        intent=Intent.PREEMPT,
+        category=category,
+        progress=progress(recorded),
+    )
+    counters = Counters()
+    new = stopping.model_copy(update={"phase": Phase.QUEUED, "placement": (), "attempts": (over,)})
+    counters.written(job, new, over.ended_at)
+    counted = {
+        (sample.name, sample.labels["reason"]): sample.value
+        for family in counters.collect()
+        for sample in family.samples
+        if sample.name.startswith("stoker_preempted") and sample.name.endswith("_total")
+    }
+    expected = {"gpus": 6.0, "gpu_seconds_lost": lost_s * 6.0} if category else {}
+    assert counted == {(f"stoker_preempted_{name}_total", "Reclaimed"): some for name, some in expected.items()}, case
 
 
 async def test_a_cancelled_claimant_keeps_no_room_and_its_victims_go_on(world: World) -> None:

@@ -83,11 +83,17 @@ class Counters:
             registry=None,
         )
 
-        self.preempted = Counter(
+        self.preempted_gpus = Counter(
+            "stoker_preempted_gpus",
+            "GPUs of attempts that were stopped for another job: Reclaimed for a queue that is guaranteed them, "
+            "Preempted within their own queue.",
+            ["queue", "reason"],
+            registry=None,
+        )
+        self.preempted_lost = Counter(
             "stoker_preempted_gpu_seconds_lost",
-            "GPU-seconds of work lost to preemption: from the last checkpoint to the end of each attempt that was "
-            "stopped for another job.",
-            ["queue"],
+            "GPU-seconds of work lost by that: from an attempt's last checkpoint to its end.",
+            ["queue", "reason"],
             registry=None,
         )
         self.claims_voided = Counter(
@@ -99,8 +105,11 @@ class Counters:
 
     def queue_seen(self, name: str) -> None:
         """Begin its counters at 0, so that the first event is an increase too."""
-        for counter in (self.gangs_withdrawn, self.preempted, self.claims_voided):
+        for counter in (self.gangs_withdrawn, self.claims_voided):
             counter.labels(label(name))
+        for counter in (self.preempted_gpus, self.preempted_lost):
+            for reason in (Code.PREEMPTED, Code.RECLAIMED):
+                counter.labels(label(name), reason.value)
         self.queue_wait.labels(label(name))
 
     def placed(self) -> None:
@@ -143,7 +152,8 @@ class Counters:
             self.queue_wait,
             self.attempts_ended,
             self.gangs_withdrawn,
-            self.preempted,
+            self.preempted_gpus,
+            self.preempted_lost,
             self.claims_voided,
         )
         for metric in metrics:
@@ -154,16 +164,19 @@ class Counters:
         self.attempts_ended.labels(queue, category, attempt.intent.value).inc()
         if attempt.intent is Intent.WITHDRAW:
             self.gangs_withdrawn.labels(queue).inc()
-        if attempt.intent is Intent.PREEMPT:
-            self.preempted.labels(queue).inc(_lost_s(attempt) * job.spec.total_gpus)
+        if attempt.intent is Intent.PREEMPT and attempt.category is not None:
+            gpus, reason = len(job.status.placement) * job.spec.gpus_per_worker, job.status.reason.value
+            self.preempted_gpus.labels(queue, reason).inc(gpus)
+            self.preempted_lost.labels(queue, reason).inc(_lost_s(job, attempt) * gpus)
 
 
-def _lost_s(attempt: AttemptEnd) -> float:
-    """Seconds from its last checkpoint, or its start, to its end."""
+def _lost_s(job: TrainingJob, attempt: AttemptEnd) -> float:
+    """Seconds from its last checkpoint, or its start, to its end. `job`: as it was before that."""
     if attempt.started_at is None:
         return 0.0
-    saved = attempt.progress.checkpoint if attempt.progress is not None else None
-    since = max(attempt.started_at.timestamp(), saved.at if saved is not None and saved.at is not None else 0.0)
+    reports = (attempt.progress, job.status.progress)
+    saved = [one.checkpoint.at for one in reports if one is not None and one.checkpoint is not None]
+    since = max([attempt.started_at.timestamp(), *(at for at in saved if at is not None)])
     return max(attempt.ended_at.timestamp() - since, 0.0)
 
 

@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 
 from stoker.life import lifecycle
 from stoker.life.pod_end import EARLIEST
-from stoker.life.preemption import is_stopped_for, preempted_message
+from stoker.life.preemption import is_stopped_for, preempted_as, preempted_message
 from stoker.life.step import Facts, Settings, Step
 from stoker.spec.job import ENDED, JOBS, TrainingJob
 from stoker.spec.meta import Key, Kind, Resource
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.node import GPUNode
 from stoker.spec.pod import PODS, Pod
+from stoker.spec.reasons import Code
 from stoker.spec.worker_pod import concerned_jobs, identity, is_ours, owning_job
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
@@ -94,13 +95,15 @@ class JobReconciler:
             await self._touch_pods(left)
             if job is None:
                 return left.wake_at
+            claimant = self._claimant(job)
             facts = replace(
                 self._facts(mine),
                 ephemeral=self._renderer.is_ephemeral(job),
                 refused=refused,
                 name_taken=name_taken,
                 queue_ttl_s=self._admission.queue_ttl_s(job),
-                preempted_for=self._preempted_for(job),
+                preempted_for=preempted_message(claimant) if claimant is not None else "",
+                preempted_as=preempted_as(job, claimant) if claimant is not None else Code.PREEMPTED,
                 barred_by=self._admission.blocker(job),
             )
             step = lifecycle.step(job, mine, self._clock.now(), self._settings, facts)
@@ -135,9 +138,9 @@ class JobReconciler:
                 others.append(pod)
         return mine, others
 
-    def _preempted_for(self, job: TrainingJob) -> str:
-        found = (one for one in self._claimants(job.key) if is_stopped_for(job, one))
-        return next(map(preempted_message, found), "")
+    def _claimant(self, job: TrainingJob) -> TrainingJob | None:
+        """Whose claim stops the attempt that is under way."""
+        return next((one for one in self._claimants(job.key) if is_stopped_for(job, one)), None)
 
     def _facts(self, pods: Iterable[Pod]) -> Facts:
         lost = {}

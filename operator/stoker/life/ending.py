@@ -169,7 +169,7 @@ def _next(
     times = max(0, _fruitless((*job.status.attempts, ended)) - 1)
     wait_s = min(backoff_s * 2.0**times, MAX_BACKOFF_S)
     if intent is Intent.PREEMPT:
-        return {"phase": Phase.QUEUED, "reason": Code.PREEMPTED}
+        return {"phase": Phase.QUEUED, "reason": job.status.reason}
     return {
         "phase": Phase.QUEUED,
         "reason": Code.BACKING_OFF,

@@ -58,7 +58,7 @@ def _intent(job: TrainingJob, holdup: StartHoldup | None, context: Context) -> t
     if status.phase is Phase.STOPPING:
         return Intent.NONE, status.reason, status.message
     if context.facts.preempted_for:
-        return Intent.PREEMPT, Code.PREEMPTED, context.facts.preempted_for
+        return Intent.PREEMPT, context.facts.preempted_as, context.facts.preempted_for
     if status.phase is Phase.STARTING and context.facts.refused:
         message = f"a worker's pod was refused: {context.facts.refused}; the gang is withdrawn"
         return Intent.WITHDRAW, Code.POD_REJECTED, message[:1024]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from stoker.spec.job import Claim, Phase, TrainingJob
 from stoker.spec.meta import Key
+from stoker.spec.reasons import Code
 
 _NAMED = 3
 
@@ -36,6 +37,11 @@ def claim_message(job: TrainingJob, claim: Claim) -> str:
     again = f" (planned anew {claim.replans}x: pods outside Stoker took the room)" if claim.replans else ""
     what = f"job{'s' if len(names) > 1 else ''} {', '.join(names[:_NAMED])}{more}"
     return f"preempts {what}: starts on {where} as soon as they have saved and ended{again}"[:1024]
+
+
+def preempted_as(job: TrainingJob, claimant: TrainingJob) -> Code:
+    """Reclaimed: for another queue, which is owed what it is guaranteed. Preempted: within the queue."""
+    return Code.PREEMPTED if job.spec.queue == claimant.spec.queue else Code.RECLAIMED
 
 
 def preempted_message(claimant: TrainingJob) -> str:

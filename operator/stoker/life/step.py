@@ -8,7 +8,7 @@ from datetime import datetime
 
 from stoker.spec.job import TrainingJobStatus
 from stoker.spec.pod import Pod
-from stoker.spec.reasons import Reason
+from stoker.spec.reasons import Code, Reason
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ class Facts:
     """How long its queue keeps ended jobs; None: unset, or no such queue. Units: seconds."""
     preempted_for: str = ""
     """Why the current attempt is to make room, for people: a claim names it."""
+    preempted_as: Code = Code.PREEMPTED
+    """The same as a code."""
     barred_by: Reason | None = None
     """Why it may not run as it stands: the first of `admission.admission_blockers`."""
 

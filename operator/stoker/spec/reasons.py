@@ -26,6 +26,7 @@ class Code(StrEnum):
     RESERVATION_SPENT = "ReservationSpent"
     PREEMPTING = "Preempting"
     PREEMPTED = "Preempted"
+    RECLAIMED = "Reclaimed"
     BACKING_OFF = "BackingOff"
     SUSPENDED = "Suspended"
     # on the way

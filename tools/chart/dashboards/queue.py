@@ -162,6 +162,29 @@ _QUEUES = (
         Query(_gpus("guarantee"), "{{queue}}", dashed=True),
         none=NOTHING,
     ),
+    series(
+        "GPUs reclaimed and preempted, by queue",
+        "GPUs of attempts that were stopped for another job, per graph step: reclaimed for a queue that is guaranteed "
+        "them, preempted within the queue.",
+        "short",
+        Query(happened(("queue", "reason"), "stoker_preempted_gpus_total", HERE), "{{queue}} {{reason}}"),
+        bars=True,
+        stack=True,
+        none=NOTHING,
+    ),
+    series(
+        "GPU-hours lost to preemption, by queue",
+        "Work since the last checkpoint of attempts that were stopped for another job, per graph step.",
+        "short",
+        Query(
+            f"{happened(('queue', 'reason'), 'stoker_preempted_gpu_seconds_lost_total', HERE)} / 3600",
+            "{{queue}} {{reason}}",
+        ),
+        bars=True,
+        stack=True,
+        none=NOTHING,
+        decimals=2,
+    ),
     bars(
         "Quota in use",
         "Allocated share of the queue's GPU limit. Queues without a limit are not shown.",
