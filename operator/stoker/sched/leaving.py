@@ -13,8 +13,6 @@ from .place import Keep, Room, free_room
 from .request import ANY_GPU, NOTHING, Request, Totals
 from .state import SchedulerState
 
-_ALL = slice(None)
-
 
 class Leaving:
     """Shape: one entry per slot. GPUs of one node are taken to be of one type: see `NodeTable.mixed`."""
@@ -47,15 +45,15 @@ class Leaving:
         for queue in entry.queue.path:
             self.queues[queue.name] = self.queues.get(queue.name, NOTHING).plus(gone, -1)
 
-    def room(self, request: Request, keep: Keep | None, at: slice = _ALL) -> Room:
-        """What is free on those slots once they have gone, less what is kept for others."""
+    def room(self, request: Request, keep: Keep | None) -> Room:
+        """What is free once they have gone, less what is kept for others."""
         room, table = free_room(table=self._table, request=request, keep=keep), self._table
-        gpu = room.gpu[at] + self.gpu[at]
+        gpu = room.gpu + self.gpu
         if request.filter != ANY_GPU:
-            fitting = table.columns[request.filter].room[at]
-            gpu = np.minimum(gpu, fitting if keep is None else fitting - keep.gpu[at])
+            fitting = table.columns[request.filter].room
+            gpu = np.minimum(gpu, fitting if keep is None else fitting - keep.gpu)
         extended = tuple(
-            column[at] + self._extended[name][at] if name in self._extended else column[at]
+            column + self._extended[name] if name in self._extended else column
             for (name, _), column in zip(request.extended, room.extended, strict=True)
         )
-        return Room(gpu, room.cpu[at] + self.cpu[at], room.memory[at] + self.memory[at], extended)
+        return Room(gpu, room.cpu + self.cpu, room.memory + self.memory, extended)

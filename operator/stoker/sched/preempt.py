@@ -39,8 +39,11 @@ _FAR_S = 2e11
 
 
 class _Series(NamedTuple):
-    """The search for one class of jobs, one after another."""
+    """The search for the jobs of one lane and priority, one after another."""
 
+    lane: Lane
+    priority: int
+    """An order's first part."""
     victims: VictimSeries
     kept: Kept
     reservations: int
@@ -59,7 +62,8 @@ class Preemption:
         """When the next job may be stopped for one that was tried."""
         self._stale = False
         """Victims were chosen since it was last worked out who may be stopped."""
-        self._series: dict[tuple[str, int, Request, frozenset[str]], _Series] = {}
+        self._series: _Series | None = None
+        """The latest: others may have counted on the same victims."""
 
     def wake(self) -> None:
         """Have the jobs tried that could preempt, for it is not what they wait for that may have changed."""
@@ -91,23 +95,22 @@ class Preemption:
 
     def claim_for(self, entry: Entry, lane: Lane, reservations: Reservations) -> Claim | None:
         """What a job that does not fit beside what is kept may claim, and at whose expense."""
-        state, queue, request = self._state, entry.queue, entry.request
-        kind = (queue.name, request, lane.avoid)
-        if not queue.could_hold(request.totals) or self._vain.get(kind, NEVER) <= entry.order[0]:
-            return None
-        kept = reservations.ahead_of(entry.order, queue)
+        kept = reservations.ahead_of(entry.order, entry.queue)
         found = self._next(entry, lane, kept, reservations)
         if found is None:
+            kind = (entry.queue.name, entry.request, lane.avoid)
+            if not entry.queue.could_hold(entry.request.totals) or self._vain.get(kind, NEVER) <= entry.order[0]:
+                return None
             found = self._search(entry, lane, kept, reservations)
-        if found is None:
-            self._vain[kind] = entry.order[0]
-            return None
+            if found is None:
+                self._vain[kind] = entry.order[0]
+                return None
         spread, stopped = found
         for one in stopped:
             self._leaving.add(one)
         self._stale = True
         return Claim(
-            placement=placed(state.nodes, spread),
+            placement=placed(self._state.nodes, spread),
             victims=tuple(_victim(one) for one in sorted(stopped, key=lambda one: one.key)),
             since=self._now,
             replans=self._voided.get(entry.key, 0),
@@ -115,16 +118,10 @@ class Preemption:
 
     def took(self, entry: Entry) -> None:
         """A job has started, or its claim counts: what it holds now is to be had no more."""
-        if not self._series:
-            return
-        state = self._state
-        nodes = dict.fromkeys(entry.workers_on)
-        for victim in () if entry.claim is None else entry.claim.victims:
-            nodes |= dict.fromkeys(state.entries[victim.key].workers_on)
-        for (_, _, request, _), series in self._series.items():
-            for slot in [state.nodes.slots[name] for name in nodes if name in state.nodes.slots]:
-                room = self._leaving.room(request, series.kept.nodes, slice(slot, slot + 1))
-                series.victims.turn(slot, [int(column[0]) for _, column in room.wanted(request)])
+        if self._series is not None:
+            stopped = () if entry.claim is None else entry.claim.victims
+            left = [self._state.entries[victim.key] for victim in stopped]
+            self._series.victims.took(entry, left, self._state.nodes.slots)
 
     @cached_property
     def _leaving(self) -> Leaving:
@@ -140,16 +137,18 @@ class Preemption:
         self, entry: Entry, lane: Lane, kept: Kept, reservations: Reservations
     ) -> tuple[Spread, tuple[Entry, ...]] | None:
         """What the search for the class goes on with; None: it is to be begun anew."""
-        kind = (entry.queue.name, entry.order[0], entry.request, lane.avoid)
-        series, wanted = self._series.pop(kind, None), entry.request.totals
-        if series is None or series.kept is not kept or series.reservations != len(reservations.plan):
+        series, wanted = self._series, entry.request.totals
+        if series is None or series.lane is not lane or series.priority != entry.order[0]:
+            return None
+        self._series = None
+        if series.kept is not kept or series.reservations != len(reservations.plan):
             return None
         if not all(is_entitled(one, wanted) for one in series.owners) or self._short(entry, kept):
             return None
         found = series.victims.next()
         if found is None:
             return None
-        self._series = {kind: series}  # others may have counted on the same victims
+        self._series = series
         return ((found[0], 1),), found[1]
 
     def _search(
@@ -168,7 +167,7 @@ class Preemption:
         short = self._short(entry, kept)
         found, amounts = self._candidates(rows, short), [amount for _, _, amount in short]
         if request.gpus and state.nodes.mixed:
-            self._series.clear()
+            self._series = None
             return self._search_mixed(entry, lane, kept, found, amounts)
         room = self._leaving.room(request, kept.nodes)
         problems = [
@@ -180,13 +179,13 @@ class Preemption:
             return None
         problem = problems[0]
         if request.workers == 1 and not request.extended and not short and len(problem.entries) > victims.EXACT:
-            kind = (entry.queue.name, entry.order[0], request, lane.avoid)
-            self._series[kind] = _Series(VictimSeries(problem), kept, len(reservations.plan), owners)
+            series = VictimSeries(problem, request)
+            self._series = _Series(lane, entry.order[0], series, kept, len(reservations.plan), owners)
             return self._next(entry, lane, kept, reservations)
         stopped = cheapest_of(problems)
         if not stopped:
             return None
-        self._series.clear()
+        self._series = None
         spread = self._tried(entry, lane, kept, stopped)
         return None if spread is None else (spread, stopped)
 

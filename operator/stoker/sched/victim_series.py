@@ -5,11 +5,12 @@ Pure. Called by `preempt`, with a `victims.Problem`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from . import victims
 from .entries import Entry
+from .request import Request
 
 
 class VictimSeries:
@@ -18,8 +19,10 @@ class VictimSeries:
     Cost: O(candidates) once; then O(candidates of a node) each.
     """
 
-    def __init__(self, problem: victims.Problem) -> None:
+    def __init__(self, problem: victims.Problem, request: Request) -> None:
+        """`request`: what each of them asks for, nothing extended."""
         self._problem = problem
+        self._wants = [name for name in ("gpus", "cpu", "memory") if getattr(request, name)]
         self._on = [list(one) for one in problem.on_slot]
         self._free: list[list[int]] = problem.free.tolist()
         self._at = {slot: place for place, slot in enumerate(problem.slots.tolist())}
@@ -53,13 +56,21 @@ class VictimSeries:
                 self._on[other] = [one for one in self._on[other] if one[0] != i]
         return int(self._problem.slots[place]), tuple(self._problem.entries[i] for i in stopped)
 
-    def turn(self, slot: int, free: list[int]) -> None:
-        """So much is free there now."""
-        place = self._at.get(slot)
-        if place is not None:
-            self._free[place] = free
+    def took(self, job: Entry, stopped: Iterable[Entry], slots: Mapping[str, int]) -> None:
+        """What the job holds is to be had no more, what those hold will be free."""
+        places: dict[int, None] = {}
+        for one, sign in ((job, -1), *((one, 1) for one in stopped)):
+            amounts = [getattr(one.request, name) for name in self._wants]
+            for name, workers in one.workers_on.items():
+                place = self._at.get(slots.get(name, -1))
+                if place is not None:
+                    places[place] = None
+                    free = self._free[place]
+                    for at, amount in enumerate(amounts):
+                        free[at] += sign * workers * amount
+        for place in places:
             self._turns[place] += 1
-            needs = self._problem.needs.tolist()
+            free, needs = self._free[place], self._problem.needs
             self._fits = self._fits or all(have >= need for have, need in zip(free, needs, strict=True))
             found = self._priced(place)
             if found is not None:
@@ -95,5 +106,5 @@ class VictimSeries:
     def _do(self, place: int, chosen: Sequence[tuple[int, list[int]]]) -> bool:
         return all(
             have + sum(amounts[at] for _, amounts in chosen) >= need
-            for at, (have, need) in enumerate(zip(self._free[place], self._problem.needs.tolist(), strict=True))
+            for at, (have, need) in enumerate(zip(self._free[place], self._problem.needs, strict=True))
         )

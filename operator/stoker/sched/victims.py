@@ -64,7 +64,7 @@ class Problem:
         hopeful: which of them a job holds is not known here."""
         wanted = room.wanted(request)
         self.workers = request.workers
-        self.needs = np.array([need for need, _ in wanted], dtype=np.int64)
+        self.needs = [need for need, _ in wanted]
         self.short = np.array(short, dtype=np.int64)
         fits = fitting(table, request, avoid, room)
         is_open = table.open_for(request.nodes).copy()
@@ -118,7 +118,9 @@ class Problem:
 
     def fits(self, free: Amounts) -> Amounts:
         """Workers per slot. Shape: (…, S, R) → (…, S)."""
-        fit: Amounts = np.clip((free // self.needs).min(axis=-1, initial=self.workers), 0, self.workers)
+        fit: Amounts = np.clip(
+            (free // np.array(self.needs, dtype=np.int64)).min(axis=-1, initial=self.workers), 0, self.workers
+        )
         return fit
 
     def best_of(self, among: NDArray[np.intp]) -> NDArray[np.int64]:
@@ -158,17 +160,23 @@ class Problem:
                 found[slot].append((i, amounts))
         return found
 
+    @cached_property
+    def _prices(self) -> list[float]:
+        """As `costs`: of one after another, Python's floats cost less than numpy's."""
+        found: list[float] = self.costs.tolist()
+        return found
+
     def price(self, slot: int, candidates: Sequence[tuple[int, list[int]]], free: Sequence[int]) -> tuple[float, int]:
         """What one more worker there costs, and how many of the candidates are stopped; infinite: no more fit there."""
-        needs, cost = self.needs.tolist(), 0.0
+        needs, cost = self.needs, 0.0
         before = max(min((have // need for have, need in zip(free, needs, strict=True)), default=self.workers), 0)
         if before < self.workers:
             targets, row = [(before + 1) * need for need in needs], list(free)
             for count, (i, amounts) in enumerate(candidates, 1):
                 row = [have + more for have, more in zip(row, amounts, strict=True)]
-                cost += self.costs[i]
+                cost += self._prices[i]
                 if all(have >= target for have, target in zip(row, targets, strict=True)):
-                    return float(cost), count
+                    return cost, count
         return float("inf"), 0
 
     def _cost(self, chosen: NDArray[np.int64]) -> float:
