@@ -66,6 +66,19 @@ def test_a_better_place_ends_a_claim(sched: SimpleNamespace) -> None:
     assert world.state.victims == {}
 
 
+def test_a_claim_that_counted_on_anothers_victim_is_planned_anew_once_that_one_stays(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(preempting(sched.queue()), sched.node("a", 3))
+    world.feed(run(sched, "big", "a", gpus=2, since=90), run(sched, "v", "a"))
+    x, y = sched.job("x", priority=2), sched.job("y", 2, priority=1)
+    world.feed(x, y)
+    decided = world.decide(100)
+    assert claims(decided) == {"x": ["big"], "y": ["v"]}, "y takes what big leaves beside x"
+    for one, change in zip((x, y), decided.claims, strict=True):
+        world.feed(wrote(one, claim=change.claim))
+    world.feed(wrote(x.model_copy(update={"spec": x.spec.model_copy(update={"cancel": True})}), 3))
+    assert claims(world.decide(101)) == {"y": ["big"]}
+
+
 @pytest.mark.parametrize("change", [{"suspend": True}, {"cancel": True}])
 def test_a_claim_ends_with_what_it_is_for(change: dict[str, bool], sched: SimpleNamespace) -> None:
     world = preempted(sched)

@@ -10,9 +10,9 @@ a node where one of its workers would fit got free; for limit, its queue got roo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
+from typing import NamedTuple
 
 from stoker.spec.job import Claim, Placed, ReservationCost
 from stoker.spec.meta import Key
@@ -29,8 +29,7 @@ from .state import SchedulerState
 from .wake import FreedNodes, reserving, woken
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """Start this job there. Write it with `resource_version`; on failure call SchedulerState.drop_assumption."""
 
     key: Key
@@ -39,8 +38,7 @@ class Start:
     placement: tuple[Placed, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimChange:
+class ClaimChange(NamedTuple):
     """A claim that is made, or ended, to be written with `resource_version`. The next version of the job says what
     became of it."""
 
@@ -52,8 +50,7 @@ class ClaimChange:
     """The one before it ended because others took its room."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decisions:
+class Decisions(NamedTuple):
     starts: tuple[Start, ...]
     wake_at: datetime | None
     """When to decide again though nothing was observed: the end of a back-off, a blame or a reservation's budget."""

@@ -51,27 +51,36 @@ class ExpectedEnds:
         if more > 0:
             self._began = np.vstack([self._began, np.zeros((more, _DEPTH))])
             self._until = np.vstack([self._until, np.zeros((more, _DEPTH))])
-        for slot in self._table.moved:
-            self._fill(slot, now_s)
+        slots = list(self._table.moved)
+        if slots:
+            spans = [self._spans(slot, now_s) for slot in slots]
+            self._began[slots] = [began for began, _ in spans]
+            self._until[slots] = [until for _, until in spans]
         self._table.moved.clear()
 
-    def _fill(self, slot: int, now_s: float) -> None:
-        name = self._table.names[slot]
-        held = []
-        for key, claim in self._table.claims.get(name, {}).items():
-            entry = self._entries.get(key)
-            began, until = _NOT_BEGUN if entry is None else entry.span or _span(entry)
-            began = min(began, now_s)
-            held.append((min(max(now_s - began, LEAST_S), until - now_s), began, until, claim.gpus))
-        for taken in self._table.others.get(name, {}).values():
+    def _spans(self, slot: int, now_s: float) -> tuple[list[float], list[float]]:
+        """When what holds the slot's GPUs began and ends at the latest, in the order in which it is expected to end."""
+        table, entries = self._table, self._entries
+        name, held, not_begun = table.names[slot], [], 0
+        for key, claim in table.claims.get(name, {}).items():
+            entry = entries.get(key)
+            span = _NOT_BEGUN if entry is None else entry.span or _span(entry)
+            if span is _NOT_BEGUN:
+                not_begun += claim.gpus
+            else:
+                began = min(span[0], now_s)
+                held.append((min(max(now_s - began, LEAST_S), span[1] - now_s), began, span[1], claim.gpus))
+        if not_begun:
+            held.append((LEAST_S, now_s, _NEVER, not_begun))
+        for taken in table.others.get(name, {}).values():
             if taken.terminating:
                 held.append((0.0, now_s, now_s, taken.claim.gpus))
+        held.sort()
         began_of, until_of = [now_s], [_NEVER]
-        for _, began, until, gpus in sorted(held):
+        for _, began, until, gpus in held:
             began_of += [began] * gpus
             until_of += [until] * gpus
-        for column, values in ((self._began, began_of), (self._until, until_of)):
-            column[slot] = (values[1:] + values[-1:] * _DEPTH)[:_DEPTH]
+        return (began_of[1:] + began_of[-1:] * _DEPTH)[:_DEPTH], (until_of[1:] + until_of[-1:] * _DEPTH)[:_DEPTH]
 
 
 def _span(entry: Entry) -> tuple[float, float]:

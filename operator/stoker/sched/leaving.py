@@ -21,14 +21,26 @@ class Leaving:
         self._table = state.nodes
         self.gpu, self.cpu, self.memory = (np.zeros_like(state.nodes.usable) for _ in range(3))
         self._extended: dict[str, Column] = {}
-        self.queues: dict[str, Totals] = {}
-        """Queue → what it and those below will hold no more; negative, to be added to what is kept of its limit."""
-        for key in state.victims:
-            entry = state.entries.get(key)
-            if entry is not None and not entry.pending:
-                self.add(entry)
+        self._queues: dict[str, Totals] = {}
+        entries = (state.entries.get(key) for key in state.victims)
+        self._uncounted = [(entry, 1) for entry in entries if entry is not None and not entry.pending]
 
     def add(self, entry: Entry, sign: int = 1) -> None:
+        self._uncounted.append((entry, sign))
+
+    @property
+    def queues(self) -> dict[str, Totals]:
+        """Queue → what it and those below will hold no more; negative, to be added to what is kept of its limit."""
+        self._count_all()
+        return self._queues
+
+    def _count_all(self) -> None:
+        """When it is asked for: mostly it is not again."""
+        for entry, sign in self._uncounted:
+            self._count(entry, sign)
+        self._uncounted.clear()
+
+    def _count(self, entry: Entry, sign: int) -> None:
         request = entry.request
         for name, workers in entry.workers_on.items():
             slot = self._table.slots.get(name)
@@ -43,10 +55,11 @@ class Leaving:
                 column[slot] += sign * workers * count
         gone = request.times(sign * sum(entry.workers_on.values()))
         for queue in entry.queue.path:
-            self.queues[queue.name] = self.queues.get(queue.name, NOTHING).plus(gone, -1)
+            self._queues[queue.name] = self._queues.get(queue.name, NOTHING).plus(gone, -1)
 
     def room(self, request: Request, keep: Keep | None) -> Room:
         """What is free once they have gone, less what is kept for others."""
+        self._count_all()
         room, table = free_room(table=self._table, request=request, keep=keep), self._table
         gpu = room.gpu + self.gpu
         if request.filter != ANY_GPU:

@@ -258,4 +258,4 @@ def tightness(table: NodeTable, slots: NDArray[np.intp]) -> Column:
 def placed(table: NodeTable, spread: Spread) -> tuple[Placed, ...]:
     """Workers in order, node by node. Neighbouring ranks share a node."""
     nodes = [table.names[slot] for slot, workers in spread for _ in range(workers)]
-    return tuple(Placed(worker=i, node=node) for i, node in enumerate(nodes))
+    return tuple([Placed(worker=i, node=node) for i, node in enumerate(nodes)])

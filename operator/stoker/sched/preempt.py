@@ -111,7 +111,7 @@ class Preemption:
         self._stale = True
         return Claim(
             placement=placed(self._state.nodes, spread),
-            victims=tuple(_victim(one) for one in sorted(stopped, key=lambda one: one.key)),
+            victims=tuple([_victim(one) for one in sorted(stopped, key=lambda one: one.key)]),
             since=self._now,
             replans=self._voided.get(entry.key, 0),
         )

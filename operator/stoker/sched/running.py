@@ -6,7 +6,7 @@ and its row made anew when the columns are next read. Called by `state` (changes
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
@@ -79,13 +79,16 @@ class RunningJobs:
             self._known = True
             self._journal.note(self._forget)
             self._moved.update(self._entries)
+        come = []
         for key in self._moved:
             row = self._rows.pop(key, None)
             if row is not None:
                 self._drop(key, row)
             entry = self._entries.get(key)
             if entry is not None and entry.workers_on and key not in self._victims and may_be_stopped(entry):
-                self._put(entry)
+                come.append(entry)
+        if come:
+            self._put(come)
         self._moved.clear()
 
     def of(self, queue: str) -> Column:
@@ -129,29 +132,35 @@ class RunningJobs:
         self._spare.append(row)
         del self._by_key[bisect_left(self._by_key, (key, row))]
 
-    def _put(self, entry: Entry) -> None:
-        if not self._spare:
-            self._grow()
-        row, job, request = self._spare.pop(), entry.job, entry.request
-        self._rows[entry.key], self.jobs[row], self._sorted = row, entry, None
-        insort(self._by_key, (entry.key, row))
-        self.queue[row] = self._ids.setdefault(entry.queue.name, len(self._ids))
-        self.gpus[row], self.cpu[row], self.memory[row] = request.gpus, request.cpu, request.memory
-        self.all_gpus[row] = request.totals.gpus
-        self.urgency[row], self.weight[row] = -job.spec.priority, weight_of(entry)
-        self.queued_s[row] = entry.queued_at.timestamp()
-        self.began_s[row] = np.inf if job.status.started_at is None else job.status.started_at.timestamp()
-        self.saved_s[row], self.restart_s[row] = loss_of(entry)
-        self.attained_s[row] = job.status.attained_gpu_seconds
+    def _put(self, come: list[Entry]) -> None:
+        if len(self._spare) < len(come):
+            self._grow(len(come))
+        rows = [self._spare.pop() for _ in come]
+        for row, entry in zip(rows, come, strict=True):
+            self._rows[entry.key], self.jobs[row] = row, entry
+        self._sorted = None
+        self._by_key += [(entry.key, row) for row, entry in zip(rows, come, strict=True)]
+        self._by_key.sort()  # O(n) where nearly all of it is sorted
+        floats = np.array([_floats(entry) for entry in come])
+        ints = np.array([self._ints(entry) for entry in come], dtype=np.int64)
+        for at, name in enumerate(_FLOATS):
+            getattr(self, name)[rows] = floats[:, at]
+        for at, name in enumerate(_INTS):
+            getattr(self, name)[rows] = ints[:, at]
 
-    def _grow(self) -> None:
-        old, more = len(self.jobs), max(8, len(self.jobs) // 2)
+    def _ints(self, entry: Entry) -> tuple[int, ...]:
+        """In the order of `_INTS`."""
+        request, queue = entry.request, self._ids.setdefault(entry.queue.name, len(self._ids))
+        return (queue, request.gpus, request.cpu, request.memory, request.totals.gpus, -entry.job.spec.priority)
+
+    def _grow(self, least: int) -> None:
+        old, more = len(self.jobs), max(8, len(self.jobs) // 2, least)
         for name in (*_FLOATS, *_INTS):
             column = getattr(self, name)
             fill = np.full(more, -1 if name == "queue" else 0, dtype=column.dtype)
             setattr(self, name, np.concatenate([column, fill]))
         self.jobs += [None] * more
-        self._spare = list(range(old + more - 1, old - 1, -1))
+        self._spare += range(old + more - 1, old - 1, -1)
 
 
 def may_be_stopped(entry: Entry) -> bool:
@@ -167,6 +176,13 @@ def may_be_stopped(entry: Entry) -> bool:
         and not job.spec.cancel
         and job.metadata.deletion_timestamp is None
     )
+
+
+def _floats(entry: Entry) -> tuple[float, ...]:
+    """In the order of `_FLOATS`."""
+    status = entry.job.status
+    began_s = np.inf if status.started_at is None else status.started_at.timestamp()
+    return (entry.queued_at.timestamp(), began_s, *loss_of(entry), weight_of(entry), status.attained_gpu_seconds)
 
 
 def loss_of(entry: Entry) -> tuple[float, float]:

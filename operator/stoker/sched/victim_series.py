@@ -22,13 +22,15 @@ class VictimSeries:
     def __init__(self, problem: victims.Problem, request: Request) -> None:
         """`request`: what each of them asks for, nothing extended."""
         self._problem = problem
-        self._wants = [name for name in ("gpus", "cpu", "memory") if getattr(request, name)]
+        self._wants = [at for at, amount in enumerate(request.times(1)) if amount]
         self._on = [list(one) for one in problem.on_slot]
         self._free: list[list[int]] = problem.free.tolist()
         self._at = {slot: place for place, slot in enumerate(problem.slots.tolist())}
         self._turns = [0] * len(self._on)
         self._best: dict[tuple[int, int], tuple[float, int, int, tuple[int, ...]]] = {}
         """(Place, turn) → the cheapest there, where it was worked out."""
+        self._several: set[int] = set()
+        """Places where what looks cheapest is more than one job, so that it may not be."""
         self._fits = problem.there > 0 or bool(problem.fits(problem.free).any())
         prices = (self._priced(place) for place in range(len(self._on)))
         self._queue = [one for one in prices if one is not None]
@@ -37,7 +39,7 @@ class VictimSeries:
     def next(self) -> tuple[int, tuple[Entry, ...]] | None:
         """Where the next job goes, and what is stopped for it. None: nowhere, or it needs no further victim."""
         looked: list[tuple[float, int, int, tuple[int, ...]]] = []
-        while not self._fits and self._queue and len(looked) < victims.NODES_EXACT:
+        while not self._fits and self._queue and len(looked) < (victims.NODES_EXACT if self._several else 1):
             found = heappop(self._queue)
             _, place, turn, stopped = found
             if turn == self._turns[place]:
@@ -58,16 +60,16 @@ class VictimSeries:
 
     def took(self, job: Entry, stopped: Iterable[Entry], slots: Mapping[str, int]) -> None:
         """What the job holds is to be had no more, what those hold will be free."""
-        places: dict[int, None] = {}
-        for one, sign in ((job, -1), *((one, 1) for one in stopped)):
-            amounts = [getattr(one.request, name) for name in self._wants]
+        places: set[int] = set()
+        for one, sign in ((job, -1), *[(one, 1) for one in stopped]):
+            amounts = self._wanted(one.request)
             for name, workers in one.workers_on.items():
                 place = self._at.get(slots.get(name, -1))
                 if place is not None:
-                    places[place] = None
-                    free = self._free[place]
+                    places.add(place)
+                    free, times = self._free[place], sign * workers
                     for at, amount in enumerate(amounts):
-                        free[at] += sign * workers * amount
+                        free[at] += times * amount
         for place in places:
             self._turns[place] += 1
             free, needs = self._free[place], self._problem.needs
@@ -76,10 +78,18 @@ class VictimSeries:
             if found is not None:
                 heappush(self._queue, found)
 
+    def _wanted(self, request: Request) -> list[int]:
+        """What a worker of it holds of what is asked for here."""
+        amounts = request.times(1)
+        return [amounts[at] for at in self._wants]
+
     def _priced(self, place: int) -> tuple[float, int, int, tuple[int, ...]] | None:
         price, count = self._problem.price(place, self._on[place], self._free[place])
-        stopped = tuple(i for i, _ in self._on[place][:count])
-        return (price, place, self._turns[place], stopped) if count else None
+        if count > 1:
+            self._several.add(place)
+        else:
+            self._several.discard(place)
+        return (price, place, self._turns[place], tuple([i for i, _ in self._on[place][:count]])) if count else None
 
     def _solved(self, place: int, turn: int) -> tuple[float, int, int, tuple[int, ...]]:
         """The cheapest set of the first candidates there; of equally cheap ones the smallest that keeps the dearest."""
