@@ -118,7 +118,7 @@ class Services:
                 deps.store,
                 deps.jobs,
                 index,
-                Checks(deps.store, deps.queues, deps.runtimes, scheduler, deps.identity, deps.code),
+                Checks(deps.store, deps.jobs, deps.queues, deps.runtimes, scheduler, deps.identity, deps.code),
             ),
             changer=Changer(deps.store, deps.jobs),
             followers=followers,

@@ -24,6 +24,8 @@ CODE = {"STOKER_CODE": "sha256:" + "0" * 64}
     [
         ({}, None, "/jobs/j/output"),
         ({}, "/home/me/project", "/home/me/project"),
+        ({"STOKER_INIT_FROM": "../other/output/best.pt"}, None, "/jobs/j/output"),
+        ({"STOKER_INIT_FROM": "/jobs/other/output/best.pt"}, None, "/jobs/j/output"),
         (CODE, None, "/workers/u/code"),
         (CODE, "src/train", "/workers/u/code/src/train"),
     ],
@@ -43,3 +45,4 @@ def test_the_folder_a_command_starts_in(env, working_dir, expected):
     )
     assert (launch.working_dir, launch.log_bytes) == (expected, 7)
     assert launch.env.get("STOKER_CODE") == env.get("STOKER_CODE")
+    assert launch.env.get("STOKER_INIT_FROM") == ("/jobs/other/output/best.pt" if "STOKER_INIT_FROM" in env else None)

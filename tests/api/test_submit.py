@@ -122,3 +122,23 @@ async def test_labels_and_annotations_are_kept(world, body):
     assert job["metadata"]["labels"] == {"team": "vision"}
     stamped = {"example.com/note": "hi there", "stoker.dev/submitter": world.name("alice")}
     assert job["metadata"]["annotations"] == stamped
+
+
+async def test_what_a_job_begins_with_is_there_and_has_ended(world, body):
+    recipe = {"recipe": "image-classification"}
+    for name, spec, pointer in (
+        ("a", {"trainer": {**recipe, "initFrom": {"job": "a"}}}, "/spec/trainer/initFrom/job"),
+        ("b", {"trainer": recipe, "checkpoint": {"from": {"job": "b"}}}, "/spec/checkpoint/from/job"),
+    ):
+
+        async def refused(detail: str, spec=spec, pointer=pointer, **where: str) -> None:
+            answer = await world.submit(spec=spec, **where)
+            assert answer.status_code == 422, answer.text
+            assert answer.json()["errors"] == [{"pointer": pointer, "detail": detail, "in": "body"}]
+
+        await refused(f"there is no job '{name}' in project 'alpha'")
+        source = await world.job(name)
+        await refused(f"job '{name}' has not ended (Queued); wait for it, or cancel it")
+        await world.status(source, phase="Succeeded")
+        assert (await world.submit(spec=spec)).status_code == 201
+        await refused(f"there is no job '{name}' in project 'beta'", project="beta", who="admin")

@@ -12,10 +12,11 @@ import pytest
 
 from stoker.controller.recorder import Recorder
 from stoker.controller.render import owned_by
+from stoker.controller.renderers import CannotRender, LocalRenderer
 from stoker.controller.scheduling import Scheduling
 from stoker.sched.occupancy import queue_usage
 from stoker.scheduler_feed import SchedulerFeed
-from stoker.spec.job import JOBS, Phase
+from stoker.spec.job import JOBS, Phase, TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.outcome import Category
@@ -313,3 +314,36 @@ async def test_taken_away_at_any_moment_the_next_operator_goes_on(world: World, 
     assert len(world.kubelet.ran) == len(set(world.kubelet.ran)), "a pod ran twice"
     assert all(job.status.attempt == 1 for job in world.jobs.values())
     assert world.kubelet.most_gpus <= 3 and world.kubelet.held_gpus == 0
+
+
+async def test_a_job_begins_with_another_that_has_ended(world: World) -> None:
+    await world.node(gpus=2)
+    world.kubelet.script = lambda pod: None if pod.metadata.name.startswith("base") else 0
+    await world.submit("base", gpus_per_worker=1)
+    base = await world.phase("base", Phase.RUNNING)
+    late = {"trainer": {"recipe": "image-classification", "initFrom": {"job": "base"}}}
+    await world.submit("next", **late)
+    await world.until(lambda: "has not ended" in world.job("next").status.message, "why it does not start")
+    assert "next-1-0" not in world.kubelet.ran
+    await world.change("base", cancel=True)
+    await world.phase("base", Phase.CANCELLED)
+    await world.phase("next", Phase.SUCCEEDED)
+    (pod,) = [pod for pod in world.pods.values() if pod.metadata.name.startswith("next-")]
+    (begin,) = [one.value for one in pod.spec.containers[0].env if one.name == "STOKER_INIT_FROM"]
+    assert begin == f"../{base.uid}/output/weights.pt"
+
+
+async def test_a_later_attempt_does_not_need_what_the_first_began_with(world: World) -> None:
+    job = TrainingJob.model_validate(
+        {
+            "metadata": {"name": "next", "namespace": "default", "uid": "u"},
+            "spec": {"trainer": {"command": ["x"]}, "checkpoint": {"from": {"job": "none"}}},
+            "status": {"attempt": 1, "placement": [{"worker": 0, "node": "n"}]},
+        }
+    )
+    renderer = LocalRenderer(world.jobs)
+    with pytest.raises(CannotRender, match="there is no job none in project default"):
+        renderer.pod(job, 0)
+    later = job.model_copy(update={"status": job.status.model_copy(update={"attempt": 2})})
+    (begin,) = [one.value for one in renderer.pod(later, 0).spec.containers[0].env if "FROM" in one.name]
+    assert begin == "../gone/checkpoints"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stoker.controller.render_kube import ClusterSettings, render_pod, render_service
-from stoker.controller.render_volumes import checkpoint_claim, is_ephemeral
+from stoker.controller.render_volumes import Source, checkpoint_claim, is_ephemeral
 from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.runtime import TrainingRuntimeSpec
@@ -291,3 +291,32 @@ def test_data_is_mounted_where_the_job_says_read_only_by_default() -> None:
     found = {one["mountPath"]: one for one in rendered["spec"]["containers"][0]["volumeMounts"]}
     assert found["/data/a"]["readOnly"] is True
     assert found["/in"]["subPath"] == "s" and "readOnly" not in found["/in"]
+
+
+def test_what_a_job_begins_with_is_shown_read_only_and_a_claim_is_in_the_pod_once() -> None:
+    subject = job(
+        trainer={"recipe": "image-classification", "initFrom": {"job": "base", "weights": "best", "partly": True}},
+        checkpoint={"claim": "mine"},
+    )
+    for claim, name in (("theirs", "stoker-source"), ("mine", "stoker-checkpoints")):
+        rendered = render_pod(subject, 0, TrainingRuntimeSpec(), SETTINGS, Source(claim, "u-0")).dump()
+        assert volume(rendered, "/stoker/source") == {"persistentVolumeClaim": {"claimName": claim}}
+        (mount,) = [
+            one for one in rendered["spec"]["containers"][0]["volumeMounts"] if one["mountPath"] == "/stoker/source"
+        ]
+        assert (mount["name"], mount["subPath"], mount["readOnly"]) == (name, "u-0", True)
+        claims = [one["persistentVolumeClaim"] for one in rendered["spec"]["volumes"] if "persistentVolumeClaim" in one]
+        assert len(claims) == len({one["claimName"] for one in claims})
+        assert len(rendered["spec"]["initContainers"][0]["volumeMounts"]) == 1
+        variables = env(rendered)
+        assert variables["STOKER_INIT_FROM"] == "/stoker/source/output/best.pt"
+        assert variables["STOKER_INIT_PARTLY"] == "1" and "STOKER_CHECKPOINT_FROM" not in variables
+
+
+def test_a_command_is_shown_the_checkpoints_it_goes_on_from() -> None:
+    subject = job(checkpoint={"from": {"job": "base", "step": 40}})
+    variables = env(render_pod(subject, 0, TrainingRuntimeSpec(), SETTINGS, Source("theirs", "u-0")).dump())
+    assert variables["STOKER_CHECKPOINT_FROM"] == "/stoker/source/checkpoints"
+    assert variables["STOKER_CHECKPOINT_FROM_STEP"] == "40"
+    file = job(trainer={"recipe": "image-classification", "initFrom": {"path": "/data/base/weights.pt"}})
+    assert env(pod(file))["STOKER_INIT_FROM"] == "/data/base/weights.pt" and "/stoker/source" not in mounts(pod(file))

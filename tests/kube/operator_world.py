@@ -48,7 +48,7 @@ class OnCluster(OperatorWorld):
         pods, self.others = cluster_pods(own, SystemClock(), {PODS_BY_JOB: job_of})
         super().__init__(own, project, SETTINGS, pods)
         self.caches.append(self.others)
-        self.options = {"others": self.others, "renderer": ClusterRenderer(self.runtimes, IMAGES)}
+        self.options = {"others": self.others, "renderer": ClusterRenderer(self.jobs, self.runtimes, IMAGES)}
 
 
 class World(OnCluster):

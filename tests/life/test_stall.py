@@ -121,7 +121,7 @@ LIMITS = [
 def test_the_limits(spec, ours, trainers) -> None:
     found = TrainingJob(metadata=ObjectMeta(name="j", uid="u"), spec=spec, status=TrainingJobStatus(attempt=1))
     assert (stall_s(found.spec), trainer_stall_s(found.spec)) == (ours, trainers)
-    shown = {name: value for name, value in worker_env(found, 0).items() if "STALL" in name}
+    shown = {name: value for name, value in worker_env(found, 0, "").items() if "STALL" in name}
     wanted = {
         "STOKER_STALL_AFTER_SECONDS": ours,
         "STOKER_STALL_SECONDS": trainers if "recipe" in spec["trainer"] else None,

@@ -218,7 +218,7 @@ def test_a_finished_training_is_extended(make_training, make_config, small, tmp_
         attempt(make_training, make_config, longer, parts, 2)
     with pytest.raises(BadConfig, match="step 24 is done and 24 steps are wanted"):
         attempt(make_training, make_config, recipe | {"epochs": 1}, parts, 3, extend=True)
-    with pytest.raises(BadConfig, match="submit a new job"):
+    with pytest.raises(BadConfig, match="only its length may change"):
         attempt(make_training, make_config, longer | {"seed": 4}, parts, 4, extend=True)
     attempt(make_training, make_config, longer, parts, 5, extend=True)
     assert lines(parts) == lines(whole)

@@ -47,7 +47,7 @@ class Saved:
 
 class CheckpointFolder:
     def __init__(self, folder: Path, fence: Fence, keep: int) -> None:
-        self._folder, self._fence, self._keep = folder, fence, keep
+        self.path, self._fence, self._keep = folder, fence, keep
 
     def publish(self, step: int, state: bytes, about: dict[str, Any]) -> Path:
         """Makes `state` the newest checkpoint and prunes old ones. `about` goes into the manifest.
@@ -55,7 +55,7 @@ class CheckpointFolder:
         Raises: Superseded where a newer attempt has the folder; OSError (disk full): the older ones are untouched.
         """
         name = f"step-{step:010d}-a{self._fence.attempt:08d}"
-        aside = self._folder / f".tmp-a{self._fence.attempt:08d}-{os.getpid()}-{name}"
+        aside = self.path / f".tmp-a{self._fence.attempt:08d}-{os.getpid()}-{name}"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
         try:
@@ -63,11 +63,11 @@ class CheckpointFolder:
             write_synced(aside / MANIFEST, _manifest_bytes(step, self._fence.attempt, state, about))
             sync_folder(aside)
             with self._fence.publishing():
-                final = self._folder / name
+                final = self.path / name
                 if final.exists():  # saved at this step before, by this same attempt: the same state
                     self._discard(final)
                 aside.rename(final)
-                sync_folder(self._folder)
+                sync_folder(self.path)
                 self._prune()
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -75,7 +75,7 @@ class CheckpointFolder:
 
     def newest_first(self) -> Iterator[Saved]:
         """Every checkpoint that is whole, newest first; damaged ones are marked and logged on the way."""
-        for path in self._published():
+        for path in published(self.path):
             try:
                 yield read(path)
             except Damaged as error:
@@ -83,7 +83,7 @@ class CheckpointFolder:
 
     def holds_any(self) -> bool:
         """Whether there is a checkpoint, whole or not."""
-        return bool(self._published())
+        return bool(published(self.path))
 
     def mark_bad(self, path: Path, why: str) -> None:
         """Sets `path` aside: it is never looked at again, but kept until newer ones push it out.
@@ -96,17 +96,13 @@ class CheckpointFolder:
             shutil.rmtree(bad, ignore_errors=True)
             path.rename(bad)
 
-    def _published(self) -> list[Path]:
-        found = [p for p in self._folder.iterdir() if _NAME.fullmatch(p.name)]
-        return sorted(found, key=lambda p: p.name, reverse=True)
-
     def _prune(self) -> None:
         """Keeps the newest `keep`; takes away older ones, good or bad, and what dead attempts left half done."""
-        kept = self._published()
+        kept = published(self.path)
         for path in kept[self._keep :]:
             self._discard(path)
         oldest = kept[: self._keep][-1].name
-        for path in self._folder.iterdir():
+        for path in self.path.iterdir():
             left_behind = re.match(r"\.(tmp|old)-a(\d+)-", path.name)
             if (path.name.endswith(".bad") and path.name < oldest) or (
                 left_behind and int(left_behind[2]) < self._fence.attempt
@@ -118,6 +114,30 @@ class CheckpointFolder:
         gone = path.with_name(f".old-a{self._fence.attempt:08d}-{os.getpid()}-{path.name}")
         path.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
+
+
+def of_another(folder: Path, step: int | None) -> Iterator[Saved]:
+    """The whole checkpoints of a folder that is another training's, newest first (or those of `step`); it stays as it
+    is.
+
+    Raises: BadConfig where there is none.
+    """
+    paths = published(folder) if folder.is_dir() else []
+    asked = [path for path in paths if step is None or _step(path) == step]
+    for path in asked:
+        try:
+            yield read(path)
+        except Damaged as error:
+            log.warning("checkpoint %s is damaged (%s)", path, error)
+    steps = ", ".join(map(str, sorted({_step(path) for path in paths})))
+    what = "checkpoint" if step is None else f"checkpoint of step {step}"
+    raise BadConfig(f"{folder} holds no whole {what} to go on from" + (f"; it has those of {steps}" if steps else ""))
+
+
+def published(folder: Path) -> list[Path]:
+    """Newest first, whole or not."""
+    found = [p for p in folder.iterdir() if _NAME.fullmatch(p.name)]
+    return sorted(found, key=lambda p: p.name, reverse=True)
 
 
 def read(path: Path) -> Saved:
@@ -146,6 +166,10 @@ def read(path: Path) -> Saved:
     if path.name != f"step-{manifest['step']:010d}-a{manifest['attempt']:08d}":
         raise Damaged(f"it holds step {manifest['step']} of attempt {manifest['attempt']}")
     return Saved(manifest["step"], manifest["attempt"], path, manifest, state)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.split("-")[1])
 
 
 def _manifest_bytes(step: int, attempt: int, state: bytes, about: dict[str, Any]) -> bytes:

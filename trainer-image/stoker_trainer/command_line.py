@@ -38,6 +38,10 @@ class Request:
     init_partly: bool = False
     extend: bool = False
     """A finished training goes on with more steps."""
+    checkpoint_from: Path | None = None
+    """Another training's checkpoints, to go on from."""
+    checkpoint_step: int | None = None
+    """Which of them; None: the newest."""
 
 
 @dataclass(frozen=True)
@@ -99,15 +103,51 @@ def read(argv: list[str], env: Mapping[str, str]) -> Request | Prepare | Evaluat
         help="a field of the recipe (model.size=10m) or of the rest (precision=bf16, stop.maxSteps=100)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print config, parameters, memory, FLOPs")
-    parser.add_argument("--init-from", type=Path, metavar="PATH", help="begin with these weights: a file, or an output")
-    parser.add_argument("--init-partly", action="store_true", help="of --init-from take what fits, and list the rest")
+    parser.add_argument(
+        "--init-from",
+        type=Path,
+        default=_path(env.get("STOKER_INIT_FROM")),
+        metavar="PATH",
+        help="begin with these weights: a file, or an output",
+    )
+    parser.add_argument(
+        "--init-partly",
+        action="store_true",
+        default=env.get("STOKER_INIT_PARTLY") == "1",
+        help="of --init-from take what fits, and list the rest",
+    )
+    parser.add_argument(
+        "--checkpoint-from",
+        type=Path,
+        default=_path(env.get("STOKER_CHECKPOINT_FROM")),
+        metavar="FOLDER",
+        help="go on from the newest of these checkpoints of another training, into STOKER_CHECKPOINT_DIR",
+    )
+    parser.add_argument(
+        "--checkpoint-step",
+        type=int,
+        default=env.get("STOKER_CHECKPOINT_FROM_STEP"),
+        metavar="STEP",
+        help="of --checkpoint-from take this one",
+    )
     parser.add_argument(
         "--extend", action="store_true", help="go on with a finished training, for more steps or epochs"
     )
     options = parser.parse_args(argv)
     if options.init_partly and options.init_from is None:
         raise BadConfig("--init-partly works with --init-from")
-    rest = (options.dry_run, options.init_from, options.init_partly, options.extend)
+    if options.checkpoint_step is not None and options.checkpoint_from is None:
+        raise BadConfig("--checkpoint-step works with --checkpoint-from")
+    if options.checkpoint_from is not None and options.init_from is not None:
+        raise BadConfig("--checkpoint-from brings its own weights: leave --init-from out")
+    rest = (
+        options.dry_run,
+        options.init_from,
+        options.init_partly,
+        options.extend,
+        options.checkpoint_from,
+        options.checkpoint_step,
+    )
     if options.recipe is None:
         if options.set:
             raise BadConfig("--set works with --recipe; change the config itself")
@@ -136,6 +176,10 @@ def _of_output(command: str, argv: list[str]) -> Evaluate | Predict:
     for assignment in options.set:
         _set(config, assignment)
     return Evaluate(json.dumps(config), options.output / options.weights)
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
 
 
 def _text(path: Path | None, env: Mapping[str, str]) -> str:

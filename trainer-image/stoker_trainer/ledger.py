@@ -12,6 +12,8 @@ from pathlib import Path
 
 from .files import replace_json
 
+_SOURCE = "source.json"
+
 
 @dataclass(slots=True)
 class Spent:
@@ -27,10 +29,11 @@ class Ledger:
     """This attempt's page and the sum of all others. Without a folder only this process is counted."""
 
     def __init__(self, folder: Path | None, attempt: int) -> None:
-        self.mine, self._before = Spent(), Spent()
+        self.mine, self._before, self._source = Spent(), Spent(), Spent()
         self._path = folder / "ledger" / f"attempt-{attempt:08d}.json" if folder is not None else None
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._source = _read(self._path.with_name(_SOURCE))
             for page in self._path.parent.glob("attempt-*.json"):
                 spent = _read(page)
                 if page == self._path:
@@ -38,8 +41,17 @@ class Ledger:
                 else:
                     self._before = self._before.plus(spent)
 
+    def take_over(self, spent: Spent) -> None:
+        """Counts what another job has spent until its checkpoint that this one goes on from.
+
+        Raises: OSError.
+        """
+        self._source = spent
+        if self._path is not None:
+            replace_json(self._path.with_name(_SOURCE), asdict(spent), sync=False)
+
     def total(self) -> Spent:
-        return self._before.plus(self.mine)
+        return self._source.plus(self._before).plus(self.mine)
 
     def write(self) -> None:
         """Raises: OSError."""

@@ -92,7 +92,7 @@ def _run(
     from .distributed import Place, Ranks, Vote
     from .export import Results
     from .fence import Fence
-    from .ledger import Ledger
+    from .ledger import Ledger, Spent
     from .loop import Loop
     from .report import Report, Silent
     from .save import Keeper
@@ -122,10 +122,17 @@ def _run(
         return micro_batch(config, request.config, env, device, ranks, cache, watchdog.beat)
 
     # Before the model takes its memory; a checkpoint brings what was found.
-    begun = ranks.from_first(b"begun" if folder is not None and folder.holds_any() else None)
+    begins = request.checkpoint_from is not None or (folder is not None and folder.holds_any())
+    begun = ranks.from_first(b"begun" if begins else None)
     found = tuned() if config.config.batch == "auto" and begun is None else None
     training = set_up(config, device, ranks)
-    keeper = Keeper(training, configs.trajectory_of(request.config), folder, extend=request.extend)
+    keeper = Keeper(
+        training,
+        configs.trajectory_of(request.config),
+        folder,
+        extend=request.extend,
+        source=(request.checkpoint_from, request.checkpoint_step) if request.checkpoint_from is not None else None,
+    )
     resumed = keeper.resume()
     if config.config.batch == "auto" and not resumed:
         training.tuned = found or tuned()
@@ -139,6 +146,9 @@ def _run(
     report: Silent = Silent()
     if first:
         ledger = Ledger(checkpoints, fence.attempt if fence else 0)
+        if keeper.taken_over is not None:
+            log.info("begins with %s", keeper.taken_over)
+            ledger.take_over(Spent(training.cursor.step, training.tally.samples, training.tally.seconds))
         report = Report(training, keeper, ledger, progress, _metrics(env, config), _board(env, training))
         _say_start(training, resumed, checkpoints)
     ranks.vote(Vote())  # all ranks are here: from now on a stop is agreed by vote

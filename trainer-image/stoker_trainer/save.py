@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .checkpoint import CheckpointFolder
+from .checkpoint import CheckpointFolder, Saved, of_another
 from .config import completed, differences
 from .errors import BadConfig, out_of_memory
 from .training import Cursor, Tally, Training
@@ -30,10 +30,20 @@ class Keeper:
     """Saves and restores one training. `folder` is None on ranks other than 0 and where no folder was given."""
 
     def __init__(
-        self, training: Training, trajectory: dict[str, Any], folder: CheckpointFolder | None, *, extend: bool = False
+        self,
+        training: Training,
+        trajectory: dict[str, Any],
+        folder: CheckpointFolder | None,
+        *,
+        extend: bool = False,
+        source: tuple[Path, int | None] | None = None,
     ) -> None:
-        """With `extend` more steps or epochs than a checkpoint's are no other training."""
+        """With `extend` more steps or epochs than a checkpoint's are no other training. `source`: another training's
+        checkpoints and which of them (None: the newest), for want of any of its own."""
         self._training, self._trajectory, self._folder, self._extend = training, trajectory, folder, extend
+        self._source = source
+        self.taken_over: Path | None = None
+        """The other training's checkpoint that this one goes on from since this start, as rank 0 knows it."""
         self.step: int | None = None
         """The newest good checkpoint's, as rank 0 knows it."""
         self.path: Path | None = None
@@ -73,44 +83,59 @@ class Keeper:
         """
         t = self._training
         data = t.ranks.from_first(self._find() if t.ranks.rank == 0 else None)
+        others = t.ranks.from_first(b"others" if self.taken_over is not None else None) is not None
         if data is None:
             return False
         unpack(t, data)
-        if self._extend:
+        if self._extend or others:
             if t.cursor.step >= t.total_steps:
-                raise BadConfig(
-                    f"--extend: step {t.cursor.step} is done and {t.total_steps} steps are wanted; ask for more"
-                )
+                raise BadConfig(f"step {t.cursor.step} is done and {t.total_steps} steps are wanted; ask for more")
             t.tally.target_reached, t.tally.stale = False, 0
-        self.step = self._tried = t.cursor.step
+        if not others:
+            self.step = self._tried = t.cursor.step
         return True
 
     def _find(self) -> bytes | None:
         for saved in self._folder.newest_first() if self._folder is not None else ():
-            changed = differences(completed(saved.manifest.get("trajectory")), self._trajectory)
-            longer = [change for change in changed if change.startswith(_LENGTH)]
-            if changed and (not self._extend or longer != changed):
-                hint = "--extend goes on with them" if longer == changed else "submit a new job for them"
-                raise BadConfig(
-                    f"{saved.path} belongs to a training with other settings ({'; '.join(changed)}); {hint}"
-                )
-            there, here = saved.manifest.get("data"), self._training.data.facts.get("splitDigest")
-            if there not in (None, here):  # None: of a trainer that did not write it
-                raise BadConfig(
-                    f"config.data: {self._training.config.config.data} has changed since {saved.path} "
-                    f"(sha256:{there} there, sha256:{here} now); restore it, or submit a new job"
-                )
-            try:
-                unpack(self._training, saved.state)
-            except _UNFIT as error:
-                if out_of_memory(error):
-                    raise
-                assert self._folder is not None
-                self._folder.mark_bad(saved.path, f"{type(error).__name__}: {error}")
-                continue
-            self.path = saved.path
-            return saved.state
+            if self._fits(saved, longer_too=self._extend):
+                self.path = saved.path
+                return saved.state
+        for saved in of_another(*self._source) if self._source is not None else ():
+            if self._fits(saved, longer_too=True):
+                self.taken_over = saved.path
+                return saved.state
         return None
+
+    def _fits(self, saved: Saved, *, longer_too: bool) -> bool:
+        """Whether the state can be taken up; it then is.
+
+        Raises: BadConfig where it belongs to another training.
+        """
+        changed = differences(completed(saved.manifest.get("trajectory")), self._trajectory)
+        longer = [change for change in changed if change.startswith(_LENGTH)]
+        if changed and (not longer_too or longer != changed):
+            hint = "--extend goes on with them" if longer == changed else "submit a new job for them"
+            if longer_too:
+                hint = "only its length may change; to begin with its weights alone there is initFrom (--init-from)"
+            raise BadConfig(f"{saved.path} belongs to a training with other settings ({'; '.join(changed)}); {hint}")
+        there, here = saved.manifest.get("data"), self._training.data.facts.get("splitDigest")
+        if there not in (None, here):  # None: of a trainer that did not write it
+            raise BadConfig(
+                f"config.data: {self._training.config.config.data} has changed since {saved.path} "
+                f"(sha256:{there} there, sha256:{here} now); restore it, or submit a new job"
+            )
+        try:
+            unpack(self._training, saved.state)
+        except _UNFIT as error:
+            if out_of_memory(error):
+                raise
+            why = f"{type(error).__name__}: {error}"
+            if self._folder is not None and saved.path.parent == self._folder.path:
+                self._folder.mark_bad(saved.path, why)
+            else:
+                log.warning("checkpoint %s can't be taken up (%s)", saved.path, why)
+            return False
+        return True
 
 
 def gathered_state(training: Training) -> dict[str, Any]:

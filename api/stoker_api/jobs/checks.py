@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from stoker.spec.job import TrainingJob, TrainingJobSpec
+from stoker.spec.job import ENDED, JOBS, TrainingJob, TrainingJobSpec
 from stoker.spec.meta import Key, Kind
 from stoker.spec.names import DEFAULT_QUEUE
 from stoker.spec.queue import QUEUES, Queue
@@ -129,12 +129,14 @@ class Checks:
     def __init__(
         self,
         store: Store,
+        jobs: WatchCache[TrainingJob],
         queues: WatchCache[Queue],
         runtimes: WatchCache[TrainingRuntime] | None,
         scheduler: SchedulerView,
         identity: Identity,
         code: CodeStore | None = None,
     ) -> None:
+        self._store, self._jobs = store, jobs
         self._runtimes, self._scheduler = runtimes, scheduler
         self._queue = NamedAccess(QUEUE, store, queues, identity)
         self._runtime = None if runtimes is None else NamedAccess(RUNTIME, store, runtimes, identity)
@@ -150,6 +152,8 @@ class Checks:
         await self._check_runtime(principal, job)
         if job.spec.trainer.code is not None:
             await self._check_code(job.spec.trainer.code, job.metadata.namespace)
+        if job.spec.source_job is not None:
+            await self._check_source(job.spec, job.spec.source_job, job.metadata.namespace)
         blockers = self._scheduler.never_fits(job)
         if blockers:
             faults = [FieldError(_POINTERS.get(found.resource or "", "/spec"), _numbers(found)) for found in blockers]
@@ -165,6 +169,19 @@ class Checks:
                 f"does, or PUT /v1/projects/{project}/code/{digest}",
                 code=ProblemCode.UNKNOWN_CODE,
             )
+
+    async def _check_source(self, spec: TrainingJobSpec, name: str, project: str) -> None:
+        """What the job begins with is there, and whole: who may submit to a project may read what its jobs kept."""
+        pointer = "/spec/checkpoint/from/job" if spec.checkpoint.source is not None else "/spec/trainer/initFrom/job"
+        source = self._jobs.get(Key(project, name))
+        if source is None:
+            with contextlib.suppress(NotFound):
+                source = await self._store.get(JOBS, Key(project, name))
+        if source is None:
+            raise invalid(pointer, f"there is no job {name!r} in project {project!r}")
+        if source.status.phase not in ENDED:
+            phase = source.status.phase.value
+            raise invalid(pointer, f"job {name!r} has not ended ({phase}); wait for it, or cancel it")
 
     async def _check_queue(self, principal: Principal, job: TrainingJob) -> None:
         name = job.spec.queue

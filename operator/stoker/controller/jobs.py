@@ -77,7 +77,7 @@ class JobReconciler:
         self._settings = settings
         self._admission = admission
         self._claimants = claimants
-        self._renderer = renderer or LocalRenderer()
+        self._renderer = renderer or LocalRenderer(jobs)
         self._counters = counters or Counters()
 
     async def reconcile(self, key: Key) -> datetime | None:

@@ -129,7 +129,7 @@ class _Process:
                     settings=options.settings,
                     others=others,
                     runtimes=runtimes,
-                    renderer=ClusterRenderer(runtimes, options.cluster),
+                    renderer=ClusterRenderer(jobs, runtimes, options.cluster),
                     workers=options.workers,
                     counters=self._counters,
                     topology=options.topology,

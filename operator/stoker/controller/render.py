@@ -6,6 +6,7 @@ import json
 import math
 
 from stoker.spec.job import JOBS, TrainingJob
+from stoker.spec.job_parts import Weights
 from stoker.spec.meta import ObjectMeta, OwnerReference
 from stoker.spec.names import (
     FINALIZER_OUTCOME,
@@ -21,6 +22,8 @@ from stoker.spec.recipes import resolve
 from stoker.spec.stall import stall_s, trainer_stall_s
 from stoker.spec.worker import LaunchMode
 
+SOURCE_GONE = "gone"
+"""In place of the uid of a source job that is not there any more; a job with a checkpoint of its own needs none."""
 RECIPE_COMMAND = ("python", "-m", "stoker_trainer")
 
 
@@ -29,9 +32,10 @@ def pod_name(job: TrainingJob, worker: int) -> str:
     return f"{job.metadata.name}-{job.status.attempt}-{worker}"
 
 
-def render_pod(job: TrainingJob, worker: int) -> Pod:
-    """The pod of one worker of the job's current attempt, pinned to its place."""
+def render_pod(job: TrainingJob, worker: int, source: TrainingJob | None = None) -> Pod:
+    """The pod of one worker of the job's current attempt, pinned to its place. `source`: the job it begins with."""
     spec = job.spec
+    env = worker_env(job, worker, f"../{source.uid if source is not None else SOURCE_GONE}")
     return Pod(
         metadata=pod_metadata(job, worker),
         spec=PodSpec(
@@ -41,7 +45,7 @@ def render_pod(job: TrainingJob, worker: int) -> Pod:
                 Container(
                     command=spec.trainer.command or RECIPE_COMMAND,
                     working_dir=spec.trainer.working_dir,
-                    env=tuple(EnvVar(name=name, value=value) for name, value in worker_env(job, worker).items()),
+                    env=tuple(EnvVar(name=name, value=value) for name, value in env.items()),
                     resources=_resources(job),
                 ),
             ),
@@ -80,8 +84,11 @@ def grace_s(job: TrainingJob) -> int:
     return math.ceil(parse_duration(job.spec.checkpoint.grace))
 
 
-def worker_env(job: TrainingJob, worker: int) -> dict[str, str]:
-    """What every worker's environment says, wherever it runs; the job's own variables among it."""
+def worker_env(job: TrainingJob, worker: int, source: str) -> dict[str, str]:
+    """What every worker's environment says, wherever it runs; the job's own variables among it.
+
+    `source`: the folder of the job that this one begins with, if it names one; on one machine relative to the job's.
+    """
     spec = job.spec
     recipe = spec.trainer.recipe is not None
     env = dict(spec.env) | {
@@ -111,8 +118,23 @@ def worker_env(job: TrainingJob, worker: int) -> dict[str, str]:
         env["STOKER_GPU_MIN_MEMORY"] = str(memory_bytes(spec.gpu.min_memory))
     if spec.gpu.min_compute_capability is not None:
         env["STOKER_GPU_MIN_CAPABILITY"] = spec.gpu.min_compute_capability
+    env |= _source_env(job, source)
     if spec.trainer.recipe is not None:
         env["STOKER_TRAINER_CONFIG"] = _trainer_config(job, spec.trainer.recipe)
+    return env
+
+
+def _source_env(job: TrainingJob, folder: str) -> dict[str, str]:
+    env, begin, saved = {}, job.spec.trainer.init_from, job.spec.checkpoint.source
+    if begin is not None:
+        name = "best.pt" if begin.weights is Weights.BEST else "weights.pt"
+        env["STOKER_INIT_FROM"] = begin.path or f"{folder}/output/{name}"
+        if begin.partly:
+            env["STOKER_INIT_PARTLY"] = "1"
+    if saved is not None:
+        env["STOKER_CHECKPOINT_FROM"] = f"{folder}/checkpoints"
+        if saved.step is not None:
+            env["STOKER_CHECKPOINT_FROM_STEP"] = str(saved.step)
     return env
 
 

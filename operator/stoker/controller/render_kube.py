@@ -38,7 +38,7 @@ from stoker.spec.pod import GPU_RESOURCE, METRICS_PORT_NAME, ContainerPort, Reso
 from stoker.spec.runtime import TrainingRuntimeSpec
 
 from .render import RECIPE_COMMAND, grace_s, node_of, owned_by, pod_metadata, pod_name, worker_env
-from .render_volumes import STOKER_DIR, checkpoint_root, mounts, volumes
+from .render_volumes import SOURCE_DIR, STOKER_DIR, Source, checkpoint_root, mounts, volumes
 
 START = ("/bin/sh", f"{STOKER_DIR}/start")
 INSTALL = ("python", "-m", "stoker_worker.bundle", "install", STOKER_DIR)
@@ -71,8 +71,14 @@ class ClusterSettings:
     token_expiry_s: int = 3600
 
 
-def render_pod(job: TrainingJob, worker: int, runtime: TrainingRuntimeSpec, settings: ClusterSettings) -> KubePod:
-    """The pod of one worker of the job's current attempt, pinned to its place."""
+def render_pod(
+    job: TrainingJob,
+    worker: int,
+    runtime: TrainingRuntimeSpec,
+    settings: ClusterSettings,
+    source: Source | None = None,
+) -> KubePod:
+    """The pod of one worker of the job's current attempt, pinned to its place. `source`: what it begins with."""
     spec = job.spec
     metadata = pod_metadata(job, worker)
     gang = spec.workers > 1
@@ -92,7 +98,7 @@ def render_pod(job: TrainingJob, worker: int, runtime: TrainingRuntimeSpec, sett
                     resources=Resources(
                         requests={"cpu": "10m", "memory": "64Mi"}, limits={"cpu": "1", "memory": "128Mi"}
                     ),
-                    volume_mounts=mounts(job, runtime)[:1],
+                    volume_mounts=mounts(job, runtime, None)[:1],
                     security_context=_container_security(TrainingRuntimeSpec()),
                 ),
             ),
@@ -104,11 +110,11 @@ def render_pod(job: TrainingJob, worker: int, runtime: TrainingRuntimeSpec, sett
                     env=_env(job, worker, runtime, settings),
                     resources=_resources(job, runtime),
                     ports=_ports(job, worker, runtime),
-                    volume_mounts=mounts(job, runtime),
+                    volume_mounts=mounts(job, runtime, source),
                     security_context=security,
                 ),
             ),
-            volumes=volumes(job, runtime, settings.token_expiry_s),
+            volumes=volumes(job, runtime, settings.token_expiry_s, source),
             tolerations=_tolerations(job, runtime, settings),
             node_selector=runtime.node_selector,
             runtime_class_name=runtime.runtime_class,
@@ -147,7 +153,7 @@ def _env(
     spec = job.spec
     root = checkpoint_root(job)
     name, project = job.metadata.name, job.metadata.namespace
-    env = dict(runtime.env) | worker_env(job, worker)
+    env = dict(runtime.env) | worker_env(job, worker, SOURCE_DIR)
     env |= {
         "STOKER_GPUS": str(spec.gpus_per_worker),
         "STOKER_CPU_MILLI": str(spec.cpu_milli),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from stoker.spec.job import TrainingJob
 from stoker.spec.kube_pod import (
     ClaimResources,
@@ -24,20 +26,33 @@ from .render import owned_by
 
 STOKER_DIR = "/stoker"
 CHECKPOINTS_DIR = "/checkpoints"
+SOURCE_DIR = f"{STOKER_DIR}/source"
+"""The folder of the job that this one begins with."""
 TOKEN_DIR = "/var/run/secrets/stoker.dev"
 AUDIENCE = "stoker"
 
 # Ours are prefixed, so that a runtime's or a job's own names can't meet them.
-_SUPERVISOR, _SHM, _TMP, _TOKEN, _CHECKPOINTS = (
+_SUPERVISOR, _SHM, _TMP, _TOKEN, _CHECKPOINTS, _SOURCE = (
     "stoker-supervisor",
     "stoker-shm",
     "stoker-tmp",
     "stoker-token",
     "stoker-checkpoints",
+    "stoker-source",
 )
 
 
-def volumes(job: TrainingJob, runtime: TrainingRuntimeSpec, token_expiry_s: int) -> tuple[Volume, ...]:
+@dataclass(frozen=True)
+class Source:
+    """Where another job's checkpoints and output are."""
+
+    claim: str
+    uid: str
+
+
+def volumes(
+    job: TrainingJob, runtime: TrainingRuntimeSpec, token_expiry_s: int, source: Source | None
+) -> tuple[Volume, ...]:
     token = TokenProjection(audience=AUDIENCE, expiration_seconds=token_expiry_s, path="token")
     return (
         Volume(name=_SUPERVISOR, empty_dir=EmptyDir()),
@@ -45,6 +60,11 @@ def volumes(job: TrainingJob, runtime: TrainingRuntimeSpec, token_expiry_s: int)
         Volume(name=_TMP, empty_dir=EmptyDir()),
         Volume(name=_TOKEN, projected=Projected(sources=(Projection(service_account_token=token),))),
         _checkpoints(job, runtime),
+        *(
+            (Volume(name=_SOURCE, persistent_volume_claim=ClaimSource(claim_name=source.claim)),)
+            if source is not None and source.claim != claim_of(job, runtime)
+            else ()
+        ),
         *(
             Volume(
                 name=f"data-{number}",
@@ -59,14 +79,27 @@ def volumes(job: TrainingJob, runtime: TrainingRuntimeSpec, token_expiry_s: int)
     )
 
 
-def mounts(job: TrainingJob, runtime: TrainingRuntimeSpec) -> tuple[VolumeMount, ...]:
+def mounts(job: TrainingJob, runtime: TrainingRuntimeSpec, source: Source | None) -> tuple[VolumeMount, ...]:
     """Where the worker sees them; the first is the supervisor's."""
+    shared = source is not None and source.claim == claim_of(job, runtime)  # a pod has a claim once
     return (
         VolumeMount(name=_SUPERVISOR, mount_path=STOKER_DIR),
         VolumeMount(name=_SHM, mount_path="/dev/shm"),
         VolumeMount(name=_TMP, mount_path="/tmp"),
         VolumeMount(name=_TOKEN, mount_path=TOKEN_DIR, read_only=True),
         VolumeMount(name=_CHECKPOINTS, mount_path=CHECKPOINTS_DIR),
+        *(
+            (
+                VolumeMount(
+                    name=_CHECKPOINTS if shared else _SOURCE,
+                    mount_path=SOURCE_DIR,
+                    sub_path=source.uid,
+                    read_only=True,
+                ),
+            )
+            if source is not None
+            else ()
+        ),
         *(
             VolumeMount(
                 name=f"data-{number}",
@@ -100,7 +133,7 @@ def checkpoint_root(job: TrainingJob) -> str:
 
 def is_ephemeral(job: TrainingJob, runtime: TrainingRuntimeSpec) -> bool:
     """No place for checkpoints is set, so they are deleted with the pod."""
-    return job.spec.checkpoint.claim is None and runtime.checkpoints is None
+    return claim_of(job, runtime) is None
 
 
 def checkpoint_claim(job: TrainingJob, runtime: TrainingRuntimeSpec) -> PersistentVolumeClaim | None:
@@ -123,10 +156,16 @@ def checkpoint_claim(job: TrainingJob, runtime: TrainingRuntimeSpec) -> Persiste
     )
 
 
-def _checkpoints(job: TrainingJob, runtime: TrainingRuntimeSpec) -> Volume:
+def claim_of(job: TrainingJob, runtime: TrainingRuntimeSpec) -> str | None:
+    """The claim that keeps the job's checkpoints and output; None: they die with its pods."""
     claim = job.spec.checkpoint.claim
     if claim is None and runtime.checkpoints is not None:
         claim = runtime.checkpoints.claim or _claim_name(job)
+    return claim
+
+
+def _checkpoints(job: TrainingJob, runtime: TrainingRuntimeSpec) -> Volume:
+    claim = claim_of(job, runtime)
     if claim is None:
         return Volume(name=_CHECKPOINTS, empty_dir=EmptyDir())
     return Volume(name=_CHECKPOINTS, persistent_volume_claim=ClaimSource(claim_name=claim))

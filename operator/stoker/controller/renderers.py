@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from stoker.spec.job import TrainingJob
+from stoker.spec.job import ENDED, TrainingJob
 from stoker.spec.kube_pod import CLAIMS, SERVICES
 from stoker.spec.meta import Key, Kind, Resource
 from stoker.spec.pod import Pod
@@ -40,11 +40,33 @@ class Renderer(Protocol):
         ...
 
 
+def source_of(job: TrainingJob, jobs: WatchCache[TrainingJob]) -> TrainingJob | None:
+    """The job whose weights or checkpoint this one begins with; None: it names none, or needs it no more.
+
+    Raises: CannotRender where the first attempt can't have it. Later ones go on from what the job itself has saved; one
+    that has nothing fails in its worker.
+    """
+    name = job.spec.source_job
+    if name is None:
+        return None
+    source = jobs.get(Key(job.metadata.namespace, name))
+    if job.status.attempt > 1:
+        return source
+    if source is None:
+        raise CannotRender(f"there is no job {name} in project {job.metadata.namespace} to begin with")
+    if source.status.phase not in ENDED:
+        raise CannotRender(f"job {name}, which this one begins with, has not ended")
+    return source
+
+
 class LocalRenderer:
     """One machine: the node agent makes the rest of a worker."""
 
+    def __init__(self, jobs: WatchCache[TrainingJob]) -> None:
+        self._jobs = jobs
+
     def pod(self, job: TrainingJob, worker: int) -> Pod:
-        return render.render_pod(job, worker)
+        return render.render_pod(job, worker, source_of(job, self._jobs))
 
     def beside(self, _job: TrainingJob) -> list[tuple[Kind[Any], Resource]]:
         return []
@@ -59,12 +81,17 @@ class LocalRenderer:
 class ClusterRenderer:
     """A cluster: full pods after the administrator's TrainingRuntimes."""
 
-    def __init__(self, runtimes: WatchCache[TrainingRuntime], settings: ClusterSettings) -> None:
-        self._runtimes = runtimes
+    def __init__(
+        self,
+        jobs: WatchCache[TrainingJob],
+        runtimes: WatchCache[TrainingRuntime],
+        settings: ClusterSettings,
+    ) -> None:
+        self._jobs, self._runtimes = jobs, runtimes
         self._settings = settings
 
     def pod(self, job: TrainingJob, worker: int) -> Pod:
-        return render_kube.render_pod(job, worker, self._runtime(job), self._settings)
+        return render_kube.render_pod(job, worker, self._runtime(job), self._settings, self._source(job))
 
     def beside(self, job: TrainingJob) -> list[tuple[Kind[Any], Resource]]:
         claim = render_volumes.checkpoint_claim(job, self._runtime(job))
@@ -79,6 +106,23 @@ class ClusterRenderer:
             return render_volumes.is_ephemeral(job, self._runtime(job))
         except CannotRender:
             return False
+
+    def _source(self, job: TrainingJob) -> render_volumes.Source | None:
+        source = source_of(job, self._jobs)
+        if source is None:
+            return None
+        try:
+            claim = render_volumes.claim_of(source, self._runtime(source))
+        except CannotRender:
+            if job.status.attempt > 1:
+                return None
+            raise
+        if claim is not None:
+            return render_volumes.Source(claim, source.uid)
+        if job.status.attempt > 1:
+            return None
+        name = source.metadata.name
+        raise CannotRender(f"job {name} kept nothing: its checkpoints and output were deleted with its pods")
 
     def _runtime(self, job: TrainingJob) -> TrainingRuntimeSpec:
         project = job.metadata.namespace

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from .fields import DnsLabel, Duration, EnvName, Quantity
 from .job_parts import (
     EXIT_ZERO_SAYS,
+    FROM_SAYS,
     CheckpointPolicy,
     DataVolume,
     GpuRequest,
@@ -88,6 +89,8 @@ class TrainingJobSpec(SpecModel):
     def _fits_together(self) -> Self:
         if self.gpus_per_worker == 0 and self.gpu != GpuRequest():
             raise ValueError("gpu says which GPUs, but gpusPerWorker is 0; ask for at least one or leave gpu out")
+        if self.checkpoint.source is not None and self.trainer.init_from is not None:
+            raise ValueError(FROM_SAYS)
         if repeated(volume.name for volume in self.data) is not None:
             raise ValueError("two entries of data have the same name")
         if repeated(volume.path for volume in self.data) is not None:
@@ -104,6 +107,13 @@ class TrainingJobSpec(SpecModel):
         elif self.stop.exit_zero_after_signal is ExitZero.STOPPED:
             raise ValueError(EXIT_ZERO_SAYS)
         return self
+
+    @property
+    def source_job(self) -> str | None:
+        """The job whose weights or checkpoint this one begins with."""
+        if self.checkpoint.source is not None:
+            return self.checkpoint.source.job
+        return self.trainer.init_from.job if self.trainer.init_from is not None else None
 
     @property
     def total_gpus(self) -> int:

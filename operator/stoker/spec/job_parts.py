@@ -12,7 +12,17 @@ from pydantic import Field, JsonValue, ValidationError, field_validator, model_v
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .code import CodeDigest
-from .fields import ComputeCapability, DnsLabel, Duration, ImageName, LabelKey, LongDuration, ObjectName, Quantity
+from .fields import (
+    ComputeCapability,
+    DnsLabel,
+    Duration,
+    ImageName,
+    JobName,
+    LabelKey,
+    LongDuration,
+    ObjectName,
+    Quantity,
+)
 from .meta import SpecModel
 from .outcome import POLICIES, Category, ExitZero
 from .recipes import RECIPES, resolve
@@ -51,6 +61,41 @@ class JobTopology(SpecModel):
     """They do where there is room; else in one domain of the next level outside it, else in as few as can be."""
 
 
+INIT_FROM_SAYS = "give either job (another job of this project) or path"
+INIT_PATH_SAYS = "must be an absolute path: what workers find there"
+INIT_WEIGHTS_SAYS = "weights belongs to job; a path names the file itself (or an output folder, whose weights.pt it is)"
+
+
+class Weights(StrEnum):
+    FINAL = "final"
+    BEST = "best"
+
+
+class InitFrom(SpecModel):
+    """The weights that a training begins with: another job's, or a file's. Read before its first step only; all else,
+    the optimizer's state too, begins anew."""
+
+    job: JobName | None = None
+    """A job of this project that has ended."""
+    weights: Weights = Weights.FINAL
+    """Which of that job's: those of its end (weights.pt), or of its best evaluation (best.pt)."""
+    path: str | None = Field(default=None, min_length=1, max_length=4096)
+    """A file with a state_dict, or the output folder of a training. On a cluster below the path of an entry of data."""
+    partly: bool = False
+    """Take what fits by name and shape, and list the rest in the log. Else all must fit."""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.job is None) == (self.path is None):
+            raise ValueError(INIT_FROM_SAYS)
+        if self.path is not None and self.weights is not Weights.FINAL:
+            raise ValueError(INIT_WEIGHTS_SAYS)
+        if self.path is not None and not self.path.startswith("/"):
+            raise ValueError(INIT_PATH_SAYS)
+        return self
+
+
+INIT_FROM_RECIPE_SAYS = "initFrom belongs to recipe; a command reads checkpoint.from, or files of data"
 WITHIN_CODE_SAYS = "with code, workingDir must be a path within it, without '..'"
 
 
@@ -65,6 +110,8 @@ class Trainer(SpecModel):
     """The name of a recipe of ours: bert, gpt, image-classification, lstm."""
     config: dict[str, JsonValue] = {}
     """The recipe's settings; docs/trainer.md has them. What is left out takes the recipe's default."""
+    init_from: InitFrom | None = None
+    """The weights to begin with; with a recipe only. Absent: fresh ones."""
     image: ImageName | None = None
     """The container image to run the command in; on a cluster only. Absent: the runtime's."""
     command: tuple[Annotated[str, Field(max_length=131_072)], ...] | None = Field(default=None, max_length=1024)
@@ -87,6 +134,8 @@ class Trainer(SpecModel):
             _check_config(self.recipe, self.config)
         elif self.config:
             raise ValueError("config belongs to recipe; give a command its settings as arguments or env")
+        elif self.init_from is not None:
+            raise ValueError(INIT_FROM_RECIPE_SAYS)
         elif not self.command or not self.command[0]:
             raise ValueError("command must name a program")
         elif self.code is not None and self.working_dir is not None and not _within(self.working_dir):
@@ -149,8 +198,22 @@ class Stop(SpecModel):
     job is suspended, cancelled or queued again; for scripts that save and exit 0. With a command only."""
 
 
+class CheckpointSource(SpecModel):
+    """Another job's checkpoint, to go on from. A recipe takes its weights, optimizer, position in the data and record,
+    and asks for the same settings; `epochs`, `steps` and `stop` may be other ones. A command is given the folder
+    (STOKER_CHECKPOINT_FROM)."""
+
+    job: JobName
+    """A job of this project that has ended."""
+    step: int | None = Field(default=None, ge=0, le=MAX_STEPS)
+    """Which of its checkpoints. Absent: the newest."""
+
+
+FROM_SAYS = "checkpoint.from brings its own weights: leave trainer.initFrom out, or take only weights by it"
+
+
 class CheckpointPolicy(SpecModel):
-    """How often the job saves, what is kept, and how long it may take to save when it is stopped."""
+    """How often the job saves, what is kept, how long a save at a stop may take, and what it goes on from."""
 
     every: Duration = "60s"
     """Time between checkpoints: the most work that a lost node can cost."""
@@ -160,6 +223,8 @@ class CheckpointPolicy(SpecModel):
     """Time a worker has from the request to stop until it is killed."""
     claim: ObjectName | None = None
     """The PersistentVolumeClaim that keeps checkpoints and output; on a cluster only. Absent: the runtime's way."""
+    source: CheckpointSource | None = Field(default=None, alias="from")
+    """What the job goes on from while it has no checkpoint of its own. Absent: it begins at step 0."""
 
 
 MOUNT_PATH_SAYS = "must be an absolute path without '.', '..', ':' or a '/' too many"

@@ -74,3 +74,26 @@ def test_a_gang_that_wants_one_rack_waits_until_one_has_room(stack: Stack, proje
     project.client.cancel("not-n0")
     job = project.until_phase("close", Phase.SUCCEEDED)
     assert {worker.node for worker in job.status.attempts[-1].workers} == {"n1"}
+
+
+def test_a_job_begins_with_what_another_has_kept(project: Project) -> None:
+    """Its weights, and its checkpoint with more epochs; from the claim that both use, and from one that the new job has
+    not."""
+
+    def train(name: str, epochs: int, checkpoint: dict[str, object], **trainer: object) -> str:
+        config = {"data": "digits", "epochs": epochs}
+        spec = {
+            "memory": "1500Mi",
+            "trainer": {"recipe": "image-classification", "config": config, **trainer},
+            "checkpoint": checkpoint,
+        }
+        project.client.submit(spec, name=name)
+        project.until_phase(name, Phase.SUCCEEDED)
+        return project.log(name, 1, worker=0)
+
+    kept = {"claim": "checkpoints"}
+    train("base", 1, kept)
+    train("tuned", 1, {}, initFrom={"job": "base", "weights": "best"})
+    for name, where in (("longer", kept), ("elsewhere", {})):
+        log = train(name, 2, {**where, "from": {"job": "base"}})
+        assert "resumed at step 23" in log and "done: step 46" in log, log

@@ -128,6 +128,7 @@ RECIPES = some(
     ("recipe", mostly(["image-classification"], ["gpt-9", ""])),
     either("config", st.sampled_from([{}, {"epochs": 3}, {"model": {"width": 8, "dropout": 0.5}}])),
     either("image", mostly([None], ["train"])),
+    either("initFrom", mostly([{"job": "a"}, {"path": "/x", "partly": True}], [{}, {"path": "x"}, {"job": "A"}])),
 )
 VOLUMES = some(
     ("name", LABELS),

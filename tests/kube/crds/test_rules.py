@@ -28,6 +28,7 @@ NAMES: dict[str, TypeAdapter[str]] = {
 }
 COMMAND: dict[str, Any] = {"trainer": {"command": ["true"]}}
 RECIPE: dict[str, Any] = {"trainer": {"recipe": "image-classification"}}
+INIT: dict[str, Any] = {"recipe": "image-classification"}
 LABEL = "lower-case letters, digits and '-'"
 OBJECT = "must be the name of a Kubernetes object"
 IMAGE = "must be an image reference"
@@ -177,6 +178,39 @@ CASES = [
         "is no compute capability",
     ),
     job({"topology": {"required": "a rack"}}, {"topology": {"required": "x/rack"}}, "must be the key of a node label"),
+    job({"trainer": INIT | {"initFrom": {}}}, {"trainer": INIT | {"initFrom": {"job": "a"}}}, "give either job"),
+    job(
+        {"trainer": INIT | {"initFrom": {"job": "a", "path": "/x"}}},
+        {"trainer": INIT | {"initFrom": {"path": "/x", "partly": True}}},
+        "give either job",
+    ),
+    job(
+        {"trainer": INIT | {"initFrom": {"path": "x.pt"}}},
+        {"trainer": INIT | {"initFrom": {"path": "/x.pt"}}},
+        "must be an absolute path",
+    ),
+    job(
+        {"trainer": INIT | {"initFrom": {"path": "/x", "weights": "best"}}},
+        {"trainer": INIT | {"initFrom": {"job": "a", "weights": "best"}}},
+        "weights belongs to job",
+    ),
+    job(
+        {"trainer": {"command": ["true"], "initFrom": {"job": "a"}}},
+        {"trainer": INIT | {"initFrom": {"job": "a"}}},
+        "initFrom belongs to recipe",
+    ),
+    job(
+        {"checkpoint": {"from": {}}},
+        {"checkpoint": {"from": {"job": "a"}}},
+        "Required value",
+        model_says="Field required",
+    ),
+    job({"checkpoint": {"from": {"job": "A"}}}, {"checkpoint": {"from": {"job": "a", "step": 0}}}, LABEL),
+    job(
+        {"checkpoint": {"from": {"job": "a"}}, "trainer": INIT | {"initFrom": {"path": "/x"}}},
+        {"checkpoint": {"from": {"job": "a"}}, "trainer": INIT},
+        "brings its own weights",
+    ),
     job({"env": {"1X": ""}}, {"env": {"X1": ""}}, "an environment variable's name is letters, digits and '_'"),
     job({"env": {"RANK": "0"}}, {"env": {"RANKS": "0"}}, "is set by Stoker; choose another name"),
     job({"env": {"STOKER_X": "0"}}, {"env": {"STOKER_TRACE_FILE": "t"}}, "is set by Stoker; choose another name"),

@@ -122,6 +122,9 @@ def compose_launch(
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(lease.gpu_uuids) if real else "",
     }
+    for name in ("STOKER_INIT_FROM", "STOKER_CHECKPOINT_FROM"):  # another job's, beside this one's
+        if name in order.env:
+            ours[name] = os.path.normpath(job_folder / order.env[name])
     if not real:
         ours["NVIDIA_VISIBLE_DEVICES"] = "void"
     if lease.simulated:

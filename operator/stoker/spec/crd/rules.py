@@ -13,6 +13,11 @@ from pydantic import BaseModel
 from stoker.spec.job import MUTABLE, TrainingJobSpec
 from stoker.spec.job_parts import (
     EXIT_ZERO_SAYS,
+    FROM_SAYS,
+    INIT_FROM_RECIPE_SAYS,
+    INIT_FROM_SAYS,
+    INIT_PATH_SAYS,
+    INIT_WEIGHTS_SAYS,
     MOUNT_PATH_SAYS,
     OWN_PATHS,
     OWN_PATHS_SAYS,
@@ -20,6 +25,7 @@ from stoker.spec.job_parts import (
     SUB_PATH_SAYS,
     WITHIN_CODE_SAYS,
     DataVolume,
+    InitFrom,
     RetryRule,
     Target,
     Trainer,
@@ -133,6 +139,7 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
             EXIT_ZERO_SAYS,
             field="stop.exitZeroAfterSignal",
         ),
+        Rule("!has(self.checkpoint.from) || !has(self.trainer.initFrom)", FROM_SAYS, field="checkpoint.from"),
     ],
     Trainer: [
         Rule("has(self.recipe) != has(self.command)", "give either recipe (with config) or command (with workingDir)"),
@@ -151,6 +158,7 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
             "config belongs to recipe; give a command its settings as arguments or env",
             field="config",
         ),
+        Rule("has(self.recipe) || !has(self.initFrom)", INIT_FROM_RECIPE_SAYS, field="initFrom"),
         Rule(
             "!has(self.command) || (size(self.command) > 0 && self.command[0] != '')",
             "command must name a program",
@@ -165,6 +173,11 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
         )
         for category in Category
         if not POLICIES[category].raisable
+    ],
+    InitFrom: [
+        Rule("has(self.job) != has(self.path)", INIT_FROM_SAYS),
+        Rule("!has(self.path) || self.weights == 'final'", INIT_WEIGHTS_SAYS, field="weights"),
+        Rule("!has(self.path) || self.path.startsWith('/')", INIT_PATH_SAYS, field="path"),
     ],
     Target: [Rule("self.metric != 'accuracy' || self.value <= 1.0", SHARE_SAYS, field="value")],
     CheckpointStore: [Rule("has(self.claim) != has(self.template)", "give either claim or template")],
