@@ -87,7 +87,7 @@ def change(value, path, new):
         (["config", "data"], "cifar10", "config.data: expected one of digits, mnist5k"),
         (["config", "augment"], None, "config.augment: expected an object"),
         (["config", "deterministic"], "yes", "config.deterministic: expected true or false"),
-        (["precision"], "fp8", "precision: expected one of auto, fp32, tf32, bf16, fp16"),
+        (["precision"], "fp4", "precision: expected one of auto, fp32, tf32, bf16, fp16, fp8"),
         (["recipe"], "gpt-9", "recipe: expected one of bert, gpt, image-classification, lstm, resnet, seq2seq"),
         (["stop", "maxSteps"], 0, "stop.maxSteps: must be at least 1"),
         (["stop", "target"], {"metric": 7, "value": 1, "mode": None}, "stop.target.metric: expected a text"),
@@ -115,7 +115,7 @@ def test_differences_are_named_with_both_values(make_config):
 
 
 def test_a_process_with_a_bad_config_exits_64_with_one_line(run, make_config):
-    codes, outputs = run.run(make_config() | {"precision": "fp8"})
+    codes, outputs = run.run(make_config() | {"precision": "fp4"})
     assert codes == [64]
     assert outputs[0].startswith("stoker-trainer: error: precision: expected one of")
     assert outputs[0].count("\n") == 1

@@ -1,4 +1,4 @@
-"""One short job on CUDA in both 16-bit formats; left out where there is no GPU."""
+"""One short job on CUDA in each number format; left out where there is no GPU."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import signal
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from stoker.spec.recipes import resolve  # noqa: E402
+
+from .conftest import STOP  # noqa: E402
 
 pytestmark = [
     pytest.mark.torch,
@@ -32,6 +36,29 @@ def test_a_short_job_learns_and_resumes_on_cuda(run, make_config, precision):
     processes[0].send_signal(signal.SIGTERM)
     assert run.finish(processes)[0] == [75]
     assert run.run(config, fresh=True, **short)[0] == [0]
+    assert run.trace() == wanted
+
+
+def test_fp8_learns_as_bf16_does_and_resumes_on_cuda(run, make_config):
+    visible = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0")}
+    settings = {"model": {"size": "tiny", "context": 64}, "batchSize": 32, "steps": 120}
+    text = resolve("gpt", settings | {"optimizer": {"learningRate": 0.01}})
+    if torch.cuda.get_device_capability() < (8, 9):
+        assert run.run(make_config(recipe="gpt", config=text, precision="fp8"), fresh=True, **visible)[0] == [64]
+        return
+    losses = {}
+    for precision in ("bf16", "fp8"):
+        config = make_config(recipe="gpt", config=text, precision=precision)
+        folder = {**visible, "STOKER_CHECKPOINT_DIR": str(run.folder / precision)}
+        codes, outputs = run.run(config, fresh=True, **folder)
+        assert codes == [0], outputs
+        losses[precision] = run.progress()["summary"]["loss"]
+        wanted = run.trace()
+        (run.folder / "trace").unlink()
+    assert losses["fp8"] == pytest.approx(losses["bf16"], rel=0.05)
+    short = {**visible, "STOKER_CHECKPOINT_DIR": str(run.folder / "again")}
+    codes, _ = run.run(config, script=STOP, fresh=True, STOP_AFTER="50", **short)
+    assert codes == [75] and run.run(config, fresh=True, **short)[0] == [0]
     assert run.trace() == wanted
 
 

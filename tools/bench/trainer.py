@@ -262,6 +262,11 @@ def make(data: str, precision: str = "fp32", ranks: Ranks | None = None, batch: 
         settings = resolve(recipe, given)
     else:
         settings = resolve(recipe, {"data": data, "epochs": 1000} | given)
+    return made(recipe, settings, precision, ranks)
+
+
+def made(recipe: str, settings: dict[str, Any], precision: str = "fp32", ranks: Ranks | None = None) -> Training:
+    """A training with these settings, all of them."""
     raw: dict[str, Any] = {
         "recipe": recipe,
         "config": settings,

@@ -27,6 +27,7 @@ SECTIONS = {
     "trainer_tests": 200.0,
     "steps": 100.0,
     "update": 60.0,
+    "fp8": 90.0,
     "nvml": 60.0,
     "energy": 90.0,
     "pcie": 60.0,

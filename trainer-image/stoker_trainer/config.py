@@ -52,7 +52,7 @@ class TrainerConfig:
     recipe: str
     config: Settings
     """Of the class that the recipe has in `RECIPES`."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"]
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp8"]
     stop: StopRule
     checkpoint: CheckpointRule
 

@@ -107,7 +107,7 @@ _DENSE_TFLOPS = {  # datasheets: 16 bits, TF32, fp32, without sparsity
 
 
 def datasheet_flops(gpu: str, precision: str) -> float | None:
-    """The peak of a GPU by its name, in operations a second; None where the name is not known."""
+    """The peak of a GPU by its name, in operations a second (of fp8: that of 16 bits); None where it is not known."""
     column = {"tf32": 1, "fp32": 2}.get(precision, 0)
     words = gpu.replace("-", " ").split()
     for name, peaks in _DENSE_TFLOPS.items():
@@ -118,7 +118,7 @@ def datasheet_flops(gpu: str, precision: str) -> float | None:
 
 def product_flops(precision: str, device: torch.device) -> float:
     """What the device does in a matrix product (large, on CUDA), in operations a second. Cost: some 10 ms."""
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}.get(precision, torch.float32)
     cuda = device.type == "cuda"
     size = 8192 if cuda and precision != "fp32" else 4096 if cuda else 256 if dtype == torch.float32 else 64
     numbers = torch.Generator(device).manual_seed(1)  # not the training's; zeros would need less power

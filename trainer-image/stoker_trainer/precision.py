@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 FIRST_SCALE = 2.0**16
 HIGHEST_SCALE = 2.0**24
 SCALE_FLOOR = 1.0

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import optim
+from . import fp8, optim
 from .blocks import Blocks
 from .config import TrainerConfig
 from .distributed import Place, Ranks
@@ -219,6 +219,9 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
     # Training draws from `counter` alone; the generators are seeded and saved for whatever else may use them.
     torch.manual_seed(settings.seed * 1_000_003 + ranks.rank)
     resolved = resolve(config.precision, device)
+    if resolved == "fp8":
+        fp8.check(device)
+        fp8.convert(recipe.blocks, config.recipe)
     return Training(
         config=config,
         device=device,

@@ -67,7 +67,7 @@ class TrainingJobSpec(SpecModel):
     data: Annotated[tuple[DataVolume, ...], Keyed("name")] = Field(default=(), max_length=32)
     """Volumes with data; on a cluster only."""
     precision: Precision = Precision.AUTO
-    """Arithmetic of the recipe; auto: the best the GPUs can do."""
+    """Arithmetic of the recipe; auto: the best of fp32, bf16 and fp16 that the GPUs can do."""
     stop: Stop = Stop()
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     retry: Retry = Retry()

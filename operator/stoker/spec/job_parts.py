@@ -39,6 +39,7 @@ class Precision(StrEnum):
     TF32 = "tf32"
     BF16 = "bf16"
     FP16 = "fp16"
+    FP8 = "fp8"
 
 
 class GpuRequest(SpecModel):
