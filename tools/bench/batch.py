@@ -23,6 +23,7 @@ from stoker_trainer.config import parse
 from stoker_trainer.distributed import Place, Ranks
 from stoker_trainer.trials import Server
 from stoker_trainer.tune import micro_batch
+from tools.bench.record import record
 
 CASES = (
     ("gpt", {"model": {"size": "tiny", "context": 128}, "batchSize": 128, "steps": 4000}),
@@ -61,6 +62,7 @@ def compare(recipe: str, settings: dict[str, object], limit_bytes: int) -> tuple
     best = min(grid, key=lambda micro: grid[micro])
     assert found.micro_batch is not None
     ratio, share = grid[found.micro_batch] / grid[best], cpu / (grid[found.micro_batch] * steps)
+    record(recipe=recipe, batch=batch, found=found.micro_batch, best=best, step_ratio=ratio, search_share=share)
     print(
         f"{recipe}, batch {batch}: {found.micro_batch} at a time, {ratio:.3f} of the step of the grid's best "
         f"({best}, of {len(grid)} that fit, the largest {max(grid)}; the whole batch "

@@ -31,6 +31,7 @@ import grpc
 
 from tests.support.local_server import LocalServer
 from tests.support.nvml_scenario import Scenario
+from tools.bench.record import record
 
 GPUS, PODS = 8, 50
 CALL_US = 100
@@ -58,6 +59,7 @@ def main(cpu_s: float, slope_min: float) -> None:
             _wait(cpu_s, port)
             took_s = time.monotonic() - began
             used = [_cpu_s(pid) - was for pid, was in zip((exporter.pid, child), before, strict=True)]
+            record(what="CPU of a core", seconds=took_s, parent=used[0] / took_s, child=used[1] / took_s)
             print(
                 f"CPU over {took_s:.0f} s, a scrape every 15 s: parent {used[0] / took_s:.2%}, child "
                 f"{used[1] / took_s:.2%}, both {sum(used) / took_s:.2%} of a core"
@@ -193,6 +195,7 @@ def _pss_mb(pid: int) -> float:
 
 def _memory(when: str, parent: int, child: int) -> None:
     one, other = _pss_mb(parent), _pss_mb(child)
+    record(what=f"memory {when}", parent_mib=one, child_mib=other, both_mib=one + other)
     print(f"PSS {when}: parent {one:.1f} MiB, child {other:.1f} MiB, both {one + other:.1f} MiB")
 
 
@@ -227,6 +230,7 @@ def _scrapes(port: int, name: str, headers: dict[str, str]) -> None:
         took_ms.append(_scrape(connection, headers)[0] * 1000)
         time.sleep(0.03)
     cuts = statistics.quantiles(took_ms, n=100)
+    record(what=f"scrape, {name}", p50_ms=cuts[49], p99_ms=cuts[98], most_ms=max(took_ms))
     print(f"{SCRAPES} scrapes, {name}: p50 {cuts[49]:.2f} ms, p99 {cuts[98]:.2f} ms, most {max(took_ms):.2f} ms")
 
 

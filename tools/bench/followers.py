@@ -25,6 +25,7 @@ from pathlib import Path
 
 from stoker_api.tokens import TokenFile
 from tests.support.harness import Server, machine, running, until
+from tools.bench.record import record
 
 LOG = "import time\nline = 'x' * 99 + '\\n'\nprint(line * 200_000, end='', flush=True)\n" \
       "while True:\n    print(line * 200, end='', flush=True)\n    time.sleep(0.1)"  # fmt: skip
@@ -127,6 +128,9 @@ class Prober:
         self._thread.join()
 
 
+NAMES = ("p50_s", "p99_s", "median_p99_s")
+
+
 class Phases:
     """What a call took in each phase, over all rounds."""
 
@@ -154,14 +158,17 @@ class Phases:
         for prober in self._probers.values():
             prober.stop()
 
-    def show(self) -> None:
+    def show(self, what: str) -> None:
         """By call and phase: p50 and p99 of all rounds' times, the median of the rounds' p99s; and against none."""
         for call in self._probers:
             alone = self._of(call, "alone")
             for phase in ("alone", "coming", "there", "leaving"):
                 if (call, phase) in self._rounds:
                     here = self._of(call, phase)
-                    ratios = "  ".join(f"{mine / theirs:4.1f}x" for mine, theirs in zip(here, alone, strict=True))
+                    against = [mine / theirs for mine, theirs in zip(here, alone, strict=True)]
+                    names = (*NAMES, *(f"{name}_ratio" for name in NAMES))
+                    record(what=what, call=call, phase=phase, **dict(zip(names, (*here, *against), strict=True)))
+                    ratios = "  ".join(f"{ratio:4.1f}x" for ratio in against)
                     print("  {:6} {:8} p50 {:6.1f}  p99 {:6.1f}  median p99 {:6.1f} ms   {}".format(
                         call, phase, *(1000 * value for value in here), ratios))  # fmt: skip
         if self._failed:
@@ -235,7 +242,7 @@ def measure(server: Server, what: str, kind: str, count: int, job: str, tokens: 
     print(f"{what}: {min(load['accepted'] for load in loads)} accepted after "
           f"{statistics.median(load['s'] for load in loads):.1f} s, {sum(load['mb'] for load in loads)} MB read in "
           f"{rounds} rounds, load's CPU {sum(load['cpu'] for load in loads) / rounds:.1f} s a round")  # fmt: skip
-    phases.show()
+    phases.show(what)
     print("  server's CPU a round: " + ", ".join(f"{name} {spent / rounds:.2f} s" for name, spent in cpus.items()))
     print(f"  memory before, with and after each round's load: {', '.join(memory)} MiB", flush=True)
 

@@ -27,6 +27,7 @@ from stoker.spec.pod import PODS, Pod
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
 from tests.support.testbed.control_plane import ControlPlane
+from tools.bench.record import record
 
 SAMPLE = 1000
 
@@ -126,6 +127,7 @@ def bench_decoding() -> None:
         ("kubernetes typed models", lambda: _typed(page)),
     ):
         took_ms = cpu_ms(work, 1 if "typed" in name else 5)
+        record(what=f"decode, {name}", us_each=took_ms / SAMPLE * 1e3)
         print(f"  {name:<34} {took_ms:8.1f} ms   {took_ms / SAMPLE * 1e3:7.1f} µs each")
 
 
@@ -151,6 +153,7 @@ async def at_once(calls: Iterable[Callable[[], Awaitable[Any]]], callers: int) -
 
 
 def rate(name: str, wall: float, cpu: float, count: int) -> None:
+    record(what=name, per_s=count / wall, cpu_us_each=cpu / count * 1e6)
     print(f"{name:<40} {count / wall:8.0f}/s   {cpu / count * 1e6:6.0f} µs of our CPU each")
 
 
@@ -215,6 +218,7 @@ async def bench_lists(client: KubeClient, kind: Kind[Any], count: int) -> None:
         page = await store.snapshot(kind)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         assert len(page.items) == count, len(page.items)
+        record(what=f"list of pods, {name}", pods=count, wall_ms=wall * 1e3, cpu_ms=cpu * 1e3)
         print(f"list of {count} pods, {name:<20} {wall * 1e3:8.0f} ms wall   {cpu * 1e3:6.0f} ms of our CPU")
     began, events = time.perf_counter(), 0
     watch = KubeStore(client, SystemClock()).watch(kind, since="1")

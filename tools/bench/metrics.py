@@ -35,6 +35,7 @@ from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
 from stoker_api.health_metrics import MOST
 from stoker_api.scheduler_view import SchedulerView
+from tools.bench.record import record
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 QUEUES_OF, RUNNING, WORKERS, NODE_COUNT = 20, 2500, 2, 1250
@@ -70,7 +71,8 @@ async def bench(count: int) -> None:
     began = time.perf_counter()
     for job in pending:
         _put(jobs, job)
-    print(f"a change of a job, all subscribers: {(time.perf_counter() - began) / count * 1e6:.1f} us")
+    found: dict[str, object] = {"jobs": count, "change_us": (time.perf_counter() - began) / count * 1e6}
+    print(f"a change of a job, all subscribers: {found['change_us']:.1f} us")
     keep_loaded()  # as the processes do
 
     registry = CollectorRegistry()
@@ -80,16 +82,21 @@ async def bench(count: int) -> None:
     for _ in range(3):
         took, still, page = await _beside(asyncio.to_thread(generate_latest, registry))
         print(f"operator's scrape: {took * 1e3:.0f} ms, loop stood still {still * 1e3:.1f} ms, {len(page) >> 10} KiB")
+    found |= {"scrape_ms": took * 1e3, "loop_still_ms": still * 1e3, "page_kib": len(page) >> 10}
     print(f"  series: {page.count(b'stoker_')}")
 
     took, still, _ = await _beside(feed.catch_up(), time.thread_time)
     print(f"api takes in the backlog: {took:.1f} s, loop held for {still * 1e3:.1f} ms of CPU at most")
+    found |= {"backlog_s": took, "backlog_loop_cpu_ms": still * 1e3}
     for what in ("first look", "nothing changed"):
-        print(f"api's check, {what}: {await _timed(scheduler) * 1e3:.1f} ms")
+        found[f"check_{what.replace(' ', '_')}_ms"] = took = await _timed(scheduler) * 1e3
+        print(f"api's check, {what}: {took:.1f} ms")
     ended = next(_running())
     status = ended.status.model_copy(update={"phase": Phase.SUCCEEDED, "placement": ()})
     _put(jobs, ended.model_copy(update={"status": status}))
-    print(f"api's check, a job has ended and none starts the next: {await _timed(scheduler) * 1e3:.1f} ms")
+    found["check_job_ended_ms"] = took = await _timed(scheduler) * 1e3
+    record(**found)
+    print(f"api's check, a job has ended and none starts the next: {took:.1f} ms")
     print(f"api's check, again: {await _timed(scheduler) * 1e3:.1f} ms")
     assert await scheduler.startable(T0, MOST), "the freed GPUs could be used"
 

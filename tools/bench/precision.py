@@ -25,6 +25,7 @@ from stoker_trainer.distributed import Place, Ranks, Vote
 from stoker_trainer.evaluate import evaluate
 from stoker_trainer.step import train_step
 from stoker_trainer.training import set_up
+from tools.bench.record import record
 
 TINY_TEXT: dict[str, Any] = {"batchSize": 16, "steps": 60, "evalSamples": 64}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -74,6 +75,7 @@ def main() -> int:
             spread = spread or (low, high)
             keeps_up = mean >= spread[0] if metric == "accuracy" else mean <= spread[1]
             behind += not keeps_up
+            record(recipe=recipe, precision=precision, metric=metric, mean=mean, least=low, most=high, seeds=len(ends))
             print(
                 f"{recipe}, {precision}: {metric} {mean:.4f} ({low:.4f} to {high:.4f}, {len(ends)} seeds), "
                 f"{sum(skipped for _, skipped in ends)} steps skipped, {time.process_time() - began:.1f} CPU-s"

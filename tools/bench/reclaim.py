@@ -1,4 +1,4 @@
-"""What reclaiming a whole cluster costs the scheduler. Run: python -m tools.bench.reclaim [--json FILE]
+"""What reclaiming a whole cluster costs the scheduler. Run: python -m tools.bench.reclaim
 
 KAI's shape (its PR 2204): 500 nodes x 8 GPUs, 4,000 running 1-GPU jobs of one queue, and 4,000 pending ones of a queue
 to which all GPUs are guaranteed. CPU time of the decide calls alone:
@@ -12,12 +12,10 @@ Also with jobs of 8 GPUs that reclaim from jobs of 1. Owns nothing but the measu
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
 from datetime import timedelta
-from pathlib import Path
 
 from stoker.process import keep_loaded
 from stoker.sched.decide import Decisions, decide
@@ -25,7 +23,8 @@ from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, Placed, TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.queue import Queue, QueueResources, QueueSpec
-from tools.bench.sched import T0, Shape, job, nodes, report
+from tools.bench.record import record
+from tools.bench.sched import T0, Shape, job, nodes
 
 PER_NODE = 8
 
@@ -91,6 +90,7 @@ class Reclaim:
             "started": float(started),
             "claims_ms": claims_s * 1e3,
             "starts_ms": self.decide_s * 1e3,
+            "us_each": (claims_s + self.decide_s) * 1e6 / max(len(changes), 1),
         }
 
 
@@ -99,15 +99,15 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, nargs="+", default=[125, 500])
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 8], help="of each claimant")
     parser.add_argument("--batch", type=int, default=64, help="victims that end between two decides")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
-    results = []
     for gpus in options.gpus:
+        first_us = 0.0
         for node_count in options.nodes:
-            results.append({"nodes": node_count, "gpus": gpus, **Reclaim(node_count, gpus).run(options.batch)})
-            print("  ".join(f"{name} {value:,.0f}" for name, value in results[-1].items()), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(report(results), indent=2) + "\n")
+            found = {"nodes": node_count, "gpus": gpus, **Reclaim(node_count, gpus).run(options.batch)}
+            first_us = first_us or found["us_each"]
+            found["each_against_first_ratio"] = found["us_each"] / first_us
+            print("  ".join(f"{name} {value:,.4g}" for name, value in found.items()), flush=True)
+            record(**found)
     return 0
 
 

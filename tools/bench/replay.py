@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import csv
 import heapq
-import json
 import random
 import statistics
 import sys
@@ -35,7 +34,8 @@ from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec, TrainingJobStat
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.queue import Queue, QueueSpec
 from stoker.spec.worker import Checkpoint, Progress
-from tools.bench.sched import TRAINER, nodes, report
+from tools.bench.record import record
+from tools.bench.sched import TRAINER, nodes
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 PER_NODE = 8
@@ -236,9 +236,7 @@ def main() -> int:
             "--budget", type=float, nargs="+", default=[0.25], help="reservationBudget, of fifo and las"
         )
         command.add_argument("--order", nargs="+", choices=["fifo", "las", "skip", "sjf"], default=["fifo"])
-        command.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
-    results: list[dict[str, object]] = []
     for name in options.order:
         for budget in options.budget if name in ("fifo", "las") else (0.0,):
             order = ordered(name, budget)
@@ -249,15 +247,11 @@ def main() -> int:
                     work = [replace(one, priority=-round(one.ran_s)) for one in work]
                 figures = summed(replay(work, options.nodes, order, lost_s=options.lost))
                 show(figures)
-                results.append({"order": name, "budget": budget, "queues": options.queues, **figures})
+                record(order=name, budget=budget, queues=options.queues, **figures)
             else:
                 for heavy in (True, False):
                     for gpus in (80, 32, 8):
-                        results.append(
-                            {"order": name, "budget": budget} | among_small(gpus, heavy, order, options.seeds)
-                        )
-    if options.json:
-        options.json.write_text(json.dumps(report(results), indent=2) + "\n")
+                        record(order=name, budget=budget, **among_small(gpus, heavy, order, options.seeds))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What deciding costs, and whether that stays flat as the queue grows. Run: python -m tools.bench.sched [--json FILE]
+"""What deciding costs, and whether that stays flat as the queue grows. Run: python -m tools.bench.sched
 
 Owns nothing but the measurement; used by people. Medians of CPU time. Three mixes of requests on nodes with 8 GPUs:
 
@@ -25,8 +25,6 @@ from __future__ import annotations
 import argparse
 import csv
 import gc
-import json
-import platform
 import random
 import statistics
 import sys
@@ -38,8 +36,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from stoker.sched.decide import Start, decide
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus
@@ -48,6 +44,7 @@ from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import Gpu, GPUNode, GPUNodeStatus
 from stoker.spec.queue import Queue, QueueResources, QueueSpec
 from stoker.why.explain import explain
+from tools.bench.record import record
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 # (gpus per worker, workers): mostly small, as in the Philly trace (reference/schedulers.md section 3).
@@ -294,9 +291,7 @@ def main() -> int:
     parser.add_argument("--mix", nargs="+", choices=["classes", "openb", "own"], default=["classes", "openb", "own"])
     parser.add_argument("--openb", type=Path, help="openb_pod_list_default.csv of alibaba/clusterdata")
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
-    results = []
     for mix in options.mix:
         if mix == "openb" and options.openb is None:
             print("mix openb left out: it needs --openb FILE")
@@ -306,31 +301,11 @@ def main() -> int:
             for pending in options.pending:
                 gc.collect()
                 found.append(Bench(Mix.named(mix, options.openb), pending, node_count, options.rounds).run())
-                results.append({"mix": mix, "nodes": node_count, "submitted": pending, **found[-1]})
+                record(mix=mix, nodes=node_count, submitted=pending, **found[-1])
             print(f"\nmix {mix}, {node_count} nodes x 8 GPUs, median of {options.rounds}")
             for name in found[-1]:
                 print(f"{name:24}" + "".join(f"{one.get(name, float('nan')):>14,.1f}" for one in found))
-    if options.json:
-        options.json.write_text(json.dumps(report(results), indent=2) + "\n")
     return 0
-
-
-def report(results: list[dict[str, object]]) -> dict[str, object]:
-    """With the machine, versions and command that they were taken on."""
-    module = getattr(sys.modules["__main__"].__spec__, "name", "")
-    return {
-        "machine": {"cpu": cpu_name(), "system": platform.platform()},
-        "versions": {"python": platform.python_version(), "numpy": np.__version__},
-        "command": ["python", "-m", module, *(Path(argument).name for argument in sys.argv[1:])],
-        "cpu_s": round(time.process_time(), 1),
-        "results": results,
-    }
-
-
-def cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
 if __name__ == "__main__":

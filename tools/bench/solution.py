@@ -29,6 +29,7 @@ from stoker_trainer.distributed import Place, Ranks, Vote
 from stoker_trainer.evaluate import evaluate
 from stoker_trainer.step import train_step
 from stoker_trainer.training import Training, set_up
+from tools.bench.record import record
 
 SHARES = (0.2, 0.25, 1 / 3, 0.5)
 OURS = {"name": "muon", "learningRate": 0.02, "momentum": 0.95, "schedule": "wsd", "warmup": 0, "cooldown": 0.5}
@@ -109,6 +110,7 @@ def main() -> int:
         print(f"the trainer:        {_shown(found)} after {steps * 768:,} tokens", flush=True)
         if statistics.mean(loss for loss, _ in found) <= wanted:
             cpu = statistics.mean(s for _, s in found) / statistics.mean(s for _, s in peer)
+            record(tokens_ratio=steps / options.steps, cpu_ratio=cpu, loss=wanted)
             print(f"the same loss with {steps / options.steps:.2f} of the tokens and {cpu:.2f} of the CPU time")
             return 0
     print(f"not reached with {SHARES[-1]:.2f} of the tokens")

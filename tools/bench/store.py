@@ -23,6 +23,7 @@ from stoker.store.clock import SystemClock
 from stoker.store.port import Page, WatchEvent, WatchType
 from stoker.store.seam import Seam
 from stoker.store.workqueue import WorkQueue
+from tools.bench.record import record
 
 WRITES = 4000
 
@@ -51,6 +52,14 @@ async def measure(name: str, calls: Iterable[Callable[[], Awaitable[Any]]], call
     wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
     latencies.sort()
     count = len(latencies)
+    record(
+        what=name,
+        callers=callers,
+        per_s=count / wall,
+        loop_us_each=cpu / count * 1e6,
+        p50_ms=latencies[count // 2] * 1e3,
+        p99_ms=latencies[count * 99 // 100] * 1e3,
+    )
     print(
         f"{name:<38} {callers:>4} callers  {count / wall:>7.0f}/s  loop {cpu / count * 1e6:>6.1f} µs each"
         f"  p50 {latencies[count // 2] * 1e3:6.2f} ms  p99 {latencies[count * 99 // 100] * 1e3:6.2f} ms"
@@ -58,6 +67,7 @@ async def measure(name: str, calls: Iterable[Callable[[], Awaitable[Any]]], call
 
 
 def per_call(name: str, count: int, seconds: float) -> None:
+    record(what=name, times=count, us_each=seconds / count * 1e6)
     print(f"{name:<38} {count:>7} times  {seconds / count * 1e6:>7.2f} µs each")
 
 

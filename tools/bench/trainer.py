@@ -49,6 +49,7 @@ from stoker_trainer.recipes.images import Images
 from stoker_trainer.settings import ByEpochs
 from stoker_trainer.step import share, train_step
 from stoker_trainer.training import Training, device_for, prepare_torch, set_up
+from tools.bench.record import record
 from tools.gpu_check import update
 
 WARM_UP = 3
@@ -225,6 +226,13 @@ def ratios(training: Training, rounds: int, steps: int, ways: dict[str, Callable
         pairs = list(zip(seconds[name], seconds[peer], strict=True))
         wall, cpu = ([theirs[i] / mine[i] for mine, theirs in pairs] for i in (0, 1))
         speed = [samples / statistics.median(x[0] for x in seconds[way]) for way in (name, peer)]
+        record(
+            what=name,
+            wall_ratio=statistics.median(wall),
+            wall_ratios=[min(wall), max(wall)],
+            cpu_ratio=statistics.median(cpu),
+            cpu_ratios=[min(cpu), max(cpu)],
+        )
         lines.append(
             f"  {name:40} wall {statistics.median(wall):.2f} ({min(wall):.2f} to {max(wall):.2f})"
             f"  CPU {statistics.median(cpu):.2f} ({min(cpu):.2f} to {max(cpu):.2f})"
@@ -339,6 +347,7 @@ def main() -> int:
     print(machine(device_for(os.environ, Place())))
     print("one update of 10 million parameters (over 1: the trainer's takes longer):")
     for name, figure in update.measure().items():
+        record(what=name, figure=figure)
         print(f"  {name:36} {figure:,.2f}")
     print("one rank, against the plain loop:")
     one_rank(options.rounds, options.only)
@@ -349,8 +358,10 @@ def main() -> int:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     env = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    env |= {"CUDA_VISIBLE_DEVICES": "", "BENCH_PART": "two-ranks"}
     command = [sys.executable, "-m", "tools.bench.trainer", "--rounds", str(options.rounds)]
-    started = [subprocess.Popen(command, env=env | {"RANK": str(rank), "CUDA_VISIBLE_DEVICES": ""}) for rank in (0, 1)]
+    each = [env | {"RANK": "0"}, env | {"RANK": "1", "BENCH_JSON": ""}]
+    started = [subprocess.Popen(command, env=one) for one in each]
     return max(abs(process.wait()) for process in started)
 
 

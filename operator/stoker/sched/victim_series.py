@@ -103,6 +103,8 @@ class VictimSeries:
                 if self._do(place, rest):
                     stopped = rest
             return sum(float(self._problem.costs[i]) for i, _ in stopped), place, turn, tuple(i for i, _ in stopped)
+        if len(among) == count and not any(self._do(place, among[:at] + among[at + 1 :]) for at in range(count)):
+            return sum(float(self._problem.costs[i]) for i, _ in among), place, turn, tuple(i for i, _ in among)
         costs = self._problem.costs
         best: tuple[float, int, int] | None = None
         for subset in range(1, 2 ** len(among)):
