@@ -109,7 +109,7 @@ class SchedulerFeed:
         Cost: waits for what a thread does, a pass of the scheduler at most.
         """
         async with self._lock:
-            self._take_in(self._changes)
+            await self._take_in_all()
             yield self.state
 
     def rules(self) -> SchedulerState:
@@ -118,14 +118,15 @@ class SchedulerFeed:
         Waits for nothing: what changed while a thread works comes with the next call after it.
         """
         if not self._lock.locked():
-            self._take_in(self._rules)
+            for changes in self._rules:
+                changes.take_in(len(changes))
         return self.state
 
     async def on_thread(self, work: Callable[[SchedulerState], R], *, take_in: bool = True) -> R:
         """Work on the state off the event loop. `take_in`: with every change in it; else as the last use left it."""
         async with self._lock:
             if take_in:
-                self._take_in(self._changes)
+                await self._take_in_all()
             working = asyncio.ensure_future(asyncio.to_thread(work, self.state))
             try:
                 await asyncio.wait({working})
@@ -144,10 +145,15 @@ class SchedulerFeed:
                 behind -= _PIECE
                 await asyncio.sleep(0)
 
-    @staticmethod
-    def _take_in(all_changes: list[_Changes[Any]]) -> None:
-        for changes in all_changes:
-            changes.take_in(len(changes))
+    async def _take_in_all(self) -> None:
+        """What has changed by now, in pieces, so that the event loop goes on. The lock must be held."""
+        for changes in self._changes:
+            behind = len(changes)
+            while behind > _PIECE:
+                changes.take_in(_PIECE)
+                behind -= _PIECE
+                await asyncio.sleep(0)
+            changes.take_in(behind)
 
 
 class _Changes(Generic[T]):

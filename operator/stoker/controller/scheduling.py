@@ -1,9 +1,9 @@
 """Runs the pure scheduler off the event loop and writes what it decides.
 
 One pass at a time: take in what changed, decide. What it decides is written beside the next passes (attempt and
-placement into status, fenced by resourceVersion), at most _WRITES_AT_ONCE at a time: it decides no further ahead than
-that. A changed object wakes the next pass at once, or within _LOOK_S where many writes are under way; nothing polls.
-Called by `operator.Operator`.
+placement into status, fenced by resourceVersion), at most `decided_writes.AT_ONCE` at a time: it decides no further
+ahead than that, and less where deciding takes longer than LOOK_S. A changed object wakes the next pass at once, or
+within LOOK_S where many writes are under way; nothing polls. Called by `operator.Operator`.
 
 What became of a write is taken into the state by the next pass, on its thread: a start that could not be written is
 taken back.
@@ -12,9 +12,9 @@ taken back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from functools import partial
 
 from stoker.life.admission import without_accepted
 from stoker.life.conditions import with_scheduled
@@ -32,13 +32,14 @@ from stoker.store.clock import Clock, wait_for
 from stoker.store.port import Store, StoreError
 
 from .counters import Counters
+from .decided_writes import AT_ONCE, DecidedWrites
 from .jobs import SIGHT_S
 from .recorder import Recorder
 from .status_writes import Written, try_write_status
 from .waiting_reasons import WaitingJobs
 
-_WRITES_AT_ONCE = 256
-_LOOK_S = 0.05
+LOOK_S = 0.05
+_FEWEST = 16
 _PAGE = 500
 
 
@@ -76,25 +77,22 @@ class Scheduling:
         try:
             while True:
                 wake_at = await self._pass()
-                if len(self._writing) > _WRITES_AT_ONCE // 2:
-                    await wait_for(self._eased, self._clock, _LOOK_S)
+                if len(self._writes) > AT_ONCE // 2:
+                    await wait_for(self._writes.eased, self._clock, LOOK_S)
                 await wait_for(self._woken, self._clock, self._seconds_until(wake_at))
         finally:
-            for task in self._writing:
-                task.cancel()
-            await asyncio.gather(*self._writing, return_exceptions=True)
+            await self._writes.close()
 
     def _forget_writes(self) -> None:
-        self._writing: set[asyncio.Task[None]] = set()
+        self._writes = DecidedWrites(self._written)
+        self._ahead = AT_ONCE
+        """Starts that a pass may decide."""
         self._recording: set[Key] = set()
         """Jobs whose reservation is being written."""
         self._reasons_due = True
         """No task works out and writes reasons."""
-        self._eased = asyncio.Event()
-        """So few writes are under way that more may be decided."""
         self._more = False
         """The last pass decided as much as it might."""
-        self._failure: BaseException | None = None
         self._learned: list[Callable[[SchedulerState], None]] = []
         """What became of writes."""
 
@@ -118,50 +116,43 @@ class Scheduling:
         await self._jobs.at_least(str(newest), timeout_s=SIGHT_S)
 
     async def _pass(self) -> datetime | None:
-        if self._failure is not None:
-            raise self._failure
+        if self._writes.failure is not None:
+            raise self._writes.failure
         self._woken.clear()
         began, now = self._clock.monotonic(), self._clock.now()
         learned, self._learned = self._learned, []
-        most = max(_WRITES_AT_ONCE - len(self._writing), 1)
+        most = max(min(AT_ONCE - len(self._writes), self._ahead), 1)
 
-        def work(state: SchedulerState) -> Decisions:
+        def work(state: SchedulerState) -> tuple[Decisions, float]:
             for take_in in learned:
                 take_in(state)
-            return decide(state, now, most=most)
+            at = self._clock.monotonic()
+            return decide(state, now, most=most), self._clock.monotonic() - at
 
-        decisions = await self._feed.on_thread(work)
+        decisions, took_s = await self._feed.on_thread(work)
+        self._ahead = ahead(self._ahead, took_s)
         self.passes += 1
         self._counters.pass_seconds.observe(self._clock.monotonic() - began)
         self._more = len(decisions.starts) == most
         for start in decisions.starts:
-            self._write(self._start(start))
+            self._writes.add(partial(self._start, start))
         for change in decisions.claims:
-            self._write(self._write_claim(change))
+            self._writes.add(partial(self._write_claim, change))
         for key, cost in decisions.reservations:
             if key not in self._recording:
                 self._recording.add(key)
-                self._write(self._write_reservation(key, cost))
+                self._writes.add(partial(self._write_reservation, key, cost))
         look_at = self._waiting.next_at() if self._reasons_due else None
         if look_at is not None and look_at <= self._clock.now():
             self._reasons_due, look_at = False, None
-            self._write(self._write_reasons())
-        self._eased.clear()
+            self._writes.add(self._write_reasons)
+        if self._more and len(self._writes) < AT_ONCE:
+            self._woken.set()
         return min((at for at in (decisions.wake_at, look_at) if at is not None), default=None)
 
-    def _write(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._writing.add(task)
-        task.add_done_callback(self._written)
-
-    def _written(self, task: asyncio.Task[None]) -> None:
-        self._writing.discard(task)
-        if not task.cancelled():
-            self._failure = self._failure or task.exception()
-        if self._more or self._failure is not None:
+    def _written(self) -> None:
+        if self._more or self._writes.failure is not None:
             self._woken.set()
-        if len(self._writing) <= _WRITES_AT_ONCE // 2:
-            self._eased.set()
 
     async def _write_reasons(self) -> None:
         try:
@@ -271,3 +262,8 @@ class Scheduling:
                 self._leave(job)  # where it only changed the next pass tries again
         finally:
             self._recording.discard(key)
+
+
+def ahead(most: int, took_s: float) -> int:
+    """How many starts the next pass may decide, as the last, which might decide `most`, took so long to decide."""
+    return max(most // 2, _FEWEST) if took_s > LOOK_S else min(2 * most, AT_ONCE)
