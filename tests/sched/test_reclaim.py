@@ -31,6 +31,15 @@ def test_a_queue_without_guarantee_and_one_at_its_guarantee_reclaim_nothing(sche
     assert claims(world.decide(100)) == {}
 
 
+def test_two_queues_below_their_guarantees_take_nothing_from_each_other(sched: SimpleNamespace) -> None:
+    """Cores are guaranteed to both; that neither names memory lends none of it."""
+    queues = [sched.queue(name, guaranteed={"cpu": "2"}) for name in ("one", "two")]
+    world = sched.World().feed(*queues, sched.queue("free"), sched.node("a", 0, cpu=3))
+    holds = [run(sched, name, "a", gpus=0, queue=queue) for name, queue in (("u", "one"), ("v", "two"), ("f", "free"))]
+    world.feed(*holds, sched.job("x", 0, queue="one"), sched.job("y", 0, queue="two"))
+    assert claims(world.decide(100)) == {"x": ["f"]}
+
+
 def test_siblings_settle_within_their_parents_guarantee_first(sched: SimpleNamespace) -> None:
     tree = [
         sched.queue("top", guarantee=2),

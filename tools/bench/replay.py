@@ -2,6 +2,7 @@
 
     python -m tools.bench.replay trace philly.csv           80 x 8 GPUs; columns timestamp, duration, num_gpus, cluster
     python -m tools.bench.replay gangs                      gangs under 1-GPU jobs that never run out, 10 x 8 GPUs, 50 h
+    python -m tools.bench.replay kueue baseline large tas   Kueue's own configurations (`kueue`), against their bounds
 
 `--order`, each in turn: fifo; las (discipline `las`); skip (fifo without reservations: who does not fit is passed);
 sjf (the same in order of run times, which nobody knows beforehand). `--queues one` puts the trace's queues into one.
@@ -22,7 +23,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -32,8 +33,10 @@ from stoker.sched.decide import decide
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.node import GPUNode
 from stoker.spec.queue import Queue, QueueSpec
 from stoker.spec.worker import Checkpoint, Progress
+from tools.bench import kueue
 from tools.bench.record import record
 from tools.bench.sched import TRAINER, nodes
 
@@ -53,6 +56,8 @@ class Work:
     gpus: int
     queue: str = "small"
     priority: int = 0
+    spec: TrainingJobSpec | None = None
+    """Instead of what follows from the above."""
 
 
 @dataclass
@@ -61,6 +66,8 @@ class Order:
 
     spec: QueueSpec
     reserve_after_s: float = AFTER_S
+    queues: Mapping[str, QueueSpec] = field(default_factory=dict)
+    """Those that are there from the beginning; any other is made as `spec` says."""
 
 
 @dataclass
@@ -76,6 +83,8 @@ class Replay:
     decide_s: float = 0.0
     cpu_s: float = 0.0
     """Of the whole replay."""
+    ended_s: float = 0.0
+    """When the last job had."""
 
 
 @dataclass
@@ -90,14 +99,21 @@ class Live:
 
 
 def replay(
-    work: Iterable[Work], node_count: int, order: Order, until_s: float = float("inf"), lost_s: float = 120.0
+    work: Iterable[Work],
+    table: Iterable[GPUNode],
+    order: Order,
+    until_s: float = float("inf"),
+    lost_s: float = 120.0,
+    topology: Sequence[str] | None = None,
 ) -> Replay:
-    """The work must be sorted by `at_s`."""
-    state, found, number = SchedulerState(), Replay(), count()
-    for node in nodes(node_count):
+    """The work must be sorted by `at_s`. `lost_s`: infinite, if nothing is ever saved."""
+    state, found, number = SchedulerState(topology), Replay(), count()
+    for node in table:
         state.observe_node(node)
     jobs: dict[Key, Live] = {}
-    queues: set[str] = set()
+    queues = set(order.queues)
+    for name, spec in order.queues.items():
+        state.observe_queue(Queue(metadata=ObjectMeta(name=name), spec=spec))
     ends: list[tuple[float, Key, int]] = []
     arriving = iter(work)
     following = next(arriving, None)
@@ -128,7 +144,8 @@ def replay(
             _, key, attempt = heapq.heappop(ends)
             if key in jobs and jobs[key].attempt == attempt:
                 one = jobs.pop(key).work
-                found.delays_s[size(one.gpus)].append(now_s - one.at_s - one.ran_s)
+                found.delays_s[size(one)].append(now_s - one.at_s - one.ran_s)
+                found.ended_s = now_s
                 state.forget_job(key)
         begun, now = time.process_time(), T0 + timedelta(seconds=now_s)
         decisions = decide(state, now, reserve_after_s=order.reserve_after_s)
@@ -137,7 +154,7 @@ def replay(
         for start in decisions.starts:
             live = jobs[start.key]
             if not live.attempt:
-                found.waits_s[size(live.work.gpus)].append(now_s - live.work.at_s)
+                found.waits_s[size(live.work)].append(now_s - live.work.at_s)
             live.attempt, live.began_s = live.attempt + 1, now_s
             found.busy_gpu_s += live.work.gpus * (min(now_s + live.left_s, until_s) - now_s)
             put(
@@ -145,9 +162,9 @@ def replay(
                 phase=Phase.RUNNING,
                 placement=start.placement,
                 attempt=live.attempt,
-                placed_at=now - timedelta(seconds=lost_s),
+                placed_at=now - timedelta(seconds=min(lost_s, AFTER_S)),
                 started_at=now,
-                progress=ALWAYS_SAVED,
+                progress=ALWAYS_SAVED if lost_s < float("inf") else None,
                 claim=None,
             )
             heapq.heappush(ends, (now_s + live.left_s, start.key, live.attempt))
@@ -172,7 +189,8 @@ def job(number: int, work: Work) -> TrainingJob:
     workers = -(-work.gpus // PER_NODE)
     return TrainingJob(
         metadata=ObjectMeta(name=f"j{number}", namespace="p", uid=f"u{number}", resource_version="1"),
-        spec=TrainingJobSpec.model_construct(
+        spec=work.spec
+        or TrainingJobSpec.model_construct(
             queue=work.queue,
             workers=workers,
             gpus_per_worker=min(work.gpus, PER_NODE),
@@ -183,8 +201,11 @@ def job(number: int, work: Work) -> TrainingJob:
     )
 
 
-def size(gpus: int) -> str:
-    return f"{gpus}" if gpus < PER_NODE else f"{PER_NODE * -(-gpus // PER_NODE)}"
+def size(work: Work) -> str:
+    """By which jobs are counted together: GPUs; of a job without any its cores."""
+    if work.spec is not None:
+        return f"{work.spec.workers} x {work.spec.cpu}"
+    return f"{work.gpus}" if work.gpus < PER_NODE else f"{PER_NODE * -(-work.gpus // PER_NODE)}"
 
 
 def trace(path: Path, one_queue: bool) -> list[Work]:
@@ -231,12 +252,18 @@ def main() -> int:
     replayed.add_argument("--lost", type=float, default=120.0, help="seconds that a preemption costs its victim")
     among = commands.add_parser("gangs")
     among.add_argument("--seeds", type=int, default=3)
+    others = commands.add_parser("kueue")
+    others.add_argument("shapes", nargs="*", choices=kueue.SHAPES, default=list(kueue.SHAPES))
     for command in (replayed, among):
         command.add_argument(
             "--budget", type=float, nargs="+", default=[0.25], help="reservationBudget, of fifo and las"
         )
         command.add_argument("--order", nargs="+", choices=["fifo", "las", "skip", "sjf"], default=["fifo"])
     options = parser.parse_args()
+    if options.command == "kueue":
+        for name in options.shapes:
+            against_bound(name, kueue.SHAPES[name])
+        return 0
     for name in options.order:
         for budget in options.budget if name in ("fifo", "las") else (0.0,):
             order = ordered(name, budget)
@@ -245,7 +272,7 @@ def main() -> int:
                 work = trace(options.path, options.queues == "one")[: options.first]
                 if name == "sjf":
                     work = [replace(one, priority=-round(one.ran_s)) for one in work]
-                figures = summed(replay(work, options.nodes, order, lost_s=options.lost))
+                figures = summed(replay(work, nodes(options.nodes), order, lost_s=options.lost))
                 show(figures)
                 record(order=name, budget=budget, queues=options.queues, **figures)
             else:
@@ -293,15 +320,38 @@ def show(found: dict[str, object]) -> None:
 def among_small(gpus: int, heavy: bool, order: Order, seeds: int) -> dict[str, object]:
     until_s, shares, starts = 50 * 3600.0, [], []
     for seed in range(seeds):
-        found = replay(gangs(gpus, heavy, seed), 10, order, until_s)
+        found = replay(gangs(gpus, heavy, seed), nodes(10), order, until_s)
         shares.append(found.busy_gpu_s / (80 * until_s))
-        started = found.waits_s.get(size(gpus)) if gpus > 1 else None
+        started = found.waits_s.get(str(gpus)) if gpus > 1 else None
         starts.append(started[0] / 3600 if started else None)
     kind = "heavy-tailed" if heavy else "exponential"
     use = ", ".join(f"{share:.0%}" for share in shares)
     after = ", ".join("never" if start is None else f"{start:.1f} h" for start in starts)
     print(f"  {gpus:3} GPUs, {kind:12}: use {use}; the gang starts after {after}", flush=True)
     return {"gpus": gpus, "run_times": kind, "use": shares, "started_h": starts}
+
+
+def against_bound(name: str, shape: kueue.Shape) -> None:
+    work = [Work(at_s, kind.run_s, 0, queue, kind.priority, kind.spec(queue)) for at_s, queue, kind in shape.work()]
+    order = Order(QueueSpec(), queues=shape.queues())
+    found = replay(work, shape.nodes(), order, lost_s=float("inf"), topology=shape.levels)
+    waits = {size: statistics.mean(times) for size, times in found.waits_s.items()}
+    print(
+        f"{name}: {len(work)} jobs end after {found.ended_s:.1f} s, {found.ended_s / shape.bound_s:.2f} x the bound; "
+        f"{found.preemptions} preemptions, {found.decide_s * 1e3 / len(work):.2f} ms of decides a job; mean wait "
+        + ", ".join(f"{size} {wait_s:.1f} s" for size, wait_s in waits.items()),
+        flush=True,
+    )
+    record(
+        shape=name,
+        jobs=len(work),
+        ended_s=found.ended_s,
+        bound_s=shape.bound_s,
+        bound_ratio=found.ended_s / shape.bound_s,
+        preemptions=found.preemptions,
+        decide_ms_per_job=found.decide_s * 1e3 / len(work),
+        mean_wait_s=waits,
+    )
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ class Stoppable:
             for level in levels:
                 gone = self._leaving.queues.get(level.name, NOTHING)
                 held = left.setdefault(level.name, level.used.plus(gone))
-                lends &= _borrows(level, np.array(held) - before, wanted)
+                lends &= _borrows(level, np.array(held) - before, wanted, guaranteed[-1])
             count = int(lends.argmin()) if not lends.all() else len(rows)
             given = Totals(*gives[:count].sum(axis=0).tolist())
             for level in levels:
@@ -166,11 +166,12 @@ def is_entitled(queue: QueueState, wanted: Totals) -> bool:
     return bool(named) and all(named) and (not wanted.gpus or queue.guarantee[0] is not None)
 
 
-def _borrows(queue: QueueState, holds: Column, wanted: Totals) -> Mask:
-    """It holds more than is guaranteed to it of something that is wanted: GPUs, for a job with GPUs. Shape: (…, 3)."""
+def _borrows(queue: QueueState, holds: Column, wanted: Totals, owner: QueueState) -> Mask:
+    """It holds more than is guaranteed to it of something that is wanted and guaranteed to the owner: GPUs, for a job
+    with GPUs. Shape: (…, 3)."""
     kinds = (0,) if wanted.gpus else (1, 2)
     found: Mask = np.zeros(len(holds), dtype=np.bool_)
     for at in kinds:
-        if wanted[at]:
+        if wanted[at] and owner.guarantee[at] is not None:
             found |= holds[:, at] > (queue.guarantee[at] or 0)
     return found
