@@ -27,7 +27,7 @@ from stoker.store.port import Forbidden, StoreError, Unavailable
 from stoker.store.seam import Seam
 
 from .auth import ApiServer
-from .errors import Throttled, parse_status, retry_after_s, to_error
+from .errors import Throttled, parse_status, retry_after_s, to_error, without_frames
 from .fence import Fence, Fenced
 from .limit import AdaptiveLimit, RequestLane
 from .stream import ByteStream
@@ -266,17 +266,17 @@ class KubeClient:
             raise
         except aiohttp.ServerTimeoutError as error:
             text = f"{call}: {error or 'the connection is silent'}"
-            raise (_Lost(text, timed_out=True) if lost else Unavailable(text)) from error
+            raise (_Lost(text, timed_out=True) if lost else Unavailable(text)) from without_frames(error)
         except TimeoutError as error:
             text = f"{call}: no answer within {call.timeout_s:g} s"
-            raise (_Lost(text, timed_out=True) if lost else Unavailable(text)) from error
+            raise (_Lost(text, timed_out=True) if lost else Unavailable(text)) from without_frames(error)
         except _Lost as error:
             if lost:
                 raise
-            raise Unavailable(str(error)) from error
+            raise Unavailable(str(error)) from without_frames(error)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             text = f"{call}: {error or type(error).__name__}"
-            raise (_Lost(text) if lost else Unavailable(text)) from error
+            raise (_Lost(text) if lost else Unavailable(text)) from without_frames(error)
 
 
 class _Lost(Exception):

@@ -81,6 +81,23 @@ def parse_status(body: bytes, code: int = 0) -> Status:
     return status if status.code else status.model_copy(update={"code": code})
 
 
+def without_frames(error: BaseException) -> BaseException:
+    """`error`, with its traceback and those of all that led to it cut off.
+
+    For what aiohttp raises when a connection is lost: frames of its own hold the error, whose traceback holds them, the
+    answer and the connection's TLS buffers. Only a full collection finds such rings, and Stoker's processes hardly
+    ever do one (`process.keep_loaded`). The texts stay.
+    """
+    seen, rest = set[int](), [error]
+    while rest:
+        one = rest.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            rest += [other for other in (one.__cause__, one.__context__) if other is not None]
+    return error
+
+
 def retry_after_s(headers: Mapping[str, str]) -> float:
     """Units: seconds; 0 where the answer does not say. A date, which the API server never sends, counts as 1."""
     text = headers.get("Retry-After", "")

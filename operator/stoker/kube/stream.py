@@ -13,6 +13,8 @@ import aiohttp
 
 from stoker.store.port import Unavailable
 
+from .errors import without_frames
+
 
 class ByteStream:
     """May simply be dropped: then the connection is closed with it."""
@@ -30,10 +32,11 @@ class ByteStream:
             return await self._response.content.readany()
         except TimeoutError as error:
             self.close()
-            raise Unavailable(f"{self._what}: not a byte in {self._silence_s:g} s, the connection is dead") from error
+            text = f"{self._what}: not a byte in {self._silence_s:g} s, the connection is dead"
+            raise Unavailable(text) from without_frames(error)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             self.close()
-            raise Unavailable(f"{self._what}: {error or type(error).__name__}") from error
+            raise Unavailable(f"{self._what}: {error or type(error).__name__}") from without_frames(error)
 
     def close(self) -> None:
         """At once: a TLS farewell to a server that is still talking would wait for it."""

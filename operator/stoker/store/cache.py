@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -26,8 +25,6 @@ T = TypeVar("T", bound=Resource)
 
 logger = logging.getLogger(__name__)
 
-_FAULTS_KEPT = 50
-
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
@@ -41,14 +38,6 @@ class Change(Generic[T]):
         one = self.new or self.old
         assert one is not None
         return one.key
-
-
-@dataclass(frozen=True, slots=True)
-class CacheFault:
-    """What a subscriber or the store did that it should not have."""
-
-    where: str
-    error: Exception
 
 
 Handler = Callable[[Change[T]], None]
@@ -81,8 +70,6 @@ class WatchCache(Generic[T]):
         self._failures = 0
         self._synced = asyncio.Event()
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
-        self.faults: deque[CacheFault] = deque(maxlen=_FAULTS_KEPT)
-        """The newest faults of subscribers and of the store, for health pages."""
 
     # Reading: plain functions, no await, so a caller sees one state until it awaits.
 
@@ -258,7 +245,6 @@ class WatchCache(Generic[T]):
             self._record(f"subscriber {getattr(handler, '__qualname__', handler)!s} at {change.key}", error)
 
     def _record(self, where: str, error: Exception) -> None:
-        self.faults.append(CacheFault(where, error))
         if isinstance(error, StoreError):
             logger.warning("%s: %s", where, error)
         else:

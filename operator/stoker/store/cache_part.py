@@ -31,7 +31,7 @@ class CachePart(WatchCache[T]):
         """`turn`: shared by the parts; whichever of them runs first keeps the whole current for all."""
         super().__init__(whole._store, kind, clock=whole._clock, indexes=indexes)
         self._whole, self._turn = whole, turn
-        self._synced, self.faults = whole._synced, whole.faults
+        self._synced = whole._synced
         whole.subscribe(self._take)
 
     async def run(self) -> None:
