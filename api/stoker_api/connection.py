@@ -195,8 +195,10 @@ class Connection(HttpToolsProtocol):
         return not self.transport.is_closing()
 
     def hold_little(self) -> None:
-        """Keep little for a peer that does not read: by default the kernel takes megabytes."""
+        """Keep little for a peer that does not read: by default the kernel takes megabytes. It may have left."""
         self._streams = True
+        if self.transport.is_closing():
+            return
         # 1, not 0: over TLS, asyncio and uvloop pause at 0 though nothing is left to send, and never resume.
         self.transport.set_write_buffer_limits(high=1)
         found = self.transport.get_extra_info("socket")

@@ -10,6 +10,7 @@ import time
 import weakref
 
 import pytest
+import uvloop
 
 from stoker_api.connection import Connection
 from stoker_api.serve import BindError, bind, serving
@@ -206,6 +207,22 @@ async def test_a_follower_that_does_not_read_is_cut_off_and_hurts_nobody(served,
         assert not [record for record in caplog.records if record.levelname == "ERROR"]
     finally:
         lazy.close()
+
+
+def test_a_peer_that_left_before_its_stream_began():
+    """uvloop refuses the settings of a closed connection; asyncio does not."""
+
+    async def main(near):
+        line = object.__new__(Connection)
+        line.transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=near)
+        line.transport.abort()
+        await until(line.transport.is_closing)
+        await asyncio.sleep(0)
+        line.hold_little()
+
+    near, far = socket.socketpair()
+    with far:
+        uvloop.run(main(near))
 
 
 async def test_what_a_follower_held_does_not_wait_for_the_collector(served, follow):
