@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,13 @@ from stoker.store.clock import SystemClock
 from tests.support.harness import free_port, until
 from tests.support.testbed import build
 from tests.support.testbed.control_plane import API, ETCD, ControlPlane
+from tools.bench.mimic import encoded
+from tools.bench.record import record
 
 PROJECT = "bench"
 AT_ONCE = 64
 GPUS = 8
+Labels = Callable[[int], Mapping[str, str]]
 
 
 class Bench:
@@ -50,10 +53,10 @@ class Bench:
         self._port = free_port()
         self._operator: subprocess.Popen[bytes] | None = None
 
-    async def fill_nodes(self, count: int) -> float:
-        """Seconds for `count` nodes of 8 GPUs: created, then their status."""
+    async def fill_nodes(self, count: int, cores: int = 128, gpus: int = GPUS, labels: Labels = lambda _: {}) -> float:
+        """Seconds for `count` nodes of so much: created, then their status."""
         began = time.monotonic()
-        await at_once(self._node(number) for number in range(count))
+        await at_once(self._node(number, cores, gpus, labels(number)) for number in range(count))
         return time.monotonic() - began
 
     async def fill_jobs(self, count: int, prefix: str) -> float:
@@ -85,13 +88,17 @@ class Bench:
                 found[f"{label['verb']} {name}"] += int(float(value))
         return found
 
-    def start_operator(self) -> float:
-        """Starts it; seconds until it leads and its caches hold everything."""
+    def start_operator(self, levels: Iterable[str] = ()) -> float:
+        """Starts it; seconds until it leads and its caches hold everything. `levels`: of the topology."""
         began = time.monotonic()
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         with (self._folder / "operator.log").open("ab") as log:
             self._operator = subprocess.Popen(
-                [sys.executable, "-m", "stoker.controller.main", *operator_flags(self._plane.kubeconfig, self._port)],
+                [
+                    *(sys.executable, "-m", "stoker.controller.main"),
+                    *operator_flags(self._plane.kubeconfig, self._port),
+                    *(f"--topology-level={level}" for level in levels),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -116,8 +123,9 @@ class Bench:
 
     def cpu_s(self) -> dict[str, float]:
         """Seconds of CPU so far, by program; the operator's from its start."""
-        assert self._operator is not None
-        pids = {name: self._plane.parts[name].pid for name in (API, ETCD)} | {"operator": self._operator.pid}
+        pids = {name: self._plane.parts[name].pid for name in (API, ETCD)}
+        if self._operator is not None and self._operator.returncode is None:
+            pids["operator"] = self._operator.pid
         found = {}
         for name, pid in pids.items():
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -130,17 +138,19 @@ class Bench:
             raise RuntimeError((self._folder / "operator.log").read_text()[-3000:])
         return is_leading(self._plane, self._port)
 
-    async def _node(self, number: int) -> None:
+    async def _node(self, number: int, cores: int, gpus: int, more: Mapping[str, str]) -> None:
         name = f"node-{number:05}"
-        labels = {
-            "kubernetes.io/hostname": name,
-            "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
-            "nvidia.com/gpu.memory": "81559",
-            "nvidia.com/gpu.count": str(GPUS),
-            "nvidia.com/gpu.compute.major": "9",
-            "nvidia.com/gpu.compute.minor": "0",
-        }
-        resources = {"cpu": "128", "memory": "2Ti", "nvidia.com/gpu": str(GPUS), "pods": "110"}
+        labels = {"kubernetes.io/hostname": name, **more}
+        resources = {"cpu": str(cores), "memory": "2Ti", "pods": "110"}
+        if gpus:
+            labels |= {
+                "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+                "nvidia.com/gpu.memory": "81559",
+                "nvidia.com/gpu.count": str(gpus),
+                "nvidia.com/gpu.compute.major": "9",
+                "nvidia.com/gpu.compute.minor": "0",
+            }
+            resources["nvidia.com/gpu"] = str(gpus)
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
         status = {
             "capacity": resources,
@@ -208,10 +218,6 @@ def new_job(name: str) -> TrainingJob:
     )
 
 
-def encoded(body: Any) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
-
-
 async def at_once(calls: Iterable[Awaitable[Any]]) -> None:
     """Await all of them, AT_ONCE at a time."""
     waiting = iter(calls)
@@ -258,12 +264,15 @@ async def measured(run: Bench, nodes: int, jobs: int, say: Callable[[str], None]
     cpu = {name: 1000 * (used - cpu_before[name]) / jobs for name, used in run.cpu_s().items()}
     say(f"| CPU per job | {', '.join(f'{name} **{ms:.1f} ms**' for name, ms in cpu.items())} |")
     say(f"| operator's memory | {run.rss_mib():.0f} MiB |")
+    found = {"nodes": nodes, "jobs": jobs, "leads_s": lead_s, "admitted_per_s": admitted, "operator_mib": run.rss_mib()}
+    found |= {"writes_per_job": sum(made.values()) / jobs} | {f"{name}_ms_per_job": ms for name, ms in cpu.items()}
 
     run.kill_operator()
     lead_s = run.start_operator()
     say(f"| killed and started again on the full cluster ({jobs} pods): in sync after | **{run.sync_s():.1f} s** |")
     say(f"| and leads, the killed one's lease of 15 s being over, after | {lead_s:.1f} s |")
     await asyncio.sleep(10)
+    record(**found, leads_again_s=lead_s, sync_again_s=run.sync_s(), operator_again_mib=run.rss_mib())
     say(f"| memory then | **{run.rss_mib():.0f} MiB** (10 s later, CPU {run.cpu_s()['operator']:.0f} s) |")
 
 

@@ -10,7 +10,7 @@ Called by `replay` (virtual time) and `cluster` (a real API server).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stoker.spec.job import TrainingJobSpec
 from stoker.spec.job_parts import JobTopology, Trainer
@@ -62,6 +62,11 @@ class Shape:
     bound_s: float
     """In which the work is done where deciding and starting cost nothing."""
     levels: Sequence[str] | None = None
+
+    def part(self, share: float) -> Shape:
+        """With so much of each queue's work, which takes as much less."""
+        kinds = tuple(replace(kind, count=max(1, round(kind.count * share))) for kind in self.kinds)
+        return replace(self, kinds=kinds, bound_s=self.bound_s * share)
 
     def queues(self) -> dict[str, QueueSpec]:
         """A cohort before its queues."""
