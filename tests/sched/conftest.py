@@ -21,7 +21,7 @@ from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import CORDONED, Gpu, GPUNode, GPUNodeStatus, Taint
 from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import Container, Pod, PodPhase, PodSpec, PodStatus, Resources
-from stoker.spec.queue import Queue, QueueResources, QueueSpec
+from stoker.spec.queue import DecayedUsage, Queue, QueueResources, QueueSpec, QueueStatus
 from stoker.spec.runtime import Toleration, TrainingRuntime, TrainingRuntimeSpec
 from stoker.why.reasons import Reasons
 
@@ -171,6 +171,7 @@ def queue(
     parent: str | None = None,
     guarantee: int | None = None,
     weight: int = 1,
+    lately: float = 0.0,
     guaranteed: Mapping[str, str] | None = None,
 ) -> Queue:
     return Queue(
@@ -184,6 +185,7 @@ def queue(
             highest_priority=highest,
             reservation_budget=budget,
         ),
+        status=QueueStatus(decayed_usage=DecayedUsage(gpus=lately)),
     )
 
 
@@ -328,7 +330,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
                 queue.queue,
                 [above.name for above in queue.path],
                 [below.name for below in queue.children],
-                (queue.limit, queue.guarantee, queue.weight),
+                (queue.limit, queue.guarantee, queue.weight, queue.lately),
                 queue.used,
                 set(queue.holding),
                 set(queue.holding_gpus),

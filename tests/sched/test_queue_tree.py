@@ -26,6 +26,7 @@ specs = st.fixed_dictionaries(
         "guarantee": st.sampled_from([None, None, 2, 4, 8]),
         "guaranteed": st.sampled_from([{}, {}, {"cpu": "6"}]),
         "weight": st.integers(1, 3),
+        "lately": st.sampled_from([0.0, 0.0, 1.5, 6.0]),
     }
 )
 trees = st.fixed_dictionaries(
@@ -72,7 +73,7 @@ class Model:
             counts = self.placed[queue].guarantee[0] is not None if gpus else bool(named)
             below = counts and all(have < own for have, own in named)
             share = max(
-                used[0] / GPUS,
+                (used[0] + self.tree[queue][0]["lately"]) / GPUS,
                 used[1] / CORES,
                 len([j for j in self.running if queue in self.path(self.jobs[j][0])]) / GIB,
             )

@@ -57,6 +57,8 @@ class Operator(Pod):
     """The same while images are being pulled."""
     ttl_after_finished: MaybeDuration = ""
     """Jobs are deleted, with their logs, this long after their end if they and their queue set none; empty: never."""
+    usage_half_life: Duration = "1d"
+    """What a queue held so long ago counts half in the order between queues; 0s: only what it holds now counts."""
     termination_grace_period_seconds: Annotated[int, Field(ge=5)] = 20
     """To finish writes and hand over leadership."""
 

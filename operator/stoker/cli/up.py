@@ -30,7 +30,6 @@ from stoker.controller.jobs import PODS_BY_JOB, job_of
 from stoker.controller.metrics import OperatorMetrics, reading
 from stoker.controller.operator import Operator
 from stoker.heap import hold_heap_together
-from stoker.life.step import Settings
 from stoker.local.agent.agent import NodeAgent
 from stoker.local.agent.inventory import NvmlGpus, Together, VirtualGpus
 from stoker.local.agent.logs import WorkerLogs
@@ -65,9 +64,6 @@ from stoker_api.usage.store import UsageStore, UsageUnavailable
 log = logging.getLogger("stoker.up")
 
 NODE_NAME = "local"
-# One node: there is no other to go to, so blame only lets a bad moment pass.
-SETTINGS = Settings(start_timeout_s=120.0, blame_s=5.0)
-
 # Changes of each kind kept for watchers. All of these are in this process and keep up; each change is an object kept.
 WATCH_HISTORY = 1024
 # The store's writer thread waits for the busy loop at each call; with the default 5 ms a batch takes 20 ms, so 3.
@@ -79,7 +75,7 @@ def run_up(options: UpOptions) -> int:
     set_up_logging("warning")
     hold_heap_together()
     try:
-        options.idle_rule()
+        options.idle_rule(), options.settings()  # a wrong duration is refused before anything is made
         datadir = DataDir(options.data or data_folder())
         datadir.lock()
         check_store(datadir, new_store=options.new_store)
@@ -154,7 +150,7 @@ class _Up:
                 nodes=nodes,
                 pods=pods,
                 clock=clock,
-                settings=SETTINGS,
+                settings=self._options.settings(),
                 counters=counters,
             )
             rows = JobRows(jobs, pods, queues, clock)

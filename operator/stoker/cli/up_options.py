@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.life.step import Settings
 from stoker.push.sender import PushOptions
 from stoker.spec.job_parts import IdleAction
 from stoker.spec.quantity import cpu_milli, memory_bytes, new_duration
@@ -29,6 +30,7 @@ class UpOptions:
     log_bytes: int = LOG_BYTES
     idle_after: str = "30m"
     idle_action: str = IdleAction.NOTIFY.value
+    usage_half_life: str = "1d"
     allow_hosts: tuple[str, ...] = ()
     exporter: bool = True
     """Run one, where there is a driver or GPUs are simulated."""
@@ -46,6 +48,12 @@ class UpOptions:
         if self.memory:
             return memory_bytes(self.memory)
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 9 // 10
+
+    def settings(self) -> Settings:
+        """The operator's. Raises: ValueError."""
+        half_life_s = new_duration(self.usage_half_life) or None
+        # One node: there is no other to go to, so blame only lets a bad moment pass.
+        return Settings(start_timeout_s=120.0, blame_s=5.0, usage_half_life_s=half_life_s)
 
     def idle_rule(self) -> IdleRule:
         """Raises: ValueError."""

@@ -99,7 +99,7 @@ class Operator:
         )
         self.feed = SchedulerFeed(jobs, queues, nodes, others=others, runtimes=runtimes, pods=pods, topology=topology)
         self.scheduling = Scheduling(store, jobs, self.feed, self.recorder, clock, counters=self._counters)
-        self._queue_keeper = QueueKeeper(store, jobs, queues, clock)
+        self._queue_keeper = QueueKeeper(store, jobs, queues, clock, settings.usage_half_life_s)
         self.reconcile_errors = 0
 
     @property

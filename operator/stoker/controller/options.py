@@ -76,6 +76,7 @@ def _options(given: dict[str, Any]) -> OperatorOptions:
             node_lost_s=given["node_lost_after"],
             blame_s=given["blame"],
             ttl_s=given["ttl_after_finished"],
+            usage_half_life_s=given["usage_half_life"] or None,
         ),
         namespace=given["namespace"] or _own_namespace(),
         lease_name=given["lease"],
@@ -128,6 +129,12 @@ def _params() -> list[click.Parameter]:
             None,
             "Jobs are deleted this long after their end where neither they nor their queue say it. Absent: never.",
             callback=_ttl,
+        ),
+        _duration(
+            "--usage-half-life",
+            "STOKER_USAGE_HALF_LIFE",
+            "1d",
+            "What a queue held so long ago counts half in the order between queues. 0s: only what it holds now counts.",
         ),
         *flags.params(),
     ]

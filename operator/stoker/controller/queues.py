@@ -1,8 +1,9 @@
 """What queues say of themselves: their status, and the finalizer of those in use.
 
-Owns the sums over each queue's jobs, and two writes: a status that changed, at most once in STATUS_EVERY_S per queue;
-the finalizer, put on with the first job that has not ended, taken off when none is left (as seldom as a status where
-the queue is not deleted), so that it outlives an uninstalled operator only where jobs run on.
+Owns the sums over each queue's jobs, their averages of late (`decayed_usage`), and two writes: a status that changed,
+at most once in STATUS_EVERY_S per queue; the finalizer, put on with the first job that has not ended, taken off when
+none is left (as seldom as a status where the queue is not deleted), so that it outlives an uninstalled operator only
+where jobs run on.
 Never decides about a job: those made after their queue was deleted are barred by `life.admission` and keep nothing.
 Run by `operator.Operator`. Cost: O(depth of the queue) per change of a job; a status O(queues below).
 """
@@ -18,13 +19,24 @@ from stoker.spec.job import ENDED, PLACED, Phase, TrainingJob
 from stoker.spec.meta import Condition, Key
 from stoker.spec.names import FINALIZER_IN_USE
 from stoker.spec.quantity import exact_bytes, exact_cpu
-from stoker.spec.queue import NOT_NAMED, QUEUES, Queue, QueueAmount, QueueStatus, deletion_words, protected, released
+from stoker.spec.queue import (
+    NOT_NAMED,
+    QUEUES,
+    DecayedUsage,
+    Queue,
+    QueueAmount,
+    QueueStatus,
+    deletion_words,
+    protected,
+    released,
+)
 from stoker.spec.queue_tree import Link, links
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Conflict, NotFound, NotLeader, Store, StoreError
 from stoker.store.workqueue import WorkQueue
 
+from .decayed_usage import WRITE_EVERY_S, MovingAverage
 from .status_writes import MANAGER
 
 log = logging.getLogger(__name__)
@@ -58,6 +70,10 @@ class _Sum:
             self.cpu_milli + other.cpu_milli,
             self.memory_bytes + other.memory_bytes,
         )
+
+    @property
+    def amounts(self) -> tuple[int, int, int]:
+        return self.gpus, self.cpu_milli, self.memory_bytes
 
     def shown(self) -> QueueAmount:
         cpu, memory = exact_cpu(self.cpu_milli), exact_bytes(self.memory_bytes)
@@ -93,8 +109,18 @@ class _Use:
 class QueueKeeper:
     """One per operator; `run` once."""
 
-    def __init__(self, store: Store, jobs: WatchCache[TrainingJob], queues: WatchCache[Queue], clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        jobs: WatchCache[TrainingJob],
+        queues: WatchCache[Queue],
+        clock: Clock,
+        half_life_s: float | None = None,
+    ) -> None:
+        """`half_life_s`: of what queues held; None: the past does not count."""
         self._store, self._jobs, self._queues, self._clock = store, jobs, queues, clock
+        self._half_life_s = half_life_s
+        self._averages: dict[str, MovingAverage] = {}
         self._uses: dict[str, _Use] = {}
         self._due: WorkQueue[str] = WorkQueue(clock)
         self._links: dict[str, Link] = {}
@@ -167,6 +193,7 @@ class QueueKeeper:
         """Write what is due for one queue. Returns: in how many seconds to come again; 0: with its next change."""
         queue, use = self._queues.get(Key("", name)), self._uses.get(name) or _Use()
         if queue is None:
+            self._averages.pop(name, None)
             if not use.unended and not use.used.jobs:
                 self._uses.pop(name, None)
             return 0.0
@@ -182,7 +209,7 @@ class QueueKeeper:
         status = self._status(queue, use, users)
         idle = held and not users
         if status == queue.status and not idle:
-            return 0.0
+            return self._average_moves_s(name)
         wait_s = use.write_at - self._clock.monotonic()
         if wait_s > 0:
             return wait_s
@@ -198,7 +225,7 @@ class QueueKeeper:
             uid=queue.uid,
             resource_version=queue.metadata.resource_version,
         )
-        return 0.0
+        return self._average_moves_s(name)
 
     def _status(self, queue: Queue, use: _Use, users: int) -> QueueStatus:
         value, reason, message = "True", "Open", ""
@@ -214,8 +241,27 @@ class QueueKeeper:
         for one in self._all_below(queue.metadata.name):
             used, running, pending = used + one.used, running + one.running, pending + one.pending
         return QueueStatus(
-            used=used.shown(), running=running.shown(), pending=pending.shown(), conditions=tuple(conditions)
+            used=used.shown(),
+            running=running.shown(),
+            pending=pending.shown(),
+            decayed_usage=self._decayed_usage(queue, used),
+            conditions=tuple(conditions),
         )
+
+    def _decayed_usage(self, queue: Queue, used: _Sum) -> DecayedUsage:
+        if self._half_life_s is None:
+            return DecayedUsage()
+        name, now, written = queue.metadata.name, self._clock.now(), queue.status.decayed_usage
+        average = self._averages.get(name)
+        if average is None:
+            average = self._averages[name] = MovingAverage(written, used.amounts, now)
+        average.advance(now, used.amounts, self._half_life_s)
+        return average.written(written)
+
+    def _average_moves_s(self, name: str) -> float:
+        """In how many seconds to look at it again; 0: it stays."""
+        average = self._averages.get(name)
+        return 0.0 if average is None or average.is_settled else WRITE_EVERY_S
 
     def _condition(self, queue: Queue, kind: str, value: str, reason: str, message: str) -> Condition:
         former = next((c for c in queue.status.conditions if c.type == kind), None)

@@ -36,6 +36,8 @@ class Settings:
     """A deleted pod on a lost node counts as ended this long after its grace."""
     ttl_s: float | None = None
     """How long ended jobs are kept where neither they nor their queues say it; None: until they are deleted."""
+    usage_half_life_s: float | None = 86400.0
+    """Of what queues held, which counts in the order between them; None: it does not count."""
 
 
 @dataclass(frozen=True)

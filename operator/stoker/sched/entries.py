@@ -153,6 +153,8 @@ class QueueState:
     """Idle GPU-time that a reservation may cost, per GPU and time that its job has waited."""
     used: Totals = NOTHING
     """By its jobs and those of the queues below."""
+    lately: tuple[float, ...] = (0.0, 0.0, 0.0)
+    """The same on average of late, as its status says."""
     holding: dict[Key, None] = field(default_factory=dict)
     """Its own jobs that hold resources or are assumed to; and those with a claim."""
     holding_gpus: dict[Key, None] = field(default_factory=dict)
@@ -161,9 +163,8 @@ class QueueState:
     lanes: dict[tuple[Request, frozenset[str]], Lane] = field(default_factory=dict)
     filed: SortedList[Order] = field(default_factory=SortedList)
     """All jobs of `lanes`."""
-    levels: dict[bool, tuple[Totals, Totals, Amounts, int, tuple[bool, float]]] = field(default_factory=dict)
-    """With GPUs or without → what it holds, what the nodes have, its guarantee, its weight; and its place beside the
-    others of its parent that follows (`job_order`)."""
+    levels: dict[bool, tuple[tuple[object, ...], tuple[bool, float]]] = field(default_factory=dict)
+    """With GPUs or without → what decides its place beside the others of its parent, and that place (`job_order`)."""
 
     def __post_init__(self) -> None:
         self.path = (self,)

@@ -2,8 +2,9 @@
 
 Owns the order between jobs. Between queues, at each level of their tree: one that holds less than its guarantee goes
 first, then the one with the least share, then the job that has waited longer. A queue's share is the largest part that
-it holds of any resource of the cluster, divided by its weight. Within a queue higher priority goes first, then the
-longer wait: a priority never passes another queue's job. Called by `decide`.
+it holds of any resource of the cluster, and held on average of late, divided by its weight (dominant resource fairness:
+Ghodsi et al., NSDI 2011). Within a queue higher priority goes first, then the longer wait: a priority never passes
+another queue's job. Called by `decide`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
+from operator import is_
 from typing import Any, NamedTuple, Protocol
 
 from stoker.spec.queue import NOT_NAMED
@@ -182,15 +184,13 @@ class JobOrder:
 
     def _level(self, queue: QueueState, gpus: bool) -> Rank:
         known = queue.levels.get(gpus)
-        if known is not None:
-            used, capacity, guarantee, weight, level = known
-            same = used is queue.used and capacity is self._capacity and guarantee is queue.guarantee
-            if same and weight == queue.weight:
-                return level
+        of = queue.used, queue.lately, self._capacity, queue.guarantee, queue.weight
+        if known is not None and all(map(is_, known[0], of)):
+            return known[1]
         share = 0.0
-        for held, there in zip(queue.used, self._capacity, strict=True):
-            if there and held > share * there:
-                share = held / there
+        for held, lately, there in zip(queue.used, queue.lately, self._capacity, strict=True):
+            if there and held + lately > share * there:
+                share = (held + lately) / there
         level = (queue.guarantee == NOT_NAMED or not queue.is_below_guarantee(gpus), share / queue.weight)
-        queue.levels[gpus] = queue.used, self._capacity, queue.guarantee, queue.weight, level
+        queue.levels[gpus] = of, level
         return level

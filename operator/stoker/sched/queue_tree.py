@@ -65,12 +65,13 @@ class QueueTree:
         las = queue is not None and queue.spec.discipline is Discipline.LAS
         if _access(old) != _access(queue) or las != known.las:
             refiled[known] = None
-        for field, value in (("budget", budget), ("preemption", preemption), ("las", las)):
+        weight = known.weight if queue is None else queue.spec.weight
+        lately = known.lately if queue is None else queue.status.decayed_usage.amounts
+        now = {"budget": budget, "preemption": preemption, "las": las, "weight": weight, "lately": lately}
+        for field, value in now.items():
             if value != getattr(known, field):
                 journal.set(known, field, value)
                 changes.shift()
-        if queue is not None and known.weight != queue.spec.weight:
-            journal.set(known, "weight", queue.spec.weight)
         (former, had), (parent, has) = (
             (None, None) if one is None else (one.spec.parent, one.spec.guarantee) for one in (old, queue)
         )

@@ -110,6 +110,24 @@ class QueueAmount(StatusModel):
     """Bytes, for example 2Ti."""
 
 
+class DecayedUsage(StatusModel):
+    """What a queue's jobs held on average of late: the longer ago, the less it counts."""
+
+    gpus: float = 0.0
+    """Not whole: 2.5 of 10 GPUs for a quarter of the time."""
+    cpu: str = "0"
+    """Cores."""
+    memory: str = "0"
+    """Bytes, for example 2Ti."""
+    at: datetime | None = None
+    """Worked out then."""
+
+    @property
+    def amounts(self) -> tuple[float, float, float]:
+        """GPUs, thousandths of a core, bytes."""
+        return self.gpus, cpu_milli(self.cpu), memory_bytes(self.memory)
+
+
 class QueueStatus(StatusModel):
     """What the queue's jobs use and wait for. The operator's; at most 5 seconds old."""
 
@@ -120,6 +138,9 @@ class QueueStatus(StatusModel):
     """The part of it whose workers all run."""
     pending: QueueAmount = QueueAmount()
     """Asked for by queued jobs."""
+    decayed_usage: DecayedUsage = DecayedUsage()
+    """What it held on average of late, with the queues below; it counts in the order between queues. At most a minute
+    old, unless nearly nothing of it has changed."""
     conditions: Conditions = ()
     """Active: it takes new jobs. False while it is being deleted and jobs still use it. Valid: False if its parent
     does not count, because it is missing or in a cycle, or its guarantee, because its parent's is too small."""

@@ -47,6 +47,13 @@ from stoker.push import flags
     help="What follows: an event on the job, that and suspend, or nothing.",
 )
 @click.option(
+    "--usage-half-life",
+    metavar="DURATION",
+    default="1d",
+    show_default=True,
+    help="What a queue held so long ago counts half in the order between queues; 0s: only what it holds now counts.",
+)
+@click.option(
     "--allow-host", "allow_hosts", multiple=True, metavar="NAME", help="A Host name to answer to. Repeatable."
 )
 @click.option(
