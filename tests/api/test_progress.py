@@ -287,7 +287,7 @@ async def test_a_hold_is_seen_stored_and_cleared(world):
     await world.deps.jobs.wait_for(lambda jobs: jobs.get(job.key).status.held is not None, timeout_s=5)
     why = (await world.call("GET", "/v1/projects/alpha/jobs/one/explain")).json()
     assert "worker 1 failed (exit 1) and is held until 00:10:05 UTC: KeyError" in why["summary"]
-    assert why["hints"][0] == "`stoker exec one --worker 1` opens a shell in the worker"
+    assert why["hints"][0]["message"] == "`stoker exec one --worker 1` opens a shell in the worker"
     await world.status(job, phase="Failed")
     await world.deps.jobs.wait_for(lambda jobs: jobs.get(job.key).status.progress.held is None, timeout_s=5)
     assert (await world.store.get(JOBS, job.key)).status.progress.step == 7
