@@ -16,7 +16,7 @@ from stoker.sched.nodes import _COLUMNS
 from stoker.sched.occupancy import node_room, queue_usage
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Blame, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
-from stoker.spec.job_parts import GpuRequest, JobTopology
+from stoker.spec.job_parts import Elastic, GpuRequest, JobTopology
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import CORDONED, Gpu, GPUNode, GPUNodeStatus, Taint
 from stoker.spec.other_pod import OtherPod
@@ -216,6 +216,7 @@ def job(
     min_capability: str | None = None,
     required: str | None = None,
     preferred: str | None = None,
+    elastic: tuple[int, int] | None = None,
 ) -> TrainingJob:
     """`on` names the node of each worker: then it runs. Times are seconds after T0."""
     return TrainingJob(
@@ -226,6 +227,7 @@ def job(
             queue=queue,
             priority=priority,
             workers=workers,
+            elastic=None if elastic is None else Elastic(min=elastic[0], max=elastic[1]),
             gpus_per_worker=gpus,
             gpu=GpuRequest(models=models, min_memory=min_memory, min_compute_capability=min_capability)
             if gpus

@@ -136,7 +136,7 @@ class JobIndex:
         found: Counter[str] = Counter()
         for job in self.placed():
             if job.status.held is not None:
-                found[job.spec.queue] += job.spec.total_gpus
+                found[job.spec.queue] += job.gpus
         return found
 
     def placed(self) -> Iterator[TrainingJob]:

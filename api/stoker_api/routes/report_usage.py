@@ -155,8 +155,8 @@ def _foreign(receipt: GpuReceipt, node: str, job: TrainingJob | None) -> str:
         return ""  # gone: the file knows whether it was there
     if job.key != Key(receipt.project, receipt.job_name):
         return "jobUid is another job's than project and jobName say"
-    if receipt.worker >= job.spec.workers:
-        return f"the job has {job.spec.workers} worker(s)"
+    if receipt.worker >= job.spec.most_workers:
+        return f"the job has {job.spec.most_workers} worker(s)"
     if receipt.attempt > job.status.attempt:
         return f"the job's newest attempt is {job.status.attempt}"
     ran_on = _node_of(job, receipt.attempt, receipt.worker)

@@ -66,8 +66,8 @@ async def _session(
     found = services(socket)
     _speaks_ours(socket)
     job = await find_job(found, project, name)
-    if query.worker >= job.spec.workers:
-        raise invalid("/worker", f"the job has {job.spec.workers} worker(s), counted from 0", place="query")
+    if query.worker >= job.spec.most_workers:
+        raise invalid("/worker", f"the job has {job.spec.most_workers} worker(s), counted from 0", place="query")
     pod = running_pod(found.deps.pods, job, query.worker)
     session = found.sessions.create(job, pod, query.worker, caller.name)
     await found.rendezvous.client(socket, session, model)

@@ -76,8 +76,8 @@ async def job_logs(
     """`Accept: text/event-stream`: `log` (resumable by id), `attempt`, `end`; else the bytes as they are."""
     found = services(request)
     job = await find_job(found, project, name)
-    if query.worker >= job.spec.workers:
-        raise invalid("/worker", f"the job has {job.spec.workers} worker(s), counted from 0", place="query")
+    if query.worker >= job.spec.most_workers:
+        raise invalid("/worker", f"the job has {job.spec.most_workers} worker(s), counted from 0", place="query")
     wanted = LogRequest(job, query.worker, query.attempt, query.follow, query.tail_lines)
     begin = _resume(last_event_id, query.attempt) or await found.logs.begin(wanted)
     if begin is None:

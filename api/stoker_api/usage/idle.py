@@ -156,7 +156,7 @@ def idle_words(
     mine = list(receipts)
     owner = job.metadata.annotations.get(ANNOTATION_SUBMITTER, "")
     who = f"{''.join(c if c.isprintable() else '?' for c in owner)}: " if owner else ""
-    count, name = job.spec.total_gpus, job.metadata.name
+    count, name = job.gpus, job.metadata.name
     which = "its GPU has" if count == 1 else f"all {count} GPUs have"
     classes: dict[str, float] = {}
     for receipt in mine:

@@ -128,7 +128,7 @@ def idle_since(job: TrainingJob, receipts: Iterable[GpuReceipt], at: datetime) -
         slot = slot_of(receipt)
         if receipt.attempt == job.status.attempt and (slot not in newest or newest[slot].at < receipt.at):
             newest[slot] = receipt
-    if len(newest) < max(1, job.spec.total_gpus):
+    if len(newest) < max(1, job.gpus):
         return None
     since = 0.0
     for receipt in newest.values():

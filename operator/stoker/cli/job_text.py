@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,9 +19,17 @@ NAME = Column("NAME", "metadata.name")
 PHASE = Column("PHASE", "status.phase")
 
 
-def _gpus_text(workers: int, each: int) -> str:
-    """How many GPUs, and how they are split over workers: '4 (2x2)'."""
-    return str(each) if workers == 1 else f"{workers * each} ({workers}x{each})"
+def _gpus_text(workers: int, each: int, elastic: Any, placed: Sequence[int] | None) -> str:
+    """How many GPUs, and how they are split over workers: '4 (2x2)'; of an elastic job with its wish: '4 (2/8x2)'."""
+    if workers == 1 and not elastic:
+        return str(each)
+    now = len(placed) if elastic and placed else workers
+    return f"{now * each} ({_workers_text(workers, elastic, placed)}x{each})"
+
+
+def _workers_text(workers: int, elastic: Any, placed: Sequence[int] | None) -> str:
+    """Of an elastic job those that it has and those wished for: '2/8'."""
+    return f"{len(placed)}/{workers}" if elastic and placed else str(workers)
 
 
 def _progress_text(step: int | None, total_steps: int | None, measured: Mapping[str, float] | None) -> str:
@@ -115,7 +123,7 @@ JOBS = (
     NAME,
     PHASE,
     Column("QUEUE", "spec.queue"),
-    Column("GPUS", "spec.workers spec.gpusPerWorker", _gpus_text, right=True),
+    Column("GPUS", "spec.workers spec.gpusPerWorker spec.elastic status.placement.worker", _gpus_text, right=True),
     Column("AGE", "metadata.creationTimestamp", age_text, right=True),
     Column("STATE", text=state_text, cut=True),
 )
@@ -128,8 +136,10 @@ _JOB_FACTS = (
     Column("queue", "spec.queue spec.priority", "{}, priority {}".format),
     Column(
         "workers",
-        "spec.workers spec.gpusPerWorker spec.cpu spec.memory",
-        "{}, each {} GPUs, {} cores, {} memory".format,
+        "spec.workers spec.elastic status.placement.worker spec.gpusPerWorker spec.cpu spec.memory",
+        lambda workers, elastic, placed, *each: "{}, each {} GPUs, {} cores, {} memory".format(
+            _workers_text(workers, elastic, placed), *each
+        ),
     ),
     Column(
         "runs", "spec.trainer.recipe spec.trainer.command", lambda recipe, command: recipe or " ".join(command or ())

@@ -225,9 +225,9 @@ class JobRows:
 def _part(job: TrainingJob) -> _Part | None:
     status, queue = job.status, job.spec.queue
     if status.phase in PLACED:
-        return _Part(queue, "allocated", job.spec.total_gpus, "")
+        return _Part(queue, "allocated", job.gpus, "")
     if status.phase is Phase.QUEUED:
-        return _Part(queue, "requested", job.spec.total_gpus, status.reason.value)
+        return _Part(queue, "requested", job.gpus, status.reason.value)
     return None
 
 

@@ -59,9 +59,9 @@ class _Sum:
         """A job, or one less."""
         spec = job.spec
         self.jobs += sign
-        self.gpus += sign * spec.total_gpus
-        self.cpu_milli += sign * spec.workers * spec.cpu_milli
-        self.memory_bytes += sign * spec.workers * spec.memory_bytes
+        self.gpus += sign * job.gpus
+        self.cpu_milli += sign * job.workers * spec.cpu_milli
+        self.memory_bytes += sign * job.workers * spec.memory_bytes
 
     def __add__(self, other: _Sum) -> _Sum:
         return _Sum(

@@ -97,7 +97,7 @@ def worker_env(job: TrainingJob, worker: int, source: str) -> dict[str, str]:
         "STOKER_PROJECT": job.metadata.namespace,
         "STOKER_ATTEMPT": str(job.status.attempt),
         "STOKER_WORKER": str(worker),
-        "STOKER_WORKERS": str(spec.workers),
+        "STOKER_WORKERS": str(job.workers),
         "STOKER_LAUNCH_MODE": (LaunchMode.PER_GPU if recipe else LaunchMode.ONCE).value,
         "STOKER_RANKS": str(max(1, spec.gpus_per_worker) if recipe else 1),
         "STOKER_GRACE_SECONDS": str(grace_s(job)),

@@ -81,7 +81,7 @@ def render_pod(
     """The pod of one worker of the job's current attempt, pinned to its place. `source`: what it begins with."""
     spec = job.spec
     metadata = pod_metadata(job, worker)
-    gang = spec.workers > 1
+    gang = spec.most_workers > 1
     recipe = spec.trainer.recipe is not None
     security = _container_security(runtime)
     return KubePod(
@@ -134,7 +134,7 @@ def render_pod(
 
 def render_service(job: TrainingJob) -> Service | None:
     """The names by which the workers of a gang find each other, also before they are ready."""
-    if job.spec.workers == 1:
+    if job.spec.most_workers == 1:
         return None
     return Service(
         metadata=ObjectMeta(
@@ -160,7 +160,7 @@ def _env(
         "STOKER_TERMINATION_GRACE_SECONDS": str(grace_s(job) + GRACE_MARGIN_S),
         "STOKER_CHECKPOINT_DIR": f"{root}/checkpoints",
         "STOKER_OUTPUT_DIR": f"{root}/output",
-        "MASTER_ADDR": f"{pod_name(job, 0)}.{name}.{project}.svc" if spec.workers > 1 else "127.0.0.1",
+        "MASTER_ADDR": f"{pod_name(job, 0)}.{name}.{project}.svc" if job.workers > 1 else "127.0.0.1",
         "MASTER_PORT": str(_master_port(job, runtime)),
     }
     env.setdefault("HOME", "/tmp")

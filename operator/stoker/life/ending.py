@@ -71,7 +71,7 @@ def end_attempt(
     stopped = any(record.stop_requested for record in records.values() if record)
     workers = [
         _read(job, w, nodes.get(w, ""), pods.get(w), records.get(w), facts, gang_stopped=stopped)
-        for w in range(job.spec.workers)
+        for w in range(job.workers)
     ]
     cause = _cause(workers)
     category = cause.category if cause else None
@@ -112,7 +112,7 @@ def end_attempt(
         "started_at": None,
         "intent": Intent.NONE,
         "ran_s": round(status.ran_s + ran_s, 3),
-        "attained_gpu_seconds": round(status.attained_gpu_seconds + ran_s * job.spec.total_gpus, 3),
+        "attained_gpu_seconds": round(status.attained_gpu_seconds + ran_s * job.gpus, 3),
         "held_s": round(status.held_s + kept_s, 3),
         "queued_at": status.queued_at or job.metadata.creation_timestamp,
         "not_before": None,
@@ -135,7 +135,7 @@ def end_attempt(
 
 
 def _zero_note(job: TrainingJob, worker: int) -> Note:
-    who = f"worker {worker}: " if job.spec.workers > 1 else ""
+    who = f"worker {worker}: " if job.workers > 1 else ""
     return Note("ExitZeroAfterSignal", f"{who}{_ZERO_SAYS}", warning=True)
 
 
@@ -269,7 +269,7 @@ def _message(
     job: TrainingJob, workers: list[_EndedWorker], cause: _EndedWorker | None, category: Category | None
 ) -> str:
     if cause is None or category is None:
-        done = "all workers are done" if job.spec.workers > 1 else "done"
+        done = "all workers are done" if job.workers > 1 else "done"
         record = workers[0].record if job.spec.trainer.recipe is not None else None
         ended = record.progress.summary.get("ended") if record and record.progress else None
         return f"{done}: {ended}"[:1024] if isinstance(ended, str) else done
@@ -281,7 +281,7 @@ def _message(
     progress = cause.record.progress if cause.record else None
     if category is Category.INTERRUPTED and progress is not None and progress.checkpoint is not None:
         says += f" (last saved: step {progress.checkpoint.step})"
-    who = f"worker {cause.index}: " if job.spec.workers > 1 else ""
+    who = f"worker {cause.index}: " if job.workers > 1 else ""
     if cause.exit_code is not None and category is not Category.INTERRUPTED:
         signal = cause.record.signal if cause.record else None
         code = f"signal {signal}" if signal else f"exit {cause.exit_code}"

@@ -23,7 +23,7 @@ _DECIDES = frozenset({Intent.NONE, Intent.CANCEL, Intent.SUSPEND})
 
 def hold_message(job: TrainingJob, hold: Held) -> str:
     """'worker 1 failed (exit 1) and is held until 12:34:56 UTC: the last line it printed'."""
-    who = f"worker {hold.worker} " if job.spec.workers > 1 else ""
+    who = f"worker {hold.worker} " if job.workers > 1 else ""
     what = f"{who}failed ({_code(hold)}) and is held until {_at(hold.until):%H:%M:%S} UTC"
     return f"{what}: {hold.message}"[:1024] if hold.message else what
 

@@ -54,7 +54,7 @@ def _next(job: TrainingJob, pods: Sequence[Pod], context: Context) -> Step:
         return Step(accepted)
     if status.phase in ENDED:
         return _ended(job, pods, context)
-    wanted = {f"{job.metadata.name}-{status.attempt}-{worker}": worker for worker in range(job.spec.workers)}
+    wanted = {f"{job.metadata.name}-{status.attempt}-{worker}": worker for worker in range(job.workers)}
     mine = {wanted[name]: pod for pod in pods if (name := pod.metadata.name) in wanted}
     former = [pod for pod in pods if pod.metadata.name not in wanted]
     return _placed(job, mine, context.clear(former), context)
@@ -139,7 +139,7 @@ def _ttl_s(job: TrainingJob, context: Context) -> float | None:
 def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, context: Context) -> Step:
     status, now = job.status, context.now
     stopping = status.phase is Phase.STOPPING
-    complete = len(mine) == job.spec.workers
+    complete = len(mine) == job.workers
     if all(context.is_over(pod) for pod in mine.values()) and (complete or stopping):
         return end_attempt(job, mine, now, context.settings.blame_s, context.facts)
 
@@ -167,11 +167,11 @@ def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, context: Con
         return replace(clearing, stop=clearing.stop + stop)
 
     if status.phase is Phase.STARTING and not complete:
-        missing = tuple(w for w in range(job.spec.workers) if w not in mine)
+        missing = tuple(w for w in range(job.workers) if w not in mine)
         name_taken = notice_step(job, holdup, context) if context.facts.name_taken else None
         return name_taken or replace(clearing, create=missing)
     started = [_began(p) for p in mine.values() if p.status.phase is not PodPhase.PENDING]
-    if status.phase is Phase.STARTING and len(started) == job.spec.workers:
+    if status.phase is Phase.STARTING and len(started) == job.workers:
         return _running(job, max((at for at in started if at), default=now), context)
     if not complete:  # Running, and a pod is gone although our finalizer was on it: forced away with its node
         new = status.model_copy(
@@ -182,7 +182,7 @@ def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, context: Con
 
 
 def _running(job: TrainingJob, started_at: datetime, context: Context) -> Step:
-    count = job.spec.workers
+    count = job.workers
     message = "running" if count == 1 else f"all {count} workers are running"
     new = job.status.model_copy(
         update={

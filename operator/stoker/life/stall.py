@@ -22,7 +22,7 @@ def stall_message(job: TrainingJob, stalled: Stalled) -> str:
 
 def stacks_command(job: TrainingJob, attempt: int) -> str:
     """The command that shows the stacks: they are in each worker's log."""
-    every = " --worker N" if job.spec.workers > 1 else ""
+    every = " --worker N" if job.workers > 1 else ""
     return f"`stoker logs {job.metadata.name} --attempt {attempt}{every}`"
 
 

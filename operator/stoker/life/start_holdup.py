@@ -121,7 +121,7 @@ def _image(job: TrainingJob, late: Mapping[int, Pod], now: datetime, settings: S
 def _pulling(
     job: TrainingJob, pods: Mapping[int, Pod], late: Mapping[int, Pod], settings: Settings
 ) -> StartHoldup | None:
-    if not late or len(pods) < job.spec.workers or not all(_is_pulling(pod) for pod in late.values()):
+    if not late or len(pods) < job.workers or not all(_is_pulling(pod) for pod in late.values()):
         return None
     waited = format_duration(settings.pull_timeout_s)
     where = sorted({pod.spec.node_name for pod in late.values()})
@@ -154,4 +154,4 @@ def _after(job: TrainingJob, seconds: float) -> datetime:
 
 
 def _who(job: TrainingJob, worker: int) -> str:
-    return f"worker {worker}: " if job.spec.workers > 1 else ""
+    return f"worker {worker}: " if job.workers > 1 else ""

@@ -19,6 +19,7 @@ from stoker.spec.meta import Key
 
 from .budget import changes_at, charge, count, unwritten
 from .claims import end_late, end_void, ready
+from .elastic import most_workers
 from .entries import BlockedBy, Entry, Order, Reservation, earliest
 from .job_order import JobOrder
 from .place import Spread, place, placed
@@ -214,6 +215,8 @@ def _pass(
             continue
         if lane.place is not None:
             state.lanes.set_blocked_by(lane, None)
+        if lane.request.up_to:
+            spread = most_workers(state, lane, spread, reservations.ahead_of(order, lane.queue))
         start = _start(state, entry, placed(state.nodes, spread))
         preemption.took(entry)
         freed.started()

@@ -122,6 +122,11 @@ class Entry:
         return self.assumed or self.job.status.placement
 
     @property
+    def room(self) -> tuple[Placed, ...]:
+        """The same; of a pending job what its claim keeps."""
+        return self.placement if self.claim is None or not self.pending else self.claim.placement
+
+    @property
     def attempt(self) -> int:
         """That of `placement`: the operator counts up as it writes a start."""
         return self.job.status.attempt + bool(self.assumed)
@@ -290,7 +295,14 @@ def new_entry(job: TrainingJob, queue: QueueState, runtime: RuntimeState) -> Ent
     order = (-job.spec.priority, at, key)
     pending = is_pending(job)
     claim = job.status.claim if pending else None
-    return Entry(job, key, request_of(job.spec, runtime.needs), order, queue, runtime, pending, claim=claim)
+    request = request_now(job, runtime, job.status.placement if claim is None else claim.placement)
+    return Entry(job, key, request, order, queue, runtime, pending, claim=claim)
+
+
+def request_now(job: TrainingJob, runtime: RuntimeState, placement: Sequence[Placed]) -> Request:
+    """With as many workers as it is placed with, or as there is room kept for; without a place, as it may start."""
+    request = request_of(job.spec, runtime.needs)
+    return request if job.spec.elastic is None or not placement else request.sized(len(placement))
 
 
 def workers_on(placement: Sequence[Placed]) -> dict[str, int]:

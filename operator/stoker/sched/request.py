@@ -103,6 +103,13 @@ class Request(NamedTuple):
     extended: tuple[tuple[str, int], ...] = ()
     """Other countable resources (`rdma/hca`), by name."""
     near: Near = ANYWHERE
+    up_to: int = 0
+    """Of an elastic job without a place: `workers` will do, but it starts with so many if they fit. 0: no more than
+    `workers`."""
+
+    def sized(self, workers: int) -> Request:
+        """With just so many."""
+        return _request(*self._replace(workers=workers, up_to=0))
 
     def times(self, workers: int) -> Totals:
         return Totals(workers * self.gpus, workers * self.cpu, workers * self.memory)
@@ -113,7 +120,7 @@ class Request(NamedTuple):
 
 
 def request_of(spec: TrainingJobSpec, needs: Needs = BUILT_IN) -> Request:
-    """Jobs with equal requests fit, or don't fit, in the same places."""
+    """Jobs with equal requests fit, or don't fit, in the same places. Of an elastic job: the least that will do."""
     wanted = ANY_GPU
     if spec.gpus_per_worker and spec.gpu != GpuRequest():
         models = tuple(sorted({model.lower() for model in spec.gpu.models}))
@@ -121,6 +128,7 @@ def request_of(spec: TrainingJobSpec, needs: Needs = BUILT_IN) -> Request:
         wanted = GpuFilter(models, least, capability_number(spec.gpu.min_compute_capability))
     cpu, memory = _cpu_milli(spec.cpu), _memory_bytes(spec.memory)
     nodes = needs.gpu_nodes if spec.gpus_per_worker else needs.nodes
-    near = Near(spec.topology.required or "", spec.topology.preferred or "") if spec.workers > 1 else ANYWHERE
-    request = (spec.workers, spec.gpus_per_worker, min(cpu, HUGE), min(memory, HUGE), wanted, nodes, needs.extended)
-    return _request(*request, near)
+    near = Near(spec.topology.required or "", spec.topology.preferred or "") if spec.most_workers > 1 else ANYWHERE
+    least = spec.least_workers
+    request = (least, spec.gpus_per_worker, min(cpu, HUGE), min(memory, HUGE), wanted, nodes, needs.extended)
+    return _request(*request, near, spec.workers if spec.workers > least else 0)

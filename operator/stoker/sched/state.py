@@ -25,7 +25,7 @@ from stoker.spec.runtime import TrainingRuntime
 from .budget import Cost
 from .changes import Changes
 from .claim_table import ClaimTable
-from .entries import EARLIEST, Entry, Reservation, is_pending, new_entry, workers_on
+from .entries import EARLIEST, Entry, Reservation, is_pending, new_entry, request_now, workers_on
 from .expected_ends import ExpectedEnds
 from .foreign_pods import ForeignPods
 from .gpu_groups import Claim
@@ -34,7 +34,6 @@ from .journal import Journal
 from .lanes import Lanes
 from .nodes import NodeTable
 from .queue_tree import QueueTree
-from .request import request_of
 from .running import RunningJobs
 from .runtime_table import RuntimeTable
 
@@ -179,6 +178,7 @@ class SchedulerState:
         self.journal.set(entry, "claim", None)
         self.journal.set(entry, "pending", False)
         self.journal.set(entry, "assumed", placement)
+        self._size(entry)
         self.holdings.hold(entry, placement)
         self._recount(entry.key)
 
@@ -190,6 +190,7 @@ class SchedulerState:
             self.journal.set(entry, "assumed", ())
             self.journal.set(entry, "claim", entry.job.status.claim)
             self.journal.set(entry, "pending", True)
+            self._size(entry)
             self.lanes.put(entry)
             self._recount(key)
 
@@ -199,6 +200,7 @@ class SchedulerState:
         self.journal.set(entry, "claim", claim)
         self.journal.set(entry, "claim_decided", True)
         self.journal.put(self.claims.unwritten, entry.key, None)
+        self._size(entry)
         self.lanes.enter(entry)
 
     def vacate(self, key: Key) -> None:
@@ -226,6 +228,11 @@ class SchedulerState:
         return self.journal.what_if()
 
     # -- inside
+
+    def _size(self, entry: Entry) -> None:
+        """Of an elastic job: what it asks for follows from where it is, or is to be."""
+        if entry.job.spec.elastic is not None:
+            self.journal.set(entry, "request", request_now(entry.job, entry.runtime, entry.room))
 
     def _set_queue(self, name: str, queue: Queue | None) -> None:
         change = self.tree.put(name, queue)
@@ -257,7 +264,7 @@ class SchedulerState:
 
     def _retarget(self, entry: Entry) -> None:
         """Its runtime lets it on other nodes than before, asks for other things, or takes other projects."""
-        request = request_of(entry.job.spec, entry.runtime.needs)
+        request = request_now(entry.job, entry.runtime, entry.room)
         if entry.pending:
             self.lanes.drop(entry)
         for name in entry.workers_on:

@@ -10,10 +10,13 @@ from pydantic import Field, model_validator
 
 from .fields import DnsLabel, Duration, EnvName, Quantity
 from .job_parts import (
+    ELASTIC_SAYS,
     EXIT_ZERO_SAYS,
     FROM_SAYS,
+    MAX_WORKERS,
     CheckpointPolicy,
     DataVolume,
+    Elastic,
     GpuRequest,
     IdlePolicy,
     JobTopology,
@@ -36,7 +39,6 @@ from .reasons import Code
 from .usage import JobUsage
 from .worker import Held, Progress, Stalled
 
-MAX_WORKERS = 4096
 MAX_GPUS_PER_WORKER = 64
 MAX_PRIORITY = 1_000_000
 MAX_RETRY_GENERATION = 1_000_000_000
@@ -50,7 +52,8 @@ class TrainingJobSpec(SpecModel):
     priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
     """Higher goes first within the queue."""
     workers: int = Field(default=1, ge=1, le=MAX_WORKERS)
-    """A gang: all of them run, or none."""
+    """A gang: all of them run, or none. With `elastic` the number that is wished for."""
+    elastic: Elastic | None = None
     gpus_per_worker: int = Field(default=0, ge=0, le=MAX_GPUS_PER_WORKER)
     """Whole GPUs of each worker; one rank runs on each. 0: the job trains on CPU."""
     gpu: GpuRequest = GpuRequest()
@@ -89,6 +92,8 @@ class TrainingJobSpec(SpecModel):
     def _fits_together(self) -> Self:
         if self.gpus_per_worker == 0 and self.gpu != GpuRequest():
             raise ValueError("gpu says which GPUs, but gpusPerWorker is 0; ask for at least one or leave gpu out")
+        if self.elastic is not None and not self.elastic.min <= self.workers <= self.elastic.max:
+            raise ValueError(ELASTIC_SAYS)
         if self.checkpoint.source is not None and self.trainer.init_from is not None:
             raise ValueError(FROM_SAYS)
         if repeated(volume.name for volume in self.data) is not None:
@@ -117,7 +122,16 @@ class TrainingJobSpec(SpecModel):
 
     @property
     def total_gpus(self) -> int:
+        """Of as many workers as are wished for."""
         return self.workers * self.gpus_per_worker
+
+    @property
+    def least_workers(self) -> int:
+        return self.workers if self.elastic is None else self.elastic.min
+
+    @property
+    def most_workers(self) -> int:
+        return self.workers if self.elastic is None else self.elastic.max
 
     @property
     def cpu_milli(self) -> int:
@@ -302,6 +316,16 @@ class TrainingJob(Resource):
     kind: str = "TrainingJob"
     spec: TrainingJobSpec
     status: TrainingJobStatus = TrainingJobStatus()
+
+    @property
+    def workers(self) -> int:
+        """Of the attempt under way; else as many as are wished for."""
+        return len(self.status.placement) or self.spec.workers
+
+    @property
+    def gpus(self) -> int:
+        """Of these workers."""
+        return self.workers * self.spec.gpus_per_worker
 
 
 MUTABLE = frozenset({"suspend", "cancel", "retry_generation", "priority"})

@@ -27,6 +27,7 @@ from .meta import SpecModel
 from .outcome import POLICIES, Category, ExitZero
 from .recipes import RECIPES, resolve
 
+MAX_WORKERS = 4096
 MAX_STEPS = 1_000_000_000_000
 
 # Where a worker's container has something of its own: nothing of the user's may be mounted in it or over it.
@@ -51,6 +52,19 @@ class GpuRequest(SpecModel):
     """Memory of each GPU."""
     min_compute_capability: ComputeCapability | None = None
     """What each GPU can do, as NVIDIA numbers it: 8.0 for A100, 9.0 for H100. A GPU whose is not known won't do."""
+
+
+ELASTIC_SAYS = "workers must be from elastic.min to elastic.max"
+
+
+class Elastic(SpecModel):
+    """How many workers will do. The job starts with fewer than `workers` where that fits now; each attempt has a world
+    size of its own."""
+
+    min: int = Field(ge=1, le=MAX_WORKERS)
+    """It never runs with fewer workers."""
+    max: int = Field(ge=1, le=MAX_WORKERS)
+    """Nor with more."""
 
 
 class JobTopology(SpecModel):

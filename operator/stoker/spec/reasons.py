@@ -65,6 +65,7 @@ class Change(StrEnum):
     # a field of the job's spec; the value is what to set it to
     GPUS_PER_WORKER = "gpusPerWorker"
     WORKERS = "workers"
+    ELASTIC_MIN = "elastic.min"
     TOPOLOGY = "topology"
     GPU = "gpu"
     CPU = "cpu"

@@ -92,7 +92,10 @@ def _smaller(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[tup
     if request.workers > 1:
         room = int(np.sum(fitting(table, request, avoid, free_room(table, request, None))))
         workers = _largest(min(room, request.workers - 1), lambda value: fits(request._replace(workers=value)))
-        if workers:
+        elastic = entry.job.spec.elastic
+        if workers and elastic is not None:
+            yield {"elastic": elastic.model_copy(update={"min": workers})}, Change.ELASTIC_MIN, workers
+        elif workers:
             yield {"workers": workers}, Change.WORKERS, workers
     if request.near.required and fits(request._replace(near=ANYWHERE)):
         near = JobTopology(preferred=request.near.required)

@@ -251,6 +251,8 @@ def would_start(change: Change, value: Value, request: Request, *, queue: str | 
             what = f"gpusPerWorker: {value} instead of {request.gpus}"
         case Change.WORKERS:
             what = f"workers: {value} instead of {request.workers}"
+        case Change.ELASTIC_MIN:
+            what = f"elastic.min: {value} instead of {request.workers}"
         case Change.CPU:
             what = f"cpu: {value} instead of {format_cpu(request.cpu)}"
         case Change.MEMORY:

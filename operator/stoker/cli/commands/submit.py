@@ -42,6 +42,7 @@ def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--preemptible/--not-preemptible", default=None, help="May it be stopped for others?"),
             click.option("-g", "--gpus", type=click.IntRange(0), help="GPUs per worker."),
             click.option("-w", "--workers", type=click.IntRange(1), help="Workers: all of them run, or none."),
+            click.option("--elastic", metavar="MIN:MAX", help="With how many workers it may run, for example 2:8."),
             click.option("--cpu", metavar="CORES", help="Cores per worker."),
             click.option("--memory", metavar="QUANTITY", help="Memory per worker, for example 16Gi."),
             click.option(
@@ -161,6 +162,9 @@ def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:
     spec.update({name: given[option] for name, option in _FIELDS.items() if given[option] is not None})
     if given["image"] is not None and isinstance(trainer := spec.setdefault("trainer", {}), dict):
         trainer["image"] = given["image"]
+    if given["elastic"]:
+        spec["elastic"] = _elastic(given["elastic"])
+        spec.setdefault("workers", spec["elastic"]["max"])
     if given["hold"]:
         spec["onFailure"] = {**(spec.get("onFailure") or {}), "hold": given["hold"]}
     if given["max_duration"]:
@@ -173,6 +177,13 @@ def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:
         body["metadata"] = named(body.get("metadata"), given["name"])
     for assignment in given["overrides"]:
         override(body, assignment)
+
+
+def _elastic(text: str) -> dict[str, int]:
+    least, _, most = text.partition(":")
+    if not (least.isdecimal() and most.isdecimal()):
+        raise BadInput(f"--elastic {text}: write MIN:MAX, for example 2:8")
+    return {"min": int(least), "max": int(most)}
 
 
 def _variable(text: str) -> tuple[str, str]:

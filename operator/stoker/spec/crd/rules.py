@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from stoker.spec.job import MUTABLE, TrainingJobSpec
 from stoker.spec.job_parts import (
+    ELASTIC_SAYS,
     EXIT_ZERO_SAYS,
     FROM_SAYS,
     INIT_FROM_RECIPE_SAYS,
@@ -119,6 +120,11 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
             " && !has(self.gpu.minComputeCapability))",
             "gpu says which GPUs, but gpusPerWorker is 0; ask for at least one or leave gpu out",
             field="gpu",
+        ),
+        Rule(
+            "!has(self.elastic) || (self.elastic.min <= self.workers && self.workers <= self.elastic.max)",
+            ELASTIC_SAYS,
+            field="workers",
         ),
         Rule("!has(self.trainer.command) || self.precision == 'auto'", f"precision {_WITH_RECIPE}", field="precision"),
         Rule(
