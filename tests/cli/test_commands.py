@@ -85,6 +85,16 @@ def test_a_command_line_becomes_a_job(stoker: Any, script: Any, make_job: Any, t
     }
 
 
+def test_an_elastic_job_wishes_for_the_most_unless_it_says_else(stoker: Any, script: Any, make_job: Any) -> None:
+    script.on("POST", JOBS, script.json(make_job("a"), 201))
+    for options in ([], ["-w", "4"]):
+        assert stoker("submit", "--elastic", "2:8", *options, "--", "/bin/true").exit_code == 0
+    sizes = [(one.body["spec"]["workers"], one.body["spec"]["elastic"]) for one in script.posted]
+    assert sizes == [(8, {"min": 2, "max": 8}), (4, {"min": 2, "max": 8})]
+    result = stoker("submit", "--elastic", "2-8", "--", "/bin/true")
+    assert result.exit_code == 2 and "write MIN:MAX" in result.stderr
+
+
 def test_on_this_machine_the_users_own_program_is_meant(
     stoker: Any, script: Any, make_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

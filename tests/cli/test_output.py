@@ -53,6 +53,15 @@ def test_in_a_pipe_nothing_is_cut(make_job: Any) -> None:
     )
 
 
+def test_of_an_elastic_job_the_workers_that_it_has(make_job: Any) -> None:
+    spec = {"trainer": {"recipe": "lstm"}, "workers": 6, "gpusPerWorker": 2, "elastic": {"min": 2, "max": 8}}
+    placed = [{"worker": at, "node": "a"} for at in range(3)]
+    waits, runs = make_job("a", "Queued", spec), make_job("a", "Running", spec, placement=placed)
+    assert [_shown(JOBS, [job]).split()[9:11] for job in (waits, runs)] == [["12", "(6x2)"], ["6", "(3x2)"]]
+    assert "workers  6 (elastic, 2 to 8), each 2 GPUs" in job_details(waits)
+    assert "workers  3 (elastic, 2 to 8), each 2 GPUs" in job_details(runs)
+
+
 def test_on_a_narrow_terminal_names_and_phases_stay_whole(make_job: Any) -> None:
     columns, jobs = [PROJECT, *JOBS], _jobs(make_job)
     assert _shown(columns, jobs, 80) == (

@@ -31,7 +31,7 @@ def test_an_elastic_job_starts_with(
     )
     starts = world.decide(0).starts
     assert sum(len(start.placement) for start in starts) == workers, rule
-    assert queue_usage(world.state)["default"].gpus == workers
+    assert queue_usage(world.state, "default").gpus == workers
     assert world.decide(0).starts == (), "a second look starts nothing"
 
 
@@ -84,4 +84,4 @@ def test_the_most_that_fit_and_never_out_of_bounds(
     started = [len(start.placement) for start in world.decide(0).starts]
     assert started == ([fit] if fit >= least else [])
     world.state.rollback(before)
-    assert queue_usage(world.state)["default"].gpus == 0
+    assert queue_usage(world.state, "default").gpus == 0

@@ -58,6 +58,7 @@ FAULTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("both", {"trainer": {"recipe": RECIPE, "command": ["x"]}}, "/spec/trainer", "either recipe"),
     ("empty command", {"trainer": {"command": []}}, "/spec/trainer", "must name a program"),
     ("gpu filter without gpus", {"gpu": {"models": ["H100"]}}, "/spec", "gpusPerWorker is 0"),
+    ("workers beside elastic", {"elastic": {"min": 2, "max": 4}}, "/spec", "workers must be from elastic.min to"),
     ("negative workers", {"workers": 0}, "/spec/workers", "greater than or equal to 1"),
     ("too many gpus", {"gpusPerWorker": 1000}, "/spec/gpusPerWorker", "less than or equal to 64"),
     ("bad quantity", {"memory": "16 gigs"}, "/spec/memory", "'16Gi'"),

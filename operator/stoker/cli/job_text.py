@@ -19,17 +19,16 @@ NAME = Column("NAME", "metadata.name")
 PHASE = Column("PHASE", "status.phase")
 
 
-def _gpus_text(workers: int, each: int, elastic: Any, placed: Sequence[int] | None) -> str:
-    """How many GPUs, and how they are split over workers: '4 (2x2)'; of an elastic job with its wish: '4 (2/8x2)'."""
-    if workers == 1 and not elastic:
-        return str(each)
-    now = len(placed) if elastic and placed else workers
-    return f"{now * each} ({_workers_text(workers, elastic, placed)}x{each})"
+def _gpus_text(workers: int, each: int, placed: Sequence[int] | None) -> str:
+    """How many GPUs, and how they are split over workers: '4 (2x2)'. Of an elastic job those that it has."""
+    count = len(placed) if placed else workers
+    return str(each) if count == 1 else f"{count * each} ({count}x{each})"
 
 
-def _workers_text(workers: int, elastic: Any, placed: Sequence[int] | None) -> str:
-    """Of an elastic job those that it has and those wished for: '2/8'."""
-    return f"{len(placed)}/{workers}" if elastic and placed else str(workers)
+def _workers_text(workers: int, least: int | None, most: int | None, placed: Sequence[int] | None, *each: Any) -> str:
+    """'4 (elastic, 2 to 8), each 1 GPUs, …'."""
+    elastic = f" (elastic, {least} to {most})" if least and most else ""
+    return "{}{}, each {} GPUs, {} cores, {} memory".format(len(placed) if placed else workers, elastic, *each)
 
 
 def _progress_text(step: int | None, total_steps: int | None, measured: Mapping[str, float] | None) -> str:
@@ -123,7 +122,7 @@ JOBS = (
     NAME,
     PHASE,
     Column("QUEUE", "spec.queue"),
-    Column("GPUS", "spec.workers spec.gpusPerWorker spec.elastic status.placement.worker", _gpus_text, right=True),
+    Column("GPUS", "spec.workers spec.gpusPerWorker status.placement.worker", _gpus_text, right=True),
     Column("AGE", "metadata.creationTimestamp", age_text, right=True),
     Column("STATE", text=state_text, cut=True),
 )
@@ -136,10 +135,9 @@ _JOB_FACTS = (
     Column("queue", "spec.queue spec.priority", "{}, priority {}".format),
     Column(
         "workers",
-        "spec.workers spec.elastic status.placement.worker spec.gpusPerWorker spec.cpu spec.memory",
-        lambda workers, elastic, placed, *each: "{}, each {} GPUs, {} cores, {} memory".format(
-            _workers_text(workers, elastic, placed), *each
-        ),
+        "spec.workers spec.elastic.min spec.elastic.max status.placement.worker"
+        " spec.gpusPerWorker spec.cpu spec.memory",
+        _workers_text,
     ),
     Column(
         "runs", "spec.trainer.recipe spec.trainer.command", lambda recipe, command: recipe or " ".join(command or ())

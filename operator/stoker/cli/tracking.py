@@ -45,12 +45,12 @@ def track(client: Client, job: TrainingJob, *, project: str | None = None, tail:
                     raise item.error
                 match item.what:
                     case LogChunk() as chunk:
-                        _print_log(chunk, many=job.spec.workers > 1)
+                        _print_log(chunk, many=job.spec.most_workers > 1)
                     case JobChanged(job=last):
                         if not (prints and last.status.phase in ENDED):  # of a command the last word is enough
                             board.update(last)
                         if prints and not logged and _has_run(last):
-                            logged = set(range(min(job.spec.workers, MOST_LOGS)))
+                            logged = set(range(min(last.workers, MOST_LOGS)))
                             for worker in sorted(logged):
                                 feed.follow_logs(name, worker, tail=tail)
                     case JobEnded():

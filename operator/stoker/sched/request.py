@@ -129,6 +129,6 @@ def request_of(spec: TrainingJobSpec, needs: Needs = BUILT_IN) -> Request:
     cpu, memory = _cpu_milli(spec.cpu), _memory_bytes(spec.memory)
     nodes = needs.gpu_nodes if spec.gpus_per_worker else needs.nodes
     near = Near(spec.topology.required or "", spec.topology.preferred or "") if spec.most_workers > 1 else ANYWHERE
-    least = spec.least_workers
-    request = (least, spec.gpus_per_worker, min(cpu, HUGE), min(memory, HUGE), wanted, nodes, needs.extended)
-    return _request(*request, near, spec.workers if spec.workers > least else 0)
+    workers = spec.least_workers
+    request = (workers, spec.gpus_per_worker, min(cpu, HUGE), min(memory, HUGE), wanted, nodes, needs.extended)
+    return _request(*request, near, spec.workers if spec.workers > workers else 0)

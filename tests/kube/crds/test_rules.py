@@ -225,6 +225,13 @@ CASES = [
         "gpu says which GPUs, but gpusPerWorker is 0; ask for at least one or leave gpu out",
     ),
     job({"gpu": {"minMemory": 1}}, {"gpu": {}}, "gpu says which GPUs, but gpusPerWorker is 0"),
+    # workers
+    job(
+        {"workers": 5, "elastic": {"min": 2, "max": 4}},
+        {"workers": 3, "elastic": {"min": 2, "max": 4}},
+        "workers must be from elastic.min to elastic.max",
+    ),
+    job({"elastic": {"min": 2, "max": 4}}, {"elastic": {"min": 1, "max": 4}}, "workers must be from elastic.min"),
     # data
     job({"data": [DATA, DATA]}, {"data": [DATA]}, "Duplicate value", model_says="data have the same name"),
     job(
