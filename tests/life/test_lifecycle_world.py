@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from stoker.life.lifecycle import step
 from stoker.life.step import Facts, Settings
-from stoker.spec.job import ENDED, PLACED, Phase, Placed, TrainingJob
+from stoker.spec.job import ENDED, PLACED, Claim, Phase, Placed, TrainingJob
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import FINALIZER_OUTCOME
-from stoker.spec.outcome import Category
+from stoker.spec.outcome import Category, Intent
 from stoker.spec.pod import (
     NEVER_STARTED,
     REJECTED,
@@ -37,7 +37,7 @@ from stoker.spec.worker import ExitRecord
 from tests.support.examples import examples
 
 SETTINGS = Settings(start_timeout_s=60, blame_s=10)
-ACTIONS = ("operate", "crash", "schedule", "begin", "succeed", "fail", "lose", "refuse", "obey", "wait")
+ACTIONS = ("operate", "crash", "schedule", "begin", "succeed", "fail", "lose", "refuse", "obey", "wait", "resize")
 CLUSTER = (
     "bind",
     "unschedulable",
@@ -67,8 +67,18 @@ class World:
         self.rng = rng
         self.job = TrainingJob(
             metadata=ObjectMeta(name="j", namespace="p", uid="u", creation_timestamp=self.now),
-            spec={"workers": workers, "trainer": {"command": ["x"]}, "stop": {"maxDuration": "1h"}},  # type: ignore[arg-type]
+            spec={  # type: ignore[arg-type]
+                "workers": workers,
+                "elastic": {"min": 1, "max": 4},
+                "trainer": {"command": ["x"]},
+                "stop": {"maxDuration": "1h"},
+            },
         )
+        self.keeps: tuple[Placed, ...] = ()
+        """Of the attempt that another job's claim shrinks."""
+        self.shrinks = 0
+        self.sizes: dict[int, int] = {}
+        """Attempt → its workers."""
         self.pods: dict[str, Pod] = {}
         self.created: list[str] = []
 
@@ -76,7 +86,8 @@ class World:
     def operate(self, calls: int | None = None) -> None:
         """Reconcile until nothing is left to do, or die after `calls` calls."""
         for _ in range(12):
-            around = Facts(lost=self.lost)
+            shrinks = self.keeps and self.shrinks == self.job.status.attempt
+            around = Facts(lost=self.lost, keeps=self.keeps, preempted_for="another" if shrinks else "")
             result = step(self.job, list(self.pods.values()), self.now, SETTINGS, around)
             todo = []
             if result.status is not None:
@@ -149,6 +160,9 @@ class World:
         if status.phase is not Phase.QUEUED or self.job.spec.suspend or self.job.spec.cancel or waits:
             return
         placement = tuple(Placed(worker=w, node=self._node(w)) for w in range(self.job.spec.workers))
+        if status.claim is not None:
+            placement = status.claim.placement
+        self.sizes[status.attempt + 1] = len(placement)
         self._set_status(
             status.model_copy(
                 update={
@@ -156,9 +170,22 @@ class World:
                     "attempt": status.attempt + 1,
                     "placement": placement,
                     "placed_at": self.now,
+                    "claim": None,
                 }
             )
         )
+
+    def resize(self) -> None:
+        """The scheduler has the job grow, or another job's claim has it shrink."""
+        status, workers = self.job.status, self.rng.randint(1, 4)
+        if status.phase not in (Phase.STARTING, Phase.RUNNING) or workers == len(status.placement):
+            return
+        placement = tuple(Placed(worker=w, node=self._node(w)) for w in range(workers))
+        if workers < len(status.placement):
+            self.keeps, self.shrinks = placement, status.attempt
+        elif status.intent is Intent.NONE:
+            claim = Claim(placement=placement, victims=(), since=self.now)
+            self._set_status(status.model_copy(update={"claim": claim}))
 
     def node(self, action: str) -> None:
         live = [p for p in self.pods.values() if not p.ended and p.spec.node_name not in ("", *self.lost)]
@@ -276,7 +303,9 @@ class World:
             assert live == {str(self.job.status.attempt)}
             assert self.job.status.phase in PLACED, "processes live although the job holds no place"
         for attempt in self.job.status.attempts:
-            assert len(attempt.workers) == self.job.spec.workers
+            assert len(attempt.workers) == self.sizes[attempt.number]
+        claim = self.job.status.claim
+        assert claim is None or self.job.status.phase in {Phase.QUEUED, *PLACED}, "room kept for a job that needs none"
         theirs = {Category.REJECTED, Category.INTERRUPTED, Category.START_TIMEOUT}
         if self.job.status.phase is Phase.FAILED:
             assert self.job.status.attempts[-1].category not in theirs, "the cluster's doings failed the job"
@@ -314,6 +343,8 @@ def live(world: World, script: list[str]) -> None:
             world.operate(calls=world.rng.randint(0, 3))
         elif action == "schedule":
             world.schedule()
+        elif action == "resize":
+            world.resize()
         elif action == "wait":
             world.now += timedelta(seconds=world.rng.choice((1, 5, 20, 90, 130, 4000)))
         elif action in USER:

@@ -1,14 +1,22 @@
-"""Elastic jobs: with how many workers they start."""
+"""Elastic jobs: with how many workers they start, when they grow, and that they shrink before any job is stopped."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations, product
+from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.sched.occupancy import queue_usage
+from stoker.spec.job import AttemptEnd, Claim, Phase, Placed, TrainingJob
+from stoker.spec.outcome import Intent
+from stoker.spec.worker import Progress
 from tests.support.examples import examples
 from tests.support.preempting import preempting, run, wrote
 
@@ -85,3 +93,228 @@ def test_the_most_that_fit_and_never_out_of_bounds(
     assert started == ([fit] if fit >= least else [])
     world.state.rollback(before)
     assert queue_usage(world.state, "default").gpus == 0
+
+
+def runs(sched: SimpleNamespace, name: str, *on: str, elastic: tuple[int, int], saved: float = 100, **more: Any) -> Any:
+    """An elastic job that has run since 0 and saved then, with a worker per node named."""
+    return run(sched, name, *on, saved=saved, elastic=elastic, **more)
+
+
+def test_an_elastic_job_shrinks_before_any_job_is_stopped_though_stopping_one_would_cost_less(
+    sched: SimpleNamespace,
+) -> None:
+    world = sched.World().feed(preempting(sched.queue()), sched.node("a", 4))
+    e = runs(sched, "e", *"aaa", elastic=(1, 4), saved=0)
+    world.feed(e, run(sched, "cheap", "a", since=99, saved=100))
+    x = sched.job("x", priority=1)
+    (change,) = world.feed(x).decide(100).claims
+    ((victim, keeps),) = [(one.name, [placed.node for placed in one.keeps]) for one in change.claim.victims]
+    assert (victim, keeps) == ("e", ["a", "a"]), "no more than need be"
+    claimed = wrote(x, claim=change.claim)
+    world.feed(claimed)
+    assert world.decide(100).claims == ()
+
+    # While it saves it holds all three; then its claim keeps two, whoever waits.
+    world.feed(sched.job("y", 2, priority=9, queue="other"), sched.queue("other"))
+    stopping = wrote(e, phase=Phase.STOPPING, intent=Intent.RESIZE, claim=keep(sched, "a", "a"))
+    world.feed(stopping)
+    assert world.decide(101).starts == ()
+    again = sched.World().feed(preempting(sched.queue()), sched.node("a", 4), stopping, claimed)
+    assert again.state.claims.keeps.keys() == world.state.claims.keeps.keys()
+    over = wrote(stopping, 3, phase=Phase.QUEUED, placement=(), started_at=None, attempts=(ended(sched, 110),))
+    world.feed(over)
+    assert world.starts(110) == {"e": ["a", "a"], "x": ["a"]}
+    assert queue_usage(world.state, "default").gpus == 4
+
+
+def test_it_gives_up_workers_where_the_other_job_may_run_and_keeps_those_elsewhere(sched: SimpleNamespace) -> None:
+    nodes = [sched.node("a", 2, model="A100"), sched.node("h", 2, model="H100")]
+    world = sched.World().feed(preempting(sched.queue()), *nodes, runs(sched, "e", *"aahh", elastic=(1, 4)))
+    (change,) = world.feed(sched.job("x", models=["H100"], priority=1)).decide(100).claims
+    (victim,) = change.claim.victims
+    assert [placed.node for placed in victim.keeps] == ["a", "a", "h"]
+    assert [placed.worker for placed in victim.keeps] == [0, 1, 2]
+
+
+def test_where_shrinking_is_not_enough_others_are_stopped_and_it_shrinks_no_further_than_it_must(
+    sched: SimpleNamespace,
+) -> None:
+    world = sched.World().feed(preempting(sched.queue()), sched.node("a", 6))
+    world.feed(runs(sched, "e", *"aaa", elastic=(2, 4)), run(sched, "v", *"aaa", saved=100))
+    (change,) = world.feed(sched.job("x", 4, priority=1)).decide(100).claims
+    assert {one.name: len(one.keeps) for one in change.claim.victims} == {"e": 2, "v": 0}
+    world = sched.World().feed(preempting(sched.queue()), sched.node("a", 6))
+    world.feed(runs(sched, "e", *"aaa", elastic=(2, 4), saved=40), run(sched, "v", *"aaa", saved=100))
+    (change,) = world.feed(sched.job("x", 3, priority=1)).decide(100).claims
+    assert {one.name: len(one.keeps) for one in change.claim.victims} == {"v": 0}
+
+
+def test_an_owner_reclaims_from_an_elastic_borrower_and_leaves_it_its_least(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.queue("lent"), sched.queue("owner", guarantee=3), sched.node("a", 4))
+    world.feed(runs(sched, "e", *"aaaa", elastic=(1, 4), queue="lent"))
+    world.feed(*(sched.job(f"o{i}", queue="owner") for i in range(3)))
+    changes = world.decide(100).claims
+    assert [[len(one.keeps) for one in change.claim.victims] for change in changes] != []
+    first = changes[0].claim.victims[0]
+    assert (first.name, len(first.keeps)) == ("e", 3)
+
+
+def test_one_that_may_not_be_preempted_does_not_shrink(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(preempting(sched.queue()), sched.node("a", 2))
+    e = runs(sched, "e", *"aa", elastic=(1, 2))
+    world.feed(e.model_copy(update={"spec": e.spec.model_copy(update={"preemptible": False})}))
+    assert world.feed(sched.job("x", priority=1)).decide(100).claims == ()
+
+
+def keep(sched: SimpleNamespace, *on: str) -> Claim:
+    placement = tuple(Placed(worker=i, node=node) for i, node in enumerate(on))
+    return Claim(placement=placement, victims=(), since=sched.at(100))
+
+
+def ended(sched: SimpleNamespace, at: float, intent: Intent = Intent.RESIZE) -> AttemptEnd:
+    return AttemptEnd(number=1, started_at=sched.at(0), ended_at=sched.at(at), intent=intent)
+
+
+def grown(world: Any, at: float) -> dict[str, list[str]]:
+    return {one.key.name: [placed.node for placed in one.claim.placement] for one in world.decide(at).claims}
+
+
+@pytest.mark.parametrize(
+    ("rule", "free", "waiting", "elastic", "grows"),
+    [
+        ("as many as fit", 3, [], (1, 8), 4),
+        ("no more than its most, its wish aside", 3, [], (1, 3), 3),
+        ("nowhere to grow", 0, [], (1, 8), 0),
+        ("not while a job waits that could use the GPUs", 3, [{"gpus": 4}], (1, 8), 0),
+        ("a job that never fits does not count", 3, [{"gpus": 64}], (1, 8), 4),
+        ("nor one that waits for its own queue's limit", 3, [{"queue": "full"}], (1, 8), 4),
+        ("nor one for other GPUs", 3, [{"gpus": 4, "models": ["H100"]}], (1, 8), 4),
+    ],
+)
+def test_it_grows_into_idle_gpus(
+    sched: SimpleNamespace, rule: str, free: int, waiting: list[dict[str, Any]], elastic: tuple[int, int], grows: int
+) -> None:
+    world = sched.World().feed(sched.queue(), sched.queue("full", gpus=0), sched.node("a", 1 + free, model="A100"))
+    world.feed(*(sched.job(f"w{i}", **{"gpus": 1, **one}) for i, one in enumerate(waiting)))
+    world.feed(runs(sched, "e", "a", elastic=elastic))
+    assert grown(world, 100) == ({"e": ["a"] * grows} if grows else {}), rule
+    assert grown(world, 100) == {}, "a second look decides nothing"
+    assert queue_usage(world.state, "default").gpus == 1, "what is kept for it is not yet used"
+
+
+def test_what_it_grows_into_is_kept_while_it_saves_and_it_goes_on_there(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.queue(), sched.queue("other"), sched.node("a", 2), sched.node("b", 2))
+    e = runs(sched, "e", "a", elastic=(1, 4))
+    (change,) = world.feed(e).decide(100).claims
+    growing = wrote(e, claim=change.claim)
+    world.feed(growing, sched.job("y", queue="other"))
+    assert world.decide(101).starts == (), "kept"
+    again = sched.World().feed(sched.queue(), sched.node("a", 2), sched.node("b", 2), growing)
+    assert again.state.nodes.free_gpu.sum() == world.state.nodes.free_gpu.sum() == 0, "from the objects alone"
+    stopping = wrote(growing, 3, phase=Phase.STOPPING, intent=Intent.RESIZE)
+    world.feed(stopping)
+    world.feed(wrote(stopping, 4, phase=Phase.QUEUED, placement=(), started_at=None, attempts=(ended(sched, 110),)))
+    assert world.starts(110) == {"e": ["a", "a", "b", "b"]}
+    assert queue_usage(world.state, "default").gpus == 4
+
+
+def test_a_growth_that_was_not_written_is_decided_again_on_what_the_job_is_now(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.queue(), sched.node("a", 2))
+    e = runs(sched, "e", "a", elastic=(1, 2))
+    assert grown(world.feed(e), 100) == {"e": ["a", "a"]}
+    assert grown(world.feed(wrote(e, 2, message="progress")), 101) == {"e": ["a", "a"]}
+    held = wrote(e, 3, intent=Intent.SUSPEND, phase=Phase.STOPPING)
+    assert grown(world.feed(held), 102) == {}
+    assert world.state.nodes.free_gpu.sum() == 1
+
+
+def test_it_grows_at_most_once_in_ten_minutes(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.queue(), sched.node("a", 2))
+    e = runs(sched, "e", "a", elastic=(1, 2), saved=200)
+    world.feed(wrote(e, attempts=(ended(sched, 50),)))
+    assert grown(world, 100) == {}
+    assert world.decide(100).wake_at == sched.at(650)
+    assert grown(world, 650) == {"e": ["a", "a"]}
+
+
+def test_it_grows_only_for_more_than_its_restart_costs(sched: SimpleNamespace) -> None:
+    # 1 worker more for 600 s at least; that costs 30 s of two, and 1 s of one per second not saved.
+    world = sched.World().feed(sched.queue(), sched.node("a", 2))
+    world.feed(runs(sched, "e", "a", elastic=(1, 2), saved=0))
+    assert grown(world, 600) == {}, "540 s not saved are the most that it may lose"
+    assert world.decide(600).wake_at is None, "time alone makes it no better"
+    world.feed(runs(sched, "e", "a", elastic=(1, 2), saved=590, version=3))
+    assert grown(world, 601) == {"e": ["a", "a"]}, "it has saved"
+
+    world = sched.World().feed(sched.queue(), sched.node("a", 4))
+    world.feed(runs(sched, "e", "a", elastic=(1, 4), saved=None))
+    assert grown(world, 599) == {"e": ["a"] * 4}, "three more gain more each second than is not saved"
+
+
+def test_one_that_ends_soon_does_not_grow(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.queue(), sched.node("a", 2))
+    e = runs(sched, "e", "a", elastic=(1, 2))
+    near = Progress(at=0, step=95, total_steps=100, checkpoint=e.status.progress.checkpoint)
+    assert grown(world.feed(wrote(e, progress=near)), 100) == {}
+    assert grown(world.feed(wrote(e, 3, progress=near.model_copy(update={"step": 10}))), 100) == {"e": ["a", "a"]}
+
+
+@given(
+    rooms=st.lists(st.integers(2, 6), min_size=1, max_size=3),
+    seed=st.integers(0, 2**32),
+    gpus=st.integers(1, 4),
+    workers=st.integers(1, 2),
+)
+@examples(80)
+def test_shrinking_is_tried_first_and_takes_no_worker_that_is_not_needed(
+    sched: SimpleNamespace, rooms: list[int], seed: int, gpus: int, workers: int
+) -> None:
+    """Against brute force: every way to shrink the elastic jobs, each to some of the workers that it has. (For a gang
+    the search is greedy: it may miss one.)"""
+    rng = Random(seed)
+    names = [f"n{i}" for i in range(len(rooms))]
+    free = dict(zip(names, rooms, strict=True))
+    jobs = []
+    for i in range(rng.randint(1, 3)):
+        on = sorted(rng.choice([name for name in names if free[name]] or [""]) for _ in range(rng.randint(1, 3)))
+        if "" in on or any(free[name] < on.count(name) for name in on):
+            continue
+        for name in on:
+            free[name] -= 1
+        jobs.append(runs(sched, f"e{i}", *on, elastic=(rng.randint(1, len(on)), len(on))))
+    for name in names:
+        jobs += [run(sched, f"v{name}{i}", name, saved=100) for i in range(rng.randint(0, free[name]))]
+        free[name] -= sum(one.metadata.name.startswith(f"v{name}") for one in jobs)
+    world = sched.World().feed(
+        preempting(sched.queue()), *(sched.node(n, r) for n, r in zip(names, rooms, strict=True))
+    )
+    world.feed(*jobs, sched.job("x", gpus, workers=workers, priority=1))
+    decided = world.decide(100)
+    if sum(room // gpus for room in free.values()) >= workers:
+        assert decided.starts and not decided.claims
+        return
+
+    def starts(given: Counter[str]) -> bool:
+        return sum((free[name] + given[name]) // gpus for name in names) >= workers
+
+    elastic = [one for one in jobs if one.spec.elastic is not None]
+    ways = product(*([Counter(way) for way in given_up(one)] for one in elastic))
+    enough = workers == 1 and any(starts(sum(way, Counter())) for way in ways)
+    for change in (one for one in decided.claims if one.key.name == "x"):
+        shrunk = {one.name: one for one in change.claim.victims if one.keeps}
+        assert not enough or len(shrunk) == len(change.claim.victims), "none is stopped whole"
+        given = Counter[str]()
+        for one in change.claim.victims:
+            job = next(job for job in jobs if job.metadata.name == one.name)
+            had = Counter(placed.node for placed in job.status.placement)
+            left = Counter(placed.node for placed in one.keeps)
+            assert left <= had and (not one.keeps or len(one.keeps) >= job.spec.elastic.min)
+            given += had - left
+        assert starts(given)
+    assert not enough or sched.key("x") in [one.key for one in decided.claims]
+
+
+def given_up(job: TrainingJob) -> Iterator[tuple[str, ...]]:
+    nodes = [placed.node for placed in job.status.placement]
+    for count in range(len(nodes) - job.spec.elastic.min + 1):
+        yield from combinations(nodes, count)

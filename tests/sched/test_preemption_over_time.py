@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.sched.running import _FLOATS, _INTS, RunningJobs
-from stoker.spec.job import AttemptEnd, Phase, TrainingJob
+from stoker.spec.job import AttemptEnd, Claim, Phase, Placed, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.outcome import Intent
 from stoker.spec.queue import Discipline
@@ -42,6 +43,31 @@ class Life:
     def holding(self) -> list[TrainingJob]:
         return [job for job in self.jobs.values() if job.status.placement]
 
+    def stopping(self) -> list[TrainingJob]:
+        """Those that are stopped for another, or to be resized."""
+        return [job for job in self.holding() if job.key in self.world.state.victims or job.status.claim is not None]
+
+    def keeps(self, job: TrainingJob) -> tuple[Placed, ...]:
+        """Where one that stops goes on."""
+        victim = self.world.state.claims.keeps.get(job.key)
+        claim = job.status.claim
+        return victim.keeps if victim is not None else claim.placement if claim is not None else ()
+
+    def end(self, job: TrainingJob) -> None:
+        """As `life.ending` has it."""
+        at, keeps = self.sched.at(self.now), self.keeps(job)
+        ended = AttemptEnd(number=job.status.attempt, ended_at=at, intent=Intent.RESIZE if keeps else Intent.PREEMPT)
+        ran_s = (at - job.status.started_at).total_seconds() if job.status.started_at else 0.0
+        self.put(
+            job,
+            phase=Phase.QUEUED,
+            placement=(),
+            started_at=None,
+            attempts=(ended,),
+            attained_gpu_seconds=job.status.attained_gpu_seconds + ran_s * job.gpus,
+            claim=Claim(placement=keeps, victims=(), since=at) if keeps else None,
+        )
+
     def free(self) -> dict[str, int]:
         """What jobs and others leave of each node; claims are not counted."""
         free = dict.fromkeys("ab", 4)
@@ -59,24 +85,16 @@ class Life:
         running = sorted(self.holding(), key=lambda job: job.metadata.name)
         if what == "submit":
             asked = {"workers": rng.choice([1, 1, 2]), "queue": rng.choice("qr"), "priority": rng.choice([0, 0, 1, 2])}
+            if rng.random() < 0.4:
+                least, wish, most = sorted(rng.choices([1, 2, 3, 4], k=3))
+                asked |= {"workers": wish, "elastic": (least, most)}
             name = f"j{self.made}"
             self.put(sched.job(name, rng.choice([1, 2, 4]), queued=self.now, **asked))
         elif what == "end" and running:
             self.put(rng.choice(running), phase=Phase.SUCCEEDED, placement=(), claim=None)
         elif what == "stop":
-            stopped = [job for job in running if job.key in self.world.state.victims]
-            for job in stopped[: rng.choice([1, 2])]:
-                ended = AttemptEnd(number=job.status.attempt, ended_at=sched.at(self.now), intent=Intent.PREEMPT)
-                ran_s = (ended.ended_at - job.status.started_at).total_seconds() if job.status.started_at else 0.0
-                had_s = job.status.attained_gpu_seconds + ran_s * job.spec.total_gpus
-                self.put(
-                    job,
-                    phase=Phase.QUEUED,
-                    placement=(),
-                    started_at=None,
-                    attempts=(ended,),
-                    attained_gpu_seconds=had_s,
-                )
+            for job in self.stopping()[: rng.choice([1, 2])]:
+                self.end(job)
         elif what == "other":
             if self.others and rng.random() < 0.5:
                 self.world.state.forget_other(Key("x", self.others.pop()))
@@ -104,25 +122,32 @@ class Life:
     def check(self) -> None:
         free = self.free()
         assert min(free.values()) >= 0, "a GPU twice"
-        used = sum(job.spec.total_gpus for job in self.holding() if job.spec.queue == "r")
+        used = sum(job.gpus for job in self.holding() if job.spec.queue == "r")
         assert used <= 5, "beyond the limit"
         for job in self.jobs.values():
+            sizes = [len(one) for one in (job.status.placement, self.keeps(job)) if one]
+            assert all(job.spec.least_workers <= size <= job.spec.most_workers for size in sizes)
+        for job in self.jobs.values():
             claim = job.status.claim
-            if claim is None or job.key not in self.world.state.claims.jobs:
+            if claim is None or not claim.victims or job.key not in self.world.state.claims.jobs:
                 continue
             stopped = [self.jobs[one.name] for one in claim.victims]
             assert all(one.spec.queue == job.spec.queue for one in stopped)
             by_class = self.las and job.spec.queue == "q"
             assert all(one.spec.priority < job.spec.priority + by_class for one in stopped)
-            going = [one for one in self.holding() if one.key in self.world.state.victims]
-            for one in going:
+        for one in self.holding():  # once all have made room, each claim has its own
+            if one.key in self.world.state.victims:
                 for placed in one.status.placement:
-                    free[placed.node] += one.spec.gpus_per_worker * (one.status.claim is None)
-            for placed in claim.placement:
-                assert free[placed.node] >= job.spec.gpus_per_worker, "its room was given away"
-            for one in going:
-                for placed in one.status.placement:
-                    free[placed.node] -= one.spec.gpus_per_worker
+                    free[placed.node] += one.spec.gpus_per_worker
+        for job in self.jobs.values():
+            kept = self.keeps(job)
+            grown = Counter(placed.node for placed in kept)
+            if job.key not in self.world.state.victims:
+                grown.subtract(Counter(placed.node for placed in job.status.placement if kept))
+            for node, workers in grown.items():
+                if not (job.status.placement and job.status.claim and self.others):  # that may come to nothing
+                    free[node] -= workers * job.spec.gpus_per_worker
+        assert min(free.values()) >= 0, "its room was given away"
 
 
 def rows(jobs: RunningJobs) -> dict[Key, list[float]]:
@@ -154,11 +179,10 @@ def test_no_gpu_twice_no_room_stolen_and_every_claim_becomes_a_start(seed: int, 
     for name in life.others:
         life.world.state.forget_other(Key("x", name))
     life.others.clear()
-    waiting = {job.metadata.name for job in life.jobs.values() if job.status.claim is not None}
+    waiting = {name for name, job in life.jobs.items() if job.status.claim is not None and not job.status.placement}
     for _ in range(20):
-        for job in [one for one in life.holding() if one.key in life.world.state.victims]:
-            ended = AttemptEnd(number=job.status.attempt, ended_at=sched.at(life.now), intent=Intent.PREEMPT)
-            life.put(job, phase=Phase.QUEUED, placement=(), started_at=None, attempts=(ended,))
+        for job in life.stopping():
+            life.end(job)
         life.decide()
         waiting -= {job.metadata.name for job in life.holding()}
     assert not waiting

@@ -132,7 +132,7 @@ class Counters:
                 waited_s = ((new.started_at or now) - since).total_seconds()
                 self.queue_wait.labels(label(job.spec.queue)).observe(max(0.0, waited_s))
         if old.phase in PLACED and new.phase not in PLACED and new.attempts:
-            self._ended(job, new.attempts[-1])
+            self._ended(job, new.attempts[-1], new.reason)
 
     def took(self, verb: str, kind: str, seconds: float) -> None:
         """A request to the API server was tried (`kube.client.Meter`)."""
@@ -159,15 +159,15 @@ class Counters:
         for metric in metrics:
             yield from metric.collect()
 
-    def _ended(self, job: TrainingJob, attempt: AttemptEnd) -> None:
+    def _ended(self, job: TrainingJob, attempt: AttemptEnd, reason: Code) -> None:
         queue, category = label(job.spec.queue), attempt.category.value if attempt.category else DONE
         self.attempts_ended.labels(queue, category, attempt.intent.value).inc()
         if attempt.intent is Intent.WITHDRAW:
             self.gangs_withdrawn.labels(queue).inc()
         if attempt.intent is Intent.PREEMPT and attempt.category is not None:
-            gpus, reason = len(job.status.placement) * job.spec.gpus_per_worker, job.status.reason.value
-            self.preempted_gpus.labels(queue, reason).inc(gpus)
-            self.preempted_lost.labels(queue, reason).inc(_lost_s(job, attempt) * gpus)
+            asked = job.status.reason if job.status.intent is Intent.PREEMPT else reason
+            self.preempted_gpus.labels(queue, asked.value).inc(job.gpus)
+            self.preempted_lost.labels(queue, asked.value).inc(_lost_s(job, attempt) * job.gpus)
 
 
 def _lost_s(job: TrainingJob, attempt: AttemptEnd) -> float:

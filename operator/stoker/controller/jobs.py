@@ -14,14 +14,13 @@ from typing import Any, TypeVar
 
 from stoker.life import lifecycle
 from stoker.life.pod_end import EARLIEST
-from stoker.life.preemption import is_stopped_for, preempted_as, preempted_message
+from stoker.life.preemption import preempted_as, preempted_message, shrunk_message, victim_of
 from stoker.life.step import Facts, Settings, Step
 from stoker.spec.job import ENDED, JOBS, TrainingJob
 from stoker.spec.meta import Key, Kind, Resource
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.node import GPUNode
 from stoker.spec.pod import PODS, Pod
-from stoker.spec.reasons import Code
 from stoker.spec.worker_pod import concerned_jobs, identity, is_ours, owning_job
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
@@ -95,16 +94,14 @@ class JobReconciler:
             await self._touch_pods(left)
             if job is None:
                 return left.wake_at
-            claimant = self._claimant(job)
             facts = replace(
                 self._facts(mine),
                 ephemeral=self._renderer.is_ephemeral(job),
                 refused=refused,
                 name_taken=name_taken,
                 queue_ttl_s=self._admission.queue_ttl_s(job),
-                preempted_for=preempted_message(claimant) if claimant is not None else "",
-                preempted_as=preempted_as(job, claimant) if claimant is not None else Code.PREEMPTED,
                 barred_by=self._admission.blocker(job),
+                **self._preempted(job),
             )
             step = lifecycle.step(job, mine, self._clock.now(), self._settings, facts)
             if step.status is not None:
@@ -138,9 +135,15 @@ class JobReconciler:
                 others.append(pod)
         return mine, others
 
-    def _claimant(self, job: TrainingJob) -> TrainingJob | None:
-        """Whose claim stops the attempt that is under way."""
-        return next((one for one in self._claimants(job.key) if is_stopped_for(job, one)), None)
+    def _preempted(self, job: TrainingJob) -> dict[str, Any]:
+        """The facts about a claim that stops the attempt that is under way, or has it go on with fewer workers."""
+        for claimant in self._claimants(job.key):
+            victim = victim_of(job, claimant)
+            if victim is not None:
+                keeps = victim.keeps
+                said = shrunk_message(job, len(keeps), claimant) if keeps else preempted_message(claimant)
+                return {"preempted_for": said, "preempted_as": preempted_as(job, claimant), "keeps": keeps}
+        return {}
 
     def _facts(self, pods: Iterable[Pod]) -> Facts:
         lost = {}

@@ -227,7 +227,8 @@ class Scheduling:
         self._woken.set()
 
     async def _write_claim(self, change: ClaimChange) -> None:
-        """The claim, or its end, into status: from here on its victims are stopped, by their own reconciles.
+        """The claim, or its end, into status: from here on its victims are stopped by their own reconciles; or it is
+        itself, so that it grows.
 
         If the job has changed meanwhile, the next pass decides again.
         """
@@ -239,12 +240,13 @@ class Scheduling:
             self._recorder.record(job, Note("ClaimVoided", "pods outside Stoker took the room that was kept for it"))
         claim = change.claim
         update: dict[str, object] = {"claim": claim}
-        if claim is not None:
+        preempts = claim is not None and bool(claim.victims)
+        if claim is not None and preempts:
             update |= {"reason": Code.PREEMPTING, "message": claim_message(job, claim)}
         written = await try_write_status(self._store, job, job.status.model_copy(update=update))
         if written is Written.REFUSED:
             self._leave(job)
-        elif written is Written.DONE and claim is not None:
+        elif written is Written.DONE and claim is not None and preempts:
             self._counters.reason_given(Code.PREEMPTING)
             self._recorder.record(job, Note("Preempting", claim_message(job, claim)))
 

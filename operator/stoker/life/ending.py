@@ -14,6 +14,7 @@ from stoker.spec.job import (
     MAX_ATTEMPTS,
     AttemptEnd,
     Blame,
+    Claim,
     Phase,
     TrainingJob,
     WorkerEnd,
@@ -33,6 +34,7 @@ from .step import NO_FACTS, Facts, Note, Step
 
 MAX_BACKOFF_S = 600.0
 LONG_ATTEMPT_S = 60.0
+_OURS = frozenset({Intent.PREEMPT, Intent.RESIZE})
 # Ends that say something about the node, not about the job.
 _NODES_FAULT = frozenset({Category.NODE_LOST, Category.REJECTED, Category.DEVICE_UNAVAILABLE})
 _ZERO_SAYS = (
@@ -85,11 +87,12 @@ def end_attempt(
     kept_s = held_s(job, (w.record for w in workers if w.record is not None), now)
     message = status.message if withdrawn and status.message else _message(job, workers, cause, category)
     ran_s = max(0.0, _lasted_s(job, workers, now) - kept_s)
+    claim, counts_as = _resized(job, workers, what, now)
     ended = AttemptEnd(
         number=status.attempt,
         started_at=status.started_at,
         ended_at=now,
-        intent=status.intent,
+        intent=counts_as,
         category=category,
         held_s=round(kept_s, 3),
         message=message,
@@ -111,6 +114,7 @@ def end_attempt(
         "placed_at": None,
         "started_at": None,
         "intent": Intent.NONE,
+        "claim": claim,
         "ran_s": round(status.ran_s + ran_s, 3),
         "attained_gpu_seconds": round(status.attained_gpu_seconds + ran_s * job.gpus, 3),
         "held_s": round(status.held_s + kept_s, 3),
@@ -121,6 +125,8 @@ def end_attempt(
         "observed_generation": job.metadata.generation,
     }
     update |= _next(job, what, intent, category, ended, now)
+    if update["phase"] is Phase.QUEUED and status.intent is Intent.RESIZE and counts_as is Intent.PREEMPT:
+        update["reason"] = facts.preempted_as
     if update["phase"] is Phase.QUEUED:
         update["blamed"] = _blamed(job, workers, category, now, blame_s)
     new = status.model_copy(update=update)
@@ -132,6 +138,20 @@ def end_attempt(
     if what is Verdict.SUCCEEDED and job.spec.trainer.recipe is None:
         before = next((_zero_note(job, worker.index) for worker in workers if worker.zero_after_stop), None)
     return Step(new, Note(_EVENT[phase], text, warning=phase in (Phase.FAILED, Phase.QUEUED)), before=before)
+
+
+def _resized(
+    job: TrainingJob, workers: list[_EndedWorker], what: Verdict, now: datetime
+) -> tuple[Claim | None, Intent]:
+    """The room in which a job that is resized goes on, and what its end counts as: a shrink that could not save within
+    the grace is a preemption."""
+    status = job.status
+    if status.intent is not Intent.RESIZE or status.claim is None or what is not Verdict.REQUEUE:
+        return None, status.intent
+    lost = any(one.pod_uid and (one.record is None or one.record.grace_exceeded) for one in workers)
+    shrinks = len(status.claim.placement) < job.workers
+    claim = status.claim.model_copy(update={"since": now})
+    return claim, Intent.PREEMPT if lost and shrinks else Intent.RESIZE
 
 
 def _zero_note(job: TrainingJob, worker: int) -> Note:
@@ -168,7 +188,7 @@ def _next(
         return {"phase": Phase.FAILED, "reason": reason, **final}
     times = max(0, _fruitless((*job.status.attempts, ended)) - 1)
     wait_s = min(backoff_s * 2.0**times, MAX_BACKOFF_S)
-    if intent is Intent.PREEMPT:
+    if intent in _OURS:
         return {"phase": Phase.QUEUED, "reason": job.status.reason}
     return {
         "phase": Phase.QUEUED,
@@ -186,7 +206,7 @@ def _fruitless(attempts: tuple[AttemptEnd, ...]) -> int:
     count = 0
     for index in range(len(attempts) - 1, -1, -1):
         attempt = attempts[index]
-        if attempt.intent is Intent.PREEMPT:
+        if attempt.intent in _OURS:
             continue
         if attempt.started_at and _ran_s(attempt, attempt.started_at) >= LONG_ATTEMPT_S:
             break
@@ -277,7 +297,7 @@ def _message(
         return f"stopped after stop.maxDuration ({job.spec.stop.max_duration})"
     says = POLICIES[category].says
     if job.status.intent is not Intent.NONE and category is Category.INTERRUPTED:
-        says = job.status.message if job.status.intent is Intent.PREEMPT else "stopped on request"
+        says = job.status.message if job.status.intent in _OURS else "stopped on request"
     progress = cause.record.progress if cause.record else None
     if category is Category.INTERRUPTED and progress is not None and progress.checkpoint is not None:
         says += f" (last saved: step {progress.checkpoint.step})"

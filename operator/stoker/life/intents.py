@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from stoker.spec.job import Blame, Phase, TrainingJob
+from stoker.spec.job import Blame, Claim, Phase, TrainingJob
 from stoker.spec.outcome import Intent
 from stoker.spec.quantity import parse_duration
 from stoker.spec.reasons import Code
@@ -18,6 +18,7 @@ from .conditions import with_condition
 from .context import Context, earliest
 from .failure_hold import hold_notice
 from .pod_end import EARLIEST
+from .preemption import grown_message
 from .stall import stall_notice
 from .start_holdup import IMAGE_CONDITION, NOTICE_ORDER, StartHoldup
 from .step import Note, Step
@@ -39,6 +40,8 @@ def intent_step(job: TrainingJob, holdup: StartHoldup | None, context: Context) 
         "intent": intent,
         "observed_generation": job.metadata.generation,
     }
+    if intent is Intent.RESIZE and context.facts.keeps:
+        update["claim"] = Claim(placement=context.facts.keeps, victims=(), since=context.now)
     if holdup is not None and intent is Intent.WITHDRAW and holdup.blamed and context.settings.blame_s > 0:
         until = {blame.node: blame.until for blame in status.blamed if blame.until > context.now}
         until |= dict.fromkeys(holdup.blamed, context.now + timedelta(seconds=context.settings.blame_s))
@@ -57,8 +60,12 @@ def _intent(job: TrainingJob, holdup: StartHoldup | None, context: Context) -> t
         return Intent.SUSPEND, Code.STOPPING, "suspend requested"
     if status.phase is Phase.STOPPING:
         return Intent.NONE, status.reason, status.message
+    if context.facts.preempted_for and context.facts.keeps:
+        return Intent.RESIZE, Code.RESIZED, context.facts.preempted_for
     if context.facts.preempted_for:
         return Intent.PREEMPT, context.facts.preempted_as, context.facts.preempted_for
+    if status.claim is not None:
+        return Intent.RESIZE, Code.RESIZED, grown_message(job, len(status.claim.placement))
     if status.phase is Phase.STARTING and context.facts.refused:
         message = f"a worker's pod was refused: {context.facts.refused}; the gang is withdrawn"
         return Intent.WITHDRAW, Code.POD_REJECTED, message[:1024]

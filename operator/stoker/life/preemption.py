@@ -1,4 +1,4 @@
-"""Claims seen from the lifecycle: whose claim stops an attempt, and what is said about it.
+"""Claims seen from the lifecycle: whose claim stops an attempt or has it go on with fewer workers, and what is said.
 
 Pure. Owns when a claim counts and its sentences. Called by `intents`, the controller (which job is stopped for which)
 and `stoker.why`.
@@ -6,7 +6,7 @@ and `stoker.why`.
 
 from __future__ import annotations
 
-from stoker.spec.job import Claim, Phase, TrainingJob
+from stoker.spec.job import Claim, Phase, TrainingJob, Victim
 from stoker.spec.meta import Key
 from stoker.spec.reasons import Code
 
@@ -21,22 +21,30 @@ def victims_of(job: TrainingJob) -> tuple[Key, ...]:
     return () if job.metadata.deletion_timestamp is not None else tuple(victim.key for victim in claim.victims)
 
 
-def is_stopped_for(job: TrainingJob, claimant: TrainingJob) -> bool:
-    """The claim is about the attempt that is under way."""
+def victim_of(job: TrainingJob, claimant: TrainingJob) -> Victim | None:
+    """What the claim says about the attempt that is under way; None: nothing."""
     claim = claimant.status.claim
     found = () if claim is None else claim.victims
-    return any((one.key, one.uid, one.attempt) == (job.key, job.uid, job.status.attempt) for one in found)
+    ours = (one for one in found if (one.key, one.uid, one.attempt) == (job.key, job.uid, job.status.attempt))
+    return next(ours, None)
 
 
 def claim_message(job: TrainingJob, claim: Claim) -> str:
-    """What a job that preempts waits for."""
-    names = [one.name if one.namespace == job.metadata.namespace else str(one.key) for one in claim.victims]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    """What a job that preempts waits for, or one that is resized."""
     nodes = sorted({placed.node for placed in claim.placement})
     where = f"node {nodes[0]}" if len(nodes) == 1 else f"{len(nodes)} nodes"
+    if not claim.victims:
+        return f"goes on with {len(claim.placement)} of {job.spec.workers} workers on {where}"
+    names = [_named(job, one) for one in claim.victims]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     again = f" (planned anew {claim.replans}x: pods outside Stoker took the room)" if claim.replans else ""
     what = f"job{'s' if len(names) > 1 else ''} {', '.join(names[:_NAMED])}{more}"
     return f"preempts {what}: starts on {where} as soon as they have saved and ended{again}"[:1024]
+
+
+def _named(job: TrainingJob, victim: Victim) -> str:
+    name = victim.name if victim.namespace == job.metadata.namespace else str(victim.key)
+    return f"{name} (goes on with {len(victim.keeps)})" if victim.keeps else name
 
 
 def preempted_as(job: TrainingJob, claimant: TrainingJob) -> Code:
@@ -46,4 +54,18 @@ def preempted_as(job: TrainingJob, claimant: TrainingJob) -> Code:
 
 def preempted_message(claimant: TrainingJob) -> str:
     """Of an attempt that is stopped for it."""
-    return f"preempted for job {claimant.metadata.name} (project {claimant.metadata.namespace})"
+    return f"preempted for {_whom(claimant)}"
+
+
+def shrunk_message(job: TrainingJob, keeps: int, claimant: TrainingJob) -> str:
+    """Of one that makes room for it by going on with fewer workers."""
+    return f"goes on with {keeps} of {job.workers} workers: the others make room for {_whom(claimant)}"
+
+
+def grown_message(job: TrainingJob, workers: int) -> str:
+    """Of one that is stopped so that it goes on with more."""
+    return f"goes on with {workers} workers instead of {job.workers}: GPUs are idle"
+
+
+def _whom(claimant: TrainingJob) -> str:
+    return f"job {claimant.metadata.name} (project {claimant.metadata.namespace})"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from stoker.spec.job import TrainingJobStatus
+from stoker.spec.job import Placed, TrainingJobStatus
 from stoker.spec.pod import Pod
 from stoker.spec.reasons import Code, Reason
 
@@ -58,6 +58,8 @@ class Facts:
     """Why the current attempt is to make room, for people: a claim names it."""
     preempted_as: Code = Code.PREEMPTED
     """The same as a code."""
+    keeps: tuple[Placed, ...] = ()
+    """Where it goes on with fewer workers, if it is elastic and that makes enough room."""
     barred_by: Reason | None = None
     """Why it may not run as it stands: the first of `admission.admission_blockers`."""
 

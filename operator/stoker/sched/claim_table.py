@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from stoker.spec.job import Claim
+from stoker.spec.job import Claim, Victim
 from stoker.spec.meta import Key
 
 from .changes import Changes
@@ -54,6 +54,8 @@ class ClaimTable:
         """When each is looked at next, whether it is to be given up."""
         self.unwritten: dict[Key, None] = {}
         """Jobs whose claim was decided, or its end, since the last decide."""
+        self.keeps: dict[Key, Victim] = {}
+        """Of those that are stopped for a claim: the elastic jobs that go on with fewer workers."""
         self.voided: set[Key] = set()
         """Of those: the room was taken by others."""
 
@@ -77,6 +79,8 @@ class ClaimTable:
         self._journal.note(kinds[entry.request].remove, entry.order)
         for victim in claim.victims:
             self._journal.put(self.victims, victim.key, entry.key)
+            if victim.keeps:
+                self._journal.put(self.keeps, victim.key, victim)
             self._running.note(victim.key)
         self._holdings.hold(entry, claim.placement)
 
@@ -98,6 +102,7 @@ class ClaimTable:
         for victim in entry.claim.victims if entry.claim is not None else ():
             if self.victims.get(victim.key) == entry.key:
                 self._journal.drop(self.victims, victim.key)
+                self._journal.drop(self.keeps, victim.key)
                 self._running.note(victim.key)
                 for name in self._entries[victim.key].workers_on if victim.key in self._entries else ():
                     self._changes.fill_node(name)  # it stays, and others may have counted on what it would leave

@@ -16,6 +16,7 @@ from stoker.spec.meta import Key
 from stoker.spec.quantity import parse_duration
 from stoker.spec.queue import NOT_NAMED
 
+from . import gpu_groups
 from .claim_table import PATIENCE, at_the_earliest
 from .entries import LATEST, Entry, Order
 from .place import place, placed
@@ -174,16 +175,24 @@ def _is_held(state: SchedulerState, victim: Victim) -> bool:
 def _is_possible(state: SchedulerState, entry: Entry) -> bool:
     """Its room will be free once the victims of the claims there, and the pods on their way out, have gone."""
     table, victims = state.nodes, state.victims
-    return all(
-        table.would_take(
-            name,
-            entry.request,
-            workers,
-            [key for key in table.claims[name] if key == entry.key or victims.get(key) in table.claims[name]],
-            [one for one, taken in table.others.get(name, {}).items() if taken.terminating or one.ours],
-        )
-        for name, workers in entry.workers_on.items()
-    )
+    for name, workers in entry.workers_on.items():
+        held, others = table.claims[name], table.others.get(name, {})
+        gone = [key for key in held if key != entry.key and victims.get(key) in held]
+        pods = [one for one, taken in others.items() if taken.terminating or one.ours]
+        if not table.would_take(name, entry.request, workers, [entry.key, *gone], pods, _kept(state, name, gone)):
+            return False
+    return True
+
+
+def _kept(state: SchedulerState, name: str, gone: Iterable[Key]) -> list[gpu_groups.Claim]:
+    """What those of them that go on with fewer workers keep on the node."""
+    found = []
+    for key in gone:
+        victim, held = state.claims.keeps.get(key), state.nodes.claims[name][key]
+        workers = 0 if victim is None else sum(placed.node == name for placed in victim.keeps)
+        if workers:
+            found.append(gpu_groups.Claim(min(workers, held.workers), held.request))
+    return found
 
 
 def _fits(state: SchedulerState, entry: Entry, aside: Collection[Key]) -> bool:

@@ -19,13 +19,13 @@ from stoker.spec.meta import Key
 
 from .budget import changes_at, charge, count, unwritten
 from .claims import end_late, end_void, ready
-from .elastic import most_workers
+from .elastic import grow, most_workers
 from .entries import BlockedBy, Entry, Order, Reservation, earliest
 from .job_order import JobOrder
 from .place import Spread, place, placed
 from .preempt import Preemption
 from .request import Request
-from .reservations import RESERVE_AFTER_S, Reservations, idle_for, next_reserving, reserves
+from .reservations import RESERVE_AFTER_S, Kept, Reservations, idle_for, next_reserving, reserves
 from .state import SchedulerState
 from .wake import FreedNodes, reserving, woken
 
@@ -70,12 +70,15 @@ def decide(
     """
     state.lanes.file_due(now)
     starts = tuple(islice(_all(state, now, reserve_after_s), most)) if _has_work(state, now) else ()
-    wake_at = earliest(state.lanes.timers.first()[0] if state.lanes.timers else None, state.spent_at, state.preempt_at)
+    timer = state.lanes.timers.first()[0] if state.lanes.timers else None
+    wake_at = earliest(timer, state.spent_at, state.preempt_at, state.grow_at)
     return Decisions(starts, wake_at, tuple(unwritten(state, now)), tuple(_claim_changes(state)))
 
 
 def _has_work(state: SchedulerState, now: datetime) -> bool:
-    return bool(state.lanes.untried or state.changes or _is_due(state, now) or _is_late(state, now))
+    if state.lanes.untried or state.changes or _is_due(state, now) or _is_late(state, now):
+        return True
+    return state.grow_at is not None and state.grow_at <= now
 
 
 def _is_late(state: SchedulerState, now: datetime) -> bool:
@@ -105,7 +108,7 @@ def _claim_changes(state: SchedulerState) -> Iterator[ClaimChange]:
     for key in list(state.claims.unwritten):
         state.journal.drop(state.claims.unwritten, key)
         entry = state.entries.get(key)
-        if entry is None or not entry.pending:
+        if entry is None or (not entry.pending and (entry.assumed or entry.claim is None)):
             continue
         claim = entry.claim if entry.admitted else None
         state.journal.set(entry, "claim", claim)
@@ -143,6 +146,8 @@ def _drain(state: SchedulerState, now: datetime, reserve_after_s: float, preempt
         kept = _where(reservations.plan)
         _try_reserved(state)
     preemption.settle()
+    if state.elastic or state.grow_at is not None:
+        state.journal.set(state, "grow_at", grow(state, now, Kept(state, reservations.plan)))
     state.changes.settle()
     state.journal.set(state, "plan", tuple(reservations.plan))
     held_back = sum(len(lane.jobs) * lane.request.totals.gpus for lane in reserved.values())

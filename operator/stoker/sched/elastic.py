@@ -1,14 +1,36 @@
-"""Elastic jobs: with how many workers one starts.
+"""Elastic jobs: with how many workers one starts, and when one that runs goes on with more.
 
-Pure. Called by `decide`.
+A job that runs grows once GPUs are idle that no waiting job could use, at most once in 10 minutes, and only if what it
+gains until it is expected to be resized again is more than the restart costs. Who shrinks is `preempt`'s choice.
+Called by `decide`.
 """
 
 from __future__ import annotations
 
-from .entries import Lane
-from .place import Spread, place
+from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import chain, islice
+
+import numpy as np
+
+from stoker.spec.job import Claim, Phase, Placed
+from stoker.spec.outcome import Intent
+from stoker.spec.quantity import parse_duration
+from stoker.spec.queue import NOT_NAMED
+
+from .columns import Mask
+from .entries import Entry, Lane, earliest, workers_on
+from .place import Room, Spread, capacity, free_room, place
+from .request import Request
 from .reservations import Kept
+from .running import loss_of, may_be_resized
 from .state import SchedulerState
+from .topology import domains
+
+GROW_EVERY = timedelta(minutes=10)
+_LOOKED_AT = 64
+"""Lanes and jobs in back-off; where more wait, any node may be waited for."""
+_RESIZED = (Intent.RESIZE, Intent.PREEMPT)
 
 
 def most_workers(state: SchedulerState, lane: Lane, least: Spread, kept: Kept) -> Spread:
@@ -31,3 +53,150 @@ def most_workers(state: SchedulerState, lane: Lane, least: Spread, kept: Kept) -
             low, found = workers, spread
         workers = (low + above) // 2
     return found
+
+
+def grow(state: SchedulerState, now: datetime, kept: Kept) -> datetime | None:
+    """Have those grow that may: those with fewer workers than they wish for first, then in order. Returns: when time
+    alone may let another do so."""
+    jobs = [entry for key in state.elastic if _may_grow(state, entry := state.entries[key])]
+    if not jobs:
+        return None
+    later: list[datetime] = []
+    closed, limits = _nodes_waited_for(state), _limits_waited_for(state)
+    for entry in sorted(jobs, key=lambda one: (len(one.placement) >= one.job.spec.workers, one.order)):
+        if (again_at := may_grow_at(entry)) > now:
+            later.append(again_at)
+            continue
+        if any(queue.name in limits for queue in entry.queue.path):
+            continue
+        placement = _larger(state, entry, now, kept, closed)
+        if placement is None:
+            continue
+        at = worth_from(entry, len(placement), now)
+        if at is not None and at > now:
+            later.append(at)
+        elif at is not None:
+            state.grow(entry, Claim(placement=placement, victims=(), since=now))
+    return earliest(*later)
+
+
+def may_grow_at(entry: Entry) -> datetime:
+    """Not so soon after it was last resized, or stopped for another job."""
+    ends = [one.ended_at for one in entry.job.status.attempts if one.intent in _RESIZED]
+    return ends[-1] + GROW_EVERY if ends else datetime.min.replace(tzinfo=UTC)
+
+
+def worth_from(entry: Entry, workers: int, now: datetime) -> datetime | None:
+    """From when on so many workers gain more than the restart costs: what has lasted is expected to last as long again
+    (10 minutes at least; no longer than the job), before it is resized. None: that is not to be foreseen.
+
+    Costs: what all of them could do while it restarts, and the work since its last checkpoint.
+    """
+    job, status, began = entry.job, entry.job.status, entry.job.status.started_at
+    if began is None:
+        return None
+    has, now_s = len(entry.placement), now.timestamp()
+    more, (saved_s, restart_s) = workers - has, loss_of(entry)
+    ends = [one.ended_at for one in status.attempts if one.intent in _RESIZED]
+    firsts = [one.started_at for one in status.attempts[:1] if one.started_at is not None]
+    steady_s = (ends[-1] if ends else min([*firsts, began])).timestamp()
+    costs = restart_s * workers + max(now_s - saved_s, 0.0) * has
+    ran_s = status.ran_s + now_s - began.timestamp()
+    left_s = [parse_duration(job.spec.stop.max_duration) - ran_s] if job.spec.stop.max_duration else []
+    progress = status.progress
+    if progress is not None and progress.step and progress.total_steps:
+        left_s.append(ran_s * (progress.total_steps / progress.step - 1))
+    least_s = GROW_EVERY.total_seconds()
+    if more * min([max(least_s, now_s - steady_s), *left_s]) > costs:
+        return now
+    # Nothing but time is to change: in a second that passes one more is expected, and one more is not saved.
+    if more <= has or left_s:
+        return None
+    at_s = (more * steady_s + restart_s * workers - has * min(saved_s, now_s)) / (more - has)
+    return datetime.fromtimestamp(max(at_s, steady_s + least_s) + 1.0, UTC)
+
+
+def _may_grow(state: SchedulerState, entry: Entry) -> bool:
+    elastic = entry.job.spec.elastic
+    return (
+        elastic is not None
+        and len(entry.placement) < elastic.max
+        and entry.job.status.phase is Phase.RUNNING
+        and may_be_resized(entry)
+        and entry.key not in state.victims
+        and entry.admitted
+    )
+
+
+def _larger(state: SchedulerState, entry: Entry, now: datetime, kept: Kept, closed: Mask) -> tuple[Placed, ...] | None:
+    """Where it is with as many workers more as fit beside those that it has. `closed`: slots for none of them."""
+    table, elastic, held = state.nodes, entry.job.spec.elastic, entry.workers_on
+    if elastic is None or any(name not in table.slots for name in held):
+        return None
+    near, avoid = entry.request.near, entry.avoided(now)
+    mine = [table.slots[name] for name in held]
+    if near.required:
+        there = [one for one in domains(table, near) if one is not None and one[mine].all()]
+        if not there:
+            return None
+        closed = closed | ~there[0]
+
+    def spread_of(workers: int) -> Spread | None:
+        wanted = entry.request._replace(near=near._replace(required=""), workers=workers)
+        if not entry.queue.has_room(wanted.totals, kept.queues):
+            return None
+        free = free_room(table, wanted, kept.nodes)
+        gpu, cpu, memory = (np.where(closed, 0, one) for one in free[:3])
+        return place(table, wanted, avoid, room=Room(gpu, cpu, memory, free.extended))
+
+    low, above = 0, elastic.max - len(entry.placement) + 1
+    found: Spread = ()
+    workers = above - 1
+    while workers > low:
+        spread = spread_of(workers)
+        if spread is None:
+            above = workers
+        else:
+            low, found = workers, spread
+        workers = (low + above) // 2
+    if not found:
+        return None
+    counts = dict(workers_on(entry.placement))
+    for slot, more in found:
+        counts[table.names[slot]] = counts.get(table.names[slot], 0) + more
+    return on_nodes(counts)
+
+
+def on_nodes(counts: Mapping[str, int]) -> tuple[Placed, ...]:
+    """`counts`: node → workers. Neighbouring ranks share a node."""
+    nodes = [name for name, count in counts.items() for _ in range(count)]
+    return tuple([Placed(worker=i, node=node) for i, node in enumerate(nodes)])
+
+
+def _limits_waited_for(state: SchedulerState) -> set[str]:
+    """The queues within whose limits a waiting job waits for room."""
+    waiting = (state.queues[name] for name in state.lanes.waiters.for_limit)
+    return {one.name for queue in waiting for one in queue.path if one.limit != NOT_NAMED}
+
+
+def _nodes_waited_for(state: SchedulerState) -> Mask:
+    """The slots where a waiting job could have workers."""
+    found: Mask = np.zeros(len(state.nodes.ready), dtype=np.bool_)
+    waiting = _waiting(state)
+    for request, avoid in islice(waiting, _LOOKED_AT):
+        could = capacity(state.nodes, request, avoid)
+        if int(could.sum()) >= request.workers:
+            found |= could > 0
+    return ~np.zeros_like(found) if next(waiting, None) is not None else found
+
+
+def _waiting(state: SchedulerState) -> Iterator[tuple[Request, Collection[str]]]:
+    """What waiting jobs ask for that would take room on nodes, those that back off too."""
+    waiters, timers = state.lanes.waiters, state.lanes.timers
+    blocked = (one.lane for kinds in waiters.for_nodes.values() for index in kinds.values() for one in index)
+    for lane in chain(blocked, waiters.reserved.values(), state.lanes.untried.values()):
+        yield lane.request, lane.avoid
+    for _, key in timers:
+        entry = state.entries[key]
+        if entry.lane is None:
+            yield entry.request, ()

@@ -90,7 +90,7 @@ class Entry:
     workers_on: Mapping[str, int] = field(default_factory=lambda: NOWHERE)
     """Node -> workers that are counted there for this job."""
     claim: Claim | None = None
-    """Counted too, while it is pending: the room that is kept for it."""
+    """Counted too: the room that is kept for it while it is pending, or, beside what it holds, until it has grown."""
     claim_decided: bool = False
     """`claim`, or its end, is not observed yet."""
     span: tuple[float, float] | None = None
@@ -123,8 +123,15 @@ class Entry:
 
     @property
     def room(self) -> tuple[Placed, ...]:
-        """The same; of a pending job what its claim keeps."""
-        return self.placement if self.claim is None or not self.pending else self.claim.placement
+        """What is counted for it: its claim, or else its place."""
+        return self.placement if self.claim is None else self.claim.placement
+
+    @property
+    def kept(self) -> Mapping[str, int]:
+        """Node → workers for which its claim keeps room there, beside those that it has."""
+        if self.claim is None:
+            return NOWHERE
+        return self.workers_on if self.pending else given_up(self, self.placement)
 
     @property
     def attempt(self) -> int:
@@ -294,9 +301,15 @@ def new_entry(job: TrainingJob, queue: QueueState, runtime: RuntimeState) -> Ent
         at = place_in_time(at, job.status.attained_gpu_seconds)
     order = (-job.spec.priority, at, key)
     pending = is_pending(job)
-    claim = job.status.claim if pending else None
+    claim = job.status.claim if pending or grows(job) else None
     request = request_now(job, runtime, job.status.placement if claim is None else claim.placement)
     return Entry(job, key, request, order, queue, runtime, pending, claim=claim)
+
+
+def grows(job: TrainingJob) -> bool:
+    """It is to go on with more workers than it has. (One that shrinks holds what it has until it has ended.)"""
+    claim, held = job.status.claim, len(job.status.placement)
+    return claim is not None and 0 < held < len(claim.placement)
 
 
 def request_now(job: TrainingJob, runtime: RuntimeState, placement: Sequence[Placed]) -> Request:
@@ -310,6 +323,14 @@ def workers_on(placement: Sequence[Placed]) -> dict[str, int]:
     if len(placement) == 1:
         return {placement[0].node: 1}
     return dict(Counter(placed.node for placed in placement))
+
+
+def given_up(entry: Entry, keeps: Sequence[Placed]) -> Mapping[str, int]:
+    """Node → workers that it leaves there if it goes on where it `keeps` some; if nowhere, all."""
+    if not keeps:
+        return entry.workers_on
+    left = workers_on(keeps)
+    return {name: workers - left.get(name, 0) for name, workers in entry.workers_on.items()}
 
 
 def earliest(*times: datetime | None) -> datetime | None:

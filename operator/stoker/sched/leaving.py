@@ -5,10 +5,14 @@ Owns these sums, made anew for each pass of `decide` that preempts. Called by `p
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
+from stoker.spec.job import Placed
+
 from .columns import Column
-from .entries import Entry
+from .entries import Entry, given_up
 from .place import Keep, Room, free_room
 from .request import ANY_GPU, NOTHING, Request, Totals
 from .state import SchedulerState
@@ -22,11 +26,16 @@ class Leaving:
         self.gpu, self.cpu, self.memory = (np.zeros_like(state.nodes.usable) for _ in range(3))
         self._extended: dict[str, Column] = {}
         self._queues: dict[str, Totals] = {}
-        entries = (state.entries.get(key) for key in state.victims)
-        self._uncounted = [(entry, 1) for entry in entries if entry is not None and not entry.pending]
+        self._uncounted: list[tuple[Entry, Mapping[str, int], int]] = []
+        for key in state.victims:
+            entry, victim = state.entries.get(key), state.claims.keeps.get(key)
+            if entry is None or entry.pending or (victim is not None and entry.attempt != victim.attempt):
+                continue
+            self.add(entry, keeps=() if victim is None else victim.keeps)
 
-    def add(self, entry: Entry, sign: int = 1) -> None:
-        self._uncounted.append((entry, sign))
+    def add(self, entry: Entry, sign: int = 1, keeps: Sequence[Placed] = ()) -> None:
+        """`keeps`: where it goes on."""
+        self._uncounted.append((entry, given_up(entry, keeps), sign))
 
     @property
     def queues(self) -> dict[str, Totals]:
@@ -36,13 +45,13 @@ class Leaving:
 
     def _count_all(self) -> None:
         """When it is asked for: mostly it is not again."""
-        for entry, sign in self._uncounted:
-            self._count(entry, sign)
+        for entry, gone, sign in self._uncounted:
+            self._count(entry, gone, sign)
         self._uncounted.clear()
 
-    def _count(self, entry: Entry, sign: int) -> None:
+    def _count(self, entry: Entry, workers_on: Mapping[str, int], sign: int) -> None:
         request = entry.request
-        for name, workers in entry.workers_on.items():
+        for name, workers in workers_on.items():
             slot = self._table.slots.get(name)
             if slot is None:
                 continue
@@ -53,7 +62,7 @@ class Leaving:
             for resource, count in request.extended:
                 column = self._extended.setdefault(resource, np.zeros_like(self.gpu))
                 column[slot] += sign * workers * count
-        gone = request.times(sign * sum(entry.workers_on.values()))
+        gone = request.times(sign * sum(workers_on.values()))
         for queue in entry.queue.path:
             self._queues[queue.name] = self._queues.get(queue.name, NOTHING).plus(gone, -1)
 

@@ -117,23 +117,32 @@ class NodeTable:
         return any(found.suits(one) and found.suits(other) for found in self._groups.get(slot, ()))
 
     def would_take(
-        self, name: str, request: Request, workers: int, jobs: Collection[Key], pods: Collection[Holder] = ()
+        self,
+        name: str,
+        request: Request,
+        workers: int,
+        jobs: Collection[Key],
+        pods: Collection[Holder] = (),
+        kept: Sequence[Claim] = (),
     ) -> bool:
-        """So many workers are let onto the node and fit there once these jobs and pods have left it."""
+        """So many workers are let onto the node and fit there once these jobs and pods have left it, but for what is
+        `kept` of the jobs'."""
         slot = self.slots.get(name)
         if slot is None or not self.doors[request.nodes].open[slot]:
             return False
         held, others = self.claims.get(name, {}), self.others.get(name, {})
         gpus, cpu, memory = int(self.free_gpu[slot]), int(self.free_cpu[slot]), int(self.free_mem[slot])
         extended = {resource: int(self.extended[resource].free[slot]) for resource, _ in request.extended}
-        for claim in chain((held[key] for key in jobs), (others[one].claim for one in pods)):
-            more = claim.request.times(claim.workers)
+        gone = [*(held[key] for key in jobs), *(others[one].claim for one in pods)]
+        for claim, sign in chain(((one, 1) for one in gone), ((one, -1) for one in kept)):
+            more = claim.request.times(sign * claim.workers)
             gpus, cpu, memory = gpus + more.gpus, cpu + more.cpu, memory + more.memory
             for resource, count in claim.request.extended:
                 if resource in extended:
-                    extended[resource] += claim.workers * count
+                    extended[resource] += sign * claim.workers * count
         if request.filter != ANY_GPU:
             stay = [claim for key, claim in held.items() if key not in jobs]
+            stay += kept
             stay += [taken.claim for one, taken in others.items() if one not in pods]
             gpus = min(gpus, self._room_beside(slot, stay, request.filter))
         wanted = request.times(workers)

@@ -42,13 +42,14 @@ def queue_usage(state: SchedulerState, name: str) -> QueueUsage:
     """
     queue = state.queues.get(name) or QueueState(name)
     subtree = list(queue.subtree())
-    claims = [state.entries[key].request.totals for one in subtree for key in one.holding if key in state.claims.jobs]
+    holding = [state.entries[key] for one in subtree for key in one.holding]
+    claims = [one.request.times(sum(one.kept.values())) for one in holding if one.claim is not None]
     gpus, cpu_milli, memory_bytes = map(int, map(sub, queue.used, map(sum, zip(NOTHING, *claims, strict=True))))
     return QueueUsage(
         gpus=gpus,
         cpu_milli=cpu_milli,
         memory_bytes=memory_bytes,
-        running=sum(len(one.holding) for one in subtree) - len(claims),
+        running=sum(one.key not in state.claims.jobs for one in holding),
         pending=sum(len(one.pending) for one in subtree),
     )
 
@@ -67,7 +68,7 @@ def node_room(state: SchedulerState, name: str) -> NodeRoom:
     """Raises: KeyError if the node is not known."""
     table, slot = state.nodes, state.nodes.slots[name]
     held = table.claims.get(name, {})
-    claims = [claim.request.times(claim.workers) for key, claim in held.items() if key in state.claims.jobs]
+    claims = [claim.request.times(state.entries[key].kept.get(name, 0)) for key, claim in held.items()]
     gpus, cpu, memory = map(sum, zip(NOTHING, *claims, strict=True))
     return NodeRoom(
         ready=bool(table.ready[slot]),

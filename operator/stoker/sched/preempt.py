@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stoker.spec.job import Claim, Victim
+from stoker.spec.job import Claim, Placed, Victim
 from stoker.spec.meta import Key
 from stoker.spec.queue import NOT_NAMED
 
@@ -23,10 +23,11 @@ from . import victims
 from .columns import Column
 from .entries import Entry, Lane, QueueState, earliest
 from .leaving import Leaving
-from .place import Spread, free_room, place, placed
+from .place import Spread, fitting, free_room, place, placed
 from .request import NOTHING, Request
 from .reservations import Kept, Reservations
 from .running import Floats
+from .shrink import Keeps, Shrinking, may_shrink
 from .state import SchedulerState
 from .stoppable import NEVER, Stoppable, is_entitled
 from .topology import domains
@@ -106,12 +107,12 @@ class Preemption:
                 self._vain[kind] = entry.order[0]
                 return None
         spread, stopped = found
-        for one in stopped:
-            self._leaving.add(one)
+        for one, keeps in stopped.items():
+            self._leaving.add(one, keeps=keeps)
         self._stale = True
         return Claim(
             placement=placed(self._state.nodes, spread),
-            victims=tuple([_victim(one) for one in sorted(stopped, key=lambda one: one.key)]),
+            victims=tuple([_victim(one, stopped[one]) for one in sorted(stopped, key=lambda one: one.key)]),
             since=self._now,
             replans=self._voided.get(entry.key, 0),
         )
@@ -133,9 +134,7 @@ class Preemption:
 
     # -- the search
 
-    def _next(
-        self, entry: Entry, lane: Lane, kept: Kept, reservations: Reservations
-    ) -> tuple[Spread, tuple[Entry, ...]] | None:
+    def _next(self, entry: Entry, lane: Lane, kept: Kept, reservations: Reservations) -> tuple[Spread, Keeps] | None:
         """What the search for the class goes on with; None: it is to be begun anew."""
         series, wanted = self._series, entry.request.totals
         if series is None or series.lane is not lane or series.priority != entry.order[0]:
@@ -149,11 +148,9 @@ class Preemption:
         if found is None:
             return None
         self._series = series
-        return ((found[0], 1),), found[1]
+        return ((found[0], 1),), dict.fromkeys(found[1], ())
 
-    def _search(
-        self, entry: Entry, lane: Lane, kept: Kept, reservations: Reservations
-    ) -> tuple[Spread, tuple[Entry, ...]] | None:
+    def _search(self, entry: Entry, lane: Lane, kept: Kept, reservations: Reservations) -> tuple[Spread, Keeps] | None:
         """Where it starts, and what is stopped for it; None: it does not start, or needs no further victim."""
         state, request = self._state, entry.request
         if self._stale:
@@ -164,11 +161,12 @@ class Preemption:
         rows, owners = stoppable.rows[stoppable.ripe_s <= self._now_s], stoppable.owners
         if not len(rows):
             return None
+        elastic = [one for row in rows if (one := state.running.jobs[row]) and may_shrink(one)] if state.elastic else []
+        if elastic or (request.gpus and state.nodes.mixed):
+            self._series = None
+            return self._search_tried(entry, lane, kept, rows, elastic)
         short = self._short(entry, kept)
         found, amounts = self._candidates(rows, short), [amount for _, _, amount in short]
-        if request.gpus and state.nodes.mixed:
-            self._series = None
-            return self._search_mixed(entry, lane, kept, found, amounts)
         room = self._leaving.room(request, kept.nodes)
         problems = [
             one
@@ -187,20 +185,39 @@ class Preemption:
             return None
         self._series = None
         spread = self._tried(entry, lane, kept, stopped)
-        return None if spread is None else (spread, stopped)
+        return None if spread is None else (spread, dict.fromkeys(stopped, ()))
 
-    def _search_mixed(
-        self, entry: Entry, lane: Lane, kept: Kept, found: Candidates, short: list[int]
-    ) -> tuple[Spread, tuple[Entry, ...]] | None:
-        """Where nodes have GPUs of several types, what a job's end leaves there is only known once it is tried."""
-        state, queue, request = self._state, entry.queue, entry.request
+    def _search_tried(
+        self, entry: Entry, lane: Lane, kept: Kept, rows: Column, elastic: list[Entry]
+    ) -> tuple[Spread, Keeps] | None:
+        """Elastic jobs shrink before any is stopped whole; and where nodes have GPUs of several types, what a job's end
+        leaves there is only known once it is tried."""
+        state, request = self._state, entry.request
+
+        def starts() -> Spread | None:
+            fits = entry.queue.has_room(request.totals, kept.queues)
+            return place(state.nodes, request, lane.avoid, kept.nodes) if fits else None
+
         with state.what_if():
             for key in state.victims:
-                state.vacate(key)
-            room = free_room(state.nodes, request, kept.nodes)
+                state.give_way(key)
+            if starts() is not None:
+                return None
+            with state.what_if():
+                for one in elastic:
+                    state.vacate(one.key)
+                useful = fitting(state.nodes, request, lane.avoid, free_room(state.nodes, request, kept.nodes)) > 0
+            shrinking = Shrinking(state, elastic, useful, self._now, starts)
+            if shrinking.make_room(request.workers):
+                shrinking.spare()
+                spread = starts()
+                return None if spread is None else (spread, shrinking.keeps)
+            short = self._short(entry, kept, left=True)
+            found = self._candidates(rows, short)._replace(held=state.running.held(state.nodes.slots))
+            room, amounts = free_room(state.nodes, request, kept.nodes), [amount for _, _, amount in short]
             for closed in ((), tuple(state.nodes.mixed)):
                 stopped = cheapest_of(
-                    Problem(state.nodes, request, lane.avoid, room, found, short, closed, domain)
+                    Problem(state.nodes, request, lane.avoid, room, found, amounts, closed, domain)
                     for domain in domains(state.nodes, request.near)
                 )
                 if not stopped:
@@ -208,10 +225,12 @@ class Preemption:
                 with state.what_if():
                     for one in stopped:
                         state.vacate(one.key)
-                    fits = queue.has_room(request.totals, kept.queues)
-                    spread = place(state.nodes, request, lane.avoid, kept.nodes) if fits else None
-                if spread is not None:
-                    return spread, stopped
+                    if starts() is None:
+                        continue
+                    shrinking.spare(stopped)
+                    spread = starts()
+                    if spread is not None:
+                        return spread, {**dict.fromkeys(stopped, ()), **shrinking.keeps}
         return None
 
     def _tried(self, entry: Entry, lane: Lane, kept: Kept, stopped: tuple[Entry, ...]) -> Spread | None:
@@ -228,11 +247,12 @@ class Preemption:
             leaving.add(one, -1)
         return spread
 
-    def _short(self, entry: Entry, kept: Kept) -> list[tuple[QueueState, int, int]]:
-        """(queue, resource, how much) that its limit and those above are short of, once those that leave have gone."""
+    def _short(self, entry: Entry, kept: Kept, *, left: bool = False) -> list[tuple[QueueState, int, int]]:
+        """(queue, resource, how much) that its limit and those above are short of, once those that leave have gone.
+        `left`: in this what-if they have."""
         if all(one.limit == NOT_NAMED for one in entry.queue.path):
             return []
-        gone, keep = self._leaving.queues, kept.queues
+        gone, keep = {} if left else self._leaving.queues, kept.queues
         return [
             (one, at, used + less + kept_of + want - limit)
             for one in entry.queue.path
@@ -264,6 +284,6 @@ def _at(seconds: float) -> datetime | None:
     return None if seconds > _FAR_S else datetime.fromtimestamp(seconds, UTC)
 
 
-def _victim(entry: Entry) -> Victim:
-    key = entry.key
-    return Victim(namespace=key.namespace, name=key.name, uid=entry.job.uid, attempt=entry.job.status.attempt)
+def _victim(entry: Entry, keeps: tuple[Placed, ...]) -> Victim:
+    key, attempt = entry.key, entry.job.status.attempt
+    return Victim(namespace=key.namespace, name=key.name, uid=entry.job.uid, attempt=attempt, keeps=keeps)

@@ -165,11 +165,16 @@ class RunningJobs:
 
 def may_be_stopped(entry: Entry) -> bool:
     """As far as the job itself goes."""
+    return entry.job.spec.preemptible and may_be_resized(entry)
+
+
+def may_be_resized(entry: Entry) -> bool:
+    """As far as its attempt goes."""
     job = entry.job
     return (
-        job.spec.preemptible
-        and not entry.pending
+        not entry.pending
         and not entry.assumed
+        and entry.claim is None
         and job.status.phase in (Phase.STARTING, Phase.RUNNING)
         and job.status.intent is Intent.NONE
         and not job.spec.suspend

@@ -58,6 +58,8 @@ class SchedulerState:
         self.holdings = Holdings(self.journal, self.nodes, self.running, changes)
         self.claims = ClaimTable(self.journal, self.entries, self.holdings, changes, self.running, self.victims)
         self.lanes = Lanes(self.journal, self.entries, self.claims, changes)
+        self.elastic: dict[Key, None] = {}
+        """The jobs with a place that may have more or fewer workers."""
         # Of the last decide:
         self.next_reserving_at: datetime | None = None
         self.reserve_after_s = 0.0
@@ -69,6 +71,8 @@ class SchedulerState:
         """When the next budget is spent."""
         self.preempt_at: datetime | None = None
         """When the next claim is given up, or the next job may be preempted."""
+        self.grow_at: datetime | None = None
+        """When time alone may have let an elastic job grow."""
 
     # -- nodes and queues
 
@@ -125,7 +129,7 @@ class SchedulerState:
             return
         queue, runtime = self.tree.named(job.spec.queue), self.runtimes.of(job)
         entry = new_entry(job, queue, runtime)
-        held = workers_on(job.status.placement)
+        held = {} if entry.pending else workers_on(entry.room)
         same = old is not None and queue is old.queue and runtime is old.runtime and entry.request == old.request
         if old is not None and same and entry.claim is not None and self.claims.stays(entry, old):
             self.claims.replace(entry, old)
@@ -139,6 +143,7 @@ class SchedulerState:
                 self.nodes.mark_moved(name)
             if queue.las and queue.filed:
                 self.journal.set(self, "preempt_at", EARLIEST)  # it may have saved
+            self._note_elastic(entry)
             if job.status.started_at != old.job.status.started_at and queue.preemption.min_runtime is not None:
                 self.changes.shift()  # from now on its time counts
             self._recount(entry.key)
@@ -151,9 +156,10 @@ class SchedulerState:
         if entry.pending:
             self.lanes.put(entry)
         else:
-            self.holdings.hold(entry, job.status.placement)
+            self.holdings.hold(entry, entry.room)
         for name in entry.workers_on:
             self.changes.fill_node(name)
+        self._note_elastic(entry)
         self._recount(entry.key)
         if old is not None:
             self.tree.sweep(old.queue)
@@ -166,6 +172,7 @@ class SchedulerState:
             self.claims.victim_moved(key)
             self._remove(entry)
             self.journal.drop(self.entries, key)
+            self.journal.drop(self.elastic, key)
             self._recount(key)
             self.tree.sweep(entry.queue)
             self.runtimes.sweep(entry.runtime)
@@ -203,11 +210,33 @@ class SchedulerState:
         self._size(entry)
         self.lanes.enter(entry)
 
+    def grow(self, entry: Entry, claim: JobClaim) -> None:
+        """Count the room in which an elastic job is to go on, beside what it holds, until observe_job shows what became
+        of it."""
+        self.journal.set(entry, "claim", claim)
+        self.journal.set(entry, "claim_decided", True)
+        self.journal.put(self.claims.unwritten, entry.key, None)
+        self.move(entry, claim.placement)
+
     def vacate(self, key: Key) -> None:
         """In a what-if: as if the job had ended, if it runs."""
         entry = self.entries.get(key)
         if entry is not None and not entry.pending:
             self.holdings.unhold(entry)
+
+    def give_way(self, key: Key) -> None:
+        """In a what-if: as if a job that is stopped for a claim had ended, or gone on with what it keeps."""
+        entry, victim = self.entries.get(key), self.claims.keeps.get(key)
+        if victim is None:
+            self.vacate(key)
+        elif entry is not None and not entry.pending and entry.attempt == victim.attempt:
+            self.move(entry, victim.keeps)
+
+    def move(self, entry: Entry, placement: tuple[Placed, ...]) -> None:
+        """In a what-if: as if its workers were there."""
+        self.holdings.unhold(entry)
+        self.journal.set(entry, "request", entry.request.sized(len(placement)))
+        self.holdings.hold(entry, placement)
 
     def wrote(self, key: Key, record: ReservationCost) -> None:
         """The job's status says so now."""
@@ -233,6 +262,16 @@ class SchedulerState:
         """Of an elastic job: what it asks for follows from where it is, or is to be."""
         if entry.job.spec.elastic is not None:
             self.journal.set(entry, "request", request_now(entry.job, entry.runtime, entry.room))
+
+    def _note_elastic(self, entry: Entry) -> None:
+        if entry.job.spec.elastic is None:
+            return
+        if entry.workers_on and not entry.pending:
+            self.journal.put(self.elastic, entry.key, None)
+            if len(entry.placement) < entry.job.spec.most_workers:
+                self.journal.set(self, "grow_at", EARLIEST)  # it may have saved
+        else:
+            self.journal.drop(self.elastic, entry.key)
 
     def _set_queue(self, name: str, queue: Queue | None) -> None:
         change = self.tree.put(name, queue)

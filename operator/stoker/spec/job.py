@@ -186,6 +186,8 @@ class Victim(StatusModel):
     """The job's."""
     attempt: int
     """The attempt that is stopped; a later one is not."""
+    keeps: tuple[Placed, ...] = ()
+    """Of an elastic job: where it goes on with fewer workers. Empty: all of it makes room."""
 
     @property
     def key(self) -> Key:
@@ -193,7 +195,8 @@ class Victim(StatusModel):
 
 
 class Claim(StatusModel):
-    """The room that is kept for a job until the attempts that are stopped for it have ended."""
+    """The room that is kept for a job until the attempts that are stopped for it have ended; of an elastic job that is
+    resized, the room in which it goes on once its own attempt has ended."""
 
     placement: tuple[Placed, ...]
     """Where it will start."""
@@ -270,7 +273,7 @@ class TrainingJobStatus(StatusModel):
     reservation: ReservationCost | None = None
     """Absent: no GPU was kept idle for this wait."""
     claim: Claim | None = None
-    """Absent: no job is stopped so that this one can start."""
+    """Absent: no job is stopped so that this one can start, and it is not being resized."""
     placed_at: datetime | None = None
     """When the current attempt was given its nodes."""
     started_at: datetime | None = None

@@ -50,6 +50,7 @@ class Intent(StrEnum):
     CANCEL = "Cancel"
     MAX_DURATION = "MaxDuration"
     PREEMPT = "Preempt"
+    RESIZE = "Resize"
     WITHDRAW = "Withdraw"
 
 
@@ -159,6 +160,6 @@ def verdict(intent: Intent, category: Category | None) -> Verdict:
         return Verdict.FAILED
     if intent is Intent.SUSPEND:
         return Verdict.SUSPENDED
-    if intent is Intent.PREEMPT or (intent is Intent.WITHDRAW and category is not Category.IMAGE):
+    if intent in (Intent.PREEMPT, Intent.RESIZE) or (intent is Intent.WITHDRAW and category is not Category.IMAGE):
         return Verdict.REQUEUE
     return Verdict.REQUEUE if category in FREE else Verdict.RETRY

@@ -27,6 +27,7 @@ class Code(StrEnum):
     PREEMPTING = "Preempting"
     PREEMPTED = "Preempted"
     RECLAIMED = "Reclaimed"
+    RESIZED = "Resized"
     BACKING_OFF = "BackingOff"
     SUSPENDED = "Suspended"
     # on the way

@@ -38,7 +38,8 @@ def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Reason
         victims = tuple(str(victim.key) for victim in entry.claim.victims[:MOST_JOBS])
         nodes = tuple(sorted({placed.node for placed in entry.claim.placement}))[:MOST_JOBS]
         message = claim_message(entry.job, entry.claim)
-        return (Reason(code=Code.PREEMPTING, message=message, queue=entry.queue.name, nodes=nodes, jobs=victims),)
+        code = Code.PREEMPTING if victims else Code.RESIZED
+        return (Reason(code=code, message=message, queue=entry.queue.name, nodes=nodes, jobs=victims),)
     found = [*_barring(state, entry), *_time(entry, now)]
     served = entry.runtime.serves(entry.job)  # else the nodes it may use are unknown
     never = [*never_in_queue(entry.queue, entry.request.totals)]
