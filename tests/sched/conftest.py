@@ -14,6 +14,7 @@ from stoker.controller.render import owned_by
 from stoker.sched.decide import Decisions, decide
 from stoker.sched.nodes import _COLUMNS
 from stoker.sched.occupancy import node_room, queue_usage
+from stoker.sched.request import ANY_GPU
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Blame, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.job_parts import Elastic, GpuRequest, JobTopology
@@ -172,13 +173,14 @@ def queue(
     guarantee: int | None = None,
     weight: int = 1,
     lately: float = 0.0,
-    guaranteed: Mapping[str, str] | None = None,
+    guaranteed: Mapping[str, Any] | None = None,
+    types: Mapping[str, int] | None = None,
 ) -> Queue:
     return Queue(
         metadata=ObjectMeta(name=name, uid=f"queue-{name}"),
         spec=QueueSpec(
             parent=parent,
-            limit=QueueResources(gpus=gpus, cpu=cpu, memory=memory),
+            limit=QueueResources(gpus=gpus, cpu=cpu, memory=memory, gpu_types=types or {}),
             guarantee=QueueResources(gpus=guarantee, **(guaranteed or {})),
             weight=weight,
             projects=projects,
@@ -323,7 +325,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         "entries": {
             entry.key: (
                 *(entry.job, entry.request, entry.pending, entry.wakes_at, entry.assumed),
-                *(dict(entry.workers_on), id(entry.lane), id(entry.runtime)),
+                *(entry.gpu_type, dict(entry.workers_on), id(entry.lane), id(entry.runtime)),
             )
             for entry in state.entries.values()
         },
@@ -334,6 +336,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
                 [below.name for below in queue.children],
                 (queue.limit, queue.guarantee, queue.weight, queue.lately),
                 queue.used,
+                {name: (one.limit, one.guarantee, one.used) for name, one in queue.typed.items()},
                 set(queue.holding),
                 set(queue.holding_gpus),
                 set(queue.pending),
@@ -373,6 +376,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         "tree": (
             {name: set(named) for name, named in state.tree._naming.items() if named},
             dict(state.tree.guaranteed),
+            dict(state.tree.typing),
             state.tree.depth,
         ),
         "journal": (state.journal._open, len(state.journal._log)),
@@ -381,17 +385,19 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
 
 def accounting(state: SchedulerState) -> dict[str, Any]:
     """What is counted where, whatever the history: the same for a state rebuilt from scratch."""
+    filters = {wanted for wanted in state.nodes.columns if not wanted.type}
+    filters |= {ANY_GPU._replace(type=gpu_type) for gpu_type in state.nodes.types_for(ANY_GPU)}
     return {
         "nodes": {name: node_room(state, name) for name in state.nodes.slots},
         "free": {
             (name, wanted): int(state.nodes.free_for(wanted)[slot])
             for name, slot in state.nodes.slots.items()
-            for wanted in state.nodes.columns
+            for wanted in filters
         },
         "rest": {
             (name, wanted): int(state.nodes.rest_for(wanted)[slot])
             for name, slot in state.nodes.slots.items()
-            for wanted in state.nodes.columns
+            for wanted in filters
         },
         "extended": {
             (name, wanted): (int(view.rest[slot]), int(view.free[slot]))
@@ -404,6 +410,9 @@ def accounting(state: SchedulerState) -> dict[str, Any]:
             for wanted, view in state.nodes.doors.items()
         },
         "queues": {name: queue_usage(state, name) for name in state.queues},
+        "types": {
+            one.name: one.used for queue in state.queues.values() for one in queue.typed.values() if any(one.used)
+        },
     }
 
 

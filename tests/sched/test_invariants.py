@@ -18,8 +18,10 @@ from tests.support.examples import examples
 from tests.support.sched_counts import (
     held_below,
     held_in_units,
+    held_of_type,
     holders_below,
     may_use,
+    names_types,
     path,
     room,
     runtime_of,
@@ -114,6 +116,15 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
                 assert gpus <= limit.gpus
             if limit.cpu is not None and any(s.cpu_milli for s in started):
                 assert cpu <= int(limit.cpu) * 1000
+            types = {start.gpu_type for start in starts if world.jobs[start.key.name].spec.queue == name}
+            for gpu_type in types & set(limit.gpu_types):
+                assert held_of_type(world, one, gpu_type) <= limit.gpu_types[gpu_type]
+    if names_types(world):
+        assert all(start.gpu_type for start in starts if world.jobs[start.key.name].spec.gpus_per_worker)
+    for start in starts:
+        for placed in start.placement if start.gpu_type else ():
+            models = [gpu.model.lower() for gpu in world.nodes[placed.node].status.gpus if not gpu.unavailable]
+            assert models.count(start.gpu_type) >= world.jobs[start.key.name].spec.gpus_per_worker
 
 
 def _check_reasons(world: History, reasons: Any, sched: SimpleNamespace) -> None:
@@ -127,8 +138,8 @@ def _check_reasons(world: History, reasons: Any, sched: SimpleNamespace) -> None
         assert ("QueueMissing" in codes) == (queue is None)
         assert ("BackingOff" in codes) == bool(job.status.not_before and job.status.not_before > sched.at(world.now))
         assert ("RuntimeMissing" in codes) == (runtime_of(world, job) is None)
-        if "NeverFits" in codes:
-            continue
+        if "NeverFits" in codes or names_types(world):
+            continue  # with types: tests/sched/test_gpu_types.py
         limits = {one: world.queues[one].spec.limit for one in path(world, job.spec.queue)} if queue is not None else {}
         assert {
             (found.queue, found.resource, found.short, found.of, frozenset(found.jobs))
@@ -165,7 +176,10 @@ def _check_levels(world: History, job: TrainingJob, levels: tuple[QueueLevel, ..
         assert level.limit == {
             **({} if limit.gpus is None else {"gpus": limit.gpus}),
             **({} if limit.cpu is None else {"cpu": float(limit.cpu)}),
+            **{f"gpus.{gpu_type}": count for gpu_type, count in limit.gpu_types.items()},
         }
+        for gpu_type in limit.gpu_types:
+            assert level.held[f"gpus.{gpu_type}"] == held_of_type(world, level.name, gpu_type)
 
 
 @CHECKED

@@ -67,10 +67,10 @@ class Model:
             used, weight = self.used(queue), self.tree[queue][0]["weight"]
             named = [
                 (have, own and own // (1000 if i else 1))
-                for i, (have, own) in enumerate(zip(used, self.placed[queue].guarantee[:2], strict=True))
+                for i, (have, own) in enumerate(zip(used, self.placed[queue].guarantee.amounts[:2], strict=True))
             ]
             named = [(have, own) for have, own in named[not gpus :] if own is not None]
-            counts = self.placed[queue].guarantee[0] is not None if gpus else bool(named)
+            counts = self.placed[queue].guarantee.gpus is not None if gpus else bool(named)
             below = counts and all(have < own for have, own in named)
             share = max(
                 (used[0] + self.tree[queue][0]["lately"]) / GPUS,
@@ -140,7 +140,9 @@ def test_the_order_is_that_of_a_model_that_tries_every_job(
             model.tree = tree = tree | {gone: (spec, None)}
             model.placed = links({name: spec_of(*one) for name, one in tree.items()})
             world.feed(sched.queue(gone, **spec))
-        assert set(world.state.tree.guaranteed) == {n for n, link in model.placed.items() if any(link.guarantee)}
+        assert set(world.state.tree.guaranteed) == {
+            n for n, link in model.placed.items() if link.guarantee != QueueResources()
+        }
         for name in tree:
             gpus, cores = model.used(name)
             usage = queue_usage(world.state, name)
@@ -173,7 +175,7 @@ def test_guarantees_above_the_parents_count_for_nothing(
 
     found = links({"top": spec(top), "mid": spec(top, "top"), "low": spec(low, "mid"), "other": spec(other, "mid")})
     assert (found["top"].problem, found["low"].problem) == ("", problem or "")
-    assert found["low"].guarantee == (low if problem is None else None, None, None)
+    assert found["low"].guarantee.gpus == (low if problem is None else None)
 
 
 def test_a_reservation_holds_up_no_queue_that_goes_first(sched: SimpleNamespace) -> None:

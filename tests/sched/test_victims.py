@@ -199,7 +199,7 @@ def test_victims_are_a_cheapest_set_and_the_job_starts_once_they_are_gone(
         with state.what_if():
             for victim in without:
                 state.vacate(victim.key)
-            room = entry.queue.has_room(entry.request.totals)
+            room = entry.queue.has_room(entry.request)
             return room and place(state.nodes, entry.request) is not None
 
     solved = [subset for n in range(len(may) + 1) for subset in itertools.combinations(may, n) if starts(subset)]

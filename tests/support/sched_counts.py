@@ -126,6 +126,18 @@ def held_in_units(world: History, name: str) -> tuple[float, float]:
     return float(gpus), cpu_milli / 1000
 
 
+def names_types(world: History) -> bool:
+    """Some queue limits or guarantees GPUs by type."""
+    return any(queue.spec.limit.gpu_types for queue in world.queues.values())
+
+
+def held_of_type(world: History, name: str, gpu_type: str) -> int:
+    """GPUs of the queue's jobs and of those below it."""
+    jobs = [job for job in world.store() if isinstance(job, TrainingJob) and job.spec.queue in world.queues]
+    below = [job for job in jobs if name in path(world, job.spec.queue) and job.status.gpu_type == gpu_type]
+    return sum(len(job.status.placement) * job.spec.gpus_per_worker for job in below)
+
+
 def total_cores(job: TrainingJob) -> float:
     return job.spec.workers * job.spec.cpu_milli / 1000
 

@@ -81,6 +81,7 @@ queue_action = st.tuples(
     st.sampled_from([None, None, "3"]),
     st.sampled_from([None, None, None, 1]),
     st.sampled_from([None, None, "top", "top", "r", "gone"]),
+    st.sampled_from([{}, {}, {}, {"a100": 2}, {"t4": 1, "a100": 3}]),
 )
 job_action = st.tuples(st.just("job"), pick(JOBS), requests)
 decide_action = st.tuples(st.just("decide"), st.integers(0, 200))
@@ -107,7 +108,7 @@ some = st.one_of(
 )
 # Histories begin with a cluster and work to do, or little would ever happen in them.
 PRELUDE = [
-    *[("queue", name, None, None, None, None) for name in QUEUES],
+    *[("queue", name, None, None, None, None, {}) for name in QUEUES],
     ("node", "a", [("A100", 80, "")] * 4, 6, {"labels": {"zone": "1"}, "extended": {"rdma/hca": 2}}),
     ("node", "b", [("T4", 16, "")] * 2, 4, {"taints": [TAINTS[0]]}),
     ("node", "c", [("A100", 80, ""), ("T4", 16, ""), ("T4", 16, "")], 6, {"labels": {"zone": "1"}}),
@@ -126,7 +127,8 @@ def dense(seed: int) -> list[tuple[Any, ...]]:
     rng = random.Random(seed)
     played: list[tuple[Any, ...]] = list(PRELUDE)
     for name in rng.sample(TREE, rng.randint(0, 3)):
-        played.append(("queue", name, rng.choice([3, 5, None]), None, None, None if name == "top" else "top"))
+        types = rng.choice([{}, {}, {"t4": rng.randint(0, 2)}, {"a100": 3, "t4": 2}])
+        played.append(("queue", name, rng.choice([3, 5, None]), None, None, None if name == "top" else "top", types))
     for _ in range(rng.randint(10, 70)):
         verb = rng.choices(["job", "decide", "end", "written", "not written", "no job"], [8, 6, 4, 6, 1, 1])[0]
         if verb == "decide":
@@ -222,7 +224,8 @@ class History:
             self.nodes.pop(name, None)
             self.state.forget_node(name)
         elif verb == "queue":
-            self.queues[name] = self.sched.queue(name, gpus=rest[1], cpu=rest[2], highest=rest[3], parent=rest[4])
+            _, gpus, cpu, highest, parent, types = rest
+            self.queues[name] = self.sched.queue(name, gpus=gpus, cpu=cpu, highest=highest, parent=parent, types=types)
             self.state.observe_queue(self.queues[name])
         elif verb == "no queue":
             self.queues.pop(name, None)
@@ -253,9 +256,9 @@ class History:
             del self.starting[name]
             self.state.drop_assumption(self.sched.key(name))
         elif verb == "written" and name in self.starting:
-            placement = self.starting.pop(name).placement
-            attempt = self.jobs[name].status.attempt + 1
-            self._change(name, phase=Phase.STARTING, placement=placement, attempt=attempt)
+            start, attempt = self.starting.pop(name), self.jobs[name].status.attempt + 1
+            placed = {"placement": start.placement, "gpu_type": start.gpu_type}
+            self._change(name, phase=Phase.STARTING, attempt=attempt, **placed)
         elif verb == "end" and name in self.jobs and self.jobs[name].status.placement:
             self._change(name, phase=Phase.SUCCEEDED, placement=())
         elif verb == "withdrawn" and name in self.jobs and self.jobs[name].status.placement:
@@ -309,6 +312,7 @@ class History:
                         update={
                             "phase": Phase.STARTING,
                             "placement": self.starting[name].placement,
+                            "gpu_type": self.starting[name].gpu_type,
                             "attempt": job.status.attempt + 1,
                         }
                     ),

@@ -135,7 +135,7 @@ class JobRows:
                 for state in ("allocated", "requested"):
                     gpus_of[at, state] += self._gpus[name, state]
                 at = placed[at].parent
-        lending = any(link.guarantee[0] for link in placed.values())
+        lending = any(link.guarantee.gpus for link in placed.values())
         gpus = GaugeMetricFamily(
             "stoker_queue_gpus",
             "GPUs of a queue and of those below it: allocated to jobs that have a place, requested by those that wait, "
@@ -150,7 +150,7 @@ class JobRows:
             if limit is not None:
                 gpus.add_metric((*labels, "limit"), float(limit))
             if lending:
-                guarantee = placed[name].guarantee[0] or 0
+                guarantee = placed[name].guarantee.gpus or 0
                 gpus.add_metric((*labels, "guarantee"), float(guarantee))
                 gpus.add_metric((*labels, "borrowed"), float(max(gpus_of[name, "allocated"] - guarantee, 0)))
         yield gpus

@@ -20,7 +20,7 @@ from stoker.spec.meta import Condition, Key
 from stoker.spec.names import FINALIZER_IN_USE
 from stoker.spec.quantity import exact_bytes, exact_cpu
 from stoker.spec.queue import (
-    NOT_NAMED,
+    NO_RESOURCES,
     QUEUES,
     DecayedUsage,
     Queue,
@@ -235,7 +235,7 @@ class QueueKeeper:
         problem, spec = self._links[queue.metadata.name].problem, queue.spec
         if problem:
             conditions.append(self._condition(queue, VALID_CONDITION, "False", "Invalid", problem))
-        elif spec.parent is not None or spec.guarantee.amounts != NOT_NAMED:
+        elif spec.parent is not None or spec.guarantee != NO_RESOURCES:
             conditions.append(self._condition(queue, VALID_CONDITION, "True", "Valid", ""))
         used, running, pending = use.used, use.running, use.pending
         for one in self._all_below(queue.metadata.name):

@@ -180,6 +180,7 @@ class Scheduling:
                 "attempt": job.status.attempt + 1,
                 "intent": Intent.NONE,
                 "placement": start.placement,
+                "gpu_type": start.gpu_type,
                 "placed_at": self._clock.now(),
                 "reservation": None,
                 "claim": None,

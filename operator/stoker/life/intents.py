@@ -41,7 +41,9 @@ def intent_step(job: TrainingJob, holdup: StartHoldup | None, context: Context) 
         "observed_generation": job.metadata.generation,
     }
     if intent is Intent.RESIZE and context.facts.keeps:
-        update["claim"] = Claim(placement=context.facts.keeps, victims=(), since=context.now)
+        update["claim"] = Claim(
+            placement=context.facts.keeps, gpu_type=job.status.gpu_type, victims=(), since=context.now
+        )
     if holdup is not None and intent is Intent.WITHDRAW and holdup.blamed and context.settings.blame_s > 0:
         until = {blame.node: blame.until for blame in status.blamed if blame.until > context.now}
         until |= dict.fromkeys(holdup.blamed, context.now + timedelta(seconds=context.settings.blame_s))

@@ -45,7 +45,7 @@ class ClaimTable:
         self.jobs: dict[Key, None] = {}
         """Those with a claim."""
         self.of: dict[str, dict[Request, SortedList[Order]]] = {}
-        """The same: queue → what is asked for → jobs."""
+        """The same: queue → what is claimed → jobs."""
         self.moved: dict[Key, None] = {}
         """Those whose victims changed since the last decide."""
         self.ready: dict[Key, None] = {}
@@ -73,10 +73,11 @@ class ClaimTable:
         if kinds is None:
             kinds = {}
             self._journal.put(self.of, entry.queue.name, kinds)
-        if entry.request not in kinds:
-            self._journal.put(kinds, entry.request, SortedList())
-        kinds[entry.request].add(entry.order)
-        self._journal.note(kinds[entry.request].remove, entry.order)
+        held = entry.held
+        if held not in kinds:
+            self._journal.put(kinds, held, SortedList())
+        kinds[held].add(entry.order)
+        self._journal.note(kinds[held].remove, entry.order)
         for victim in claim.victims:
             self._journal.put(self.victims, victim.key, entry.key)
             if victim.keeps:
@@ -94,11 +95,11 @@ class ClaimTable:
         self._journal.drop(self.ready, entry.key)
         self.given_up.set(entry.key, None)
         kinds = self.of[entry.queue.name]
-        orders = kinds[entry.request]
+        orders = kinds[entry.held]
         orders.remove(entry.order)
         self._journal.note(orders.add, entry.order)
         if not orders:
-            self._journal.drop(kinds, entry.request)
+            self._journal.drop(kinds, entry.held)
         for victim in entry.claim.victims if entry.claim is not None else ():
             if self.victims.get(victim.key) == entry.key:
                 self._journal.drop(self.victims, victim.key)

@@ -100,19 +100,19 @@ def _elsewhere(state: SchedulerState, now: datetime) -> Iterator[tuple[Entry, tu
 
 def _has_room(entry: Entry, state: SchedulerState, *, all_aside: bool) -> bool:
     """Within its queue's limits, were it not for its own claim, or for all of them."""
-    if all(queue.limit == NOT_NAMED for queue in entry.queue.path):
+    if all(one.limit == NOT_NAMED for one in entry.accounts):
         return True
     spared: dict[str, Totals] = {}
     others = (
-        (queue, request.totals, len(orders))
+        (account, request.totals, len(orders))
         for name, kinds in (state.claims.of.items() if all_aside else ())
-        for queue in state.queues[name].path
         for request, orders in kinds.items()
+        for account in state.queues[name].accounts(request.filter.type)
     )
-    own = ((queue, entry.request.totals, 1) for queue in entry.queue.path)
-    for queue, totals, count in others if all_aside else own:
-        spared[queue.name] = spared.get(queue.name, NOTHING).plus(totals, -count)
-    return entry.queue.has_room(entry.request.totals, spared)
+    own = ((account, entry.request.totals, 1) for account in entry.accounts)
+    for account, totals, count in others if all_aside else own:
+        spared[account.name] = spared.get(account.name, NOTHING).plus(totals, -count)
+    return entry.queue.has_room(entry.held, spared)
 
 
 def end_void(state: SchedulerState) -> dict[Key, int]:
@@ -179,7 +179,7 @@ def _is_possible(state: SchedulerState, entry: Entry) -> bool:
         held, others = table.claims[name], table.others.get(name, {})
         gone = [key for key in held if key != entry.key and victims.get(key) in held]
         pods = [one for one, taken in others.items() if taken.terminating or one.ours]
-        if not table.would_take(name, entry.request, workers, [entry.key, *gone], pods, _kept(state, name, gone)):
+        if not table.would_take(name, entry.held, workers, [entry.key, *gone], pods, _kept(state, name, gone)):
             return False
     return True
 
@@ -199,6 +199,6 @@ def _fits(state: SchedulerState, entry: Entry, aside: Collection[Key]) -> bool:
     """Its room is free on each of its nodes, were it not for those, it among them."""
     table = state.nodes
     return all(
-        table.would_take(name, entry.request, workers, [key for key in table.claims[name] if key in aside])
+        table.would_take(name, entry.held, workers, [key for key in table.claims[name] if key in aside])
         for name, workers in entry.workers_on.items()
     )

@@ -20,7 +20,8 @@ from stoker.spec.meta import Key
 from .budget import changes_at, charge, count, unwritten
 from .claims import end_late, end_void, ready
 from .elastic import grow, most_workers
-from .entries import BlockedBy, Entry, Order, Reservation, earliest
+from .entries import BlockedBy, Entry, Lane, Order, Reservation, earliest
+from .gpu_choice import choices
 from .job_order import JobOrder
 from .place import Spread, place, placed
 from .preempt import Preemption
@@ -37,6 +38,7 @@ class Start(NamedTuple):
     uid: str
     resource_version: str
     placement: tuple[Placed, ...]
+    gpu_type: str
 
 
 class ClaimChange(NamedTuple):
@@ -89,7 +91,7 @@ def _is_late(state: SchedulerState, now: datetime) -> bool:
 def _all(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterator[Start]:
     """Claims that have become starts, then what fits; then victims for those that don't."""
     for entry, placement in ready(state, now):
-        yield _start(state, entry, placement)
+        yield _start(state, entry, entry.held, placement)
     voided = end_void(state)
     if _is_late(state, now):
         end_late(state, now)
@@ -98,10 +100,11 @@ def _all(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterat
     yield from _drain(state, now, reserve_after_s, Preemption(state, now, voided))
 
 
-def _start(state: SchedulerState, entry: Entry, placement: tuple[Placed, ...]) -> Start:
+def _start(state: SchedulerState, entry: Entry, request: Request, placement: tuple[Placed, ...]) -> Start:
     meta = entry.job.metadata
-    state.assume(entry, placement)
-    return Start(entry.key, meta.uid, meta.resource_version, placement)
+    gpu_type = state.nodes.type_at((one.node for one in placement), request.filter) if request.gpus else ""
+    state.assume(entry, placement, gpu_type)
+    return Start(entry.key, meta.uid, meta.resource_version, placement, gpu_type)
 
 
 def _claim_changes(state: SchedulerState) -> Iterator[ClaimChange]:
@@ -180,28 +183,22 @@ def _pass(
         if name not in priorities:
             priorities[name] = _priorities(state, name)
         turns.follow(name, stream, priorities[name])
-    too_big: set[tuple[Request, frozenset[str]]] = set()  # found no room on the nodes in this pass
+    too_big: set[tuple[Request, frozenset[str]]] = set()
     done: Order | None = None
     while (turn := turns.pop()) is not None:
         order, lane, only_reserves = turn
+        if order == done:
+            continue  # both what it waits for got free, or it was to reserve
         if only_reserves:
-            if order != done:
-                reservations.add(order, lane)
+            reservations.add(order, lane)
             continue
         done = order
-        entry, kind = state.entries[order[2]], (lane.request, lane.avoid)
-        spread: Spread | None = None
-        if not lane.queue.has_room(lane.request.totals):
-            blocked_by = BlockedBy.LIMIT
-        elif kind in too_big or (spread := place(state.nodes, *kind)) is None:
-            too_big.add(kind)
+        entry = state.entries[order[2]]
+        found = _fit(state, lane, order, reservations, too_big)
+        if found in (BlockedBy.CAPACITY, BlockedBy.EITHER):
             freed.in_vain()
-            blocked_by = BlockedBy.CAPACITY
-        else:
-            blocked_by = BlockedBy.RESERVED
-            spread = reservations.ahead_of(order, lane.queue).leave_room(lane, spread)
         claim = None
-        if spread is None and lane.queue.may_preempt:
+        if isinstance(found, BlockedBy) and lane.queue.may_preempt:
             claim = preemption.claim_for(entry, lane, reservations)
         if claim is not None:
             if lane.place is not None:
@@ -212,22 +209,50 @@ def _pass(
             if lane.jobs:
                 turns.add(lane)
             continue
-        if spread is None:
-            if lane.place is None or lane.place.blocked_by is not blocked_by:
-                state.lanes.set_blocked_by(lane, blocked_by)
+        if isinstance(found, BlockedBy):
+            if lane.place is None or lane.place.blocked_by is not found:
+                state.lanes.set_blocked_by(lane, found)
             if reserves(state, entry, now, reserve_after_s):
                 reservations.add(order, lane)
             continue
         if lane.place is not None:
             state.lanes.set_blocked_by(lane, None)
-        if lane.request.up_to:
-            spread = most_workers(state, lane, spread, reservations.ahead_of(order, lane.queue))
-        start = _start(state, entry, placed(state.nodes, spread))
+        request, spread = found
+        if request.up_to:
+            spread = most_workers(state, lane, request, spread, reservations.ahead_of(order, lane.queue))
+        start = _start(state, entry, request, placed(state.nodes, spread))
         preemption.took(entry)
         freed.started()
         yield start
         if lane.jobs:
             turns.add(lane)
+
+
+def _fit(
+    state: SchedulerState,
+    lane: Lane,
+    order: Order,
+    reservations: Reservations,
+    too_big: set[tuple[Request, frozenset[str]]],
+) -> tuple[Request, Spread] | BlockedBy:
+    """As what and where its first job may start, or why it may not. `too_big`: what found no room on the nodes in this
+    pass."""
+    blocked_by = set()
+    for request in choices(state, lane.queue, lane.request):
+        kind, spread = (request, lane.avoid), None
+        if not lane.queue.has_room(request):
+            blocked_by.add(BlockedBy.LIMIT)
+        elif kind in too_big or (spread := place(state.nodes, *kind)) is None:
+            too_big.add(kind)
+            blocked_by.add(BlockedBy.CAPACITY)
+        else:
+            spread = reservations.ahead_of(order, lane.queue).leave_room(lane, request, spread)
+            blocked_by.add(BlockedBy.RESERVED)
+        if spread is not None:
+            return request, spread
+    if BlockedBy.RESERVED in blocked_by:
+        return BlockedBy.RESERVED
+    return blocked_by.pop() if len(blocked_by) == 1 else BlockedBy.EITHER
 
 
 def _priorities(state: SchedulerState, queue: str) -> list[int]:

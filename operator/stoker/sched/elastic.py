@@ -33,14 +33,15 @@ _LOOKED_AT = 64
 _RESIZED = (Intent.RESIZE, Intent.PREEMPT)
 
 
-def most_workers(state: SchedulerState, lane: Lane, least: Spread, kept: Kept) -> Spread:
-    """Where the lane's job starts, with as many workers as are wished for or as fit beside what is kept: at least as
-    many as in `least`. Cost: one search for room where the wish fits, else one per halving of what lies between."""
-    request, found = lane.request, least
+def most_workers(state: SchedulerState, lane: Lane, request: Request, least: Spread, kept: Kept) -> Spread:
+    """Where the lane's job starts as `request` says, with as many workers as are wished for or as fit beside what is
+    kept: at least as many as in `least`. Cost: one search for room where the wish fits, else one per halving of what
+    lies between."""
+    found = least
 
     def spread_of(workers: int) -> Spread | None:
         wanted = request.sized(workers)
-        if not lane.queue.has_room(wanted.totals, kept.queues):
+        if not lane.queue.has_room(wanted, kept.queues):
             return None
         return place(state.nodes, wanted, lane.avoid, kept.nodes)
 
@@ -76,7 +77,7 @@ def grow(state: SchedulerState, now: datetime, kept: Kept) -> datetime | None:
         if at is not None and at > now:
             later.append(at)
         elif at is not None:
-            state.grow(entry, Claim(placement=placement, victims=(), since=now))
+            state.grow(entry, Claim(placement=placement, gpu_type=entry.gpu_type, victims=(), since=now))
     return earliest(*later)
 
 
@@ -142,8 +143,8 @@ def _larger(state: SchedulerState, entry: Entry, now: datetime, kept: Kept, clos
         closed = closed | ~there[0]
 
     def spread_of(workers: int) -> Spread | None:
-        wanted = entry.request._replace(near=near._replace(required=""), workers=workers)
-        if not entry.queue.has_room(wanted.totals, kept.queues):
+        wanted = entry.held._replace(near=near._replace(required=""), workers=workers)
+        if not entry.queue.has_room(wanted, kept.queues):
             return None
         free = free_room(table, wanted, kept.nodes)
         gpu, cpu, memory = (np.where(closed, 0, one) for one in free[:3])

@@ -30,6 +30,7 @@ queues: `job_order`."""
 NOWHERE: Mapping[str, int] = MappingProxyType({})
 NO_PREEMPTION = Preemption()
 NONE_KEPT: Mapping[str, Totals] = MappingProxyType({})
+NONE_TYPED: Mapping[str, Account] = MappingProxyType({})
 LATEST = datetime.max.replace(tzinfo=UTC)
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 
@@ -39,7 +40,13 @@ class BlockedBy(Enum):
 
     LIMIT = auto()  # their queue's limit
     CAPACITY = auto()  # no room on the nodes
+    EITHER = auto()  # of some GPU types the limit, of others room on the nodes
     RESERVED = auto()  # room, but kept for a job ahead
+
+
+LaneKind = bool | tuple[str, ...]
+"""What jobs are to guarantees: without GPUs (False), with GPUs (True), or with GPUs of one of these types, where types
+are guaranteed."""
 
 
 class Place(NamedTuple):
@@ -87,6 +94,8 @@ class Entry:
     """Its timer: when back-off or the next blame ends."""
     assumed: tuple[Placed, ...] = ()
     """A start that was decided but not yet observed."""
+    gpu_type: str = ""
+    """Of the GPUs of `placement`, or of its claim; empty: not of one type, or none."""
     workers_on: Mapping[str, int] = field(default_factory=lambda: NOWHERE)
     """Node -> workers that are counted there for this job."""
     claim: Claim | None = None
@@ -134,6 +143,16 @@ class Entry:
         return self.workers_on if self.pending else given_up(self, self.placement)
 
     @property
+    def held(self) -> Request:
+        """What it holds where it is placed, or by its claim."""
+        return self.request.on(self.gpu_type)
+
+    @property
+    def accounts(self) -> tuple[Account, ...]:
+        """Where that is counted."""
+        return self.queue.accounts(self.gpu_type)
+
+    @property
     def attempt(self) -> int:
         """That of `placement`: the operator counts up as it writes a start."""
         return self.job.status.attempt + bool(self.assumed)
@@ -143,18 +162,30 @@ class Entry:
 
 
 @dataclass(slots=True, eq=False)
-class QueueState:
-    """A queue, also one that only jobs know of (`queue` is None)."""
+class Account:
+    """What a queue's jobs, with those of the queues below it, may hold and hold: of everything, or on GPUs of one
+    type."""
 
     name: str
+    """The queue's, or 'queue/type'."""
+    limit: Amounts = NOT_NAMED
+    guarantee: Amounts = NOT_NAMED
+    """That counts: see `spec.queue_tree`."""
+    used: Totals = NOTHING
+
+
+@dataclass(slots=True, eq=False)
+class QueueState(Account):
+    """A queue, also one that only jobs know of (`queue` is None)."""
+
     queue: Queue | None = None
     path: tuple[QueueState, ...] = ()
     """Itself, its parent, the parent's parent, …: what its jobs hold counts in all of them."""
     children: tuple[QueueState, ...] = ()
     """If it has any, jobs run in these only."""
-    limit: Amounts = NOT_NAMED
-    guarantee: Amounts = NOT_NAMED
-    """That counts: see `spec.queue_tree`."""
+    typed: Mapping[str, Account] = field(default_factory=lambda: NONE_TYPED)
+    """GPU type → its account, of the types that its limit or guarantee names, or that its jobs have held. Replaced as
+    one comes or changes."""
     is_guaranteed: bool = False
     """It or a queue above has a guarantee."""
     weight: int = 1
@@ -163,10 +194,8 @@ class QueueState:
     """Its discipline; otherwise fifo."""
     budget: float = 0.0
     """Idle GPU-time that a reservation may cost, per GPU and time that its job has waited."""
-    used: Totals = NOTHING
-    """By its jobs and those of the queues below."""
     lately: tuple[float, ...] = (0.0, 0.0, 0.0)
-    """The same on average of late, as its status says."""
+    """What it held on average of late, as its status says."""
     holding: dict[Key, None] = field(default_factory=dict)
     """Its own jobs that hold resources or are assumed to; and those with a claim."""
     holding_gpus: dict[Key, None] = field(default_factory=dict)
@@ -175,8 +204,8 @@ class QueueState:
     lanes: dict[tuple[Request, frozenset[str]], Lane] = field(default_factory=dict)
     filed: SortedList[Order] = field(default_factory=SortedList)
     """All jobs of `lanes`."""
-    levels: dict[bool, tuple[tuple[object, ...], tuple[bool, float]]] = field(default_factory=dict)
-    """With GPUs or without → what decides its place beside the others of its parent, and that place (`job_order`)."""
+    levels: dict[LaneKind, tuple[tuple[object, ...], tuple[bool, float]]] = field(default_factory=dict)
+    """Kind → what decides its place beside the others of its parent, and that place (`job_order`)."""
 
     def __post_init__(self) -> None:
         self.path = (self,)
@@ -193,38 +222,56 @@ class QueueState:
             return False
         return spec.highest_priority is None or job.spec.priority <= spec.highest_priority
 
-    def has_room(self, wanted: Totals, kept: Mapping[str, Totals] = NONE_KEPT) -> bool:
-        """Within the limits, its own and those above. `kept`: queue -> what is spoken for. What isn't wanted can't be
+    def own(self, gpu_type: str) -> tuple[Account, ...]:
+        """Its accounts for a job on GPUs of that type."""
+        return (self, self.typed[gpu_type]) if gpu_type in self.typed else (self,)
+
+    def accounts(self, gpu_type: str) -> tuple[Account, ...]:
+        """The same with those of the queues above: where the job is counted. Empty: of no one type."""
+        return (*self.path, *(queue.typed[gpu_type] for queue in self.path if gpu_type in queue.typed))
+
+    @property
+    def guarantees_types(self) -> bool:
+        return any(one.guarantee != NOT_NAMED for one in self.typed.values())
+
+    def has_room(self, request: Request, kept: Mapping[str, Totals] = NONE_KEPT) -> bool:
+        """Within the limits, its own and those above. `kept`: account -> what is spoken for. What isn't wanted can't be
         short."""
+        wanted = request.totals
         return all(
             limit is None or not want or used + keep + want <= limit
-            for queue in self.path
-            if queue.limit != NOT_NAMED
-            for limit, used, keep, want in zip(
-                queue.limit, queue.used, kept.get(queue.name, NOTHING), wanted, strict=True
-            )
+            for one in self.accounts(request.filter.type)
+            if one.limit != NOT_NAMED
+            for limit, used, keep, want in zip(one.limit, one.used, kept.get(one.name, NOTHING), wanted, strict=True)
         )
 
-    def could_hold(self, wanted: Totals) -> bool:
+    def could_hold(self, request: Request) -> bool:
         """Within the limits if nothing else ran."""
         return all(
             limit is None or want <= limit
-            for queue in self.path
-            for limit, want in zip(queue.limit, wanted, strict=True)
+            for one in self.accounts(request.filter.type)
+            for limit, want in zip(one.limit, request.totals, strict=True)
         )
 
-    def is_below_guarantee(self, gpus: bool) -> bool:
-        """For jobs with GPUs or for those without. What the guarantee does not name is not looked at; for jobs with
-        GPUs it must name GPUs."""
-        if self.guarantee == NOT_NAMED:
-            return False
+    def is_below_guarantee(self, kind: LaneKind) -> bool:
+        """What the guarantee does not name is not looked at; for jobs with GPUs it must name these."""
+        gpus = kind is not False
         named = [
-            (used, guarantee)
+            used < guarantee
             for used, guarantee in zip(self.used[not gpus :], self.guarantee[not gpus :], strict=True)
             if guarantee is not None
         ]
-        counts = self.guarantee[0] is not None if gpus else bool(named)
-        return counts and all(used < guarantee for used, guarantee in named)
+        if not all(named):
+            return False
+        if not gpus:
+            return bool(named)
+        types = kind if isinstance(kind, tuple) else ()
+        typed = [
+            one.used.gpus < one.guarantee[0]
+            for name in types
+            if (one := self.typed.get(name)) is not None and one.guarantee[0] is not None
+        ]
+        return any(typed) or (self.guarantee[0] is not None and (not types or len(typed) < len(types)))
 
     def subtree(self) -> Iterator[QueueState]:
         """It and all queues below."""
@@ -268,16 +315,14 @@ class Reservation:
 
     order: Order
     lane: Lane
+    request: Request
+    """The lane's, on GPUs of the type that was chosen."""
     spread: tuple[tuple[int, int], ...]
     """Nodes: (slot, workers). Empty: only its share of the queue's limit, which is what blocks it."""
 
     def binds(self, order: Order, queue: QueueState) -> bool:
         """A job with this order in that queue is behind it."""
         return self.order < order if queue is self.lane.queue else self.order[1:] < order[1:]
-
-
-def queue_limit(queue: Queue | None) -> Amounts:
-    return NOT_NAMED if queue is None else queue.spec.limit.amounts
 
 
 def is_pending(job: TrainingJob) -> bool:
@@ -302,8 +347,9 @@ def new_entry(job: TrainingJob, queue: QueueState, runtime: RuntimeState) -> Ent
     order = (-job.spec.priority, at, key)
     pending = is_pending(job)
     claim = job.status.claim if pending or grows(job) else None
+    gpu_type = claim.gpu_type if claim is not None else "" if pending else job.status.gpu_type
     request = request_now(job, runtime, job.status.placement if claim is None else claim.placement)
-    return Entry(job, key, request, order, queue, runtime, pending, claim=claim)
+    return Entry(job, key, request, order, queue, runtime, pending, claim=claim, gpu_type=gpu_type)
 
 
 def grows(job: TrainingJob) -> bool:

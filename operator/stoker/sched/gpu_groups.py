@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from stoker.spec.gpu_types import UNKNOWN_TYPE, GpuTypes
 from stoker.spec.node import GPUNode, capability_number
 
 from .request import GpuFilter, Request
@@ -31,9 +32,15 @@ class GpuGroup(NamedTuple):
     total: int
     capability: int = 0
     """As `capability_number`."""
+    type: str = UNKNOWN_TYPE
+    """As `spec.gpu_types`."""
 
     def suits(self, wanted: GpuFilter) -> bool:
-        return wanted.matches(self.model, self.memory, self.capability)
+        return wanted.type in ("", self.type) and wanted.matches(self.model, self.memory, self.capability)
+
+    def may_suit(self, wanted: GpuFilter) -> bool:
+        """It does, or may turn out to."""
+        return wanted.type in ("", self.type) and wanted.may_match(self.model, self.memory, self.capability)
 
 
 class Claim(NamedTuple):
@@ -47,13 +54,16 @@ class Claim(NamedTuple):
         return self.workers * self.request.gpus
 
 
-def group(node: GPUNode) -> tuple[GpuGroup, ...]:
+def group(node: GPUNode, types: GpuTypes) -> tuple[GpuGroup, ...]:
     counts: dict[tuple[str, int, int], tuple[int, int]] = {}
     for gpu in node.status.gpus:
         kind = gpu.model.lower(), gpu.memory_bytes, capability_number(gpu.compute_capability)
         usable, total = counts.get(kind, (0, 0))
         counts[kind] = usable + (not gpu.unavailable), total + 1
-    return tuple(GpuGroup(model, memory, *counts[model, memory, able], able) for model, memory, able in sorted(counts))
+    return tuple(
+        GpuGroup(model, memory, *counts[model, memory, able], able, types.of(model))
+        for model, memory, able in sorted(counts)
+    )
 
 
 def worst_held(groups: tuple[GpuGroup, ...], claims: Iterable[Claim], wanted: GpuFilter) -> int:

@@ -11,7 +11,7 @@ from stoker.spec.job import Placed
 from stoker.spec.queue import NOT_NAMED
 
 from .changes import Changes
-from .entries import NOWHERE, Entry, workers_on
+from .entries import NOWHERE, Account, Entry, workers_on
 from .gpu_groups import Claim
 from .journal import Journal
 from .nodes import NodeTable
@@ -28,7 +28,7 @@ class Holdings:
         held = workers_on(placement)
         self._journal.set(entry, "workers_on", held)
         for name, workers in held.items():
-            self._nodes.claim(name, entry.key, Claim(workers, entry.request))
+            self._nodes.claim(name, entry.key, Claim(workers, entry.held))
         self._charge(entry, 1)
         self._changes.shift()  # reservations may move to other nodes
 
@@ -42,13 +42,17 @@ class Holdings:
         self._charge(entry, -1)
         self._journal.set(entry, "workers_on", NOWHERE)
         for queue in entry.queue.path:
-            if queue is entry.queue or queue.limit != NOT_NAMED:
+            if queue is entry.queue or any(one.limit != NOT_NAMED for one in queue.own(entry.gpu_type)):
                 self._changes.free_queue(queue.name)
 
     def _charge(self, entry: Entry, sign: int) -> None:
         amounts = entry.request.times(sum(entry.workers_on.values()))
-        for queue in entry.queue.path:
-            self._journal.set(queue, "used", queue.used.plus(amounts, sign))
+        for queue in entry.queue.path if entry.gpu_type else ():
+            if entry.gpu_type not in queue.typed:
+                account = Account(f"{queue.name}/{entry.gpu_type}")
+                self._journal.set(queue, "typed", {**queue.typed, entry.gpu_type: account})
+        for account in entry.accounts:
+            self._journal.set(account, "used", account.used.plus(amounts, sign))
         self._running.note(entry.key)
         queue = entry.queue
         for holding in (queue.holding, queue.holding_gpus) if entry.request.gpus else (queue.holding,):

@@ -16,9 +16,8 @@ from itertools import count
 from operator import is_
 from typing import Any, NamedTuple, Protocol
 
-from stoker.spec.queue import NOT_NAMED
-
-from .entries import Lane, Order, QueueState
+from .entries import Lane, LaneKind, Order, QueueState
+from .gpu_choice import guarantees_types, kind_of
 from .request import Totals
 from .state import SchedulerState
 from .waiters import From, Waiting
@@ -34,7 +33,7 @@ class Stream(Protocol):
 
     @property
     def gpus(self) -> bool | None:
-        """All its lanes want GPUs, or none does. None: some of each may be there."""
+        """All its lanes want GPUs, those of one filter, or none does. None: some of each may be there."""
 
     def first(self, begin: From) -> Waiting | None:
         """The first from there on."""
@@ -43,16 +42,18 @@ class Stream(Protocol):
         """The last of that priority (an order's first part)."""
 
 
-class _Half:
-    """Those lanes of a stream that want GPUs, or those that want none."""
+class _Part:
+    """Those lanes of a stream that are of one kind."""
 
-    def __init__(self, stream: Stream, gpus: bool) -> None:
-        self._stream, self.gpus, self.only_reserves = stream, gpus, stream.only_reserves
-        self.youngest = stream.youngest
+    gpus = None
+
+    def __init__(self, state: SchedulerState, stream: Stream, kind: LaneKind) -> None:
+        self._state, self._stream, self._kind = state, stream, kind
+        self.only_reserves, self.youngest = stream.only_reserves, stream.youngest
 
     def first(self, begin: From) -> Waiting | None:
         found = self._stream.first(begin)
-        while found is not None and (found.lane.request.gpus > 0) != self.gpus:
+        while found is not None and kind_of(self._state, found.lane) != self._kind:
             found = self._stream.first((*found.order, 0))
         return found
 
@@ -72,7 +73,8 @@ class _Group:
     """Turns of one queue that differ in nothing but their order."""
 
     queue: QueueState
-    gpus: bool
+    kind: LaneKind
+    """If its queue is guaranteed something."""
     turns: list[_Turn] = field(default_factory=list)
     rank: Rank = ()
     """That it stands under, until its turn shows that it has another one by now: a start can only put it back."""
@@ -90,7 +92,7 @@ class JobOrder:
         self._flat = state.tree.depth == 1
         self._out: _Group | None = None
         """That of the last turn: it stands among the others again when the next is asked for, as it may hold more."""
-        self._groups: dict[tuple[str, bool], _Group] = {}
+        self._groups: dict[tuple[str, LaneKind], _Group] = {}
         self._heads: list[tuple[Rank, int, _Group]] = []  # some are no longer
         self._count = count()
         for lane in lanes:
@@ -98,20 +100,25 @@ class JobOrder:
 
     def add(self, lane: Lane) -> None:
         turn = _Turn(lane.jobs.first(), False, next(self._count), lane, None)
-        self._push(lane.queue, lane.request.gpus > 0, turn)
+        self._push(lane.queue, kind_of(self._state, lane), turn)
 
     def follow(self, name: str, stream: Stream, priorities: Iterable[int]) -> None:
         """Blocked lanes of the queue in order, each looked for as its turn comes. `priorities`: those of the queue's
         lanes, if they differ."""
         queue = self._state.queues[name]
-        both = stream.gpus is None and queue.is_guaranteed
-        for half in (_Half(stream, True), _Half(stream, False)) if both else (stream,):
+        parts: dict[LaneKind, Stream] = {stream.gpus is True: stream}
+        if guarantees_types(self._state, queue):
+            kinds = {kind_of(self._state, lane) for lane in queue.lanes.values()}
+            parts = {kind: _Part(self._state, stream, kind) for kind in kinds}
+        elif stream.gpus is None and queue.is_guaranteed:
+            parts = {kind: _Part(self._state, stream, kind) for kind in (True, False)}
+        for kind, part in parts.items():
             for priority in priorities:
-                held_back = half.youngest(priority)
+                held_back = part.youngest(priority)
                 if held_back is not None:
-                    turn = _Turn(held_back, half.only_reserves, next(self._count), None, None)
-                    self._push(queue, half.gpus is True, turn)
-            self._look(queue, half, ())
+                    turn = _Turn(held_back, part.only_reserves, next(self._count), None, None)
+                    self._push(queue, kind, turn)
+            self._look(queue, part, ())
 
     def pop(self) -> tuple[Order, Lane, bool] | None:
         """The next head and its lane, and whether it may but reserve. None: there is none.
@@ -155,13 +162,13 @@ class JobOrder:
         found = stream.first(begin)
         if found is not None:
             turn = _Turn(found.order, stream.only_reserves, next(self._count), found.lane, stream)
-            self._push(queue, found.lane.request.gpus > 0, turn)
+            self._push(queue, kind_of(self._state, found.lane), turn)
 
-    def _push(self, queue: QueueState, gpus: bool, turn: _Turn) -> None:
-        gpus = gpus and queue.is_guaranteed
-        group = self._groups.get((queue.name, gpus))
+    def _push(self, queue: QueueState, kind: LaneKind, turn: _Turn) -> None:
+        kind = kind if queue.is_guaranteed else False
+        group = self._groups.get((queue.name, kind))
         if group is None:
-            group = self._groups[queue.name, gpus] = _Group(queue, gpus)
+            group = self._groups[queue.name, kind] = _Group(queue, kind)
         heappush(group.turns, turn)
         if group.turns[0] is turn and group is not self._out:
             self._enter(group, self._rank(group))
@@ -174,23 +181,23 @@ class JobOrder:
         age = group.turns[0].order[1:]
         if self._flat:
             if group.used is not group.queue.used:
-                group.used, group.level = group.queue.used, self._level(group.queue, group.gpus)
+                group.used, group.level = group.queue.used, self._level(group.queue, group.kind)
             return group.level + age
         path = group.queue.path
         missing = self._state.tree.depth - len(path)
-        level = self._level(path[0], group.gpus)
-        above = [self._level(queue, group.gpus) for queue in path[:0:-1]]
+        level = self._level(path[0], group.kind)
+        above = [self._level(queue, group.kind) for queue in path[:0:-1]]
         return sum(above, ()) + level * (1 + missing) + age  # as long as the deepest queue's
 
-    def _level(self, queue: QueueState, gpus: bool) -> Rank:
-        known = queue.levels.get(gpus)
-        of = queue.used, queue.lately, self._capacity, queue.guarantee, queue.weight
+    def _level(self, queue: QueueState, kind: LaneKind) -> Rank:
+        known = queue.levels.get(kind)
+        of = queue.used, queue.lately, self._capacity, queue.guarantee, queue.weight, queue.typed
         if known is not None and all(map(is_, known[0], of)):
             return known[1]
         share = 0.0
         for held, lately, there in zip(queue.used, queue.lately, self._capacity, strict=True):
             if there and held + lately > share * there:
                 share = (held + lately) / there
-        level = (queue.guarantee == NOT_NAMED or not queue.is_below_guarantee(gpus), share / queue.weight)
-        queue.levels[gpus] = of, level
+        level = (not queue.is_below_guarantee(kind), share / queue.weight)
+        queue.levels[kind] = of, level
         return level

@@ -39,7 +39,7 @@ class Leaving:
 
     @property
     def queues(self) -> dict[str, Totals]:
-        """Queue → what it and those below will hold no more; negative, to be added to what is kept of its limit."""
+        """Account → what will be held no more; negative, to be added to what is kept of its limit."""
         self._count_all()
         return self._queues
 
@@ -63,8 +63,8 @@ class Leaving:
                 column = self._extended.setdefault(resource, np.zeros_like(self.gpu))
                 column[slot] += sign * workers * count
         gone = request.times(sign * sum(workers_on.values()))
-        for queue in entry.queue.path:
-            self._queues[queue.name] = self._queues.get(queue.name, NOTHING).plus(gone, -1)
+        for account in entry.accounts:
+            self._queues[account.name] = self._queues.get(account.name, NOTHING).plus(gone, -1)
 
     def room(self, request: Request, keep: Keep | None) -> Room:
         """What is free once they have gone, less what is kept for others."""
@@ -72,7 +72,7 @@ class Leaving:
         room, table = free_room(table=self._table, request=request, keep=keep), self._table
         gpu = room.gpu + self.gpu
         if request.filter != ANY_GPU:
-            fitting = table.columns[request.filter].room
+            fitting = table.view(request.filter).room
             gpu = np.minimum(gpu, fitting if keep is None else fitting - keep.gpu)
         extended = tuple(
             column + self._extended[name] if name in self._extended else column

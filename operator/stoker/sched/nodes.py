@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from stoker.spec.gpu_types import SHIPPED, GpuTypes
 from stoker.spec.meta import Key
 from stoker.spec.node import GPUNode
 
@@ -36,9 +37,9 @@ _COLUMNS = (
 
 
 class NodeTable:
-    def __init__(self, journal: Journal, levels: Sequence[str] | None = None) -> None:
+    def __init__(self, journal: Journal, levels: Sequence[str] | None = None, types: GpuTypes = SHIPPED) -> None:
         """`levels`: the topology's, as keys of node labels, outermost first; None: all nodes are close together."""
-        self._journal = journal
+        self._journal, self.types = journal, types
         self.levels = tuple(levels or ())
         self.is_one_place = levels is None
         self._domains = NodeDomains(journal, self.levels)
@@ -54,6 +55,10 @@ class NodeTable:
         self.moved: set[int] = set()
         """Slots whose holders changed since `expected_ends` looked. An undo adds to it too."""
         self._groups: dict[int, tuple[GpuGroup, ...]] = {}
+        self._kinds: dict[GpuGroup, int] = {}
+        """GPUs of one type on one node, their numbers aside → how many nodes have such."""
+        self._narrowed: dict[GpuFilter, tuple[GpuFilter, ...]] = {}
+        """Filter → the same for one type only, of those in `columns`."""
         self.mixed: dict[int, None] = {}
         """Slots with GPUs of several types."""
         self._spare: list[int] = []
@@ -65,7 +70,7 @@ class NodeTable:
         self.cap_cpu = self.rest_cpu = self.free_cpu = np.zeros(0, dtype=np.int64)
         self.cap_mem = self.rest_mem = self.free_mem = np.zeros(0, dtype=np.int64)
 
-    # -- reading. A filter, a resource must be in use (`acquire`).
+    # -- reading. A filter, a resource must be in use (`acquire`); a filter's narrower ones of one type then are too.
 
     def open_for(self, wanted: NodeFilter) -> Mask:
         """Slots where the workers may go at all."""
@@ -73,11 +78,31 @@ class NodeTable:
 
     def free_for(self, wanted: GpuFilter) -> Column:
         """GPUs that a request with this filter may count on, per slot."""
-        return self.free_gpu if wanted == ANY_GPU else np.minimum(self.free_gpu, self.columns[wanted].room)
+        return self.free_gpu if wanted == ANY_GPU else np.minimum(self.free_gpu, self.view(wanted).room)
 
     def rest_for(self, wanted: GpuFilter) -> Column:
         """The same without jobs and without terminating pods."""
-        return self.rest_gpu if wanted == ANY_GPU else np.minimum(self.rest_gpu, self.columns[wanted].rest)
+        return self.rest_gpu if wanted == ANY_GPU else np.minimum(self.rest_gpu, self.view(wanted).rest)
+
+    def view(self, wanted: GpuFilter) -> GpuView:
+        """What types of GPUs leave to a request with this filter, which is not ANY_GPU."""
+        found = self.columns.get(wanted)
+        if found is None:
+            size, broad = len(self.ready), wanted._replace(type="")
+            found = self._add(self.columns, wanted, GpuView(_zeros(size), _zeros(size)), self._fill_gpus)
+            self._journal.put(self._narrowed, broad, (*self._narrowed.get(broad, ()), wanted))
+        return found
+
+    def types_for(self, wanted: GpuFilter) -> tuple[str, ...]:
+        """The types of GPUs that there are and that would do."""
+        return tuple(sorted({kind.type for kind in self._kinds if kind.suits(wanted)}))
+
+    def type_at(self, names: Iterable[str], wanted: GpuFilter) -> str:
+        """What type the GPUs are of that a request with this filter gets on those nodes; empty: they may differ."""
+        found = {
+            one.type for name in names for one in self._groups.get(self.slots.get(name, -1), ()) if one.suits(wanted)
+        }
+        return found.pop() if len(found) == 1 else ""
 
     def domain_of(self, level: str) -> Column:
         """Each slot's domain of the level; 0: in none, as all are of a level that is not the topology's."""
@@ -90,7 +115,7 @@ class NodeTable:
             return self.total
         whole = np.zeros_like(self.total)
         for slot, groups in self._groups.items():
-            whole[slot] = sum(one.total for one in groups if wanted.may_match(one.model, one.memory, one.capability))
+            whole[slot] = sum(one.total for one in groups if one.may_suit(wanted))
         return whole
 
     @property
@@ -163,7 +188,7 @@ class NodeTable:
         if slot is None:
             slot = self._new_slot(name)
         self._journal.set(self, "_capacity", None)
-        groups = group(node)
+        groups = group(node, self.types)
         usable = sum(one.usable for one in groups)
         caps = (usable, status.cpu_milli, status.memory_bytes)
         self._journal.cell(self.total, slot, sum(one.total for one in groups))
@@ -171,7 +196,7 @@ class NodeTable:
             for column in (cap, rest, free):
                 self._journal.cell(column, slot, amount)
         self._journal.cell(self.ready, slot, status.ready)
-        self._journal.put(self._groups, slot, groups)
+        self._set_groups(slot, groups)
         if len(groups) > 1:
             self._journal.put(self.mixed, slot, None)
         else:
@@ -193,7 +218,7 @@ class NodeTable:
             return
         self._journal.drop(self.objects, name)
         self._journal.drop(self.slots, name)
-        self._journal.drop(self._groups, slot)
+        self._set_groups(slot, None)
         self._journal.drop(self.mixed, slot)
         self._spare.append(slot)
         self._journal.note(self._spare.pop)
@@ -242,6 +267,10 @@ class NodeTable:
     def release(self, request: Request) -> None:
         if request.filter != ANY_GPU:
             self._leave(self.columns, request.filter)
+            if request.filter not in self.columns:
+                for narrowed in self._narrowed.get(request.filter, ()):
+                    self._journal.drop(self.columns, narrowed)
+                self._journal.drop(self._narrowed, request.filter)
         self._leave(self.doors, request.nodes)
         for name, _ in request.extended:
             self._leave(self.extended, name)
@@ -257,17 +286,34 @@ class NodeTable:
     def _use(self, views: dict[K, V], wanted: K, make: Callable[[], V], fill: Callable[[V, K, int], None]) -> None:
         view = views.get(wanted)
         if view is None:
-            view = make()
-            for slot in self.slots.values():
-                fill(view, wanted, slot)
-            self._journal.put(views, wanted, view)
+            view = self._add(views, wanted, make(), fill)
         self._journal.set(view, "users", view.users + 1)
+
+    def _add(self, views: dict[K, V], wanted: K, view: V, fill: Callable[[V, K, int], None]) -> V:
+        for slot in self.slots.values():
+            fill(view, wanted, slot)
+        self._journal.put(views, wanted, view)
+        return view
 
     def _leave(self, views: dict[K, V], wanted: K) -> None:
         view = views[wanted]
         self._journal.set(view, "users", view.users - 1)
         if view.users == 0:
             self._journal.drop(views, wanted)
+
+    def _set_groups(self, slot: int, groups: tuple[GpuGroup, ...] | None) -> None:
+        for some, sign in ((self._groups.get(slot, ()), -1), (groups or (), 1)):
+            for one in some:
+                kind = one._replace(usable=0, total=0)
+                count = self._kinds.get(kind, 0) + sign
+                if count:
+                    self._journal.put(self._kinds, kind, count)
+                else:
+                    self._journal.drop(self._kinds, kind)
+        if groups is None:
+            self._journal.drop(self._groups, slot)
+        else:
+            self._journal.put(self._groups, slot, groups)
 
     def _held(self, name: str) -> Iterator[tuple[Claim, bool]]:
         """(what is held on the node, whether it lasts)."""

@@ -21,7 +21,8 @@ from stoker.spec.queue import NOT_NAMED
 
 from . import victims
 from .columns import Column
-from .entries import Entry, Lane, QueueState, earliest
+from .entries import Account, Entry, Lane, QueueState, earliest
+from .gpu_choice import choices, is_entitled
 from .leaving import Leaving
 from .place import Spread, fitting, free_room, place, placed
 from .request import NOTHING, Request
@@ -29,7 +30,7 @@ from .reservations import Kept, Reservations
 from .running import Floats
 from .shrink import Keeps, Shrinking, may_shrink
 from .state import SchedulerState
-from .stoppable import NEVER, Stoppable, is_entitled
+from .stoppable import NEVER, Stoppable
 from .topology import domains
 from .victim_series import VictimSeries
 from .victims import Candidates, Problem, cheapest_of
@@ -43,6 +44,7 @@ class _Series(NamedTuple):
     """The search for the jobs of one lane and priority, one after another."""
 
     lane: Lane
+    request: Request
     priority: int
     """An order's first part."""
     victims: VictimSeries
@@ -77,7 +79,8 @@ class Preemption:
                 lane = entry.lane
                 if lane is None or lane.place is None or lane.place.order != order:
                     continue
-                ripe_s = self._stoppable.for_job(entry).ripe_s
+                found = [self._stoppable.for_job(entry, one) for one in choices(state, queue, entry.request)]
+                ripe_s = np.concatenate([one.ripe_s for one in found])
                 if not len(ripe_s):
                     if queue.is_guaranteed:
                         continue
@@ -96,13 +99,21 @@ class Preemption:
 
     def claim_for(self, entry: Entry, lane: Lane, reservations: Reservations) -> Claim | None:
         """What a job that does not fit beside what is kept may claim, and at whose expense."""
+        for request in choices(self._state, entry.queue, entry.request):
+            claim = self._claim_as(request, entry, lane, reservations)
+            if claim is not None:
+                return claim
+        return None
+
+    def _claim_as(self, request: Request, entry: Entry, lane: Lane, reservations: Reservations) -> Claim | None:
+        """On GPUs of one type, where types count."""
         kept = reservations.ahead_of(entry.order, entry.queue)
-        found = self._next(entry, lane, kept, reservations)
+        found = self._next(request, entry, lane, kept, reservations)
         if found is None:
-            kind = (entry.queue.name, entry.request, lane.avoid)
-            if not entry.queue.could_hold(entry.request.totals) or self._vain.get(kind, NEVER) <= entry.order[0]:
+            kind = (entry.queue.name, request, lane.avoid)
+            if not entry.queue.could_hold(request) or self._vain.get(kind, NEVER) <= entry.order[0]:
                 return None
-            found = self._search(entry, lane, kept, reservations)
+            found = self._search(request, entry, lane, kept, reservations)
             if found is None:
                 self._vain[kind] = entry.order[0]
                 return None
@@ -110,8 +121,10 @@ class Preemption:
         for one, keeps in stopped.items():
             self._leaving.add(one, keeps=keeps)
         self._stale = True
+        nodes = [self._state.nodes.names[slot] for slot, _ in spread]
         return Claim(
             placement=placed(self._state.nodes, spread),
+            gpu_type=self._state.nodes.type_at(nodes, request.filter) if request.gpus else "",
             victims=tuple([_victim(one, stopped[one]) for one in sorted(stopped, key=lambda one: one.key)]),
             since=self._now,
             replans=self._voided.get(entry.key, 0),
@@ -134,15 +147,19 @@ class Preemption:
 
     # -- the search
 
-    def _next(self, entry: Entry, lane: Lane, kept: Kept, reservations: Reservations) -> tuple[Spread, Keeps] | None:
+    def _next(
+        self, request: Request, entry: Entry, lane: Lane, kept: Kept, reservations: Reservations
+    ) -> tuple[Spread, Keeps] | None:
         """What the search for the class goes on with; None: it is to be begun anew."""
-        series, wanted = self._series, entry.request.totals
-        if series is None or series.lane is not lane or series.priority != entry.order[0]:
+        series, gpu_type = self._series, request.filter.type
+        if series is None or (series.lane, series.request, series.priority) != (lane, request, entry.order[0]):
             return None
         self._series = None
         if series.kept is not kept or series.reservations != len(reservations.plan):
             return None
-        if not all(is_entitled(one, wanted) for one in series.owners) or self._short(entry, kept):
+        if not all(is_entitled(one, request.totals, gpu_type) for one in series.owners) or self._short(
+            request, entry.queue, kept
+        ):
             return None
         found = series.victims.next()
         if found is None:
@@ -150,13 +167,15 @@ class Preemption:
         self._series = series
         return ((found[0], 1),), dict.fromkeys(found[1], ())
 
-    def _search(self, entry: Entry, lane: Lane, kept: Kept, reservations: Reservations) -> tuple[Spread, Keeps] | None:
+    def _search(
+        self, request: Request, entry: Entry, lane: Lane, kept: Kept, reservations: Reservations
+    ) -> tuple[Spread, Keeps] | None:
         """Where it starts, and what is stopped for it; None: it does not start, or needs no further victim."""
-        state, request = self._state, entry.request
+        state = self._state
         if self._stale:
             del self._stoppable
             self._stale = False
-        stoppable = self._stoppable.for_job(entry)
+        stoppable = self._stoppable.for_job(entry, request)
         self._expect(stoppable.ripe_s)
         rows, owners = stoppable.rows[stoppable.ripe_s <= self._now_s], stoppable.owners
         if not len(rows):
@@ -164,8 +183,8 @@ class Preemption:
         elastic = [one for row in rows if (one := state.running.jobs[row]) and may_shrink(one)] if state.elastic else []
         if elastic or (request.gpus and state.nodes.mixed):
             self._series = None
-            return self._search_tried(entry, lane, kept, rows, elastic)
-        short = self._short(entry, kept)
+            return self._search_tried(request, lane, kept, rows, elastic)
+        short = self._short(request, entry.queue, kept)
         found, amounts = self._candidates(rows, short), [amount for _, _, amount in short]
         room = self._leaving.room(request, kept.nodes)
         problems = [
@@ -178,24 +197,24 @@ class Preemption:
         problem = problems[0]
         if request.workers == 1 and not request.extended and not short and len(problem.entries) > victims.EXACT:
             series = VictimSeries(problem, request)
-            self._series = _Series(lane, entry.order[0], series, kept, len(reservations.plan), owners)
-            return self._next(entry, lane, kept, reservations)
+            self._series = _Series(lane, request, entry.order[0], series, kept, len(reservations.plan), owners)
+            return self._next(request, entry, lane, kept, reservations)
         stopped = cheapest_of(problems)
         if not stopped:
             return None
         self._series = None
-        spread = self._tried(entry, lane, kept, stopped)
+        spread = self._tried(request, lane, kept, stopped)
         return None if spread is None else (spread, dict.fromkeys(stopped, ()))
 
     def _search_tried(
-        self, entry: Entry, lane: Lane, kept: Kept, rows: Column, elastic: list[Entry]
+        self, request: Request, lane: Lane, kept: Kept, rows: Column, elastic: list[Entry]
     ) -> tuple[Spread, Keeps] | None:
         """Elastic jobs shrink before any is stopped whole; and where nodes have GPUs of several types, what a job's end
         leaves there is only known once it is tried."""
-        state, request = self._state, entry.request
+        state = self._state
 
         def starts() -> Spread | None:
-            fits = entry.queue.has_room(request.totals, kept.queues)
+            fits = lane.queue.has_room(request, kept.queues)
             return place(state.nodes, request, lane.avoid, kept.nodes) if fits else None
 
         with state.what_if():
@@ -212,7 +231,7 @@ class Preemption:
                 shrinking.spare()
                 spread = starts()
                 return None if spread is None else (spread, shrinking.keeps)
-            short = self._short(entry, kept, left=True)
+            short = self._short(request, lane.queue, kept, left=True)
             found = self._candidates(rows, short)._replace(held=state.running.held(state.nodes.slots))
             room, amounts = free_room(state.nodes, request, kept.nodes), [amount for _, _, amount in short]
             for closed in ((), tuple(state.nodes.mixed)):
@@ -233,29 +252,32 @@ class Preemption:
                         return spread, {**dict.fromkeys(stopped, ()), **shrinking.keeps}
         return None
 
-    def _tried(self, entry: Entry, lane: Lane, kept: Kept, stopped: tuple[Entry, ...]) -> Spread | None:
+    def _tried(self, request: Request, lane: Lane, kept: Kept, stopped: tuple[Entry, ...]) -> Spread | None:
         """Where it starts once these have gone."""
-        leaving, request, queues = self._leaving, entry.request, dict(kept.queues)
+        leaving, queues = self._leaving, dict(kept.queues)
         for one in stopped:
             leaving.add(one)
         for name, amounts in leaving.queues.items():
             queues[name] = queues.get(name, NOTHING).plus(amounts)
-        fits = entry.queue.has_room(request.totals, queues)
+        fits = lane.queue.has_room(request, queues)
         room = leaving.room(request, kept.nodes)
         spread = place(self._state.nodes, request, lane.avoid, room=room) if fits else None
         for one in stopped:
             leaving.add(one, -1)
         return spread
 
-    def _short(self, entry: Entry, kept: Kept, *, left: bool = False) -> list[tuple[QueueState, int, int]]:
-        """(queue, resource, how much) that its limit and those above are short of, once those that leave have gone.
-        `left`: in this what-if they have."""
-        if all(one.limit == NOT_NAMED for one in entry.queue.path):
+    def _short(
+        self, request: Request, queue: QueueState, kept: Kept, *, left: bool = False
+    ) -> list[tuple[Account, int, int]]:
+        """(account, resource, how much) that limits are short of, once those that leave have gone. `left`: in this
+        what-if they have."""
+        accounts = queue.accounts(request.filter.type)
+        if all(one.limit == NOT_NAMED for one in accounts):
             return []
         gone, keep = {} if left else self._leaving.queues, kept.queues
         return [
             (one, at, used + less + kept_of + want - limit)
-            for one in entry.queue.path
+            for one in accounts
             if one.limit != NOT_NAMED
             for at, (limit, used, less, kept_of, want) in enumerate(
                 zip(
@@ -263,20 +285,20 @@ class Preemption:
                     one.used,
                     gone.get(one.name, NOTHING),
                     keep.get(one.name, NOTHING),
-                    entry.request.totals,
+                    request.totals,
                     strict=True,
                 )
             )
             if limit is not None and want and used + less + kept_of + want > limit
         ]
 
-    def _candidates(self, rows: Column, short: list[tuple[QueueState, int, int]]) -> Candidates:
+    def _candidates(self, rows: Column, short: list[tuple[Account, int, int]]) -> Candidates:
         jobs = self._state.running
         gives = np.zeros((len(rows), len(short)), dtype=np.int64)
         for i, row in enumerate(rows if short else ()):
             one = jobs.jobs[row]
             if one is not None:
-                gives[i] = [one.request.totals[at] if limited in one.queue.path else 0 for limited, at, _ in short]
+                gives[i] = [one.request.totals[at] if limited in one.accounts else 0 for limited, at, _ in short]
         return Candidates(jobs, rows, self._stoppable.costs[rows], gives, self._stoppable.held)
 
 

@@ -6,16 +6,17 @@ Called by `state`, which files jobs anew where this says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from stoker.spec.queue import NOT_NAMED, Amounts, Discipline, Queue
+from stoker.spec.queue import NO_RESOURCES, Discipline, Queue, QueueResources
 from stoker.spec.queue_tree import links
 
 from .changes import Changes
-from .entries import NO_PREEMPTION, QueueState, queue_limit
+from .entries import NO_PREEMPTION, Account, QueueState
 from .journal import Journal
+from .request import NOTHING, Totals
 
 
 class QueueChange(NamedTuple):
@@ -35,6 +36,8 @@ class QueueTree:
         """Name -> queues that name it as their parent, whether or not it is there."""
         self.guaranteed: dict[str, QueueState] = {}
         """Those whose guarantee counts."""
+        self.typing: dict[str, None] = {}
+        """Those that name GPU types."""
         self.depth = 1
         """Levels, at least."""
 
@@ -56,8 +59,9 @@ class QueueTree:
         known, journal, changes = self.named(name), self._journal, self._changes
         old, unclaimed, refiled = known.queue, dict[QueueState, None](), dict[QueueState, None]()
         journal.set(known, "queue", queue)
-        if queue_limit(queue) != known.limit:
-            journal.set(known, "limit", queue_limit(queue))
+        had_limit, has_limit = (NO_RESOURCES if one is None else one.spec.limit for one in (old, queue))
+        if has_limit != had_limit:
+            journal.set(known, "limit", has_limit.amounts)
             changes.free_queue(name)
             unclaimed[known] = None
         budget = 0.0 if queue is None else queue.spec.reservation_budget
@@ -82,6 +86,8 @@ class QueueTree:
                 changes.free_queue(one.name)
             unclaimed |= dict.fromkeys(moved)
             refiled |= {one: None for one, turned in moved.items() if turned}
+        elif has_limit.gpu_types != had_limit.gpu_types:
+            self._set_types(known, {name: one.guarantee[0] for name, one in known.typed.items()})
         return QueueChange(unclaimed, refiled)
 
     def _move(self, name: str, former: str | None, parent: str | None) -> dict[QueueState, bool]:
@@ -96,16 +102,15 @@ class QueueTree:
             journal.put(self._naming[parent], name, None)
         known = self.queues[name]
         if former is None and parent is None and not self._naming.get(name):
-            amounts = NOT_NAMED if known.queue is None else known.queue.spec.guarantee.amounts
-            self._guarantee(known, amounts)
-            journal.set(known, "is_guaranteed", amounts != NOT_NAMED)
+            self._guarantee(known, NO_RESOURCES if known.queue is None else known.queue.spec.guarantee)
+            journal.set(known, "is_guaranteed", known.name in self.guaranteed)
             return {}
         queues = self._around([name, former, parent])
         turned = {}
-        own = {queue.name: queue.used for queue in queues}
+        own = {queue.name: _used(queue) for queue in queues}
         for queue in queues:
             for child in queue.children:
-                own[queue.name] = own[queue.name].plus(child.used, -1)
+                own[queue.name] = _sum(own[queue.name], _used(child), -1)
         placed = links({queue.name: queue.queue.spec for queue in queues if queue.queue is not None})
         used, children = dict(own), dict[str, list[QueueState]]()
         for queue in queues:
@@ -115,26 +120,48 @@ class QueueTree:
                 children.setdefault(at, []).append(queue)
             while at is not None:
                 path.append(self.queues[at])
-                used[at] = used[at].plus(own[queue.name])
+                used[at] = _sum(used[at], own[queue.name])
                 at = placed[at].parent
             journal.set(queue, "path", tuple(path))
-            self._guarantee(queue, placed[queue.name].guarantee if queue.name in placed else NOT_NAMED)
             if len(path) > self.depth:
                 journal.set(self, "depth", len(path))
         for queue in queues:
             below = tuple(sorted(children.get(queue.name, ()), key=lambda child: child.name))
             turned[queue] = bool(below) != bool(queue.children)
             journal.set(queue, "children", below)
-            journal.set(queue, "used", used[queue.name])
-            journal.set(queue, "is_guaranteed", any(one.guarantee != NOT_NAMED for one in queue.path))
+            for gpu_type, held in used[queue.name].items():
+                if gpu_type not in queue.typed and gpu_type:
+                    journal.set(queue, "typed", {**queue.typed, gpu_type: Account(f"{queue.name}/{gpu_type}")})
+                journal.set(queue.own(gpu_type)[-1], "used", held)
+        for queue in queues:
+            self._guarantee(queue, placed[queue.name].guarantee if queue.name in placed else NO_RESOURCES)
+        for queue in queues:
+            journal.set(queue, "is_guaranteed", any(one.name in self.guaranteed for one in queue.path))
         return turned
 
-    def _guarantee(self, queue: QueueState, amounts: Amounts) -> None:
-        self._journal.set(queue, "guarantee", amounts)
-        if amounts != NOT_NAMED:
+    def _guarantee(self, queue: QueueState, guarantee: QueueResources) -> None:
+        self._journal.set(queue, "guarantee", guarantee.amounts)
+        self._set_types(queue, guarantee.gpu_types)
+        if guarantee != NO_RESOURCES:
             self._journal.put(self.guaranteed, queue.name, queue)
         else:
             self._journal.drop(self.guaranteed, queue.name)
+
+    def _set_types(self, queue: QueueState, guaranteed: Mapping[str, int | None]) -> None:
+        limits = {} if queue.queue is None else queue.queue.spec.limit.gpu_types
+        named = {name for some in (limits, guaranteed) for name, count in some.items() if count is not None}
+        if named or queue.typed:
+            accounts = {}
+            for name in sorted({*queue.typed, *named}):
+                known = queue.typed.get(name)
+                limit, guarantee = (limits.get(name), None, None), (guaranteed.get(name), None, None)
+                used = NOTHING if known is None else known.used
+                accounts[name] = Account(f"{queue.name}/{name}", limit, guarantee, used)
+            self._journal.set(queue, "typed", accounts)
+        if named:
+            self._journal.put(self.typing, queue.name, None)
+        else:
+            self._journal.drop(self.typing, queue.name)
 
     def _around(self, names: Iterable[str | None]) -> list[QueueState]:
         """All queues of the trees that these stand in, as far as the objects say."""
@@ -152,6 +179,15 @@ class QueueTree:
                     todo.append(queue.queue.spec.parent)
                 todo += self._naming.get(name, ())
         return list(found.values())
+
+
+def _used(queue: QueueState) -> dict[str, Totals]:
+    """GPU type → what is held; under '' of everything."""
+    return {"": queue.used} | {name: one.used for name, one in queue.typed.items()}
+
+
+def _sum(some: Mapping[str, Totals], more: Mapping[str, Totals], sign: int = 1) -> dict[str, Totals]:
+    return dict(some) | {name: some.get(name, NOTHING).plus(amounts, sign) for name, amounts in more.items()}
 
 
 def _access(queue: Queue | None) -> tuple[bool, datetime | None, tuple[str, ...] | None, int | None]:

@@ -37,9 +37,11 @@ class GpuFilter(NamedTuple):
     min_memory: int = 0
     min_capability: int = 0
     """As `capability_number`."""
+    type: str = ""
+    """As `spec.gpu_types`; empty: any."""
 
     def matches(self, model: str, memory: int, capability: int = 0) -> bool:
-        """`model` in lower case; a `capability` of 0 is not known, and none that suffices."""
+        """But for the type. `model` in lower case; a `capability` of 0 is not known, and none that suffices."""
         if memory < self.min_memory or capability < self.min_capability:
             return False
         return not self.models or any(name in model for name in self.models)
@@ -51,12 +53,13 @@ class GpuFilter(NamedTuple):
         return self.matches(model, memory, capability or self.min_capability)
 
     def __str__(self) -> str:
-        """As it follows the word GPU: 'of model h100 or a100 with 80Gi or more'."""
+        """As it follows the word GPU: 'of type h100 with 80Gi or more', 'of model h100 or a100'."""
+        of_type = f"of type {self.type}" if self.type else ""
         models = f"of model {' or '.join(self.models)}" if self.models else ""
         memory = f"with {format_bytes(self.min_memory)} or more" if self.min_memory else ""
         least = capability_text(self.min_capability)
         capability = f"of compute capability {least} or more" if self.min_capability else ""
-        return " ".join(part for part in (models, memory, capability) if part)
+        return " ".join(part for part in (of_type, models, memory, capability) if part)
 
 
 ANY_GPU = GpuFilter()
@@ -110,6 +113,12 @@ class Request(NamedTuple):
     def sized(self, workers: int) -> Request:
         """With just so many."""
         return _request(*self._replace(workers=workers, up_to=0))
+
+    def on(self, gpu_type: str) -> Request:
+        """The same on GPUs of that type only; empty: as it is."""
+        if not gpu_type or not self.gpus or self.filter.type == gpu_type:
+            return self
+        return _request(*self._replace(filter=self.filter._replace(type=gpu_type)))
 
     def times(self, workers: int) -> Totals:
         return Totals(workers * self.gpus, workers * self.cpu, workers * self.memory)

@@ -18,9 +18,10 @@ from stoker.spec.meta import Key
 
 from .budget import cost_of, in_budget, may_cost_s
 from .entries import Entry, Lane, Order, QueueState, Reservation
+from .gpu_choice import choices
 from .gpu_groups import Claim
 from .place import Keep, Spread, Wanted, place, reserve
-from .request import NOTHING, Totals
+from .request import NOTHING, Request, Totals
 from .state import SchedulerState
 from .waiters import room_in
 
@@ -43,7 +44,7 @@ class Kept:
         self._table = state.nodes
         self.nodes: Keep | None = None
         self.queues: dict[str, Totals] = {}
-        """Queue → what of its limit."""
+        """Account → what of its limit."""
         for one in reservations:
             self.add(one)
 
@@ -51,17 +52,17 @@ class Kept:
         if one.spread:
             self.nodes = self.nodes or Keep(self._table)
             for slot, workers in one.spread:
-                self.nodes.add(slot, Claim(workers, one.lane.request))
-        for queue in one.lane.queue.path:
-            self.queues[queue.name] = self.queues.get(queue.name, NOTHING).plus(one.lane.request.totals)
+                self.nodes.add(slot, Claim(workers, one.request))
+        for account in one.lane.queue.accounts(one.request.filter.type):
+            self.queues[account.name] = self.queues.get(account.name, NOTHING).plus(one.request.totals)
 
-    def leave_room(self, lane: Lane, spread: Spread) -> Spread | None:
+    def leave_room(self, lane: Lane, request: Request, spread: Spread) -> Spread | None:
         """Where the lane's job may go though `spread` is where it would go without reservations; None: nowhere."""
-        if self.queues and not lane.queue.has_room(lane.request.totals, self.queues):
+        if self.queues and not lane.queue.has_room(request, self.queues):
             return None
         if self.nodes is None:
             return spread
-        return place(self._table, lane.request, lane.avoid, self.nodes)
+        return place(self._table, request, lane.avoid, self.nodes)
 
 
 class Reservations:
@@ -77,21 +78,23 @@ class Reservations:
         self.plan: list[Reservation] = []
 
     def add(self, order: Order, lane: Lane) -> None:
-        queue, wanted = lane.queue, lane.request.totals
-        if not queue.could_hold(wanted):
+        queue = lane.queue
+        could = [one for one in choices(self._state, queue, lane.request) if queue.could_hold(one)]
+        if not could:
             return
-        spread: Spread = ()
-        if queue.has_room(wanted):
-            found = self._choose(order, lane) if self.gangs < MAX_RESERVATIONS else None
+        request, spread = could[0], Spread()
+        within = [one for one in could if queue.has_room(one)]
+        if within:
+            found = self._choose(order, lane, within) if self.gangs < MAX_RESERVATIONS else None
             if found is None:
                 return
-            spread = found
+            request, spread = found
             self.gangs += 1
         elif self.limited[queue.name] == MAX_RESERVATIONS:
             return
         else:
             self.limited[queue.name] += 1
-        one = Reservation(order, lane, spread)
+        one = Reservation(order, lane, request, spread)
         self._kept.add(one)
         self._latest = max(self._latest or order[1:], order[1:])
         self.plan.append(one)
@@ -103,20 +106,25 @@ class Reservations:
             return self._kept
         return Kept(self._state, (one for one in self.plan if one.binds(order, queue)))
 
-    def _choose(self, order: Order, lane: Lane) -> Spread | None:
+    def _choose(self, order: Order, lane: Lane, requests: Iterable[Request]) -> tuple[Request, Spread] | None:
+        """On GPUs of the type that lets it start soonest."""
         state = self._state
         entry = state.entries[order[2]]
         cost = cost_of(state, entry, self._now)
         keep = self._kept.nodes or Keep(state.nodes)
-        wanted = Wanted(lane.request, lane.avoid, cost.nodes)
-        found = reserve(state.nodes, wanted, keep, state.ends, self._now.timestamp())
-        if found is None:
+        best: tuple[float, float, Request, Spread] | None = None
+        for request in requests:
+            wanted = Wanted(request, lane.avoid, cost.nodes)
+            found = reserve(state.nodes, wanted, keep, state.ends, self._now.timestamp())
+            if found is not None and (best is None or found[1] < best[0]):
+                best = found[1], found[2], request, found[0]
+        if best is None:
             return None
-        spread, start_s, idle_s = found
+        start_s, idle_s, request, spread = best
         then_s = may_cost_s(entry, self._now + timedelta(seconds=start_s))
         if not cost.nodes and cost.idle_s + _MARGIN * idle_s > then_s:
             return None  # it would probably be given back before the gang could start
-        return spread
+        return request, spread
 
 
 def reserves(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> bool:

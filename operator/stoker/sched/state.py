@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 
+from stoker.spec.gpu_types import SHIPPED, GpuTypes
 from stoker.spec.job import Claim as JobClaim
 from stoker.spec.job import Placed, ReservationCost, TrainingJob
 from stoker.spec.meta import Key
@@ -41,10 +42,10 @@ from .runtime_table import RuntimeTable
 class SchedulerState:
     """Cost: every observe_* and forget_* O(change); a queue's access rules O(its pending jobs), a runtime's O(its)."""
 
-    def __init__(self, topology: Sequence[str] | None = None) -> None:
+    def __init__(self, topology: Sequence[str] | None = None, gpu_types: GpuTypes = SHIPPED) -> None:
         """`topology`: its levels, as keys of node labels, outermost first; None: all nodes are close together."""
         self.journal = Journal()
-        self.nodes = NodeTable(self.journal, topology)
+        self.nodes = NodeTable(self.journal, topology, gpu_types)
         self.changes = changes = Changes(self.journal)
         self.foreign_pods = ForeignPods(self.journal, self.nodes, freed=changes.free_node, filled=changes.fill_node)
         self.tree = QueueTree(self.journal, changes)
@@ -131,6 +132,7 @@ class SchedulerState:
         entry = new_entry(job, queue, runtime)
         held = {} if entry.pending else workers_on(entry.room)
         same = old is not None and queue is old.queue and runtime is old.runtime and entry.request == old.request
+        same = same and old is not None and entry.gpu_type == old.gpu_type
         if old is not None and same and entry.claim is not None and self.claims.stays(entry, old):
             self.claims.replace(entry, old)
             return
@@ -179,13 +181,14 @@ class SchedulerState:
 
     # -- assumptions
 
-    def assume(self, entry: Entry, placement: tuple[Placed, ...]) -> None:
+    def assume(self, entry: Entry, placement: tuple[Placed, ...], gpu_type: str) -> None:
         """Count a decided start, until observe_job shows what became of it or `drop_assumption`."""
         self.lanes.drop(entry)
         self.journal.set(entry, "claim", None)
         self.journal.set(entry, "pending", False)
         self.journal.set(entry, "assumed", placement)
         self._size(entry)
+        self.journal.set(entry, "gpu_type", gpu_type)
         self.holdings.hold(entry, placement)
         self._recount(entry.key)
 
@@ -194,8 +197,10 @@ class SchedulerState:
         entry = self.entries.get(key)
         if entry is not None and entry.assumed:
             self.holdings.unhold(entry)
+            claim = entry.job.status.claim
             self.journal.set(entry, "assumed", ())
-            self.journal.set(entry, "claim", entry.job.status.claim)
+            self.journal.set(entry, "claim", claim)
+            self.journal.set(entry, "gpu_type", "" if claim is None else claim.gpu_type)
             self.journal.set(entry, "pending", True)
             self._size(entry)
             self.lanes.put(entry)
@@ -206,6 +211,7 @@ class SchedulerState:
         self.lanes.leave(entry)
         self.journal.set(entry, "claim", claim)
         self.journal.set(entry, "claim_decided", True)
+        self.journal.set(entry, "gpu_type", "" if claim is None else claim.gpu_type)
         self.journal.put(self.claims.unwritten, entry.key, None)
         self._size(entry)
         self.lanes.enter(entry)
@@ -313,7 +319,7 @@ class SchedulerState:
         self.nodes.release(entry.request)
         self.journal.set(entry, "request", request)
         for name, workers in entry.workers_on.items():
-            self.nodes.claim(name, entry.key, Claim(workers, request))
+            self.nodes.claim(name, entry.key, Claim(workers, entry.held))
         if entry.pending:
             self.lanes.put(entry)
 

@@ -16,9 +16,10 @@ from stoker.spec.queue import NOT_NAMED, WithinQueue
 
 from .columns import Column, Mask
 from .discipline import BOUNDS_OR_NEVER, LOSS, STANDS_BACK_S
-from .entries import Entry, QueueState
+from .entries import Account, Entry, QueueState
+from .gpu_choice import is_entitled
 from .leaving import Leaving
-from .request import NOTHING, Totals
+from .request import NOTHING, Request, Totals
 from .running import Floats, Held
 from .state import SchedulerState
 
@@ -50,7 +51,7 @@ class Stoppable:
 
     def __init__(self, state: SchedulerState, now_s: float, leaving: Leaving) -> None:
         self._state, self._now_s, self._leaving = state, now_s, leaving
-        self._borrowing: dict[tuple[str, Totals], tuple[Column, tuple[QueueState, ...]]] = {}
+        self._borrowing: dict[tuple[str, Totals, str], tuple[Column, tuple[QueueState, ...]]] = {}
 
     @property
     def costs(self) -> Floats:
@@ -61,7 +62,8 @@ class Stoppable:
     def held(self) -> Held:
         return self._state.running.held(self._state.nodes.slots)
 
-    def for_job(self, entry: Entry) -> MayBeStopped:
+    def for_job(self, entry: Entry, request: Request) -> MayBeStopped:
+        """`request`: the job's, on GPUs of the type that is tried."""
         queue, running, jobs = entry.queue, self._running, self._state.running
         found: list[tuple[Column, Floats]] = []
         owners = tuple[QueueState, ...]()
@@ -73,7 +75,7 @@ class Stoppable:
             mine = jobs.of(queue.name)
             found.append((mine, np.maximum(running.ripe_s[mine], self._behind_s(entry, mine))))
         if queue.is_guaranteed:
-            borrowers, owners = self._borrowers(entry)
+            borrowers, owners = self._borrowers(queue, request)
             found.append((borrowers, running.ripe_s[borrowers]))
         if len(found) == 1:
             rows, ripe_s = found[0]
@@ -103,42 +105,55 @@ class Stoppable:
         found: Floats = np.maximum(behind_s, cheap_s)
         return found
 
-    def _borrowers(self, entry: Entry) -> tuple[Column, tuple[QueueState, ...]]:
+    def _borrowers(self, queue: QueueState, request: Request) -> tuple[Column, tuple[QueueState, ...]]:
         """Jobs of other queues that hold what is guaranteed to the job's queue, or one above it.
 
         Where the job's queue and another part, the job's side must stay within its guarantee with the job; and the
         other side is made to give back while it holds more than is guaranteed to it.
         """
-        state, jobs, queue, wanted = self._state, self._state.running, entry.queue, entry.request.totals
-        known = self._borrowing.get((queue.name, wanted))
+        state, jobs, wanted, gpu_type = self._state, self._state.running, request.totals, request.filter.type
+        known = self._borrowing.get((queue.name, wanted, gpu_type))
         if known is not None:
             return known
         found, owners = [np.zeros(0, dtype=np.int64)], dict[QueueState, None]()
         left: dict[str, Totals] = {}
         for other in [state.queues[name] for name in jobs.queues]:
-            guaranteed = [one for one in queue.path if one not in other.path and one.guarantee != NOT_NAMED]
-            if not guaranteed or not is_entitled(guaranteed[-1], wanted):
+            guaranteed = [
+                one
+                for one in queue.path
+                if one not in other.path and any(mine.guarantee != NOT_NAMED for mine in one.own(gpu_type))
+            ]
+            if not guaranteed or not is_entitled(guaranteed[-1], wanted, gpu_type):
                 continue
-            levels = [one for one in other.path if one not in queue.path]
+            owner, levels = guaranteed[-1].own(gpu_type)[-1], [one for one in other.path if one not in queue.path]
             rows = jobs.of(other.name)
             rows = rows[np.argsort(self._running.rank[rows])]
             entries = [one for row in rows if (one := jobs.jobs[row]) is not None]
+            accounts: list[Account] = [*levels]
+            if owner.guarantee == NOT_NAMED:
+                owner = guaranteed[-1]
+            elif owner is not guaranteed[-1]:  # of this type: who holds such GPUs gives them back
+                found_at = [at for at, one in enumerate(entries) if one.gpu_type == gpu_type]
+                rows, entries = rows[found_at], [entries[at] for at in found_at]
+                accounts = [one.typed[gpu_type] for one in levels if gpu_type in one.typed]
+            if not entries:
+                continue
             gives = np.array([one.request.totals for one in entries], dtype=np.int64)
             before = np.cumsum(gives, axis=0) - gives
             lends = np.ones(len(rows), dtype=np.bool_)
-            for level in levels:
-                gone = self._leaving.queues.get(level.name, NOTHING)
-                held = left.setdefault(level.name, level.used.plus(gone))
-                lends &= _borrows(level, np.array(held) - before, wanted, guaranteed[-1])
+            for account in accounts:
+                gone = self._leaving.queues.get(account.name, NOTHING)
+                held = left.setdefault(account.name, account.used.plus(gone))
+                lends &= _borrows(account, np.array(held) - before, wanted, owner)
             count = int(lends.argmin()) if not lends.all() else len(rows)
             given = Totals(*gives[:count].sum(axis=0).tolist())
-            for level in levels:
-                left[level.name] = left[level.name].plus(given, -1)
+            for account in accounts:
+                left[account.name] = left[account.name].plus(given, -1)
             if count:
                 found.append(rows[:count])
                 owners[guaranteed[-1]] = None
-        self._borrowing[queue.name, wanted] = np.concatenate(found), tuple(owners)
-        return self._borrowing[queue.name, wanted]
+        self._borrowing[queue.name, wanted, gpu_type] = np.concatenate(found), tuple(owners)
+        return self._borrowing[queue.name, wanted, gpu_type]
 
     @cached_property
     def _running(self) -> _Running:
@@ -156,22 +171,12 @@ class Stoppable:
         return _Running(costs, rank, ripe_s)
 
 
-def is_entitled(queue: QueueState, wanted: Totals) -> bool:
-    """With so much more it holds no more than is guaranteed to it, of all that the guarantee names."""
-    named = [
-        used + want <= guarantee
-        for guarantee, used, want in zip(queue.guarantee, queue.used, wanted, strict=True)
-        if guarantee is not None and want
-    ]
-    return bool(named) and all(named) and (not wanted.gpus or queue.guarantee[0] is not None)
-
-
-def _borrows(queue: QueueState, holds: Column, wanted: Totals, owner: QueueState) -> Mask:
+def _borrows(account: Account, holds: Column, wanted: Totals, owner: Account) -> Mask:
     """It holds more than is guaranteed to it of something that is wanted and guaranteed to the owner: GPUs, for a job
     with GPUs. Shape: (…, 3)."""
     kinds = (0,) if wanted.gpus else (1, 2)
     found: Mask = np.zeros(len(holds), dtype=np.bool_)
     for at in kinds:
         if wanted[at] and owner.guarantee[at] is not None:
-            found |= holds[:, at] > (queue.guarantee[at] or 0)
+            found |= holds[:, at] > (account.guarantee[at] or 0)
     return found

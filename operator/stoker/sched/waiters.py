@@ -206,9 +206,9 @@ class Waiters:
         each = Waiting(place.order, _needs(request[1:4]), lane)
         in_all = each if request.workers == 1 else Waiting(place.order, _needs(request.totals), lane)
         _change(self.heads, queue, in_all, change)
-        if place.blocked_by is BlockedBy.LIMIT:
+        if place.blocked_by in (BlockedBy.LIMIT, BlockedBy.EITHER):
             _change(self.for_limit, queue, in_all, change)
-        elif place.blocked_by is BlockedBy.CAPACITY:
+        if place.blocked_by in (BlockedBy.CAPACITY, BlockedBy.EITHER):
             kind = Kind.of(lane)
             lanes = self.for_nodes.setdefault(kind, {})
             _change(lanes, queue, each, change)

@@ -62,6 +62,12 @@ def _label_key(value: str) -> str:
     return value
 
 
+def _gpu_type(value: str) -> str:
+    if not names.GPU_TYPE.fits(value):
+        raise ValueError(names.GPU_TYPE.says)
+    return value
+
+
 def _env_name(value: str) -> str:
     if not names.ENV_NAME.fits(value):
         raise ValueError(names.ENV_NAME.says)
@@ -102,6 +108,7 @@ DnsLabel = Annotated[str, Field(max_length=63), names.DNS_LABEL, AfterValidator(
 ComputeCapability = Annotated[
     str, Field(max_length=4), names.COMPUTE_CAPABILITY, BeforeValidator(_as_text), AfterValidator(_compute_capability)
 ]
+GpuType = Annotated[str, Field(max_length=63), names.GPU_TYPE, AfterValidator(_gpu_type)]
 LabelKey = Annotated[str, Field(max_length=317), names.LABEL_KEY, AfterValidator(_label_key)]
 EnvName = Annotated[str, Field(max_length=256), names.ENV_NAME, AfterValidator(_env_name)]
 DISTINCT = (Distinct(), AfterValidator(_distinct))

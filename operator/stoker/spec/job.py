@@ -200,6 +200,8 @@ class Claim(StatusModel):
 
     placement: tuple[Placed, ...]
     """Where it will start."""
+    gpu_type: str = ""
+    """Of the GPUs there. Empty: none, or of several types."""
     victims: tuple[Victim, ...]
     """The attempts that are stopped for it."""
     since: datetime
@@ -264,6 +266,9 @@ class TrainingJobStatus(StatusModel):
     """What was asked of the current attempt; recorded before its pods are stopped."""
     placement: tuple[Placed, ...] = ()
     """One entry per worker while an attempt is under way, else empty."""
+    gpu_type: str = ""
+    """Of the GPUs that it has or last had, for example h100: it counts as such in queues' limits and guarantees. Empty:
+    none, or of several types."""
     queued_at: datetime | None = None
     """Position in the queue among equal priorities; kept when an attempt is withdrawn, preempted or retried."""
     not_before: datetime | None = None

@@ -79,6 +79,10 @@ LABEL_KEY = Form(
     re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"),
     "must be the key of a node label, like topology.kubernetes.io/zone",
 )
+GPU_TYPE = Form(
+    re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?"),
+    "must be a type of GPU, like h100: lower-case letters, digits, '-' and '.', at most 63",
+)
 ENV_NAME = Form(
     re.compile(r"[A-Za-z_][A-Za-z0-9_]*"),
     "an environment variable's name is letters, digits and '_', not starting with a digit",

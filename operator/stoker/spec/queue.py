@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from .fields import DISTINCT, DnsLabel, Duration, Quantity
+from .fields import DISTINCT, DnsLabel, Duration, GpuType, Quantity
 from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
 from .names import API_VERSION, DEFAULT_QUEUE, FINALIZER_IN_USE
 from .quantity import cpu_milli, memory_bytes
@@ -28,14 +29,22 @@ class QueueResources(SpecModel):
     """Cores."""
     memory: Quantity | None = None
     """Bytes, for example 2Ti."""
+    gpu_types: Annotated[
+        Mapping[GpuType, Annotated[int, Field(ge=0, le=1_000_000, strict=True)]], Field(max_length=32)
+    ] = {}
+    """GPUs by type, for example h100: 16. They count in gpus too."""
 
     @property
     def amounts(self) -> Amounts:
+        """Without the types."""
         return (
             self.gpus,
             None if self.cpu is None else cpu_milli(self.cpu),
             None if self.memory is None else memory_bytes(self.memory),
         )
+
+
+NO_RESOURCES = QueueResources()
 
 
 class WithinQueue(StrEnum):

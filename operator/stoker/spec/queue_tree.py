@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from .quantity import format_bytes, format_cpu
-from .queue import NOT_NAMED, Amounts, QueueSpec
+from .queue import NO_RESOURCES, QueueResources, QueueSpec
 
 
 class Link(NamedTuple):
     parent: str | None
     """None: a top-level queue, or one whose parent does not count."""
-    guarantee: Amounts = NOT_NAMED
+    guarantee: QueueResources = NO_RESOURCES
     """That counts."""
     problem: str = ""
     """What is wrong, for people; empty: nothing."""
@@ -38,7 +38,7 @@ def links(queues: Mapping[str, QueueSpec]) -> dict[str, Link]:
             elif parent is not None and parent not in queues:
                 found[one] = Link(None, problem=f"its parent '{parent}' does not exist")
             else:
-                found[one] = Link(parent, queues[one].guarantee.amounts)
+                found[one] = Link(parent, queues[one].guarantee)
     _check_guarantees(found)
     return found
 
@@ -54,15 +54,17 @@ def _check_guarantees(found: dict[str, Link]) -> None:
         parent = todo.pop()
         children = sorted(below.get(parent, ()))
         todo += children
-        for at, has in enumerate(found[parent].guarantee):
-            sharing = [(name, found[name].guarantee[at]) for name in children if found[name].guarantee[at]]
-            if sum(share or 0 for _, share in sharing) <= (has or 0):
+        amounts = {name: _named(found[name].guarantee) for name in (parent, *children)}
+        for resource in sorted({resource for name in children for resource in amounts[name]}):
+            has = amounts[parent].get(resource, 0)
+            sharing = [(name, amounts[name][resource]) for name in children if amounts[name].get(resource)]
+            if sum(share for _, share in sharing) <= has:
                 continue
             chain = " → ".join((*_above(found, parent), parent))
-            parts = " + ".join(f"{_amount(at, share or 0)} ({name})" for name, share in sharing)
-            problem = f"guarantees come to more than the {_amount(at, has or 0)} of the queue above ({chain}): {parts}"
+            parts = " + ".join(f"{_amount(resource, share)} ({name})" for name, share in sharing)
+            problem = f"guarantees come to more than the {_amount(resource, has)} of the queue above ({chain}): {parts}"
             for name, _ in sharing:
-                found[name] = Link(parent, NOT_NAMED, problem)
+                found[name] = Link(parent, NO_RESOURCES, problem)
 
 
 def _above(found: Mapping[str, Link], name: str) -> tuple[str, ...]:
@@ -71,5 +73,14 @@ def _above(found: Mapping[str, Link], name: str) -> tuple[str, ...]:
     return () if parent is None else (*_above(found, parent), parent)
 
 
-def _amount(at: int, count: int) -> str:
-    return (f"{count} GPUs", f"{format_cpu(count)} cores", format_bytes(count))[at]
+def _named(resources: QueueResources) -> dict[str, int]:
+    named = zip(("gpus", "cpu", "memory"), resources.amounts, strict=True)
+    return {resource: amount for resource, amount in named if amount is not None} | dict(resources.gpu_types)
+
+
+def _amount(resource: str, count: int) -> str:
+    if resource == "gpus":
+        return f"{count} GPUs"
+    if resource == "cpu":
+        return f"{format_cpu(count)} cores"
+    return format_bytes(count) if resource == "memory" else f"{count} {resource} GPUs"

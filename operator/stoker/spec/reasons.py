@@ -79,6 +79,7 @@ class Change(StrEnum):
     LIMIT_GPUS = "queue.limit.gpus"
     LIMIT_CPU = "queue.limit.cpu"
     LIMIT_MEMORY = "queue.limit.memory"
+    LIMIT_GPU_TYPES = "queue.limit.gpuTypes"
     # the cluster; the value names the pods (project/name) or nodes
     DELETE_PODS = "deletePods"
     UNCORDON = "uncordon"
@@ -96,7 +97,7 @@ class Reason(StatusModel):
     code: Code | HintCode
     message: str
     resource: str | None = None
-    """gpus, cpu (cores), memory (bytes), or the name of an extended resource."""
+    """gpus, cpu (cores), memory (bytes), gpus.h100 (of that type), or the name of an extended resource."""
     queue: str | None = None
     """Whose limit, guarantee or rule it is."""
     runtime: str | None = None

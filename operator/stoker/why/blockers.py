@@ -6,16 +6,17 @@ changes nothing. Called by `reasons` and `explain`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 
 from stoker.life.admission import admission_blockers
 from stoker.life.preemption import claim_message
 from stoker.sched.budget import cost_of, may_cost_s
-from stoker.sched.entries import Entry, QueueState
+from stoker.sched.entries import Account, Entry, QueueState
+from stoker.sched.gpu_choice import choices
 from stoker.sched.place import capacity, place
-from stoker.sched.request import Totals
+from stoker.sched.request import Request
 from stoker.sched.reservations import Kept
 from stoker.sched.state import SchedulerState
 from stoker.sched.topology import likeliest
@@ -24,7 +25,7 @@ from stoker.spec.reasons import MOST_JOBS, Code, Reason
 
 from . import sentences
 from .capacity_reasons import never_on_nodes, shortages
-from .phrases import RESOURCES, in_units, numbers
+from .phrases import OF_TYPE, in_units, numbers, resources
 
 _LOOKED_AT = 1000
 
@@ -42,31 +43,46 @@ def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Reason
         return (Reason(code=code, message=message, queue=entry.queue.name, nodes=nodes, jobs=victims),)
     found = [*_barring(state, entry), *_time(entry, now)]
     served = entry.runtime.serves(entry.job)  # else the nodes it may use are unknown
-    never = [*never_in_queue(entry.queue, entry.request.totals)]
-    never += never_on_nodes(state.nodes, entry.request) if served else []
-    if never:
-        return (*found, *never)
-    found += _limit(state, entry)
-    found += _nodes(state, entry, now) if served else []
+    requests = choices(state, entry.queue, entry.request)
+    never = {
+        one: [*never_in_queue(entry.queue, one), *(never_on_nodes(state.nodes, one) if served else ())]
+        for one in requests
+    }
+    if all(never.values()):
+        return (*found, *_each_once(never.values()))
+    short = {
+        one: [*_limit(state, entry, one), *(_nodes(state, entry, one, now) if served else ())]
+        for one in requests
+        if not never[one]
+    }
+    if all(short.values()):
+        found += _each_once(short.values())
     if not found:
-        found += _reserved(state, entry, now)
+        found += _reserved(state, entry, [one for one, reasons in short.items() if not reasons], now)
     if any(one.code in (Code.NO_CAPACITY, Code.BEHIND_RESERVATION) for one in found):
         found += _lent(state, entry)
     found += _given_back(state, entry, now)
     return tuple(found)
 
 
-def never_in_queue(queue: QueueState, totals: Totals) -> Iterator[Reason]:
+def _each_once(found: Iterable[Iterable[Reason]]) -> Iterator[Reason]:
+    """Of GPUs of each type that were tried."""
+    yield from {(one.code, one.message): one for reasons in found for one in reasons}.values()
+
+
+def never_in_queue(queue: QueueState, request: Request) -> Iterator[Reason]:
     """What the queue, or one above, could not hold even if nothing else ran; and that it takes no jobs itself."""
     if queue.children:
         message = sentences.takes_no_jobs(queue.name, [child.name for child in queue.children])
         yield Reason(code=Code.NEVER_FITS, message=message, queue=queue.name)
         return
     for one in queue.path:
-        for resource, limit, wanted in zip(RESOURCES, one.limit, totals, strict=True):
-            if limit is not None and wanted > limit:
-                message = sentences.above_limit(one.name, queue.name, resource, wanted, limit)
-                yield Reason(code=Code.NEVER_FITS, message=message, queue=one.name, **numbers(resource, wanted, limit))
+        for account in one.own(request.filter.type):
+            for resource, limit, wanted in zip(resources(account), account.limit, request.totals, strict=False):
+                if limit is not None and wanted > limit:
+                    message = sentences.above_limit(one.name, queue.name, resource, wanted, limit)
+                    lacks = numbers(resource, wanted, limit)
+                    yield Reason(code=Code.NEVER_FITS, message=message, queue=one.name, **lacks)
 
 
 def _barring(state: SchedulerState, entry: Entry) -> Iterator[Reason]:
@@ -92,26 +108,28 @@ def _time(entry: Entry, now: datetime) -> Iterator[Reason]:
         yield Reason(code=Code.BACKING_OFF, message=sentences.backing_off(until), until=until)
 
 
-def _limit(state: SchedulerState, entry: Entry) -> Iterator[Reason]:
+def _limit(state: SchedulerState, entry: Entry, request: Request) -> Iterator[Reason]:
     for queue in entry.queue.path:
-        wants = zip(RESOURCES, queue.limit, queue.used, entry.request.totals, strict=True)
-        for at, (resource, limit, used, wanted) in enumerate(wants):
-            if limit is not None and wanted and used + wanted > limit:
-                message = sentences.at_limit(queue.name, entry.queue.name, resource, wanted, limit, used)
-                yield Reason(
-                    code=Code.QUEUE_LIMIT,
-                    message=message,
-                    queue=queue.name,
-                    **numbers(resource, wanted, limit - used),
-                    jobs=_holders(state, queue, at),
-                )
+        for account in queue.own(request.filter.type):
+            wants = zip(resources(account), account.limit, account.used, request.totals, strict=False)
+            for at, (resource, limit, used, wanted) in enumerate(wants):
+                if limit is not None and wanted and used + wanted > limit:
+                    message = sentences.at_limit(queue.name, entry.queue.name, resource, wanted, limit, used)
+                    yield Reason(
+                        code=Code.QUEUE_LIMIT,
+                        message=message,
+                        queue=queue.name,
+                        **numbers(resource, wanted, limit - used),
+                        jobs=_holders(state, queue, account, at),
+                    )
 
 
-def _holders(state: SchedulerState, queue: QueueState, at: int) -> tuple[str, ...]:
+def _holders(state: SchedulerState, queue: QueueState, account: Account, at: int) -> tuple[str, ...]:
     """Some jobs that hold a resource (its place in `Totals`) of the queue and those below it. However many jobs there
     are, only the first are looked at."""
-    first = islice(_holding(queue, at), _LOOKED_AT)
-    return tuple(islice((str(key) for key in first if state.entries[key].request.totals[at]), MOST_JOBS))
+    entries = (state.entries[key] for key in islice(_holding(queue, at), _LOOKED_AT))
+    found = (str(one.key) for one in entries if one.request.totals[at] and account in one.accounts)
+    return tuple(islice(found, MOST_JOBS))
 
 
 def _holding(queue: QueueState, at: int) -> Iterator[Key]:
@@ -123,14 +141,16 @@ def _holding(queue: QueueState, at: int) -> Iterator[Key]:
 
 def _lent(state: SchedulerState, entry: Entry) -> Iterator[Reason]:
     """What the job may claim by a guarantee, and which queues hold more than theirs."""
+    types = state.nodes.types_for(entry.request.filter)
     for queue in entry.queue.path:
         above = queue.parent
         beside = above.children if above else [one for one in state.queues.values() if one.parent is None]
-        for at, (resource, wanted) in enumerate(zip(RESOURCES, entry.request.totals, strict=True)):
-            guarantee, used = queue.guarantee[at], queue.used[at]
+        accounts = [queue, *(queue.typed[name] for name in types if name in queue.typed)]
+        for account, at, resource in ((one, at, name) for one in accounts for at, name in enumerate(resources(one))):
+            guarantee, used, wanted = account.guarantee[at], account.used[at], entry.request.totals[at]
             if guarantee is None or not wanted or used + wanted > guarantee:
                 continue
-            over = {one.name: one.used[at] - (one.guarantee[at] or 0) for one in beside if one is not queue}
+            over = {one.name: _borrowed(one, resource, at) for one in beside if one is not queue}
             most = sorted(((name, some) for name, some in over.items() if some > 0), key=lambda item: (-item[1], item))
             yield Reason(
                 code=Code.GUARANTEE_LENT,
@@ -141,8 +161,15 @@ def _lent(state: SchedulerState, entry: Entry) -> Iterator[Reason]:
             )
 
 
-def _nodes(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Reason]:
-    avoid, request, table = entry.avoided(now), entry.request, state.nodes
+def _borrowed(queue: QueueState, resource: str, at: int) -> int:
+    """Beyond its guarantee."""
+    of_type = resource.startswith(OF_TYPE)
+    account = queue.typed.get(resource.removeprefix(OF_TYPE)) if of_type else queue
+    return 0 if account is None else account.used[at] - (account.guarantee[at] or 0)
+
+
+def _nodes(state: SchedulerState, entry: Entry, request: Request, now: datetime) -> Iterator[Reason]:
+    avoid, table = entry.avoided(now), state.nodes
     if place(table, request, avoid) is not None:
         return
     if not avoid:
@@ -160,17 +187,17 @@ def _nodes(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Reaso
         yield from shortages(table, request, () if only_there else avoid)
 
 
-def _reserved(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Reason]:
+def _reserved(state: SchedulerState, entry: Entry, requests: Sequence[Request], now: datetime) -> Iterator[Reason]:
     lane = entry.lane
-    spread = place(state.nodes, entry.request, entry.avoided(now))
-    if lane is None or spread is None:
+    fits = [(one, spread) for one in requests if (spread := place(state.nodes, one, entry.avoided(now))) is not None]
+    if lane is None or not fits:
         return
     kept = Kept(state)
     for one in state.plan:
         if one.order[2] not in state.entries or not one.binds(entry.order, entry.queue):
             continue  # of the last drain that came to its end: its job may be gone
         kept.add(one)
-        if kept.leave_room(lane, spread) is None:
+        if all(kept.leave_room(lane, *fit) is None for fit in fits):
             holder = state.entries[one.order[2]]
             yield Reason(
                 code=Code.BEHIND_RESERVATION,

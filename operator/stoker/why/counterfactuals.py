@@ -15,6 +15,7 @@ import numpy as np
 
 from stoker.sched.decide import decide
 from stoker.sched.entries import Entry
+from stoker.sched.gpu_choice import choices
 from stoker.sched.place import fitting, free_room, place
 from stoker.sched.request import ANY_GPU, ANYWHERE, Request
 from stoker.sched.state import SchedulerState
@@ -26,12 +27,13 @@ from stoker.spec.reasons import Change, HintCode, Reason, Value
 
 from . import sentences
 from .cluster_changes import remedies
+from .phrases import OF_TYPE, resources
 
 _QUEUES_TRIED = 20
 _QUEUES_NAMED = 3
 _CPU_STEP = 100  # thousandths of a core
 _MEMORY_STEP = 2**28  # 256 MiB
-_LIMITS = (("gpus", Change.LIMIT_GPUS), ("cpu", Change.LIMIT_CPU), ("memory", Change.LIMIT_MEMORY))
+_LIMITS = {"gpus": Change.LIMIT_GPUS, "cpu": Change.LIMIT_CPU, "memory": Change.LIMIT_MEMORY}
 
 
 def hints(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> tuple[Reason, ...]:
@@ -51,10 +53,11 @@ def hints(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: f
         return Reason(code=HintCode.WOULD_START, message=message, change=change, value=value, **parts)
 
     found = [hint(change, value) for fields, change, value in _smaller(state, entry, now) if starts(fields)]
-    if place(state.nodes, entry.request, entry.avoided(now)) is not None:
+    requests = choices(state, entry.queue, entry.request)
+    if any(place(state.nodes, one, entry.avoided(now)) is not None for one in requests):
         there = (hint(Change.QUEUE, name) for name in _other_queues(state, entry) if starts({"queue": name}))
         found += islice(there, _QUEUES_NAMED)
-        for queue, change, value, changed in _limits(entry):
+        for queue, change, value, changed in _limits(state, entry):
             if starts({}, first=partial(state.observe_queue, changed)):
                 found.append(hint(change, value, queue=queue))
     for do, change, names, nodes in remedies(state, entry, now):
@@ -84,7 +87,10 @@ def _smaller(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[tup
     table, request, avoid = state.nodes, entry.request, entry.avoided(now)
 
     def fits(changed: Request) -> bool:
-        return entry.queue.has_room(changed.totals) and place(table, changed, avoid) is not None
+        return any(
+            entry.queue.has_room(one) and place(table, one, avoid) is not None
+            for one in choices(state, entry.queue, changed)
+        )
 
     gpus = _largest(request.gpus - 1, lambda value: fits(request._replace(gpus=value)))
     if gpus:
@@ -143,28 +149,51 @@ def _other_queues(state: SchedulerState, entry: Entry) -> list[str]:
     return [
         name
         for name, queue in sorted(state.queues.items())
-        if queue is not entry.queue and queue.allows(entry.job) and queue.has_room(entry.request.totals)
+        if queue is not entry.queue
+        and queue.allows(entry.job)
+        and any(queue.has_room(one) for one in choices(state, queue, entry.request))
     ][:_QUEUES_TRIED]
 
 
-def _limits(entry: Entry) -> Iterator[tuple[str, Change, Value, Queue]]:
-    """The one limit that is in the way, of the job's queue or one above, raised as far as needed."""
-    short = [
-        (queue, at, used + wanted)
-        for queue in entry.queue.path
-        for at, (limit, used, wanted) in enumerate(zip(queue.limit, queue.used, entry.request.totals, strict=True))
-        if limit is not None and wanted and used + wanted > limit
-    ]
-    if len(short) != 1 or not entry.admitted:
+def _limits(state: SchedulerState, entry: Entry) -> Iterator[tuple[str, Change, Value, Queue]]:
+    """The one limit that is in the way, of the job's queue or one above, raised as far as needed; on GPUs of each type
+    where types count."""
+    if not entry.admitted:
         return
-    [(state, at, needed)] = short
-    if state.queue is None:
-        return
-    field, change = _LIMITS[at]
-    value: int | str = (needed, format_cpu(needed), _as_quantity(_up_to(needed, 2**20)))[at]
-    spec = state.queue.spec
-    limit = spec.limit.model_copy(update={field: value})
-    yield state.name, change, value, state.queue.model_copy(update={"spec": spec.model_copy(update={"limit": limit})})
+    found: dict[tuple[str, str], tuple[str, Change, Value, Queue]] = {}
+    for request in choices(state, entry.queue, entry.request):
+        short = [
+            (queue, resource, used + wanted)
+            for queue in entry.queue.path
+            for account in queue.own(request.filter.type)
+            for resource, limit, used, wanted in zip(
+                resources(account), account.limit, account.used, request.totals, strict=False
+            )
+            if limit is not None and wanted and used + wanted > limit
+        ]
+        if len(short) == 1:
+            [(one, resource, needed)] = short
+            if one.queue is not None:
+                found.setdefault((one.name, resource), (one.name, *_raised(one.queue, resource, needed)))
+    yield from found.values()
+
+
+def _raised(queue: Queue, resource: str, needed: int) -> tuple[Change, Value, Queue]:
+    value: Value
+    if resource.startswith(OF_TYPE):
+        gpu_type = resource.removeprefix(OF_TYPE)
+        field, change, value = "gpu_types", Change.LIMIT_GPU_TYPES, {gpu_type: str(needed)}
+        raised: Any = {**queue.spec.limit.gpu_types, gpu_type: needed}
+    else:
+        amounts: dict[str, int | str] = {
+            "gpus": needed,
+            "cpu": format_cpu(needed),
+            "memory": _as_quantity(_up_to(needed, 2**20)),
+        }
+        field, change = resource, _LIMITS[resource]
+        raised = value = amounts[resource]
+    limit = queue.spec.limit.model_copy(update={field: raised})
+    return change, value, queue.model_copy(update={"spec": queue.spec.model_copy(update={"limit": limit})})
 
 
 def _up_to(amount: int, step: int) -> int:

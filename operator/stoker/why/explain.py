@@ -66,7 +66,7 @@ def never_fits(state: SchedulerState, job: TrainingJob) -> tuple[Reason, ...]:
     request = request_of(job.spec, runtime.needs if runtime is not None else BUILT_IN)
     queue = state.queues.get(job.spec.queue)
     return (
-        *(never_in_queue(queue, request.totals) if queue is not None else ()),
+        *(never_in_queue(queue, request) if queue is not None else ()),
         *never_on_nodes(state.nodes, request),
     )
 

@@ -6,10 +6,21 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypedDict
 
+from stoker.sched.entries import Account
 from stoker.spec.quantity import format_bytes, format_cpu
 
 RESOURCES = ("gpus", "cpu", "memory")
 """As they stand in amounts and totals."""
+
+
+OF_TYPE = "gpus."
+"""Before a type of GPUs: 'gpus.h100' is a resource too."""
+
+
+def resources(account: Account) -> tuple[str, ...]:
+    """What the account's amounts are of, as far as it has them."""
+    gpu_type = account.name.partition("/")[2]
+    return (OF_TYPE + gpu_type,) if gpu_type else RESOURCES
 
 
 class Numbers(TypedDict):
@@ -30,6 +41,8 @@ def in_units(resource: str, count: int) -> float:
 def amount(resource: str, count: int) -> str:
     if resource == "gpus":
         return counted(count, "GPU")
+    if resource.startswith(OF_TYPE):
+        return counted(count, f"{resource.removeprefix(OF_TYPE)} GPU")
     if resource == "cpu":
         return f"{format_cpu(count)} core" if count == 1000 else f"{format_cpu(count)} cores"
     return format_bytes(count) if resource == "memory" else f"{count} {resource}"

@@ -6,12 +6,12 @@ the api (new ones).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from stoker.sched.entries import Entry, QueueState
+from stoker.sched.entries import Account, Entry, QueueState
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import TrainingJob
-from stoker.spec.queue import NOT_NAMED, WithinQueue
+from stoker.spec.queue import WithinQueue
 from stoker.spec.reasons import Change, HintCode, Reason
 
 from .sentences import AT_RISK, AT_RISK_LATER
@@ -22,7 +22,7 @@ def warnings_at_submit(state: SchedulerState, job: TrainingJob) -> tuple[str, ..
     queue = state.queues.get(job.spec.queue)
     if queue is None or not _loses_all(job):
         return ()
-    own = sum(one.guarantee != NOT_NAMED for one in queue.path)
+    own = sum(one.name in state.tree.guaranteed for one in queue.path)
     return (AT_RISK_LATER,) if _preempts_within(queue) or len(state.tree.guaranteed) > own else ()
 
 
@@ -32,7 +32,7 @@ def warnings_of_running(state: SchedulerState, entry: Entry) -> tuple[Reason, ..
     if not _loses_all(entry.job):
         return ()
     lenders = _lenders(state, entry.queue)
-    reclaimed = any(all(_holds_more(level, owner) for level in levels) for owner, levels in lenders)
+    reclaimed = any(_gives_back(entry, owner, levels) for owner, levels in lenders)
     if not _preempts_within(entry.queue) and not reclaimed:
         return ()
     change, value = Change.PREEMPTIBLE, False
@@ -57,7 +57,15 @@ def _lenders(state: SchedulerState, queue: QueueState) -> Iterator[tuple[QueueSt
             yield owner, [one for one in queue.path if one not in owner.path]
 
 
-def _holds_more(queue: QueueState, owner: QueueState) -> bool:
-    """Than is guaranteed to it, of something that the owner has a guarantee of."""
-    amounts = zip(queue.used, queue.guarantee, owner.guarantee, strict=True)
+def _gives_back(entry: Entry, owner: QueueState, levels: Sequence[QueueState]) -> bool:
+    """All hold more than is guaranteed to them, of something that the owner has a guarantee of."""
+    typed = owner.typed.get(entry.gpu_type)
+    of_type = [one.own(entry.gpu_type)[-1] for one in levels] if typed is not None else []
+    return all(_holds_more(one, owner) for one in levels) or (
+        typed is not None and all(_holds_more(one, typed) for one in of_type)
+    )
+
+
+def _holds_more(account: Account, owner: Account) -> bool:
+    amounts = zip(account.used, account.guarantee, owner.guarantee, strict=True)
     return any(used > (guarantee or 0) for used, guarantee, owned in amounts if owned is not None)

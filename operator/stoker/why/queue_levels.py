@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from stoker.sched.entries import Entry
+from collections.abc import Callable
+
+from stoker.sched.entries import Account, Entry, QueueState
+from stoker.sched.request import Totals
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase
 from stoker.spec.queue import Amounts
 from stoker.spec.reasons import QueueLevel
 
-from .phrases import RESOURCES, in_units
+from .phrases import in_units, resources
 
 _DONE = (Phase.SUCCEEDED, Phase.CANCELLED)
 
@@ -20,11 +23,20 @@ def levels(state: SchedulerState, entry: Entry) -> tuple[QueueLevel, ...]:
     if queue is None or queue.queue is None or entry.job.status.phase in _DONE:
         return ()
     return tuple(
-        QueueLevel(name=one.name, held=_named(one.used), limit=_named(one.limit), guarantee=_named(one.guarantee))
+        QueueLevel(
+            name=one.name,
+            held=_named(one, lambda account: account.used),
+            limit=_named(one, lambda account: account.limit),
+            guarantee=_named(one, lambda account: account.guarantee),
+        )
         for one in queue.path
     )
 
 
-def _named(amounts: Amounts) -> dict[str, float]:
-    named = zip(RESOURCES, amounts, strict=True)
-    return {resource: in_units(resource, some) for resource, some in named if some is not None}
+def _named(queue: QueueState, amounts: Callable[[Account], Totals | Amounts]) -> dict[str, float]:
+    return {
+        resource: in_units(resource, some)
+        for account in (queue, *queue.typed.values())
+        for resource, some in zip(resources(account), amounts(account), strict=False)
+        if some is not None
+    }

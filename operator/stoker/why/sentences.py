@@ -265,6 +265,9 @@ def would_start(change: Change, value: Value, request: Request, *, queue: str | 
             what = " and ".join(f"{field}: {some}" for field, some in value.items())
         case Change.LIMIT_GPUS | Change.LIMIT_CPU | Change.LIMIT_MEMORY:
             what = f"{change.removeprefix('queue.')}: {value} in queue '{queue}'"
+        case Change.LIMIT_GPU_TYPES if isinstance(value, dict):
+            [(gpu_type, count)] = value.items()
+            what = f"limit.gpuTypes.{gpu_type}: {count} in queue '{queue}'"
         case _:
             raise ValueError(change)
     return f"with {what} it would start now"
