@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.event import EVENTS, Event
+from stoker.spec.gpu_types import SHIPPED, GpuTypes
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.node import NODES, GPUNode
 from stoker.spec.other_pod import OtherPod
@@ -76,6 +77,8 @@ class Deps:
     """Where metrics are served; None: where pods say so."""
     topology: tuple[str, ...] | None = None
     """Its levels, as the operator has them; None: as of a SchedulerState."""
+    gpu_types: GpuTypes = SHIPPED
+    """As the operator has them."""
     feed: SchedulerFeed | None = None
     """The operator's, where it runs in this process; None: the api makes one."""
     trouble: Callable[[], str] = lambda: ""

@@ -31,6 +31,7 @@ from stoker.kube.views import cluster_pods
 from stoker.process import keep_loaded, set_up_logging, stop_on_signals
 from stoker.push import flags
 from stoker.push.sender import PushOptions
+from stoker.spec.gpu_types import SHIPPED, GpuTypes, parse_rows
 from stoker.spec.job import JOBS
 from stoker.spec.job_parts import IdleAction
 from stoker.spec.pod import Pod
@@ -77,6 +78,7 @@ class ApiOptions:
     tls_key: Path | None = None
     exporter_accounts: tuple[str, ...] = ()
     topology_levels: tuple[str, ...] = ()
+    gpu_types: GpuTypes = SHIPPED
     log_bytes: int | None = None
     code_bytes: int = TOTAL_BYTES
     code_keep: float = KEEP_S
@@ -117,6 +119,13 @@ def _accounts(_context: click.Context, _option: click.Parameter, given: tuple[st
         if not _ACCOUNT.fullmatch(account):
             raise click.BadParameter(f"{account!r} is no service account; write NAMESPACE:NAME")
     return given
+
+
+def _gpu_types(_context: click.Context, _option: click.Parameter, rows: tuple[str, ...]) -> GpuTypes:
+    try:
+        return GpuTypes(parse_rows(rows))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 class _CannotStart(Exception):
@@ -182,6 +191,14 @@ class _CannotStart(Exception):
 @click.option(
     "--topology-level", "topology_levels", multiple=True, help="As the operator's. Repeatable, outermost first."
 )
+@click.option(
+    "--gpu-type",
+    "gpu_types",
+    multiple=True,
+    callback=_gpu_types,
+    metavar="MODEL=TYPE",
+    help="What queues call GPUs with these words in their model's name, as the operator's. Repeatable.",
+)
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate chain (PEM); followed when it changes.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its key (PEM).")
 def main(**given: object) -> None:
@@ -235,6 +252,7 @@ async def _serve(
             runtimes=WatchCache(store, RUNTIMES, clock=clock),
             other_pods=others,
             topology=options.topology_levels,
+            gpu_types=options.gpu_types,
             hosts=_names(options),
             folders={"data": options.data},
             usage=usage,

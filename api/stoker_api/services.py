@@ -90,6 +90,7 @@ class Services:
             runtimes=deps.runtimes,
             pods=deps.pods,
             topology=deps.topology,
+            gpu_types=deps.gpu_types,
         )
         feed.start()
         scheduler = SchedulerView(feed, is_operators=deps.feed is not None)

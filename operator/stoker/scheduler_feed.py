@@ -12,9 +12,11 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from stoker.sched.state import SchedulerState
+from stoker.spec.gpu_types import SHIPPED, GpuTypes
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key, Resource
 from stoker.spec.node import GPUNode
@@ -43,16 +45,17 @@ class SchedulerFeed:
         runtimes: WatchCache[TrainingRuntime] | None = None,
         pods: WatchCache[Pod] | None = None,
         topology: Sequence[str] | None = None,
+        gpu_types: GpuTypes = SHIPPED,
     ) -> None:
         """`others`, `runtimes`: on a cluster, where nodes are shared. `pods`: ours, which outlive a deleted job; absent
-        where nothing is placed. `topology`: as of a SchedulerState."""
+        where nothing is placed. `topology`, `gpu_types`: as of a SchedulerState."""
         self._jobs, self._queues, self._nodes = jobs, queues, nodes
         self._others, self._runtimes, self._pods = others, runtimes, pods
         self._lock = asyncio.Lock()
         self._rules: list[_Changes[Any]] = []
         self._changes: list[_Changes[Any]] = []
-        self._topology = topology
-        self.state = SchedulerState(self._topology)
+        self._new_state = partial(SchedulerState, topology, gpu_types)
+        self.state = self._new_state()
 
     def start(
         self,
@@ -65,7 +68,7 @@ class SchedulerFeed:
         `changed`: something waits to be taken in. `job_observed`, `job_forgotten`: the state has taken that in.
         """
         self.stop()
-        state = self.state = SchedulerState(self._topology)
+        state = self.state = self._new_state()
 
         def observe_job(job: TrainingJob) -> None:
             state.observe_job(job)

@@ -57,6 +57,7 @@ OTHER: dict[str, Any] = {
     "api.service.loadBalancerSourceRanges": ["10.0.0.0/8"],
     "api.currency": "EUR",
     "api.gpuPrices": {"H100": 2.5},
+    "gpuTypes": {"h100 nvl": "h100-nvl"},
     "exporter.driverRoot": "/home/kubernetes/bin/nvidia",
     "exporter.kubeletRoot": "/data/kubelet",
     "exporter.maxUnavailable": "1",
@@ -163,8 +164,8 @@ def test_only_maps_are_open() -> None:
     open_objects = [path for path, node in _nodes(schema, "") if _is_open(node)]
     named = {path.rsplit("/", 1)[-1] for path in open_objects}
     assert named <= {
-        "affinity", "annotations", "commonLabels", "from", "gpuPrices", "headers", "items", "labels", "limits",
-        "nodeSelector", "podAnnotations", "requests", "tolerations", "topologySpreadConstraints", "valueFrom",
+        "affinity", "annotations", "commonLabels", "from", "gpuPrices", "gpuTypes", "headers", "items", "labels",
+        "limits", "nodeSelector", "podAnnotations", "requests", "tolerations", "topologySpreadConstraints", "valueFrom",
         "anyOf", "global", "to",
     }, open_objects  # fmt: skip
 

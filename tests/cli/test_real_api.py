@@ -61,8 +61,15 @@ def test_queues_through_the_sdk_and_the_command(live: Live) -> None:
             changed = CliRunner().invoke(cli, ["queue", "set", "small", *args, "-o", "json"])
         spec = json.loads(changed.stdout)["spec"]
         assert (spec["guarantee"], spec["weight"]) == ({"gpus": 1, "cpu": "4"}, 1)
-        wrong = CliRunner().invoke(cli, ["queue", "set", "small", "--guarantee", "tpus=1"])
-        assert wrong.exit_code == 2 and "write gpus=8, cpu=64 or memory=512Gi" in wrong.output
+        for args in (("--limit", "h100=3", "--limit", "a100=1"), ("--limit", "h100=2", "--guarantee", "h100=1")):
+            changed = CliRunner().invoke(cli, ["queue", "set", "small", *args, "-o", "json"])
+        spec = json.loads(changed.stdout)["spec"]
+        assert spec["limit"] == {"gpus": 2, "memory": "8Gi", "gpuTypes": {"h100": 2, "a100": 1}}
+        assert spec["guarantee"] == {"gpus": 1, "cpu": "4", "gpuTypes": {"h100": 1}}
+        assert "1 (h100 1)" in CliRunner().invoke(cli, ["queue", "ls"]).stdout
+        for option, text in (("--guarantee", "h100=x"), ("--limit", "=4")):
+            wrong = CliRunner().invoke(cli, ["queue", "set", "small", option, text])
+            assert wrong.exit_code == 2 and "write gpus=8, h100=8, cpu=64 or memory=512Gi" in wrong.output
         both = CliRunner().invoke(cli, ["queue", "set", "small", "--gpus", "1", "--unset", "gpus"])
         assert both.exit_code == 2 and "--gpus is given a value and unset" in both.output
         client.put_queue("small", {"limit": {"gpus": 2}})

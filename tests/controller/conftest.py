@@ -121,12 +121,12 @@ class World(OperatorWorld):
         caches = {"TrainingJob": self.jobs, "Queue": self.queues, "Pod": self.pods}
         return reading(self.operator, caches, leader=self.leads)
 
-    async def node(self, gpus: int, name: str = "n1", cpu_milli: int = 64_000) -> None:
+    async def node(self, gpus: int, name: str = "n1", cpu_milli: int = 64_000, model: str = "Sim") -> None:
         status = GPUNodeStatus(
             ready=True,
             cpu_milli=cpu_milli,
             memory_bytes=2**40,
-            gpus=tuple(Gpu(uuid=f"{name}-{i}", index=i, model="Sim", memory_bytes=2**34) for i in range(gpus)),
+            gpus=tuple(Gpu(uuid=f"{name}-{i}", index=i, model=model, memory_bytes=2**34) for i in range(gpus)),
         )
         await self.store.create(NODES, GPUNode(metadata=ObjectMeta(name=name)))
         patch = status.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -8,7 +8,7 @@ from stoker.controller import queues
 from stoker.spec.job import Phase
 from stoker.spec.meta import Key
 from stoker.spec.names import FINALIZER_IN_USE
-from stoker.spec.queue import QUEUES, Queue, QueueAmount, QueueStatus
+from stoker.spec.queue import QUEUES, Queue, QueueAmount, QueueResources, QueueStatus
 from stoker.spec.reasons import Code
 
 from .conftest import World
@@ -138,6 +138,19 @@ async def test_a_queue_shows_what_those_below_hold_and_a_parent_that_does_not_co
         said_now = ("False", f"its parents form a cycle: {chain}")
         await world.until(lambda name=name, said=said_now: valid(world, name) == said, f"{name} to name the cycle")
     await shows(world, "top", used=QueueAmount())
+
+
+async def test_a_queue_shows_gpus_by_type_and_a_type_that_no_gpu_has(often: None, world: World) -> None:
+    await world.node(gpus=4, model="NVIDIA H100 80GB HBM3")
+    world.kubelet.script = lambda pod: None
+    await queue(world, "q", limit=QueueResources(gpu_types={"h100": 2, "h1000": 1}))
+    await world.submit("runs", queue="q", gpus_per_worker=2, cpu="1", memory="1Gi")
+    await world.submit("waits", queue="q", gpus_per_worker=1, cpu="1", memory="1Gi")
+    each = QueueAmount(jobs=1, gpus=2, cpu="1", memory="1Gi", gpu_types={"h100": 2})
+    await shows(world, "q", used=each, running=each, pending=QueueAmount(jobs=1, gpus=1, cpu="1", memory="1Gi"))
+    assert world.job("runs").status.gpu_type == "h100"
+    says = "no GPU can be of type h1000: no row of the table of types says so"
+    assert valid(world, "q") == ("False", says)
 
 
 def valid(world: World, name: str) -> tuple[str, str] | None:

@@ -52,7 +52,7 @@ class Model:
 
     def __init__(self, tree: dict[str, Any]) -> None:
         self.tree, self.placed = tree, links({name: spec_of(*spec) for name, spec in tree.items()})
-        self.named = any(spec["types"] or self.placed[name].guarantee.gpu_types for name, (spec, _) in tree.items())
+        self.named = any(spec["types"] or self.placed[name].guarantee.of_types for name, (spec, _) in tree.items())
         self.jobs: dict[str, tuple[str, int, tuple[str, ...]]] = {}
         self.waiting: list[str] = []
         self.running: dict[str, str] = {}
@@ -75,8 +75,8 @@ class Model:
         guarantee = self.placed[queue].guarantee
         if guarantee.gpus is not None and self.used(queue) >= guarantee.gpus:
             return False
-        of_types = [one for one in suiting if one in guarantee.gpu_types]
-        if any(self.used(queue, one) < guarantee.gpu_types[one] for one in of_types):
+        of_types = [one for one in suiting if one in guarantee.of_types]
+        if any(self.used(queue, one) < guarantee.of_types[one] for one in of_types):
             return True
         return guarantee.gpus is not None and len(of_types) < len(suiting)
 
@@ -105,7 +105,7 @@ class Model:
         for queue in self.path(leaf):
             guarantee = self.placed[queue].guarantee
             whole = guarantee.gpus is None or self.used(queue) + gpus <= guarantee.gpus
-            mine = guarantee.gpu_types.get(gpu_type)
+            mine = guarantee.of_types.get(gpu_type)
             typed = mine is None or self.used(queue, gpu_type) + gpus <= mine
             if (guarantee.gpus is not None or mine is not None) and whole and typed:
                 return True

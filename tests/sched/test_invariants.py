@@ -117,8 +117,8 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
             if limit.cpu is not None and any(s.cpu_milli for s in started):
                 assert cpu <= int(limit.cpu) * 1000
             types = {start.gpu_type for start in starts if world.jobs[start.key.name].spec.queue == name}
-            for gpu_type in types & set(limit.gpu_types):
-                assert held_of_type(world, one, gpu_type) <= limit.gpu_types[gpu_type]
+            for gpu_type in types & set(limit.of_types):
+                assert held_of_type(world, one, gpu_type) <= limit.of_types[gpu_type]
     if names_types(world):
         assert all(start.gpu_type for start in starts if world.jobs[start.key.name].spec.gpus_per_worker)
     for start in starts:
@@ -176,9 +176,9 @@ def _check_levels(world: History, job: TrainingJob, levels: tuple[QueueLevel, ..
         assert level.limit == {
             **({} if limit.gpus is None else {"gpus": limit.gpus}),
             **({} if limit.cpu is None else {"cpu": float(limit.cpu)}),
-            **{f"gpus.{gpu_type}": count for gpu_type, count in limit.gpu_types.items()},
+            **{f"gpus.{gpu_type}": count for gpu_type, count in limit.of_types.items()},
         }
-        for gpu_type in limit.gpu_types:
+        for gpu_type in limit.of_types:
             assert level.held[f"gpus.{gpu_type}"] == held_of_type(world, level.name, gpu_type)
 
 

@@ -37,7 +37,8 @@ def test_given_rows_come_before_shipped_ones_and_the_longest_counts() -> None:
         types.of(model) for model in ("NVIDIA GeForce RTX 4090", "NVIDIA H100 NVL", "NVIDIA H100 PCIe", "Tesla T4")
     ]
     assert found == ["rtx4090", "h100-nvl", "h100", "small"]
-    assert {"rtx4090", "h100-nvl", "h100", "a100"} <= types.names
+    for name in ("rtx4090", "h100-nvl", "h100", "a100-shared", "mig-1g.10gb"):
+        assert types.knows(name) and not types.knows(f"{name}x")
 
 
 @pytest.mark.parametrize("text", ["h100", "=h100", "h100=", "h100=H100", "h100=unknown", "x=a b"])

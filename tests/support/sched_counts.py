@@ -128,7 +128,7 @@ def held_in_units(world: History, name: str) -> tuple[float, float]:
 
 def names_types(world: History) -> bool:
     """Some queue limits or guarantees GPUs by type."""
-    return any(queue.spec.limit.gpu_types for queue in world.queues.values())
+    return any(queue.spec.limit.of_types for queue in world.queues.values())
 
 
 def held_of_type(world: History, name: str, gpu_type: str) -> int:

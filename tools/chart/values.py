@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from stoker.spec.names import GPU_TYPE
+
 from .base import Host, Interval, MaybeLabel, MaybeName, Name, Object, Port, Strings, Values
 from .exporter import Exporter
 from .parts import Api, Operator, Topology
@@ -241,6 +243,9 @@ class ChartValues(Values):
     rbac: Rbac = Rbac()
     ca_bundle: CaBundle = CaBundle()
     topology: Topology = Topology()
+    gpu_types: dict[str, Annotated[str, Field(pattern=GPU_TYPE.anchored)]] = {}
+    """Words of a GPU model's name → what queues call its type, for example `h100 nvl: h100-nvl`; before the shipped
+    table."""
     operator: Operator = Operator()
     api: Api = Api()
     exporter: Exporter = Exporter()

@@ -146,6 +146,7 @@ _JOB_FACTS = (
     Column("created", "metadata.creationTimestamp", lambda since: f"{age_text(since)} ago"),
     Column("attempt", "status.attempt", lambda attempt: str(attempt or "")),
     Column("nodes", "status.placement.node", lambda nodes: ", ".join(sorted(set(nodes)))),
+    Column("GPU type", "status.gpuType"),
     _PROGRESS,
     Column("usage", "status.usage", lambda use: SUMMARY.read(use) if use else ""),
     _STALLED,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stoker.spec.quantity import format_bytes, format_cpu
 
@@ -33,11 +33,17 @@ def _checkpoints_text(claim: str | None, size: str | None) -> str:
     return f"claim {claim}" if size is None else f"{size} each"
 
 
+def _guaranteed(gpus: int | None, types: Mapping[str, int] | None) -> str:
+    """'16 (h100 8)'."""
+    named = ", ".join(f"{name} {count}" for name, count in (types or {}).items())
+    return f"{DASH if gpus is None else gpus}" + (f" ({named})" if named else "")
+
+
 QUEUES = (
     NAME,
     Column("PARENT", "spec.parent"),
     Column("GPUS", "usage.gpus spec.limit.gpus", _of, right=True),
-    Column("GUARANTEED", "spec.guarantee.gpus", right=True),
+    Column("GUARANTEED", "spec.guarantee.gpus spec.guarantee.gpuTypes", _guaranteed, right=True),
     Column("WEIGHT", "spec.weight", right=True),
     Column("HELD", "usage.heldGpus", lambda held: str(held or DASH), right=True),
     Column("CORES", "usage.cpuMilli spec.limit.cpu", _cores_of, right=True),

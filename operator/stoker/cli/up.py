@@ -75,7 +75,7 @@ def run_up(options: UpOptions) -> int:
     set_up_logging("warning")
     hold_heap_together()
     try:
-        options.idle_rule(), options.settings()  # a wrong duration is refused before anything is made
+        options.idle_rule(), options.settings(), options.types()  # what is wrong is refused before anything is made
         datadir = DataDir(options.data or data_folder())
         datadir.lock()
         check_store(datadir, new_store=options.new_store)
@@ -152,6 +152,7 @@ class _Up:
                 clock=clock,
                 settings=self._options.settings(),
                 counters=counters,
+                gpu_types=self._options.types(),
             )
             rows = JobRows(jobs, pods, queues, clock)
             stack.callback(rows.close)

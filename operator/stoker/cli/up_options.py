@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stoker.life.step import Settings
 from stoker.push.sender import PushOptions
+from stoker.spec.gpu_types import GpuTypes, parse_rows
 from stoker.spec.job_parts import IdleAction
 from stoker.spec.quantity import cpu_milli, memory_bytes, new_duration
 from stoker_api.usage.idle import IdleRule
@@ -31,6 +32,7 @@ class UpOptions:
     idle_after: str = "30m"
     idle_action: str = IdleAction.NOTIFY.value
     usage_half_life: str = "1d"
+    gpu_types: tuple[str, ...] = ()
     allow_hosts: tuple[str, ...] = ()
     exporter: bool = True
     """Run one, where there is a driver or GPUs are simulated."""
@@ -54,6 +56,10 @@ class UpOptions:
         half_life_s = new_duration(self.usage_half_life) or None
         # One node: there is no other to go to, so blame only lets a bad moment pass.
         return Settings(start_timeout_s=120.0, blame_s=5.0, usage_half_life_s=half_life_s)
+
+    def types(self) -> GpuTypes:
+        """Raises: ValueError."""
+        return GpuTypes(parse_rows(self.gpu_types))
 
     def idle_rule(self) -> IdleRule:
         """Raises: ValueError."""

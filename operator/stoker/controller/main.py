@@ -133,6 +133,7 @@ class _Process:
                     workers=options.workers,
                     counters=self._counters,
                     topology=options.topology,
+                    gpu_types=options.gpu_types,
                 )
                 try:
                     async with asyncio.TaskGroup() as term:

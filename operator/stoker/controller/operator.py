@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from stoker.life.preemption import victims_of
 from stoker.life.step import Settings
 from stoker.scheduler_feed import SchedulerFeed
+from stoker.spec.gpu_types import SHIPPED, GpuTypes
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.names import DEFAULT_QUEUE
@@ -61,12 +62,13 @@ class Operator:
         workers: int = 16,
         counters: Counters | None = None,
         topology: Sequence[str] | None = None,
+        gpu_types: GpuTypes = SHIPPED,
     ) -> None:
         """`counters`: where what is done is counted; the process', for an operator is one term.
 
         `workers`: jobs reconciled at once; what a store far away needs, and too many beside an api on one loop.
 
-        `topology`: its levels, as of a SchedulerState.
+        `topology`, `gpu_types`: as of a SchedulerState.
 
         `others`, `runtimes`, `renderer`: on a cluster, where nodes are shared and pods are rendered in full after the
         administrator's runtimes. Absent: one machine, where the node agent does all that.
@@ -97,9 +99,18 @@ class Operator:
             renderer,
             self._counters,
         )
-        self.feed = SchedulerFeed(jobs, queues, nodes, others=others, runtimes=runtimes, pods=pods, topology=topology)
+        self.feed = SchedulerFeed(
+            jobs,
+            queues,
+            nodes,
+            others=others,
+            runtimes=runtimes,
+            pods=pods,
+            topology=topology,
+            gpu_types=gpu_types,
+        )
         self.scheduling = Scheduling(store, jobs, self.feed, self.recorder, clock, counters=self._counters)
-        self._queue_keeper = QueueKeeper(store, jobs, queues, clock, settings.usage_half_life_s)
+        self._queue_keeper = QueueKeeper(store, jobs, queues, clock, settings.usage_half_life_s, gpu_types)
         self.reconcile_errors = 0
 
     @property

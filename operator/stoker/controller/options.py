@@ -17,6 +17,7 @@ from stoker.life.step import Settings
 from stoker.process import set_up_logging
 from stoker.push import flags
 from stoker.push.sender import PushOptions
+from stoker.spec.gpu_types import GpuTypes, parse_rows
 from stoker.spec.quantity import NOT_ZERO, new_duration
 
 from .render_kube import ClusterSettings
@@ -41,6 +42,7 @@ class OperatorOptions:
     """Jobs reconciled at once."""
     topology: tuple[str, ...]
     """Its levels: keys of node labels, outermost first."""
+    gpu_types: GpuTypes
     push: PushOptions | None
 
 
@@ -87,6 +89,7 @@ def _options(given: dict[str, Any]) -> OperatorOptions:
         port=given["port"],
         workers=given["workers"],
         topology=given["topology_level"],
+        gpu_types=given["gpu_type"],
         push=flags.push_options(given),
     )
 
@@ -114,6 +117,14 @@ def _params() -> list[click.Parameter]:
             (),
             "A node label that says what is close together; outermost first, as the api's. Repeatable.",
             multiple=True,
+        ),
+        _option(
+            "--gpu-type",
+            "STOKER_GPU_TYPES",
+            (),
+            "MODEL=TYPE: what queues call GPUs with these words in their model's name, as the api's. Repeatable.",
+            multiple=True,
+            callback=_gpu_types,
         ),
         _option("--log-format", "STOKER_LOG_FORMAT", "text", "How lines look.", type=click.Choice(["text", "json"])),
         _option("--log-level", "STOKER_LOG_LEVEL", "info", "What is logged.", type=levels),
@@ -153,6 +164,13 @@ def _duration(name: str, env: str, default: str, says: str) -> click.Option:
 def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> float:
     try:
         return new_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _gpu_types(_context: click.Context, _option: click.Parameter, rows: tuple[str, ...]) -> GpuTypes:
+    try:
+        return GpuTypes(parse_rows(rows))
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

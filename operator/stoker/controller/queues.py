@@ -11,10 +11,12 @@ Run by `operator.Operator`. Cost: O(depth of the queue) per change of a job; a s
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from stoker.spec.gpu_types import SHIPPED, UNKNOWN_TYPE, GpuTypes
 from stoker.spec.job import ENDED, PLACED, Phase, TrainingJob
 from stoker.spec.meta import Condition, Key
 from stoker.spec.names import FINALIZER_IN_USE
@@ -25,6 +27,7 @@ from stoker.spec.queue import (
     DecayedUsage,
     Queue,
     QueueAmount,
+    QueueSpec,
     QueueStatus,
     deletion_words,
     protected,
@@ -54,6 +57,7 @@ class _Sum:
     gpus: int = 0
     cpu_milli: int = 0
     memory_bytes: int = 0
+    gpu_types: Counter[str] = field(default_factory=Counter)
 
     def add(self, job: TrainingJob, sign: int) -> None:
         """A job, or one less."""
@@ -62,6 +66,8 @@ class _Sum:
         self.gpus += sign * job.gpus
         self.cpu_milli += sign * job.workers * spec.cpu_milli
         self.memory_bytes += sign * job.workers * spec.memory_bytes
+        if job.status.gpu_type not in ("", UNKNOWN_TYPE) and job.status.phase in PLACED:
+            self.gpu_types[job.status.gpu_type] += sign * job.gpus
 
     def __add__(self, other: _Sum) -> _Sum:
         return _Sum(
@@ -69,6 +75,7 @@ class _Sum:
             self.gpus + other.gpus,
             self.cpu_milli + other.cpu_milli,
             self.memory_bytes + other.memory_bytes,
+            self.gpu_types + other.gpu_types,
         )
 
     @property
@@ -77,7 +84,8 @@ class _Sum:
 
     def shown(self) -> QueueAmount:
         cpu, memory = exact_cpu(self.cpu_milli), exact_bytes(self.memory_bytes)
-        return QueueAmount(jobs=self.jobs, gpus=self.gpus, cpu=cpu, memory=memory)
+        types = {name: count for name, count in sorted(self.gpu_types.items()) if count}
+        return QueueAmount(jobs=self.jobs, gpus=self.gpus, cpu=cpu, memory=memory, gpu_types=types)
 
 
 @dataclass
@@ -116,8 +124,10 @@ class QueueKeeper:
         queues: WatchCache[Queue],
         clock: Clock,
         half_life_s: float | None = None,
+        gpu_types: GpuTypes = SHIPPED,
     ) -> None:
         """`half_life_s`: of what queues held; None: the past does not count."""
+        self._gpu_types = gpu_types
         self._store, self._jobs, self._queues, self._clock = store, jobs, queues, clock
         self._half_life_s = half_life_s
         self._averages: dict[str, MovingAverage] = {}
@@ -232,10 +242,11 @@ class QueueKeeper:
         if queue.metadata.deletion_timestamp is not None:
             value, reason, message = "False", "BeingDeleted", deletion_words(users)
         conditions = [self._condition(queue, ACTIVE_CONDITION, value, reason, message)]
-        problem, spec = self._links[queue.metadata.name].problem, queue.spec
+        spec = queue.spec
+        problem = self._links[queue.metadata.name].problem or self._unknown_types(spec)
         if problem:
             conditions.append(self._condition(queue, VALID_CONDITION, "False", "Invalid", problem))
-        elif spec.parent is not None or spec.guarantee != NO_RESOURCES:
+        elif spec.parent is not None or spec.guarantee != NO_RESOURCES or spec.limit.gpu_types:
             conditions.append(self._condition(queue, VALID_CONDITION, "True", "Valid", ""))
         used, running, pending = use.used, use.running, use.pending
         for one in self._all_below(queue.metadata.name):
@@ -247,6 +258,11 @@ class QueueKeeper:
             decayed_usage=self._decayed_usage(queue, used),
             conditions=tuple(conditions),
         )
+
+    def _unknown_types(self, spec: QueueSpec) -> str:
+        named = {**spec.limit.of_types, **spec.guarantee.of_types}
+        unknown = [name for name in sorted(named) if not self._gpu_types.knows(name)]
+        return f"no GPU can be of type {', '.join(unknown)}: no row of the table of types says so" if unknown else ""
 
     def _decayed_usage(self, queue: Queue, used: _Sum) -> DecayedUsage:
         if self._half_life_s is None:

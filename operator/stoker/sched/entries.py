@@ -228,6 +228,8 @@ class QueueState(Account):
 
     def accounts(self, gpu_type: str) -> tuple[Account, ...]:
         """The same with those of the queues above: where the job is counted. Empty: of no one type."""
+        if not gpu_type:
+            return self.path
         return (*self.path, *(queue.typed[gpu_type] for queue in self.path if gpu_type in queue.typed))
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.spec.gpu_types import UNKNOWN_TYPE
 from stoker.spec.job import Placed
 from stoker.spec.queue import NOT_NAMED
 
@@ -47,7 +48,7 @@ class Holdings:
 
     def _charge(self, entry: Entry, sign: int) -> None:
         amounts = entry.request.times(sum(entry.workers_on.values()))
-        for queue in entry.queue.path if entry.gpu_type else ():
+        for queue in entry.queue.path if entry.gpu_type not in ("", UNKNOWN_TYPE) else ():
             if entry.gpu_type not in queue.typed:
                 account = Account(f"{queue.name}/{entry.gpu_type}")
                 self._journal.set(queue, "typed", {**queue.typed, entry.gpu_type: account})

@@ -86,7 +86,7 @@ class QueueTree:
                 changes.free_queue(one.name)
             unclaimed |= dict.fromkeys(moved)
             refiled |= {one: None for one, turned in moved.items() if turned}
-        elif has_limit.gpu_types != had_limit.gpu_types:
+        elif has_limit.of_types != had_limit.of_types:
             self._set_types(known, {name: one.guarantee[0] for name, one in known.typed.items()})
         return QueueChange(unclaimed, refiled)
 
@@ -141,14 +141,14 @@ class QueueTree:
 
     def _guarantee(self, queue: QueueState, guarantee: QueueResources) -> None:
         self._journal.set(queue, "guarantee", guarantee.amounts)
-        self._set_types(queue, guarantee.gpu_types)
+        self._set_types(queue, guarantee.of_types)
         if guarantee != NO_RESOURCES:
             self._journal.put(self.guaranteed, queue.name, queue)
         else:
             self._journal.drop(self.guaranteed, queue.name)
 
     def _set_types(self, queue: QueueState, guaranteed: Mapping[str, int | None]) -> None:
-        limits = {} if queue.queue is None else queue.queue.spec.limit.gpu_types
+        limits = {} if queue.queue is None else queue.queue.spec.limit.of_types
         named = {name for some in (limits, guaranteed) for name, count in some.items() if count is not None}
         if named or queue.typed:
             accounts = {}

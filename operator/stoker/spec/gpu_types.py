@@ -34,9 +34,10 @@ class GpuTypes:
         self._patterns = sorted(patterns, key=lambda row: -len("".join(row[0])))  # of equals, given ones stay first
         self._known: dict[str, str] = {}
 
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(name for _, name in self._patterns)
+    def knows(self, name: str) -> bool:
+        """A GPU may be of that type."""
+        whole = name.removesuffix("-shared")
+        return any(one in (name, whole) for _, one in self._patterns) or bool(_MIG.fullmatch(name))
 
     def of(self, model: str) -> str:
         """A slice of a MIG GPU is of type 'mig-1g.10gb', a shared one of 'h100-shared'."""

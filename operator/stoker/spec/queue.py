@@ -29,14 +29,19 @@ class QueueResources(SpecModel):
     """Cores."""
     memory: Quantity | None = None
     """Bytes, for example 2Ti."""
-    gpu_types: Annotated[
-        Mapping[GpuType, Annotated[int, Field(ge=0, le=1_000_000, strict=True)]], Field(max_length=32)
-    ] = {}
+    gpu_types: (
+        Annotated[Mapping[GpuType, Annotated[int, Field(ge=0, le=1_000_000, strict=True)]], Field(max_length=32)] | None
+    ) = None
     """GPUs by type, for example h100: 16. They count in gpus too."""
 
     @property
+    def of_types(self) -> Mapping[str, int]:
+        """As gpu_types."""
+        return self.gpu_types or {}
+
+    @property
     def amounts(self) -> Amounts:
-        """Without the types."""
+        """Of all but types."""
         return (
             self.gpus,
             None if self.cpu is None else cpu_milli(self.cpu),
@@ -117,6 +122,8 @@ class QueueAmount(StatusModel):
     """Cores."""
     memory: str = "0"
     """Bytes, for example 2Ti."""
+    gpu_types: Mapping[str, int] = {}
+    """The GPUs by type, where they are placed on one."""
 
 
 class DecayedUsage(StatusModel):

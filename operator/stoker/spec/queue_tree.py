@@ -75,7 +75,7 @@ def _above(found: Mapping[str, Link], name: str) -> tuple[str, ...]:
 
 def _named(resources: QueueResources) -> dict[str, int]:
     named = zip(("gpus", "cpu", "memory"), resources.amounts, strict=True)
-    return {resource: amount for resource, amount in named if amount is not None} | dict(resources.gpu_types)
+    return {resource: amount for resource, amount in named if amount is not None} | dict(resources.of_types)
 
 
 def _amount(resource: str, count: int) -> str:

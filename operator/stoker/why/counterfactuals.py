@@ -183,7 +183,7 @@ def _raised(queue: Queue, resource: str, needed: int) -> tuple[Change, Value, Qu
     if resource.startswith(OF_TYPE):
         gpu_type = resource.removeprefix(OF_TYPE)
         field, change, value = "gpu_types", Change.LIMIT_GPU_TYPES, {gpu_type: str(needed)}
-        raised: Any = {**queue.spec.limit.gpu_types, gpu_type: needed}
+        raised: Any = {**queue.spec.limit.of_types, gpu_type: needed}
     else:
         amounts: dict[str, int | str] = {
             "gpus": needed,

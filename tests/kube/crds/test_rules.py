@@ -118,6 +118,8 @@ CASES = [
         RECIPE,
     ),
     queue({"limit": {"gpus": -1}}, {"limit": {"gpus": 0}}, "greater than or equal to 0"),
+    queue({"limit": {"gpuTypes": {"H100": 1}}}, {"limit": {"gpuTypes": {"h100": 1}}}, "must be a type of GPU"),
+    queue({"guarantee": {"gpuTypes": {64 * "a": 1}}}, {"guarantee": {"gpuTypes": {63 * "a": 1}}}, "63 characters"),
     queue({"reservationBudget": -0.5}, {"reservationBudget": 0.5}, "greater than or equal to 0"),
     queue({"highestPriority": 2_000_000}, {"highestPriority": 2}, "less than or equal to 1000000"),
     queue({"parent": "default"}, {"parent": "top"}, "'default' can't be a parent"),
@@ -323,6 +325,7 @@ UPDATES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
             "ttlAfterFinished": "1d",
         }.items()
     ),
+    ("elastic is immutable", {"workers": 2}, {"elastic": {"min": 1, "max": 4}}, "spec.elastic can't be changed"),
     ("topology is immutable", {"workers": 2}, {"topology": {"required": "rack"}}, "spec.topology can't be changed"),
     ("gpu is immutable", {"gpusPerWorker": 1}, {"gpu": {"minMemory": "1Gi"}}, "spec.gpu can't be changed"),
     ("precision is immutable", RECIPE, {"precision": "fp32"}, "spec.precision can't be changed"),

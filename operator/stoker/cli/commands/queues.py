@@ -33,6 +33,7 @@ _PLACES = {
     "gpus": ("limit", "gpus"),
     "cpu": ("limit", "cpu"),
     "memory": ("limit", "memory"),
+    "limit": ("limit",),
     "guarantee": ("guarantee",),
     "weight": ("weight",),
     "project": ("projects",),
@@ -53,10 +54,17 @@ _PLACES = {
 @click.option("--cpu", metavar="CORES", help="Most cores, for example 64.")
 @click.option("--memory", metavar="QUANTITY", help="Most memory, for example 512Gi.")
 @click.option(
+    "--limit",
+    metavar="RESOURCE=AMOUNT",
+    multiple=True,
+    help="The same, for GPUs of a type too, for example h100=8. Repeatable.",
+)
+@click.option(
     "--guarantee",
     metavar="RESOURCE=AMOUNT",
     multiple=True,
-    help="gpus, cpu or memory that are its own: while it holds less, its jobs go first. Repeatable.",
+    help="gpus, cpu, memory or GPUs of a type (h100=16) that are its own: while it holds less, its jobs go first. "
+    "Repeatable.",
 )
 @click.option("--weight", type=click.IntRange(1), help="Its part beside other queues. [default: 1]")
 @click.option("--project", multiple=True, help="A project that may submit here. Repeatable. [default: all]")
@@ -99,15 +107,16 @@ def set_(calls: Calls, name: str, form: str, unset: tuple[str, ...], **given: An
     if both:
         raise click.UsageError(f"--{both[0]} is given a value and unset; choose one")
 
-    guarantee = dict(_guaranteed(text) for text in given["guarantee"])
+    amounts = {option: [_amount(option, text) for text in given[option]] for option in ("limit", "guarantee")}
 
     def change(spec: dict[str, Any]) -> None:
         for option, path in _PLACES.items():
             part = spec
             for key in path[:-1]:
                 part = part.setdefault(key, {})
-            if option == "guarantee" and guarantee:
-                part.setdefault(option, {}).update(guarantee)
+            if amounts.get(option):
+                for where, amount in amounts[option]:
+                    _put(spec, (option, *where), amount)
             elif option in values:
                 part[path[-1]] = list(values[option]) if option == "project" else values[option]
             elif option in unset:
@@ -125,8 +134,17 @@ def rm(calls: Calls, names: tuple[str, ...]) -> None:
         click.echo(calls.delete("queues", name) or f"queue {name} removed")
 
 
-def _guaranteed(text: str) -> tuple[str, int | str]:
+def _amount(option: str, text: str) -> tuple[tuple[str, ...], int | str]:
+    """Where in the resources it stands, and how much it is."""
     resource, _, amount = text.partition("=")
-    if resource not in ("gpus", "cpu", "memory") or not amount:
-        raise click.UsageError(f"--guarantee {text}: write gpus=8, cpu=64 or memory=512Gi")
-    return resource, int(amount) if resource == "gpus" and amount.isdecimal() else amount
+    if resource in ("cpu", "memory") and amount:
+        return (resource,), amount
+    if not resource or not amount.isdecimal():
+        raise click.UsageError(f"--{option} {text}: write gpus=8, h100=8, cpu=64 or memory=512Gi")
+    return ("gpus",) if resource == "gpus" else ("gpuTypes", resource), int(amount)
+
+
+def _put(spec: dict[str, Any], path: tuple[str, ...], value: object) -> None:
+    for key in path[:-1]:
+        spec = spec.setdefault(key, {})
+    spec[path[-1]] = value

@@ -54,6 +54,13 @@ from stoker.push import flags
     help="What a queue held so long ago counts half in the order between queues; 0s: only what it holds now counts.",
 )
 @click.option(
+    "--gpu-type",
+    "gpu_types",
+    multiple=True,
+    metavar="MODEL=TYPE",
+    help="What queues call GPUs with these words in their model's name, for example 'rtx 4090=rtx4090'. Repeatable.",
+)
+@click.option(
     "--allow-host", "allow_hosts", multiple=True, metavar="NAME", help="A Host name to answer to. Repeatable."
 )
 @click.option(
