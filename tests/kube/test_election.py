@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any, cast
 
@@ -243,6 +245,40 @@ async def test_what_the_work_raises_is_raised(client, namespace):
     assert not one.is_leader
 
 
+async def test_what_lost_work_had_in_memory_is_freed(client, control_plane, namespace):
+    one, began = election(client, namespace, "a"), asyncio.Event()
+    held = weakref.WeakSet()
+
+    class World:
+        pass
+
+    async def work():
+        world = World()
+        world.itself = world
+        held.add(world)
+        began.set()
+        await asyncio.Event().wait()
+
+    gc.collect()
+    gc.disable()
+    running = asyncio.create_task(one.run(work))
+    try:
+        async with asyncio.timeout(20):
+            await began.wait()
+            await asyncio.to_thread(taken_by_b, control_plane, namespace)
+            while held:
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def taken_by_b(control_plane, namespace):
+    taken = json.dumps({"spec": {"holderIdentity": "b"}})
+    control_plane.kubectl("patch", "lease", "stoker-operator", "-n", namespace, "--type=merge", "-p", taken)
+
+
 @pytest.mark.parametrize(("lost", "exit_code"), [(True, 1), (False, 0)], ids=["the lease is lost", "a signal"])
 async def test_work_that_will_not_stop_ends_the_process(client, control_plane, namespace, caplog, lost, exit_code):
     one = election(client, namespace, "a", stop_s=0.1)
@@ -261,10 +297,7 @@ async def test_work_that_will_not_stop_ends_the_process(client, control_plane, n
     async with asyncio.timeout(20):
         await began.wait()
         if lost:
-            taken = json.dumps({"spec": {"holderIdentity": "b"}})
-            await asyncio.to_thread(
-                control_plane.kubectl, "patch", "lease", "stoker-operator", "-n", namespace, "--type=merge", "-p", taken
-            )
+            await asyncio.to_thread(taken_by_b, control_plane, namespace)
         else:
             running.cancel()
         await running

@@ -1,4 +1,4 @@
-"""A lost connection leaves nothing in memory that only a full collection would find: there are hardly any."""
+"""A lost connection or a refusal leaves nothing in memory that only a full collection would find: such are rare."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from stoker.kube.client import Call, KubeClient
 from stoker.store.clock import SystemClock
-from stoker.store.port import Unavailable
+from stoker.store.port import Conflict, Unavailable
 
 from .fake_server import kubeconfig
 
@@ -35,12 +35,23 @@ async def follow_in_silence(client):
 
 @pytest.mark.parametrize(
     ("asks", "then"),
-    [(read, "refuse"), (read, "cut"), (follow, "refuse"), (follow, "cut"), (follow_in_silence, "hang")],
+    [
+        (read, "refuse"),
+        (read, "cut"),
+        (read, "conflict"),
+        (follow, "refuse"),
+        (follow, "cut"),
+        (follow, "conflict"),
+        (follow_in_silence, "hang"),
+    ],
 )
 async def test_what_was_lost_is_freed_at_once(asks, then, tmp_path):
     async def half_an_answer(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf")
+        if then == "conflict":
+            writer.write(b"HTTP/1.1 409 Conflict\r\nContent-Length: 4\r\n\r\nbusy")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf")
         await writer.drain()
         await (reader.read() if then == "hang" else asyncio.sleep(0))
         writer.transport.abort()
@@ -54,7 +65,7 @@ async def test_what_was_lost_is_freed_at_once(asks, then, tmp_path):
         for _ in range(2):  # the first fills caches
             gc.collect()
             gc.disable()
-            with pytest.raises(Unavailable):
+            with pytest.raises(Conflict if then == "conflict" else Unavailable):
                 await asks(client)
             await asyncio.sleep(0)
         gc.set_debug(gc.DEBUG_SAVEALL)

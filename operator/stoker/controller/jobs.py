@@ -264,7 +264,8 @@ def _look_again_at(job: TrainingJob, now: datetime) -> datetime:
 
 async def _all(calls: Iterable[Awaitable[None]]) -> None:
     """Await every call even if one fails, then raise the first failure: one bad pod never stops the others."""
-    done = await asyncio.gather(*calls, return_exceptions=True)
-    for outcome in done:
-        if isinstance(outcome, BaseException):
-            raise outcome
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    del outcomes, failures[1:]
+    if failures:
+        raise failures.pop()  # nothing of this frame holds it: a ring would keep the whole reconcile in memory

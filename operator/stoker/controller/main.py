@@ -141,6 +141,7 @@ class _Process:
                         term.create_task(unreadable.run(operator.recorder))
                 finally:
                     self._past_errors += operator.reconcile_errors
+                    self._operator = None
 
             def read() -> Reading:
                 known = reading(

@@ -179,7 +179,7 @@ class KubeClient:
                 async with asyncio.timeout(call.timeout_s):
                     response = await self._send("GET", path, query, timeout=timeout)
                     if response.status >= 400:
-                        await self._fail(call, response)
+                        raise await self._refusal(call, response)
                 stream = ByteStream(response, str(call), silence_s)
             self._streams.add(stream)
             return stream
@@ -211,7 +211,7 @@ class KubeClient:
                     async with asyncio.timeout(call.timeout_s):
                         response = await self._send(method, path, query, data=payload)
                         if response.status >= 400:
-                            await self._fail(call, response)
+                            raise await self._refusal(call, response)
                         return await response.read()
                 except BaseException:
                     if payload is not None and payload.refusal is not None:
@@ -247,15 +247,15 @@ class KubeClient:
             **how,
         )
 
-    async def _fail(self, call: Call, response: aiohttp.ClientResponse) -> None:
-        """Raise what a bad answer means."""
+    async def _refusal(self, call: Call, response: aiohttp.ClientResponse) -> Exception:
+        """What a bad answer means. Not raised here: a frame that holds what it raises is a ring (`without_frames`)."""
         status = parse_status(await response.read(), response.status)
         error = to_error(status, str(call), wait_s=retry_after_s(response.headers))
         if response.status == 401 and isinstance(error, Forbidden):
-            raise _Rejected(error)
+            return _Rejected(error)
         if response.status >= 500 and type(error) is Unavailable:
-            raise _Lost(str(error), timed_out=response.status == 504, wait_s=retry_after_s(response.headers))
-        raise error
+            return _Lost(str(error), timed_out=response.status == 504, wait_s=retry_after_s(response.headers))
+        return error
 
     @contextlib.contextmanager
     def _faults(self, call: Call, *, lost: bool = False) -> Iterator[None]:

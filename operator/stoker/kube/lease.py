@@ -18,6 +18,7 @@ Source: client-go tools/leaderelection (the fields and their meaning); that one 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -98,6 +99,8 @@ class LeaderElection:
             logger.info("%s leads (transition %d)", self.identity, self.transitions)
             if await self._lead(work):
                 return
+            # Cancelled tasks leave their frames in rings, and all that the work had in memory. Nothing waits now.
+            gc.collect()
 
     async def _acquire(self) -> None:
         while not await self._try():

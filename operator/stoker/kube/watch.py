@@ -89,7 +89,7 @@ class KubeWatch(Generic[T]):
     async def __anext__(self) -> WatchEvent[T]:
         while not self._ready:
             if self._failed is not None:
-                raise self._failed
+                raise self._taken_failure()
             if not self.version.isdecimal():
                 raise Gone(f"version {self.version!r} is not of this store: list again")
             if self._stream is None:
@@ -150,6 +150,14 @@ class KubeWatch(Generic[T]):
         """Raised once what came before it has been handed out."""
         self._failed = error
         self.close()
+
+    def _taken_failure(self) -> StoreError:
+        """Not held any more: its traceback will hold this watch and all that came by it."""
+        assert self._failed is not None
+        try:
+            return self._failed
+        finally:
+            self._failed = None
 
     async def _pause(self) -> None:
         """Before the watch is opened again. A server that ends it at once, with nothing to say, is left in peace."""
