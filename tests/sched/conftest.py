@@ -12,10 +12,12 @@ import pytest
 
 from stoker.controller.render import owned_by
 from stoker.sched.decide import Decisions, decide
+from stoker.sched.entries import Lane, QueueState
 from stoker.sched.nodes import _COLUMNS
 from stoker.sched.occupancy import node_room, queue_usage
 from stoker.sched.request import ANY_GPU
 from stoker.sched.state import SchedulerState
+from stoker.sched.waiters import Waiting
 from stoker.spec.job import Blame, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.job_parts import Elastic, GpuRequest, JobTopology
 from stoker.spec.meta import Key, ObjectMeta
@@ -293,7 +295,19 @@ class World:
 
 
 def fingerprint(state: SchedulerState) -> dict[str, Any]:
-    """Everything the state holds, as plain values."""
+    """Everything the state holds, as plain values: a lane, queue or runtime as what it is called, and whether it is
+    the state's of that name."""
+
+    def called(one: Any) -> Any:
+        if isinstance(one, Lane):
+            kind = one.request, one.avoid
+            return called(one.queue), kind, one.queue.lanes.get(kind) is one
+        if isinstance(one, Waiting):
+            return one.order, one.needs, called(one.lane)
+        if one is None:
+            return None
+        return one.name, (state.queues if isinstance(one, QueueState) else state.runtimes.states).get(one.name) is one
+
     table, waiters = state.nodes, state.lanes.waiters
     views: dict[Any, Any] = {**table.columns, **table.extended, **table.doors}
     return {
@@ -325,35 +339,42 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         "entries": {
             entry.key: (
                 *(entry.job, entry.request, entry.pending, entry.wakes_at, entry.assumed),
-                *(entry.gpu_type, dict(entry.workers_on), id(entry.lane), id(entry.runtime)),
+                *(entry.gpu_type, dict(entry.workers_on)),
+                *(called(entry.lane), called(entry.runtime), called(entry.queue)),
             )
             for entry in state.entries.values()
         },
         "queues": {
             name: (
                 queue.queue,
-                [above.name for above in queue.path],
-                [below.name for below in queue.children],
+                [called(above) for above in queue.path],
+                [called(below) for below in queue.children],
                 (queue.limit, queue.guarantee, queue.weight, queue.lately),
                 queue.used,
                 {name: (one.limit, one.guarantee, one.used) for name, one in queue.typed.items()},
                 set(queue.holding),
                 set(queue.holding_gpus),
-                set(queue.pending),
+                {key: state.entries[key] is entry for key, entry in queue.pending.items()},
                 list(queue.filed),
-                {kind: (list(lane.jobs), lane.place, id(lane)) for kind, lane in queue.lanes.items()},
+                {kind: (list(lane.jobs), lane.place, called(lane)) for kind, lane in queue.lanes.items()},
             )
             for name, queue in state.queues.items()
         },
         "waiters": (
-            {kind: {name: list(index) for name, index in queues.items()} for kind, queues in waiters.for_nodes.items()},
-            *({name: list(index) for name, index in one.items()} for one in (waiters.for_limit, waiters.heads)),
-            *(set(waiters.reserved), list(waiters.ages)),
+            {
+                kind: {name: [called(one) for one in index] for name, index in queues.items()}
+                for kind, queues in waiters.for_nodes.items()
+            },
+            *(
+                {name: [called(one) for one in index] for name, index in queues.items()}
+                for queues in (waiters.for_limit, waiters.heads)
+            ),
+            *({called(lane) for lane in waiters.reserved}, list(waiters.ages)),
         ),
         "changes": (
             set(state.changes.freed_nodes),
             set(state.changes.freed_queues),
-            set(state.lanes.untried),
+            {called(lane) for lane in state.lanes.untried},
             state.changes.shifted,
         ),
         "preemption": (
@@ -371,11 +392,12 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
                 for request, orders in kinds.items()
             },
         ),
-        "reserving": (state.reserve_after_s, state.next_reserving_at, state.spent_at, state.plan),
+        "reserving": (state.reserve_after_s, state.next_reserving_at, state.spent_at),
+        "plan": [(one.order, called(one.lane), one.spread) for one in state.plan],
         "costs": (dict(state.costs), state.counted_at),
         "tree": (
             {name: set(named) for name, named in state.tree._naming.items() if named},
-            dict(state.tree.guaranteed),
+            {name: called(queue) for name, queue in state.tree.guaranteed.items()},
             dict(state.tree.typing),
             state.tree.depth,
         ),

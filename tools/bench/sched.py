@@ -17,6 +17,7 @@ the backlog filled up again:
   node        one node observed with another size, decide
   aged        one freed, when every waiting head has waited long enough to reserve nodes
   why         `stoker why` of a job that waits, hints tried
+  fork        a copy of the whole state
   bytes       memory of a waiting job in the state, beside the cached object
 """
 
@@ -204,6 +205,7 @@ class Bench:
         figures["submit_new_us"] = self._submits([Shape(8, 2, 3000 + i, 999) for i in range(min(self.rounds, 50))])
         figures["node_us"] = statistics.median(timed(partial(self._resize, i)) for i in range(min(self.rounds, 50)))
         figures["why_ms"] = self._why()
+        figures["fork_ms"] = timed(self.state.fork) / 1e3
         self.now += timedelta(hours=1)
         self.decide()
         figures |= self._turnover("aged", singles)

@@ -153,7 +153,7 @@ def _drain(state: SchedulerState, now: datetime, reserve_after_s: float, preempt
         state.journal.set(state, "grow_at", grow(state, now, Kept(state, reservations.plan)))
     state.changes.settle()
     state.journal.set(state, "plan", tuple(reservations.plan))
-    held_back = sum(len(lane.jobs) * lane.request.totals.gpus for lane in reserved.values())
+    held_back = sum(len(lane.jobs) * lane.request.totals.gpus for lane in reserved)
     charge(state, now, idle_for(state, reservations.plan, held_back))
     spent_at, grown_at = changes_at(state, now)
     state.journal.set(state, "reserve_after_s", reserve_after_s)
@@ -163,7 +163,7 @@ def _drain(state: SchedulerState, now: datetime, reserve_after_s: float, preempt
 
 
 def _try_reserved(state: SchedulerState) -> None:
-    for lane in list(state.lanes.waiters.reserved.values()):
+    for lane in list(state.lanes.waiters.reserved):
         state.lanes.set_blocked_by(lane, None)
 
 
@@ -176,7 +176,7 @@ def _pass(
     preemption: Preemption,
 ) -> Iterator[Start]:
     """Try the lanes that may start, their jobs in order; those that reserve do so at their turn."""
-    turns, freed = JobOrder(state, state.lanes.untried.values()), FreedNodes(state)
+    turns, freed = JobOrder(state, state.lanes.untried), FreedNodes(state)
     priorities: dict[str, list[int]] = {}
     streams = [*(woken(state, freed) if first else ()), *reserving(state, now, reserve_after_s, reservations)]
     for name, stream in streams:
@@ -259,7 +259,7 @@ def _priorities(state: SchedulerState, queue: str) -> list[int]:
     """If the queue's lanes differ in it: those of the blocked ones."""
     index = state.lanes.waiters.heads.get(queue)
     found = index.priorities() if index is not None else []
-    untried = {lane.jobs.first()[0] for lane in state.lanes.untried.values() if lane.queue.name == queue}
+    untried = {lane.jobs.first()[0] for lane in state.lanes.untried if lane.queue.name == queue}
     return found if len(untried.union(found)) > 1 else []
 
 

@@ -22,17 +22,17 @@ class Lanes:
     def __init__(self, journal: Journal, entries: Mapping[Key, Entry], claims: ClaimTable, changes: Changes) -> None:
         self._journal, self._entries, self._claims, self._changes = journal, entries, claims, changes
         self.timers: SortedList[tuple[datetime, Key]] = SortedList()
-        self.untried: dict[int, Lane] = {}
-        """id(lane) → lane to be tried."""
+        self.untried: dict[Lane, None] = {}
+        """Those to be tried."""
         self.waiters = Waiters(journal)
         """All other lanes."""
 
     def set_blocked_by(self, lane: Lane, blocked_by: BlockedBy | None) -> None:
         self.waiters.drop(lane)
         if blocked_by is None:
-            self._journal.put(self.untried, id(lane), lane)
+            self._journal.put(self.untried, lane, None)
         else:
-            self._journal.drop(self.untried, id(lane))
+            self._journal.drop(self.untried, lane)
             self.waiters.put(lane, blocked_by, self._entries[lane.jobs.first()[2]].since)
 
     def file_due(self, now: datetime) -> None:
@@ -93,7 +93,7 @@ class Lanes:
             self._set_head(lane)
         if not lane.jobs:
             self._journal.drop(lane.queue.lanes, (lane.request, lane.avoid))
-            self._journal.drop(self.untried, id(lane))
+            self._journal.drop(self.untried, lane)
 
     def _join(self, entry: Entry, avoid: frozenset[str]) -> None:
         lanes = entry.queue.lanes

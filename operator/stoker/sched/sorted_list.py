@@ -24,6 +24,12 @@ class SortedList(Generic[T]):
         self._chunks: list[list[T]] = []
         self._lasts: list[T] = []
 
+    def copy(self) -> SortedList[T]:
+        """Of its own order; the items are the same."""
+        new: SortedList[T] = SortedList()
+        new._chunks, new._lasts = [self.RUN(chunk) for chunk in self._chunks], self._lasts.copy()
+        return new
+
     def __len__(self) -> int:
         return sum(map(len, self._chunks))
 

@@ -29,6 +29,7 @@ from .claim_table import ClaimTable
 from .entries import EARLIEST, Entry, Reservation, is_pending, new_entry, request_now, workers_on
 from .expected_ends import ExpectedEnds
 from .foreign_pods import ForeignPods
+from .fork import fork
 from .gpu_groups import Claim
 from .holdings import Holdings
 from .journal import Journal
@@ -74,6 +75,10 @@ class SchedulerState:
         """When the next claim is given up, or the next job may be preempted."""
         self.grow_at: datetime | None = None
         """When time alone may have let an elastic job grow."""
+
+    def fork(self) -> SchedulerState:
+        """A state like this one, of its own from here on. Cost: O(jobs), O(nodes); see `fork`."""
+        return fork(self)
 
     # -- nodes and queues
 

@@ -164,8 +164,8 @@ class Waiters:
         """Kind -> queue -> lanes; needs: GPUs, cores, memory of a worker."""
         self.for_limit: dict[str, LaneIndex] = {}
         """Queue -> lanes; needs: those of a job, as Totals."""
-        self.reserved: dict[int, Lane] = {}
-        """id(lane) -> lane that waits because of reservations."""
+        self.reserved: dict[Lane, None] = {}
+        """Those that wait because of reservations."""
         self.heads: dict[str, LaneIndex] = {}
         """Queue -> every blocked lane; needs as `for_limit`."""
         self.ages: SortedList[tuple[datetime, Order]] = SortedList()
@@ -193,13 +193,13 @@ class Waiters:
         self.ages.add((place.since, place.order))
         self._each(lane, place, LaneIndex.add)
         if place.blocked_by is BlockedBy.RESERVED:
-            self.reserved[id(lane)] = lane
+            self.reserved[lane] = None
 
     def _leave(self, lane: Lane, place: Place) -> None:
         lane.place = None
         self.ages.remove((place.since, place.order))
         self._each(lane, place, LaneIndex.remove)
-        self.reserved.pop(id(lane), None)
+        self.reserved.pop(lane, None)
 
     def _each(self, lane: Lane, place: Place, change: Callable[[LaneIndex, Waiting], None]) -> None:
         queue, request = lane.queue.name, lane.request
