@@ -78,6 +78,14 @@ def test_a_gang_finds_its_first_worker_by_name_before_anyone_is_ready() -> None:
     }
     assert service.metadata.owner_references[0].uid == "u-1"
     assert render_service(job(1)) is None
+    elastic = job(2, elastic={"min": 1, "max": 4})
+    alone = elastic.model_copy(
+        update={"status": elastic.status.model_copy(update={"placement": elastic.status.placement[:1]})}
+    )
+    for subject, workers, master in ((elastic, "2", "net-3-0.net.team-a.svc"), (alone, "1", "127.0.0.1")):
+        reported = env(pod(subject))
+        assert (reported["STOKER_WORKERS"], reported["MASTER_ADDR"]) == (workers, master), "of this attempt"
+        assert render_service(subject) == render_service(elastic) is not None, "it may have more in the next"
     assert env(pod(job(1)))["MASTER_ADDR"] == "127.0.0.1"
     assert "hostname" not in pod(job(1))["spec"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nvml_scenario import NoCompiler, library
-from tools.verify import accounting, crash_sweep, gang, sigkill, suspend, thousand, user_scripts
+from tools.verify import accounting, crash_sweep, elastic, gang, sigkill, suspend, thousand, user_scripts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -56,3 +56,8 @@ def test_a_preempted_job_goes_on_with_the_very_same_bits(tmp_path: Path) -> None
 def test_a_suspended_gang_goes_on_with_the_very_same_bits(tmp_path: Path) -> None:
     """Other ways to stop it and more of them: `make verify`; of the trainer alone: tests/trainer/test_process.py."""
     suspend.check(tmp_path, stops=1, how="suspend", workers=2, epochs=10)
+
+
+@pytest.mark.torch
+def test_an_elastic_training_sees_the_samples_of_one_that_was_never_resized(tmp_path: Path) -> None:
+    elastic.check(tmp_path, steps=5)

@@ -380,6 +380,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         "preemption": (
             *(dict(state.claims.jobs), dict(state.victims), dict(state.claims.unwritten), set(state.claims.voided)),
             *({entry.key: (entry.claim, entry.claim_decided) for entry in state.entries.values()}, state.preempt_at),
+            *(dict(state.claims.keeps), dict(state.elastic), state.grow_at),
             *(
                 set(state.changes.filled_nodes),
                 dict(state.claims.moved),

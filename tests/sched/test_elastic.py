@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.sched.occupancy import queue_usage
-from stoker.spec.job import AttemptEnd, Claim, Phase, Placed, TrainingJob
+from stoker.spec.job import CHECKPOINTS_CONDITION, AttemptEnd, Claim, Phase, Placed, TrainingJob
+from stoker.spec.meta import Condition
 from stoker.spec.outcome import Intent
 from stoker.spec.worker import Progress
 from tests.support.examples import examples
@@ -249,6 +250,14 @@ def test_it_grows_only_for_more_than_its_restart_costs(sched: SimpleNamespace) -
     world = sched.World().feed(sched.queue(), sched.node("a", 4))
     world.feed(runs(sched, "e", "a", elastic=(1, 4), saved=None))
     assert grown(world, 599) == {"e": ["a"] * 4}, "three more gain more each second than is not saved"
+
+
+def test_what_is_deleted_with_its_pods_does_not_count_as_saved(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.queue(), sched.node("a", 2))
+    gone = Condition(type=CHECKPOINTS_CONDITION, status="False", reason="EmptyFolder", last_transition_time=sched.at(0))
+    e = runs(sched, "e", "a", elastic=(1, 2), saved=600)
+    assert grown(world.feed(wrote(e, conditions=(gone,))), 600) == {}
+    assert grown(world.feed(wrote(e, 3)), 600) == {"e": ["a", "a"]}
 
 
 def test_one_that_ends_soon_does_not_grow(sched: SimpleNamespace) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from stoker.spec.job import ENDED, PLACED, Phase, TrainingJob, TrainingJobStatus
+from stoker.spec.job import CHECKPOINTS_CONDITION, ENDED, PLACED, Phase, TrainingJob, TrainingJobStatus
 from stoker.spec.outcome import ExitZero
 from stoker.spec.pod import Pod, PodPhase
 from stoker.spec.quantity import parse_duration
@@ -28,8 +28,6 @@ from .intents import deadline_of, intent_step, notice_step, with_notice_timer
 from .pod_end import read_worker
 from .start_holdup import IMAGE_CONDITION, start_holdup
 from .step import NO_FACTS, Facts, Note, Settings, Step
-
-CHECKPOINTS_CONDITION = "CheckpointsPersistent"
 
 
 def step(

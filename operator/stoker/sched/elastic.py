@@ -2,14 +2,16 @@
 
 A job that runs grows once GPUs are idle that no waiting job could use, at most once in 10 minutes, and only if what it
 gains until it is expected to be resized again is more than the restart costs. Who shrinks is `preempt`'s choice.
-Called by `decide`.
+Called by `decide`; `stoker.why` says what one waits for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
 from itertools import chain, islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,28 +58,62 @@ def most_workers(state: SchedulerState, lane: Lane, request: Request, least: Spr
     return found
 
 
+class WaitsFor(Enum):
+    """Why an elastic job does not grow."""
+
+    TIME = auto()
+    """It was resized, or stopped for another job, not long ago."""
+    LIMIT = auto()
+    """Others wait for room within a limit that holds for it too."""
+    ROOM = auto()
+    """No more fit where no other job waits."""
+    GAIN = auto()
+    """The restart would cost more than it gains."""
+
+
+class Growth(NamedTuple):
+    placement: tuple[Placed, ...]
+    """Where it would be; empty: that was not looked for."""
+    waits_for: WaitsFor | None
+    """None: it grows."""
+    at: datetime | None = None
+    """When time alone may change that."""
+
+
+class Growths:
+    """As of one moment. Cost: O(nodes) per request that waits, up to `_LOOKED_AT`."""
+
+    def __init__(self, state: SchedulerState, now: datetime, kept: Kept) -> None:
+        self._state, self._now, self._kept = state, now, kept
+        self._closed, self._limits = _nodes_waited_for(state), _limits_waited_for(state)
+
+    def of(self, entry: Entry) -> Growth:
+        """Of one that `may_grow`."""
+        again_at = may_grow_at(entry)
+        if again_at > self._now:
+            return Growth((), WaitsFor.TIME, again_at)
+        if any(queue.name in self._limits for queue in entry.queue.path):
+            return Growth((), WaitsFor.LIMIT)
+        placement = _larger(self._state, entry, self._now, self._kept, self._closed)
+        if placement is None:
+            return Growth((), WaitsFor.ROOM)
+        at = worth_from(entry, len(placement), self._now)
+        return Growth(placement, None) if at == self._now else Growth(placement, WaitsFor.GAIN, at)
+
+
 def grow(state: SchedulerState, now: datetime, kept: Kept) -> datetime | None:
     """Have those grow that may: those with fewer workers than they wish for first, then in order. Returns: when time
     alone may let another do so."""
-    jobs = [entry for key in state.elastic if _may_grow(state, entry := state.entries[key])]
+    jobs = [entry for key in state.elastic if may_grow(state, entry := state.entries[key])]
     if not jobs:
         return None
-    later: list[datetime] = []
-    closed, limits = _nodes_waited_for(state), _limits_waited_for(state)
+    growths, later = Growths(state, now, kept), list[datetime | None]()
     for entry in sorted(jobs, key=lambda one: (len(one.placement) >= one.job.spec.workers, one.order)):
-        if (again_at := may_grow_at(entry)) > now:
-            later.append(again_at)
-            continue
-        if any(queue.name in limits for queue in entry.queue.path):
-            continue
-        placement = _larger(state, entry, now, kept, closed)
-        if placement is None:
-            continue
-        at = worth_from(entry, len(placement), now)
-        if at is not None and at > now:
-            later.append(at)
-        elif at is not None:
-            state.grow(entry, Claim(placement=placement, gpu_type=entry.gpu_type, victims=(), since=now))
+        found = growths.of(entry)
+        if found.waits_for is None:
+            claim = Claim(placement=found.placement, gpu_type=entry.gpu_type, victims=(), since=now)
+            state.grow(entry, claim)
+        later.append(found.at)
     return earliest(*later)
 
 
@@ -117,7 +153,8 @@ def worth_from(entry: Entry, workers: int, now: datetime) -> datetime | None:
     return datetime.fromtimestamp(max(at_s, steady_s + least_s) + 1.0, UTC)
 
 
-def _may_grow(state: SchedulerState, entry: Entry) -> bool:
+def may_grow(state: SchedulerState, entry: Entry) -> bool:
+    """It runs with fewer workers than it may have, and is not about to stop."""
     elastic = entry.job.spec.elastic
     return (
         elastic is not None

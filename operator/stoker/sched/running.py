@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.spec.job import Phase
+from stoker.spec.job import CHECKPOINTS_CONDITION, Phase
 from stoker.spec.meta import Key
 from stoker.spec.outcome import Intent
 
@@ -196,6 +196,8 @@ def loss_of(entry: Entry) -> tuple[float, float]:
     if status.held is not None or status.started_at is None:
         return np.inf, 0.0 if status.held is not None else _LEAST_RESTART_S
     saved = status.progress.checkpoint if status.progress is not None else None
+    if any(one.type == CHECKPOINTS_CONDITION and one.status == "False" for one in status.conditions):
+        saved = None
     since = status.started_at.timestamp()
     if saved is not None and saved.at is not None:
         since = max(since, saved.at)

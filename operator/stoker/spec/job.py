@@ -315,6 +315,8 @@ class TrainingJobStatus(StatusModel):
 
 
 MAX_ATTEMPTS = 10
+CHECKPOINTS_CONDITION = "CheckpointsPersistent"
+"""False: the running attempt's checkpoints are deleted with its pods."""
 
 
 class TrainingJob(Resource):

@@ -54,6 +54,7 @@ class HintCode(StrEnum):
 
     WOULD_START = "WouldStart"
     NO_CHECKPOINT = "NoCheckpoint"
+    GROWS = "Grows"
 
 
 MOST_JOBS = 20

@@ -25,6 +25,7 @@ from stoker.spec.reasons import Code, Explanation, Reason
 from .blockers import never_in_queue
 from .capacity_reasons import never_on_nodes
 from .counterfactuals import hints
+from .growth import growth
 from .phrases import listed
 from .preemption_risk import warnings_of_running
 from .queue_levels import levels
@@ -40,7 +41,8 @@ def explain(state: SchedulerState, key: Key, now: datetime, *, reserve_after_s: 
     phase = str(entry.job.status.phase)
     queues = levels(state, entry)
     if not entry.pending:
-        return Explanation(phase=phase, summary=_summary(entry), hints=_ways_on(state, entry), queues=queues)
+        ways = _ways_on(state, entry) + growth(state, entry, now)
+        return Explanation(phase=phase, summary=_summary(entry), hints=ways, queues=queues)
     with state.what_if():
         decisions = decide(state, now, reserve_after_s=reserve_after_s)
         start = next((start for start in decisions.starts if start.key == key), None)
@@ -50,7 +52,7 @@ def explain(state: SchedulerState, key: Key, now: datetime, *, reserve_after_s: 
             return Explanation(phase=phase, summary=summary, position=1, queues=queues)
         found = Reasons(state, now)[key]
         position = 1 + entry.queue.filed.rank(entry.order)
-        tried = () if found[0].code is Code.PREEMPTING else hints(state, entry, now, reserve_after_s)
+        tried = () if found[0].code in (Code.PREEMPTING, Code.RESIZED) else hints(state, entry, now, reserve_after_s)
     more = len(found) - 1
     summary = found[0].message + (f" (and {more} more)" if more else "")
     return Explanation(phase=phase, summary=summary, blockers=found, position=position, hints=tried, queues=queues)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from stoker.sched.elastic import WaitsFor
 from stoker.sched.request import ANY_GPU, Request
 from stoker.spec.quantity import format_bytes, format_cpu, format_duration
 from stoker.spec.reasons import Change, Value
@@ -58,6 +59,23 @@ def open_runtimes(names: Sequence[str]) -> str:
 
 def backing_off(until: datetime) -> str:
     return f"backing off until {clock(until)}"
+
+
+def grows(has: int, most: int, then: int, waits_for: WaitsFor | None, at: datetime | None) -> str:
+    """`then`: with how many workers it would go on."""
+    match waits_for:
+        case WaitsFor.TIME:
+            when = f"it grows at most once in 10 minutes: not before {clock(at)}" if at else "it was resized just now"
+        case WaitsFor.LIMIT:
+            when = "it grows once no other job waits for room within its queue's limit"
+        case WaitsFor.ROOM:
+            when = "it grows once there is idle room that no waiting job could use"
+        case WaitsFor.GAIN:
+            when = f"{then} fit, but restarting now would cost more than that gains; it grows soon after a checkpoint"
+            when += f", or at {clock(at)}" if at else ""
+        case None:
+            when = f"its turn to go on with {then} is next"
+    return f"has {has} of the {most} workers that it may have; {when}"
 
 
 def blamed(nodes: Sequence[str], has_room: bool, until: datetime) -> str:
