@@ -203,6 +203,16 @@ def test_it_grows_into_idle_gpus(
     assert queue_usage(world.state, "default").gpus == 1, "what is kept for it is not yet used"
 
 
+@pytest.mark.parametrize(("limit", "waits", "grows"), [(8, 0, 4), (3, 0, 3), (3, 3, 0)])
+def test_it_grows_within_its_queues_limit_of_its_gpu_type(
+    sched: SimpleNamespace, limit: int, waits: int, grows: int
+) -> None:
+    world = sched.World().feed(sched.queue(types={"a100": limit}), sched.node("a", 4, model="NVIDIA A100"))
+    e = runs(sched, "e", "a", elastic=(1, 4))
+    world.feed(wrote(e, gpu_type="a100"), *(sched.job("w", waits) for _ in range(min(waits, 1))))
+    assert grown(world, 100) == ({"e": ["a"] * grows} if grows else {})
+
+
 def test_what_it_grows_into_is_kept_while_it_saves_and_it_goes_on_there(sched: SimpleNamespace) -> None:
     world = sched.World().feed(sched.queue(), sched.queue("other"), sched.node("a", 2), sched.node("b", 2))
     e = runs(sched, "e", "a", elastic=(1, 4))

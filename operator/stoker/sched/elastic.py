@@ -92,7 +92,7 @@ class Growths:
         again_at = may_grow_at(entry)
         if again_at > self._now:
             return Growth((), WaitsFor.TIME, again_at)
-        if any(queue.name in self._limits for queue in entry.queue.path):
+        if any(account.name in self._limits for account in entry.accounts):
             return Growth((), WaitsFor.LIMIT)
         placement = _larger(self._state, entry, self._now, self._kept, self._closed)
         if placement is None:
@@ -212,9 +212,9 @@ def on_nodes(counts: Mapping[str, int]) -> tuple[Placed, ...]:
 
 
 def _limits_waited_for(state: SchedulerState) -> set[str]:
-    """The queues within whose limits a waiting job waits for room."""
-    waiting = (state.queues[name] for name in state.lanes.waiters.for_limit)
-    return {one.name for queue in waiting for one in queue.path if one.limit != NOT_NAMED}
+    """The accounts within whose limits a waiting job waits for room."""
+    waiting = (queue for name in state.lanes.waiters.for_limit for queue in state.queues[name].path)
+    return {one.name for queue in waiting for one in (queue, *queue.typed.values()) if one.limit != NOT_NAMED}
 
 
 def _nodes_waited_for(state: SchedulerState) -> Mask:
