@@ -62,6 +62,21 @@ def test_fp8_learns_as_bf16_does_and_resumes_on_cuda(run, make_config):
     assert run.trace() == wanted
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_recorded_step_learns_and_resumes_on_cuda(run, make_config, precision):
+    visible = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0")}
+    config = make_config({"epochs": 8, "cudaGraph": "step"}, precision=precision)
+    codes, outputs = run.run(config, fresh=True, **visible)
+    assert codes == [0] and "kernel by kernel" not in outputs[0], outputs
+    assert run.progress()["summary"]["accuracy"] >= 0.95
+    wanted = run.trace()
+    (run.folder / "trace").unlink()
+    short = {**visible, "STOKER_CHECKPOINT_DIR": str(run.folder / "again")}
+    assert run.run(config, script=STOP, fresh=True, STOP_AFTER="60", **short)[0] == [75]
+    assert run.run(config, fresh=True, **short)[0] == [0]
+    assert run.trace() == wanted
+
+
 def test_rows_fetched_ahead_are_the_arrays():
     from stoker_trainer.prefetch import Prefetched
 

@@ -159,7 +159,7 @@ def test_an_average_is_one_of_running_statistics_too():
     wanted = net[1].running_mean.clone()
     for step, go in enumerate([True, False, True]):
         net[1].running_mean += 1.0
-        average.update(step, torch.tensor(go))
+        average.update(average.share(step), torch.tensor(go))
         if go:
             wanted.lerp_(net[1].running_mean, 1 - min(0.5, (1 + step) / (10 + step)))
     torch.testing.assert_close(average.state()["1.running_mean"], wanted)
@@ -177,7 +177,7 @@ def test_an_average_follows_the_weights_and_lends_itself():
     first, wanted = flat.parameters.clone(), flat.parameters.clone()
     for step, go in enumerate((True, True, False, True, True)):
         flat.parameters.normal_()
-        average.update(step, torch.tensor(go))
+        average.update(average.share(step), torch.tensor(go))
         share = 1 - min(0.75, (1 + step) / (10 + step))
         wanted = (1 - share) * wanted + share * flat.parameters if go else wanted
     own = flat.parameters.clone()

@@ -40,12 +40,13 @@ from torch.nn.parallel import DistributedDataParallel
 from stoker.spec.recipes import RecipeConfig, resolve
 from stoker_trainer import recipes
 from stoker_trainer.config import parse
-from stoker_trainer.counter import order
+from stoker_trainer.counter import Epoch, order
 from stoker_trainer.distributed import Place, Ranks, Vote
 from stoker_trainer.recipe import Batch, Export, Source
 from stoker_trainer.recipes.digit_net import DigitNet
 from stoker_trainer.recipes.image_source import ImageSource
 from stoker_trainer.recipes.images import Images
+from stoker_trainer.recipes.seq2seq_net import BEGIN, real
 from stoker_trainer.settings import ByEpochs
 from stoker_trainer.step import share, train_step
 from stoker_trainer.training import Training, device_for, prepare_torch, set_up
@@ -65,7 +66,7 @@ class Points:
     train_rows, test_rows, words = 4096, 0, "random points"
     facts = MappingProxyType({})
 
-    def batch(self, seed: int, epoch: int, samples_B: torch.Tensor) -> Batch:
+    def batch(self, seed: int, epoch: Epoch, samples_B: torch.Tensor) -> Batch:
         return Batch(self.x[samples_B], self.y[samples_B], samples_B, seed, epoch)
 
     def test_batch(self, samples_B: torch.Tensor) -> Batch:
@@ -139,6 +140,25 @@ class Restored(nn.Module):  # type: ignore[misc]
         return self.net.restore(*x)  # type: ignore[no-any-return]
 
 
+class Predicted(nn.Module):  # type: ignore[misc]
+    """Scores of each next target token."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return self.net(*x)  # type: ignore[no-any-return]
+
+
+def pairs_of(source: Any, rows: torch.Tensor) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Sources, targets shifted by one, and what to predict; -100, which torch leaves out, after the end."""
+    batch = source.batch(1, 0, rows)
+    begin = torch.full_like(batch.targets[:, :1], BEGIN)
+    wanted = torch.where(real(batch.targets), batch.targets, -100)
+    return (batch.inputs, torch.cat([begin, batch.targets[:, :-1]], 1)), wanted
+
+
 def hidden(source: Any, count: int, rows: torch.Tensor) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Some tokens of each sample hidden, as BERT's paper does: 80 % masked, 10 % another, 10 % their own."""
     tokens = source.batch(1, 0, rows).inputs
@@ -170,6 +190,8 @@ class Plain:
             self._batch = partial(shifted if isinstance(source, ImageSource) else _inputs_and_targets, source)
             if training.config.recipe == "bert":
                 model, self._batch = Restored(model), partial(hidden, source, recipe.units)
+            elif training.config.recipe == "seq2seq":
+                model, self._batch = Predicted(model), partial(pairs_of, source)
         layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
         self._model = model.to(device, memory_format=layout)
         if training.ranks.world > 1:
@@ -260,13 +282,15 @@ def _round(training: Training, step: Callable[[torch.Tensor], None], steps: int)
 def make(data: str, precision: str = "fp32", ranks: Ranks | None = None, batch: int | None = None) -> Training:
     """A training on the device that is here; `data` is an image data set, "mlp", or another recipe."""
     recipe = data if data in recipes.RECIPES else "image-classification"
-    given = {} if batch is None else {"batchSize": batch}
+    given: dict[str, Any] = {} if batch is None else {"batchSize": batch}
     if data == "mlp":
         some = resolve("image-classification", given)
         kept = ("optimizer", "batchSize", "seed", "deterministic", "epochs", "evalEveryEpochs")
         kept += tuple(RecipeConfig().model_dump(by_alias=True))
         settings = {"data": "points"} | {name: some[name] for name in kept}
     elif recipe == data:
+        if recipe == "seq2seq":  # its own default, Muon, is none of the peer's
+            given |= {"optimizer": {"name": "adamw"}}
         settings = resolve(recipe, given)
     else:
         settings = resolve(recipe, {"data": data, "epochs": 1000} | given)
@@ -298,7 +322,7 @@ def machine(device: torch.device) -> str:
     )
 
 
-ONE_RANK = {"digits": 100, "mnist5k": 60, "gpt": 3, "lstm": 3, "bert": 8, "resnet": 3}
+ONE_RANK = {"digits": 100, "mnist5k": 60, "gpt": 3, "lstm": 3, "bert": 8, "seq2seq": 8, "resnet": 3}
 """Steps of a round."""
 
 

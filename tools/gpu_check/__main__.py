@@ -28,6 +28,7 @@ SECTIONS = {
     "steps": 100.0,
     "update": 60.0,
     "fp8": 90.0,
+    "batch": 180.0,
     "nvml": 60.0,
     "energy": 90.0,
     "pcie": 60.0,

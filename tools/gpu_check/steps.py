@@ -1,4 +1,5 @@
-"""What one step of the trainer asks of the GPU, by precision: kernels, copies, waits of the host, time.
+"""What one step of the trainer asks of the GPU, by precision, one by one and recorded as a CUDA graph: kernels, copies,
+waits of the host, time.
 
 The step is the trainer's own (`stoker_trainer.step.train_step`) on the digits of examples/digits.yaml, one rank.
 Without a GPU the same loop counts torch's operations on the CPU.
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from stoker.spec.recipes import resolve
 from stoker_trainer.counter import order
 from stoker_trainer.distributed import Vote
 from stoker_trainer.step import train_step
@@ -22,6 +24,7 @@ from tools.bench import trainer
 from tools.gpu_check.report import Figure
 
 STEPS, WARM_UP = (50, 20) if torch.cuda.is_available() else (3, 1)
+_STARTS = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaGraphLaunch")
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 
@@ -29,8 +32,12 @@ def measure() -> dict[str, Figure]:
     warnings.simplefilter("ignore")
     figures: dict[str, Figure] = {}
     for precision in ("bf16", "fp16", "tf32", "fp32") if torch.cuda.is_available() else ("fp32",):
-        training = trainer.make("digits", precision)
-        figures |= {f"{precision}: {name}": value for name, value in _of(training).items()}
+        for way, said in (("off", precision), ("step", f"{precision}, recorded")):
+            settings = {"data": "digits", "epochs": 1000, "cudaGraph": way}
+            training = trainer.made("image-classification", resolve("image-classification", settings), precision)
+            assert training.graph is not None or way == "off" or training.device.type == "cpu"
+            figures |= {f"{said}: {name}": value for name, value in _of(training).items()}
+            assert training.graph is None or training.graph.recorded
     return figures
 
 
@@ -60,6 +67,7 @@ def _of(training: Training) -> dict[str, Figure]:
     busy_us = sum(event.time_range.elapsed_us() for event in gpu)
     return figures | {
         "kernels a step": kernels / STEPS,
+        "starts by the host a step (kernels and graphs)": sum(counts[name] for name in _STARTS) / STEPS,
         "copies and memsets a step": len(copies) / STEPS,
         "copies from the GPU a step": sum("DtoH" in event.name for event in copies) / STEPS,
         "waits of the host a step (CUDA's own calls)": sum(counts[name] for name in _WAITS) / STEPS,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from .counter import Purpose, uniforms, words
+from .counter import Epoch, Purpose, uniforms, words
 from .recipes.settings import Augment, Crop
 
 
@@ -32,7 +32,7 @@ def normalised(images_BHW: torch.Tensor, scaling: Scaling) -> torch.Tensor:
 
 
 def augmented(
-    images_BHW: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: int, rule: Augment, scaling: Scaling
+    images_BHW: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: Epoch, rule: Augment, scaling: Scaling
 ) -> torch.Tensor:
     """Each image turned, scaled and shifted by its own draw, then normalised. Shape: [B, H, W] uint8 → [B, 1, H, W].
 
@@ -58,7 +58,7 @@ def affine_matrices(draws_B4: torch.Tensor, rule: Augment, height: int, width: i
 
 
 def cropped(
-    images: torch.Tensor, rows_B: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: int, rule: Crop
+    images: torch.Tensor, rows_B: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: Epoch, rule: Crop
 ) -> torch.Tensor:
     """The images `rows_B`, each shifted and mirrored by its own draw; beyond an edge is 0.
 
@@ -79,7 +79,7 @@ def cropped(
     return images[places].masked_fill_(outside[..., None], 0)
 
 
-def zoomed(images_BHWC: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: int, rule: Crop) -> torch.Tensor:
+def zoomed(images_BHWC: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: Epoch, rule: Crop) -> torch.Tensor:
     """Random resized crop: of each image a part of at least `rule.area` of it, 3:4 to 4:3, scaled to the whole size.
 
     Shape: [B, H, W, C] float32. Bilinear. Source: Szegedy et al. 2015; a side is never longer than the image's.
@@ -96,7 +96,7 @@ def zoomed(images_BHWC: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch:
     return F.grid_sample(images, grid, padding_mode="border", align_corners=False).permute(0, 2, 3, 1)
 
 
-def fill_holes(images_BHWC: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: int, rule: Crop) -> None:
+def fill_holes(images_BHWC: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: Epoch, rule: Crop) -> None:
     """Cutout: in each (normalised) image a square of `rule.cutout` pixels a side becomes the mean, 0.
 
     Its centre lies in the image. Source: DeVries and Taylor 2017.
@@ -110,6 +110,6 @@ def fill_holes(images_BHWC: torch.Tensor, samples_B: torch.Tensor, seed: int, ep
     images_BHWC.masked_fill_((inside[0][:, :, None] & inside[1][:, None, :])[..., None], 0.0)
 
 
-def _drawn(seed: int, epoch: int, samples_B: torch.Tensor, count: int = 5) -> torch.Tensor:
+def _drawn(seed: int, epoch: Epoch, samples_B: torch.Tensor, count: int = 5) -> torch.Tensor:
     """Numbers of 24 bits for each sample; more begin with the same. Shape: [B, count], int64."""
     return (words(seed, epoch, Purpose.AUGMENT, samples_B, count) >> 40) & 0xFFFFFF

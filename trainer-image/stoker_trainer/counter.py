@@ -10,11 +10,14 @@ Legend: B samples, N numbers per sample.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TypeAlias
 
 import torch
 
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
+Epoch: TypeAlias = int | torch.Tensor
+"""A whole number; in a recorded step a tensor that holds it (int64 scalar, on the device). The draws are the same."""
 _LANES = 4  # 16-bit numbers in one 64-bit word
 
 
@@ -44,20 +47,24 @@ def _mix(x: torch.Tensor) -> torch.Tensor:
     return x ^ ((x >> 31) & ((1 << 33) - 1))
 
 
-def words(seed: int, epoch: int, purpose: Purpose, samples_B: torch.Tensor, n: int) -> torch.Tensor:
+def words(seed: int, epoch: Epoch, purpose: Purpose, samples_B: torch.Tensor, n: int) -> torch.Tensor:
     """`n` random 64-bit words for each sample. Shape: [B, n], int64."""
-    base = _mix_int(_mix_int(_mix_int(seed) ^ epoch) ^ int(purpose))
-    keys_B = _mix(samples_B * _signed(_GAMMA) + _signed(base))
+    if isinstance(epoch, torch.Tensor):
+        of_epoch = _mix((epoch ^ _signed(_mix_int(seed))) + _signed(_GAMMA))
+        base: Epoch = _mix((of_epoch ^ int(purpose)) + _signed(_GAMMA))
+    else:
+        base = _signed(_mix_int(_mix_int(_mix_int(seed) ^ epoch) ^ int(purpose)))
+    keys_B = _mix(samples_B * _signed(_GAMMA) + base)
     steps_N = torch.arange(1, n + 1, device=samples_B.device) * _signed(_GAMMA)
     return _mix(keys_B[:, None] + steps_N)
 
 
-def uniforms(seed: int, epoch: int, purpose: Purpose, samples_B: torch.Tensor, n: int) -> torch.Tensor:
+def uniforms(seed: int, epoch: Epoch, purpose: Purpose, samples_B: torch.Tensor, n: int) -> torch.Tensor:
     """`n` numbers in [0, 1) for each sample. Shape: [B, n], float32."""
     return ((words(seed, epoch, purpose, samples_B, n) >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24
 
 
-def keep_mask(seed: int, epoch: int, samples_B: torch.Tensor, n: int, dropout: float) -> torch.Tensor:
+def keep_mask(seed: int, epoch: Epoch, samples_B: torch.Tensor, n: int, dropout: float) -> torch.Tensor:
     """Dropout's factors: 0 with probability `dropout`, else 1 / (1 - dropout). Shape: [B, n], float32.
 
     Four 16-bit lanes per word, so the probability is exact to 1/65536 and the cost a quarter.

@@ -13,16 +13,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 
 from .flat import FlatModel, buffers
 from .settings import Optimizer
 
+Rate: TypeAlias = float | torch.Tensor
+"""A tensor in a recorded step: a scalar on the device, of the type that its kernels read (`graph`)."""
+
 
 class Update(Protocol):
-    def step(self, learning_rate: float, go: torch.Tensor, divisor: torch.Tensor) -> None:
+    def step(self, learning_rate: Rate, go: torch.Tensor, divisor: torch.Tensor) -> None:
         """One update from the flat gradient divided by `divisor`; with `go` false weights and state keep every bit."""
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -47,7 +50,7 @@ class AdamW:
         kept = {"mean": self._mean, "square": self._square}
         return _by_name(self._flat, self._start, kept) | {"steps": self._steps}
 
-    def step(self, learning_rate: float, go: torch.Tensor, divisor: torch.Tensor) -> None:
+    def step(self, learning_rate: Rate, go: torch.Tensor, divisor: torch.Tensor) -> None:
         if _skipped_on_host(go):
             return
         self._steps += go
@@ -83,7 +86,7 @@ class NesterovSgd:
     def state(self) -> dict[str, torch.Tensor]:
         return _by_name(self._flat, 0, {"velocity": self._velocity})
 
-    def step(self, learning_rate: float, go: torch.Tensor, divisor: torch.Tensor) -> None:
+    def step(self, learning_rate: Rate, go: torch.Tensor, divisor: torch.Tensor) -> None:
         if _skipped_on_host(go):
             return
         flat, skip = self._flat, _skip_on_device(go)
@@ -125,7 +128,7 @@ class Muon:
     def state(self) -> dict[str, torch.Tensor]:
         return _by_name(self._flat, 0, {"velocity": self._velocity}) | self._rest.state()
 
-    def step(self, learning_rate: float, go: torch.Tensor, divisor: torch.Tensor) -> None:
+    def step(self, learning_rate: Rate, go: torch.Tensor, divisor: torch.Tensor) -> None:
         self._rest.step(learning_rate, go, divisor)
         if _skipped_on_host(go):
             return
@@ -182,9 +185,13 @@ class Average:
     def state(self) -> dict[str, torch.Tensor]:
         return self._flat.views(self._values) | self.buffers
 
-    def update(self, step: int, go: torch.Tensor) -> None:
-        """After the update of `step` (from 0)."""
-        share = torch.where(go, 1 - min(self._decay, (1 + step) / (10 + step)), 0.0)
+    def share(self, step: int) -> float:
+        """What the weights after `step` (from 0) count for."""
+        return 1 - min(self._decay, (1 + step) / (10 + step))
+
+    def update(self, share: Rate, go: torch.Tensor) -> None:
+        """After an update."""
+        share = torch.where(go, share, 0.0)
         self._values.lerp_(self._flat.parameters, share)
         if self.buffers:  # three kernels for all of them
             kept = list(self.buffers.values())

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .counter import Epoch
 from .errors import BadConfig
 from .recipe import Batch
 
@@ -59,7 +60,7 @@ class Pairs:
             f"too long, split sha256:{self.digest}"
         )
 
-    def batch(self, seed: int, epoch: int, samples_B: torch.Tensor) -> Batch:
+    def batch(self, seed: int, epoch: Epoch, samples_B: torch.Tensor) -> Batch:
         source, target = self.train[samples_B].long().unbind(1)
         return Batch(source, target, samples_B, seed, epoch)
 

@@ -15,6 +15,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from .counter import Epoch
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -24,7 +26,7 @@ class Batch:
     targets: torch.Tensor
     samples_B: torch.Tensor
     seed: int = 0
-    epoch: int = 0
+    epoch: Epoch = 0
 
 
 class Group(IntEnum):
@@ -67,7 +69,7 @@ class Source(Protocol):
     def words(self) -> str:
         """The same, as a line for the log."""
 
-    def batch(self, seed: int, epoch: int, samples_B: torch.Tensor) -> Batch:
+    def batch(self, seed: int, epoch: Epoch, samples_B: torch.Tensor) -> Batch:
         """Training samples as the model reads them, augmented: a pure function of its arguments."""
 
     def test_batch(self, samples_B: torch.Tensor) -> Batch:
@@ -77,6 +79,10 @@ class Source(Protocol):
 @runtime_checkable
 class Expectant(Source, Protocol):
     """A source that fetches ahead."""
+
+    @property
+    def streamed(self) -> bool:
+        """Whether it does; else all of it lies on the device already."""
 
     def expect(self, samples_B: torch.Tensor) -> None:
         """These samples, in parts, are this rank's next batch: they may be fetched while the device computes."""

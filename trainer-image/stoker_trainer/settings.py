@@ -46,6 +46,7 @@ class Settings:
     loss_scale_growth_steps: int = at_least(1)
     compile: Literal["off", "blocks"]
     activation_checkpointing: bool
+    cuda_graph: Literal["off", "step"]
     batch: Literal["whole", "auto"]
     batch_size: int = at_least(1)
     seed: int = at_least(0)

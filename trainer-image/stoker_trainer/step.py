@@ -15,7 +15,9 @@ from . import optim
 from .distributed import Vote
 from .errors import OutOfMemory, out_of_memory
 from .flat import LOSS, TERMS, buffers
+from .graph import Inputs, Outputs, StepGraph
 from .precision import autocast
+from .recipe import Batch
 from .training import Training
 
 
@@ -31,6 +33,9 @@ def train_step(training: Training, rows_B: torch.Tensor, wish: Vote) -> Vote:
     with buffers and generators as before it, so the gradient is of the same samples.
     Raises: OutOfMemory where the micro-batch is one sample already.
     """
+    graph = training.graph
+    if graph is not None and graph.takes(rows_B) and training.micro_batch >= len(rows_B):
+        return _whole_step(training, graph, rows_B, wish)
     mine_B = rows_B[share(training.ranks.rank, training.ranks.world, len(rows_B))]
     training.clock.start()
     training.blocks.whole_batch = len(rows_B) == training.config.config.batch_size
@@ -48,9 +53,36 @@ def train_step(training: Training, rows_B: torch.Tensor, wish: Vote) -> Vote:
         before.restore()
         if training.device.type == "cuda":
             torch.cuda.empty_cache()
-    _apply(training, expected)
+    rate, average = step_rate(training), training.average
+    apply(training, expected, rate, average.share(training.cursor.step) if average is not None else 0.0)
     training.clock.lap("update")
     return vote
+
+
+def _whole_step(training: Training, graph: StepGraph, rows_B: torch.Tensor, wish: Vote) -> Vote:
+    """The step as one piece; where it can't be recorded, or memory runs out, from then on as any other."""
+    average, step, expected = training.average, training.cursor.step, len(rows_B) * training.recipe.units
+
+    def body(inputs: Inputs) -> Outputs:
+        training.flat.clear()
+        gradient(training, training.data.batch(training.cursor.seed, inputs.epoch, inputs.rows_B), expected)
+        apply(training, expected, inputs.rate, inputs.average_share)
+        return training.loss, training.gradient_norm
+
+    training.clock.start()
+    before = None if graph.recorded else _Before(training)
+    share = average.share(step) if average is not None else 0.0
+    try:
+        outputs = graph.step(body, rows_B, training.cursor.epoch, step_rate(training), share)
+    except (RuntimeError, MemoryError) as error:
+        if before is None:
+            raise
+        before.restore()
+        graph.give_up(error)
+        return train_step(training, rows_B, wish)
+    training.loss, training.gradient_norm = outputs
+    training.clock.lap("forward_backward")
+    return wish
 
 
 class _Before:
@@ -88,20 +120,31 @@ def _accumulate(training: Training, mine_B: torch.Tensor, expected: int) -> bool
 def backward(training: Training, samples_B: torch.Tensor, expected: int) -> None:
     """Forward and backward of one micro-batch; the loss is divided by the terms expected in the global batch.
 
-    Where the ranks count another number, `_apply` corrects the sum.
+    Where the ranks count another number, `apply` corrects the sum.
     """
     batch = training.data.batch(training.cursor.seed, training.cursor.epoch, samples_B)
     training.clock.lap("data")
+    gradient(training, batch, expected)
+    training.clock.lap("forward_backward")
+
+
+def gradient(training: Training, batch: Batch, expected: int) -> None:
+    """Adds the batch's gradient, loss and terms into the flat buffers."""
     with autocast(training.precision, training.device):
         loss, terms = training.recipe.loss(batch)
     loss = loss / expected
     (loss * training.scaler.scale).backward()
     training.flat.tail[LOSS] += loss.detach()
     training.flat.tail[TERMS] += terms
-    training.clock.lap("forward_backward")
 
 
-def _apply(training: Training, expected: int) -> None:
+def step_rate(training: Training) -> float:
+    """The learning rate of the step under way; shown too."""
+    training.learning_rate = optim.learning_rate(training.rule, training.cursor.step, training.total_steps)
+    return training.learning_rate
+
+
+def apply(training: Training, expected: int, rate: optim.Rate, average_share: optim.Rate) -> None:
     """Unscales, clips and updates. Every rank sees the same numbers, so all update or all skip."""
     flat, scaler, rule = training.flat, training.scaler, training.rule
     counted = flat.tail[TERMS] / expected  # 1 where every sample has as many terms as its recipe says
@@ -110,9 +153,8 @@ def _apply(training: Training, expected: int) -> None:
     go = torch.isfinite(norm)  # so is no norm of a gradient that is not: neither sum nor square makes one finite again
     if rule.grad_clip > 0:
         divisor = divisor * ((norm + 1e-6) / rule.grad_clip).clamp(min=1.0)
-    training.learning_rate = optim.learning_rate(rule, training.cursor.step, training.total_steps)
-    training.update.step(training.learning_rate, go, divisor)
+    training.update.step(rate, go, divisor)
     if training.average is not None:
-        training.average.update(training.cursor.step, go)
+        training.average.update(average_share, go)
     scaler.update(go)
     training.loss, training.gradient_norm = flat.tail[LOSS] / counted, norm

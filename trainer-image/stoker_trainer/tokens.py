@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stoker_trainer.counter import Purpose, words
+from stoker_trainer.counter import Epoch, Purpose, words
 from stoker_trainer.errors import BadConfig
 from stoker_trainer.recipe import Batch
 
@@ -59,7 +59,7 @@ class Tokens:
             f"kinds, {self.train_rows:,} windows of {self.context}, split sha256:{self.digest}"
         )
 
-    def batch(self, seed: int, epoch: int, samples_B: torch.Tensor) -> Batch:
+    def batch(self, seed: int, epoch: Epoch, samples_B: torch.Tensor) -> Batch:
         starts_B = samples_B * self.context + _shift(seed, epoch, self.context)
         return self._windows(self.train, starts_B, samples_B, seed, epoch)
 
@@ -68,7 +68,7 @@ class Tokens:
         return self._windows(self.test, samples_B * apart, samples_B, 0, 0)
 
     def _windows(
-        self, tokens: torch.Tensor, starts_B: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: int
+        self, tokens: torch.Tensor, starts_B: torch.Tensor, samples_B: torch.Tensor, seed: int, epoch: Epoch
     ) -> Batch:
         at_BT = starts_B[:, None] + torch.arange(self.context + 1, device=starts_B.device)
         mask = 0xFF if tokens.dtype == torch.uint8 else 0xFFFF  # torch does not gather uint16
@@ -76,8 +76,16 @@ class Tokens:
         return Batch(window[:, :-1], window[:, 1:], samples_B, seed, epoch)
 
 
+def _shift(seed: int, epoch: Epoch, context: int) -> Epoch:
+    """By how much an epoch's windows begin later."""
+    if not isinstance(epoch, torch.Tensor):
+        return _known_shift(seed, epoch, context)
+    none = torch.zeros(1, dtype=torch.int64, device=epoch.device)
+    return words(seed, epoch, Purpose.AUGMENT, none, 1)[0, 0] % context
+
+
 @lru_cache(maxsize=4)
-def _shift(seed: int, epoch: int, context: int) -> int:
+def _known_shift(seed: int, epoch: int, context: int) -> int:
     drawn = words(seed, epoch, Purpose.AUGMENT, torch.zeros(1, dtype=torch.int64), 1)
     return int(drawn.item()) % context
 

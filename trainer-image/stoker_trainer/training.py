@@ -5,6 +5,7 @@ used by step, evaluation, loop, save and report.
 from __future__ import annotations
 
 import importlib
+import logging
 import math
 import os
 from collections.abc import Mapping
@@ -23,12 +24,15 @@ from .distributed import Place, Ranks
 from .errors import BadConfig, DeviceUnavailable
 from .exchange import Exchange
 from .flat import FlatModel, buffers
+from .graph import StepGraph, reason_against
 from .measure import Clock, Energy
 from .precision import LossScaler, resolve, switch_tf32
 from .recipe import Recipe, Source
 from .recipes import RECIPES
 from .settings import Optimizer
 from .tune import Tuned
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -95,6 +99,8 @@ class Training:
     """Samples a rank takes at a time; halved where memory is short."""
     clock: Clock
     energy: Energy
+    graph: StepGraph | None = None
+    """Records the step on a whole batch, where that is asked for and can be."""
     memory_peaks: list[int] = field(default_factory=list)
     """Of each rank, as of the newest evaluation or save."""
     tally: Tally = field(default_factory=Tally)
@@ -242,9 +248,20 @@ def set_up(config: TrainerConfig, device: torch.device, ranks: Ranks) -> Trainin
         scaler=LossScaler(resolved, device, settings.loss_scale_growth_steps),
         cursor=Cursor(seed=settings.seed),
         micro_batch=math.ceil(settings.batch_size / ranks.world),
+        graph=_graph(config, device, ranks.world, source),
         clock=Clock(device),
         energy=Energy(device),
     )
+
+
+def _graph(config: TrainerConfig, device: torch.device, world: int, source: Source) -> StepGraph | None:
+    if config.config.cuda_graph == "off":
+        return None
+    reason = reason_against(config.config, device, world, source)
+    if reason is not None:
+        log.warning("cudaGraph: steps run kernel by kernel, since %s", reason)
+        return None
+    return StepGraph(device, config.config.batch_size)
 
 
 def rows_of_epoch(net: nn.Module, rows: int, batch: int) -> int:

@@ -139,7 +139,8 @@ def _answer(config: str, micro: int) -> dict[str, Any]:
 def measured(text: str, micro: int, env: Mapping[str, str]) -> Speed | None:
     """Runs steps of one micro-batch in this process, with the memory that a training may take; None: it does not fit.
 
-    Blocks run as they are, not compiled: that would cost a trial minutes, and takes no more memory.
+    Blocks run as they are, not compiled: that would cost a trial minutes, and takes no more memory. Nor is a step
+    recorded, so that its parts can be timed.
     Raises: as a training does, an out-of-memory error among it.
     """
     from dataclasses import replace
@@ -155,7 +156,7 @@ def measured(text: str, micro: int, env: Mapping[str, str]) -> Speed | None:
     config = configs.parse(text)
     place = Place(0, int(env.get("LOCAL_RANK") or 0), 1)
     device = device_for(env, place)
-    whole, one = config.config, replace(config.config, batch_size=micro, compile="off")
+    whole, one = config.config, replace(config.config, batch_size=micro, compile="off", cuda_graph="off")
     config = replace(config, config=one)
     prepare_torch(env, config, device)
     _limit_memory(device)

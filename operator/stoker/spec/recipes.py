@@ -98,6 +98,11 @@ class Compile(StrEnum):
     BLOCKS = "blocks"
 
 
+class CudaGraph(StrEnum):
+    OFF = "off"
+    STEP = "step"
+
+
 class MicroBatch(StrEnum):
     WHOLE = "whole"
     AUTO = "auto"
@@ -112,6 +117,8 @@ class RecipeConfig(SpecModel):
     """blocks: torch.compile for each block; steps on whole batches run compiled."""
     activation_checkpointing: bool = False
     """A block's activations are computed again in the backward pass instead of kept."""
+    cuda_graph: CudaGraph = CudaGraph.OFF
+    """step: a step on a whole batch is recorded once and then started as one piece; for small nets on one GPU."""
     batch: MicroBatch = MicroBatch.WHOLE
     """How much of its share of batchSize a rank computes at a time. whole: all of it, halved where memory runs out.
     auto: found by trials at the start; gradients add up to the same batch."""

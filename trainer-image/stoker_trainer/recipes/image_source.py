@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from stoker_trainer.augment import cropped, fill_holes, zoomed
+from stoker_trainer.counter import Epoch
 from stoker_trainer.errors import BadConfig
 from stoker_trainer.packed_images import Packed
 from stoker_trainer.prefetch import Prefetched, fits
@@ -66,11 +67,15 @@ class ImageSource:
             f"{'' if isinstance(self.images, torch.Tensor) else 'streamed, '}split sha256:{packed.digest}"
         )
 
+    @property
+    def streamed(self) -> bool:
+        return isinstance(self.images, Prefetched)
+
     def expect(self, samples_B: torch.Tensor) -> None:
         if isinstance(self.images, Prefetched):
             self.images.expect(samples_B)
 
-    def batch(self, seed: int, epoch: int, samples_B: torch.Tensor) -> Batch:
+    def batch(self, seed: int, epoch: Epoch, samples_B: torch.Tensor) -> Batch:
         rows_B = at_B = self.train[samples_B]
         images = self.images
         if isinstance(images, Prefetched):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from stoker_trainer import data
 from stoker_trainer.augment import Scaling, augmented, normalised
-from stoker_trainer.counter import keep_mask
+from stoker_trainer.counter import Epoch, keep_mask
 from stoker_trainer.recipe import Batch, Export, Group
 
 from . import digit_net
@@ -93,7 +93,7 @@ class Images:
             f"{self.dropped} dropped as copies of test images, split sha256:{self.split_digest}"
         )
 
-    def batch(self, seed: int, epoch: int, samples_B: torch.Tensor) -> Batch:
+    def batch(self, seed: int, epoch: Epoch, samples_B: torch.Tensor) -> Batch:
         images = augmented(self.train_images[samples_B], samples_B, seed, epoch, self.settings.augment, self.scaling)
         return Batch(_laid_out(images), self.train_labels[samples_B], samples_B, seed, epoch)
 

@@ -69,21 +69,24 @@ class Recipe:
         self.blocks = [*self.net.encoder, *self.net.decoder]
 
     def loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        loss, _, count = self._predicted(batch)
-        return loss, count
+        scores, wanted = self._predicted(batch)
+        return _summed(scores, wanted), (wanted >= 0).sum()
 
     def score(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        loss, correct, count = self._predicted(batch)
-        return torch.stack([loss, correct]), count
+        scores, wanted = self._predicted(batch)
+        correct = (scores.argmax(-1) == wanted).sum()
+        return torch.stack([_summed(scores, wanted), correct]), (wanted >= 0).sum()
 
-    def _predicted(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Over the target's tokens and its END: the sum of losses, how many are right, and how many there are."""
+    def _predicted(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scores, and what they are to be: the target's tokens and its END, then -1. Shape: [B, T, V], [B, T]."""
         begin_B1 = torch.full_like(batch.targets[:, :1], seq2seq_net.BEGIN)
         scores_BTV = self.net(batch.inputs, torch.cat([begin_B1, batch.targets[:, :-1]], 1)).float()
-        wanted_BT = torch.where(seq2seq_net.real(batch.targets), batch.targets, -1)
-        loss = F.cross_entropy(scores_BTV.flatten(0, 1), wanted_BT.flatten(), ignore_index=-1, reduction="sum")
-        return loss, (scores_BTV.argmax(-1) == wanted_BT).sum(), (wanted_BT >= 0).sum()
+        return scores_BTV, torch.where(seq2seq_net.real(batch.targets), batch.targets, -1)
 
     def export(self) -> Export:
         about = {"class": "Seq2seq", "splitDigest": self._digest, "arguments": {**self._arguments, "dropout": 0.0}}
         return Export(Path(seq2seq_net.__file__), about, _LOAD)
+
+
+def _summed(scores_BTV: torch.Tensor, wanted_BT: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(scores_BTV.flatten(0, 1), wanted_BT.flatten(), ignore_index=-1, reduction="sum")
