@@ -1,4 +1,4 @@
-"""Every command of README, docs/*.md and the chart's notes runs as it is written.
+"""Every command of README, docs/*.md, the runbooks and the chart's notes runs as it is written.
 
 tests/support/documented.toml holds the values that are put in; what needs nodes or minutes is run by tests/e2e/cluster.
 """
@@ -6,13 +6,15 @@ tests/support/documented.toml holds the values that are put in; what needs nodes
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.documented import PROGRAMS, ROOT, Sandbox, blocks, notes, pages
+from tests.support.documented import PROCESS_TREE, PROGRAMS, ROOT, RUNBOOKS, Sandbox, blocks, notes, pages
 from tests.support.testbed import build
 from tests.support.testbed.control_plane import ControlPlane
 from tests.support.testbed.errors import Unavailable
@@ -26,8 +28,8 @@ def _with(place: str) -> list[str]:
     return [page for page, text in PAGES.items() if any(block.place == place for block in blocks(text))]
 
 
-FIRST = ("README.md", "docs/quickstart.md", "docs/cli.md")
-"""What a newcomer runs: always tried. The other pages with `make e2e`."""
+FIRST = ("README.md", "docs/quickstart.md", "docs/cli.md", RUNBOOKS)
+"""What a newcomer runs, and who is in trouble: always tried. The other pages with `make e2e`."""
 
 
 @pytest.mark.slow
@@ -39,13 +41,21 @@ def test_on_one_machine(page: str, tmp_path: Path) -> None:
     Sandbox(tmp_path / "sandbox").run(page, PAGES[page], "machine")
 
 
-@pytest.mark.slow
-def test_the_stoker_commands_of_the_runbooks(tmp_path: Path) -> None:
-    """Each once. What else is there needs a GPU, or a cluster in trouble."""
-    text = "\n".join(path.read_text() for path in sorted((ROOT / "docs" / "runbooks").glob("*.md")))
-    commands = {command for block in blocks(text) for _, command in block.commands if command.startswith("stoker ")}
-    assert commands
-    Sandbox(tmp_path / "sandbox").run("docs/runbooks", "\n".join(["```sh", *sorted(commands), "```"]), "machine")
+def test_nothing_is_left_of_commands_whose_test_was_killed(tmp_path: Path) -> None:
+    """Not of those either that left the session, lost their parent or ignore signals."""
+    daemon = "trap '' TERM HUP; (echo $BASHPID; exec sleep 1000) & echo $$; wait"
+    command = f"setsid bash -c {shlex.quote(daemon)} & (setsid sleep 1000 & echo $!); wait"
+    test = "import subprocess, sys\nsubprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE).wait()"
+    for ends in ("killed", "the command"):
+        args = [sys.executable, "-c", test, sys.executable, PROCESS_TREE, "bash", "-c"]
+        process = subprocess.Popen([*args, command if ends == "killed" else command[:-4]], stdout=subprocess.PIPE)
+        with process:
+            assert process.stdout is not None
+            left = [int(process.stdout.readline()) for _ in range(3)]
+            if ends == "killed":
+                process.kill()
+            process.stdout.read()  # its end: no process has it open any more
+        assert not [pid for pid in left if Path(f"/proc/{pid}").exists()], ends
 
 
 @pytest.fixture(scope="module")

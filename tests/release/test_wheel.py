@@ -15,6 +15,7 @@ from uv import find_uv_bin
 
 from tools.release import source, wheel
 
+pytestmark = pytest.mark.timeout(2 * wheel.BUILD_S + 120)  # each of two builds has its own limit, which comes first
 SERVERS = ("torch", "fastapi", "uvicorn", "numpy", "kubernetes", "prometheus-client", "nvidia-ml-py")
 
 

@@ -10,10 +10,15 @@ import pytest
 
 from tools.images.machine import require_disk
 from tools.release import __main__ as command
-from tools.release import making, oci, record, sbom, verifying
+from tools.release import making, oci, record, sbom, verifying, wheel
 from tools.release.errors import Refused
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("helm", "syft", "small_images")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("helm", "syft", "small_images"),
+    # A test builds twice at most. Each build has a limit of its own, which says what did not end; it comes first.
+    pytest.mark.timeout(2 * wheel.BUILD_S + 120),
+]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tomllib
@@ -24,16 +23,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.harness import free_port, worker_processes
+from tests.support.harness import free_port
 from tests.support.testbed import build
 from tests.support.testbed.errors import Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE: dict[str, Any] = tomllib.loads((ROOT / "tests" / "support" / "documented.toml").read_text())
 PROGRAMS = Path(sys.executable).parent
+PROCESS_TREE = Path(__file__).with_name("process_tree.py")
+RUNBOOKS = "docs/runbooks"
 TIMEOUT_S = 300.0
 
-_COMMAND = r"(?:apt-get|cd|ctr|curl|eval|export|helm|kubectl|make|pip|python|stoker) .*"
+_PROGRAMS = "apt-get cd ctr curl dmesg eval export helm ipmitool kubectl make nvidia-smi pip ps python stoker time"
+_COMMAND = rf"(?:{_PROGRAMS.replace(' ', '|')})(?: .*|$)"
 _INDENTED = rf"^(?: {{4}}|\t)(?:\$ .*|{_COMMAND})"
 _PROLOGUE = """
 set -E -o pipefail
@@ -172,15 +174,15 @@ class Sandbox:
         with progress.open("w") as lines, output.open("w") as out:
             bash = ["bash", "-c", f'exec 3>&{lines.fileno()}; . "$0"', str(script)]
             process = subprocess.Popen(
-                bash, cwd=self.folder / "stoker", env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                pass_fds=[lines.fileno()], start_new_session=True,
+                [sys.executable, "-I", PROCESS_TREE, *bash], cwd=self.folder / "stoker", env=self.env,
+                stdin=subprocess.PIPE, stdout=out, stderr=out, pass_fds=[lines.fileno()], start_new_session=True,
             )  # fmt: skip
-            try:
-                code: int | None = process.wait(TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                self._end(process)
+            assert process.stdin is not None
+            with process:  # which closes its input: nothing is left of it then
+                try:
+                    code: int | None = process.wait(TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    code = None
         reached = [line.split() for line in progress.read_text().splitlines()]
         failed = [line for what, line in reached if what == "failed"]
         if failed or code != 0:
@@ -199,14 +201,6 @@ class Sandbox:
                 return f"at {line}; {waited} {self.put_in(command).removesuffix(' &')}"
         return f"at {line}; {self.put_in(command)}"
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for worker in worker_processes(self.folder):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker.pid, signal.SIGKILL)
-
 
 def _built(*programs: str) -> list[str]:
     folders = []
@@ -217,9 +211,16 @@ def _built(*programs: str) -> list[str]:
 
 
 def pages() -> Mapping[str, str]:
-    """Name → text of every page whose commands are run."""
+    """Name → text of every page whose commands are run; the runbooks as one."""
     paths = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+    return {str(path.relative_to(ROOT)): path.read_text() for path in paths} | {RUNBOOKS: _runbooks()}
+
+
+def _runbooks() -> str:
+    """Each command once, in a block of its own: of those that stand together one needs a cluster, another does not."""
+    books = sorted((ROOT / RUNBOOKS).glob("*.md"))
+    every = (text for book in books for block in blocks(book.read_text()) for _, text in block.commands)
+    return "\n".join(f"```sh\n{text}\n```" for text in dict.fromkeys(re.sub(r"\s+# .*", "", text) for text in every))
 
 
 def notes(text: str) -> str:

@@ -18,7 +18,7 @@ from tools.release.source import Source, extract_all
 CONSTRAINTS = Path(__file__).with_name("build-constraints.txt")
 ROOMS = ("stoker", "stoker_api", "stoker_worker", "stoker_trainer")
 _MUST = (*(f"{room}/py.typed" for room in ROOMS), "stoker_worker/start.sh", "stoker_worker/supervisor.py")
-_BUILD_S = 300
+BUILD_S = 300
 
 
 def build(source: Source, folder: Path) -> list[Path]:
@@ -32,7 +32,7 @@ def build(source: Source, folder: Path) -> list[Path]:
         [find_uv_bin(), "build", *options, "--out-dir", str(folder), str(source.root)],
         capture_output=True,
         text=True,
-        timeout=_BUILD_S,
+        timeout=BUILD_S,
         env={**os.environ, "SOURCE_DATE_EPOCH": str(source.epoch)},
     )
     if done.returncode:
