@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from stoker.spec.job import Phase
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.outcome import Intent
 from stoker.spec.queue import QUEUES, Preemption, Queue, QueueResources, QueueSpec, WithinQueue
 from stoker.spec.reasons import Code
+
+from .dying import Dying
 
 if TYPE_CHECKING:
     from .conftest import World
@@ -62,33 +66,40 @@ async def test_an_owner_reclaims_and_the_borrower_goes_on_with_fewer(world: Worl
     job = await world.phase("e", Phase.RUNNING)
     (ended,) = job.status.attempts
     assert (ended.intent, len(job.status.placement)) == (Intent.RESIZE, 2)
-    assert ended.message == ("worker 0: goes on with 2 of 4 workers: the others make room for job own (project p)"), (
-        ended.message
-    )
+    assert ended.message == ("goes on with 2 of 4 workers: the others make room for job own (project p)"), ended.message
     assert (own.status.claim, job.status.queued_at) == (None, before.status.queued_at)
     assert world.kubelet.most_gpus == 4
     assert world.counters.preempted_gpus.labels("q", "Reclaimed")._value.get() == 0, "a shrink that saved is none"
     assert world.counters.decisions.labels(Code.RESIZED.value)._value.get() >= 1
 
 
-async def test_a_leader_that_dies_while_one_is_resized_is_followed_by_one_that_comes_to_the_same(world: World) -> None:
+@pytest.mark.parametrize("which", ["shrinks", "grows"])
+async def test_a_leader_killed_between_any_two_writes_is_followed_by_one_that_comes_to_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
     world.kubelet.script = lambda pod: None
-    world.kubelet.stops = False
     await lent(world)
+    if which == "grows":
+        await world.submit("own", queue="owner", gpus_per_worker=2)
+        await world.phase("own", Phase.RUNNING)
     await world.submit("e", **(ELASTIC | {"workers": 4}))
     await world.phase("e", Phase.RUNNING)
-    await world.submit("own", queue="owner", gpus_per_worker=1)
-    await world.until(lambda: world.job("own").status.claim, "the claim")
-    claim = world.job("own").status.claim
-    await world.stop()
-    world.start()
-    job = await world.phase("e", Phase.STOPPING)
-    assert claim is not None and world.job("own").status.claim == claim
-    assert job.status.claim is not None and job.status.claim.placement == claim.victims[0].keeps
-    await world.stop()
-    world.start()
-    world.kubelet.stops = True
-    await world.phase("own", Phase.RUNNING)
-    await world.until(lambda: world.job("e").status.attempt == 2, "it goes on")
-    assert len((await world.phase("e", Phase.RUNNING)).status.placement) == 3
-    assert (world.job("own").status.attempt, world.kubelet.most_gpus) == (1, 4)
+    dying = Dying(world, monkeypatch)
+    if which == "grows":
+        await world.change("own", cancel=True)
+    else:
+        await world.submit("own", queue="owner", gpus_per_worker=2)
+
+    async def resized() -> None:
+        await world.until(lambda: world.job("e").status.attempt == 2, "it goes on")
+        await world.phase("e", Phase.RUNNING, timeout_s=60)
+
+    claims = await dying.each_time_until(resized, "own" if which == "shrinks" else "e")
+    job = world.job("e")
+    (ended,) = job.status.attempts
+    assert (ended.intent, job.status.attempt, job.status.retries) == (Intent.RESIZE, 2, {})
+    assert len(job.status.placement) == (2 if which == "shrinks" else 4)
+    assert len({claim.placement for claim in claims}) == 1, "the same claim, under any leader"
+    assert any("Stopping Resize True" in step for step in dying.seen), dying.seen
+    assert any("Queued None True" in step for step in dying.seen), dying.seen
+    assert world.kubelet.most_gpus == 4

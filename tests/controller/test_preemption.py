@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +9,13 @@ import pytest
 
 from stoker.controller.counters import Counters
 from stoker.spec.job import AttemptEnd, Phase, Placed, TrainingJob, TrainingJobStatus
-from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.meta import ObjectMeta
 from stoker.spec.outcome import Category, Intent
 from stoker.spec.queue import QUEUES, Preemption, Queue, QueueResources, QueueSpec, WithinQueue
 from stoker.spec.reasons import Code
 from stoker.spec.worker import Checkpoint, Progress
+
+from .dying import Dying
 
 if TYPE_CHECKING:
     from .conftest import World
@@ -140,64 +141,13 @@ async def test_a_leader_killed_between_any_two_writes_is_followed_by_one_that_co
 ) -> None:
     """Each write of the operator's from the claim on is its last: the next one finishes what the objects say."""
     await crowded(world)
-    patch_status, delete, create = world.store.patch_status, world.store.delete, world.store.create
-    seen: list[str] = []
-    died = asyncio.Event()
-
-    def dies(what: str) -> bool:
-        if what in seen:
-            return False
-        seen.append(what)
-        died.set()
-        return True
-
-    def last(call: Any, name: str) -> Any:
-        async def made(kind: Any, key: Any, *args: Any, **how: Any) -> Any:
-            is_operator = how.get("manager", "operator") == "operator" and kind.plural in ("trainingjobs", "pods")
-            if is_operator and died.is_set():
-                await asyncio.Event().wait()  # it is dead, and about to be taken away
-            done = await call(kind, key, *args, **how)
-            obj = done if isinstance(done, TrainingJob) else None
-            if is_operator:
-                state = "" if obj is None else f"{obj.status.phase} {obj.status.intent} {bool(obj.status.claim)}"
-                name_of = key.name if isinstance(key, Key) else key.metadata.name
-                if dies(f"{name} {kind.plural} {name_of} {state}"):
-                    await asyncio.Event().wait()
-            return done
-
-        return made
-
-    for name, call in (("patch_status", patch_status), ("delete", delete), ("create", create)):
-        monkeypatch.setattr(world.store, name, last(call, name))
-    await create(*_high())
-    for _ in range(40):
-        waiting = [asyncio.create_task(died.wait()), asyncio.create_task(_succeeded(world))]
-        done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=20)
-        for task in rest:
-            task.cancel()
-        assert done, world.job("high").status
-        if waiting[1] in done and waiting[0] not in done:
-            break
-        claim = world.job("high").status.claim
-        died.clear()
-        await world.stop()
-        world.start()
-        if claim is not None and world.job("high").status.claim is not None:
-            assert world.job("high").status.claim == claim
+    dying = Dying(world, monkeypatch)
+    await world.submit("high", queue="q", gpus_per_worker=1, priority=5)
+    claims = await dying.each_time_until(lambda: world.phase("high", Phase.SUCCEEDED, timeout_s=60), "high")
+    assert len(claims) == 1, "the same claim, under any leader"
     high = await world.phase("high", Phase.SUCCEEDED)
     assert high.status.attempt == 1
     preempted = [name for name in ("low-a", "low-b") if world.job(name).status.attempts]
     assert len(preempted) == 1, "the same victim, under any leader"
-    assert any("Queued None True" in step for step in seen) and any("Preempt" in step for step in seen)
+    assert any("Queued None True" in step for step in dying.seen) and any("Preempt" in step for step in dying.seen)
     assert world.kubelet.most_gpus == 2
-
-
-def _high() -> tuple[Any, TrainingJob]:
-    from stoker.spec.job import JOBS
-
-    spec: Any = {"trainer": {"command": ["x"]}, "queue": "q", "gpusPerWorker": 1, "priority": 5}
-    return JOBS, TrainingJob(metadata=ObjectMeta(name="high", namespace="p"), spec=spec)
-
-
-async def _succeeded(world: World) -> None:
-    await world.phase("high", Phase.SUCCEEDED, timeout_s=60)

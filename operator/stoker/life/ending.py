@@ -301,7 +301,8 @@ def _message(
     progress = cause.record.progress if cause.record else None
     if category is Category.INTERRUPTED and progress is not None and progress.checkpoint is not None:
         says += f" (last saved: step {progress.checkpoint.step})"
-    who = f"worker {cause.index}: " if job.workers > 1 else ""
+    ours = job.status.intent in _OURS and category is Category.INTERRUPTED
+    who = f"worker {cause.index}: " if job.workers > 1 and not ours else ""
     if cause.exit_code is not None and category is not Category.INTERRUPTED:
         signal = cause.record.signal if cause.record else None
         code = f"signal {signal}" if signal else f"exit {cause.exit_code}"

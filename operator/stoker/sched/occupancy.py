@@ -42,14 +42,16 @@ def queue_usage(state: SchedulerState, name: str) -> QueueUsage:
     """
     queue = state.queues.get(name) or QueueState(name)
     subtree = list(queue.subtree())
-    holding = [state.entries[key] for one in subtree for key in one.holding]
-    claims = [one.request.times(sum(one.kept.values())) for one in holding if one.claim is not None]
+    waiting = [key for one in subtree for key in one.holding if key in state.claims.jobs]
+    growing = [key for key in state.elastic if state.entries[key].queue in subtree]
+    kept = (state.entries[key] for key in (*waiting, *growing))
+    claims = [one.request.times(sum(one.kept.values())) for one in kept]
     gpus, cpu_milli, memory_bytes = map(int, map(sub, queue.used, map(sum, zip(NOTHING, *claims, strict=True))))
     return QueueUsage(
         gpus=gpus,
         cpu_milli=cpu_milli,
         memory_bytes=memory_bytes,
-        running=sum(one.key not in state.claims.jobs for one in holding),
+        running=sum(len(one.holding) for one in subtree) - len(waiting),
         pending=sum(len(one.pending) for one in subtree),
     )
 
