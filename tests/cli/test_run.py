@@ -83,6 +83,28 @@ def test_a_command_s_output_is_all_that_is_on_standard_output(script: Any, sse: 
     assert "a Failed: exit code 7" in result.stderr and "stoker why a" in result.stderr
 
 
+def test_the_workers_that_an_elastic_job_gets_later_are_followed_too(script: Any, sse: Any, make_job: Any) -> None:
+    spec = COMMAND | {"workers": 3, "elastic": {"min": 1, "max": 3}}
+
+    def job(phase: str, attempt: int, workers: int) -> bytes:
+        placed = [{"worker": at, "node": "n"} for at in range(workers)]
+        before = [{"number": at, "endedAt": "2026-01-01T00:00:00Z"} for at in range(1, attempt)]
+        return sse("job", make_job("a", phase, spec, attempt=attempt, placement=placed, attempts=before))
+
+    phases = [("Running", 1, 1), ("Queued", 1, 0), ("Starting", 2, 2), ("Running", 2, 2), ("Succeeded", 2, 0)]
+    frames = [job(*one) for one in phases]
+    _serve(
+        script,
+        sse,
+        make_job("a", "Queued", spec),
+        *frames,
+        sse("end", {"phase": "Succeeded"}),
+        logs=sse("log", "hello", "1.6"),
+    )
+    result = _run(script, "run", "--", "true")
+    assert sorted(result.stdout.splitlines()) == ["[0] hello", "[1] hello"]
+
+
 def test_a_job_that_never_ran_has_no_log_and_that_is_no_error(script: Any, sse: Any, make_job: Any) -> None:
     cancelled = make_job(
         "a", "Cancelled", COMMAND, attempt=1, attempts=[{"number": 1, "endedAt": "2026-01-01T00:00:00Z"}]

@@ -49,10 +49,10 @@ def track(client: Client, job: TrainingJob, *, project: str | None = None, tail:
                     case JobChanged(job=last):
                         if not (prints and last.status.phase in ENDED):  # of a command the last word is enough
                             board.update(last)
-                        if prints and not logged and _has_run(last):
-                            logged = set(range(min(last.workers, MOST_LOGS)))
-                            for worker in sorted(logged):
+                        if prints and _has_run(last) and (last.status.placement or not logged):
+                            for worker in range(len(logged), min(last.workers, MOST_LOGS)):
                                 feed.follow_logs(name, worker, tail=tail)
+                                logged.add(worker)
                     case JobEnded():
                         ended = True
     except KeyboardInterrupt:
@@ -87,6 +87,8 @@ def exit_code(job: TrainingJob) -> int:
 def _has_run(job: TrainingJob) -> bool:
     """There is a log to read, or was."""
     status = job.status
+    if status.phase is Phase.STARTING:
+        return False
     return status.attempt > 0 and (status.phase in (Phase.RUNNING, Phase.STOPPING) or bool(status.attempts))
 
 
