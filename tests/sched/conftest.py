@@ -380,7 +380,12 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
         "preemption": (
             *(dict(state.claims.jobs), dict(state.victims), dict(state.claims.unwritten), set(state.claims.voided)),
             *({entry.key: (entry.claim, entry.claim_decided) for entry in state.entries.values()}, state.preempt_at),
-            *(dict(state.claims.keeps), dict(state.elastic), state.grow_at),
+            *(
+                dict(state.claims.keeps),
+                dict(state.elastic),
+                {kind: set(keys) for kind, keys in state.below_most.items()},
+                state.grow_at,
+            ),
             *(
                 set(state.changes.filled_nodes),
                 dict(state.claims.moved),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
+from functools import cached_property
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from .state import SchedulerState
 from .topology import domains
 
 GROW_EVERY = timedelta(minutes=10)
-_LOOKED_AT = 64
+_LOOKED_AT = 32
 """Lanes and jobs in back-off; where more wait, any node may be waited for."""
 _RESIZED = (Intent.RESIZE, Intent.PREEMPT)
 
@@ -81,11 +82,32 @@ class Growth(NamedTuple):
 
 
 class Growths:
-    """As of one moment. Cost: O(nodes) per request that waits, up to `_LOOKED_AT`."""
+    """As of one moment, and as those grow that may. Cost: where no more fit O(nodes) per kind of worker; else that per
+    job, and once per request that waits, up to `_LOOKED_AT`."""
 
     def __init__(self, state: SchedulerState, now: datetime, kept: Kept) -> None:
         self._state, self._now, self._kept = state, now, kept
-        self._closed, self._limits = _nodes_waited_for(state), _limits_waited_for(state)
+        self._full: set[Request] = set()
+
+    def has_room(self, one: Request) -> bool:
+        """For one worker, where no other job waits."""
+        if one in self._full:
+            return False
+        free = free_room(self._state.nodes, one, self._kept.nodes)
+        there = place(self._state.nodes, one, room=free) and place(
+            self._state.nodes, one, room=_beside(self._closed, free)
+        )
+        if there is None:
+            self._full.add(one)
+        return there is not None
+
+    @cached_property
+    def _limits(self) -> set[str]:
+        return _limits_waited_for(self._state)
+
+    @cached_property
+    def _closed(self) -> Mask:
+        return _nodes_waited_for(self._state)
 
     def of(self, entry: Entry) -> Growth:
         """Of one that `may_grow`."""
@@ -94,6 +116,11 @@ class Growths:
             return Growth((), WaitsFor.TIME, again_at)
         if any(account.name in self._limits for account in entry.accounts):
             return Growth((), WaitsFor.LIMIT)
+        if not self.has_room(entry.held.one_worker):
+            return Growth((), WaitsFor.ROOM)
+        worth_at = worth_from(entry, entry.job.spec.most_workers, self._now)
+        if worth_at != self._now:  # fewer would gain less
+            return Growth((), WaitsFor.GAIN, worth_at)
         placement = _larger(self._state, entry, self._now, self._kept, self._closed)
         if placement is None:
             return Growth((), WaitsFor.ROOM)
@@ -104,10 +131,9 @@ class Growths:
 def grow(state: SchedulerState, now: datetime, kept: Kept) -> datetime | None:
     """Have those grow that may: those with fewer workers than they wish for first, then in order. Returns: when time
     alone may let another do so."""
-    jobs = [entry for key in state.elastic if may_grow(state, entry := state.entries[key])]
-    if not jobs:
-        return None
     growths, later = Growths(state, now, kept), list[datetime | None]()
+    kinds = (keys for one, keys in state.below_most.items() if growths.has_room(one))
+    jobs = [entry for keys in kinds for key in keys if may_grow(state, entry := state.entries[key])]
     for entry in sorted(jobs, key=lambda one: (len(one.placement) >= one.job.spec.workers, one.order)):
         found = growths.of(entry)
         if found.waits_for is None:
@@ -184,8 +210,7 @@ def _larger(state: SchedulerState, entry: Entry, now: datetime, kept: Kept, clos
         if not entry.queue.has_room(wanted, kept.queues):
             return None
         free = free_room(table, wanted, kept.nodes)
-        gpu, cpu, memory = (np.where(closed, 0, one) for one in free[:3])
-        return place(table, wanted, avoid, room=Room(gpu, cpu, memory, free.extended))
+        return place(table, wanted, avoid, room=_beside(closed, free))
 
     low, above = 0, elastic.max - len(entry.placement) + 1
     found: Spread = ()
@@ -203,6 +228,11 @@ def _larger(state: SchedulerState, entry: Entry, now: datetime, kept: Kept, clos
     for slot, more in found:
         counts[table.names[slot]] = counts.get(table.names[slot], 0) + more
     return on_nodes(counts)
+
+
+def _beside(closed: Mask, free: Room) -> Room:
+    gpu, cpu, memory = (np.where(closed, 0, one) for one in free[:3])
+    return Room(gpu, cpu, memory, free.extended)
 
 
 def on_nodes(counts: Mapping[str, int]) -> tuple[Placed, ...]:

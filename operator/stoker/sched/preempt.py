@@ -20,12 +20,12 @@ from stoker.spec.meta import Key
 from stoker.spec.queue import NOT_NAMED
 
 from . import victims
-from .columns import Column
+from .columns import Column, Mask
 from .entries import Account, Entry, Lane, QueueState, earliest
 from .gpu_choice import choices, is_entitled
 from .leaving import Leaving
-from .place import Spread, fitting, free_room, place, placed
-from .request import NOTHING, Request
+from .place import Room, Spread, fitting, free_room, place, placed
+from .request import HUGE, NOTHING, Request, Totals
 from .reservations import Kept, Reservations
 from .running import Floats
 from .shrink import Keeps, Shrinking, may_shrink
@@ -180,7 +180,8 @@ class Preemption:
         rows, owners = stoppable.rows[stoppable.ripe_s <= self._now_s], stoppable.owners
         if not len(rows):
             return None
-        elastic = [one for row in rows if (one := state.running.jobs[row]) and may_shrink(one)] if state.elastic else []
+        jobs = state.running.jobs
+        elastic = [row for row in rows if (one := jobs[row]) and may_shrink(one)] if state.elastic else []
         if elastic or (request.gpus and state.nodes.mixed):
             self._series = None
             return self._search_tried(request, lane, kept, rows, elastic)
@@ -207,36 +208,37 @@ class Preemption:
         return None if spread is None else (spread, dict.fromkeys(stopped, ()))
 
     def _search_tried(
-        self, request: Request, lane: Lane, kept: Kept, rows: Column, elastic: list[Entry]
+        self, request: Request, lane: Lane, kept: Kept, rows: Column, elastic: list[int]
     ) -> tuple[Spread, Keeps] | None:
-        """Elastic jobs shrink before any is stopped whole; and where nodes have GPUs of several types, what a job's end
-        leaves there is only known once it is tried."""
-        state = self._state
+        """Elastic jobs (their rows, cheapest first) shrink before any is stopped whole; and where nodes have GPUs of
+        several types, what a job's end leaves there is only known once it is tried."""
+        state, left = self._state, bool(request.gpus and self._state.nodes.mixed)
+
+        def room() -> Room:
+            return free_room(state.nodes, request, kept.nodes) if left else self._leaving.room(request, kept.nodes)
 
         def starts() -> Spread | None:
-            fits = lane.queue.has_room(request, kept.queues)
-            return place(state.nodes, request, lane.avoid, kept.nodes) if fits else None
+            fits = lane.queue.has_room(request, kept.queues if left else self._queues_left(kept))
+            return place(state.nodes, request, lane.avoid, room=room()) if fits else None
 
         with state.what_if():
-            for key in state.victims:
+            for key in state.victims if left else ():
                 state.give_way(key)
             if starts() is not None:
                 return None
-            with state.what_if():
-                for one in elastic:
-                    state.vacate(one.key)
-                useful = fitting(state.nodes, request, lane.avoid, free_room(state.nodes, request, kept.nodes)) > 0
-            shrinking = Shrinking(state, elastic, useful, self._now, starts)
-            if shrinking.make_room(request.workers):
+            now = room()
+            shrinking = Shrinking(state, self._now, starts)
+            if shrinking.make_room(*self._helping(request, lane, now, elastic, elastic), request.workers):
                 shrinking.spare()
                 spread = starts()
                 return None if spread is None else (spread, shrinking.keeps)
-            short = self._short(request, lane.queue, kept, left=True)
+            shrinking.shrink_all(*self._helping(request, lane, now, rows, elastic))
+            short = self._short(request, lane.queue, kept, left=left)
             found = self._candidates(rows, short)._replace(held=state.running.held(state.nodes.slots))
-            room, amounts = free_room(state.nodes, request, kept.nodes), [amount for _, _, amount in short]
+            there, amounts = room(), [amount for _, _, amount in short]
             for closed in ((), tuple(state.nodes.mixed)):
                 stopped = cheapest_of(
-                    Problem(state.nodes, request, lane.avoid, room, found, amounts, closed, domain)
+                    Problem(state.nodes, request, lane.avoid, there, found, amounts, closed, domain)
                     for domain in domains(state.nodes, request.near)
                 )
                 if not stopped:
@@ -252,19 +254,47 @@ class Preemption:
                         return spread, {**dict.fromkeys(stopped, ()), **shrinking.keeps}
         return None
 
+    def _helping(
+        self, request: Request, lane: Lane, room: Room, rows: Column | list[int], elastic: list[int]
+    ) -> tuple[list[Entry], Mask]:
+        """The elastic jobs that hold something on a slot that would take workers of the request without those of
+        `rows`, or that a limit may be short of; and these slots. Hopeful where resources are extended or GPUs
+        differ."""
+        jobs, held, table = self._state.running, self._stoppable.held, self._state.nodes
+        mine: Mask = np.zeros(len(jobs.jobs), dtype=np.bool_)
+        mine[rows] = True
+        row, slot, workers = (column[mine[held.row]] for column in held)
+        gpu, cpu, memory = (column.copy() for column in room[:3])
+        for column, each in ((gpu, jobs.gpus), (cpu, jobs.cpu), (memory, jobs.memory)):
+            np.add.at(column, slot, workers * each[row])
+        extended = tuple(np.full_like(gpu, HUGE) for _ in request.extended)
+        useful: Mask = fitting(table, request, lane.avoid, Room(gpu, cpu, memory, extended)) > 0
+        if request.gpus:
+            useful &= table.rest_for(request.filter) > 0
+        mine[:] = False
+        mine[row[useful[slot]]] = True
+        short = any(one.limit != NOT_NAMED for one in lane.queue.accounts(request.filter.type))
+        helping = (jobs.jobs[at] for at in elastic if short or mine[at])
+        return [one for one in helping if one is not None], useful
+
     def _tried(self, request: Request, lane: Lane, kept: Kept, stopped: tuple[Entry, ...]) -> Spread | None:
         """Where it starts once these have gone."""
-        leaving, queues = self._leaving, dict(kept.queues)
+        leaving = self._leaving
         for one in stopped:
             leaving.add(one)
-        for name, amounts in leaving.queues.items():
-            queues[name] = queues.get(name, NOTHING).plus(amounts)
-        fits = lane.queue.has_room(request, queues)
+        fits = lane.queue.has_room(request, self._queues_left(kept))
         room = leaving.room(request, kept.nodes)
         spread = place(self._state.nodes, request, lane.avoid, room=room) if fits else None
         for one in stopped:
             leaving.add(one, -1)
         return spread
+
+    def _queues_left(self, kept: Kept) -> dict[str, Totals]:
+        """Account → what is kept there, less what those that leave will hold no more."""
+        queues = dict(kept.queues)
+        for name, amounts in self._leaving.queues.items():
+            queues[name] = queues.get(name, NOTHING).plus(amounts)
+        return queues
 
     def _short(
         self, request: Request, queue: QueueState, kept: Kept, *, left: bool = False

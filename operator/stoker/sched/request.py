@@ -120,6 +120,11 @@ class Request(NamedTuple):
             return self
         return _request(*self._replace(filter=self.filter._replace(type=gpu_type)))
 
+    @property
+    def one_worker(self) -> Request:
+        """Of those that it asks for, wherever it may be."""
+        return _request(*self._replace(workers=1, up_to=0, near=ANYWHERE))
+
     def times(self, workers: int) -> Totals:
         return Totals(workers * self.gpus, workers * self.cpu, workers * self.memory)
 

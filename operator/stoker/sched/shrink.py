@@ -28,49 +28,46 @@ _TARGETS = 16
 class Shrinking:
     """In a what-if, which the caller opens and takes back."""
 
-    def __init__(
-        self, state: SchedulerState, jobs: Iterable[Entry], useful: Mask, now: datetime, fits: Callable[[], object]
-    ) -> None:
-        """`jobs`: elastic ones that may be stopped, cheapest first. `useful`: the slots that would take workers of the
-        other job without them. `fits`: the other job starts as things are."""
-        self._state, self._useful, self._now, self._fits = state, useful, now, fits
-        self._jobs = list(jobs)
+    def __init__(self, state: SchedulerState, now: datetime, fits: Callable[[], object]) -> None:
+        """`fits`: the other job starts as things are."""
+        self._state, self._now, self._fits = state, now, fits
         self._orders: dict[Entry, list[str]] = {}
         self.keeps: Keeps = {}
 
-    def make_room(self, workers: int) -> bool:
-        """Shrink them until the other job, of so many workers, starts. False: it does not though all are shrunk."""
-        self._aim(self._useful)
-        if self._shrink():
-            return True
-        slots = np.flatnonzero(self._useful)[:_TARGETS] if workers == 1 and self._useful.sum() > 1 else ()
-        for slot in slots:
-            aim = np.zeros_like(self._useful)
-            aim[slot] = True
-            self._aim(aim)
-            if self._shrink():
-                return True
-        self._aim(self._useful)
-        self._shrink()
+    def make_room(self, jobs: Sequence[Entry], useful: Mask, workers: int) -> bool:
+        """Shrink them until the other job, of so many workers, starts. False: it does not though all are shrunk.
+        `jobs`: elastic ones that may be stopped, cheapest first. `useful`: the slots that would take workers of the
+        other job without them."""
+        aims = [useful]
+        if workers == 1 and useful.sum() > 1:
+            for slot in np.flatnonzero(useful)[:_TARGETS]:
+                aims.append(np.zeros_like(useful))
+                aims[-1][slot] = True
+        for aim in aims if jobs else ():
+            self._restore()
+            done, more = 0, 1
+            while done < len(jobs):
+                self._shrink(jobs[done : done + more], aim)
+                done, more = done + more, 2 * more
+                if self._fits():
+                    return True
         return False
 
-    def _aim(self, at: Mask) -> None:
-        """Have them make room on these slots; all are as large as before."""
+    def shrink_all(self, jobs: Iterable[Entry], useful: Mask) -> None:
+        """To their least, and no others."""
+        self._restore()
+        self._shrink(jobs, useful)
+
+    def _restore(self) -> None:
         for one in self.keeps:
             self._state.move(one, one.placement)
         self.keeps = {}
-        self._orders = {one: order for one in self._jobs if len(order := self._order(one, at)) >= _least(one)}
 
-    def _shrink(self) -> bool:
-        """To their least, ever more of them, until the other job starts."""
-        jobs, done, more = list(self._orders), 0, 1
-        while done < len(jobs):
-            for one in jobs[done : done + more]:
+    def _shrink(self, jobs: Iterable[Entry], aim: Mask) -> None:
+        for one in jobs:
+            self._orders[one] = self._order(one, aim)
+            if len(self._orders[one]) >= _least(one):
                 self._resize(one, _least(one))
-            done, more = done + more, 2 * more
-            if self._fits():
-                return True
-        return False
 
     def spare(self, stopped: Sequence[Entry] = ()) -> None:
         """The other job starts: give back to each what is not needed, the dearest first. `stopped`: those that are

@@ -36,6 +36,7 @@ from .journal import Journal
 from .lanes import Lanes
 from .nodes import NodeTable
 from .queue_tree import QueueTree
+from .request import Request
 from .running import RunningJobs
 from .runtime_table import RuntimeTable
 
@@ -60,8 +61,10 @@ class SchedulerState:
         self.holdings = Holdings(self.journal, self.nodes, self.running, changes)
         self.claims = ClaimTable(self.journal, self.entries, self.holdings, changes, self.running, self.victims)
         self.lanes = Lanes(self.journal, self.entries, self.claims, changes)
-        self.elastic: dict[Key, None] = {}
-        """The jobs with a place that may have more or fewer workers."""
+        self.elastic: dict[Key, Request] = {}
+        """The jobs with a place that may have more or fewer workers → one of its workers."""
+        self.below_most: dict[Request, dict[Key, None]] = {}
+        """Those of them that may have more: one worker → jobs."""
         # Of the last decide:
         self.next_reserving_at: datetime | None = None
         self.reserve_after_s = 0.0
@@ -179,7 +182,7 @@ class SchedulerState:
             self.claims.victim_moved(key)
             self._remove(entry)
             self.journal.drop(self.entries, key)
-            self.journal.drop(self.elastic, key)
+            self._forget_elastic(key)
             self._recount(key)
             self.tree.sweep(entry.queue)
             self.runtimes.sweep(entry.runtime)
@@ -277,12 +280,26 @@ class SchedulerState:
     def _note_elastic(self, entry: Entry) -> None:
         if entry.job.spec.elastic is None:
             return
-        if entry.workers_on and not entry.pending:
-            self.journal.put(self.elastic, entry.key, None)
-            if len(entry.placement) < entry.job.spec.most_workers:
-                self.journal.set(self, "grow_at", EARLIEST)  # it may have saved
-        else:
-            self.journal.drop(self.elastic, entry.key)
+        self._forget_elastic(entry.key)
+        if not entry.workers_on or entry.pending:
+            return
+        one = entry.held.one_worker
+        self.journal.put(self.elastic, entry.key, one)
+        if len(entry.placement) < entry.job.spec.most_workers:
+            if one not in self.below_most:
+                self.journal.put(self.below_most, one, {})
+            self.journal.put(self.below_most[one], entry.key, None)
+            self.journal.set(self, "grow_at", EARLIEST)  # it may have saved
+
+    def _forget_elastic(self, key: Key) -> None:
+        one = self.elastic.get(key)
+        if one is None:
+            return
+        self.journal.drop(self.elastic, key)
+        if one in self.below_most:
+            self.journal.drop(self.below_most[one], key)
+            if not self.below_most[one]:
+                self.journal.drop(self.below_most, one)
 
     def _set_queue(self, name: str, queue: Queue | None) -> None:
         change = self.tree.put(name, queue)

@@ -71,7 +71,7 @@ def grows(has: int, most: int, then: int, waits_for: WaitsFor | None, at: dateti
         case WaitsFor.ROOM:
             when = "it grows once there is idle room that no waiting job could use"
         case WaitsFor.GAIN:
-            when = f"{then} fit, but restarting now would cost more than that gains; it grows soon after a checkpoint"
+            when = "more fit, but restarting now would cost more than they gain; it grows soon after a checkpoint"
             when += f", or at {clock(at)}" if at else ""
         case None:
             when = f"its turn to go on with {then} is next"
