@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import combinations, product
 from random import Random
 from types import SimpleNamespace
@@ -17,7 +18,8 @@ from stoker.sched.occupancy import queue_usage
 from stoker.spec.job import CHECKPOINTS_CONDITION, AttemptEnd, Claim, Phase, Placed, TrainingJob
 from stoker.spec.meta import Condition
 from stoker.spec.outcome import Intent
-from stoker.spec.worker import Progress
+from stoker.spec.usage import JobUsage
+from stoker.spec.worker import Held, Progress, Stalled
 from tests.support.examples import examples
 from tests.support.preempting import preempting, run, wrote
 
@@ -268,6 +270,23 @@ def test_what_is_deleted_with_its_pods_does_not_count_as_saved(sched: SimpleName
     e = runs(sched, "e", "a", elastic=(1, 2), saved=600)
     assert grown(world.feed(wrote(e, conditions=(gone,))), 600) == {}
     assert grown(world.feed(wrote(e, 3)), 600) == {"e": ["a", "a"]}
+
+
+@pytest.mark.parametrize(
+    ("case", "status"),
+    [
+        ("it has failed and is held", {"progress": Progress(at=0, held=Held(since=0, until=9e9, exit_code=1))}),
+        ("it is stalled", {"progress": Progress(at=0, stalled=Stalled(attempt=1, since=0, until=9e9, step=1))}),
+        ("its GPUs are idle", {"usage": JobUsage(idle_since=datetime(2026, 11, 21, tzinfo=UTC))}),
+        ("it is being stopped", {"phase": Phase.STOPPING, "intent": Intent.SUSPEND}),
+        ("it has not started yet", {"phase": Phase.STARTING, "started_at": None}),
+    ],
+)
+def test_one_that_does_not_train_does_not_grow(sched: SimpleNamespace, case: str, status: dict[str, Any]) -> None:
+    world = sched.World().feed(sched.queue(), sched.node("a", 2))
+    e = runs(sched, "e", "a", elastic=(1, 2))
+    assert grown(world.feed(wrote(e, **status)), 100) == {}, case
+    assert grown(world.feed(wrote(e, 3)), 100) == {"e": ["a", "a"]}
 
 
 def test_one_that_ends_soon_does_not_grow(sched: SimpleNamespace) -> None:

@@ -180,12 +180,14 @@ def worth_from(entry: Entry, workers: int, now: datetime) -> datetime | None:
 
 
 def may_grow(state: SchedulerState, entry: Entry) -> bool:
-    """It runs with fewer workers than it may have, and is not about to stop."""
-    elastic = entry.job.spec.elastic
+    """It trains with fewer workers than it may have, and is not about to stop."""
+    elastic, status = entry.job.spec.elastic, entry.job.status
     return (
         elastic is not None
         and len(entry.placement) < elastic.max
-        and entry.job.status.phase is Phase.RUNNING
+        and status.phase is Phase.RUNNING
+        and (status.held, status.stalled) == (None, None)
+        and (status.usage is None or status.usage.idle_since is None)
         and may_be_resized(entry)
         and entry.key not in state.victims
         and entry.admitted
