@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given
 
 from stoker.sched.decide import Start, decide
 from stoker.sched.occupancy import node_room
+from stoker.sched.reservations import Reservations
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.reasons import Code, QueueLevel
@@ -180,6 +182,44 @@ def _check_levels(world: History, job: TrainingJob, levels: tuple[QueueLevel, ..
         }
         for gpu_type in limit.of_types:
             assert level.held[f"gpus.{gpu_type}"] == held_of_type(world, level.name, gpu_type)
+
+
+@pytest.fixture
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each reservation was that of the last decide, which is then to be what a search finds."""
+    found: list[bool] = []
+    as_before, choose = Reservations._as_before, Reservations._choose
+
+    def checked(self: Reservations, order: Any, lane: Any, requests: Any) -> Any:
+        chosen = choose(self, order, lane, requests)
+        with monkeypatch.context() as patch:
+            patch.setattr(Reservations, "_as_before", lambda *args: found.append(as_before(*args) is not None))
+            assert choose(self, order, lane, requests) == chosen
+        return chosen
+
+    monkeypatch.setattr(Reservations, "_choose", checked)
+    return found
+
+
+@examples(75, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(history=actions)
+def test_a_reservation_that_is_not_searched_anew_is_what_a_search_would_find(
+    history: list[tuple[Any, ...]], sched: SimpleNamespace, looked_up: list[bool]
+) -> None:
+    world = History(sched)
+    for action in [*history, *[("decide", 200)] * 3]:
+        world.play(action)
+
+
+def test_reservations_are_mostly_not_searched_anew(sched: SimpleNamespace, looked_up: list[bool]) -> None:
+    world = sched.World().feed(*(sched.node(f"n{i}", 4) for i in range(4)), sched.queue(budget=100))
+    world.feed(*(sched.job(f"r{i}", 1, on=[f"n{i // 4}"]) for i in range(16)))
+    world.feed(sched.job("gang", 4, workers=2), sched.job("other", 4, queued=1), sched.job("next", 1, queued=2))
+    world.decide(400)
+    for i in range(3):
+        world.state.forget_job(sched.key(f"r{i}"))
+        assert world.starts(401 + i) == {}
+    assert looked_up[-6:] == [True] * 6
 
 
 @CHECKED

@@ -112,6 +112,7 @@ class Life:
                 job,
                 phase=Phase.RUNNING,
                 placement=start.placement,
+                gpu_type=start.gpu_type,
                 attempt=job.status.attempt + 1,
                 started_at=self.sched.at(self.now),
                 progress=Progress(at=0, checkpoint=Checkpoint(step=1, at=4e9)),

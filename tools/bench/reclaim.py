@@ -80,7 +80,13 @@ class Reclaim:
                 self._put(self.jobs[key], "borrower", gone, 3)
             for start in self.decide().starts:
                 assert start.key in self.jobs and self.jobs[start.key].spec.queue == "owner"
-                running = {"phase": Phase.RUNNING, "attempt": 1, "placement": start.placement, "claim": None}
+                running = {
+                    "phase": Phase.RUNNING,
+                    "attempt": 1,
+                    "placement": start.placement,
+                    "gpu_type": start.gpu_type,
+                    "claim": None,
+                }
                 self._put(self.jobs[start.key], "owner", running, 4)
                 started += 1
         return {

@@ -161,6 +161,7 @@ def replay(
                 live,
                 phase=Phase.RUNNING,
                 placement=start.placement,
+                gpu_type=start.gpu_type,
                 attempt=live.attempt,
                 placed_at=now - timedelta(seconds=min(lost_s, AFTER_S)),
                 started_at=now,

@@ -160,7 +160,7 @@ class Bench:
         return decide(self.state, self.now).starts
 
     def started(self, start: Start) -> None:
-        self._become(start.key, "2", phase=Phase.RUNNING, placement=start.placement)
+        self._become(start.key, "2", phase=Phase.RUNNING, placement=start.placement, gpu_type=start.gpu_type)
 
     def end(self, key: Key) -> None:
         self._become(key, "3", phase=Phase.SUCCEEDED, placement=())

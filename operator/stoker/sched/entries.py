@@ -321,6 +321,8 @@ class Reservation:
     """The lane's, on GPUs of the type that was chosen."""
     spread: tuple[tuple[int, int], ...]
     """Nodes: (slot, workers). Empty: only its share of the queue's limit, which is what blocks it."""
+    settled: bool = False
+    """There is no choice: of the room that is there now or kept for it already it needs all."""
 
     def binds(self, order: Order, queue: QueueState) -> bool:
         """A job with this order in that queue is behind it."""

@@ -17,7 +17,7 @@ from .columns import Column, Mask
 from .expected_ends import ExpectedEnds
 from .gpu_groups import Claim
 from .nodes import NodeTable
-from .request import GpuFilter, Request
+from .request import ANY_GPU, GpuFilter, Request
 from .topology import crowding, likeliest, narrowed
 
 Spread = tuple[tuple[int, int], ...]
@@ -187,11 +187,18 @@ class Wanted(NamedTuple):
     """The nodes that are kept for it already."""
 
 
-def reserve(
-    table: NodeTable, wanted: Wanted, keep: Keep, ends: ExpectedEnds, now_s: float
-) -> tuple[Spread, float, float] | None:
-    """The nodes to keep free, beside `keep`, for a gang that waits; None if it could not run there. With them the
-    seconds until it is expected to start, and the GPU-seconds that are expected to be idle until then.
+class Reserved(NamedTuple):
+    spread: Spread
+    start_s: float
+    """Until it is expected to start."""
+    idle_s: float
+    """GPU-seconds that are expected to be idle until then."""
+    settled: bool
+    """As a Reservation's."""
+
+
+def reserve(table: NodeTable, wanted: Wanted, keep: Keep, ends: ExpectedEnds, now_s: float) -> Reserved | None:
+    """The nodes to keep free, beside `keep`, for a gang that waits; None if it could not run there.
 
     Chosen worker by worker: first where one fits now, then where nodes are kept for the gang already, then where room
     gets free soonest; among equals with most GPUs free. Chosen anew each time. That is stable enough to end the wait:
@@ -230,7 +237,16 @@ def reserve(
         short = nth * request.gpus + nth_gpu + 1 - free.gpu[at]
         ready = np.where(short > 0, ends.waits(at, short, now_s), 0.0)
         idle_s += float(np.maximum(start_s - ready, 0.0).sum())
-    return spread, start_s, idle_s
+    return Reserved(spread, start_s, idle_s, int((rule < 2).sum()) == request.workers)
+
+
+def fits_one(table: NodeTable, request: Request, slot: int, keep: Keep) -> bool:
+    """A worker may find room there now, beside what is kept."""
+    free = table.free_gpu[slot]
+    if request.filter != ANY_GPU:
+        free = min(free, table.view(request.filter).room[slot])
+    there = (free - keep.gpu[slot], table.free_cpu[slot] - keep.cpu[slot], table.free_mem[slot] - keep.memory[slot])
+    return all(have >= want or not want for have, want in zip(there, request.times(1), strict=True))
 
 
 def without(table: NodeTable, mask: Mask, avoid: Collection[str]) -> Mask:

@@ -11,7 +11,7 @@ nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from stoker.spec.meta import Key
@@ -20,7 +20,7 @@ from .budget import cost_of, in_budget, may_cost_s
 from .entries import Entry, Lane, Order, QueueState, Reservation
 from .gpu_choice import choices
 from .gpu_groups import Claim
-from .place import Keep, Spread, Wanted, place, reserve
+from .place import Keep, Reserved, Spread, Wanted, fits_one, place, reserve
 from .request import NOTHING, Request, Totals
 from .state import SchedulerState
 from .waiters import room_in
@@ -76,25 +76,27 @@ class Reservations:
         """Queue -> those that keep its limit only."""
         self._latest: tuple[datetime, Key] | None = None
         self.plan: list[Reservation] = []
+        self._before = {one.order[2]: at for at, one in enumerate(state.plan)}
+        """Job → its place in the plan of the last decide."""
 
     def add(self, order: Order, lane: Lane) -> None:
         queue = lane.queue
         could = [one for one in choices(self._state, queue, lane.request) if queue.could_hold(one)]
         if not could:
             return
-        request, spread = could[0], Spread()
+        request, spread, settled = could[0], Spread(), False
         within = [one for one in could if queue.has_room(one)]
         if within:
             found = self._choose(order, lane, within) if self.gangs < MAX_RESERVATIONS else None
             if found is None:
                 return
-            request, spread = found
+            request, spread, settled = found
             self.gangs += 1
         elif self.limited[queue.name] == MAX_RESERVATIONS:
             return
         else:
             self.limited[queue.name] += 1
-        one = Reservation(order, lane, request, spread)
+        one = Reservation(order, lane, request, spread, settled)
         self._kept.add(one)
         self._latest = max(self._latest or order[1:], order[1:])
         self.plan.append(one)
@@ -106,25 +108,49 @@ class Reservations:
             return self._kept
         return Kept(self._state, (one for one in self.plan if one.binds(order, queue)))
 
-    def _choose(self, order: Order, lane: Lane, requests: Iterable[Request]) -> tuple[Request, Spread] | None:
-        """On GPUs of the type that lets it start soonest."""
+    def _choose(self, order: Order, lane: Lane, requests: Sequence[Request]) -> tuple[Request, Spread, bool] | None:
+        """On GPUs of the type that lets it start soonest; and whether that is settled."""
         state = self._state
         entry = state.entries[order[2]]
         cost = cost_of(state, entry, self._now)
         keep = self._kept.nodes or Keep(state.nodes)
-        best: tuple[float, float, Request, Spread] | None = None
+        last = self._as_before(order, lane, requests, cost.nodes, keep)
+        if last is not None:
+            return last.request, last.spread, True
+        best: tuple[Reserved, Request] | None = None
         for request in requests:
             wanted = Wanted(request, lane.avoid, cost.nodes)
             found = reserve(state.nodes, wanted, keep, state.ends, self._now.timestamp())
-            if found is not None and (best is None or found[1] < best[0]):
-                best = found[1], found[2], request, found[0]
+            if found is not None and (best is None or found.start_s < best[0].start_s):
+                best = found, request
         if best is None:
             return None
-        start_s, idle_s, request, spread = best
-        then_s = may_cost_s(entry, self._now + timedelta(seconds=start_s))
-        if not cost.nodes and cost.idle_s + _MARGIN * idle_s > then_s:
+        found, request = best
+        then_s = may_cost_s(entry, self._now + timedelta(seconds=found.start_s))
+        if not cost.nodes and cost.idle_s + _MARGIN * found.idle_s > then_s:
             return None  # it would probably be given back before the gang could start
-        return request, spread
+        return request, found.spread, found.settled
+
+    def _as_before(
+        self, order: Order, lane: Lane, requests: Sequence[Request], stay: tuple[str, ...], keep: Keep
+    ) -> Reservation | None:
+        """Its reservation of the last decide, if `reserve` would find the same: no node has another size, and neither
+        what got free since, nor what those ahead keep elsewhere than before, is of use to it."""
+        state, at = self._state, self._before.get(order[2])
+        if at is None or state.changes.filled_nodes:
+            return None
+        last, table = state.plan[at], state.nodes
+        if not last.settled or last.lane is not lane or [last.request] != list(requests):
+            return None
+        if tuple([table.names[slot] for slot, _ in last.spread]) != stay:
+            return None
+        mine = {slot for slot, _ in last.spread}
+        then, now = ({(one.order[2], one.request, one.spread) for one in plan} for plan in (state.plan[:at], self.plan))
+        moved = {slot for _, _, spread in then ^ now for slot, _ in spread}
+        if moved & mine:
+            return None
+        moved |= {table.slots[name] for name in state.changes.freed_nodes if name in table.slots}
+        return None if any(fits_one(table, last.request, slot, keep) for slot in moved - mine) else last
 
 
 def reserves(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> bool:
