@@ -56,7 +56,7 @@ def create_app(deps: Deps, metrics_push: MetricsPush | None = None) -> FastAPI:
     app = bare_app(
         middleware=[
             Middleware(Observe, metrics=services.metrics),
-            Middleware(Starts),
+            Middleware(Starts, under_way=services.under_way),
             Middleware(Guard, hosts=deps.hosts),
             Middleware(Limits, arriving=arriving, routes=api_routes()),
         ],

@@ -52,6 +52,7 @@ class Connection(HttpToolsProtocol):
         self._listener, self.since_s = listener, since_s
         self._undelivered = 0
         """Bytes parsed since the parser last had something for us: the part of a head that is there, mostly."""
+        self._new = True
         self._too_long = self._refused = self._upgraded = self._streams = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -63,6 +64,19 @@ class Connection(HttpToolsProtocol):
         self._listener.ends.call(functools.partial(super().connection_lost, exc))
 
     def data_received(self, data: bytes) -> None:
+        if not self._new:
+            self._take(data)
+            return
+        self._new = False
+        self.transport.pause_reading()  # until its turn, which mostly is now
+        self._listener.arrivals.call(functools.partial(self._arrive, data))
+
+    def _arrive(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
         if self._refused:
             self._undelivered += len(data)
             if self._undelivered > _LINGER_BYTES:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from stoker_api.pacing import Rounds
+from stoker_api.pacing import Rounds, UnderWay
 
 from .connection import Connection, refusal
 from .metrics import ApiMetrics
@@ -29,6 +29,7 @@ from .problems import ProblemCode
 log = logging.getLogger(__name__)
 
 _YOUNG_S = 1.0
+_ARRIVALS_AT_ONCE = 8
 _ENDS_AT_ONCE = 4
 _SAY_EVERY_S = 60.0
 _TLS_SHUTDOWN_S = 2.0
@@ -79,7 +80,13 @@ class Listener:
     """`held`: how many connections uvicorn holds, WebSockets too."""
 
     def __init__(
-        self, most: int, head_s: float, tls: ssl.SSLContext | None, metrics: ApiMetrics, held: Callable[[], int]
+        self,
+        most: int,
+        head_s: float,
+        tls: ssl.SSLContext | None,
+        metrics: ApiMetrics,
+        held: Callable[[], int],
+        under_way: UnderWay,
     ) -> None:
         self.most, self._head_s, self._tls, self._metrics, self._held = most, head_s, tls, metrics, held
         self._opening: set[asyncio.Task[None]] = set()
@@ -88,7 +95,9 @@ class Listener:
         """No request yet, or the next one's head is coming: since when."""
         self._resting: dict[_Peer, None] = {}
         self._resting_known: dict[_Peer, None] = {}
-        self.ends = Rounds(_ENDS_AT_ONCE, rest_s=0.001)
+        self.arrivals = Rounds(_ARRIVALS_AT_ONCE, under_way=under_way)
+        """What new connections sent first: whose peers connected at once send at once."""
+        self.ends = Rounds(_ENDS_AT_ONCE, rest_s=0.001, under_way=under_way)
         """Each wakes what was sent or waited for on the connection."""
         self._said_at = -_SAY_EVERY_S
         self._unsaid = 0

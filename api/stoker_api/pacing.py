@@ -1,5 +1,6 @@
-"""How crowds take turns on the event loop, so that everything else has room: `Rounds` for requests that start,
-connections that end and readers that wake; `Pacing` for followers that arrive, read and frame.
+"""How crowds take turns on the event loop, so that everything else has room: `Rounds` for requests that come and start,
+connections that end and readers that wake; `Pacing` for followers that arrive, read and frame. Both wait a little for
+the ordinary requests `UnderWay`.
 
 Without them a thousand followers of one log are all ready at once, and a request waits behind all of them.
 """
@@ -7,27 +8,67 @@ Without them a thousand followers of one log are all ready at once, and a reques
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+_PATIENCE_S = 0.004
+"""About what a submit takes."""
+_LOOK_AGAIN_S = 0.001
+_LONG_S = 0.05
 _SLICE_S = 0.000_5
 _AFTER_S = 0.000_15
 """What follows a turn and is not in it: sending."""
 _REST = 3
 
 
+class UnderWay:
+    """The ordinary requests (no streams) that are being answered.
+
+    A submit takes several turns of the loop; a crowd that took its share of each would make it several times as slow.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[object, float] = {}
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        """A request is under way while inside."""
+        itself = object()
+        self._begun[itself] = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            del self._begun[itself]
+
+    def first(self, then: Callable[[], object], until_s: float | None = None) -> None:
+        """Call `then` once no request is under way, in 4 ms at the latest (`until_s`, by the loop's clock).
+
+        One that takes over 50 ms waits for something itself (a body that does not come), and no more is waited for it.
+        """
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        newest_s = self._begun[next(reversed(self._begun))] if self._begun else now_s - _LONG_S
+        until_s = now_s + _PATIENCE_S if until_s is None else until_s
+        if now_s < min(until_s, newest_s + _LONG_S):
+            loop.call_later(_LOOK_AGAIN_S, self.first, then, until_s)
+        else:
+            then()
+
+
 class Rounds:
     """First come, first served; who comes alone never waits.
 
     A round is a turn of the loop. With `rest_s` a crowd rests between two of them, that what takes others several turns
-    (a submit) does not meet it in each. uvloop counts in milliseconds.
+    (a submit) does not meet it in each; with `under_way` it waits for these too. uvloop counts in milliseconds.
     """
 
-    def __init__(self, at_once: int, rest_s: float = 0.0) -> None:
+    def __init__(self, at_once: int, rest_s: float = 0.0, under_way: UnderWay | None = None) -> None:
         self._at_once = self._left = at_once
         self._rest_s = rest_s
+        self._go_on = self._next if under_way is None else functools.partial(under_way.first, self._next)
         self._waiting: deque[Callable[[], object]] = deque()
         """False: it waits no more, and its place is another's."""
         self._counting = False
@@ -61,9 +102,9 @@ class Rounds:
         if self._counting:
             loop = asyncio.get_running_loop()
             if self._rest_s:
-                loop.call_later(self._rest_s, self._next)
+                loop.call_later(self._rest_s, self._go_on)
             else:
-                loop.call_soon(self._next)
+                loop.call_soon(self._go_on)
         while self._waiting and self._left:
             if self._waiting.popleft()() is not False:
                 self._left -= 1
@@ -79,11 +120,12 @@ def _wake(turn: asyncio.Future[None]) -> bool:
 class Pacing:
     """`async with pacing:` around what a follower costs; first come, first served.
 
-    Invariant: while others wait, followers take about a quarter of the loop's time, a millisecond at a stretch. A lone
-    follower never rests.
+    Invariant: while others wait, followers take about a quarter of the loop's time, a millisecond at a stretch; less
+    while ordinary requests are under way. A lone follower never rests.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, under_way: UnderWay) -> None:
+        self._under_way = under_way
         self._lock = asyncio.Lock()
         self._waiting = 0
         self._spent_s = self._begun_s = 0.0
@@ -109,5 +151,5 @@ class Pacing:
         elif self._spent_s < _SLICE_S:
             loop.call_soon(self._lock.release)
         else:
-            loop.call_later(_REST * self._spent_s, self._lock.release)
+            loop.call_later(_REST * self._spent_s, self._under_way.first, self._lock.release)
             self._spent_s = 0.0

@@ -130,6 +130,7 @@ class _Server(uvicorn.Server):
             tls,
             app.state.services.metrics,
             lambda: len(self.server_state.connections),
+            app.state.services.under_way,
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -14,7 +14,7 @@ from stoker.push.relay import Relay
 from stoker.scheduler_feed import SchedulerFeed
 from stoker_api.code.store import keep_tidy
 from stoker_api.health_metrics import StartableJobs
-from stoker_api.pacing import Pacing
+from stoker_api.pacing import Pacing, UnderWay
 from stoker_api.scrape_targets import MetricsPush, relay
 from stoker_api.sessions.rendezvous import SessionAudit
 
@@ -56,6 +56,7 @@ class Services:
     submitter: Submitter
     changer: Changer
     followers: Followers
+    under_way: UnderWay
     hub: StreamHub
     job_events: JobEvents
     logs: LogStreams
@@ -99,7 +100,8 @@ class Services:
         metrics.registry.register(health_metrics)
         renderer = JobRenderer(board, usage_board, deps.clock, deps.jobs)
         followers = Followers(deps.jobs, deps.events, deps.pods)
-        pacing = Pacing()
+        under_way = UnderWay()
+        pacing = Pacing(under_way)
         sessions = Sessions(deps.jobs, deps.pods, deps.clock, deps.sessions)
         audit = SessionAudit(deps.store, deps.clock)
         return cls(
@@ -123,6 +125,7 @@ class Services:
             ),
             changer=Changer(deps.store, deps.jobs),
             followers=followers,
+            under_way=under_way,
             hub=StreamHub(metrics, deps.streams),
             job_events=JobEvents(deps.jobs, deps.events, board, renderer, followers, deps.clock, deps.streams, pacing),
             logs=LogStreams(deps.jobs, deps.pods, deps.logs, followers, deps.clock, deps.streams, pacing),

@@ -6,12 +6,13 @@ import asyncio
 import json
 import socket
 import ssl
+from collections import Counter
 from typing import Any
 
 import httpx
 import pytest
 
-from stoker_api.connection import MAX_HEAD_BYTES
+from stoker_api.connection import MAX_HEAD_BYTES, Connection
 from stoker_api.listener import ConnectionLimits
 from stoker_api.serve import bind, serve, serving
 
@@ -92,6 +93,35 @@ async def test_a_head_is_bounded_in_bytes_and_time(new_world, sent, status, code
         async with Peer(port) as peer:
             await peer.send(LIVEZ + "\r\n")
             assert (await peer.answer())[0] == 200
+
+
+async def test_what_a_wave_of_connections_sends_is_taken_a_few_at_a_time(new_world, monkeypatch):
+    taken: Counter[int] = Counter()
+    turn = 0
+    take = Connection._take
+
+    def counted(connection: Connection, data: bytes) -> None:
+        taken[turn] += 1
+        take(connection, data)
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        asyncio.get_running_loop().call_soon(next_turn)
+
+    monkeypatch.setattr(Connection, "_take", counted)
+    async with new_world() as world, serving(world.app) as port:
+        peers = [await Peer(port).open() for _ in range(100)]
+        next_turn()
+        for peer in peers:
+            await peer.send(LIVEZ + "\r\n")
+        peers.pop().writer.close()
+        for peer in peers:
+            assert (await peer.answer())[0] == 200
+            await peer.send(LIVEZ + "\r\n")
+            assert (await peer.answer())[0] == 200
+            peer.writer.close()
+        assert max(taken.values()) <= 8 + 1, "and what an older connection sends"
 
 
 async def test_a_drip_buys_no_time(new_world):

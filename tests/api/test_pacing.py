@@ -8,8 +8,9 @@ from functools import partial
 
 import pytest
 
+from stoker_api import pacing
 from stoker_api.middleware.limits import Starts
-from stoker_api.pacing import Rounds
+from stoker_api.pacing import Pacing, Rounds, UnderWay
 
 
 @pytest.fixture
@@ -57,6 +58,63 @@ async def test_who_waits_no_more_has_no_turn(rests):
     assert tasks[-1].done()
 
 
+async def test_a_crowd_waits_for_requests_under_way_but_not_for_long(rests, monkeypatch):
+    loop, later_s = asyncio.get_running_loop(), 0.0
+    now_s = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now_s + later_s)
+    under_way, done = UnderWay(), []
+    rounds = Rounds(1, rest_s=0.25, under_way=under_way)
+
+    async def after_the_rest():
+        await turns(3)
+        _, go_on, *given = rests.pop()
+        go_on(*given)
+        return len(done)
+
+    with under_way.one():
+        for number in range(8):
+            rounds.call(partial(done.append, number))
+        await turns(3)
+        assert done == [0, 1] and await after_the_rest() == 2, "it looks again later"
+        later_s += 0.003
+        assert await after_the_rest() == 2
+        later_s += 0.002
+        assert await after_the_rest() == 3, "for 4 ms at most"
+        assert await after_the_rest() == 3, "and then for the next turn anew"
+    assert await after_the_rest() == 4, "the request is answered"
+    with under_way.one():
+        later_s += 0.06
+        assert await after_the_rest() == 5, "one that waits itself is not waited for"
+        with under_way.one():
+            assert await after_the_rest() == 5
+
+
+async def test_followers_wait_for_requests_under_way(rests, monkeypatch):
+    monkeypatch.setattr(pacing, "_SLICE_S", 0.0)
+    under_way, done = UnderWay(), []
+    paced = Pacing(under_way)
+
+    async def follow(number):
+        async with paced:
+            done.append(number)
+            await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(follow(number)) for number in range(3)]
+    await turns(5)
+    with under_way.one():
+        for _ in range(2):
+            _, go_on, *given = rests.pop()
+            go_on(*given)
+            await turns(5)
+            assert done == [0]
+    _, go_on, *given = rests.pop()
+    go_on(*given)
+    await turns(5)
+    assert done == [0, 1]
+    for task in tasks:
+        task.cancel()
+
+
 async def test_a_wave_of_requests_starts_a_few_at_a_time(monkeypatch):
     started: list[tuple[int, str]] = []
     rounds, rested = 0, 0
@@ -73,7 +131,8 @@ async def test_a_wave_of_requests_starts_a_few_at_a_time(monkeypatch):
     async def app(scope, _receive, _send):
         started.append((rounds, scope["path"]))
 
-    starts = Starts(app)
+    under_way = UnderWay()
+    starts = Starts(app, under_way)
     wave = ["/v1/queues", "/v1/projects/a/jobs/b/logs"] * 20 + ["/livez"]
     tasks = [asyncio.create_task(starts({"type": "http", "path": path}, None, None)) for path in wave]
     gone = tasks[10:20]

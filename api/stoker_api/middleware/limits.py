@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stoker_api.pacing import Rounds
+from stoker_api.pacing import Rounds, UnderWay
 from stoker_api.problems import Problem, ProblemCode
 
 MAX_BODY = 1 << 20
@@ -209,11 +209,18 @@ class Starts:
     Streams have a lane of their own, since they come in waves; probes of health never wait. Refuses nothing.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._streams, self._others = Rounds(1, rest_s=0.002), Rounds(3)
+    def __init__(self, app: ASGIApp, under_way: UnderWay) -> None:
+        self._app, self._under_way = app, under_way
+        self._streams, self._others = Rounds(1, rest_s=0.002, under_way=under_way), Rounds(3)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in _HEALTH:
-            await (self._streams if scope["path"].endswith(_STREAMS) else self._others).turn()
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif scope["path"].endswith(_STREAMS):
+            await self._streams.turn()
+            await self._app(scope, receive, send)
+        else:
+            with self._under_way.one():
+                if scope["path"] not in _HEALTH:
+                    await self._others.turn()
+                await self._app(scope, receive, send)
