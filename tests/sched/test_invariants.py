@@ -75,7 +75,8 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
     touched, queues = set(), set()
     for start in starts:
         job = world.jobs[start.key.name]
-        assert [placed.worker for placed in start.placement] == list(range(job.spec.workers)), "all of a gang or none"
+        assert [placed.worker for placed in start.placement] == list(range(len(start.placement)))
+        assert job.spec.least_workers <= len(start.placement) <= job.spec.workers, "all of a gang or none"
         touched |= {(placed.node, job.spec.gpus_per_worker > 0, job.spec.cpu_milli > 0) for placed in start.placement}
         queues.add(job.spec.queue)
         avoid = world.state.entries[job.key].avoided(sched.at(world.now))
@@ -87,7 +88,7 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
             node = world.nodes[placed.node]
             for resource in runtime.extended_resources:
                 assert used(world, placed.node)[resource] <= node.status.extended.get(resource, 0)
-        if job.spec.workers > 1 and job.spec.topology.required:
+        if len(start.placement) > 1 and job.spec.topology.required:
             [zone] = {world.nodes[placed.node].metadata.labels.get("zone") for placed in start.placement}
             assert zone is not None
         later = [
@@ -151,7 +152,11 @@ def _check_reasons(world: History, reasons: Any, sched: SimpleNamespace) -> None
             (one, resource, held + asked - limit, asked, holders_below(world, one, resource))
             for one, spec in limits.items()
             for resource, held, asked, limit in zip(
-                *(("gpus", "cpu"), held_in_units(world, one), (job.spec.total_gpus, total_cores(job))),
+                *(
+                    ("gpus", "cpu"),
+                    held_in_units(world, one),
+                    (job.spec.least_workers * job.spec.gpus_per_worker, total_cores(job)),
+                ),
                 (spec.gpus, None if spec.cpu is None else float(spec.cpu)),
                 strict=True,
             )
@@ -160,7 +165,7 @@ def _check_reasons(world: History, reasons: Any, sched: SimpleNamespace) -> None
         avoid = world.state.entries[key].avoided(sched.at(world.now))
         fits = room(world, job, avoid)
         if fits >= 0 and "RuntimeMissing" not in codes:
-            assert bool(codes & {"NoCapacity", "NodesBlamed"}) == (fits < job.spec.workers)
+            assert bool(codes & {"NoCapacity", "NodesBlamed"}) == (fits < job.spec.least_workers)
         for blocker in reasons[key]:
             if blocker.short is not None:
                 assert blocker.short > 0 and blocker.of is not None and blocker.of > 0

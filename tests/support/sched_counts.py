@@ -67,14 +67,14 @@ def room(history: History, job: TrainingJob, avoid: frozenset[str]) -> int:
     """Workers that fit now, in the best zone where the gang is to be in one, counted naively. Only for nodes whose GPUs
     are all alike; -1 where some are not."""
     total, spec, runtime = Counter[str | None](), job.spec, runtime_of(history, job)
-    in_one = spec.workers > 1 and spec.topology.required == "zone"
+    in_one = spec.least_workers > 1 and spec.topology.required == "zone"
     for name, node in history.nodes.items():
         if runtime is None or not may_use(node, job, runtime) or name in avoid:
             continue
         if len({(gpu.model, gpu.memory_bytes) for gpu in node.status.gpus}) > 1:
             return -1
         held, gpus = used(history, name), [gpu for gpu in node.status.gpus if not gpu.unavailable]
-        fits = spec.workers
+        fits = spec.least_workers
         if spec.gpus_per_worker:
             wanted = all(
                 (not spec.gpu.models or any(model.lower() in gpu.model.lower() for model in spec.gpu.models))
@@ -139,7 +139,7 @@ def held_of_type(world: History, name: str, gpu_type: str) -> int:
 
 
 def total_cores(job: TrainingJob) -> float:
-    return job.spec.workers * job.spec.cpu_milli / 1000
+    return job.spec.least_workers * job.spec.cpu_milli / 1000
 
 
 def holders_below(world: History, name: str, resource: str) -> frozenset[str]:

@@ -28,6 +28,8 @@ def pick(names: list[str]) -> st.SearchStrategy[str]:
     return st.sampled_from(names)
 
 
+LEASTS = st.sampled_from([0, 0, 0, 1, 2])
+"""Workers that will do; 0: as many as are asked for."""
 gpu_kinds = st.lists(st.sampled_from([("A100", 80, ""), ("T4", 16, ""), ("T4", 16, "lost")]), max_size=5)
 requests = st.fixed_dictionaries(
     {
@@ -43,6 +45,7 @@ requests = st.fixed_dictionaries(
         "suspend": st.sampled_from([False, False, False, True]),
         "runtime": st.sampled_from([None, None, None, "fast"]),
         "required": st.sampled_from([None, None, None, "zone"]),
+        "elastic": LEASTS,
     }
 )
 TAINTS = ["nvidia.com/gpu=yes:NoSchedule", "team=x:NoExecute", "soft:PreferNoSchedule"]
@@ -153,6 +156,7 @@ def some_request(rng: random.Random, queued: int, runtimes: list[str | None]) ->
         "blamed": rng.choice([None, None, None, {"a": 100}]),
         "runtime": rng.choice(runtimes),
         "required": rng.choice([None, None, "zone"]),
+        "elastic": rng.choice([0, 0, 1, 2]),
     }
 
 
@@ -245,9 +249,7 @@ class History:
         elif verb in ("pods", "pods going", "no pods"):
             self._pods(name, verb)
         elif verb == "job" and name not in self.jobs:
-            self._observe(
-                name, self.sched.job(name, **_gpu_only(rest[1]), version=self._next(), uid=f"u{self.version}")
-            )
+            self._observe(name, self.sched.job(name, **_valid(rest[1]), version=self._next(), uid=f"u{self.version}"))
         elif verb == "no job":
             self.jobs.pop(name, None)
             self.starting.pop(name, None)
@@ -324,5 +326,7 @@ class History:
         return [*pods, *jobs, *self.queues.values(), *self.nodes.values(), *self.runtimes.values()]
 
 
-def _gpu_only(request: dict[str, Any]) -> dict[str, Any]:
+def _valid(request: dict[str, Any]) -> dict[str, Any]:
+    least = min(request["elastic"], request["workers"])
+    request = {**request, "elastic": (least, 4) if least else None}
     return request if request["gpus"] else {**request, "models": (), "min_memory": None}

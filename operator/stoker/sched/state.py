@@ -342,6 +342,8 @@ class SchedulerState:
         self.journal.set(entry, "request", request)
         for name, workers in entry.workers_on.items():
             self.nodes.claim(name, entry.key, Claim(workers, entry.held))
+        if entry.key in self.elastic:
+            self._note_elastic(entry)
         if entry.pending:
             self.lanes.put(entry)
 
