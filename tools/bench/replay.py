@@ -26,6 +26,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -187,18 +188,21 @@ def replay(
 
 
 def job(number: int, work: Work) -> TrainingJob:
-    workers = -(-work.gpus // PER_NODE)
     return TrainingJob(
         metadata=ObjectMeta(name=f"j{number}", namespace="p", uid=f"u{number}", resource_version="1"),
-        spec=work.spec
-        or TrainingJobSpec.model_construct(
-            queue=work.queue,
-            workers=workers,
-            gpus_per_worker=min(work.gpus, PER_NODE),
-            priority=work.priority,
-            trainer=TRAINER,
-        ),
+        spec=work.spec or spec_of(work.queue, work.gpus, work.priority),
         status=TrainingJobStatus(queued_at=T0 + timedelta(seconds=work.at_s)),
+    )
+
+
+@cache
+def spec_of(queue: str, gpus: int, priority: int) -> TrainingJobSpec:
+    return TrainingJobSpec.model_construct(
+        queue=queue,
+        workers=-(-gpus // PER_NODE),
+        gpus_per_worker=min(gpus, PER_NODE),
+        priority=priority,
+        trainer=TRAINER,
     )
 
 

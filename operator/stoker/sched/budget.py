@@ -66,8 +66,11 @@ def in_budget(state: SchedulerState, entry: Entry, now: datetime) -> bool:
     """Nodes may be kept for it now."""
     if not entry.queue.budget:
         return False
-    if entry.key not in state.costs and entry.job.status.reservation is None:
+    known = state.costs.get(entry.key)
+    if known is None and entry.job.status.reservation is None:
         return True
+    if known is not None and known.uid == entry.job.uid and state.counted_at == now:
+        return not known.given_back
     return not cost_of(state, entry, now).given_back
 
 
@@ -97,8 +100,10 @@ def charge(state: SchedulerState, now: datetime, found: dict[Key, tuple[float, t
     """From now on, so many GPUs are idle for the sake of these jobs, on those nodes; for any other none."""
     for key in {**state.costs, **found}:
         rate, nodes = found.get(key, (0.0, None))
-        old = cost_of(state, state.entries[key], now)
-        state.journal.put(state.costs, key, replace(old, rate=rate, nodes=old.nodes if nodes is None else nodes))
+        old, known = cost_of(state, state.entries[key], now), state.costs.get(key)
+        nodes = old.nodes if nodes is None else nodes
+        if old is not known or (old.rate, old.nodes) != (rate, nodes):
+            state.journal.put(state.costs, key, replace(old, rate=rate, nodes=nodes))
 
 
 def changes_at(state: SchedulerState, now: datetime) -> tuple[datetime | None, datetime | None]:
@@ -133,7 +138,7 @@ def unwritten(state: SchedulerState, now: datetime) -> Iterator[tuple[Key, Reser
 
 
 def _growth(entry: Entry) -> float:
-    return entry.queue.budget * entry.request.totals.gpus
+    return entry.queue.budget * entry.request.workers * entry.request.gpus
 
 
 def _first(seconds: list[float], now: datetime) -> datetime | None:

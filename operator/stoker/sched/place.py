@@ -216,27 +216,34 @@ def reserve(table: NodeTable, wanted: Wanted, keep: Keep, ends: ExpectedEnds, no
     could = likeliest(table, request.near, request.workers, could, now + 2 * request.workers * (kept & (could > 0)))
     now = np.minimum(now, could)
     slots = np.flatnonzero(could)
-    counts = could[slots]
-    if int(counts.sum()) < request.workers:
+    if request.workers == 1:
+        at, nth = slots, np.zeros_like(slots)
+    else:
+        counts = could[slots]
+        at = np.repeat(slots, counts)  # one entry per worker that a slot could take
+        nth = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+    if len(at) < request.workers:
         return None
-    at = np.repeat(slots, counts)  # one entry per worker that a slot could take
-    nth = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
     waits = ends.waits(at, (nth + 1) * request.gpus - free.gpu[at], now_s)
     there = np.clip(free.gpu if request.gpus else free.cpu // 1000, 0, 255)[at]
     # Layout: 2 bits of rule, 28 of seconds, 8 of what is free, 18 of rank, 7 of worker: the smallest are the best.
     rule = np.where(nth < now[at], 0, np.where(kept[at], 1, 2))
     seconds = np.where(rule == 2, np.minimum(waits, 2**28 - 1), 0).astype(np.int64)
     worth = (rule << 61) | (seconds << 33) | ((255 - there) << 25) | (table.ranks[at] << 7) | np.minimum(nth, 127)
-    best = np.argpartition(worth, request.workers - 1)[: request.workers]
-    found, workers = np.unique(at[best], return_counts=True)
-    spread = tuple(zip(found.tolist(), workers.tolist(), strict=True))
+    if request.workers == 1:
+        best = np.array([worth.argmin()])
+        spread: Spread = ((int(at[best[0]]), 1),)
+    else:
+        best = np.argpartition(worth, request.workers - 1)[: request.workers]
+        found, workers = np.unique(at[best], return_counts=True)
+        spread = tuple(zip(found.tolist(), workers.tolist(), strict=True))
     at, nth = at[best], nth[best]
     start_s = float(np.where(nth < now[at], 0.0, waits[best]).max())
     idle_s = 0.0
-    for nth_gpu in range(0 if wanted.stay else request.gpus):  # who has nodes already is not asked again
-        short = nth * request.gpus + nth_gpu + 1 - free.gpu[at]
-        ready = np.where(short > 0, ends.waits(at, short, now_s), 0.0)
-        idle_s += float(np.maximum(start_s - ready, 0.0).sum())
+    if request.gpus and not wanted.stay:  # who has nodes already is not asked again
+        short = ((nth * request.gpus + 1 - free.gpu[at])[:, None] + np.arange(request.gpus)).ravel()
+        ready = np.where(short > 0, ends.waits(at.repeat(request.gpus), short, now_s), 0.0)
+        idle_s = float(np.maximum(start_s - ready, 0.0).sum())
     return Reserved(spread, start_s, idle_s, int((rule < 2).sum()) == request.workers)
 
 
