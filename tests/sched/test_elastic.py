@@ -11,17 +11,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from stoker.sched.decide import Start, decide
 from stoker.sched.occupancy import queue_usage
+from stoker.sched.state import SchedulerState
 from stoker.spec.job import CHECKPOINTS_CONDITION, AttemptEnd, Claim, Phase, Placed, TrainingJob
 from stoker.spec.meta import Condition
 from stoker.spec.outcome import Intent
 from stoker.spec.usage import JobUsage
-from stoker.spec.worker import Held, Progress, Stalled
+from stoker.spec.worker import Checkpoint, Held, Progress, Stalled
 from tests.support.examples import examples
 from tests.support.preempting import preempting, run, wrote
+from tests.support.sched_histories import TOPOLOGY, History, actions
 
 
 @pytest.mark.parametrize(
@@ -356,3 +359,59 @@ def given_up(job: TrainingJob) -> Iterator[tuple[str, ...]]:
     nodes = [placed.node for placed in job.status.placement]
     for count in range(len(nodes) - job.spec.elastic.min + 1):
         yield from combinations(nodes, count)
+
+
+class Growing(History):
+    """A history in which jobs train from when their start is written, have always just saved, and what is decided about
+    their size is written at once."""
+
+    def play(self, action: tuple[Any, ...]) -> tuple[Start, ...]:
+        verb, name = action[:2]
+        job = self.jobs.get(name) if isinstance(name, str) else None
+        if verb == "decide":
+            self.now += action[1]
+            decided = decide(self.state, self.sched.at(self.now))
+            self.starting |= {start.key.name: start for start in decided.starts}
+            for change in decided.claims:
+                self._change(change.key.name, claim=change.claim)
+            return decided.starts
+        if verb == "written" and name in self.starting and job is not None:
+            at = self.sched.at(self.now)
+            trains = {"phase": Phase.RUNNING, "started_at": at, "placed_at": at, "claim": None}
+            start = self.starting.pop(name)
+            saved = Progress(at=0, checkpoint=Checkpoint(step=1, at=4e9))
+            placed = {"placement": start.placement, "gpu_type": start.gpu_type, "attempt": job.status.attempt + 1}
+            self._change(name, progress=saved, **trains, **placed)
+        elif verb == "end" and job is not None and job.status.placement:
+            self._change(name, phase=Phase.SUCCEEDED, placement=(), claim=None)
+        else:
+            super().play(action)  # withdrawn with a claim: it goes on there
+        return ()
+
+    def store(self) -> list[Any]:
+        found = super().store()
+        gone = [one for one in found if isinstance(one, TrainingJob) and one.metadata.name in self.starting]
+        return [one for one in found if one not in gone] + [wrote(one, 999, claim=None) for one in gone]
+
+
+@given(history=actions)
+@examples(60, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_happens_what_grows_is_counted_as_the_objects_say(
+    history: list[tuple[Any, ...]], sched: SimpleNamespace
+) -> None:
+    world = Growing(sched)
+    for action in [*history, *[("written", f"j{at}") for at in range(9)], ("decide", 700), ("decide", 0)]:
+        world.play(action)
+        for job in world.jobs.values():
+            sizes = [len(one) for one in (job.status.placement, getattr(job.status.claim, "placement", ())) if one]
+            assert all(job.spec.least_workers <= size <= job.spec.most_workers for size in sizes)
+        if action[0] == "decide":
+            before = sched.fingerprint(world.state)
+            with world.state.what_if():
+                world.state.forget_node("a")
+                decide(world.state, sched.at(world.now + 900))
+            assert sched.fingerprint(world.state) == before
+            again = sched.World(SchedulerState(TOPOLOGY)).feed(*world.store()).state
+            accounts, expected = sched.accounting(world.state), sched.accounting(again)
+            assert (accounts["nodes"], accounts["free"]) == (expected["nodes"], expected["free"])
+            assert world.state.elastic.keys() <= again.elastic.keys(), "those whose start is decided come with it"
