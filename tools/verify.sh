@@ -15,6 +15,7 @@ run "$python" -m tools.verify.crash_sweep --suspended
 for workers in 1 2; do for how in suspend sigterm sigkill; do
   run "$python" -m tools.verify.suspend --stops 20 --workers "$workers" --how "$how"
 done; done
+run "$python" -m tools.verify.elastic
 run "$python" -m tools.verify.leader --rounds 3
 run "$python" -m tools.verify.permissions
 run "$python" -m tools.verify.accounting
