@@ -120,7 +120,7 @@ def test_an_elastic_job_shrinks_before_any_job_is_stopped_though_stopping_one_wo
     world.feed(claimed)
     assert world.decide(100).claims == ()
 
-    # While it saves it holds all three; then its claim keeps two, whoever waits.
+    # While it saves it holds all three; then its claim keeps two, whatever waits.
     world.feed(sched.job("y", 2, priority=9, queue="other"), sched.queue("other"))
     stopping = wrote(e, phase=Phase.STOPPING, intent=Intent.RESIZE, claim=keep(sched, "a", "a"))
     world.feed(stopping)

@@ -54,12 +54,12 @@ def preempted_as(job: TrainingJob, claimant: TrainingJob) -> Code:
 
 def preempted_message(claimant: TrainingJob) -> str:
     """Of an attempt that is stopped for it."""
-    return f"preempted for {_whom(claimant)}"
+    return f"preempted for {_claimant_named(claimant)}"
 
 
 def shrunk_message(job: TrainingJob, keeps: int, claimant: TrainingJob) -> str:
     """Of one that makes room for it by going on with fewer workers."""
-    return f"goes on with {keeps} of {job.workers} workers: the others make room for {_whom(claimant)}"
+    return f"goes on with {keeps} of {job.workers} workers: the others make room for {_claimant_named(claimant)}"
 
 
 def grown_message(job: TrainingJob, workers: int) -> str:
@@ -67,5 +67,5 @@ def grown_message(job: TrainingJob, workers: int) -> str:
     return f"goes on with {workers} workers instead of {job.workers}: GPUs are idle"
 
 
-def _whom(claimant: TrainingJob) -> str:
+def _claimant_named(claimant: TrainingJob) -> str:
     return f"job {claimant.metadata.name} (project {claimant.metadata.namespace})"

@@ -1,6 +1,6 @@
 """Which type a GPU is of: a short name for what queues limit and guarantee.
 
-Owns the table from models to types. Pure. Called by the scheduler (`sched.nodes`) and whoever shows a node's GPUs.
+Owns the table from models to types. Pure. Called by the scheduler (`sched.nodes`) and `controller.queues`.
 """
 
 from __future__ import annotations
