@@ -5,6 +5,7 @@ For tests that a job leaves nothing behind in memory once it is deleted, whereve
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from collections import deque
@@ -13,6 +14,8 @@ from types import ModuleType
 from typing import Any
 
 _CONTAINERS = (dict, set, list, deque)
+_BOUNDED = (weakref.ref, asyncio.TimerHandle)
+"""sqlite3 clears its list of cursors at 200, a loop that of time-outs when most of over 100 are cancelled."""
 
 
 async def grown(work: Callable[[], Awaitable[None]], each: int, *, rounds: int = 3) -> set[str]:
@@ -34,8 +37,7 @@ def _sizes() -> dict[int, tuple[Any, int]]:
     gc.collect()
     # type(), for there are objects (torch's deprecated ones) that warn when they are asked for their class.
     found = {id(one): (one, len(one)) for one in gc.get_objects() if issubclass(type(one), _CONTAINERS) and one}
-    # sqlite3 clears its list of cursors at 200.
-    return {at: (one, size) for at, (one, size) in found.items() if not isinstance(next(iter(one), None), weakref.ref)}
+    return {at: (one, size) for at, (one, size) in found.items() if not isinstance(next(iter(one), None), _BOUNDED)}
 
 
 def _name(thing: Any) -> str:
