@@ -17,7 +17,7 @@ from tests.support.harness import until
 from tools.verify.resume import compare, default_config
 from tools.verify.suspend import Traced
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 Figure = Callable[[str, object], None]
 
 RECLAIMS = 20
@@ -38,7 +38,7 @@ def test_an_owner_reclaims_from_a_borrowers_trainer_twenty_times(
     """Two GPUs a node: the trainer's beside a free one, and on the other node a holder's, which may not be stopped."""
     shared = stack.bed.folder / f"shared-{project.name}"
     reference = _train(project, shared, "reference")
-    project.until_phase("reference", Phase.SUCCEEDED, timeout_s=400)
+    project.until_phase("reference", Phase.SUCCEEDED, timeout_s=600)
     stopped = _train(project, shared, "stopped")
     project.until_phase("stopped", Phase.RUNNING)
     with stack.cordoned(project.node_of("stopped")):
@@ -59,7 +59,7 @@ def test_an_owner_reclaims_from_a_borrowers_trainer_twenty_times(
         project.client.cancel(f"holder-{number}")
         project.until_phase(f"holder-{number}", Phase.CANCELLED)
     project.client.cancel(f"holder-{RECLAIMS}")
-    job = project.until_phase("stopped", Phase.SUCCEEDED, timeout_s=400)
+    job = project.until_phase("stopped", Phase.SUCCEEDED, timeout_s=600)
     assert job.status.retries == {}
     compare(_output(project.client, shared, reference), _output(project.client, shared, stopped))
     again = stopped.count() - reference.count()
@@ -71,8 +71,8 @@ def test_an_owner_reclaims_from_a_borrowers_trainer_twenty_times(
 
 
 def _train(project: Project, shared: Path, name: str) -> Traced:
-    config = default_config(epochs=120)
-    config["config"]["model"]["width"] = 128  # so that a step takes long enough to be stopped in
+    config = default_config(epochs=160)
+    config["config"]["model"]["width"] = 256  # so that it is still under way when all the owner's jobs have run
     project.client.submit(
         {
             "gpusPerWorker": 1,
