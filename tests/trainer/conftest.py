@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -29,6 +30,16 @@ def stepped(self, training):
         os.kill(os.getpid(), signal.SIGTERM)
 trace.Trace.stepped = stepped
 """
+
+
+STOPS = [3, pytest.param(50, marks=[pytest.mark.sweep, pytest.mark.timeout(900)])]
+"""How often a training is interrupted: in every run of the tests, and in `make sweep`."""
+
+
+def moments(stops: int, steps: int, *seed: object) -> list[int]:
+    """The steps after which to interrupt, drawn at random, the same ones for the same `seed`. Four steps apart: a stop is
+    agreed on up to two steps later."""
+    return sorted(random.Random(repr(seed)).sample(range(2, steps - 3, 4), stops))
 
 
 @pytest.fixture
@@ -128,14 +139,17 @@ class Run:
     def run(self, config: Any, ranks: int = 1, script: str = "", **options: Any) -> tuple[list[int], list[str]]:
         return self.finish(self.start(config, ranks, script, **options))
 
-    def whole_and_interrupted(self, config: Any, ranks: int, at: int, script: str = "") -> tuple[list[Any], list[Any]]:
-        """The traces of a training in one go, and of one that stops itself after step `at` and goes on."""
+    def whole_and_interrupted(
+        self, config: Any, ranks: int, at: int | list[int], script: str = ""
+    ) -> tuple[list[Any], list[Any]]:
+        """The traces of a training in one go, and of one that stops itself after each step of `at` and goes on."""
         codes, outputs = self.run(config, ranks, script, STOKER_CHECKPOINT_DIR=str(self.folder / "whole"))
         assert codes == [0] * ranks, outputs
         whole = self.trace()
         (self.folder / "trace").unlink()
-        codes, outputs = self.run(config, ranks, script + STOP, STOP_AFTER=str(at))
-        assert codes == [75] * ranks, outputs
+        for step in [at] if isinstance(at, int) else at:
+            codes, outputs = self.run(config, ranks, script + STOP, STOP_AFTER=str(step))
+            assert codes == [75] * ranks, outputs
         codes, outputs = self.run(config, ranks, script)
         assert codes == [0] * ranks and "resumed at step" in outputs[0], outputs
         return whole, self.trace()

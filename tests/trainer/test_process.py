@@ -179,5 +179,5 @@ def test_resume_is_bitwise(ranks, how, tmp_path, fork_server, monkeypatch):
         return fork_server.fork(env, "from stoker_trainer.__main__ import run; run()", stdout.fileno(), stdout.fileno())
 
     monkeypatch.setattr(resume.subprocess, "Popen", start)
-    said = resume.verify(tmp_path, 2, ranks, how, seed=ranks, config=resume.default_config(epochs=4))
+    said = resume.verify(tmp_path, 3, ranks, how, seed=ranks, config=resume.default_config(epochs=4))
     assert "equal in every bit" in said

@@ -26,6 +26,7 @@ from stoker_trainer.recipes.resnet_net import ResNet  # noqa: E402
 from stoker_trainer.recipes.settings import Crop  # noqa: E402
 from stoker_trainer.save import Keeper, gathered_state, pack, unpack  # noqa: E402
 from stoker_trainer.step import train_step  # noqa: E402
+from tests.trainer.conftest import STOPS, moments  # noqa: E402
 
 pytestmark = pytest.mark.torch
 ROWS = 300
@@ -56,11 +57,13 @@ def colours(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_it_learns_and_an_interruption_changes_no_bit(run, make_config, colours, ranks):
+@pytest.mark.parametrize("stops", STOPS)
+def test_it_learns_and_interruptions_change_no_bit(run, make_config, colours, ranks, stops):
     """With two ranks in fewer steps: that they compute what one does is test_ranks' to show."""
-    epochs = 6 if ranks == 1 else 3
+    epochs = 30 if stops > 3 else 6 if ranks == 1 else 3
     config = {"recipe": "resnet", "config": resolve("resnet", SETTINGS | {"data": colours, "epochs": epochs})}
-    whole, parts = run.whole_and_interrupted(make_config() | config, ranks, at=12, script=STREAMED_WHEN_INTERRUPTED)
+    at = moments(stops, epochs * 7, ranks)
+    whole, parts = run.whole_and_interrupted(make_config() | config, ranks, at, STREAMED_WHEN_INTERRUPTED)
     assert parts == whole and whole[-1]["step"] == epochs * 7
     if ranks == 1:
         assert run.progress()["summary"]["metrics"]["accuracy"] > 0.8

@@ -17,6 +17,8 @@ from stoker_trainer.errors import BadConfig  # noqa: E402
 from stoker_trainer.recipes import bert, gpt, seq2seq  # noqa: E402
 from stoker_trainer.recipes.settings import Decoder, Encoder, EncoderDecoder  # noqa: E402
 
+from tests.trainer.conftest import STOPS, moments  # noqa: E402
+
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
 UNIGRAM_NATS = 3.16  # the test loss of the best guess that looks at no other byte
@@ -30,7 +32,7 @@ RECIPES = {  # settings, a test loss that shows learning, a call of what stands 
         24,
     ),
     "lstm": ({"model": {"width": 64, "context": 64, "dropout": 0.1}}, UNIGRAM_NATS - 0.3, "generate(b'def ', 20)", 24),
-    "bert": ({"model": {"size": "tiny", "context": 32}}, 1.0, "restore([3, 3, 3, 3], [1])", 1),
+    "bert": ({"data": "runs", "model": {"size": "tiny", "context": 32}}, 1.0, "restore([3, 3, 3, 3], [1])", 1),
     "seq2seq": (
         {"data": "reverse", "model": {"size": "tiny", "context": 12}, "batchSize": 64, "steps": 100},
         1.0,
@@ -40,21 +42,11 @@ RECIPES = {  # settings, a test loss that shows learning, a call of what stands 
 }
 
 
-def runs_of_a_token(folder):
-    """A made corpus: a hidden token is its neighbours'. Guessing among the 16 kinds costs 2.77 nats."""
-    drawn = np.random.default_rng(0)
-    for name, runs in (("train", 400), ("test", 40)):
-        np.save(folder / f"{name}.npy", np.repeat(drawn.integers(0, 16, runs), 100).astype(np.uint8))
-    (folder / tokens.ABOUT).write_text(json.dumps({"vocabulary": 16, "digest": "made"}))
-    return str(folder)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_it_learns_and_its_weights_are_of_use(run, make_config, tmp_path, recipe):
+def test_it_learns_and_its_weights_are_of_use(run, make_config, recipe):
     settings, learned, call, length = RECIPES[recipe]
-    settings = TEXT | settings | ({"data": runs_of_a_token(tmp_path)} if recipe == "bert" else {})
-    config = make_config() | {"recipe": recipe, "config": resolve(recipe, settings)}
+    config = make_config() | {"recipe": recipe, "config": resolve(recipe, TEXT | settings)}
     codes, outputs = run.run(config, STOKER_TRACE_FILE="")
     assert codes == [0], outputs
     summary = run.progress()["summary"]
@@ -67,13 +59,14 @@ def test_it_learns_and_its_weights_are_of_use(run, make_config, tmp_path, recipe
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("stops", STOPS)
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_an_interruption_changes_no_bit(run, make_config, tmp_path, recipe, ranks):
-    settings = TEXT | RECIPES[recipe][0] | {"steps": 20, "evalEverySteps": 8, "evalSamples": 8, "batchSize": 8}
-    settings |= {"data": runs_of_a_token(tmp_path)} if recipe == "bert" else {}
+def test_interruptions_change_no_bit(run, make_config, recipe, ranks, stops):
+    steps = max(24, 5 * stops)
+    settings = TEXT | RECIPES[recipe][0] | {"steps": steps, "evalEverySteps": 8, "evalSamples": 8, "batchSize": 8}
     config = make_config() | {"recipe": recipe, "config": resolve(recipe, settings)}
-    whole, parts = run.whole_and_interrupted(config, ranks, at=10)
-    assert parts == whole and whole[-1]["step"] == 20
+    whole, parts = run.whole_and_interrupted(config, ranks, at=moments(stops, steps, recipe, ranks))
+    assert parts == whole and whole[-1]["step"] == steps
 
 
 def test_bert_hides_the_same_share_of_each_sample_and_scores_only_that(make_training):

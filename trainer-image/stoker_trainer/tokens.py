@@ -23,6 +23,7 @@ from stoker_trainer.errors import BadConfig
 from stoker_trainer.recipe import Batch
 
 STDLIB = "stdlib"
+RUNS = "runs"
 TEST_PERCENT = 10
 ABOUT = "tokens.json"
 
@@ -91,9 +92,13 @@ def _known_shift(seed: int, epoch: int, context: int) -> int:
 
 
 def load(data: str, context: int, test_samples: int, device: torch.device) -> Tokens:
-    """Raises: BadConfig where `data` is neither `stdlib` nor a prepared folder, or holds too little."""
-    train, test, vocabulary = _stdlib() if data == STDLIB else _folder(Path(data))
-    digest = hashlib.sha256(train.tobytes() + b"|" + test.tobytes()).hexdigest() if data == STDLIB else _digest(data)
+    """Raises: BadConfig where `data` is neither `stdlib`, `runs` nor a prepared folder, or holds too little."""
+    if made := {STDLIB: _stdlib, RUNS: _runs}.get(data):
+        train, test, vocabulary = made()
+        digest = hashlib.sha256(train.tobytes() + b"|" + test.tobytes()).hexdigest()
+    else:
+        train, test, vocabulary = _folder(Path(data))
+        digest = _digest(data)
     for name, part in (("training", train), ("test", test)):
         if len(part) < 2 * context + 1:
             raise BadConfig(f"config.data: {data} has {len(part)} {name} tokens, too few for a context of {context}")
@@ -107,6 +112,14 @@ def _stdlib() -> tuple[NDArray[Any], NDArray[Any], int]:
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     texts = [file.read_bytes() for file in files]
     return (*split_documents(texts), 256)
+
+
+def _runs() -> tuple[NDArray[Any], NDArray[Any], int]:
+    """A made task: 16 kinds of token in runs of a hundred, so a hidden one is its neighbours'. A guess that does not
+    look costs 2.77 nats."""
+    drawn = np.random.default_rng(0)
+    train, test = (np.repeat(drawn.integers(0, 16, runs), 100).astype(np.uint8) for runs in (400, 40))
+    return train, test, 16
 
 
 def split_documents(texts: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

@@ -203,7 +203,8 @@ class ResNetConfig(RecipeConfig):
 REVERSE = "reverse"
 PAIRS_SAYS = "give 'reverse' or the absolute path of a folder that `python -m stoker_trainer prepare pairs` wrote"
 STDLIB = "stdlib"
-TOKENS_SAYS = "give 'stdlib' or the absolute path of a folder that `python -m stoker_trainer prepare text` wrote"
+RUNS = "runs"
+TOKENS_SAYS = "give 'stdlib', 'runs' or the absolute path of a folder that `python -m stoker_trainer prepare text` wrote"
 
 
 class GptSize(StrEnum):
@@ -267,7 +268,8 @@ class TextConfig(RecipeConfig):
     """What every recipe for text has."""
 
     data: str = Field(default=STDLIB, max_length=4096)
-    """`stdlib`: the bytes of the Python standard library's own sources. Else a folder of tokens."""
+    """`stdlib`: the bytes of the Python standard library's own sources. `runs`: made tokens, each a hundred times in a
+    row. Else a folder of tokens."""
     optimizer: TextOptimizerConfig = TextOptimizerConfig()
     batch_size: int = Field(default=32, ge=1, le=65536)
     """Samples per optimizer step over all ranks together."""
@@ -281,8 +283,8 @@ class TextConfig(RecipeConfig):
 
     @field_validator("data")
     @classmethod
-    def _stdlib_or_path(cls, value: str) -> str:
-        if value != STDLIB and not value.startswith("/"):
+    def _known_or_path(cls, value: str) -> str:
+        if value not in (STDLIB, RUNS) and not value.startswith("/"):
             raise ValueError(TOKENS_SAYS)
         return value
 
@@ -322,7 +324,7 @@ class Seq2seqConfig(TextConfig):
 
     @field_validator("data")
     @classmethod
-    def _stdlib_or_path(cls, value: str) -> str:
+    def _known_or_path(cls, value: str) -> str:
         if value != REVERSE and not value.startswith("/"):
             raise ValueError(PAIRS_SAYS)
         return value
