@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from stoker.cli.manifest import read_manifests
-from stoker.spec.job import TrainingJobSpec
+from stoker.spec.job import ENDED, Phase, TrainingJobSpec
 from stoker.spec.names import API_VERSION
 from stoker.spec.quantity import parse_duration
+from stoker.spec.recipes import RECIPES
+from tests.support.harness import running
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -33,9 +35,27 @@ def test_all_are_there() -> None:
     specs = {path.name: TrainingJobSpec.model_validate(read_manifests(str(path))[0].body["spec"]) for path in EXAMPLES}
     assert (specs["digits.yaml"].workers, specs["digits.yaml"].total_gpus) == (1, 1)
     assert (specs["mnist-ddp.yaml"].workers, specs["mnist-ddp.yaml"].total_gpus) == (2, 2)
-    assert all(specs[f"{name}.yaml"].trainer.recipe == name for name in ("gpt", "resnet", "seq2seq"))
+    assert all(specs[f"{name}.yaml"].trainer.recipe == name for name in ("bert", "gpt", "lstm", "resnet", "seq2seq"))
     command = specs["own-script.yaml"].trainer.command
     assert command is not None and (ROOT / command[1]).is_file()
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_each_recipe_learns_on_one_machine(tmp_path: Path) -> None:
+    """From its data to the test metric that its example asks for."""
+    pytest.importorskip("torch")
+    with running(tmp_path / "data", "--virtual-gpus", "2") as server, server.client() as client:
+        bodies = {path.stem: read_manifests(str(path))[0].body["spec"] for path in EXAMPLES}
+        trained = {name: spec["trainer"]["recipe"] for name, spec in bodies.items() if "recipe" in spec["trainer"]}
+        assert set(trained.values()) == set(RECIPES)
+        for name in trained:
+            client.submit(bodies[name], name=name)
+        for name in trained:
+            job = client.wait(name, ENDED, 120)
+            progress = job.status.progress
+            assert job.status.phase is Phase.SUCCEEDED and progress is not None, job.status
+            assert progress.summary["timeToTargetS"] is not None, progress.summary
 
 
 @pytest.mark.torch

@@ -37,8 +37,8 @@ STOPS = [3, pytest.param(50, marks=[pytest.mark.sweep, pytest.mark.timeout(900)]
 
 
 def moments(stops: int, steps: int, *seed: object) -> list[int]:
-    """The steps after which to interrupt, drawn at random, the same ones for the same `seed`. Four steps apart: a stop is
-    agreed on up to two steps later."""
+    """The steps after which to interrupt: drawn at random, the same for the same `seed`, and at least four apart, since
+    a stop is agreed on up to two steps later."""
     return sorted(random.Random(repr(seed)).sample(range(2, steps - 3, 4), stops))
 
 

@@ -16,7 +16,6 @@ from stoker_trainer import pairs, tokens  # noqa: E402
 from stoker_trainer.errors import BadConfig  # noqa: E402
 from stoker_trainer.recipes import bert, gpt, seq2seq  # noqa: E402
 from stoker_trainer.recipes.settings import Decoder, Encoder, EncoderDecoder  # noqa: E402
-
 from tests.trainer.conftest import STOPS, moments  # noqa: E402
 
 pytestmark = pytest.mark.torch

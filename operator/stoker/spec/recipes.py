@@ -204,7 +204,9 @@ REVERSE = "reverse"
 PAIRS_SAYS = "give 'reverse' or the absolute path of a folder that `python -m stoker_trainer prepare pairs` wrote"
 STDLIB = "stdlib"
 RUNS = "runs"
-TOKENS_SAYS = "give 'stdlib', 'runs' or the absolute path of a folder that `python -m stoker_trainer prepare text` wrote"
+TOKENS_SAYS = (
+    "give 'stdlib', 'runs' or the absolute path of a folder that `python -m stoker_trainer prepare text` wrote"
+)
 
 
 class GptSize(StrEnum):

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from stoker.cli.manifest import read_manifests
 from stoker.client.updates import JobChanged
 from stoker.spec.job import Phase
-from tests.support.cluster_stack import RACK, Project, Stack
+from tests.support.cluster_stack import RACK, ROOT, Project, Stack
 from tests.support.harness import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -51,6 +52,18 @@ def test_a_gang_of_two_trains_on_two_nodes(project: Project, figure: Figure) -> 
     accuracy = ended.progress.summary.get("accuracy") if ended.progress else None
     figure("gang of 2 workers × 2 ranks on two nodes, digits, 4 epochs: submit to Succeeded", f"{took_s:.1f} s")
     figure("its test accuracy, progress reports seen over REST while it ran", f"{accuracy}, {len(progressed)}")
+
+
+@pytest.mark.parametrize("recipe", ["bert", "gpt", "lstm", "resnet", "seq2seq"])
+def test_a_recipe_learns_from_its_data(project: Project, figure: Figure, recipe: str) -> None:
+    """Its example, in the image, until the test metric that it asks for; digits are the gang's above."""
+    (manifest,) = read_manifests(str(ROOT / "examples" / f"{recipe}.yaml"))
+    project.client.submit(manifest.body["spec"], name=recipe)
+    job = project.until_phase(recipe, Phase.SUCCEEDED, timeout_s=200)
+    progress = job.status.progress
+    assert progress is not None and progress.summary["timeToTargetS"] is not None, job.status
+    found = {name: progress.summary[name] for name in ("metrics", "timeToTargetS")}
+    figure(f"examples/{recipe}.yaml in the image: step {progress.step}", found)
 
 
 @pytest.fixture
