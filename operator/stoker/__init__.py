@@ -25,7 +25,7 @@ _CLIENT = {
     "JobChanged": "updates",
     "JobEnded": "updates",
 }
-"""The SDK's public names → modules of `stoker.client`, imported when first used: httpx and pydantic take a while."""
+"""The SDK's public names → modules of `stoker.client`, imported when first used: pydantic takes a while."""
 
 
 def __getattr__(name: str) -> Any:

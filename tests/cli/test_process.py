@@ -68,6 +68,63 @@ def test_help_and_completion_import_nothing_heavy() -> None:
     assert _imported(commands, {"httpx", "pydantic", "rich", "yaml"}) == "[]\n"
 
 
+HELP_MAY_IMPORT = {"stoker", "stoker.cli", "stoker.cli.main", "stoker.client", "stoker.client.errors"}
+LIST_MAY_IMPORT = HELP_MAY_IMPORT | {
+    "stoker.cli.commands",
+    "stoker.cli.commands.common",
+    "stoker.cli.commands.show",
+    "stoker.cli.job_text",
+    "stoker.cli.output",
+    "stoker.client.calls",
+    "stoker.client.config",
+    "stoker.client.connections",
+    "stoker.client.wire",
+    "stoker.spec",
+    "stoker.spec.markers",
+    "stoker.spec.names",
+    "stoker.spec.phase",
+    "stoker.spec.quantity",
+}
+"""Beside click and the standard library."""
+SLOW_OF_THE_LIBRARY = {
+    "asyncio",
+    "concurrent",
+    "csv",
+    "hashlib",
+    "html",
+    "http.cookiejar",
+    "logging",
+    "multiprocessing",
+}
+SLOW_OF_THE_LIBRARY |= {"importlib.metadata", "sqlite3", "subprocess", "tempfile", "unittest", "urllib.request", "xml"}
+ALL_IMPORTED = """
+import sys
+before = set(sys.modules)
+from stoker.cli.main import main
+sys.argv = ["stoker", *{words}]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+print("\\n" + " ".join(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "may"), [("--help", HELP_MAY_IMPORT), ("get jobs", LIST_MAY_IMPORT)], ids=["--help", "get jobs"]
+)
+def test_what_help_and_a_list_may_import(script: Any, make_job: Any, words: str, may: set[str]) -> None:
+    """Each import is CPU time of each command: tools/bench/cli.py measures it."""
+    script.on("GET", JOBS, script.json({"items": [make_job("a", "Running")], "nextCursor": None}))
+    code = ALL_IMPORTED.format(words=words.split())
+    env = {**os.environ, "STOKER_SERVER": script.url}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
+    imported = set(done.stdout.splitlines()[-1].split())
+    ours = {name for name in imported if name.partition(".")[0] not in {*sys.stdlib_module_names, "click"}}
+    assert ours - may == set() and imported & SLOW_OF_THE_LIBRARY == set()
+    assert "stoker.cli.main" in imported
+
+
 def test_what_looks_or_acts_validates_nothing(script: Any, make_job: Any) -> None:
     job, queue = make_job("a"), {"metadata": {"name": "q"}, "spec": {}, "usage": {"cpuMilli": 0, "memoryBytes": 0}}
     script.on("GET", JOBS, script.json({"items": [job], "nextCursor": None}))

@@ -11,7 +11,6 @@ from stoker.spec.phase import ENDED, PLACED, Phase
 from stoker.spec.quantity import format_bytes, format_duration
 
 from .output import Column, age_s, age_text, facts, one_line, values
-from .usage_text import SUMMARY
 
 IDLE_SHOWN_S = 60.0
 """Every training pauses now and then."""
@@ -85,6 +84,14 @@ def _hold_text(phase: str, since_s: float | None, until_s: float | None, exit_co
     return f"held until {day}{until:%H:%M} after {code}"
 
 
+def _usage_text(usage: Any) -> str:
+    if not usage:
+        return ""
+    from .usage_text import SUMMARY  # not for lists
+
+    return SUMMARY.read(usage)
+
+
 _HOLD = Column(
     "hold",
     "status.phase status.progress.held.since status.progress.held.until status.progress.held.exitCode",
@@ -148,7 +155,7 @@ _JOB_FACTS = (
     Column("nodes", "status.placement.node", lambda nodes: ", ".join(sorted(set(nodes)))),
     Column("GPU type", "status.gpuType"),
     _PROGRESS,
-    Column("usage", "status.usage", lambda use: SUMMARY.read(use) if use else ""),
+    Column("usage", "status.usage", _usage_text),
     _STALLED,
     _IDLE,
     Column("hold", text=lambda job: f"{_HOLD.read(job)}; enter: {_ENTER.read(job)}" if _HOLD.read(job) else ""),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -87,6 +85,9 @@ def usage_table(report: Any) -> tuple[list[Column], list[list[str]]]:
 
 def usage_csv(report: Any) -> str:
     """Every row with all its figures, in hours; what is not known is empty. No totals: a spreadsheet makes its own."""
+    import csv
+    import io
+
     by, currency, groups, *_ = values(report, _REPORT)
     fields = {name: _GROUPS[name].fields for name in _shown(by)} | _CSV
     header = list(fields)

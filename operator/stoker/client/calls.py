@@ -62,7 +62,7 @@ class Calls:
             body=body,
             headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
         )
-        for text in _WARNING.findall(reply.headers.get("Warning", "")):
+        for text in _WARNING.findall(reply.headers.get("warning", "")):
             self.on_warning(text)
         return reply.body
 

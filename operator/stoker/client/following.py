@@ -101,7 +101,7 @@ def _read(
 ) -> Generator[T, None, None]:
     """Knows neither its iterator nor the `Following`, so that an abandoned one is closed at once by reference counting.
 
-    Left to the garbage collector, closing the response could happen inside httpcore's own lock and wait for it forever.
+    Left to the garbage collector, its connection would stay open for as long.
     """
     last_id: str | None = None
     tries, connected_once, cut_at = 0, False, time.monotonic()

@@ -1,7 +1,7 @@
 """HTTP to one server: authorization, time-outs, repeats, problem documents, streams that can be aborted.
 
 Owns everything about connections; knows no route. Redirects are never followed, so the token can't travel to another
-host; a loopback server is never reached through a proxy. Called by `client.py` and `following.py` only.
+host; a loopback server is never reached through a proxy. Called by `calls.py`, `following.py` and `code/sending.py`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
-
-import httpx
 
 from stoker import __version__
 
 from .config import START_HINT, Endpoint
+from .connections import Answer, Broken, Connections
 from .errors import ApiError, Fault, Unreachable
 
 TRIES = 5
@@ -53,43 +52,36 @@ class ConnectionLost(Exception):
 class AnswerStream:
     """One open answer. `abort` may be called from any thread and wakes a reader blocked in `chunks`."""
 
-    def __init__(self, response: httpx.Response) -> None:
-        self._response = response
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.abort = answer.abort
 
     def chunks(self) -> Iterator[bytes]:
         """The body as it comes. Raises: ConnectionLost when it breaks off."""
         try:
-            yield from self._response.iter_bytes()
-        except (httpx.TransportError, httpx.StreamError, OSError) as error:
+            yield from self._answer.pieces()
+        except Broken as error:
             raise ConnectionLost(_words(error)) from None
-
-    def abort(self) -> None:
-        network = self._response.extensions.get("network_stream")
-        sock = network.get_extra_info("socket") if network is not None else None
-        if isinstance(sock, socket.socket):
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
 
 
 class Wire:
     """Calls to one server. Safe to share between threads."""
 
-    def __init__(self, endpoint: Endpoint, *, timeout_s: float, sleep: Callable[[float], object] = time.sleep) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        timeout_s: float,
+        tries: int = TRIES,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
         self.endpoint = endpoint
-        self._timeout_s = timeout_s
+        self._tries = tries
         self._sleep = sleep
         headers = {"User-Agent": f"stoker/{__version__}", "Accept": "application/json"}
         if endpoint.token:
             headers["Authorization"] = f"Bearer {endpoint.token}"
-        self._http = httpx.Client(
-            base_url=endpoint.url,
-            headers=headers,
-            timeout=timeout_s,
-            follow_redirects=False,
-            trust_env=not endpoint.loopback,
-            verify=endpoint.url.startswith("https:"),  # reading the CA bundle costs 30 ms; plain HTTP has no use for it
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
-        )
+        self._http = Connections(endpoint.url, headers, timeout_s=timeout_s, through_proxy=not endpoint.loopback)
 
     def close(self) -> None:
         self._http.close()
@@ -109,21 +101,25 @@ class Wire:
         `body` goes as JSON, `content` as it is; an iterable is read anew for each try.
         Raises: ApiError when the server refuses; Unreachable after the last try.
         """
+        if body is not None:
+            content = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+            headers = {"Content-Type": "application/json", **(headers or {})}
         tries = 0
         while True:
             tries += 1
             try:
-                response = self._http.request(method, path, params=params, json=body, content=content, headers=headers)
-                self._check(response)
-                return Reply(response.status_code, response.headers, self._json(response), tries)
+                with self._http.send(method, path, params=params, content=content, headers=headers) as answer:
+                    data = answer.read()
+                self._check(answer, data)
+                return Reply(answer.status, answer.headers, self._json(answer.status, data), tries)
             except ApiError as error:
                 error.tries = tries
                 raise
-            except httpx.TransportError as error:
-                lost = ConnectionLost(_words(error))
             except ConnectionLost as error:
                 lost = error
-            if tries >= TRIES or (lost.retry_after_s or 0) > LONGEST_RETRY_AFTER_S:
+            except Broken as error:
+                lost = ConnectionLost(_words(error))
+            if tries >= self._tries or (lost.retry_after_s or 0) > LONGEST_RETRY_AFTER_S:
                 raise self.unreachable(lost)
             self._sleep(pause_s(tries, lost.retry_after_s))
 
@@ -132,20 +128,16 @@ class Wire:
         self, path: str, *, params: Mapping[str, str], headers: Mapping[str, str], quiet_s: float = QUIET_S
     ) -> Iterator[AnswerStream]:
         """One streamed GET, tried once. Raises: ApiError; ConnectionLost (also while reading)."""
-        timeout = httpx.Timeout(self._timeout_s, read=quiet_s)
-        request = self._http.build_request("GET", path, params=params, headers=headers, timeout=timeout)
-        try:
-            response = self._http.send(request, stream=True)
-        except httpx.TransportError as error:
-            raise ConnectionLost(_words(error)) from None
-        with contextlib.closing(response):
-            if not response.is_success:
-                try:
-                    response.read()
-                except httpx.TransportError as error:
-                    raise ConnectionLost(_words(error)) from None
-            self._check(response)
-            yield AnswerStream(response)
+        with contextlib.ExitStack() as open_answer:
+            try:
+                answer = open_answer.enter_context(
+                    self._http.send("GET", path, params=params, headers=headers, quiet_s=quiet_s)
+                )
+                if not _is_success(answer.status):
+                    self._check(answer, answer.read())
+            except Broken as error:
+                raise ConnectionLost(_words(error)) from None
+            yield AnswerStream(answer)
 
     def unreachable(self, lost: ConnectionLost) -> Unreachable:
         """`lost` as an error for people."""
@@ -154,35 +146,33 @@ class Wire:
             hint = f"try again in {lost.retry_after_s:.0f} s"
         return Unreachable(f"can't reach the Stoker server at {self.endpoint.url}: {lost.why}; {hint}")
 
-    def _check(self, response: httpx.Response) -> None:
-        if response.is_success:
+    def _check(self, answer: Answer, data: bytes) -> None:
+        status, url = answer.status, self.endpoint.url
+        if _is_success(status):
             return
-        if response.status_code in BUSY:
-            problem = self._problem(response)
-            raise ConnectionLost(problem.detail or "the server is busy", _retry_after_s(response))
-        if response.is_redirect:
-            where = response.headers.get("location", "elsewhere")
+        if status in BUSY:
+            problem = refusal(status, data, url)
+            raise ConnectionLost(problem.detail or "the server is busy", _retry_after_s(answer.headers))
+        if 300 <= status < 400 and (where := answer.headers.get("location")):
             raise ApiError(
-                response.status_code,
-                "Redirected",
-                f"{self.endpoint.url} redirects to {where}; if that is your server, name it with --server",
+                status, "Redirected", f"{url} redirects to {where}; if that is your server, name it with --server"
             )
-        problem = self._problem(response)
-        if response.status_code in BROKEN_OFF and problem.code == NOT_STOKER:
-            raise ConnectionLost(f"HTTP {response.status_code} from it or from a proxy before it")
+        problem = refusal(status, data, url)
+        if status in BROKEN_OFF and problem.code == NOT_STOKER:
+            raise ConnectionLost(f"HTTP {status} from it or from a proxy before it")
         raise problem
 
-    def _problem(self, response: httpx.Response) -> ApiError:
-        return refusal(response.status_code, response.content, self.endpoint.url)
-
-    def _json(self, response: httpx.Response) -> Any:
-        if response.status_code == 204 or not response.content:
+    def _json(self, status: int, data: bytes) -> Any:
+        if status == 204 or not data:
             return None
         try:
-            return response.json()
-        except json.JSONDecodeError:
-            status = response.status_code
+            return json.loads(data)
+        except ValueError:
             raise ApiError(status, NOT_STOKER, _not_stoker(status, self.endpoint.url)) from None
+
+
+def _is_success(status: int) -> bool:
+    return 200 <= status < 300
 
 
 def refusal(status: int, content: bytes, url: str) -> ApiError:
@@ -214,17 +204,19 @@ def pause_s(tries: int, retry_after_s: float | None = None) -> float:
     return min(5.0, FIRST_PAUSE_S * 2.0 ** (tries - 1)) * random.uniform(0.75, 1.25)
 
 
-def _retry_after_s(response: httpx.Response) -> float | None:
-    value = response.headers.get("retry-after", "")
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+    value = headers.get("retry-after", "")
     return float(value) if value.isdecimal() else None
 
 
 def _words(error: Exception) -> str:
     match error:
-        case httpx.ConnectTimeout() | httpx.ReadTimeout() | httpx.WriteTimeout():
+        case TimeoutError():
             return "no answer in time"
-        case httpx.ConnectError() if "refused" in str(error):
+        case ConnectionRefusedError():
             return "connection refused"
-        case httpx.RemoteProtocolError():
+        case ConnectionError() | HTTPException():  # of HTTP: the answer breaks off, or is none
             return "it closed the connection"
+        case OSError(strerror=str(why)) if why:
+            return why
     return str(error) or type(error).__name__

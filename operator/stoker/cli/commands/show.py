@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from stoker.client.calls import Calls
 
 NEWEST = 50
+_OBJECTS = ("queues", "nodes", "runtimes")
 _KINDS = {"job": "jobs", "queue": "queues", "node": "nodes", "runtime": "runtimes"}
 
 
@@ -36,24 +37,27 @@ def ls(calls: Calls, queue: str | None, phases: str | None, everything: bool, fo
 @connected
 def get(calls: Calls, what: str, name: str | None, form: str) -> None:
     """Show one job; or all `jobs`, `queues`, `nodes` or `runtimes`, or the one called NAME of them."""
-    from stoker.cli import object_tables
-    from stoker.cli.job_text import NAME, job_details
-    from stoker.cli.output import echo_data, echo_objects
-
     kind = _KINDS.get(what, what)
-    if columns := object_tables.OF.get(kind):
+    if kind in _OBJECTS:
+        from stoker.cli.job_text import NAME
+        from stoker.cli.object_tables import OF
+        from stoker.cli.output import echo_objects
+
         if kind == "nodes":  # the server has no route for one
             items = [node for node in calls.items(kind) if name in (None, NAME.read(node))]
             if name and not items:
                 raise ApiError(404, "NotFound", f"there is no node {name!r}; `stoker get nodes` lists them")
         else:
             items = [calls.item(kind, name)] if name else calls.items(kind)
-        echo_objects(columns, items, form, one=name is not None)
+        echo_objects(OF[kind], items, form, one=name is not None)
     elif kind == "jobs" and name is None:
         _list(calls, None, None, False, form)
     elif kind != "jobs" and name is not None:
         raise BadInput(f"`stoker get {what} {name}`: one job at a time, or: jobs, queues, nodes, runtimes")
     else:
+        from stoker.cli.job_text import job_details
+        from stoker.cli.output import echo_data
+
         job = calls.job(name or what)
         if form == "table":
             click.echo(job_details(job), nl=False)

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
 from stoker import __version__
 from stoker.client.config import Endpoint
+from stoker.client.connections import tls_context
 from stoker.client.errors import ApiError, StokerError, Unreachable
 from stoker.client.wire import refusal
 
@@ -94,7 +94,7 @@ def lost(closed: ConnectionClosed) -> StokerError:
 async def _open(target: WorkerTarget, kind: str, patience_s: float) -> ClientConnection:
     endpoint = target.endpoint
     headers = {"Authorization": f"Bearer {endpoint.token}"} if endpoint.token else {}
-    secure: dict[str, Any] = {"ssl": httpx.create_ssl_context()} if endpoint.url.startswith("https:") else {}
+    secure: dict[str, Any] = {"ssl": tls_context()} if endpoint.url.startswith("https:") else {}
     try:
         return await _Connect(
             target.url(kind),
