@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import itertools
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +18,17 @@ from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec, TrainingJobStat
 from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.store.cache import Change
-from stoker_api.jobs.index import Filter, JobIndex, decode_cursor, encode_cursor, place_of
+from stoker_api.jobs import lists
+from stoker_api.jobs.index import Filter, JobIndex, place_of
+from stoker_api.jobs.lists import (
+    SORTS,
+    Conditions,
+    decode_cursor,
+    encode_cursor,
+    jobs_page,
+    parse_selector,
+    ran_s,
+)
 from tests.support.examples import examples
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -163,3 +178,136 @@ async def test_filters_and_pages_over_http(world, body):
         walked += [item["metadata"]["name"] for item in page["items"]]
         cursor = page["nextCursor"]
     assert walked == await names("limit=500") and len(walked) == 8
+
+
+NOW = START + timedelta(hours=1)
+ALL = Filter(sees=lambda project: True)
+ran = st.builds(
+    lambda job, priority, began_s, ended_s: job.model_copy(
+        update={
+            "spec": job.spec.model_copy(update={"priority": priority, "gpus_per_worker": priority % 3}),
+            "status": job.status.model_copy(
+                update={
+                    "started_at": None if began_s is None else START + timedelta(seconds=began_s),
+                    "finished_at": None if ended_s is None else START + timedelta(seconds=ended_s),
+                    "ran_s": float(ended_s or 0),
+                }
+            ),
+        }
+    ),
+    jobs,
+    st.integers(-2, 2),
+    st.none() | st.integers(0, 3),
+    st.none() | st.integers(0, 3),
+)
+VALUES: dict[str, Any] = {
+    "created": lambda job: job.metadata.creation_timestamp,
+    "started": lambda job: job.status.started_at,
+    "finished": lambda job: job.status.finished_at,
+    "duration": lambda job: ran_s(job, NOW),
+    "priority": lambda job: job.spec.priority,
+    "gpus": lambda job: job.gpus,
+    "name": lambda job: job.metadata.name,
+}
+
+
+@examples(100)
+@given(found=st.lists(ran, max_size=25), sort=st.sampled_from(SORTS), limit=st.integers(1, 6))
+async def test_every_order_is_walked_whole_and_jobs_without_the_value_come_last(found, sort, limit):
+    cache = Jobs()
+    index = JobIndex(cache)  # type: ignore[arg-type]
+    for job in found:
+        cache.put(job)
+    walked, cursor = [], None
+    while True:
+        page, cursor = await jobs_page(index, ALL, Conditions(), sort=sort, cursor=cursor, limit=limit, now=NOW)
+        assert len(page) <= limit and (cursor is None or len(page) == limit)
+        walked += page
+        if cursor is None:
+            break
+    assert {job.uid for job in walked} == {job.uid for job in cache.objects.values()} and len(walked) == len(
+        cache.objects
+    )
+    values = [VALUES[sort.removeprefix("-")](job) for job in walked]
+    known = [value for value in values if value is not None]
+    assert values == [*known, *[None] * (len(values) - len(known))]
+    assert known == sorted(known, reverse=sort.startswith("-"))
+
+
+async def test_a_look_at_every_job_lets_others_go_between(monkeypatch):
+    monkeypatch.setattr(lists, "_SLICE_S", 0.0)
+    cache = Jobs()
+    index = JobIndex(cache)  # type: ignore[arg-type]
+    for number in range(1000):
+        cache.put(make(f"job-{number}", "p", number, "default", Phase.QUEUED))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    other = asyncio.create_task(others())
+    for sort, conditions in (("name", Conditions()), ("-created", Conditions(text="no such"))):
+        turns = 0
+        await jobs_page(index, ALL, conditions, sort=sort, cursor=None, limit=5, now=NOW)
+        assert turns >= 2
+    other.cancel()
+
+
+def test_labels_are_selected_as_kubectl_does():
+    def met(text: str, **labels: str) -> bool:
+        return all(one.met_by(labels) for one in parse_selector(text))
+
+    assert met("team=nlp", team="nlp") and met("team==nlp", team="nlp") and not met("team=nlp", team="cv")
+    assert met("team!=nlp", team="cv") and met("team!=nlp") and not met("team!=nlp", team="nlp")
+    assert met("team", team="") and not met("team") and met("!team") and not met("!team", team="nlp")
+    assert met("a=1, b", a="1", b="x") and not met("a=1,b", a="1")
+    for bad in ("", "a=b=c", "!a=b", "a=b,", "-a", "a in (b)", ",".join("a" * 17)):
+        with pytest.raises(ValueError, match="condition"):
+            parse_selector(bad)
+
+
+async def test_what_a_list_is_asked_for_over_http(world, body):
+    plain = await world.job("plain")
+    await world.status(plain, phase="Failed", message="exit 1: no such file")
+    body = body("tagged", gpusPerWorker=1, gpu={"models": ["Tiny"]}, priority=0)
+    body["metadata"]["labels"] = {"team": "nlp"}
+    answer = await world.submit(**body)
+    assert answer.status_code == 201, answer.text
+    typed = await world.job("typed", gpusPerWorker=1)
+    await world.status(typed, attempt=1, gpuType="tiny")
+    other = await world.job("other", gpusPerWorker=1, gpu={"models": ["Tiny"]})
+    await world.status(other, attempt=1, gpuType="a100")
+
+    async def names(query: str) -> list[str]:
+        answer = await world.call("GET", f"/v1/projects/alpha/jobs?{query}")
+        assert answer.status_code == 200, answer.text
+        return [item["metadata"]["name"] for item in answer.json()["items"]]
+
+    user = (await world.call("GET", "/v1/whoami")).json()["name"]
+    assert len(await names(f"user={quote(user)}")) == 4 and await names("user=nobody") == []
+    assert set(await names("gpuType=TINY")) == {"typed", "tagged"} and await names("gpuType=a100") == ["other"]
+    assert await names("label=team%3Dnlp") == ["tagged"] and len(await names("label=!team")) == 3
+    assert await names("text=NO%20SUCH") == ["plain"] and await names("text=nlp") == ["tagged"]
+    assert len(await names("since=1h")) == 4 and await names("since=2999-01-01") == []
+    assert await names("sort=name") == ["other", "plain", "tagged", "typed"]
+    assert await names("sort=-name&phase=Queued") == ["typed", "tagged", "other"]
+    page = (await world.call("GET", "/v1/projects/alpha/jobs?sort=name&limit=3")).json()
+    assert await names(f"sort=name&cursor={page['nextCursor']}") == ["typed"]
+    for query, pointer in (
+        ("sort=age", "/sort"),
+        ("label=a%3Db%3Dc", "/label"),
+        ("since=yesterday", "/since"),
+        (f"sort=-name&cursor={page['nextCursor']}", "/cursor"),
+        (f"cursor={page['nextCursor']}", "/cursor"),
+        (f"sort=gpus&cursor={cursor_of(['gpus', 10**400, 'a', 'b'])}", "/cursor"),
+        ("text=", "/text"),
+    ):
+        answer = await world.call("GET", f"/v1/projects/alpha/jobs?{query}")
+        assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer), answer.text
+
+
+def cursor_of(parts: list[Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""Jobs newest first, by project, queue and phase, for lists by keyset cursor; and by idempotency key.
+"""Jobs newest first, by project, queue and phase, for lists; and by idempotency key.
 
 Follows the job cache. Never holds objects, only their sort keys. Every bucket (project, queue, phase) is a sorted list;
 a list merges the buckets its filter names, so that it costs what it returns and not what there is.
@@ -6,10 +6,7 @@ a list merges the buckets its filter names, so that it costs what it returns and
 
 from __future__ import annotations
 
-import base64
-import binascii
 import heapq
-import json
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -184,22 +181,6 @@ class JobIndex:
             del places[at]
         if not places:
             self._buckets.pop(bucket, None)
-
-
-def encode_cursor(place: SortKey) -> str:
-    raw = json.dumps(place, separators=(",", ":")).encode()
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
-
-
-def decode_cursor(text: str) -> SortKey:
-    """Raises: ValueError if it is none of ours."""
-    try:
-        created, name, project = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except (ValueError, TypeError, RecursionError, binascii.Error):
-        raise ValueError("not a cursor of this server; start again without one") from None
-    if type(created) is not int or type(name) is not str or type(project) is not str:
-        raise ValueError("not a cursor of this server; start again without one")
-    return SortKey(created, name, project)
 
 
 def place_of(job: TrainingJob) -> SortKey:

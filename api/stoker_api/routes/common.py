@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Header, Path
@@ -15,6 +16,7 @@ from starlette.requests import HTTPConnection
 from stoker.spec.fields import DnsLabel
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
+from stoker.spec.quantity import new_duration
 from stoker.store.port import NotFound
 from stoker_api.body_parsing import invalid_fields
 from stoker_api.problems import FieldError, Problem, ProblemCode, invalid, not_found
@@ -23,6 +25,31 @@ from stoker_api.usage.intake import UsageIntake
 
 LABEL: dict[str, JsonValue] = {"pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
 """What names look like, for the OpenAPI document; one that does not is that of nothing: 404."""
+
+
+TIME: dict[str, JsonValue] = {"pattern": "^[0-9][-0-9.:+TZdhms]*$"}
+"""A duration before now, or a date or time."""
+_EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+
+
+def moment(name: str, text: str, now: datetime) -> datetime:
+    """The time that the query parameter `name` means. Raises: Problem (422)."""
+    try:
+        return now - timedelta(seconds=new_duration(text))
+    except ValueError:
+        pass
+    try:
+        given = datetime.fromisoformat(text)
+        at = given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+    except (ValueError, OverflowError):
+        at = None
+    if at is None or not _EARLIEST <= at < _LATEST:
+        detail = (
+            f"{text!r} is neither a duration ('30d', '12h', '3650d' at most) nor a date or time of the years 1970 to"
+            " 9998 ('2026-01-31', '2026-01-31T08:00Z')"
+        )
+        raise invalid(f"/{name}", detail, place="query")
+    return at
 
 
 def one_or_more(words: Iterable[str]) -> dict[str, JsonValue]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
@@ -16,12 +17,25 @@ from stoker_api.access import ALL, Caller, access
 from stoker_api.bodies import body_of, dump, json_body, json_response, unchanged
 from stoker_api.identity import CREATE_JOB, DELETE_JOB, GET_JOB, LIST_JOBS, UPDATE_JOB, seen_by
 from stoker_api.jobs.change import Action
-from stoker_api.jobs.index import Filter, decode_cursor, encode_cursor
+from stoker_api.jobs.index import Filter
+from stoker_api.jobs.lists import NEWEST_FIRST, SORTS, Conditions, SortBy, jobs_page, parse_selector
 from stoker_api.jobs.render import etag, joined
 from stoker_api.problems import Problem, ProblemCode, invalid
 from stoker_api.services import Services, services
 
-from .common import LABEL, IfMatch, IfNoneMatch, Name, Project, QueryModel, check_project, find_job, one_or_more
+from .common import (
+    LABEL,
+    TIME,
+    IfMatch,
+    IfNoneMatch,
+    Name,
+    Project,
+    QueryModel,
+    check_project,
+    find_job,
+    moment,
+    one_or_more,
+)
 
 router = APIRouter(tags=["jobs"])
 _JOB = "/v1/projects/{project}/jobs/{name}"
@@ -38,6 +52,36 @@ class ListQuery(QueryModel):
         max_length=200,
         description="Phases, separated by commas.",
         json_schema_extra=one_or_more(Phase),
+    )
+    user: str | None = Field(default=None, max_length=256, description="The submitter's name.")
+    gpu_type: str | None = Field(
+        default=None,
+        max_length=63,
+        description="Of the GPUs that it has or last had, as queues name them (h100); before it had any, part of a "
+        "model that it asks for.",
+    )
+    since: str | None = Field(
+        default=None,
+        max_length=40,
+        description="Created since: a duration before now, or a date or time (ISO 8601).",
+        json_schema_extra=TIME,
+    )
+    label: str | None = Field(
+        default=None,
+        max_length=2048,
+        description="Labels, as kubectl selects: team=nlp,stage!=test,owner,!old.",
+    )
+    text: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Part of its name, labels, command or recipe, message or reason; case is ignored.",
+    )
+    sort: str = Field(
+        default=NEWEST_FIRST,
+        max_length=20,
+        description="A '-' before it: the largest, newest or last first. Jobs without such a value come last.",
+        json_schema_extra={"enum": list(SORTS)},
     )
     limit: int = Field(default=50, ge=1, le=500)
     cursor: str | None = Field(default=None, max_length=1024)
@@ -89,7 +133,7 @@ def _warning(found: Services, job: TrainingJob) -> dict[str, str]:
 async def list_jobs(
     request: Request, caller: Caller, project: Project, query: Annotated[ListQuery, Query()]
 ) -> Response:
-    """Jobs, newest first. Project `-`: all that the token may see."""
+    """Jobs, newest first or in another order. Project `-`: all that the token may see."""
     found = services(request)
     wanted = Filter(
         sees=await seen_by(found.deps.identity, caller, found.index.projects()) if project == ALL else project.__eq__,
@@ -97,12 +141,17 @@ async def list_jobs(
         queue=query.queue,
         phases=_phases(query.phase),
     )
+    now = found.deps.clock.now()
+    conditions = _conditions(query, now)
+    if query.sort not in SORTS:
+        raise invalid("/sort", f"must be one of {', '.join(SortBy)}; with a '-' before it backwards", place="query")
     try:
-        after = None if query.cursor is None else decode_cursor(query.cursor)
+        page, rest = await jobs_page(
+            found.index, wanted, conditions, sort=query.sort, cursor=query.cursor, limit=query.limit, now=now
+        )
     except ValueError as error:
         raise invalid("/cursor", str(error), place="query") from None
-    page, rest = found.index.page(wanted, after=after, limit=query.limit)
-    cursor = json.dumps(None if rest is None else encode_cursor(rest)).encode()
+    cursor = json.dumps(rest).encode()
     return json_response(joined((found.renderer.job(job) for job in page), b',"nextCursor":' + cursor))
 
 
@@ -127,6 +176,16 @@ async def delete_job(request: Request, project: Project, name: Name, if_match: I
     job = await find_job(found, project, name)
     await found.changer.delete(job.key, if_match)
     return Response(status_code=204)
+
+
+def _conditions(query: ListQuery, now: datetime) -> Conditions:
+    """Raises: Problem (422)."""
+    try:
+        labels = () if query.label is None else parse_selector(query.label)
+    except ValueError as error:
+        raise invalid("/label", str(error), place="query") from None
+    since = None if query.since is None else moment("since", query.since, now)
+    return Conditions(query.user, query.gpu_type, since, labels, query.text)
 
 
 def _phases(text: str | None) -> frozenset[Phase] | None:

@@ -8,11 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from pydantic import Field, JsonValue
+from pydantic import Field
 from starlette.responses import Response
 
 from stoker.spec.job import ENDED, TrainingJob
-from stoker.spec.quantity import new_duration
 from stoker.spec.rest import JobUsageReport, UsageReport
 from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
 from stoker_api.access import Access, Caller, access
@@ -25,12 +24,10 @@ from stoker_api.usage.history import MOST_ROWS, By, UsageFilter
 from stoker_api.usage.intake import facts_of
 from stoker_api.usage.store import UsageUnavailable
 
-from .common import LABEL, IfNoneMatch, Name, Project, QueryModel, find_job, one_or_more, usage_of
+from .common import LABEL, TIME, IfNoneMatch, Name, Project, QueryModel, find_job, moment, one_or_more, usage_of
 
 router = APIRouter(tags=["usage"])
 _HOUR = timedelta(hours=1)
-_TIME: dict[str, JsonValue] = {"pattern": "^[0-9][-0-9.:+TZdhms]*$"}
-_EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 _MOST_GPUS = 4096
 NO_GPUS = "The job asked for no GPU; usage counts GPUs only."
 NO_RECEIPTS = "No exporter has sent a receipt of this job (yet): see docs/usage.md."
@@ -47,11 +44,9 @@ class UsageQuery(QueryModel):
         default="30d",
         max_length=40,
         description="A duration before now, or a date or time (ISO 8601).",
-        json_schema_extra=_TIME,
+        json_schema_extra=TIME,
     )
-    until: str | None = Field(
-        default=None, max_length=40, description="As since. Absent: now.", json_schema_extra=_TIME
-    )
+    until: str | None = Field(default=None, max_length=40, description="As since. Absent: now.", json_schema_extra=TIME)
     project: str | None = Field(default=None, max_length=63, json_schema_extra=LABEL)
     queue: str | None = Field(default=None, max_length=63, json_schema_extra=LABEL)
     user: str | None = Field(default=None, max_length=256)
@@ -71,7 +66,7 @@ async def list_usage(request: Request, caller: Caller, query: Annotated[UsageQue
     found = services(request)
     store, now = usage_of(found).store, found.deps.clock.now()
     by = _by(query.by)
-    since, until = _time("since", query.since, now), _time("until", query.until, now) if query.until else now
+    since, until = moment("since", query.since, now), moment("until", query.until, now) if query.until else now
     since, until = _floor(since), _floor(until + _HOUR - timedelta(microseconds=1))
     if since >= until:
         raise invalid("/since", "must be before until", place="query")
@@ -189,25 +184,6 @@ def _by(text: str) -> list[By]:
         except ValueError:
             raise invalid("/by", f"{part.strip()!r} is none of: {', '.join(By)}", place="query") from None
     return list(dict.fromkeys(found))
-
-
-def _time(name: str, text: str, now: datetime) -> datetime:
-    try:
-        return now - timedelta(seconds=new_duration(text))
-    except ValueError:
-        pass
-    try:
-        given = datetime.fromisoformat(text)
-        at = given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
-    except (ValueError, OverflowError):
-        at = None
-    if at is None or not _EARLIEST <= at < _LATEST:
-        detail = (
-            f"{text!r} is neither a duration ('30d', '12h', '3650d' at most) nor a date or time of the years 1970 to"
-            " 9998 ('2026-01-31', '2026-01-31T08:00Z')"
-        )
-        raise invalid(f"/{name}", detail, place="query")
-    return at
 
 
 def _floor(at: datetime) -> datetime:

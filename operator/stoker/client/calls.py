@@ -73,13 +73,12 @@ class Calls:
         queue: str | None = None,
         phases: Iterable[str] = (),
         limit: int | None = None,
+        **conditions: str | None,
     ) -> Iterator[Any]:
-        """Newest first, page by page as they are read."""
+        """Page by page as they are read. `conditions`: user, gpuType, since, label, text and sort (docs/api.md)."""
         params = {"limit": str(min(limit or _PAGE, _PAGE))}
-        if queue:
-            params["queue"] = queue
-        if wanted := ",".join(phases):
-            params["phase"] = wanted
+        asked = {"queue": queue, "phase": ",".join(phases), **conditions}
+        params |= {name: value for name, value in asked.items() if value}
         left = limit
         while True:
             page = self._get(self.jobs_path(project), params)

@@ -93,10 +93,22 @@ class Client:
         project: str | None = None,
         queue: str | None = None,
         phases: Iterable[Phase | str] = (),
+        user: str | None = None,
+        gpu_type: str | None = None,
+        since: str | None = None,
+        label: str | None = None,
+        text: str | None = None,
+        sort: str | None = None,
         limit: int | None = None,
     ) -> Iterator[TrainingJob]:
-        """Jobs, newest first, page by page as they are read. Project `-` means all that the token may see."""
-        for item in self.calls.jobs(project=project, queue=queue, phases=phases, limit=limit):
+        """Jobs, newest first or by `sort`, page by page as they are read. Project `-` means all that the token may see.
+
+        `since`: created since, a duration before now ('7d') or a date. `label`: as kubectl selects. `text`: part of a
+        name, label, command, message or reason. `sort`: created, started, finished, duration, priority, gpus or name,
+        with a '-' before it backwards.
+        """
+        conditions = {"user": user, "gpuType": gpu_type, "since": since, "label": label, "text": text, "sort": sort}
+        for item in self.calls.jobs(project=project, queue=queue, phases=phases, limit=limit, **conditions):
             yield self._parse(TrainingJob, item)
 
     def get(self, name: str, *, project: str | None = None) -> TrainingJob:
