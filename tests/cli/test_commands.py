@@ -168,6 +168,9 @@ def test_dry_run_shows_the_whole_job(stoker: Any, script: Any, make_job: Any) ->
         (["submit", "-e", "NOT_SET_ANYWHERE", "--", "ls"], "NOT_SET_ANYWHERE=VALUE"),
         (["ls", "--phase", "Sleeping"], "'Sleeping' is not a phase; phases: Queued, Starting"),
         (["get", "a", "b"], "one job at a time"),
+        (["get", "nodes", "--text", "x"], "--text chooses among jobs: stoker get jobs --text"),
+        (["get", "a", "--state", "Queued"], "--phase chooses among jobs"),
+        (["ls", "--mine", "--user", "x"], "choose one"),
         (["subimt"], "no command 'subimt'; did you mean 'submit'?"),
         (["logs"], "Missing argument 'JOB'"),
         (["ls", "--nope"], "No such option"),
@@ -216,6 +219,13 @@ def test_ls_forms(stoker: Any, script: Any, make_job: Any) -> None:
     assert json.loads(stoker("ls", "-a", "-o", "json").stdout)[50]["metadata"]["name"] == "j50"
     assert len(yaml.safe_load(stoker("ls", "-o", "yaml").stdout)) == 50
     script.on("GET", JOBS, script.json({"items": [], "nextCursor": None}))
+    asked = ("--user", "bob", "--gpu-type", "h100", "--since", "7d", "-l", "team=nlp,!old", "--text", "lr 3", "-a")
+    for words in (("ls",), ("get", "jobs")):
+        assert stoker(*words, *asked, "--sort", "-duration").exit_code == 0
+        conditions = {"user": "bob", "gpuType": "h100", "since": "7d", "label": "team=nlp,!old", "text": "lr 3"}
+        assert script.requests[-1].query == {"limit": "500", "sort": "-duration", **conditions}
+    script.on("GET", "/v1/whoami", script.json({"name": "me"}))
+    assert stoker("ls", "--mine").exit_code == 0 and script.requests[-1].query["user"] == "me"
     empty = stoker("ls", "--phase", "queued,Running", "-q", "q")
     assert (empty.stdout, empty.stderr) == ("", "no such jobs in project default\n")
     assert script.requests[-1].query == {"limit": "51", "queue": "q", "phase": "Queued,Running"}

@@ -108,6 +108,8 @@ def echo_objects(columns: Sequence[Column], items: Sequence[Any], form: str, *, 
     """As `-o` says. `one`: there is one, and JSON and YAML have no list around it."""
     if form == "table":
         echo_items(columns, items)
+    elif form == "name":
+        click.echo("".join(f"{columns[0].read(item)}\n" for item in items), nl=False)
     else:
         echo_data(items[0] if one else items, form)
 
