@@ -29,7 +29,7 @@ from stoker.store.port import Store
 
 from .code.store import CodeStore
 from .identity import Identity
-from .ports import LogSource, Scraping, SessionCaller
+from .ports import JobFiles, LogSource, Scraping, SessionCaller
 from .sessions.registry import SessionSettings
 from .streams.job_events import EVENTS_BY_OBJECT
 from .streams.sse import StreamSettings
@@ -66,6 +66,8 @@ class Deps:
     calls: SessionCaller | None = None
     """How a worker is called to a session; None: it asks."""
     sessions: SessionSettings = field(default_factory=SessionSettings)
+    files: JobFiles | None = None
+    """What jobs leave behind; None: this server reads none."""
     folders: Mapping[str, Path] = field(default_factory=dict)
     """What this server writes to, by its name in the metrics of disk use."""
     usage: UsageStore | None = None

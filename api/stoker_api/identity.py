@@ -33,6 +33,7 @@ CREATE_JOB = Right("create", "trainingjobs")
 UPDATE_JOB = Right("update", "trainingjobs")
 DELETE_JOB = Right("delete", "trainingjobs")
 EXEC_JOB = Right("create", "trainingjobs/exec")
+GET_FILES = Right("get", "trainingjobs/files")
 FORWARD_JOB = Right("create", "trainingjobs/portforward")
 LIST_QUEUES = Right("list", "queues")
 CREATE_QUEUE = Right("create", "queues")
@@ -46,7 +47,7 @@ DELETE_RUNTIME = Right("delete", "trainingruntimes")
 LIST_NODES = Right("list", "gpunodes")
 GET_METRICS = Right("get", "", "/metrics")
 
-PROJECT_RESOURCES = frozenset({"trainingjobs", "trainingjobs/exec", "trainingjobs/portforward"})
+PROJECT_RESOURCES = frozenset({"trainingjobs", "trainingjobs/exec", "trainingjobs/portforward", "trainingjobs/files"})
 
 
 def use_queue(name: str) -> Right:

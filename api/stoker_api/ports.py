@@ -1,15 +1,18 @@
-"""What the api asks of its neighbours, as small protocols: worker logs, calls to workers, addresses to scrape.
+"""What the api asks of its neighbours, as small protocols: logs, files, calls to workers, addresses to scrape.
 
 Never names an implementation: `deps.py` picks them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
+from stoker.spec.job import TrainingJob
 from stoker.spec.pod import Pod
+from stoker.spec.rest import FileList
 from stoker.spec.worker import LogPart
 
 
@@ -23,6 +26,38 @@ class LogSource(Protocol):
     async def wait_growth(self, pod_uid: str, offset: int, timeout_s: float) -> None:
         """Return once the log is longer than `offset`, has ended, or `timeout_s` is over."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """What a file is at the moment it was opened. `etag`: another as soon as its content is."""
+
+    size: int
+    modified_at: datetime
+    etag: str
+
+
+class OpenFile(Protocol):
+    @property
+    def stamp(self) -> FileStamp: ...
+
+    def pieces(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """The bytes from `start` up to before `end`. Raises: OSError, TimeoutError where they can't be had."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class JobFiles(Protocol):
+    """What jobs leave behind. Raises everywhere: Problem."""
+
+    def place(self, job: TrainingJob) -> str | None:
+        """Where it is, for people; None: nowhere (yet)."""
+        ...
+
+    async def list(self, job: TrainingJob, folder: str, limit: int) -> FileList: ...
+
+    async def open(self, job: TrainingJob, path: str) -> OpenFile: ...
 
 
 class SessionCaller(Protocol):

@@ -47,6 +47,7 @@ class ProblemCode(StrEnum):
     RUNTIME_FORBIDDEN = "RuntimeForbidden", 403, "The runtime is closed to this project or caller"
     NOT_FOUND = "NotFound", 404, "There is no such thing here"
     NO_LOG = "NoLog", 404, "There is no such log"
+    NO_FILE = "NoFile", 404, "There is no such file"
     METHOD_NOT_ALLOWED = "MethodNotAllowed", 405, "The method does not work here"
     REQUEST_TIMEOUT = "RequestTimeout", 408, "The request took too long to arrive", True
     ALREADY_EXISTS = "AlreadyExists", 409, "The name is taken"
@@ -61,6 +62,7 @@ class ProblemCode(StrEnum):
     PRECONDITION_FAILED = "PreconditionFailed", 412, "The object changed since it was read"
     BODY_TOO_LARGE = "BodyTooLarge", 413, "The body is too large"
     UNSUPPORTED_MEDIA_TYPE = "UnsupportedMediaType", 415, "The body's media type is not supported"
+    RANGE_NOT_SATISFIABLE = "RangeNotSatisfiable", 416, "The range lies behind the file's end"
     INVALID_FIELDS = "InvalidFields", 422, "Some fields are not valid"
     UNKNOWN_QUEUE = "UnknownQueue", 422, "There is no such queue"
     UNKNOWN_RUNTIME = "UnknownRuntime", 422, "There is no such runtime"

@@ -19,6 +19,7 @@ from stoker_api.scrape_targets import MetricsPush, relay
 from stoker_api.sessions.rendezvous import SessionAudit
 
 from .deps import Deps
+from .files.transfers import Transfers
 from .gpu_events import GpuEvents
 from .health_metrics import HealthMetrics
 from .jobs.change import Changer
@@ -63,6 +64,7 @@ class Services:
     sessions: Sessions
     audit: SessionAudit
     rendezvous: Rendezvous
+    transfers: Transfers
     startable_jobs: StartableJobs
     health_metrics: HealthMetrics
     usage_board: UsageBoard
@@ -98,7 +100,9 @@ class Services:
         startable_jobs = StartableJobs(scheduler, deps.queues, deps.clock)
         health_metrics = HealthMetrics(deps.caches, deps.folders, startable_jobs, deps.clock)
         metrics.registry.register(health_metrics)
-        renderer = JobRenderer(board, usage_board, deps.clock, deps.jobs)
+        renderer = JobRenderer(
+            board, usage_board, deps.clock, deps.jobs, deps.files.place if deps.files is not None else lambda _: None
+        )
         followers = Followers(deps.jobs, deps.events, deps.pods)
         under_way = UnderWay()
         pacing = Pacing(under_way)
@@ -132,6 +136,7 @@ class Services:
             sessions=sessions,
             audit=audit,
             rendezvous=Rendezvous(sessions, audit, deps.calls, metrics, deps.clock),
+            transfers=Transfers(),
             usage_board=usage_board,
             usage=None if deps.usage is None else UsageIntake(deps.usage, usage_board, deps.jobs, deps.clock),
             gpu_events=GpuEvents(deps.store),

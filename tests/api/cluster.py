@@ -88,6 +88,7 @@ SETUP: list[dict[str, Any]] = [
         "user",
         _rule(STOKER, ["trainingjobs"], ["get", "list", "create", "update", "delete"]),
         _rule(STOKER, ["trainingjobs/exec", "trainingjobs/portforward"], ["create"]),
+        _rule(STOKER, ["trainingjobs/files"], ["get"]),
         _rule(STOKER, ["queues", "trainingruntimes"], ["use"]),
     ),
     _role("looks", _rule(STOKER, ["queues", "trainingruntimes", "gpunodes"], ["list"])),

@@ -31,6 +31,7 @@ from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, caches, running_caches
+from stoker_api.files.local import LocalFiles
 from stoker_api.serve import serving
 from stoker_api.services import Services
 from stoker_api.streams.sse import StreamSettings
@@ -238,13 +239,15 @@ async def _embedded(path: Path, streams: StreamSettings) -> AsyncIterator[World]
         store = await stack.enter_async_context(EmbeddedStore(path / "store.db", clock))
         identity = TokenIdentity(tokens, REPORT_KEY)
         code = CodeStore(path / "code", clock)
+        held = caches(store, clock)
         deps = Deps(
             store,
-            **caches(store, clock),
+            **held,
             logs=logs,
             identity=identity,
             clock=clock,
             code=code,
+            files=stack.enter_context(contextlib.closing(LocalFiles(path / "jobs", path / "workers", held["pods"]))),
             streams=streams,
             usage=usage,
             prices=PRICES,

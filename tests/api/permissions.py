@@ -26,7 +26,7 @@ from stoker_api.tokens import TokenFile
 READS = {("get", "trainingjobs"), ("list", "trainingjobs"), ("list", "queues"), ("list", "trainingruntimes")}
 READS |= {("list", "gpunodes")}
 USES = READS | {(verb, "trainingjobs") for verb in ("create", "update", "delete")}
-USES |= {("create", "trainingjobs/exec"), ("create", "trainingjobs/portforward")}
+USES |= {("create", "trainingjobs/exec"), ("create", "trainingjobs/portforward"), ("get", "trainingjobs/files")}
 
 # Caller → (the project its rights on jobs are for, its rights). The administrator has all, everywhere.
 KNOWN = {"other tenant": ("beta", USES), "reader": ("alpha", READS), "user": ("alpha", USES)}
@@ -63,12 +63,12 @@ class Row:
     def url(self, project: str, name: str) -> str:
         """The path for this project and name; whatever else it is to name is not there."""
         path = self.path.replace("{project}", project).replace("{name}", name).replace("{digest}", DIGEST)
-        return path.replace("{session}", "none")
+        return path.replace("{session}", "none").replace("{path:path}", "none")
 
 
 def rows() -> list[Row]:
-    """Every route of the table. A new one is here by itself."""
-    found = [Row(method, r.path, declared(r.endpoint)) for r in api_routes() for method in sorted(r.methods)]
+    """Every route of the table. A new one is here by itself; HEAD is its GET without the body."""
+    found = [Row(method, r.path, declared(r.endpoint)) for r in api_routes() for method in sorted(r.methods - {"HEAD"})]
     return found + [Row("WS", route.path, declared(route.endpoint)) for route in websocket_routes()]
 
 
@@ -106,7 +106,7 @@ class Said:
 
     @property
     def document(self) -> Any:
-        return json.loads(self.text)
+        return json.loads(self.text or "{}")  # HEAD has no body
 
     def about(self, project: str, name: str, *, sizes: bool = True) -> Seen:
         """All that a caller sees of the answer, but for the names it used itself and the request's own trace."""

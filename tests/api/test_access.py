@@ -6,7 +6,7 @@ from stoker.spec.report_tokens import exporter_token, node_of, pod_uid_of, worke
 from stoker_api.app import bare_app
 from stoker_api.routes import ROUTERS, api_routes
 
-CALLS = [(method, route.path) for route in api_routes() for method in sorted(route.methods)]
+CALLS = [(method, route.path_format) for route in api_routes() for method in sorted(route.methods)]
 
 
 def test_every_route_of_the_app_is_in_the_table():

@@ -13,7 +13,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 
 def test_every_route_is_named():
     for route in api_routes():
-        tail = route.path.replace("/v1/projects/{project}/jobs", "").rpartition("/")[2]
+        tail = route.path_format.replace("/v1/projects/{project}/jobs", "").rpartition("/")[2]
         assert f"/{tail}" in TEXT or tail == "", route.path
 
 

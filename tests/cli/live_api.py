@@ -24,6 +24,7 @@ from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, caches, running_caches
+from stoker_api.files.local import LocalFiles
 from stoker_api.serve import serving
 from stoker_api.streams.sse import StreamSettings
 from stoker_api.token_identity import TokenIdentity
@@ -81,9 +82,13 @@ class Live:
             self.usage = stack.enter_context(UsageStore(self.home / "usage.db", clock))
             store = await stack.enter_async_context(EmbeddedStore(self.home / "store.db", clock))
             await store.create(QUEUES, Queue(metadata=ObjectMeta(name="default")))
+            held = caches(store, clock)
+            files = LocalFiles(self.home / "jobs", self.home / "workers", held["pods"])
+            stack.callback(files.close)
             self.deps = Deps(
                 store,
-                **caches(store, clock),
+                **held,
+                files=files,
                 logs=self.logs,
                 code=CodeStore(self.home / "code", clock),
                 identity=TokenIdentity(tokens, b"k" * 32),

@@ -23,6 +23,8 @@ LOCK_FILE = "lock"
 LOG_FILE = "log"
 STACKS_FILE = "stacks.txt"
 CODE_FOLDER = "code"
+CODE_MARK = "code-complete"
+"""Empty, beside the code: what has a newer ctime there is the command's own."""
 SESSIONS_FOLDER = "sessions"
 
 EXIT_RESERVE_BYTES = 8192

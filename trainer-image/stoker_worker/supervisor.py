@@ -1,5 +1,5 @@
 """The supervisor's life: fetch the code, start the ranks, carry their output, stop them on request, hold a failed
-worker for a look inside, reap everything, say how it ended.
+worker for a look inside, reap everything, keep what was written beside the code, say how it ended.
 
 Owns the one loop and its deadlines. Called by `entry` with the list that the signal handlers append to. Everything
 before the exit record is written happens on one thread; nothing here polls while nothing happens.
@@ -354,6 +354,11 @@ class Supervisor:
                 if not (output.open and output.pump(time.monotonic())):
                     break
             output.close()
+        if self._launch.code:
+            from .kept_files import keep_files
+
+            for line in keep_files(self._folder, self._launch):
+                self._log.say(line)
         self._log.finish()
         record = self._ending.record(read_progress(self._folder), self._log.size())
         stands = write_exit(self._folder, record)

@@ -13,7 +13,7 @@ import threading
 import time
 
 from .alive import document
-from .folder import CODE_FOLDER, Launch
+from .folder import CODE_FOLDER, CODE_MARK, Launch
 from .link import Answer, bearer, newest_target, open_connection, place, seconds
 from .unpack import CantKeep, Damaged, Malformed, Torn, read_manifest, write_files
 
@@ -27,6 +27,8 @@ READ_S = 30.0
 BACKOFF_S = (0.2, 1.0, 2.0, 5.0, 10.0)
 DAMAGED_TRIES = 3
 _ANSWER_BYTES = 65_536
+_COARSE = 5
+"""CLOCK_REALTIME_COARSE, which Python has no name for."""
 
 
 class _NotYet(Exception):
@@ -150,9 +152,28 @@ class CodeFetch:
         try:
             write_files(entries, read, building)
             os.rename(building, home)
+            _mark(self._folder + "/" + CODE_MARK)
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)
             raise
+
+
+def _mark(path: str) -> None:
+    """Write the file than which all that was shipped is older, and all that the command writes newer."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(fd, 0o600)  # its ctime is now, also where it was there
+            marked_ns = os.fstat(fd).st_ctime_ns
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise CantKeep("its folder can't be marked: %s" % (error.strerror or error)) from None
+    # Files get the kernel's coarse time: its next tick must have come. Bounded, for clocks that are set back.
+    for _ in range(50):
+        if time.clock_gettime_ns(_COARSE) > marked_ns:
+            return
+        time.sleep(0.001)
 
 
 def _judge(response: http.client.HTTPResponse) -> Exception:

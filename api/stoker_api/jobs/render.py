@@ -7,7 +7,7 @@ again, cost one dump.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Resource
@@ -38,8 +38,16 @@ def joined(items: Iterable[bytes], tail: bytes = b"") -> bytes:
 class JobRenderer:
     """Renders jobs with the newest progress and usage there are. `unsubscribe` ends its following of `jobs`."""
 
-    def __init__(self, board: ProgressBoard, usage: UsageBoard, clock: Clock, jobs: WatchCache[TrainingJob]) -> None:
-        self._board, self._usage, self._clock = board, usage, clock
+    def __init__(
+        self,
+        board: ProgressBoard,
+        usage: UsageBoard,
+        clock: Clock,
+        jobs: WatchCache[TrainingJob],
+        place: Callable[[TrainingJob], str | None],
+    ) -> None:
+        """`place`: where a job's output is, for people."""
+        self._board, self._usage, self._clock, self._place = board, usage, clock, place
         self._kept: OrderedDict[str, tuple[str, float | None, JobUsage | None, bytes]] = OrderedDict()
         self.unsubscribe = jobs.subscribe(self._on_job)
 
@@ -50,13 +58,19 @@ class JobRenderer:
         if kept is not None and kept[0] == version and kept[1] == at and kept[2] is usage:
             self._kept.move_to_end(job.uid)
             return kept[3]
-        data = dump(live(job, progress, usage))
+        data = dump(self._placed(live(job, progress, usage)))
         if job.uid:
             self._kept[job.uid] = (version, at, usage, data)
             self._kept.move_to_end(job.uid)
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         return data
+
+    def _placed(self, job: TrainingJob) -> TrainingJob:
+        place = self._place(job)
+        return (
+            job if place is None else job.model_copy(update={"status": job.status.model_copy(update={"output": place})})
+        )
 
     def __len__(self) -> int:
         """How many renderings are kept."""

@@ -109,6 +109,11 @@ _IDLE_SUSPENDED = Column(
 )
 
 
+_RESULTS = Column(
+    "", "metadata.name status.output", lambda name, place: f" · `stoker files {name}` lists its files" if place else ""
+)
+
+
 def state_text(job: Any) -> str:
     """One line that says where the job is: its progress, or what it waits for."""
     phase, progress = PHASE.read(job), _PROGRESS.read(job)
@@ -122,7 +127,7 @@ def state_text(job: Any) -> str:
         return f"suspended by Stoker, its GPUs were idle · `stoker resume {NAME.read(job)}` goes on"
     if phase == Phase.SUCCEEDED and progress:
         return progress
-    return _WHY_SO.read(job)
+    return _WHY_SO.read(job) + (_RESULTS.read(job) if phase == Phase.SUCCEEDED else "")
 
 
 JOBS = (
@@ -151,6 +156,11 @@ _JOB_FACTS = (
     ),
     Column("code", "spec.trainer.code", lambda digest: digest or ""),
     Column("created", "metadata.creationTimestamp", lambda since: f"{age_text(since)} ago"),
+    Column(
+        "output",
+        "metadata.name status.output",
+        lambda name, place: f"{place} · stoker files {name}" if place else "",
+    ),
     Column("attempt", "status.attempt", lambda attempt: str(attempt or "")),
     Column("nodes", "status.placement.node", lambda nodes: ", ".join(sorted(set(nodes)))),
     Column("GPU type", "status.gpuType"),

@@ -36,6 +36,8 @@ _COMMANDS = {
     "usage": _Entry("Jobs", "usage", "Show what jobs have had of GPUs: one job, or summed by user, queue, project, …"),
     "logs": _Entry("Jobs", "streams", "Print what a job's worker printed."),
     "events": _Entry("Jobs", "streams", "Print what happened to a job."),
+    "files": _Entry("Jobs", "files", "List what a job has left in its output folder."),
+    "cp": _Entry("Jobs", "files", "Copy a job's files to this machine."),
     "exec": _Entry("Jobs", "sessions", "Run a command in one of a job's workers."),
     "port-forward": _Entry("Jobs", "sessions", "Reach ports of one of a job's workers."),
     "cancel": _Entry("Jobs", "act", "Stop jobs for good."),

@@ -10,6 +10,7 @@ import sys
 import click
 
 from stoker.client.client import Client
+from stoker.client.code.sizes import files_text, size_text
 from stoker.client.errors import EXIT_DETACHED, EXIT_REFUSED, ApiError, StokerError
 from stoker.client.updates import JobChanged, JobEnded, LogChunk
 from stoker.spec.job import ENDED, AttemptEnd, Phase, TrainingJob
@@ -63,6 +64,7 @@ def track(client: Client, job: TrainingJob, *, project: str | None = None, tail:
     if last.status.phase not in ENDED:
         last = client.get(name, project=project)
     _say_end(last)
+    _say_output(client, last)
     return exit_code(last)
 
 
@@ -106,6 +108,24 @@ def _print_log(chunk: LogChunk, *, many: bool) -> None:
         text = "".join(f"[{chunk.worker}] {line}\n" for line in text.removesuffix("\n").split("\n"))
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def _say_output(client: Client, job: TrainingJob) -> None:
+    """Where the results are. Counted only where that starts nothing: on a cluster a pod would have to read them."""
+    name, place = job.metadata.name, job.status.output
+    if not place:
+        return
+    found = ""
+    if place.startswith("/"):
+        try:
+            listed = client.files(name, project=job.metadata.namespace)
+        except StokerError:
+            return  # the end was said; this is an extra
+        sizes = [one.size for one in listed.items if one.kind == "file"]
+        if not sizes:
+            return
+        found = f"{files_text(len(sizes))}{' and more' if listed.truncated else ''}, {size_text(sum(sizes))} in "
+    click.echo(f"output: {found}{place} · copy: stoker cp {name}: FOLDER · list: stoker files {name}", err=True)
 
 
 def _say_end(job: TrainingJob) -> None:

@@ -53,6 +53,7 @@ from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, event_cache
 from stoker_api.disk import FULL
+from stoker_api.files.local import LocalFiles
 from stoker_api.scrape_targets import MetricsPush
 from stoker_api.serve import BindError, bind, serve
 from stoker_api.token_identity import TokenIdentity
@@ -173,6 +174,8 @@ class _Up:
                 log_bytes=self._options.log_bytes,
                 job_exists=lambda uid: not jobs.is_synced or jobs.by_uid(uid) is not None,
             )
+            files = LocalFiles(self._datadir.jobs, self._datadir.workers, pods)
+            stack.callback(files.close)
             push = self._options.push
             app = create_app(
                 Deps(
@@ -190,6 +193,7 @@ class _Up:
                     hosts=self._options.allow_hosts,
                     calls=WorkerCalls(self._datadir),
                     collectors=(OperatorMetrics(lambda: reading(operator, watched, leader=True), counters, rows),),
+                    files=files,
                     folders={"data": self._datadir.path},
                     usage=usage,
                     idle=self._options.idle_rule(),

@@ -11,7 +11,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from urllib.parse import quote
 
 from stoker.spec.phase import ENDED
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .code.sending import Progress
 
 DEFAULT_TIMEOUT_S = 15.0
+FILES_LISTED = 10_000
 _PAGE = 500
 _CHANGE_TRIES = 5
 _WARNING = re.compile(r'299 \S+ "([^"]*)"')
@@ -125,6 +126,17 @@ class Calls:
                 yield from stream.chunks()
         except ConnectionLost as lost:
             raise self.wire.unreachable(lost) from None
+
+    def files(self, name: str, folder: str = "", *, limit: int = FILES_LISTED, project: str | None = None) -> Any:
+        """What the job has left in its output folder: `items` by path, and whether it is `truncated`."""
+        params = {"limit": str(limit), **({"folder": folder} if folder else {})}
+        return self._get(f"{self.job_path(name, project)}/files", params)
+
+    def fetch_file(self, name: str, path: str, to: BinaryIO, *, project: str | None = None) -> None:
+        """Write one of the job's files to `to`, going on where a cut connection had stopped."""
+        from .fetching import fetch
+
+        fetch(self.wire, f"{self.job_path(name, project)}/files/{quote(path)}", to)
 
     # usage
 

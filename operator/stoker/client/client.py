@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -25,7 +25,7 @@ from stoker.spec.names import DEFAULT_PROJECT
 from stoker.spec.phase import ENDED, Phase
 from stoker.spec.queue import QueueSpec
 from stoker.spec.reasons import Explanation
-from stoker.spec.rest import JobUsageReport, NodeWithUsage, QueueWithUsage, ServerVersion, UsageReport, WhoAmI
+from stoker.spec.rest import FileList, JobUsageReport, NodeWithUsage, QueueWithUsage, ServerVersion, UsageReport, WhoAmI
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
 
 from .calls import DEFAULT_TIMEOUT_S, Calls, log_params, named
@@ -201,6 +201,16 @@ class Client:
     ) -> Iterator[bytes]:
         """A worker's log so far, byte for byte as it was printed."""
         return self.calls.log_bytes(name, log_params(worker, attempt, tail), project)
+
+    # files
+
+    def files(self, name: str, folder: str = "", *, project: str | None = None) -> FileList:
+        """What the job has left in its output folder so far, or below `folder` there."""
+        return self._parse(FileList, self.calls.files(name, folder, project=project))
+
+    def fetch_file(self, name: str, path: str, to: BinaryIO, *, project: str | None = None) -> None:
+        """Write one of the job's files to `to`, an open file, going on where a cut connection had stopped."""
+        self.calls.fetch_file(name, path, to, project=project)
 
     # usage
 

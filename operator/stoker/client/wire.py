@@ -56,6 +56,14 @@ class AnswerStream:
         self._answer = answer
         self.abort = answer.abort
 
+    @property
+    def status(self) -> int:
+        return self._answer.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._answer.headers
+
     def chunks(self) -> Iterator[bytes]:
         """The body as it comes. Raises: ConnectionLost when it breaks off."""
         try:
@@ -125,7 +133,7 @@ class Wire:
 
     @contextlib.contextmanager
     def stream(
-        self, path: str, *, params: Mapping[str, str], headers: Mapping[str, str], quiet_s: float = QUIET_S
+        self, path: str, *, params: Mapping[str, str] | None, headers: Mapping[str, str], quiet_s: float = QUIET_S
     ) -> Iterator[AnswerStream]:
         """One streamed GET, tried once. Raises: ApiError; ConnectionLost (also while reading)."""
         with contextlib.ExitStack() as open_answer:

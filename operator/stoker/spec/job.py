@@ -249,7 +249,7 @@ class AttemptEnd(StatusModel):
 
 
 class TrainingJobStatus(StatusModel):
-    """What became of the job. All of it the operator's, but `progress` and `usage`: the api's."""
+    """What became of the job. All of it the operator's, but `progress`, `usage` and `output`: the api's."""
 
     phase: Phase = Phase.QUEUED
     """Where the job is in its life."""
@@ -301,6 +301,9 @@ class TrainingJobStatus(StatusModel):
     """The spec.retryGeneration that this status answers to."""
     progress: Progress | None = None
     usage: JobUsage | None = None
+    output: str = ""
+    """Where its results are: a folder on one machine, on a cluster the claim and the path there. Empty: nowhere yet.
+    Filled in by the api as it answers, never stored."""
 
     @property
     def held(self) -> Held | None:

@@ -31,6 +31,26 @@ class EventList(StatusModel):
     items: tuple[Event, ...]
 
 
+class JobFile(StatusModel):
+    """One file of a job's output folder, or a symbolic link there (which is never followed)."""
+
+    path: str
+    """Within the output folder. What was written beside the code is below `beside-code`."""
+    kind: Literal["file", "link"]
+    size: int
+    """Units: bytes."""
+    modified_at: datetime
+
+
+class FileList(StatusModel):
+    items: tuple[JobFile, ...]
+    """By path."""
+    folder: str
+    """What they are below, from the output folder; empty: all of it."""
+    truncated: bool
+    """There are more."""
+
+
 class NodeUsage(StatusModel):
     """What running jobs hold of a node. Units: GPUs, thousandths of a core, bytes."""
 

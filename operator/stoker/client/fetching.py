@@ -1,0 +1,46 @@
+"""One file of a job's on its way here: streamed, and resumed by ranges where the connection breaks.
+
+Owns the tries. What had come before a break is kept only if the file is still the same one (`If-Range`). Called by
+`calls.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import BinaryIO
+
+from .errors import ApiError
+from .wire import TRIES, ConnectionLost, Wire, pause_s
+
+
+def fetch(wire: Wire, path: str, to: BinaryIO) -> None:
+    """`to` stands at its beginning and can be truncated. Raises: ApiError, Unreachable."""
+    etag, had, tries = "", 0, 0
+    while True:
+        headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
+        if had and etag:
+            headers |= {"Range": f"bytes={had}-", "If-Range": etag}
+        before = had
+        try:
+            with wire.stream(path, params=None, headers=headers) as answer:
+                if answer.status != 206:
+                    had = before = 0
+                    to.seek(0)
+                    to.truncate()
+                etag = answer.headers.get("etag", "")
+                for piece in answer.chunks():
+                    to.write(piece)
+                    had += len(piece)
+            return
+        except ApiError as error:
+            if error.status == 416:  # it became shorter meanwhile: from the start
+                etag, had = "", 0
+            else:
+                raise
+            lost = ConnectionLost("the file changed while it was read")
+        except ConnectionLost as error:
+            lost = error
+        tries = 1 if had > before else tries + 1
+        if tries >= TRIES:
+            raise wire.unreachable(lost)
+        time.sleep(pause_s(tries, lost.retry_after_s))
