@@ -74,6 +74,7 @@ class Node:
     def __init__(self, datadir, gpus):
         self.datadir, self.inventory, self.seam = datadir, VirtualGpus(gpus), Seam()
         self.jobs = set()
+        self.keep_results_s = None
         self.stack = None
 
     async def start(self):
@@ -95,6 +96,7 @@ class Node:
             memory_bytes=1 << 30,
             log_bytes=1 << 30,
             job_exists=lambda uid: uid in self.jobs,
+            keep_results_s=self.keep_results_s,
         )
         tasks = [asyncio.create_task(self.pods.run()), asyncio.create_task(self.agent.run())]
 

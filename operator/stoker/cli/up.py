@@ -76,7 +76,12 @@ def run_up(options: UpOptions) -> int:
     set_up_logging("warning")
     hold_heap_together()
     try:
-        options.idle_rule(), options.settings(), options.types()  # what is wrong is refused before anything is made
+        (
+            options.idle_rule(),
+            options.settings(),
+            options.types(),
+            options.keep_results_s(),
+        )  # what is wrong is refused before anything is made
         datadir = DataDir(options.data or data_folder())
         datadir.lock()
         check_store(datadir, new_store=options.new_store)
@@ -172,6 +177,7 @@ class _Up:
                 cpu_milli=self._options.cpu_milli,
                 memory_bytes=self._options.memory_bytes,
                 log_bytes=self._options.log_bytes,
+                keep_results_s=self._options.keep_results_s(),
                 job_exists=lambda uid: not jobs.is_synced or jobs.by_uid(uid) is not None,
             )
             files = LocalFiles(self._datadir.jobs, self._datadir.workers, pods)

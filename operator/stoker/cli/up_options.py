@@ -29,6 +29,7 @@ class UpOptions:
     cpus: str | None = None
     memory: str | None = None
     log_bytes: int = LOG_BYTES
+    keep_results: str = "30d"
     idle_after: str = "30m"
     idle_action: str = IdleAction.NOTIFY.value
     usage_half_life: str = "1d"
@@ -60,6 +61,15 @@ class UpOptions:
     def types(self) -> GpuTypes:
         """Raises: ValueError."""
         return GpuTypes(parse_rows(self.gpu_types))
+
+    def keep_results_s(self) -> float | None:
+        """None: for ever. Raises: ValueError."""
+        if self.keep_results == "forever":
+            return None
+        try:
+            return new_duration(self.keep_results)
+        except ValueError as error:
+            raise ValueError(f"--keep-results: {error}; or write `forever`") from None
 
     def idle_rule(self) -> IdleRule:
         """Raises: ValueError."""

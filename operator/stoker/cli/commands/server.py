@@ -33,6 +33,13 @@ from stoker.push import flags
     help="The most that one worker's log may hold; past it, its newest MiB is kept too.",
 )
 @click.option(
+    "--keep-results",
+    metavar="DURATION",
+    default="30d",
+    show_default=True,
+    help="How long what a job saved (output, checkpoints) stays once the job is deleted; `forever`: for ever.",
+)
+@click.option(
     "--idle-after",
     metavar="DURATION",
     default="30m",

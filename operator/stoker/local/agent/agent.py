@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import NODES, Gpu, GPUNode, GPUNodeStatus
 from stoker.spec.pod import Pod
+from stoker.spec.quantity import format_duration
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import AlreadyExists, NotFound, Store, StoreError
@@ -28,6 +29,7 @@ from .folders import Places, look_at_all, remove_unused
 from .inventory import Inventory
 from .leftovers import pod_uid_of
 from .life import MANAGER, Lives, Surroundings
+from .retention import remove_old_results
 
 T = TypeVar("T")
 
@@ -37,6 +39,7 @@ CONSUMERS = 64  # coroutines; most of them wait, for a scan, a write, or what wi
 THREADS = 4
 INVENTORY_EVERY_S = 30.0
 SWEEP_EVERY_S = 30.0
+RETENTION_EVERY_S = 600.0
 
 
 class NodeAgent:
@@ -59,11 +62,13 @@ class NodeAgent:
         log_bytes: int,
         job_exists: Callable[[str], bool],
         host_env: Mapping[str, str] | None = None,
+        keep_results_s: float | None = None,
     ) -> None:
         """`pods` is kept current by the caller. `job_exists(uid)`: True also where it is not known yet.
 
         `report_url`: the api's address, '' where there is none; asked at each launch. `host_env`: what workers may
         inherit a few names of, this process's if None. `log_bytes`: what each worker's log may hold.
+        `keep_results_s`: how long what a job saved stays once the job is deleted; None: for ever.
         """
         self._pods = pods
         self._datadir = datadir
@@ -72,6 +77,7 @@ class NodeAgent:
         self._clock = clock
         self._seam = seam
         self._job_exists = job_exists
+        self._keep_results_s = keep_results_s
         self._node = NodeObject(store, node_name, cpu_milli, memory_bytes)
         self._queue: WorkQueue[str] = WorkQueue(clock)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="agent")
@@ -107,6 +113,7 @@ class NodeAgent:
                     tasks.create_task(self._consume())
                 tasks.create_task(self._every(INVENTORY_EVERY_S, self._read_inventory))
                 tasks.create_task(self._every(SWEEP_EVERY_S, self.sweep))
+                tasks.create_task(self._every(RETENTION_EVERY_S, self.remove_old_results))
         finally:
             if unsubscribe is not None:
                 unsubscribe()
@@ -124,6 +131,22 @@ class NodeAgent:
                     await self._in_thread(remove_unused, self._datadir.jobs / job_uid)
                 await self._in_thread(self._lives.folder(pod_uid).remove, self._seam)
                 del ended[pod_uid]
+
+    async def remove_old_results(self) -> None:
+        """Remove what jobs saved that were deleted long enough ago."""
+        keep_s = self._keep_results_s
+        if keep_s is None:
+            return
+        running = {worker.job_uid for worker in self._lives.workers.values()}
+        removed = await self._in_thread(
+            remove_old_results,
+            self._datadir.jobs,
+            keep_s,
+            self._clock.now().timestamp(),
+            lambda uid: uid in running or self._job_exists(uid),
+        )
+        for uid in removed:
+            logger.info("removed what job %s had saved: it was deleted over %s ago", uid, format_duration(keep_s))
 
     def _on_change(self, change: Change[Pod]) -> None:
         for pod in (change.old, change.new):
