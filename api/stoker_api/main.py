@@ -42,6 +42,7 @@ from stoker.store.clock import SystemClock
 from stoker.store.port import NotFound, StoreError, Unavailable
 from stoker.store.seam import Seam
 from stoker_api.code.quota import KEEP_S, LEASE_S, TOTAL_BYTES, CodeLimits
+from stoker_api.kept_file import FileUnavailable, NewerFile
 from stoker_api.scrape_targets import MetricsPush
 from stoker_api.serve import Certificate
 
@@ -53,7 +54,7 @@ from .serve import BindError, bind, serve
 from .usage.idle import IdleRule
 from .usage.prices import CURRENCY, Prices
 from .usage.store import KEEP_S as USAGE_KEEP_S
-from .usage.store import NewerFile, UsageStore, UsageUnavailable
+from .usage.store import UsageStore
 from .worker_logs.source import WorkerLogSource
 from .worker_logs.storage import LogLimits, ShippedLogs
 
@@ -221,7 +222,7 @@ def run(options: ApiOptions) -> int:
         prices = _prices(options)
         with _locked(options.data), _usage(options) as usage, _listening(options) as listening:
             uvloop.run(_serve(options, listening, _certificate(options), usage, prices))
-    except (_CannotStart, BindError, StoreError, NewerFile, UsageUnavailable) as error:
+    except (_CannotStart, BindError, StoreError, NewerFile, FileUnavailable) as error:
         log.error("%s", error)
         return 1
     except Exception:

@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 
 from stoker.spec.usage import GpuReceipt
 from stoker.store.clock import ManualClock
+from stoker_api.kept_file import FileUnavailable, NewerFile
 from stoker_api.usage import db, history
 from stoker_api.usage.amounts import Amounts, hours, impossible
-from stoker_api.usage.db import APPLICATION_ID, MIGRATIONS, JobFacts, NewerFile, UsageFile
+from stoker_api.usage.db import APPLICATION_ID, MIGRATIONS, JobFacts, UsageFile
 from stoker_api.usage.history import By, UsageFilter
 from stoker_api.usage.prices import Prices
-from stoker_api.usage.store import UsageStore, UsageUnavailable
+from stoker_api.usage.store import UsageStore
 from tests.support.examples import examples
 
 from .receipts import receipt
@@ -282,7 +283,7 @@ async def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path):
         (pages,) = store._file._run.execute("PRAGMA page_count").fetchone()
         store._file._run.execute(f"PRAGMA max_page_count = {pages}")
         many = [receipt(1, uuid=f"GPU-{number}") for number in range(500)]
-        with pytest.raises(UsageUnavailable, match="full"):
+        with pytest.raises(FileUnavailable, match="full"):
             await store.take([JOB], many)
         store._file._run.execute("PRAGMA max_page_count = 100000")
         assert len(await store.receipts("uid-1")) == 1, "whole or not at all"
@@ -326,10 +327,10 @@ def test_days_and_hours_sum_to_the_same(tmp_path: Path, spans: list[tuple[int, i
 
 
 async def test_a_question_that_takes_too_long_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("stoker_api.usage.store.READ_S", 0.0)
+    monkeypatch.setattr("stoker_api.kept_file.READ_S", 0.0)
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
     with UsageStore(tmp_path / "usage.db", ManualClock()) as store:
-        with pytest.raises(UsageUnavailable, match="ask for less at once"):
+        with pytest.raises(FileUnavailable, match="ask for less at once"):
             await store.read(lambda reader: reader.execute(endless).fetchone())
-        monkeypatch.setattr("stoker_api.usage.store.READ_S", 20.0)
+        monkeypatch.setattr("stoker_api.kept_file.READ_S", 20.0)
         assert await store.read(lambda reader: reader.execute("SELECT 1").fetchone()) == (1,)

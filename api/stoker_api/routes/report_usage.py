@@ -26,11 +26,11 @@ from stoker.spec.reports import (
 from stoker.spec.usage import GpuReceipt
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, dump, json_body, json_response
+from stoker_api.kept_file import FileUnavailable
 from stoker_api.middleware.limits import Bounds, bounded
 from stoker_api.problems import Problem, ProblemCode
 from stoker_api.services import services
 from stoker_api.usage.amounts import impossible
-from stoker_api.usage.store import UsageUnavailable
 from stoker_api.worker_logs.log_file import LogOwner
 
 from .common import job_of_uid, parse_report, usage_of
@@ -74,7 +74,7 @@ async def report_usage(request: Request) -> Response:
     at = list(receipts)
     try:
         taken = await usage.take([job for job in jobs.values() if job is not None], list(receipts.values()))
-    except UsageUnavailable as error:
+    except FileUnavailable as error:
         found.metrics.receipts.labels("unavailable").inc(len(report.receipts))
         raise _not_now(error) from None
     refused |= {at[index]: why for index, why in taken.refused}
@@ -132,7 +132,7 @@ async def report_gpu_events(request: Request) -> Response:
     return json_response(dump(GpuEventsAnswer(taken=len(report.events))))
 
 
-def _not_now(error: UsageUnavailable) -> Problem:
+def _not_now(error: FileUnavailable) -> Problem:
     detail = f"Usage can't be kept now ({error}); keep the receipts and post them later."
     return Problem(ProblemCode.UNAVAILABLE, detail, retry_after_s=_RETRY_S)
 

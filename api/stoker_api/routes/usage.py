@@ -17,12 +17,12 @@ from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
 from stoker_api.access import Access, Caller, access
 from stoker_api.bodies import dump, json_response, unchanged
 from stoker_api.identity import GET_JOB, seen_by
+from stoker_api.kept_file import FileUnavailable
 from stoker_api.problems import Problem, ProblemCode, invalid, not_found
 from stoker_api.services import Services, services
 from stoker_api.usage import hints, history, render
 from stoker_api.usage.history import MOST_ROWS, By, UsageFilter
 from stoker_api.usage.intake import facts_of
-from stoker_api.usage.store import UsageUnavailable
 
 from .common import LABEL, TIME, IfNoneMatch, Name, Project, QueryModel, find_job, moment, one_or_more, usage_of
 
@@ -87,7 +87,7 @@ async def list_usage(request: Request, caller: Caller, query: Annotated[UsageQue
             return *history.sums(reader, wanted, by, prices, query.limit), jobs
 
         rows, totals, more, jobs = await store.read(ask)
-    except UsageUnavailable as error:
+    except FileUnavailable as error:
         raise _not_now(error) from None
     answer = UsageReport(
         since=since,
@@ -125,7 +125,7 @@ async def job_usage(
         facts = facts_of(job) if job is not None else gone
         assert facts is not None
         receipts = await usage.store.receipts(facts.uid)
-    except UsageUnavailable as error:
+    except FileUnavailable as error:
         raise _not_now(error) from None
     now = deps.clock.now()
     cost, unpriced_hours = render.cost(receipts, deps.prices)
@@ -172,7 +172,7 @@ def _note(job: TrainingJob | None, receipts: list[GpuReceipt]) -> str:
     return NO_GPUS if job is not None and job.spec.total_gpus == 0 else NO_RECEIPTS
 
 
-def _not_now(error: UsageUnavailable) -> Problem:
+def _not_now(error: FileUnavailable) -> Problem:
     return Problem(ProblemCode.UNAVAILABLE, f"Usage can't be read now ({error}); try again.", retry_after_s=2)
 
 

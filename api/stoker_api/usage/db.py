@@ -7,14 +7,13 @@ Every method blocks; one thread at a time (`store.py`). `history.py` reads over 
 
 from __future__ import annotations
 
-import os
-import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from stoker.spec.usage import GpuReceipt
+from stoker_api.kept_file import prepared
 from stoker_api.usage.amounts import AHEAD_S, DAY_S, HOUR_S, hours, increase
 
 from .amounts import Amounts
@@ -62,10 +61,6 @@ INSERT INTO {{table}} VALUES (?, ?, ?, ?, ?, ?, {", ".join("?" for _ in _SUMS)})
 """
 
 
-class NewerFile(Exception):
-    """The file was written by a newer Stoker: nothing to repair, and nothing to write into."""
-
-
 class JobFacts(NamedTuple):
     """What the history keeps of a job when the job itself is gone."""
 
@@ -92,13 +87,9 @@ class UsageFile:
 
     def __init__(self, path: Path) -> None:
         """Raises besides: NewerFile, OSError."""
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite alone would let others read it
-        self._run = connect(path)
-        try:
-            self._prepare(path)
-        except BaseException:
-            self._run.close()
-            raise
+        self._run = prepared(
+            path, application_id=APPLICATION_ID, migrations=MIGRATIONS, what="usage", synchronous="FULL"
+        )
 
     def close(self) -> None:
         self._run.close()
@@ -226,31 +217,6 @@ class UsageFile:
             (job, receipt.attempt, receipt.worker, receipt.uuid, receipt.ledger, receipt.seq, text),
         )
         self._run.execute("UPDATE jobs SET last_at = max(last_at, ?) WHERE id = ?", (receipt.at, job))
-
-    def _prepare(self, path: Path) -> None:
-        (version,) = self._run.execute("PRAGMA user_version").fetchone()
-        (application,) = self._run.execute("PRAGMA application_id").fetchone()
-        (tables,) = self._run.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        if application != APPLICATION_ID and (tables or version):
-            raise sqlite3.DatabaseError("it is an SQLite file, but none of usage")
-        if version > len(MIGRATIONS):
-            raise NewerFile(
-                f"{path} was written by a newer Stoker (schema {version}; this one knows {len(MIGRATIONS)}): "
-                "upgrade Stoker, or move the file away"
-            )
-        self._run.execute("PRAGMA journal_mode = WAL")
-        self._run.execute("PRAGMA synchronous = FULL")
-        self._run.execute(f"PRAGMA journal_size_limit = {16 * 2**20}")
-        for number in range(version, len(MIGRATIONS)):
-            self._run.executescript(
-                f"BEGIN; {MIGRATIONS[number]}; PRAGMA user_version = {number + 1};"
-                f"PRAGMA application_id = {APPLICATION_ID}; COMMIT;"
-            )
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """A connection that any one thread at a time may use, and that waits for the other's lock."""
-    return sqlite3.connect(path, check_same_thread=False, timeout=10, cached_statements=64)
 
 
 def _higher(known: tuple[int, int] | None, receipt: GpuReceipt) -> tuple[int, int]:

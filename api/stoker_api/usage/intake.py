@@ -16,9 +16,10 @@ from stoker.spec.names import ANNOTATION_SUBMITTER
 from stoker.spec.usage import GpuReceipt
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import Clock
+from stoker_api.kept_file import FileUnavailable
 
 from .board import UsageBoard
-from .store import BatchOutcome, JobFacts, UsageStore, UsageUnavailable
+from .store import BatchOutcome, JobFacts, UsageStore
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class UsageIntake:
         self._woken = asyncio.Event()
 
     async def take(self, jobs: Iterable[TrainingJob], receipts: Sequence[GpuReceipt]) -> BatchOutcome:
-        """Raises: UsageUnavailable."""
+        """Raises: FileUnavailable."""
         taken = await self.store.take([facts_of(job) for job in jobs], receipts)
         new = [receipts[index] for index in taken.new]
         for uid in {receipt.job_uid for receipt in new} - {receipt.job_uid for receipt in new if self._holds(receipt)}:
@@ -55,7 +56,7 @@ class UsageIntake:
                 begun, self._begun = self._begun, {}
                 try:
                     await self.store.register(begun.values())
-                except UsageUnavailable as error:
+                except FileUnavailable as error:
                     log.warning("jobs can't be made known to usage now: %s", error)
                     self._begun = begun | self._begun
                     await self._clock.sleep(_RETRY_S)
@@ -66,7 +67,7 @@ class UsageIntake:
     async def _recent(self) -> list[GpuReceipt]:
         try:
             return await self.store.recent()
-        except UsageUnavailable as error:
+        except FileUnavailable as error:
             log.warning("usage can't be read now: %s", error)
             return []
 

@@ -54,13 +54,13 @@ from stoker_api.code.store import CodeStore
 from stoker_api.deps import Deps, event_cache
 from stoker_api.disk import FULL
 from stoker_api.files.local import LocalFiles
+from stoker_api.kept_file import FileUnavailable, NewerFile
 from stoker_api.scrape_targets import MetricsPush
 from stoker_api.serve import BindError, bind, serve
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenError, TokenFile
-from stoker_api.usage.db import NewerFile
 from stoker_api.usage.prices import Prices
-from stoker_api.usage.store import UsageStore, UsageUnavailable
+from stoker_api.usage.store import UsageStore
 
 log = logging.getLogger("stoker.up")
 
@@ -94,7 +94,7 @@ def run_up(options: UpOptions) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         uvloop.run(_Up(options, datadir, listening, prices).run())
-    except (StoreError, TokenError, NewerFile, UsageUnavailable) as error:
+    except (StoreError, TokenError, NewerFile, FileUnavailable) as error:
         return _refuse(str(error))
     except Exception as error:
         refused = _disk_error(error)
