@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from stoker.spec.job import AttemptEnd, Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.store.cache import Change
@@ -188,7 +188,10 @@ ran = st.builds(
             "spec": job.spec.model_copy(update={"priority": priority, "gpus_per_worker": priority % 3}),
             "status": job.status.model_copy(
                 update={
-                    "started_at": None if began_s is None else START + timedelta(seconds=began_s),
+                    "started_at": START + timedelta(seconds=began_s) if began_s == 3 else None,
+                    "attempts": ()
+                    if began_s is None
+                    else (AttemptEnd(number=1, started_at=START + timedelta(seconds=began_s), ended_at=NOW),),
                     "finished_at": None if ended_s is None else START + timedelta(seconds=ended_s),
                     "ran_s": float(ended_s or 0),
                 }
@@ -202,7 +205,7 @@ ran = st.builds(
 )
 VALUES: dict[str, Any] = {
     "created": lambda job: job.metadata.creation_timestamp,
-    "started": lambda job: job.status.started_at,
+    "started": lambda job: max((end.started_at for end in job.status.attempts), default=None),
     "finished": lambda job: job.status.finished_at,
     "duration": lambda job: ran_s(job, NOW),
     "priority": lambda job: job.spec.priority,

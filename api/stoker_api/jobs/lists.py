@@ -134,13 +134,19 @@ def ran_s(job: TrainingJob, now: datetime) -> float | None:
     return ended_s or None
 
 
+def _started_at(job: TrainingJob) -> datetime | None:
+    """When all workers of its newest attempt ran that ever did."""
+    ended = (end.started_at for end in reversed(job.status.attempts) if end.started_at is not None)
+    return job.status.started_at or next(ended, None)
+
+
 def _seconds(at: datetime | None) -> float | None:
     return None if at is None else at.timestamp()
 
 
 _VALUES: Mapping[SortBy, Callable[[TrainingJob, datetime], float | None]] = {
     SortBy.CREATED: lambda job, now: _seconds(job.metadata.creation_timestamp),
-    SortBy.STARTED: lambda job, now: _seconds(job.status.started_at),
+    SortBy.STARTED: lambda job, now: _seconds(_started_at(job)),
     SortBy.FINISHED: lambda job, now: _seconds(job.status.finished_at),
     SortBy.DURATION: ran_s,
     SortBy.PRIORITY: lambda job, now: job.spec.priority,
