@@ -19,6 +19,19 @@ COMPLETIONS = 200
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+class Group(click.Group):
+    """A command with commands of its own, which knows what other tools call them."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            from stoker.cli.habits import unknown_command
+
+            ctx.fail(unknown_command(args[0], self.name or "", list(self.commands)))
+        return super().resolve_command(ctx, args)
+
+
 def connected(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--server`, `--token` and `--project`, and call it with `Calls` as its first argument."""
     project = click.option("-p", "--project", metavar="PROJECT", help="The project. [default: default]")

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import connected_cluster_wide, output_option
+from .common import Group, connected_cluster_wide, output_option
 
 if TYPE_CHECKING:
     from stoker.client.calls import Calls
 
 
-@click.group()
+@click.group(cls=Group)
 def queue() -> None:
     """Queues: who may use how much at a time."""
 

@@ -12,7 +12,7 @@ import click
 from stoker.client.config import data_folder
 from stoker.client.errors import BadInput
 
-from .common import output_option
+from .common import Group, output_option
 
 if TYPE_CHECKING:
     from stoker_api.tokens import TokenFile
@@ -25,7 +25,7 @@ _data_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def token() -> None:
     """Tokens for the server of a data folder (`stoker up`). On a cluster tokens are the cluster's own."""
 
