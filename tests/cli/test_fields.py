@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from stoker.cli import job_text, object_tables, usage_text
+from stoker.cli import job_details, job_table, job_text, object_tables, usage_text
 from stoker.cli.commands import code, usage
 from stoker.cli.output import Column
 from stoker.spec.event import Event
@@ -32,10 +32,9 @@ READ: dict[ModuleType, dict[str, type[BaseModel]]] = {
     job_text: {
         "EVENT": Event,
         "_WHY": Explanation,
-        "_END": AttemptEnd,
-        "_ENDS": TrainingJob,
-        "SUMMARY": JobUsage,
     },
+    job_table: {"NODES": TrainingJob, "STARTED": TrainingJob, "RAN": TrainingJob},
+    job_details: {"_END": AttemptEnd, "_ENDS": TrainingJob},
     object_tables: {"QUEUES": QueueWithUsage, "RUNTIMES": TrainingRuntime, "NODES": NodeWithUsage},
     usage_text: {
         "_REPORT": UsageReport,
@@ -44,6 +43,7 @@ READ: dict[ModuleType, dict[str, type[BaseModel]]] = {
         "_KIND": UsageRow,
         "_CSV": UsageRow,
         "SUMMARY": JobUsage,
+        "COST": JobUsageReport,
         "_JOB_FACTS": JobUsageReport,
         "GPUS": GpuUsage,
     },

@@ -7,14 +7,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stoker.cli.job_text import JOBS, PROJECT, explanation_text, job_details, state_text
+from stoker.cli.job_details import job_details
+from stoker.cli.job_table import JOBS, JOBS_WIDE, PROJECT, clock_text
+from stoker.cli.job_text import explanation_text, state_text
+from stoker.cli.layout import width_of
 from stoker.cli.object_tables import NODES, QUEUES
 from stoker.cli.output import Column, one_line, table
 from stoker.cli.usage_text import hint_lines, job_usage_text
 from stoker.spec.meta import StatusModel
 from stoker.spec.reasons import Explanation
 from stoker.spec.rest import JobUsageReport, NodeWithUsage, QueueWithUsage
+from tests.support.examples import examples
+
+from .test_fields import least
 
 PROGRESS = {
     "at": 0,
@@ -40,15 +48,20 @@ def _jobs(make_job: Any) -> list[Any]:
     gang = {"trainer": {"recipe": "image-classification"}, "workers": 2, "gpusPerWorker": 4, "queue": "research"}
     return [
         make_job("mnist-ddp-x7k2p", "Queued", gang, message="8 GPUs at once; 2 of 8 free"),
-        make_job("digits-1", "Running", reason="WorkersRunning", progress=PROGRESS),
+        _by("ada", make_job("digits-1", "Running", reason="WorkersRunning", progress=PROGRESS, ranS=100.0, heldS=30.0)),
     ]
+
+
+def _by(user: str, job: Any) -> Any:
+    job["metadata"]["annotations"] = {"stoker.dev/submitter": user}
+    return job
 
 
 def test_in_a_pipe_nothing_is_cut(make_job: Any) -> None:
     assert _shown(JOBS, _jobs(make_job)) == (
-        "NAME             PHASE    QUEUE        GPUS   AGE  STATE\n"
-        "mnist-ddp-x7k2p  Queued   research  8 (2x4)  1h2m  8 GPUs at once; 2 of 8 free\n"
-        "digits-1         Running  default         1  1h2m  "
+        "NAME             PHASE    QUEUE     USER     GPUS   AGE    RAN  STATE\n"
+        "mnist-ddp-x7k2p  Queued   research  -     8 (2x4)  1h2m      -  8 GPUs at once; 2 of 8 free\n"
+        "digits-1         Running  default   ada         1  1h2m  2m10s  "
         "step 120/460 · loss 0.1235 · accuracy 97.22% · 12,300 samples/s\n"
     )
 
@@ -57,19 +70,80 @@ def test_of_an_elastic_job_the_workers_that_it_has(make_job: Any) -> None:
     spec = {"trainer": {"recipe": "lstm"}, "workers": 6, "gpusPerWorker": 2, "elastic": {"min": 2, "max": 8}}
     placed = [{"worker": at, "node": "a"} for at in range(3)]
     waits, runs = make_job("a", "Queued", spec), make_job("a", "Running", spec, placement=placed)
-    assert [_shown(JOBS, [job]).split()[9:11] for job in (waits, runs)] == [["12", "(6x2)"], ["6", "(3x2)"]]
+    assert [_shown(JOBS, [job]).split()[12:14] for job in (waits, runs)] == [["12", "(6x2)"], ["6", "(3x2)"]]
     assert "workers  6 (elastic, 2 to 8), each 2 GPUs" in job_details(waits)
     assert "workers  3 (elastic, 2 to 8), each 2 GPUs" in job_details(runs)
 
 
-def test_on_a_narrow_terminal_names_and_phases_stay_whole(make_job: Any) -> None:
+def test_on_a_narrow_terminal_the_state_keeps_its_room_and_names_and_phases_stay_whole(make_job: Any) -> None:
     columns, jobs = [PROJECT, *JOBS], _jobs(make_job)
-    assert _shown(columns, jobs, 80) == (
-        "PROJECT  NAME             PHASE    QUEUE        GPUS   AGE  STATE\n"
-        "default  mnist-ddp-x7k2p  Queued   research  8 (2x4)  1h2m  8 GPUs at once; 2 o…\n"
-        "default  digits-1         Running  default         1  1h2m  step 120/460 · loss…\n"
+    assert _shown(columns, jobs, 84) == (
+        "PROJECT  NAME             PHASE    QUEUE        GPUS    RAN  STATE\n"
+        "default  mnist-ddp-x7k2p  Queued   research  8 (2x4)      -  8 GPUs at once; 2 of 8…\n"
+        "default  digits-1         Running  default         1  2m10s  step 120/460 · loss 0.…\n"
     )
-    assert max(len(line) for line in _shown(columns, jobs, 20).splitlines()) < 70
+    assert _shown(JOBS, jobs, 60) == (
+        "NAME             PHASE       GPUS  STATE\n"
+        "mnist-ddp-x7k2p  Queued   8 (2x4)  8 GPUs at once; 2 of 8 f…\n"
+        "digits-1         Running        1  step 120/460 · loss 0.12…\n"
+    )
+
+
+@examples(200)
+@given(
+    cells=st.lists(st.lists(st.text(max_size=30), min_size=6, max_size=6), max_size=4),
+    looks=st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 2)), min_size=6, max_size=6),
+    width=st.integers(1, 120),
+)
+def test_no_line_wraps_and_no_number_is_cut(cells: Any, looks: Any, width: int) -> None:
+    columns = [
+        Column(f"TITLE{at}", cut=cut and not right, right=right, drops=drops)
+        for at, (cut, right, drops) in enumerate(looks)
+    ]
+    rows = [
+        [str(len(cell)) if column.right else cell for column, cell in zip(columns, row, strict=True)] for row in cells
+    ]
+    shown = table(columns, rows, width=width, colour=False)
+    assert all(width_of(line) <= width for line in shown.splitlines()) and len(shown.splitlines()) == len(rows) + 1
+    titles = shown.splitlines()[0].split()
+    for at, column in enumerate(columns[1:], start=1):
+        if column.right and column.title in titles:
+            for line, row in zip(shown.splitlines()[1:], rows, strict=True):
+                assert row[at] in line
+
+
+def test_every_table_of_ours_fits_every_terminal(make_job: Any) -> None:
+    node = least(NodeWithUsage).model_dump(mode="json", by_alias=True, exclude_none=True)
+    queue = least(QueueWithUsage).model_dump(mode="json", by_alias=True, exclude_none=True)
+    for width in range(20, 140):
+        for columns, items in (
+            (JOBS, _jobs(make_job)),
+            (JOBS_WIDE, _jobs(make_job)),
+            (NODES, [node]),
+            (QUEUES, [queue]),
+        ):
+            assert max(len(line) for line in _shown(columns, items, width).splitlines()) <= width
+
+
+def test_wide_letters_take_two_places() -> None:
+    columns = (Column("MODEL", cut=True), Column("N", right=True))
+    assert table(columns, [["学習", "1"], ["abcdefghijkl", "2"]], width=12, colour=False) == (
+        "MODEL      N\n学習       1\nabcdefgh…  2\n"
+    )
+
+
+def test_wide_has_everything(make_job: Any) -> None:
+    attempts = [
+        {
+            "number": 1,
+            "endedAt": "2026-01-01T00:00:30Z",
+            "startedAt": "2026-01-01T00:00:10Z",
+            "workers": [{"worker": 0, "node": "box-7"}],
+        }
+    ]
+    job = make_job("a", "Succeeded", attempt=1, attempts=attempts, gpuType="h100", usage={"gpuSeconds": 7200})
+    shown = _shown(JOBS_WIDE, [_by("ada", job)])
+    assert all(part in shown for part in ("box-7", "h100", "ada", "2.00", clock_text("2026-01-01T00:00:10Z")))
 
 
 def test_colour_only_where_wanted(make_job: Any) -> None:
@@ -90,20 +164,34 @@ def test_progress_says_what_is_known(make_job: Any, progress: Any, says: str) ->
 def test_details_of_an_ended_job(make_job: Any) -> None:
     attempts = [
         {"number": 1, "endedAt": "2026-01-01T00:00:30Z", "category": "NodeLost", "message": "agent\nlost"},
-        {"number": 2, "endedAt": "2026-01-01T00:01:00Z"},
+        {
+            "number": 2,
+            "startedAt": "2026-01-01T00:00:40Z",
+            "endedAt": "2026-01-01T00:01:00Z",
+            "workers": [{"worker": 0, "node": "box-7"}],
+        },
     ]
-    job = make_job("a", "Succeeded", reason="Completed", attempt=2, attempts=attempts, progress=PROGRESS)
-    assert job_details(job) == (
+    job = make_job("a", "Succeeded", reason="Completed", attempt=2, attempts=attempts, progress=PROGRESS, ranS=20.0)
+    created = job["metadata"]["creationTimestamp"]
+    job["status"]["finishedAt"] = "2026-01-01T00:01:00Z"
+    report = {"cost": 1.5, "currency": "EUR", "unpricedHours": 0.0}
+    assert job_details(_by("ada", job), usage=report) == (
         "name         a\n"
         "project      default\n"
         "phase        Succeeded (Completed)\n"
         "queue        default, priority 0\n"
         "workers      1, each 1 GPUs, 1 cores, 1Gi memory\n"
         "runs         image-classification\n"
-        "created      1h2m ago\n"
+        "user         ada\n"
+        f"created      {clock_text(created)} (1h2m ago)\n"
+        f"started      {clock_text('2026-01-01T00:00:40Z')}\n"
+        f"ended        {clock_text('2026-01-01T00:01:00Z')}\n"
+        "ran          20s\n"
         "attempt      2\n"
+        "nodes        box-7\n"
         "progress     step 120/460 · loss 0.1235 · accuracy 97.22% · 12,300 samples/s\n"
         "checkpoint   step 100 /data/a\n"
+        "cost         1.50 EUR\n"
         "splitDigest  abc\n"
         "attempt 1    NodeLost agent lost\n"
     )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from stoker.cli.commands.common import job_names
+from stoker.cli.commands.names import job_names
 from stoker.cli.main import cli
 
 JOBS = "/v1/projects/default/jobs"
@@ -71,9 +71,13 @@ def test_help_and_completion_import_nothing_heavy() -> None:
 HELP_MAY_IMPORT = {"stoker", "stoker.cli", "stoker.cli.main", "stoker.client", "stoker.client.errors"}
 LIST_MAY_IMPORT = HELP_MAY_IMPORT | {
     "stoker.cli.commands",
+    "stoker.cli.commands.choosing",
     "stoker.cli.commands.common",
+    "stoker.cli.commands.names",
     "stoker.cli.commands.show",
+    "stoker.cli.job_table",
     "stoker.cli.job_text",
+    "stoker.cli.layout",
     "stoker.cli.output",
     "stoker.client.calls",
     "stoker.client.config",

@@ -54,7 +54,7 @@ HABITS: Mapping[str, str] = {
     "tokens": "token list",
     "top": "get nodes",
     "version": "--version",
-    "watch": "ls",
+    "watch": "ls -w",
 }
 """Another tool's command → the rest of the line after `stoker`."""
 QUEUE_HABITS: Mapping[str, str] = {

@@ -1,33 +1,21 @@
-"""How jobs look: the table of `stoker ls`, all facts of one, where it is and why, what happened to it."""
+"""What is said of a job in a line: where it is and why, what happened to it, what would start it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from stoker.spec.names import ANNOTATION_IDLE_SUSPENDED
-from stoker.spec.phase import ENDED, PLACED, Phase
-from stoker.spec.quantity import format_bytes, format_duration
+from stoker.spec.phase import PLACED, Phase
+from stoker.spec.quantity import format_bytes
 
-from .output import Column, age_s, age_text, facts, one_line, values
+from .output import Column, age_s, age_text, one_line, values
 
 IDLE_SHOWN_S = 60.0
 """Every training pauses now and then."""
 NAME = Column("NAME", "metadata.name")
 PHASE = Column("PHASE", "status.phase")
-
-
-def _gpus_text(workers: int, each: int, placed: Sequence[int] | None) -> str:
-    """How many GPUs, and how they are split over workers: '4 (2x2)'. Of an elastic job those that it has."""
-    count = len(placed) if placed else workers
-    return str(each) if count == 1 else f"{count * each} ({count}x{each})"
-
-
-def _workers_text(workers: int, least: int | None, most: int | None, placed: Sequence[int] | None, *each: Any) -> str:
-    """'4 (elastic, 2 to 8), each 1 GPUs, …'."""
-    elastic = f" (elastic, {least} to {most})" if least and most else ""
-    return "{}{}, each {} GPUs, {} cores, {} memory".format(len(placed) if placed else workers, elastic, *each)
 
 
 def _progress_text(step: int | None, total_steps: int | None, measured: Mapping[str, float] | None) -> str:
@@ -47,9 +35,7 @@ def _progress_text(step: int | None, total_steps: int | None, measured: Mapping[
     return " · ".join(parts)
 
 
-_PROGRESS = Column(
-    "progress", "status.progress.step status.progress.totalSteps status.progress.metrics", _progress_text
-)
+PROGRESS = Column("progress", "status.progress.step status.progress.totalSteps status.progress.metrics", _progress_text)
 
 
 def _stalled_text(phase: str, attempt: int, of_attempt: int | None, message: str | None) -> str:
@@ -57,7 +43,7 @@ def _stalled_text(phase: str, attempt: int, of_attempt: int | None, message: str
     return one_line(message or "no progress") if of_attempt == attempt and phase in PLACED else ""
 
 
-_STALLED = Column(
+STALLED = Column(
     "stalled",
     "status.phase status.attempt status.progress.stalled.attempt status.progress.stalled.message",
     _stalled_text,
@@ -71,7 +57,7 @@ def _idle_text(phase: str, since: str | None) -> str:
     return f"GPUs idle for {age_text(since)}"
 
 
-_IDLE = Column("idle", "status.phase status.usage.idleSince", _idle_text)
+IDLE = Column("idle", "status.phase status.usage.idleSince", _idle_text)
 
 
 def _hold_text(phase: str, since_s: float | None, until_s: float | None, exit_code: int) -> str:
@@ -84,20 +70,12 @@ def _hold_text(phase: str, since_s: float | None, until_s: float | None, exit_co
     return f"held until {day}{until:%H:%M} after {code}"
 
 
-def _usage_text(usage: Any) -> str:
-    if not usage:
-        return ""
-    from .usage_text import SUMMARY  # not for lists
-
-    return SUMMARY.read(usage)
-
-
-_HOLD = Column(
+HOLD = Column(
     "hold",
     "status.phase status.progress.held.since status.progress.held.until status.progress.held.exitCode",
     _hold_text,
 )
-_ENTER = Column(
+ENTER = Column(
     "enter",
     "metadata.name status.progress.held.worker",
     lambda name, worker: f"stoker exec {name}" + (f" --worker {worker}" if worker else ""),
@@ -116,81 +94,18 @@ _RESULTS = Column(
 
 def state_text(job: Any) -> str:
     """One line that says where the job is: its progress, or what it waits for."""
-    phase, progress = PHASE.read(job), _PROGRESS.read(job)
+    phase, progress = PHASE.read(job), PROGRESS.read(job)
     if phase == Phase.RUNNING:
-        if hold := _HOLD.read(job):
-            return f"{hold} · `{_ENTER.read(job)}` enters"
-        if stalled := _STALLED.read(job):
+        if hold := HOLD.read(job):
+            return f"{hold} · `{ENTER.read(job)}` enters"
+        if stalled := STALLED.read(job):
             return f"stalled: {stalled}; its workers save their stacks and are ended"
-        return " · ".join(part for part in (_IDLE.read(job), progress) if part)
+        return " · ".join(part for part in (IDLE.read(job), progress) if part)
     if phase == Phase.SUSPENDED and _IDLE_SUSPENDED.read(job):
         return f"suspended by Stoker, its GPUs were idle · `stoker resume {NAME.read(job)}` goes on"
     if phase == Phase.SUCCEEDED and progress:
         return progress
     return _WHY_SO.read(job) + (_RESULTS.read(job) if phase == Phase.SUCCEEDED else "")
-
-
-JOBS = (
-    NAME,
-    PHASE,
-    Column("QUEUE", "spec.queue"),
-    Column("GPUS", "spec.workers spec.gpusPerWorker status.placement.worker", _gpus_text, right=True),
-    Column("AGE", "metadata.creationTimestamp", age_text, right=True),
-    Column("STATE", text=state_text, cut=True),
-)
-PROJECT = Column("PROJECT", "metadata.namespace")
-_JOB_FACTS = (
-    Column("name", "metadata.name"),
-    Column("project", "metadata.namespace"),
-    Column("phase", "status.phase status.reason", "{} ({})".format),
-    Column("message", "status.message", one_line),
-    Column("queue", "spec.queue spec.priority", "{}, priority {}".format),
-    Column(
-        "workers",
-        "spec.workers spec.elastic.min spec.elastic.max status.placement.worker"
-        " spec.gpusPerWorker spec.cpu spec.memory",
-        _workers_text,
-    ),
-    Column(
-        "runs", "spec.trainer.recipe spec.trainer.command", lambda recipe, command: recipe or " ".join(command or ())
-    ),
-    Column("code", "spec.trainer.code", lambda digest: digest or ""),
-    Column("created", "metadata.creationTimestamp", lambda since: f"{age_text(since)} ago"),
-    Column(
-        "output",
-        "metadata.name status.output",
-        lambda name, place: f"{place} · stoker files {name}" if place else "",
-    ),
-    Column("attempt", "status.attempt", lambda attempt: str(attempt or "")),
-    Column("nodes", "status.placement.node", lambda nodes: ", ".join(sorted(set(nodes)))),
-    Column("GPU type", "status.gpuType"),
-    _PROGRESS,
-    Column("usage", "status.usage", _usage_text),
-    _STALLED,
-    _IDLE,
-    Column("hold", text=lambda job: f"{_HOLD.read(job)}; enter: {_ENTER.read(job)}" if _HOLD.read(job) else ""),
-    Column("held", "status.heldS", lambda held_s: f"{format_duration(held_s)} after failures" if held_s else ""),
-    Column(
-        "checkpoint",
-        "status.progress.checkpoint.step status.progress.checkpoint.path",
-        lambda step, path: "" if step is None else f"step {step} {path}".rstrip(),
-    ),
-)
-_ENDS = "status.phase status.attempt status.progress.summary status.attempts"
-_END = "number category message"
-
-
-def job_details(job: Any) -> str:
-    """The whole of a job for people, one fact a line."""
-    phase, newest, summary, ends = values(job, _ENDS)
-    found = [(fact.title, fact.read(job)) for fact in _JOB_FACTS]
-    if phase in ENDED:
-        for name, value in (summary or {}).items():
-            found.append((name, f"{value:.4g}" if isinstance(value, float) else str(value)))
-    for number, category, message in (values(end, _END) for end in ends):
-        if number != newest or category:
-            found.append((f"attempt {number}", one_line(f"{category or 'done'} {message}".strip())))
-    return facts(found)
 
 
 _WHY = "phase summary blockers.message position hints.message queues.name queues.held queues.limit queues.guarantee"

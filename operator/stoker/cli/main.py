@@ -119,10 +119,23 @@ def _refusal(error: ApiError) -> str:
     return "\n".join(lines)
 
 
+def _complete_projects(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from stoker.cli.commands.names import complete_projects
+
+    return complete_projects(ctx, param, incomplete)
+
+
 @click.group(cls=StokerGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--server", metavar="URL", help="The server. [STOKER_SERVER, else what `stoker up` runs here]")
 @click.option("--token", metavar="TOKEN", help="The token. Better by STOKER_TOKEN: arguments are seen by others.")
-@click.option("-p", "--project", metavar="PROJECT", envvar="STOKER_PROJECT", help="The project. [default: default]")
+@click.option(
+    "-p",
+    "--project",
+    metavar="PROJECT",
+    envvar="STOKER_PROJECT",
+    help="The project. [default: default]",
+    shell_complete=_complete_projects,
+)
 @click.version_option(__version__, message="stoker %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, server: str | None, token: str | None, project: str | None) -> None:

@@ -15,13 +15,18 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stoker.client.errors import unreadable
 from stoker.spec.phase import Phase
 from stoker.spec.quantity import format_duration
+
+from .layout import GAP, cut_to, fitted, width_of
+
+if TYPE_CHECKING:
+    from .watching import Changes
 
 _COLOURS: dict[str, str] = {
     Phase.RUNNING: "cyan",
@@ -32,8 +37,6 @@ _COLOURS: dict[str, str] = {
     Phase.SUSPENDED: "yellow",
 }
 DASH = "-"
-GAP = "  "
-CUT_TO = 8
 
 
 def values(body: Any, fields: str) -> list[Any]:
@@ -54,7 +57,7 @@ def _as_is(value: Any) -> str:
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column, or a fact. `text` makes the cell of the values of `fields`; where there are none, of the whole body.
-    `cut`: may be shortened on a narrow terminal.
+    `cut`: may be shortened on a narrow terminal. `drops`: may be left out there, the highest first; 0: the last to go.
     """
 
     title: str
@@ -62,6 +65,7 @@ class Column:
     text: Callable[..., str] = _as_is
     right: bool = False
     cut: bool = False
+    drops: int = 0
 
     def read(self, body: Any) -> str:
         """Raises: ApiError where the answer is of another form than ours."""
@@ -74,50 +78,45 @@ class Column:
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, width: int | None, colour: bool) -> str:
     """The table as text, each line ending in a newline. `width` None: as wide as it needs, nothing cut."""
     cells = [[column.title for column in columns], *([harmless(text) for text in row] for row in rows)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
-    if width is not None:
-        _narrow(widths, columns, width)
+    widths = [max(width_of(row[at]) for row in cells) for at in range(len(columns))]
+    sizes = dict(enumerate(widths)) if width is None else fitted(columns, widths, width)
     lines = []
     for number, row in enumerate(cells):
         parts = []
-        for text, size, column in zip(row, widths, columns, strict=True):
-            short = text if len(text) <= size else text[: size - 1] + "…"
-            padded = short.rjust(size) if column.right else short.ljust(size)
-            look = {"bold": True} if number == 0 else {"fg": _COLOURS.get(text)}
+        for at, size in sizes.items():
+            short = cut_to(row[at], size)
+            blanks = " " * (size - width_of(short))
+            padded = blanks + short if columns[at].right else short + blanks
+            look = {"bold": True} if number == 0 else {"fg": _COLOURS.get(row[at])}
             parts.append(click.style(padded, **look) if colour and any(look.values()) else padded)
         lines.append(GAP.join(parts).rstrip() + "\n")
     return "".join(lines)
 
 
-def _narrow(widths: list[int], columns: Sequence[Column], width: int) -> None:
-    """Take what is too much from the widest columns that may be cut, down to CUT_TO each."""
-    cuttable = [at for at, column in enumerate(columns) if column.cut]
-    for _ in range(sum(widths) + len(GAP) * (len(widths) - 1) - width):
-        widest = max(cuttable, key=lambda at: widths[at], default=None)
-        if widest is None or widths[widest] <= CUT_TO:
-            return
-        widths[widest] -= 1
-
-
-def echo_items(columns: Sequence[Column], items: Iterable[Any]) -> None:
+def echo_items(columns: Sequence[Column], items: Iterable[Any], *, heading: bool = True) -> None:
     """A row for each of `items`."""
-    echo_rows(columns, ([column.read(item) for column in columns] for item in items))
+    echo_rows(columns, ([column.read(item) for column in columns] for item in items), heading=heading)
 
 
-def echo_objects(columns: Sequence[Column], items: Sequence[Any], form: str, *, one: bool = False) -> None:
-    """As `-o` says. `one`: there is one, and JSON and YAML have no list around it."""
-    if form == "table":
-        echo_items(columns, items)
+def echo_objects(
+    columns: Sequence[Column], items: Sequence[Any], form: str, *, one: bool = False, changes: Changes | None = None
+) -> None:
+    """As `-o` says. `one`: there is one, and JSON and YAML have no list around it. `changes`: only what is new."""
+    if changes is not None and not (items := changes.of(items)):
+        return
+    if form in ("table", "wide"):
+        echo_items(columns, items, heading=changes is None or changes.first)
     elif form == "name":
         click.echo("".join(f"{columns[0].read(item)}\n" for item in items), nl=False)
     else:
         echo_data(items[0] if one else items, form)
 
 
-def echo_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+def echo_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, heading: bool = True) -> None:
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else None
-    click.echo(table(columns, rows, width=width, colour=terminal and not os.environ.get("NO_COLOR")), nl=False)
+    text = table(columns, rows, width=width, colour=terminal and not os.environ.get("NO_COLOR"))
+    click.echo(text if heading else text.partition("\n")[2], nl=False)
 
 
 def facts(named: Iterable[tuple[str, str]]) -> str:

@@ -47,10 +47,10 @@ _FIGURES = (
     Column("BUSY", "busyHours gpuHours", _ratio, right=True),
     Column("SM ACTIVE", "efficiency", lambda share: _ratio(share, 1), right=True),
     Column("IDLE", "idleHours gpuHours", _idle_ratio, right=True),
-    Column("UNOBSERVED", "unobservedHours gpuHours", _ratio, right=True),
-    Column("KWH", "energyKwh", _number, right=True),
+    Column("UNOBSERVED", "unobservedHours gpuHours", _ratio, right=True, drops=3),
+    Column("KWH", "energyKwh", _number, right=True, drops=2),
     Column("COST", "cost", _number, right=True),
-    Column("JOBS", "jobs", right=True),
+    Column("JOBS", "jobs", right=True, drops=4),
 )
 _KIND = Column("GPUS", "simulated", lambda simulated: "simulated" if simulated else "devices")
 _CSV = {
@@ -161,6 +161,7 @@ SUMMARY = Column(
     "gpuSeconds smActiveSeconds busySeconds idleSeconds unobservedSeconds energyJoules simulated state",
     _summary,
 )
+COST = Column("cost", "cost currency unpricedHours", _cost_text)
 _JOB_FACTS = (
     Column("job", "job deleted", lambda name, deleted: f"{name}{' (deleted)' if deleted else ''}"),
     Column("project", "project"),
@@ -189,7 +190,7 @@ _JOB_FACTS = (
         "usage.memoryPeakBytes usage.memoryTotalBytes",
         lambda peak, total: f"{format_bytes(peak)} of {format_bytes(total)}" if peak is not None and total else "",
     ),
-    Column("cost", "cost currency unpricedHours", _cost_text),
+    COST,
     Column("note", "note"),
 )
 GPUS = (

@@ -1,4 +1,4 @@
-"""What commands share: the options that name a server, output forms, completion of names."""
+"""What commands share: the options that name a server, output forms."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from stoker.client.config import find_server
-from stoker.client.errors import StokerError
+from stoker.spec.names import DEFAULT_PROJECT
+
+from .names import complete_jobs, complete_projects
 
 if TYPE_CHECKING:
     from stoker.client.calls import Calls
 
-COMPLETION_S = 0.5
-COMPLETIONS = 200
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -34,7 +34,13 @@ class Group(click.Group):
 
 def connected(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--server`, `--token` and `--project`, and call it with `Calls` as its first argument."""
-    project = click.option("-p", "--project", metavar="PROJECT", help="The project. [default: default]")
+    project = click.option(
+        "-p",
+        "--project",
+        metavar="PROJECT",
+        help="The project. [default: default]",
+        shell_complete=complete_projects,
+    )
     return _server_options(project(_calling(function)))
 
 
@@ -63,7 +69,6 @@ def _calling(function: Callable[..., Any], *, own_project: bool = True) -> Calla
 def open_calls(ctx: click.Context, server: str | None, token: str | None, project: str | None) -> Calls:
     """`Calls` by the command's own options, else those given before the command's name."""
     from stoker.client.calls import Calls
-    from stoker.spec.names import DEFAULT_PROJECT
 
     above = ctx.find_root().obj or {}
     endpoint = find_server(server or above.get("server"), token or above.get("token"))
@@ -71,46 +76,30 @@ def open_calls(ctx: click.Context, server: str | None, token: str | None, projec
 
 
 def output_option(*forms: str) -> Callable[[_F], _F]:
-    """`-o`; the first of `forms` is the default."""
-    return click.option(
-        "-o", "--output", "form", type=click.Choice(forms), default=forms[0], show_default=True, help="What to print."
-    )
+    """`-o`, and `--json` for `-o json`; the first of `forms` is the default."""
 
+    def add(function: _F) -> _F:
+        @click.pass_context
+        @functools.wraps(function)
+        def call(ctx: click.Context, /, *args: Any, form: str, as_json: bool, **kwargs: Any) -> Any:
+            from click.core import ParameterSource
 
-def complete_jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of jobs that start with what is typed; nothing when no server answers at once."""
-    options = {**(ctx.find_root().params or {}), **{k: v for k, v in ctx.params.items() if v}}
-    found = job_names(options.get("server"), options.get("token"), options.get("project"))
-    return [name for name in found if name.startswith(incomplete)]
+            if as_json and form != "json" and ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"--json and -o {form}: choose one")
+            return function(*args, form="json" if as_json else form, **kwargs)
 
+        form = click.option(
+            "-o",
+            "--output",
+            "form",
+            type=click.Choice(forms),
+            default=forms[0],
+            show_default=True,
+            help="What to print.",
+        )
+        return form(click.option("--json", "as_json", is_flag=True, help="As -o json.")(call))  # type: ignore[return-value]
 
-def job_names(server: str | None, token: str | None, project: str | None) -> list[str]:
-    """The newest jobs' names; empty when there is no server or it is slow.
-
-    Standard library only: httpx takes longer to import than a person waits for a completion.
-    """
-    import http.client
-    import json
-    from urllib.parse import quote, urlsplit
-
-    try:
-        endpoint = find_server(server, token)
-        parts = urlsplit(endpoint.url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=COMPLETION_S)
-        try:
-            connection.request(
-                "GET",
-                f"{parts.path}/v1/projects/{quote(project or 'default', safe='')}/jobs?limit={COMPLETIONS}",
-                headers={"Authorization": f"Bearer {endpoint.token}"} if endpoint.token else {},
-            )
-            page = json.loads(connection.getresponse().read())
-        finally:
-            connection.close()
-        return [str(item["metadata"]["name"]) for item in page["items"]]
-    except (StokerError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return []
+    return add
 
 
 job_argument = click.argument("job", metavar="JOB", shell_complete=complete_jobs)
-jobs_argument = click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .common import Group, connected_cluster_wide, output_option
+from .names import complete_of
 
 if TYPE_CHECKING:
     from stoker.client.calls import Calls
@@ -48,7 +49,7 @@ _PLACES = {
 
 
 @queue.command("set", short_help="Create a queue, or change what is given of it.")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_of("queues"))
 @click.option("--parent", help="The queue above: jobs of this one count in it too.")
 @click.option("--gpus", type=click.IntRange(0), help="Most GPUs its running jobs may hold together.")
 @click.option("--cpu", metavar="CORES", help="Most cores, for example 64.")
@@ -126,7 +127,7 @@ def set_(calls: Calls, name: str, form: str, unset: tuple[str, ...], **given: An
 
 
 @queue.command("rm", short_help="Remove queues; one in use goes with its last job.")
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_of("queues"))
 @connected_cluster_wide
 def rm(calls: Calls, names: tuple[str, ...]) -> None:
     """Remove queues. One that jobs still use takes no new ones, and goes with the last of them."""

@@ -10,106 +10,65 @@ import click
 from stoker.client.config import ALL_PROJECTS
 from stoker.client.errors import ApiError, BadInput
 
-from .common import complete_jobs, connected, job_argument, output_option
+from . import choosing
+from .choosing import CHOICES, choice_options, chosen
+from .common import connected, job_argument, output_option
+from .names import complete_objects, complete_whats
 
 if TYPE_CHECKING:
+    from stoker.cli.watching import Changes, Show
     from stoker.client.calls import Calls
 
 NEWEST = 50
 SORTS = ("created", "started", "finished", "duration", "priority", "gpus", "name")
 _OBJECTS = ("queues", "nodes", "runtimes")
-_CONDITIONS = {
-    "user": "user",
-    "gpuType": "gpu_type",
-    "since": "since",
-    "label": "label",
-    "text": "text",
-    "sort": "sort",
-}
-"""Of the list's route → of our options."""
 _KINDS = {"job": "jobs", "queue": "queues", "node": "nodes", "runtime": "runtimes"}
 
 
 def _list_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(
-        [
-            click.option("-q", "--queue", help="Only jobs of this queue."),
-            click.option(
-                "--phase",
-                "--state",
-                "phases",
-                metavar="PHASE[,...]",
-                help="Only jobs in these phases, for example Queued,Running.",
-            ),
-            click.option("--user", help="Only jobs that this user submitted."),
-            click.option("--mine", is_flag=True, help="Only jobs that you submitted."),
-            click.option("--gpu-type", metavar="TYPE", help="Only jobs with GPUs of this type, for example h100."),
-            click.option("--since", metavar="WHEN", help="Only jobs created since: 7d, 12h, a date or a time (UTC)."),
-            click.option("-l", "--label", metavar="K=V[,...]", help="Only jobs with these labels; K!=V, K and !K too."),
-            click.option("--text", help="Only jobs with this in the name, labels, command, message or reason."),
-            click.option(
-                "--sort",
-                metavar="WHAT",
-                help=f"By {', '.join(SORTS)}; -WHAT is backwards. [default: -created, the newest first]",
-            ),
-            click.option("-a", "--all", "everything", is_flag=True, help=f"All jobs, not just the first {NEWEST}."),
-        ]
-    ):
-        function = option(function)
-    return function
+    sort = click.option(
+        "--sort",
+        metavar="WHAT",
+        help=f"By {', '.join(SORTS)}; -WHAT is backwards. [default: -created, the newest first]",
+        shell_complete=lambda ctx, param, typed: [name for name in SORTS if name.startswith(typed)],
+    )
+    everything = click.option("-a", "--all", "everything", is_flag=True, help=f"All jobs, not just the first {NEWEST}.")
+    watch = click.option("-w", "--watch", is_flag=True, help="Show it anew as it changes, until Ctrl-C.")
+    return choice_options(sort(everything(watch(function))))
 
 
 @click.command()
 @_list_options
-@output_option("table", "json", "yaml", "name")
+@output_option("table", "wide", "json", "yaml", "name")
 @connected
-def ls(calls: Calls, form: str, **asked: Any) -> None:
+def ls(calls: Calls, form: str, watch: bool, **asked: Any) -> None:
     """List jobs, newest first. With `-p -` those of all projects that the token may see."""
-    _list(calls, form, asked)
+    _shown(_jobs(calls, form, asked), form, watch=watch)
 
 
 @click.command()
-@click.argument("what", metavar="JOB|jobs|queues|nodes|runtimes", shell_complete=complete_jobs)
-@click.argument("name", required=False)
+@click.argument("what", metavar="JOB|jobs|queues|nodes|runtimes", shell_complete=complete_whats)
+@click.argument("name", required=False, shell_complete=complete_objects)
 @_list_options
-@output_option("table", "json", "yaml", "name")
+@output_option("table", "wide", "json", "yaml", "name")
 @connected
-def get(calls: Calls, what: str, name: str | None, form: str, **asked: Any) -> None:
+def get(calls: Calls, what: str, name: str | None, form: str, watch: bool, **asked: Any) -> None:
     """Show one job; or all `jobs`, `queues`, `nodes` or `runtimes`, or the one called NAME of them.
 
     The options that choose and sort are for `get jobs`.
     """
     kind = _KINDS.get(what, what)
-    if (kind != "jobs" or name) and (given := [option for option, value in asked.items() if value]):
-        option = {"phases": "phase", "everything": "all"}.get(given[0], given[0]).replace("_", "-")
-        raise BadInput(f"--{option} chooses among jobs: stoker get jobs --{option} …")
+    if (kind != "jobs" or name) and (given := chosen(asked)):
+        raise BadInput(f"{given[0]} chooses among jobs: stoker get jobs {given[0]} …")
     if kind in _OBJECTS:
-        from stoker.cli.job_text import NAME
-        from stoker.cli.object_tables import OF
-        from stoker.cli.output import echo_objects
-
-        if kind == "nodes":  # the server has no route for one
-            items = [node for node in calls.items(kind) if name in (None, NAME.read(node))]
-            if name and not items:
-                raise ApiError(404, "NotFound", f"there is no node {name!r}; `stoker get nodes` lists them")
-        else:
-            items = [calls.item(kind, name)] if name else calls.items(kind)
-        echo_objects(OF[kind], items, form, one=name is not None)
+        show = _objects(calls, kind, name, form)
     elif kind == "jobs" and name is None:
-        _list(calls, form, asked)
+        show = _jobs(calls, form, asked)
     elif kind != "jobs" and name is not None:
         raise BadInput(f"`stoker get {what} {name}`: one job at a time, or: jobs, queues, nodes, runtimes")
     else:
-        from stoker.cli.job_text import job_details
-        from stoker.cli.output import echo_data
-
-        job = calls.job(name or what)
-        if form == "table":
-            click.echo(job_details(job), nl=False)
-        elif form == "name":
-            click.echo(job["metadata"]["name"])
-        else:
-            echo_data(job, form)
+        show = _job(calls, name or what, form)
+    _shown(show, form, watch=watch)
 
 
 @click.command()
@@ -128,41 +87,82 @@ def why(calls: Calls, job: str, form: str) -> None:
         echo_data(explanation, form)
 
 
-def _list(calls: Calls, form: str, asked: Mapping[str, Any]) -> None:
-    from stoker.cli.job_text import JOBS, NAME, PROJECT
-    from stoker.cli.output import echo_data, echo_items
-    from stoker.spec.phase import Phase
-
-    wanted = []
-    for part in (asked["phases"] or "").split(","):
-        if part.strip():
-            try:
-                wanted.append(Phase(part.strip().capitalize()))
-            except ValueError:
-                raise BadInput(f"{part!r} is not a phase; phases: {', '.join(Phase)}") from None
-    conditions = {name: asked[option] for name, option in _CONDITIONS.items()}
-    if asked["mine"]:
-        if asked["user"]:
-            raise BadInput("--mine and --user: choose one")
-        conditions["user"] = calls.whoami()["name"]
-    everything = asked["everything"]
-    limit = None if everything else NEWEST + 1
-    jobs = list(calls.jobs(queue=asked["queue"], phases=wanted, limit=limit, **conditions))
-    more = not everything and len(jobs) > NEWEST
-    if more:
-        jobs = jobs[:NEWEST]
-    if form == "name":
-        for job in jobs:
-            click.echo(NAME.read(job))
-    elif form != "table":
-        echo_data(jobs, form)
-    elif not jobs:
-        where = "" if calls.project == ALL_PROJECTS else f" in project {calls.project}"
-        click.echo(
-            f"no such jobs{where}" if asked["queue"] or wanted or any(conditions.values()) else f"no jobs{where}",
-            err=True,
-        )
+def _shown(show: Show, form: str, *, watch: bool) -> None:
+    """Once, or again and again. Raises: BadInput."""
+    if not watch:
+        show(None)
+    elif form in ("json", "yaml"):
+        raise BadInput(f"--watch shows tables; -o {form} is for one look")
     else:
-        echo_items([PROJECT, *JOBS] if calls.project == ALL_PROJECTS else JOBS, jobs)
-    if more:
-        click.echo(f"the {'first' if asked['sort'] else 'newest'} {NEWEST}; --all lists all", err=True)
+        from stoker.cli.watching import watch as shown_anew
+
+        shown_anew(show)
+
+
+def _objects(calls: Calls, kind: str, name: str | None, form: str) -> Show:
+    def show(changes: Changes | None) -> None:
+        from stoker.cli.job_text import NAME
+        from stoker.cli.object_tables import OF
+        from stoker.cli.output import echo_objects
+
+        if kind == "nodes":  # the server has no route for one
+            items = [node for node in calls.items(kind) if name in (None, NAME.read(node))]
+            if name and not items:
+                raise ApiError(404, "NotFound", f"there is no node {name!r}; `stoker get nodes` lists them")
+        else:
+            items = [calls.item(kind, name)] if name else calls.items(kind)
+        echo_objects(OF[kind], items, form, one=name is not None, changes=changes)
+
+    return show
+
+
+def _job(calls: Calls, name: str, form: str) -> Show:
+    def show(changes: Changes | None) -> None:
+        from stoker.cli.job_table import JOBS, JOBS_WIDE
+        from stoker.cli.output import echo_objects
+
+        job = calls.job(name)
+        if form == "table" and changes is None:
+            from stoker.cli.job_details import job_details
+
+            click.echo(job_details(job, usage=_usage(calls, job)), nl=False)
+        else:
+            echo_objects(JOBS_WIDE if form == "wide" else JOBS, [job], form, one=True, changes=changes)
+
+    return show
+
+
+def _usage(calls: Calls, job: Any) -> Any:
+    """The report on what it had, which knows the prices; None: it had none."""
+    from stoker.cli.output import values
+
+    used, name = values(job, "status.usage metadata.name")
+    if not used:
+        return None
+    try:
+        return calls.job_usage(name)
+    except ApiError:
+        return None  # all else that is known of the job is worth showing
+
+
+def _jobs(calls: Calls, form: str, asked: Mapping[str, Any]) -> Show:
+    def show(changes: Changes | None) -> None:
+        from stoker.cli.job_table import JOBS, JOBS_WIDE, PROJECT
+        from stoker.cli.output import echo_objects
+
+        limit = None if asked["everything"] else NEWEST + 1
+        found = list(choosing.jobs(calls, asked, sort=asked["sort"], limit=limit))
+        more = limit is not None and len(found) > NEWEST
+        if not found and changes is None and form in ("table", "wide"):
+            such = "such " if chosen({name: asked[name] for name in CHOICES}) else ""
+            where = "" if calls.project == ALL_PROJECTS else f" in project {calls.project}"
+            click.echo(f"no {such}jobs{where}", err=True)
+        else:
+            columns = JOBS_WIDE if form == "wide" else JOBS
+            if calls.project == ALL_PROJECTS and form != "name":
+                columns = (PROJECT, *columns)
+            echo_objects(columns, found[:NEWEST] if more else found, form, changes=changes)
+        if more and changes is None:
+            click.echo(f"the {'first' if asked['sort'] else 'newest'} {NEWEST}; --all lists all", err=True)
+
+    return show

@@ -13,6 +13,7 @@ from stoker.client.errors import ApiError, BadInput, StokerError
 
 from .code import place_commands
 from .common import connected, job_argument, output_option
+from .names import complete_of
 
 if TYPE_CHECKING:
     from stoker.client.calls import Calls
@@ -36,8 +37,8 @@ def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "-f", "--file", "files", multiple=True, metavar="FILE", help="A job file; - is standard input."
             ),
             click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a field of the file."),
-            click.option("--name", help="The job's name. [default: made from the program's]"),
-            click.option("-q", "--queue", help="The queue. [default: default]"),
+            click.option("-n", "--name", help="The job's name. [default: made from the program's]"),
+            click.option("-q", "--queue", help="The queue. [default: default]", shell_complete=complete_of("queues")),
             click.option("--priority", type=int, help="Higher goes first within the queue."),
             click.option("--preemptible/--not-preemptible", default=None, help="May it be stopped for others?"),
             click.option("-g", "--gpus", type=click.IntRange(0), help="GPUs per worker."),
@@ -51,7 +52,11 @@ def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--code", metavar="FOLDER", help="The folder to ship with the command. [default: this one]"),
             click.option("--no-code", is_flag=True, help="Ship nothing: run the command where it is."),
             click.option("--image", help="The container image to run the command in; on a cluster."),
-            click.option("--runtime", help="The TrainingRuntime to run in; on a cluster."),
+            click.option(
+                "--runtime",
+                help="The TrainingRuntime to run in; on a cluster.",
+                shell_complete=complete_of("runtimes"),
+            ),
             click.option("--ttl", metavar="DURATION", help="Delete the job this long after its end, for example 7d."),
             click.option("--max-duration", metavar="DURATION", help="Stop after running this long, for example 2h."),
             click.option("--hold", metavar="DURATION", help="Keep a failed worker this long, for `stoker exec`."),

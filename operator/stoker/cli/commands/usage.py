@@ -9,7 +9,8 @@ import click
 from stoker.client.config import ALL_PROJECTS
 from stoker.client.errors import BadInput
 
-from .common import complete_jobs, connected_cluster_wide, output_option
+from .common import connected_cluster_wide, output_option
+from .names import complete_jobs, complete_of, complete_projects
 
 if TYPE_CHECKING:
     from stoker.client.calls import Calls
@@ -22,10 +23,21 @@ GROUPS = ("user", "queue", "project", "job", "model", "day", "hour")
 @click.option("--by", metavar="WHAT[,...]", help=f"Sum by {', '.join(GROUPS)}. [default: project,queue,user]")
 @click.option("--since", metavar="WHEN", help="A duration before now, a date or a time (UTC). [default: 30d]")
 @click.option("--until", metavar="WHEN", help="As --since. [default: now]")
-@click.option("-q", "--queue", help="Only jobs of this queue; with hints on what to change.")
+@click.option(
+    "-q",
+    "--queue",
+    help="Only jobs of this queue; with hints on what to change.",
+    shell_complete=complete_of("queues"),
+)
 @click.option("--user", help="Only jobs that this user submitted.")
 @click.option("--limit", type=click.IntRange(1, 10_000), help="The most rows. [default: 1000]")
-@click.option("-p", "--project", metavar="PROJECT", help="Only this project. [default: all that the token sees]")
+@click.option(
+    "-p",
+    "--project",
+    metavar="PROJECT",
+    help="Only this project. [default: all that the token sees]",
+    shell_complete=complete_projects,
+)
 @output_option("table", "csv", "json")
 @connected_cluster_wide
 def usage(calls: Calls, job: str | None, project: str | None, form: str, **filters: Any) -> None:
