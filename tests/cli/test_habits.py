@@ -1,15 +1,22 @@
-"""Habits from other tools: their words for our commands."""
+"""Habits from other tools: their words, `--json`, `-o wide`, `-w`, `--all` with a preview, Tab."""
 
 from __future__ import annotations
 
+import json
+import os
+import pty
 import re
 import shlex
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from stoker.cli import watching
 from stoker.cli.habits import ALSO, HABITS, QUEUE_HABITS, TOKEN_HABITS
 from stoker.cli.main import _COMMANDS, cli
 
@@ -59,3 +66,153 @@ def test_every_line_named_is_one_that_click_takes() -> None:
             ]
             command.make_context("x", filled, resilient_parsing=False)
     assert not set(HABITS) & set(_COMMANDS)
+
+
+PATH = "/v1/projects/default/jobs"
+STOKER = [sys.executable, "-m", "stoker.cli.main"]
+
+
+@pytest.fixture
+def stoker(script: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("STOKER_SERVER", script.url)
+    return lambda *words, **more: CliRunner().invoke(cli, list(words), **more)
+
+
+def test_json_is_o_json_everywhere(stoker: Any, script: Any, make_job: Any) -> None:
+    script.on("GET", PATH, script.json({"items": [make_job("a")], "nextCursor": None}))
+    script.on("GET", f"{PATH}/a", script.json(make_job("a")))
+    script.on("POST", f"{PATH}/a/cancel", script.json(make_job("a", "Cancelled")))
+    assert json.loads(stoker("ls", "--json").stdout)[0]["metadata"]["name"] == "a"
+    assert json.loads(stoker("get", "a", "--json", "-o", "json").stdout)["metadata"]["name"] == "a"
+    assert json.loads(stoker("cancel", "a", "--json").stdout)[0]["status"]["phase"] == "Cancelled"
+    for words in (("ls", "--json", "-o", "yaml"), ("ls", "-o", "yaml", "--json")):
+        assert "--json and -o yaml: choose one" in stoker(*words).stderr
+
+
+def test_wide_tells_more(stoker: Any, script: Any, make_job: Any) -> None:
+    script.on("GET", PATH, script.json({"items": [make_job("a", gpuType="h100")], "nextCursor": None}))
+    title, row = stoker("ls", "-o", "wide").stdout.splitlines()
+    assert {"PRIORITY", "TYPE", "NODES", "STARTED", "ENDED", "RAN"} <= set(title.split()) and "h100" in row
+    script.on("GET", f"{PATH}/a", script.json(make_job("a")))
+    assert stoker("get", "a", "-o", "wide").stdout.startswith("NAME")
+
+
+def test_all_shows_what_is_meant_and_asks(
+    stoker: Any, script: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.on("GET", PATH, script.json({"items": [make_job("a"), make_job("b")], "nextCursor": None}))
+    for name in "ab":
+        script.on("POST", f"{PATH}/{name}/cancel", script.json(make_job(name, "Cancelled")))
+        script.on("DELETE", f"{PATH}/{name}", script.json({}))
+    piped = stoker("cancel", "--all", "-q", "gold")
+    assert piped.exit_code == 2 and "means these 2 jobs; add --yes" in piped.stderr
+    assert [line.split()[0] for line in piped.stdout.splitlines()] == ["NAME", "a", "b"]
+    phases = "Queued,Starting,Running,Stopping,Suspended"
+    assert script.requests[-1].query == {"limit": "500", "queue": "gold", "phase": phases}
+    assert {request.method for request in script.requests} == {"GET"}
+    assert stoker("cancel", "--all", "--yes").stdout.splitlines() == [
+        "a: cancel requested; it is Cancelled",
+        "b: cancel requested; it is Cancelled",
+    ]
+    assert stoker("delete", "--all", "-y", "--state", "failed").stdout.splitlines() == ["a deleted", "b deleted"]
+    assert script.requests[-3].query["phase"] == "Failed"
+    script.on("GET", PATH, script.json({"items": [], "nextCursor": None}))
+    nothing = stoker("retry", "--all")
+    assert (nothing.exit_code, nothing.stderr) == (0, "no such jobs in project default\n")
+    assert set(script.requests[-1].query["phase"].split(",")) == {"Failed", "Cancelled"}
+    for words, says in (
+        (("cancel",), "which jobs? stoker cancel JOB, or --all"),
+        (("cancel", "--text", "x"), "stoker cancel --all --text"),
+        (("cancel", "a", "--all"), "give jobs by name, or --all, not both"),
+        (("cancel", "a", "--mine"), "give jobs by name, or --mine, not both"),
+    ):
+        assert says in stoker(*words).stderr
+
+
+@pytest.mark.parametrize(("typed", "cancels"), [(b"y\n", True), (b"n\n", False)])
+def test_a_terminal_is_asked(script: Any, make_job: Any, typed: bytes, cancels: bool) -> None:
+    script.on("GET", PATH, script.json({"items": [make_job("a")], "nextCursor": None}))
+    script.on("POST", f"{PATH}/a/cancel", script.json(make_job("a", "Cancelled")))
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [*STOKER, "--server", script.url, "cancel", "--all"], stdin=slave, stdout=slave, stderr=slave
+    ) as process:
+        os.close(slave)
+        shown = b""
+        while b"cancel 1 job?" not in shown:
+            shown += os.read(master, 65536)
+        os.write(master, typed)
+        assert (process.wait(30) == 0) is cancels
+    os.close(master)
+    assert any(request.method == "POST" for request in script.requests) is cancels
+
+
+def test_a_watched_list_in_a_pipe_is_what_changes(script: Any, make_job: Any) -> None:
+    first, second = make_job("a", "Queued"), make_job("a", "Running")
+    second["metadata"]["resourceVersion"] = "8"
+    pages = [{"items": [job, make_job("b")], "nextCursor": None} for job in (first, first, second)]
+    script.on("GET", PATH, *(script.json(page) for page in pages))
+    quick = "from stoker.cli import watching; watching.watch.__kwdefaults__['every_s'] = 0.01\n"
+    code = quick + "from stoker.cli.main import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "--server", script.url, "ls", "-w"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        shown = [process.stdout.readline().split()[:2] for _ in range(4)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    assert shown == [["NAME", "PHASE"], ["a", "Queued"], ["b", "Queued"], ["a", "Running"]]
+
+
+def test_a_watched_list_on_a_terminal_is_shown_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter(["one\ntwo\n", "three\n"])
+    screen = watching._Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    with pytest.raises(StopIteration):
+        watching.watch(lambda changes: print(next(looks), end=""), sleep=lambda _: None)
+    assert screen.getvalue() == "\x1b[Hone\x1b[K\ntwo\x1b[K\n\x1b[J\x1b[Hthree\x1b[K\n\x1b[J"
+
+
+def test_what_is_watched_is_a_table(stoker: Any) -> None:
+    assert "--watch shows tables" in stoker("ls", "-w", "--json").stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "offers"),
+    [
+        ("ls -q ", ["gold", "default"]),
+        ("submit --queue g", ["gold"]),
+        ("queue rm d", ["default"]),
+        ("get queues g", ["gold"]),
+        ("get q", ["queues"]),
+        ("get ru", ["runtimes", "run-1"]),
+        ("ls --phase Queued,s", ["Queued,Starting", "Queued,Stopping", "Queued,Suspended", "Queued,Succeeded"]),
+        ("-p v", ["vision"]),
+        ("ls --project ", ["vision", "-"]),
+        ("resume ", ["run-1"]),
+        ("ls --sort d", ["duration"]),
+    ],
+)
+def test_tab_offers_what_may_stand_there(script: Any, make_job: Any, typed: str, offers: list[str]) -> None:
+    script.on(
+        "GET", "/v1/queues", script.json({"items": [{"metadata": {"name": name}} for name in ("gold", "default")]})
+    )
+    script.on("GET", "/v1/whoami", script.json({"name": "me", "projects": ["vision", "*"]}))
+    script.on("GET", PATH, script.json({"items": [make_job("run-1")], "nextCursor": None}))
+    env = {
+        **os.environ,
+        "_STOKER_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"stoker {typed}",
+        "COMP_CWORD": str(len(typed.split(" "))),
+        "STOKER_SERVER": script.url,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from stoker.cli.main import main; main()"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == offers, done.stderr
+    if typed == "resume ":
+        assert script.requests[-1].query["phase"] == "Suspended,Stopping"
