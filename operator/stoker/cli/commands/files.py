@@ -14,7 +14,8 @@ import click
 
 from stoker.client.errors import ApiError, BadInput, StokerError
 
-from .common import complete_jobs, connected, job_argument, output_option
+from .common import connected, job_argument, output_option
+from .names import complete_jobs
 
 if TYPE_CHECKING:
     from stoker.client.calls import Calls
