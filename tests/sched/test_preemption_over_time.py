@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.sched.running import _FLOATS, _INTS, RunningJobs
-from stoker.spec.job import AttemptEnd, Claim, Phase, Placed, TrainingJob
+from stoker.spec.job import ENDED, AttemptEnd, Claim, Phase, Placed, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.outcome import Intent
 from stoker.spec.queue import Discipline
@@ -49,6 +49,8 @@ class Life:
 
     def keeps(self, job: TrainingJob) -> tuple[Placed, ...]:
         """Where one that stops goes on."""
+        if job.status.phase in ENDED:
+            return ()
         victim = self.world.state.claims.keeps.get(job.key)
         claim = job.status.claim
         return victim.keeps if victim is not None else claim.placement if claim is not None else ()

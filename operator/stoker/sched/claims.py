@@ -116,15 +116,18 @@ def _has_room(entry: Entry, state: SchedulerState, *, all_aside: bool) -> bool:
 
 
 def end_void(state: SchedulerState) -> dict[Key, int]:
-    """End the claims whose room others have taken. Returns: job → how often that has happened to it in a row."""
+    """End the claims whose room others have taken, or jobs that are no longer stopped. Returns: job → how often that
+    has happened to it in a row."""
     found: dict[Key, int] = {}
-    claims = state.nodes.claims
-    keys = [key for name in state.changes.filled_nodes for key in claims.get(name, ()) if key in state.claims.jobs]
-    for entry in _touched(state, keys, ()):
-        claim = entry.claim
-        if claim is not None and not _is_possible(state, entry):
-            found[entry.key] = claim.replans + 1
-            state.set_claim(entry, None)
+    claims, seen = state.nodes.claims, set[str]()
+    while filled := state.changes.filled_nodes - seen:  # the end of one lets its victims stay, on whatever node
+        seen |= filled
+        keys = [key for name in filled for key in claims.get(name, ()) if key in state.claims.jobs]
+        for entry in _touched(state, keys, ()):
+            claim = entry.claim
+            if claim is not None and not _is_possible(state, entry):
+                found[entry.key] = claim.replans + 1
+                state.set_claim(entry, None)
     return found
 
 

@@ -92,9 +92,9 @@ def _all(state: SchedulerState, now: datetime, reserve_after_s: float) -> Iterat
     """Claims that have become starts, then what fits; then victims for those that don't."""
     for entry, placement in ready(state, now):
         yield _start(state, entry, entry.held, placement)
-    voided = end_void(state)
     if _is_late(state, now):
         end_late(state, now)
+    voided = end_void(state)
     for key in voided:
         state.journal.add(state.claims.voided, key)
     yield from _drain(state, now, reserve_after_s, Preemption(state, now, voided))
