@@ -13,8 +13,8 @@ from stoker.local.agent import NodeAgent, VirtualGpus
 from stoker.local.datadir import DataDir
 from stoker.local.store import EmbeddedStore
 from stoker.spec.meta import Key, ObjectMeta
-from stoker.spec.names import FINALIZER_OUTCOME
-from stoker.spec.pod import GPU_RESOURCE, PODS, Container, EnvVar, Pod, PodSpec, Resources
+from stoker.spec.names import FINALIZER_OUTCOME, GPU_RESOURCE
+from stoker.spec.pod import PODS, Container, EnvVar, Pod, PodSpec, Resources
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
 from stoker.store.seam import Seam

@@ -175,6 +175,14 @@ def test_devices_stand_in_the_limits_and_memory_in_both() -> None:
     assert resources["requests"] == {"cpu": "3", **resources["limits"]}
 
 
+def test_a_slice_is_asked_for_by_its_name_and_the_runtime_adds_no_gpus() -> None:
+    slice_ = {"resource": "nvidia.com/mig-1g.10gb"}
+    runtime = {"nvidia.com/gpu": 1, "rdma/hca": 1}
+    spec = pod(job(gpusPerWorker=1, gpu=slice_, memory="8Gi"), extendedResources=runtime)["spec"]
+    limits = spec["containers"][0]["resources"]["limits"]
+    assert limits == {"memory": "8Gi", "nvidia.com/mig-1g.10gb": "1", "rdma/hca": "1"}
+
+
 def test_it_meets_the_restricted_standard_unless_the_runtime_widens_it() -> None:
     spec = pod(job())["spec"]
     assert spec["securityContext"] == {

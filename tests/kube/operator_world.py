@@ -65,13 +65,14 @@ class World(OnCluster):
         self._named: list[str] = []
         self._tokens: dict[str, str] = {}
 
-    async def node(self, name: str, gpus: int = 2, pods: int = 50) -> str:
+    async def node(self, name: str, gpus: int = 2, pods: int = 50, **offered: int) -> str:
         """A node of this world, ready. Its name is the namespace's and `name`."""
         full = f"{self.project}-{name}"
         self._named.append(full)
         manifest = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": full}}
         await self._send("POST", "/api/v1/nodes", manifest)
         room = {"cpu": "8", "memory": "32Gi", "pods": str(pods), "nvidia.com/gpu": str(gpus)}
+        room |= {resource: str(count) for resource, count in offered.items()}
         await self._patch(f"/api/v1/nodes/{full}/status", {"status": {"capacity": room, "allocatable": room}})
         await self.ready(full)
         await self.until(lambda: (n := self.nodes.get(Key("", full))) is not None and n.status.ready, f"{full} ready")

@@ -78,8 +78,9 @@ def test_a_node_with_gpu_feature_discovery() -> None:
     assert meta.labels["zone"] == "a" and node.kind == "GPUNode"
     assert (status.ready, status.message, status.lost_since) == (True, "", None)
     assert (status.cpu_milli, status.memory_bytes) == (63_920, 528_280_944 * 1024)
-    assert status.extended == {"rdma/hca": 4, "hugepages-2Mi": 2**30}, "MIG slices are left aside"
-    assert len(status.gpus) == 8 and [gpu.index for gpu in status.gpus] == list(range(8))
+    assert status.extended == {"rdma/hca": 4, "hugepages-2Mi": 2**30}
+    assert [gpu.index for gpu in status.gpus] == list(range(15))
+    assert {(gpu.resource, gpu.part) for gpu in status.gpus[:8]} == {("nvidia.com/gpu", False)}
     gpu = status.gpus[0]
     assert (gpu.model, gpu.memory_bytes, gpu.compute_capability) == ("NVIDIA-A100-SXM4-80GB", 80 * 2**30, "8.0")
     assert (gpu.uuid, gpu.unavailable, gpu.simulated) == ("", "", False)
@@ -114,7 +115,6 @@ def test_unhealthy_and_vanished_gpus_are_there_but_unavailable(what: dict[str, A
         ({}, 4, {}),
         ({"nvidia.com/mig.strategy": "mixed", "nvidia.com/gpu.count": "8"}, 4, {}),
         ({"nvidia.com/gpu.count": "many", "nvidia.com/gpu.memory": "x"}, 4, {}),
-        ({"nvidia.com/gpu.count": "8", "nvidia.com/gpu.replicas": "4"}, 0, {"nvidia.com/gpu.shared": "32"}),
     ],
 )
 def test_without_labels_the_capacity_counts(labels: dict[str, str], gpus: int, more: dict[str, str]) -> None:
@@ -127,6 +127,31 @@ def test_a_shared_gpu_promises_its_part_of_the_memory() -> None:
     status = seen(labels=shared, gpus=32).status
     assert len(status.gpus) == 32 and status.gpus[0].memory_bytes == 20 * 2**30
     assert status.ready and status.message == "each GPU is shared by 4"
+
+
+def test_slices_and_gpus_that_are_shared_by_another_name_are_parts() -> None:
+    slices = {"nvidia.com/mig-1g.10gb.product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"}
+    slices |= {"nvidia.com/mig-1g.10gb.memory": "9728", "nvidia.com/mig.strategy": "mixed"}
+    offered = {"nvidia.com/mig-1g.10gb": "7", "nvidia.com/mig-2g.20gb": "1"}
+    status = seen(labels={**A100, **slices}, gpus=6, more=offered).status
+    kinds = [(gpu.resource, gpu.model, gpu.memory_bytes // 2**20) for gpu in status.gpus if gpu.part]
+    assert kinds[:7] == [("nvidia.com/mig-1g.10gb", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", 9728)] * 7
+    assert kinds[7:] == [("nvidia.com/mig-2g.20gb", "MIG 2g.20gb", 0)]
+    assert [gpu.resource for gpu in status.gpus if not gpu.part] == ["nvidia.com/gpu"] * 6
+
+    shared = {**A100, "nvidia.com/gpu.replicas": "4"}
+    status = seen(labels=shared, gpus=0, more={"nvidia.com/gpu.shared": "32"}).status
+    assert len(status.gpus) == 32 and status.message == "each GPU is shared by 4"
+    assert {(gpu.resource, gpu.part, gpu.memory_bytes) for gpu in status.gpus} == {
+        ("nvidia.com/gpu.shared", True, 20 * 2**30)
+    }
+
+    single = {
+        **A100,
+        "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb",
+        "nvidia.com/mig.strategy": "single",
+    }
+    assert all(gpu.part for gpu in seen(labels=single, gpus=56).status.gpus)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,24 @@ async def test_a_gang_has_its_names_before_its_pods_and_all_go_with_the_job(worl
     await asyncio.wait_for(_service_gone(world), 30)
 
 
+async def test_a_slice_is_bound_where_it_is_offered_and_the_next_job_waits_for_it(world: World) -> None:
+    await world.node("whole")
+    node = await world.node("sliced", gpus=0, **{"nvidia.com/mig-1g.10gb": 1})
+    world.kubelet.script = lambda _pod: Play()
+    for name in ("first", "second"):
+        await world.submit(name, gpusPerWorker=1, gpu={"resource": "nvidia.com/mig-1g.10gb"})
+        await world.phase(name, Phase.RUNNING if name == "first" else Phase.QUEUED)
+    (pod,) = world.pods_of("first")
+    assert pod.spec.node_name == node
+    assert (await world.phase("first", Phase.RUNNING)).status.gpu_type == "mig-1g.10gb"
+
+    def waits_for_a_slice() -> bool:
+        second = world.jobs.get(Key(world.project, "second"))
+        return second is not None and "1 GPU offered as nvidia.com/mig-1g.10gb" in second.status.message
+
+    await world.until(waits_for_a_slice, "what it waits for")
+
+
 async def test_a_gangs_names_go_when_it_has_ended_and_come_back_when_it_is_run_again(world: World) -> None:
     await world.node("n", gpus=2)
     world.kubelet.script = lambda _pod: Play(code=1)

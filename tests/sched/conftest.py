@@ -21,6 +21,7 @@ from stoker.sched.waiters import Waiting
 from stoker.spec.job import Blame, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from stoker.spec.job_parts import Elastic, GpuRequest, JobTopology
 from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.node import CORDONED, Gpu, GPUNode, GPUNodeStatus, Taint
 from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import Container, Pod, PodPhase, PodSpec, PodStatus, Resources
@@ -55,12 +56,17 @@ def node(
     extended: Mapping[str, int] | None = None,
     cordoned: bool = False,
     lost: float | None = None,
+    shared: bool = False,
+    parts: Mapping[str, int] | None = None,
 ) -> GPUNode:
-    """`gpus`: a count, or (model, GiB, why unavailable) each. `cpu` in cores, `memory` in GiB; taints as k=v:effect;
-    `lost` in seconds after T0."""
+    """`gpus`: a count, or (model, GiB, why unavailable) each; `parts`: what is offered by other names, how many each.
+    `cpu` in cores, `memory` in GiB; taints as k=v:effect; `lost` in seconds after T0."""
     ready = ready and not cordoned and lost is None
     message = CORDONED if cordoned else "agent silent"
     kinds = [(model, gpu_memory, "")] * gpus if isinstance(gpus, int) else list(gpus)
+    offered = [(*kind, GPU_RESOURCE) for kind in kinds]
+    for resource, count in (parts or {}).items():
+        offered += [(model, gpu_memory // 8, "", resource)] * count
     return GPUNode(
         metadata=ObjectMeta(name=name, uid=name, labels=labels or {}),
         status=GPUNodeStatus(
@@ -78,9 +84,11 @@ def node(
                     model=kind,
                     memory_bytes=size * GI,
                     compute_capability=capability,
+                    resource=resource,
+                    part=shared or resource != GPU_RESOURCE,
                     unavailable=why,
                 )
-                for i, (kind, size, why) in enumerate(kinds)
+                for i, (kind, size, why, resource) in enumerate(offered)
             ),
         ),
     )
@@ -221,6 +229,7 @@ def job(
     required: str | None = None,
     preferred: str | None = None,
     elastic: tuple[int, int] | None = None,
+    resource: str = GPU_RESOURCE,
 ) -> TrainingJob:
     """`on` names the node of each worker: then it runs. Times are seconds after T0."""
     return TrainingJob(
@@ -233,7 +242,9 @@ def job(
             workers=workers,
             elastic=None if elastic is None else Elastic(min=elastic[0], max=elastic[1]),
             gpus_per_worker=gpus,
-            gpu=GpuRequest(models=models, min_memory=min_memory, min_compute_capability=min_capability)
+            gpu=GpuRequest(
+                models=models, min_memory=min_memory, min_compute_capability=min_capability, resource=resource
+            )
             if gpus
             else GpuRequest(),
             topology=JobTopology(required=required, preferred=preferred),

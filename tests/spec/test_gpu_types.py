@@ -37,7 +37,7 @@ def test_given_rows_come_before_shipped_ones_and_the_longest_counts() -> None:
         types.of(model) for model in ("NVIDIA GeForce RTX 4090", "NVIDIA H100 NVL", "NVIDIA H100 PCIe", "Tesla T4")
     ]
     assert found == ["rtx4090", "h100-nvl", "h100", "small"]
-    for name in ("rtx4090", "h100-nvl", "h100", "a100-shared", "mig-1g.10gb"):
+    for name in ("rtx4090", "h100-nvl", "h100", "a100-shared", "mig-1g.10gb", "mig-1c.3g.40gb"):
         assert types.knows(name) and not types.knows(f"{name}x")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.quantity import format_bytes, format_cpu
 
 from .job_text import NAME
@@ -66,8 +67,11 @@ RUNTIMES = (
 )
 
 
-def _models_text(models: Sequence[str], simulated: Sequence[bool]) -> str:
-    found = {f"{model}{' (simulated)' if slot else ''}" for model, slot in zip(models, simulated, strict=True)}
+def _models_text(models: Sequence[str], simulated: Sequence[bool], resources: Sequence[str]) -> str:
+    found = set[str]()
+    for model, slot, resource in zip(models, simulated, resources, strict=True):
+        note = "simulated" if slot else resource if resource != GPU_RESOURCE else ""
+        found.add(f"{model} ({note})" if note else model)
     return ", ".join(sorted(found)) or DASH
 
 
@@ -87,7 +91,7 @@ NODES = (
         lambda used, all_: _memory_of(used, format_bytes(all_)),
         right=True,
     ),
-    Column("GPU MODELS", "status.gpus.model status.gpus.simulated", _models_text, cut=True),
+    Column("GPU MODELS", "status.gpus.model status.gpus.simulated status.gpus.resource", _models_text, cut=True),
     Column("MESSAGE", "status.message status.gpus.index status.gpus.unavailable", _node_text, cut=True),
 )
 OF = {"queues": QUEUES, "runtimes": RUNTIMES, "nodes": NODES}

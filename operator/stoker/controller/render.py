@@ -16,7 +16,7 @@ from stoker.spec.names import (
     LABEL_QUEUE,
     LABEL_WORKER,
 )
-from stoker.spec.pod import GPU_RESOURCE, Container, EnvVar, Pod, PodSpec, Resources
+from stoker.spec.pod import Container, EnvVar, Pod, PodSpec, Resources
 from stoker.spec.quantity import memory_bytes, parse_duration
 from stoker.spec.recipes import resolve
 from stoker.spec.stall import stall_s, trainer_stall_s
@@ -161,5 +161,5 @@ def _trainer_config(job: TrainingJob, recipe: str) -> str:
 
 def _resources(job: TrainingJob) -> Resources:
     spec = job.spec
-    gpus = {GPU_RESOURCE: str(spec.gpus_per_worker)} if spec.gpus_per_worker else {}
+    gpus = {spec.gpu.resource: str(spec.gpus_per_worker)} if spec.gpus_per_worker else {}
     return Resources(requests={"cpu": spec.cpu, "memory": spec.memory, **gpus}, limits=gpus)

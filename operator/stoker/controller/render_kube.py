@@ -33,8 +33,8 @@ from stoker.spec.kube_pod import (
     ServiceSpec,
 )
 from stoker.spec.meta import ObjectMeta
-from stoker.spec.names import LABEL_JOB, LABEL_JOB_UID
-from stoker.spec.pod import GPU_RESOURCE, METRICS_PORT_NAME, ContainerPort, Resources
+from stoker.spec.names import GPU_RESOURCE, LABEL_JOB, LABEL_JOB_UID
+from stoker.spec.pod import METRICS_PORT_NAME, ContainerPort, Resources
 from stoker.spec.runtime import TrainingRuntimeSpec
 
 from .render import RECIPE_COMMAND, grace_s, node_of, owned_by, pod_metadata, pod_name, worker_env
@@ -206,9 +206,9 @@ def _master_port(job: TrainingJob, runtime: TrainingRuntimeSpec) -> int:
 def _resources(job: TrainingJob, runtime: TrainingRuntimeSpec) -> Resources:
     """GPUs and other devices as limits (requests follow); memory as both: what is asked for is what there is."""
     spec = job.spec
-    devices = {name: str(count) for name, count in runtime.extended_resources.items()}
+    devices = {name: str(count) for name, count in runtime.other_devices.items()}
     if spec.gpus_per_worker:
-        devices[GPU_RESOURCE] = str(spec.gpus_per_worker)
+        devices[spec.gpu.resource] = str(spec.gpus_per_worker)
     return Resources(
         requests={"cpu": spec.cpu, "memory": spec.memory, **devices}, limits={"memory": spec.memory, **devices}
     )

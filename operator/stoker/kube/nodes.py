@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
+from typing import NamedTuple
 
 from stoker.spec.meta import ObjectMeta, Resource, StatusModel
+from stoker.spec.names import GPU_RESOURCE, GPU_RESOURCES, MIG_PREFIX, SHARED_RESOURCE
 from stoker.spec.node import CORDONED, UNKNOWN_MODEL, Gpu, GPUNode, GPUNodeStatus, Taint
-from stoker.spec.pod import GPU_RESOURCE
 from stoker.spec.quantity import observed_quantity
 
 LABEL_PRODUCT = "nvidia.com/gpu.product"
@@ -28,8 +29,7 @@ LABEL_MIG_STRATEGY = "nvidia.com/mig.strategy"
 UNHEALTHY = "unhealthy (device plugin)"
 NOT_OFFERED = "not offered by the device plugin"
 
-_MIG_PREFIX = "nvidia.com/mig-"
-_SHARED_RESOURCE = "nvidia.com/gpu.shared"  # what a device plugin set to rename calls GPUs that it shares
+_MIG_PRODUCT = "-MIG-"  # in the model's name where slices are offered as GPUs
 _HUGE = 2**48  # more than any node has
 _MOST_GPUS = 1024  # per node; a label that says more is a mistake
 
@@ -109,42 +109,65 @@ def _gpus(labels: Mapping[str, str], status: _NodeStatus) -> tuple[tuple[Gpu, ..
     """Its GPUs, and what is to be said of them."""
     capacity = min(_count(status.capacity, GPU_RESOURCE), _MOST_GPUS)
     usable = min(_count(status.allocatable, GPU_RESOURCE), capacity)
+    major, minor = labels.get(LABEL_COMPUTE_MAJOR, ""), labels.get(LABEL_COMPUTE_MINOR, "")
+    compute = f"{major}.{minor}" if major and minor else None
     replicas = max(_number(labels, LABEL_REPLICAS), 1)
     total = capacity
-    if labels.get(LABEL_MIG_STRATEGY, "none") == "none" and _SHARED_RESOURCE not in status.capacity:
+    if labels.get(LABEL_MIG_STRATEGY, "none") == "none" and SHARED_RESOURCE not in status.capacity:
         # Under MIG the label counts GPUs that are offered in slices. Without, it shows GPUs that have disappeared: a
         # device plugin that went away takes them from the capacity.
         total = max(capacity, min(_number(labels, LABEL_COUNT) * replicas, _MOST_GPUS))
-    if not total:
-        return (), ""
-    major, minor = labels.get(LABEL_COMPUTE_MAJOR, ""), labels.get(LABEL_COMPUTE_MINOR, "")
+    model = labels.get(LABEL_PRODUCT) or UNKNOWN_MODEL
     memory = _number(labels, LABEL_MEMORY) * 2**20 // replicas  # no more of a shared GPU is guaranteed
-    found = _alike(
-        labels.get(LABEL_PRODUCT) or UNKNOWN_MODEL,
-        memory,
-        f"{major}.{minor}" if major and minor else None,
-        (usable, capacity, total),
-    )
-    return found, f"each GPU is shared by {replicas}" if replicas > 1 else ""
+    part = replicas > 1 or _MIG_PRODUCT in model
+    found = _alike(_Kind(GPU_RESOURCE, model, memory, compute, part), (usable, capacity, total))
+    for name in sorted(set(status.capacity) & set(status.allocatable) - {GPU_RESOURCE}):
+        if GPU_RESOURCES.fits(name):
+            offered = min(_count(status.capacity, name), _MOST_GPUS - len(found))
+            counts = min(_count(status.allocatable, name), offered), offered, offered
+            kind = _Kind(name, model, memory, compute)
+            if name.startswith(MIG_PREFIX):
+                profile = name.removeprefix(MIG_PREFIX)
+                model_of = labels.get(f"{name}.product") or f"MIG {profile}"
+                kind = _Kind(name, model_of, _number(labels, f"{name}.memory") * 2**20, compute)
+            found += _alike(kind, counts, len(found))
+    return found, f"each GPU is shared by {replicas}" if found and replicas > 1 else ""
+
+
+class _Kind(NamedTuple):
+    resource: str
+    model: str
+    memory: int
+    compute: str | None
+    part: bool = True
 
 
 @lru_cache(maxsize=4096)
-def _alike(model: str, memory: int, compute: str | None, counts: tuple[int, int, int]) -> tuple[Gpu, ...]:
+def _alike(kind: _Kind, counts: tuple[int, int, int], first: int = 0) -> tuple[Gpu, ...]:
     """GPUs without a uuid are values: nodes of one kind share them, which at 5,000 nodes saves 40,000 objects."""
     usable, capacity, total = counts
     why = [""] * usable + [UNHEALTHY] * (capacity - usable) + [NOT_OFFERED] * (total - capacity)
     return tuple(
-        Gpu(uuid="", index=i, model=model, memory_bytes=memory, compute_capability=compute, unavailable=text)
+        Gpu(
+            uuid="",
+            index=first + i,
+            model=kind.model,
+            memory_bytes=kind.memory,
+            compute_capability=kind.compute,
+            resource=kind.resource,
+            part=kind.part,
+            unavailable=text,
+        )
         for i, text in enumerate(why)
     )
 
 
 def _extended(allocatable: Mapping[str, str]) -> dict[str, int]:
-    """What the runtimes may ask for besides GPUs. MIG slices are left aside: no job can ask for one yet."""
+    """What the runtimes may ask for besides GPUs."""
     return {
         name: _count(allocatable, name)
         for name in sorted(allocatable)
-        if ("/" in name or name.startswith("hugepages-")) and name != GPU_RESOURCE and not name.startswith(_MIG_PREFIX)
+        if ("/" in name or name.startswith("hugepages-")) and not GPU_RESOURCES.fits(name)
     }
 
 

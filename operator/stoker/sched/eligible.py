@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.node import GPUNode, Taint
-from stoker.spec.pod import GPU_RESOURCE
 from stoker.spec.runtime import DEFAULT_RUNTIME, TrainingRuntime
 
 _REPELLING = frozenset({"NoSchedule", "NoExecute"})
@@ -83,7 +83,7 @@ def needs_of(name: str, runtime: TrainingRuntime | None) -> Needs:
     labels = tuple(sorted(spec.node_selector.items()))
     tolerated = tuple(sorted({Tolerated(t.key, t.operator == "Exists", t.value, t.effect) for t in spec.tolerations}))
     with_gpus = tuple(sorted({*tolerated, _GPU_TAINT}))
-    extended = tuple(sorted((name, count) for name, count in spec.extended_resources.items() if name != GPU_RESOURCE))
+    extended = tuple(sorted(spec.other_devices.items()))
     return Needs(NodeFilter(name, labels, tolerated), NodeFilter(name, labels, with_gpus), extended)
 
 

@@ -16,9 +16,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from stoker.spec.gpu_types import UNKNOWN_TYPE, GpuTypes
+from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.node import GPUNode, capability_number
 
-from .request import GpuFilter, Request
+from .request import ANY_RESOURCE, GpuFilter, Request
 
 _EXACT_TYPES = 8  # the flow's minimum cut is searched over 2**types subsets
 
@@ -34,13 +35,23 @@ class GpuGroup(NamedTuple):
     """As `capability_number`."""
     type: str = UNKNOWN_TYPE
     """As `spec.gpu_types`."""
+    resource: str = GPU_RESOURCE
+    part: bool = False
+    """As of `Gpu`."""
 
     def suits(self, wanted: GpuFilter) -> bool:
-        return wanted.type in ("", self.type) and wanted.matches(self.model, self.memory, self.capability)
+        return self._is_named(wanted) and wanted.matches(self.model, self.memory, self.capability)
 
     def may_suit(self, wanted: GpuFilter) -> bool:
         """It does, or may turn out to."""
-        return wanted.type in ("", self.type) and wanted.may_match(self.model, self.memory, self.capability)
+        return self._is_named(wanted) and wanted.may_match(self.model, self.memory, self.capability)
+
+    def _is_named(self, wanted: GpuFilter) -> bool:
+        return (
+            wanted.resource in (self.resource, ANY_RESOURCE)
+            and wanted.type in ("", self.type)
+            and not (self.part and wanted.apart)
+        )
 
 
 class Claim(NamedTuple):
@@ -55,14 +66,15 @@ class Claim(NamedTuple):
 
 
 def group(node: GPUNode, types: GpuTypes) -> tuple[GpuGroup, ...]:
-    counts: dict[tuple[str, int, int], tuple[int, int]] = {}
+    counts: dict[tuple[str, int, int, str, bool], tuple[int, int]] = {}
     for gpu in node.status.gpus:
-        kind = gpu.model.lower(), gpu.memory_bytes, capability_number(gpu.compute_capability)
+        able = capability_number(gpu.compute_capability)
+        kind = gpu.model.lower(), gpu.memory_bytes, able, gpu.resource, gpu.part
         usable, total = counts.get(kind, (0, 0))
         counts[kind] = usable + (not gpu.unavailable), total + 1
     return tuple(
-        GpuGroup(model, memory, *counts[model, memory, able], able, types.of(model))
-        for model, memory, able in sorted(counts)
+        GpuGroup(model, memory, usable, total, able, types.offered_as(resource, model), resource, part)
+        for (model, memory, able, resource, part), (usable, total) in sorted(counts.items())
     )
 
 

@@ -14,7 +14,7 @@ from stoker.spec.job import Placed
 from .columns import Column
 from .entries import Entry, given_up
 from .place import Keep, Room, free_room
-from .request import ANY_GPU, NOTHING, Request, Totals
+from .request import NOTHING, Request, Totals
 from .state import SchedulerState
 
 
@@ -71,7 +71,7 @@ class Leaving:
         self._count_all()
         room, table = free_room(table=self._table, request=request, keep=keep), self._table
         gpu = room.gpu + self.gpu
-        if request.filter != ANY_GPU:
+        if not table.is_any(request.filter):
             fitting = table.view(request.filter).room
             gpu = np.minimum(gpu, fitting if keep is None else fitting - keep.gpu)
         extended = tuple(

@@ -18,6 +18,7 @@ import numpy as np
 
 from stoker.spec.gpu_types import SHIPPED, GpuTypes
 from stoker.spec.meta import Key
+from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.node import GPUNode
 
 from .columns import Column, DoorView, ExtendedView, ForeignClaim, GpuView, Holder, Mask, View
@@ -25,7 +26,7 @@ from .eligible import NodeFilter
 from .gpu_groups import Claim, GpuGroup, group, worst_held
 from .journal import Journal, K
 from .node_domains import NodeDomains
-from .request import ANY_GPU, GpuFilter, Request, Totals
+from .request import WHOLE_GPUS, GpuFilter, Request, Totals
 
 V = TypeVar("V", GpuView, ExtendedView, DoorView)
 
@@ -57,6 +58,8 @@ class NodeTable:
         self._groups: dict[int, tuple[GpuGroup, ...]] = {}
         self._kinds: dict[GpuGroup, int] = {}
         """GPUs of one type on one node, their numbers aside → how many nodes have such."""
+        self._has_parts = False
+        """Some node offers slices, or GPUs that are shared."""
         self._narrowed: dict[GpuFilter, tuple[GpuFilter, ...]] = {}
         """Filter → the same for one type only, of those in `columns`."""
         self.mixed: dict[int, None] = {}
@@ -78,19 +81,24 @@ class NodeTable:
 
     def free_for(self, wanted: GpuFilter) -> Column:
         """GPUs that a request with this filter may count on, per slot."""
-        return self.free_gpu if wanted == ANY_GPU else np.minimum(self.free_gpu, self.view(wanted).room)
+        return self.free_gpu if self.is_any(wanted) else np.minimum(self.free_gpu, self.view(wanted).room)
 
     def rest_for(self, wanted: GpuFilter) -> Column:
         """The same without jobs and without terminating pods."""
-        return self.rest_gpu if wanted == ANY_GPU else np.minimum(self.rest_gpu, self.view(wanted).rest)
+        return self.rest_gpu if self.is_any(wanted) else np.minimum(self.rest_gpu, self.view(wanted).rest)
+
+    def is_any(self, wanted: GpuFilter) -> bool:
+        """Every GPU will do that there is."""
+        return not self._has_parts and wanted in WHOLE_GPUS
 
     def view(self, wanted: GpuFilter) -> GpuView:
-        """What types of GPUs leave to a request with this filter, which is not ANY_GPU."""
+        """What types of GPUs leave to a request with this filter, for which not every GPU will do."""
         found = self.columns.get(wanted)
         if found is None:
             size, broad = len(self.ready), wanted._replace(type="")
             found = self._add(self.columns, wanted, GpuView(_zeros(size), _zeros(size)), self._fill_gpus)
-            self._journal.put(self._narrowed, broad, (*self._narrowed.get(broad, ()), wanted))
+            if broad != wanted:
+                self._journal.put(self._narrowed, broad, (*self._narrowed.get(broad, ()), wanted))
         return found
 
     def types_for(self, wanted: GpuFilter) -> tuple[str, ...]:
@@ -111,7 +119,7 @@ class NodeTable:
 
     def whole_for(self, wanted: GpuFilter) -> Column:
         """GPUs per slot that match or may turn out to, unavailable ones too. Cost: O(nodes), for answers to people."""
-        if wanted == ANY_GPU:
+        if self.is_any(wanted):
             return self.total
         whole = np.zeros_like(self.total)
         for slot, groups in self._groups.items():
@@ -165,7 +173,7 @@ class NodeTable:
             for resource, count in claim.request.extended:
                 if resource in extended:
                     extended[resource] += sign * claim.workers * count
-        if request.filter != ANY_GPU:
+        if not self.is_any(request.filter):
             stay = [claim for key, claim in held.items() if key not in jobs]
             stay += kept
             stay += [taken.claim for one, taken in others.items() if one not in pods]
@@ -258,14 +266,14 @@ class NodeTable:
     def acquire(self, request: Request) -> None:
         """Keep columns for requests like this one until as many `release`s."""
         size = len(self.ready)
-        if request.filter != ANY_GPU:
+        if request.filter not in WHOLE_GPUS:  # those have columns from when they need them
             self._use(self.columns, request.filter, lambda: GpuView(_zeros(size), _zeros(size)), self._fill_gpus)
         self._use(self.doors, request.nodes, lambda: DoorView(np.zeros(size, dtype=np.bool_)), self._fill_door)
         for name, _ in request.extended:
             self._use(self.extended, name, lambda: ExtendedView(_zeros(size), _zeros(size)), self._fill_extended)
 
     def release(self, request: Request) -> None:
-        if request.filter != ANY_GPU:
+        if request.filter not in WHOLE_GPUS:
             self._leave(self.columns, request.filter)
             if request.filter not in self.columns:
                 for narrowed in self._narrowed.get(request.filter, ()):
@@ -310,6 +318,9 @@ class NodeTable:
                     self._journal.put(self._kinds, kind, count)
                 else:
                     self._journal.drop(self._kinds, kind)
+        has_parts = any(kind.part or kind.resource != GPU_RESOURCE for kind in self._kinds)
+        if has_parts != self._has_parts:
+            self._journal.set(self, "_has_parts", has_parts)
         if groups is None:
             self._journal.drop(self._groups, slot)
         else:

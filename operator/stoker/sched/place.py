@@ -17,7 +17,7 @@ from .columns import Column, Mask
 from .expected_ends import ExpectedEnds
 from .gpu_groups import Claim
 from .nodes import NodeTable
-from .request import ANY_GPU, GpuFilter, Request
+from .request import GpuFilter, Request
 from .topology import crowding, likeliest, narrowed
 
 Spread = tuple[tuple[int, int], ...]
@@ -250,7 +250,7 @@ def reserve(table: NodeTable, wanted: Wanted, keep: Keep, ends: ExpectedEnds, no
 def fits_one(table: NodeTable, request: Request, slot: int, keep: Keep) -> bool:
     """A worker may find room there now, beside what is kept."""
     free = table.free_gpu[slot]
-    if request.filter != ANY_GPU:
+    if not table.is_any(request.filter):
         free = min(free, table.view(request.filter).room[slot])
     there = (free - keep.gpu[slot], table.free_cpu[slot] - keep.cpu[slot], table.free_mem[slot] - keep.memory[slot])
     return all(have >= want or not want for have, want in zip(there, request.times(1), strict=True))

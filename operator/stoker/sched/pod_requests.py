@@ -12,20 +12,21 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from stoker.spec.meta import ObjectMeta
+from stoker.spec.names import GPU_RESOURCES
 from stoker.spec.other_pod import OtherPod, OtherPodSpec
-from stoker.spec.pod import GPU_RESOURCE, Pod, PodSpec, Resources
+from stoker.spec.pod import Pod, PodSpec, Resources
 from stoker.spec.quantity import observed_quantity
 from stoker.spec.worker_pod import WorkerIdentity, identity
 
 from .columns import ForeignClaim
 from .gpu_groups import Claim
-from .request import HUGE, Request
+from .request import ANY_GPU, ANY_RESOURCE, HUGE, GpuFilter, Request
 
 Amounts = dict[str, int]
 """Resource -> units; cpu in thousandths of a core."""
 
 SIDECAR = "Always"
-_NOT_EXTENDED = frozenset({"cpu", "memory", GPU_RESOURCE, "ephemeral-storage"})
+_NOT_EXTENDED = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 
 class OwnPod(NamedTuple):
@@ -58,6 +59,7 @@ def beyond(taken: ForeignClaim, claim: Request) -> ForeignClaim | None:
         gpus=max(0, asked.gpus - claim.gpus),
         cpu=max(0, asked.cpu - claim.cpu),
         memory=max(0, asked.memory - claim.memory),
+        filter=asked.filter,
         extended=tuple((name, more) for name, n in asked.extended if (more := n - claimed.get(name, 0)) > 0),
     )
     return (
@@ -84,12 +86,15 @@ def _effective(spec: PodSpec | OtherPodSpec) -> Amounts:
 
 
 def _taken(total: Amounts, meta: ObjectMeta) -> ForeignClaim | None:
+    gpus = {name: count for name, count in total.items() if count and GPU_RESOURCES.fits(name)}
+    others = ((name, count) for name, count in total.items() if count and name not in gpus)
     request = Request(
         workers=1,
-        gpus=total.get(GPU_RESOURCE, 0),
+        gpus=sum(gpus.values()),
         cpu=total.get("cpu", 0),
         memory=total.get("memory", 0),
-        extended=tuple(sorted((name, count) for name, count in total.items() if count and name not in _NOT_EXTENDED)),
+        filter=GpuFilter(resource=next(iter(gpus)) if len(gpus) == 1 else ANY_RESOURCE) if gpus else ANY_GPU,
+        extended=tuple(sorted((name, count) for name, count in others if name not in _NOT_EXTENDED)),
     )
     if not (request.gpus or request.cpu or request.memory or request.extended):
         return None

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from stoker.spec.job import TrainingJobSpec
 from stoker.spec.job_parts import GpuRequest
+from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.node import UNKNOWN_MODEL, capability_number, capability_text
 from stoker.spec.quantity import cpu_milli, format_bytes, memory_bytes
 
@@ -29,6 +30,9 @@ def _request(*parts: Any) -> Request:
 HUGE = 2**48  # more than any node has; a whole gang's sum still fits 64 bits
 
 
+ANY_RESOURCE = ""
+
+
 class GpuFilter(NamedTuple):
     """Which GPUs will do."""
 
@@ -39,6 +43,10 @@ class GpuFilter(NamedTuple):
     """As `capability_number`."""
     type: str = ""
     """As `spec.gpu_types`; empty: any."""
+    resource: str = GPU_RESOURCE
+    """As a device plug-in calls them. ANY_RESOURCE: of a pod that asks for several kinds, and may hold any."""
+    apart: bool = False
+    """Of a gang of several processes: no two may get parts of one physical GPU."""
 
     def matches(self, model: str, memory: int, capability: int = 0) -> bool:
         """But for the type. `model` in lower case; a `capability` of 0 is not known, and none that suffices."""
@@ -54,15 +62,18 @@ class GpuFilter(NamedTuple):
 
     def __str__(self) -> str:
         """As it follows the word GPU: 'of type h100 with 80Gi or more', 'of model h100 or a100'."""
+        offered = f"offered as {self.resource}" if self.resource != GPU_RESOURCE else ""
         of_type = f"of type {self.type}" if self.type else ""
         models = f"of model {' or '.join(self.models)}" if self.models else ""
         memory = f"with {format_bytes(self.min_memory)} or more" if self.min_memory else ""
         least = capability_text(self.min_capability)
         capability = f"of compute capability {least} or more" if self.min_capability else ""
-        return " ".join(part for part in (of_type, models, memory, capability) if part)
+        return " ".join(part for part in (offered, of_type, models, memory, capability) if part)
 
 
 ANY_GPU = GpuFilter()
+WHOLE_GPUS = (ANY_GPU, GpuFilter(apart=True))
+"""Of requests for which every GPU will do that is offered as one, where none is shared."""
 
 
 class Near(NamedTuple):
@@ -135,11 +146,13 @@ class Request(NamedTuple):
 
 def request_of(spec: TrainingJobSpec, needs: Needs = BUILT_IN) -> Request:
     """Jobs with equal requests fit, or don't fit, in the same places. Of an elastic job: the least that will do."""
-    wanted = ANY_GPU
+    apart = spec.gpus_per_worker * spec.most_workers > 1
+    wanted = WHOLE_GPUS[apart]
     if spec.gpus_per_worker and spec.gpu != GpuRequest():
         models = tuple(sorted({model.lower() for model in spec.gpu.models}))
         least = _memory_bytes(spec.gpu.min_memory) if spec.gpu.min_memory else 0
-        wanted = GpuFilter(models, least, capability_number(spec.gpu.min_compute_capability))
+        able = capability_number(spec.gpu.min_compute_capability)
+        wanted = GpuFilter(models, least, able, resource=spec.gpu.resource, apart=apart)
     cpu, memory = _cpu_milli(spec.cpu), _memory_bytes(spec.memory)
     nodes = needs.gpu_nodes if spec.gpus_per_worker else needs.nodes
     near = Near(spec.topology.required or "", spec.topology.preferred or "") if spec.most_workers > 1 else ANYWHERE

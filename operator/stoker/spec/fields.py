@@ -56,6 +56,12 @@ def _compute_capability(value: str) -> str:
     return value
 
 
+def _gpu_resource(value: str) -> str:
+    if not names.GPU_RESOURCES.fits(value):
+        raise ValueError(names.GPU_RESOURCES.says)
+    return value
+
+
 def _label_key(value: str) -> str:
     if not names.LABEL_KEY.fits(value):
         raise ValueError(names.LABEL_KEY.says)
@@ -109,6 +115,7 @@ ComputeCapability = Annotated[
     str, Field(max_length=4), names.COMPUTE_CAPABILITY, BeforeValidator(_as_text), AfterValidator(_compute_capability)
 ]
 GpuType = Annotated[str, Field(max_length=63), names.GPU_TYPE, AfterValidator(_gpu_type)]
+GpuResource = Annotated[str, Field(max_length=47), names.GPU_RESOURCES, AfterValidator(_gpu_resource)]
 LabelKey = Annotated[str, Field(max_length=317), names.LABEL_KEY, AfterValidator(_label_key)]
 EnvName = Annotated[str, Field(max_length=256), names.ENV_NAME, AfterValidator(_env_name)]
 DISTINCT = (Distinct(), AfterValidator(_distinct))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from .names import GPU_TYPE
+from .names import GPU_TYPE, MIG_PREFIX, SHARED_RESOURCE
 
 UNKNOWN_TYPE = "unknown"
 """Of a GPU whose model is not known, or in no row of the table. It counts among all GPUs alone."""
@@ -19,6 +19,7 @@ _SHIPPED = (
     *("v100s", "v100", "p100", "p40", "p4", "t4", "t4g", "m60", "m40", "k80"),
 )
 """NVIDIA's data-centre GPUs. Each is a word of the model's name as NVML and GPU Feature Discovery give it."""
+_PROFILE = re.compile(r"mig-(\d+c\.)?\d+g\.\d+gb(\.[a-z.]*[a-z])?")
 _MIG = re.compile(r"\bmig[- ](\d+g\.\d+gb)\b")
 _WORDS = re.compile(r"[a-z0-9.+]+")
 
@@ -37,7 +38,7 @@ class GpuTypes:
     def knows(self, name: str) -> bool:
         """A GPU may be of that type."""
         whole = name.removesuffix("-shared")
-        return any(one in (name, whole) for _, one in self._patterns) or bool(_MIG.fullmatch(name))
+        return any(one in (name, whole) for _, one in self._patterns) or bool(_PROFILE.fullmatch(name))
 
     def of(self, model: str) -> str:
         """A slice of a MIG GPU is of type 'mig-1g.10gb', a shared one of 'h100-shared'."""
@@ -45,6 +46,14 @@ class GpuTypes:
         if found is None:
             found = self._known[model] = self._of(model.lower())
         return found
+
+    def offered_as(self, resource: str, model: str) -> str:
+        """The type of what a device plug-in offers under that name: a MIG profile is the type, whatever the model."""
+        if resource.startswith(MIG_PREFIX):
+            return resource.partition("/")[2]
+        found = self.of(model)
+        is_named = found == UNKNOWN_TYPE or found.endswith("-shared")
+        return found if resource != SHARED_RESOURCE or is_named else f"{found}-shared"
 
     def _of(self, model: str) -> str:
         if mig := _MIG.search(model):

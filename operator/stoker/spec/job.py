@@ -14,6 +14,7 @@ from .job_parts import (
     EXIT_ZERO_SAYS,
     FROM_SAYS,
     MAX_WORKERS,
+    PARTS_SAYS,
     CheckpointPolicy,
     DataVolume,
     Elastic,
@@ -29,7 +30,7 @@ from .job_parts import (
 )
 from .markers import Keyed, repeated
 from .meta import Conditions, Key, Kind, Resource, SpecModel, StatusModel
-from .names import API_VERSION, DEFAULT_QUEUE
+from .names import API_VERSION, DEFAULT_QUEUE, GPU_RESOURCE
 from .outcome import Category, ExitZero, Intent
 from .phase import ENDED as ENDED
 from .phase import PLACED as PLACED
@@ -92,6 +93,8 @@ class TrainingJobSpec(SpecModel):
     def _fits_together(self) -> Self:
         if self.gpus_per_worker == 0 and self.gpu != GpuRequest():
             raise ValueError("gpu says which GPUs, but gpusPerWorker is 0; ask for at least one or leave gpu out")
+        if self.gpu.resource != GPU_RESOURCE and self.gpus_per_worker * self.most_workers > 1:
+            raise ValueError(PARTS_SAYS)
         if self.elastic is not None and not self.elastic.min <= self.workers <= self.elastic.max:
             raise ValueError(ELASTIC_SAYS)
         if self.checkpoint.source is not None and self.trainer.init_from is not None:

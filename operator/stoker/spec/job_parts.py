@@ -16,6 +16,7 @@ from .fields import (
     ComputeCapability,
     DnsLabel,
     Duration,
+    GpuResource,
     ImageName,
     JobName,
     LabelKey,
@@ -24,6 +25,7 @@ from .fields import (
     Quantity,
 )
 from .meta import SpecModel
+from .names import GPU_RESOURCE
 from .outcome import POLICIES, Category, ExitZero
 from .recipes import RECIPES, resolve
 
@@ -52,8 +54,15 @@ class GpuRequest(SpecModel):
     """Memory of each GPU."""
     min_compute_capability: ComputeCapability | None = None
     """What each GPU can do, as NVIDIA numbers it: 8.0 for A100, 9.0 for H100. A GPU whose is not known won't do."""
+    resource: GpuResource = GPU_RESOURCE
+    """What the nodes' device plug-in calls them: whole GPUs, MIG slices (nvidia.com/mig-1g.10gb) or GPUs that pods
+    share (nvidia.com/gpu.shared). Of slices and shared GPUs a job has one."""
 
 
+PARTS_SAYS = (
+    "gpu.resource names parts of GPUs, of which a job has one: with several, its processes could get parts of the same "
+    "GPU; set workers and gpusPerWorker to 1"
+)
 ELASTIC_SAYS = "workers must be from elastic.min to elastic.max"
 
 

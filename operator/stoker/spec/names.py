@@ -79,6 +79,16 @@ LABEL_KEY = Form(
     re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"),
     "must be the key of a node label, like topology.kubernetes.io/zone",
 )
+GPU_RESOURCE = "nvidia.com/gpu"
+"""What a device plug-in calls whole GPUs (and, unless it renames them, those that pods share in time)."""
+MIG_PREFIX = "nvidia.com/mig-"
+SHARED_RESOURCE = "nvidia.com/gpu.shared"
+"""What one that renames them calls GPUs that pods share."""
+GPU_RESOURCES = Form(
+    re.compile(r"nvidia\.com/(gpu|gpu\.shared|mig-[0-9a-z]([0-9a-z.]{0,30}[0-9a-z])?)"),
+    "must be what a device plug-in calls GPUs: nvidia.com/gpu, nvidia.com/gpu.shared or a MIG profile like "
+    "nvidia.com/mig-1g.10gb",
+)
 GPU_TYPE = Form(
     re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?"),
     "must be a type of GPU, like h100: lower-case letters, digits, '-' and '.', at most 63",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from .meta import Kind, Resource, StatusModel
-from .names import API_VERSION
+from .names import API_VERSION, GPU_RESOURCE
 
 CORDONED = "cordoned"
 """GPUNodeStatus.message of a node that its administrator has closed to new work."""
@@ -22,6 +22,10 @@ class Gpu(StatusModel):
     model: str
     memory_bytes: int
     compute_capability: str | None = None
+    resource: str = GPU_RESOURCE
+    """What the node's device plug-in calls it."""
+    part: bool = False
+    """A slice of a GPU, or one that pods share: two of them may be one physical GPU."""
     simulated: bool = False
     """Offered by `stoker up --virtual-gpus`: a slot, not a device."""
     unavailable: str = ""

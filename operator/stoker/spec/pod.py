@@ -9,7 +9,6 @@ from pydantic import Field
 
 from .meta import Kind, Resource, SeenTime, StatusModel
 
-GPU_RESOURCE = "nvidia.com/gpu"
 CONTAINER = "worker"
 METRICS_PORT_NAME = "metrics"
 """Of the container's port where a trainer serves /metrics: what Prometheus' own discovery looks for."""

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, JsonValue, field_validator, model_va
 from .fields import DISTINCT, DnsLabel, EnvName, ImageName, ObjectName, Quantity
 from .markers import Form, Keyed, repeated
 from .meta import Kind, Resource, SpecModel
-from .names import API_VERSION
+from .names import API_VERSION, GPU_RESOURCES
 
 DEFAULT_RUNTIME = "default"
 MAX_ID = 2**31 - 1
@@ -149,7 +149,8 @@ class TrainingRuntimeSpec(SpecModel):
     shared_memory: Quantity | None = None
     """Size of /dev/shm, counted as the worker's memory. Absent: half of the worker's memory."""
     extended_resources: dict[_Label, Annotated[int, Field(ge=1, le=1024)]] = Field(default={}, max_length=16)
-    """Other countable resources of each worker, as nodes offer them: {"rdma/hca": 1}."""
+    """Other countable resources of each worker, as nodes offer them: {"rdma/hca": 1}. Those of GPUs
+    count for nothing: how many there are is the job's to say."""
     security: Security = Security()
     checkpoints: CheckpointStore | None = None
     """Absent: an empty folder that dies with the pod, of which the job's status warns."""
@@ -161,6 +162,10 @@ class TrainingRuntimeSpec(SpecModel):
     """Who may use it. Absent: every project."""
     default_for: Annotated[tuple[DnsLabel, ...], *DISTINCT] = Field(default=(), max_length=1024)
     """Projects whose jobs name no runtime get this one, not `default`; of several, that whose name comes first."""
+
+    @property
+    def other_devices(self) -> dict[str, int]:
+        return {name: count for name, count in self.extended_resources.items() if not GPU_RESOURCES.fits(name)}
 
     @field_validator("volumes")
     @classmethod

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stoker.sched.columns import Column
 from stoker.sched.nodes import NodeTable
 from stoker.sched.place import capacity, fitting, free_room, without
-from stoker.sched.request import ANY_GPU, Request
+from stoker.sched.request import Request
 from stoker.sched.topology import likeliest
 from stoker.spec.meta import Key
 from stoker.spec.node import Gpu, capability_number
@@ -98,9 +98,16 @@ def never_on_nodes(table: NodeTable, request: Request) -> list[Reason]:
         fits = likeliest(table, request.near, request.workers, of_slot, of_slot)[slots]
     if int(fits.sum()) >= request.workers:
         return []
-    if request.gpus and not whole.any() and request.filter != ANY_GPU:
+    if request.gpus and not whole.any() and not table.is_any(request.filter):
         there = sorted({_kind_of(gpu, request) for gpu in _gpus(table)})
-        return [_never(sentences.no_such_gpu(request, there), "gpus", request.totals.gpus, 0)]
+        return [
+            _never(
+                sentences.no_such_gpu(request, there, any(gpu.part for gpu in _gpus(table))),
+                "gpus",
+                request.totals.gpus,
+                0,
+            )
+        ]
     found = []
     for resource, need, have in columns:
         most = int(have.max())
@@ -164,7 +171,7 @@ def _short_gpus(
         there,
         [(key.name, gpus) for key, gpus in held],
         list(outside),
-        others if request.filter != ANY_GPU else 0,
+        0 if table.is_any(request.filter) else others,
         _kinds_that_do(table, request) if request.filter.min_capability else (),
     )
     most_free = sorted(there, key=lambda name: (-there[name], name))

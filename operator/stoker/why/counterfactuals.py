@@ -17,7 +17,7 @@ from stoker.sched.decide import decide
 from stoker.sched.entries import Entry
 from stoker.sched.gpu_choice import choices
 from stoker.sched.place import fitting, free_room, place
-from stoker.sched.request import ANY_GPU, ANYWHERE, Request
+from stoker.sched.request import ANYWHERE, WHOLE_GPUS, Request
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import TrainingJob
 from stoker.spec.job_parts import GpuRequest, JobTopology
@@ -106,7 +106,8 @@ def _smaller(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[tup
     if request.near.required and fits(request._replace(near=ANYWHERE)):
         near = JobTopology(preferred=request.near.required)
         yield {"topology": near}, Change.TOPOLOGY, {"preferred": request.near.required}
-    if request.filter != ANY_GPU and fits(request._replace(filter=ANY_GPU)):
+    anything = WHOLE_GPUS[request.filter.apart]
+    if request.filter != anything and fits(request._replace(filter=anything)):
         yield {"gpu": GpuRequest()}, Change.GPU, {}
     cpu = _step(_CPU_STEP, request.cpu, lambda value: fits(request._replace(cpu=value)))
     if cpu:

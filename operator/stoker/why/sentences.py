@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from stoker.sched.elastic import WaitsFor
-from stoker.sched.request import ANY_GPU, Request
+from stoker.sched.request import Request
 from stoker.spec.quantity import format_bytes, format_cpu, format_duration
 from stoker.spec.reasons import Change, Value
 
@@ -117,8 +117,11 @@ def within(level: str, likeliest: str | None, levels: Sequence[str] | None = Non
     return f"all workers within one {level}" + (f", likeliest {likeliest}" if likeliest else "")
 
 
-def no_such_gpu(request: Request, there: Sequence[str]) -> str:
+def no_such_gpu(request: Request, there: Sequence[str], has_parts: bool) -> str:
     have = f"there is: {listed(there, 5)}" if there else "no node has any GPU"
+    if request.filter.apart and has_parts:
+        have += "; of shared or sliced GPUs a job has one, for its processes could get parts of the same"
+        return f"no node has whole GPUs{_kind(request)}; {have}"
     return f"no node has a GPU{_kind(request)}; {have}"
 
 
@@ -313,7 +316,8 @@ def _titled(queue: str, leaf: str) -> str:
 
 
 def _kind(request: Request) -> str:
-    return f" {request.filter}" if request.filter != ANY_GPU else ""
+    kind = str(request.filter)
+    return f" {kind}" if kind else ""
 
 
 def _hours(gpu_s: float) -> str:

@@ -15,7 +15,7 @@ from stoker.sched.columns import Column, ForeignClaim, Holder, Mask
 from stoker.sched.eligible import NodeFilter
 from stoker.sched.nodes import NodeTable
 from stoker.sched.place import without
-from stoker.sched.request import ANY_GPU, Request
+from stoker.sched.request import Request
 from stoker.spec.node import CORDONED, UNKNOWN_MODEL, GPUNode
 
 from . import sentences
@@ -149,7 +149,7 @@ def _unusable(table: NodeTable, request: Request, slots: list[int]) -> Iterator[
         if gone:
             count = sum(int(table.total[slot] - table.usable[slot]) for slot in gone)
             yield sentences.gpus_unusable(count, why.pop() if len(why) == 1 else "")
-    if request.gpus and request.filter != ANY_GPU:
+    if request.gpus and not table.is_any(request.filter):
         models = Counter(gpu.model for slot in slots for gpu in _node(table, slot).status.gpus)
         unknown = models[UNKNOWN_MODEL]
         if unknown:

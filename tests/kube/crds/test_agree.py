@@ -189,6 +189,7 @@ SPECS = st.one_of(
             some(
                 either("minMemory", mostly([None], ["8G"])),
                 either("minComputeCapability", mostly([None], ["8.0", "8.10", "0.1"])),
+                either("resource", mostly(["nvidia.com/gpu"], ["nvidia.com/gpu.shared", "nvidia.com/mig-", "cpu"])),
             ),
         ),
     ),

@@ -179,6 +179,16 @@ CASES = [
         {"gpusPerWorker": 1, "gpu": {"minComputeCapability": "8.9"}},
         "is no compute capability",
     ),
+    job(
+        {"gpusPerWorker": 1, "gpu": {"resource": "nvidia.com/mig-1g.10gb/x"}},
+        {"gpusPerWorker": 1, "gpu": {"resource": "nvidia.com/mig-1g.10gb"}},
+        "must be what a device plug-in calls GPUs",
+    ),
+    job(
+        {"gpusPerWorker": 2, "gpu": {"resource": "nvidia.com/gpu.shared"}},
+        {"gpusPerWorker": 1, "gpu": {"resource": "nvidia.com/gpu.shared"}},
+        "gpu.resource names parts of GPUs, of which a job has one",
+    ),
     job({"topology": {"required": "a rack"}}, {"topology": {"required": "x/rack"}}, "must be the key of a node label"),
     job({"trainer": INIT | {"initFrom": {}}}, {"trainer": INIT | {"initFrom": {"job": "a"}}}, "give either job"),
     job(

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.spec.names import LABEL_JOB_UID
+from stoker.spec.names import GPU_RESOURCE, LABEL_JOB_UID
 from stoker.spec.node import capability_number
-from stoker.spec.pod import GPU_RESOURCE, Pod
+from stoker.spec.pod import Pod
 from stoker.spec.quantity import cpu_milli
 from stoker.spec.worker import CODE_FOLDER, PROGRESS_FILE, Launch, LaunchMode, ReportTarget
 

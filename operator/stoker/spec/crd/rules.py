@@ -22,6 +22,7 @@ from stoker.spec.job_parts import (
     MOUNT_PATH_SAYS,
     OWN_PATHS,
     OWN_PATHS_SAYS,
+    PARTS_SAYS,
     SHARE_SAYS,
     SUB_PATH_SAYS,
     WITHIN_CODE_SAYS,
@@ -32,7 +33,7 @@ from stoker.spec.job_parts import (
     Trainer,
 )
 from stoker.spec.markers import Form
-from stoker.spec.names import DEFAULT_QUEUE, ENV_NAME, RESERVED_ENV, RESERVED_ENV_PREFIXES, SETTABLE_ENV
+from stoker.spec.names import DEFAULT_QUEUE, ENV_NAME, GPU_RESOURCE, RESERVED_ENV, RESERVED_ENV_PREFIXES, SETTABLE_ENV
 from stoker.spec.outcome import POLICIES, Category
 from stoker.spec.quantity import AT_LEAST_A_MINUTE, DURATION, LONGEST_S, NOT_ZERO, QUANTITY, TOO_LARGE, TOO_LONG
 from stoker.spec.queue import NOT_DEFAULT_SAYS, QueueSpec
@@ -117,9 +118,16 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
         ),
         Rule(
             "self.gpusPerWorker > 0 || (size(self.gpu.models) == 0 && !has(self.gpu.minMemory)"
-            " && !has(self.gpu.minComputeCapability))",
+            " && !has(self.gpu.minComputeCapability)"
+            f" && self.gpu.resource == {quoted(GPU_RESOURCE)})",
             "gpu says which GPUs, but gpusPerWorker is 0; ask for at least one or leave gpu out",
             field="gpu",
+        ),
+        Rule(
+            f"self.gpu.resource == {quoted(GPU_RESOURCE)} || (self.gpusPerWorker <= 1"
+            " && (has(self.elastic) ? self.elastic.max : self.workers) <= 1)",
+            PARTS_SAYS,
+            field="gpu.resource",
         ),
         Rule(
             "!has(self.elastic) || (self.elastic.min <= self.workers && self.workers <= self.elastic.max)",
