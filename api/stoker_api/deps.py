@@ -67,7 +67,7 @@ class Deps:
     """How a worker is called to a session; None: it asks."""
     sessions: SessionSettings = field(default_factory=SessionSettings)
     files: JobFiles | None = None
-    """What jobs leave behind; None: this server reads none."""
+    """What jobs leave behind, where it is on a disk of this machine; None: their pods are asked (`files/remote.py`)."""
     folders: Mapping[str, Path] = field(default_factory=dict)
     """What this server writes to, by its name in the metrics of disk use."""
     usage: UsageStore | None = None

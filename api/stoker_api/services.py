@@ -19,6 +19,7 @@ from stoker_api.scrape_targets import MetricsPush, relay
 from stoker_api.sessions.rendezvous import SessionAudit
 
 from .deps import Deps
+from .files.remote import RemoteFiles
 from .files.transfers import Transfers
 from .gpu_events import GpuEvents
 from .health_metrics import HealthMetrics
@@ -30,6 +31,7 @@ from .jobs.progress_metrics import JobProgress
 from .jobs.render import JobRenderer, live
 from .jobs.submit import Submitter
 from .metrics import ApiMetrics, CodeHeld, GpuPrices, QueueCounts
+from .ports import JobFiles
 from .scheduler_view import SchedulerView
 from .sessions.registry import Sessions
 from .sessions.rendezvous import Rendezvous
@@ -64,6 +66,7 @@ class Services:
     sessions: Sessions
     audit: SessionAudit
     rendezvous: Rendezvous
+    files: JobFiles
     transfers: Transfers
     startable_jobs: StartableJobs
     health_metrics: HealthMetrics
@@ -100,13 +103,12 @@ class Services:
         startable_jobs = StartableJobs(scheduler, deps.queues, deps.clock)
         health_metrics = HealthMetrics(deps.caches, deps.folders, startable_jobs, deps.clock)
         metrics.registry.register(health_metrics)
-        renderer = JobRenderer(
-            board, usage_board, deps.clock, deps.jobs, deps.files.place if deps.files is not None else lambda _: None
-        )
+        sessions = Sessions(deps.jobs, deps.pods, deps.clock, deps.sessions)
+        files = deps.files or RemoteFiles(sessions, deps.calls, deps.pods, deps.runtimes, deps.clock)
+        renderer = JobRenderer(board, usage_board, deps.clock, deps.jobs, files.place)
         followers = Followers(deps.jobs, deps.events, deps.pods)
         under_way = UnderWay()
         pacing = Pacing(under_way)
-        sessions = Sessions(deps.jobs, deps.pods, deps.clock, deps.sessions)
         audit = SessionAudit(deps.store, deps.clock)
         return cls(
             deps=deps,
@@ -136,6 +138,7 @@ class Services:
             sessions=sessions,
             audit=audit,
             rendezvous=Rendezvous(sessions, audit, deps.calls, metrics, deps.clock),
+            files=files,
             transfers=Transfers(),
             usage_board=usage_board,
             usage=None if deps.usage is None else UsageIntake(deps.usage, usage_board, deps.jobs, deps.clock),
@@ -164,6 +167,8 @@ class Services:
             asyncio.create_task(self.startable_jobs.run()),
             asyncio.create_task(self.health_metrics.run()),
         ]
+        if isinstance(self.files, RemoteFiles):
+            tasks.append(asyncio.create_task(self.files.run()))
         if self.deps.code is not None:
             tasks.append(asyncio.create_task(keep_tidy(self.deps.code, self.deps.jobs, self.deps.clock)))
         if self.push is not None:

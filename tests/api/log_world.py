@@ -26,6 +26,7 @@ from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.deps import Deps, caches, running_caches
 from stoker_api.serve import serving
+from stoker_api.services import Services
 from stoker_api.streams.sse import StreamSettings
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenFile
@@ -65,6 +66,7 @@ class LogWorld:
     client: httpx.AsyncClient
     admin: str
     url: str
+    services: Services
 
     async def job(self, name: str = "one") -> TrainingJob:
         meta = ObjectMeta(name=name, namespace="alpha")
@@ -140,10 +142,11 @@ async def log_world(
         clock=clock,
         streams=streams,
     )
-    async with running_caches(deps), source.running(), serving(create_app(deps), port=port) as bound:
+    app = create_app(deps)
+    async with running_caches(deps), source.running(), serving(app, port=port) as bound:
         url = f"http://127.0.0.1:{bound}"
         async with httpx.AsyncClient(base_url=url, timeout=30) as client:
-            yield LogWorld(deps, shipped, source, client, admin, url)
+            yield LogWorld(deps, shipped, source, client, admin, url, app.state.services)
 
 
 @contextlib.asynccontextmanager

@@ -1,6 +1,7 @@
-"""One session (`stoker exec`, `stoker port-forward`): the process that goes to the api and carries what it says.
+"""One session (`stoker exec`, `port-forward`, the job's files): the process that goes to the api and carries all of it.
 
-Owns the process's loop: the WebSocket on one side, a service (`exec_session.Exec`, `forward.Forward`) on the other.
+Owns the process's loop: the WebSocket on one side, a service (`exec_session.Exec`, `forward.Forward`,
+`files_session.Files`) on the other.
 When one side does not take, nothing is read from the other. Started by the supervisor (`sessions`) as `--session <id>
 <folder> <supervisor's pid> [why not]`, with the command's environment. Never writes into the worker's folder.
 """
@@ -14,7 +15,7 @@ import sys
 import time
 
 from .exec_session import Exec, command_of
-from .folder import LAUNCH_FILE, read_launch
+from .folder import CODE_FOLDER, LAUNCH_FILE, Launch, read_launch
 from .fork_exec import CannotFork
 from .forward import Forward
 from .light_stdlib import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, parse_json, prctl, render_json
@@ -25,7 +26,9 @@ MYPY = False
 if MYPY:
     from typing import Any, Callable, Union
 
-    Service = Union[Exec, Forward]
+    from .files_session import Files
+
+    Service = Union[Exec, Files, Forward]
 
 SESSION_PATH = "/v1/report/sessions/"
 SUBPROTOCOL = "v1.session.stoker.dev"
@@ -55,17 +58,23 @@ def main(argv: list[str], stop_requests: list[int]) -> int:
     except (OSError, HandshakeRefused, ValueError, KeyError) as error:
         sys.stderr.write("[stoker] a session could not be joined: %s\n" % (str(error) or repr(error)))
         return 1
-    session = WorkerSession(socket, wake, lambda request: _serve(request, launch.working_dir, socket), stop_requests)
+    session = WorkerSession(socket, wake, lambda request: _serve(request, folder, launch, socket), stop_requests)
     if len(argv) > 3:
         session.refuse(argv[3])
     session.run()
     return 0
 
 
-def _serve(request: dict[str, Any], working_dir: str, socket: WebSocket) -> Service:
+def _serve(request: dict[str, Any], folder: str, launch: Launch, socket: WebSocket) -> Service:
     """Raises: ValueError, OSError, CannotFork."""
     if request.get("kind") == "exec":
-        return Exec(command_of(request, dict(os.environ), working_dir), request, socket.send)
+        return Exec(command_of(request, dict(os.environ), launch.working_dir), request, socket.send)
+    if request.get("kind") == "files":
+        from .files_session import Files
+        from .result_files import ResultFiles
+
+        output = os.environ.get("STOKER_OUTPUT_DIR") or launch.env["STOKER_OUTPUT_DIR"]
+        return Files(ResultFiles(output, {launch.worker: folder + "/" + CODE_FOLDER}), socket.send)
     port = request.get("port")
     if request.get("kind") == "forward" and isinstance(port, int) and 0 < port < 1 << 16:
         return Forward(port, socket.send)

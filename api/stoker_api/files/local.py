@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 THREADS = 4
 PIECE_BYTES = 1 << 18
-CALL_S = 30.0
+CALL_S = 15.0
 """For one listing, one opening, one piece."""
 
 

@@ -20,9 +20,8 @@ from stoker_api.bodies import dump, json_response, unchanged
 from stoker_api.files.ranges import Span, modified_text, wanted
 from stoker_api.files.transfers import Transfer
 from stoker_api.identity import GET_FILES
-from stoker_api.ports import FileStamp, JobFiles, OpenFile
-from stoker_api.problems import Problem, ProblemCode
-from stoker_api.services import Services, services
+from stoker_api.ports import FileStamp, OpenFile
+from stoker_api.services import services
 
 from .common import IfNoneMatch, Name, Project, QueryModel, find_job
 
@@ -54,7 +53,7 @@ async def list_files(
     found = services(request)
     job = await find_job(found, project, name)
     with found.transfers.begin(caller.name):
-        listed = await _files(found).list(job, query.folder, query.limit)
+        listed = await found.files.list(job, query.folder, query.limit)
     return json_response(dump(listed))
 
 
@@ -79,7 +78,7 @@ async def read_file(
     found = services(request)
     job = await find_job(found, project, name)
     with found.transfers.begin(caller.name) as transfer:
-        file = await _files(found).open(job, path)
+        file = await found.files.open(job, path)
         sends = False
         try:
             if unchanged(if_none_match, file.stamp.etag):
@@ -96,12 +95,6 @@ async def read_file(
         finally:
             if not sends:
                 await file.close()
-
-
-def _files(found: Services) -> JobFiles:
-    if found.deps.files is None:
-        raise Problem(ProblemCode.NO_FILE, "This server reads no files of jobs.")
-    return found.deps.files
 
 
 def _headers(stamp: FileStamp) -> dict[str, str]:

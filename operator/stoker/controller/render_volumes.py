@@ -20,7 +20,8 @@ from stoker.spec.kube_pod import (
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import LABEL_JOB, LABEL_JOB_UID
 from stoker.spec.quantity import memory_bytes
-from stoker.spec.runtime import TrainingRuntimeSpec
+from stoker.spec.runtime import TrainingRuntimeSpec, own_claim
+from stoker.spec.runtime import checkpoint_claim as checkpoint_claim_name
 
 from .render import owned_by
 
@@ -143,7 +144,7 @@ def checkpoint_claim(job: TrainingJob, runtime: TrainingRuntimeSpec) -> Persiste
     template = runtime.checkpoints.template
     return PersistentVolumeClaim(
         metadata=ObjectMeta(
-            name=_claim_name(job),
+            name=own_claim(job.metadata.name),
             namespace=job.metadata.namespace,
             labels={LABEL_JOB: job.metadata.name, LABEL_JOB_UID: job.uid},
             owner_references=(owned_by(job),),
@@ -158,10 +159,7 @@ def checkpoint_claim(job: TrainingJob, runtime: TrainingRuntimeSpec) -> Persiste
 
 def claim_of(job: TrainingJob, runtime: TrainingRuntimeSpec) -> str | None:
     """The claim that keeps the job's checkpoints and output; None: they die with its pods."""
-    claim = job.spec.checkpoint.claim
-    if claim is None and runtime.checkpoints is not None:
-        claim = runtime.checkpoints.claim or _claim_name(job)
-    return claim
+    return checkpoint_claim_name(job.metadata.name, job.spec.checkpoint.claim, runtime)
 
 
 def _checkpoints(job: TrainingJob, runtime: TrainingRuntimeSpec) -> Volume:
@@ -169,7 +167,3 @@ def _checkpoints(job: TrainingJob, runtime: TrainingRuntimeSpec) -> Volume:
     if claim is None:
         return Volume(name=_CHECKPOINTS, empty_dir=EmptyDir())
     return Volume(name=_CHECKPOINTS, persistent_volume_claim=ClaimSource(claim_name=claim))
-
-
-def _claim_name(job: TrainingJob) -> str:
-    return f"{job.metadata.name}-checkpoints"

@@ -195,4 +195,19 @@ def effective_runtime(named: str | None, project: str, runtimes: Iterable[Traini
     return min(claiming, default=DEFAULT_RUNTIME)
 
 
+def checkpoint_claim(job: str, named: str | None, runtime: TrainingRuntimeSpec) -> str | None:
+    """The claim that keeps a job's checkpoints and output: what it names itself, else by its runtime.
+
+    None: they die with its pods.
+    """
+    if named is not None or runtime.checkpoints is None:
+        return named
+    return runtime.checkpoints.claim or own_claim(job)
+
+
+def own_claim(job: str) -> str:
+    """What the claim is called that is made from a runtime's template for a job of this name."""
+    return f"{job}-checkpoints"
+
+
 RUNTIMES = Kind(TrainingRuntime, API_VERSION, "TrainingRuntime", "trainingruntimes", namespaced=False)

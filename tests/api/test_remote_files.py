@@ -1,0 +1,156 @@
+"""A running worker's files through its session: a caller's HTTP, the real api, a real worker as in a pod."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import stoker_worker
+from stoker.spec.report_tokens import worker_token
+from stoker_api.files import channel, remote
+
+from .log_world import KEY, LogWorld, log_world, store_in
+
+PROGRAM = Path(stoker_worker.__file__).with_name("__main__.py")
+WAITS = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05); print('line', flush=True)"
+FILES = "/v1/projects/alpha/jobs/one/files"
+CONTENT = os.urandom(3_500_000)
+
+
+@pytest.fixture
+async def logs(tmp_path: Path) -> AsyncIterator[LogWorld]:
+    async with store_in(tmp_path) as store, log_world(tmp_path, store) as found:
+        yield found
+
+
+@pytest.fixture
+async def worker(logs: LogWorld, tmp_path: Path) -> AsyncIterator[subprocess.Popen[bytes]]:
+    """Of job `one`, with files in its output folder and beside its code."""
+    pod = await logs.pod(await logs.job())
+    token = tmp_path / "worker-token"
+    token.write_text(worker_token(KEY, pod.uid))
+    output, run = tmp_path / "output", tmp_path / "run"
+    (output / "runs").mkdir(parents=True)
+    (output / "model.pt").write_bytes(CONTENT)
+    (output / "runs" / "log").write_text("log")
+    (output / "link").symlink_to("/etc/passwd")
+    (run / "code").mkdir(parents=True)
+    (run / "code" / "train.py").touch()
+    (run / "code-complete").touch()
+    await asyncio.sleep(0.02)
+    (run / "code" / "beside").write_text("beside")
+    env = {
+        "PATH": os.environ["PATH"],
+        "STOKER_POD_UID": pod.uid,
+        "STOKER_PROJECT": "alpha",
+        "STOKER_JOB": "one",
+        "STOKER_JOB_UID": pod.metadata.owner_references[0].uid,
+        "STOKER_ATTEMPT": "1",
+        "STOKER_WORKER": "0",
+        "STOKER_WORKERS": "1",
+        "STOKER_OUTPUT_DIR": str(output),
+        "STOKER_RUN_DIR": str(run),
+        "STOKER_TERMINATION_LOG": str(tmp_path / "words"),
+        "STOKER_API_URL": logs.url,
+        "STOKER_TOKEN_FILE": str(token),
+    }
+    argv = [sys.executable, "-I", "-S", str(PROGRAM), "--pod", "--", sys.executable, "-c", WAITS]
+    with subprocess.Popen(argv, env=env, cwd="/", stdout=subprocess.DEVNULL, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def get(logs: LogWorld, path: str = "", **headers: str) -> httpx.Response:
+    return await logs.client.get(FILES + path, headers={"Authorization": f"Bearer {logs.admin}", **headers}, timeout=40)
+
+
+def sessions(logs: LogWorld) -> Any:
+    return len(logs.services.sessions)
+
+
+async def test_files_of_a_running_worker_are_listed_and_read(logs: LogWorld, worker: Any, tmp_path: Path) -> None:
+    listed = (await get(logs)).json()
+    assert [(one["path"], one["kind"], one["size"]) for one in listed["items"]] == [
+        ("beside-code/beside", "file", 6), ("link", "link", 0), ("model.pt", "file", len(CONTENT)),
+        ("runs/log", "file", 3),
+    ]  # fmt: skip
+    whole = await get(logs, "/model.pt")
+    assert (whole.status_code, whole.content) == (200, CONTENT)
+    part = await get(logs, "/model.pt", Range="bytes=1000000-1000999")
+    assert (part.status_code, part.content) == (206, CONTENT[1_000_000:1_001_000])
+    same = {"Range": "bytes=0-9", "If-Range": whole.headers["etag"]}
+    assert (await get(logs, "/model.pt", **same)).status_code == 206
+    assert (await get(logs, "/beside")).text == "beside"
+    for path in ("/link", "/no", "/train.py", "/..%2Frun%2Flaunch.json"):
+        refused = await get(logs, path)
+        assert (refused.status_code, refused.json()["code"]) == (404, "NoFile"), path
+    assert sessions(logs) == 1, "one session does for all of them"
+    answers = await asyncio.gather(*(get(logs, "/model.pt") for _ in range(6)))
+    assert all(answer.content == CONTENT for answer in answers) and sessions(logs) <= remote.AT_ONCE
+
+
+async def test_many_files_are_listed(logs: LogWorld, worker: Any, tmp_path: Path) -> None:
+    for number in range(3000):
+        (tmp_path / "output" / "runs" / f"{number:04}-{'x' * 100}").touch()
+    listed = (await get(logs, "?folder=runs&limit=3001")).json()
+    assert len(listed["items"]) == 3001 and not listed["truncated"] and listed["folder"] == "runs"
+    assert (await get(logs, "?limit=10")).json()["truncated"]
+
+
+async def test_a_session_that_is_not_used_ends_and_a_worker_that_is_gone_is_said(
+    logs: LogWorld, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await get(logs)).status_code == 200 and sessions(logs) == 1
+    await logs.services.files.close_idle(float("inf"))
+    assert sessions(logs) == 0
+    assert (await get(logs)).status_code == 200
+    monkeypatch.setattr(channel, "COME_S", 0.5)
+    worker.kill()
+    worker.wait()
+    broken = await get(logs, "/model.pt")
+    assert broken.status_code == 503 and broken.json()["code"] == "Unavailable"
+    pod = next(iter(logs.deps.pods.values()))
+    await logs.end(pod, 0)
+    ended = await get(logs)
+    assert (ended.status_code, ended.json()["code"]) == (409, "NotRunning")
+
+
+async def test_a_worker_that_answers_nonsense_does_no_harm(logs: LogWorld) -> None:
+    """Its process is a tenant's."""
+    import json
+
+    from websockets.asyncio.client import connect
+
+    from stoker_api.sessions.rendezvous import SUBPROTOCOL
+
+    pod = await logs.pod(await logs.job())
+    auth = {"Authorization": f"Bearer {worker_token(KEY, pod.uid)}"}
+    for answers in (
+        [b"\0[]", b"\1{}"], [b"\1[]"], [b"\7"], ["text"], [b"\1{"], [b"\0{}", b"\1{}"], [],
+        [b"\0" + json.dumps({"files": [[1, 2, 3, 4]], "folder": "", "truncated": 1}).encode(), b"\1{}"],
+        [b'\1{"error": "\\u001b[2Jx", "code": "Failed"}'],
+    ):  # fmt: skip
+        asking = asyncio.create_task(get(logs))
+        while not (waiting := logs.services.sessions.waiting(pod.uid)):
+            await asyncio.sleep(0.01)
+        url = logs.url.replace("http:", "ws:") + f"/v1/report/sessions/{waiting[0]}"
+        async with connect(url, additional_headers=auth, subprotocols=[SUBPROTOCOL], proxy=None) as socket:
+            assert json.loads(await socket.recv()) == {"kind": "files"}
+            await socket.send('{"ready":true}')
+            await socket.recv()
+            for answer in answers:
+                await socket.send(answer)
+            if not answers:
+                await socket.close()
+            answer = await asking
+            assert answer.status_code == 503 and "\x1b" not in answer.text, answers
