@@ -44,11 +44,30 @@ def test_no_server_says_how_to_start_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost:8470", "ftp://a", "http://", "http://user:pw@a", "http://a:port", "http://a/?x=1", "http://[::1"]
+    "url",
+    [
+        "stoker.example:8470",
+        ":8470",
+        "[::1",
+        "ftp://a",
+        "http://",
+        "http://user:pw@a",
+        "http://a:port",
+        "http://a/?x=1",
+        "http://[::1",
+    ],
 )
 def test_addresses_that_are_none(url: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="server address"):
         find_server(url, env={"STOKER_HOME": str(tmp_path)})
+
+
+def test_an_address_of_this_machine_needs_no_scheme_and_another_s_does(home: dict[str, str]) -> None:
+    found = find_server("127.0.0.1:8470", env=home)
+    assert (found.url, found.token) == ("http://127.0.0.1:8470", "local-token")
+    assert find_server("localhost:99", env=home).url == "http://localhost:99"
+    with pytest.raises(BadInput, match=r"or https://stoker\.example:8470"):
+        find_server("stoker.example:8470", env=home)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"url": 1}'])

@@ -89,6 +89,42 @@ def test_json_is_o_json_everywhere(stoker: Any, script: Any, make_job: Any) -> N
         assert "--json and -o yaml: choose one" in stoker(*words).stderr
 
 
+def test_the_beginning_of_a_name_is_enough_where_it_is_one_job_s(stoker: Any, script: Any, make_job: Any) -> None:
+    digits, mnist = make_job("digits-x7k2p", "Running"), make_job("mnist-1")
+    script.on("GET", PATH, script.json({"items": [digits, mnist, make_job("my-digits-2")], "nextCursor": None}))
+    at = f"{PATH}/digits-x7k2p"
+    script.on("GET", at, script.json(digits))
+    script.on("POST", f"{at}/cancel", script.json(digits))
+    script.on("DELETE", at, script.json({}))
+    script.on("GET", f"{at}/events", script.json({"items": []}))
+    script.on("GET", f"{at}/explain", script.json({"phase": "Running", "summary": "trains", "blockers": []}))
+    script.on("GET", f"{at}/logs", script.text(b"hello\n"))
+    for words in (("get", "dig"), ("why", "dig"), ("events", "dig"), ("cancel", "dig"), ("delete", "dig")):
+        done = stoker(*words)
+        assert (done.exit_code, done.stderr) == (0, "dig: digits-x7k2p\n"), done.output
+        assert script.requests[-1].path.startswith(at)
+    assert all(request.query["text"] == "dig" for request in script.requests if request.path == PATH)
+    script.on("GET", PATH, script.json({"items": [make_job(f"digits-{n}") for n in range(12)], "nextCursor": None}))
+    several = stoker("cancel", "digits")
+    assert several.exit_code == 2 and "begins several names: digits-0, digits-1, " in several.stderr
+    assert "digits-7, …; type more of it" in several.stderr
+    missing = stoker("get", "xyz")
+    assert missing.exit_code == 1 and f"nothing at {PATH}/xyz" in missing.stderr
+
+
+def test_another_project_than_the_tokens_own_is_named(stoker: Any, script: Any) -> None:
+    script.on("GET", PATH, script.problem(404, "NotFound", "There is no project 'default'."))
+    script.on("GET", "/v1/whoami", script.json({"name": "bob", "projects": ["vision", "nlp"]}))
+    done = stoker("ls")
+    assert done.exit_code == 1
+    assert (
+        "There is no project 'default'.\nyour token is for vision, nlp: -p vision, or STOKER_PROJECT=vision"
+        in done.stderr
+    )
+    script.on("GET", "/v1/whoami", script.json({"name": "root", "projects": ["*"]}))
+    assert "your token" not in stoker("ls").stderr
+
+
 def test_wide_tells_more(stoker: Any, script: Any, make_job: Any) -> None:
     script.on("GET", PATH, script.json({"items": [make_job("a", gpuType="h100")], "nextCursor": None}))
     title, row = stoker("ls", "-o", "wide").stdout.splitlines()

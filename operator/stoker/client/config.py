@@ -17,6 +17,7 @@ from .errors import BadInput, Unreachable
 
 ALL_PROJECTS = "-"
 """In place of a project: all that the token may see."""
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 ENDPOINT_FILE = "endpoint.json"
 TOKEN_FILE = "token"
 START_HINT = "start one with `stoker up`, or name one with --server URL (or STOKER_SERVER)"
@@ -33,7 +34,7 @@ class Endpoint:
     @property
     def loopback(self) -> bool:
         """The server runs on this machine, so that paths mean the same there."""
-        return urlsplit(self.url).hostname in {"127.0.0.1", "::1", "localhost"}
+        return urlsplit(self.url).hostname in LOOPBACK
 
 
 def data_folder(env: Mapping[str, str] = os.environ) -> Path:
@@ -62,6 +63,8 @@ def find_server(server: str | None = None, token: str | None = None, env: Mappin
 
 
 def _clean(url: str) -> str:
+    if "://" not in url:
+        url = _with_scheme(url)
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -73,6 +76,20 @@ def _clean(url: str) -> str:
         raise BadInput("a server address is scheme://host:port only; give the token by --token or STOKER_TOKEN")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path.rstrip('/')}"
+
+
+def _with_scheme(address: str) -> str:
+    """An address without one: http on this machine; elsewhere the token would travel in clear. Raises: BadInput."""
+    try:
+        host = urlsplit(f"//{address}").hostname
+    except ValueError:
+        host = None
+    if host in LOOPBACK:
+        return f"http://{address}"
+    raise BadInput(
+        f"{address!r} is not a server address; write for example http://127.0.0.1:8470"
+        + (f" or https://{address}" if host else "")
+    )
 
 
 def _local_url(folder: Path) -> str | None:

@@ -13,7 +13,7 @@ from stoker.spec.phase import ENDED, Phase
 
 from . import choosing
 from .choosing import choice_options, chosen
-from .common import connected, output_option
+from .common import connected, for_job, output_option
 from .names import complete_in
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _verb(verb: str, text: str, *phases: Phase) -> click.Command:
             if form == "text":
                 click.echo(f"{name}: {verb} requested; it is {PHASE.read(done[-1])}")
 
-        refused = _refused(_meant(calls, verb, names, phases, given), act)
+        refused = _refused(calls, _meant(calls, verb, names, phases, given), act)
         if form != "text":
             echo_data(done, form)
         click.get_current_context().exit(refused)
@@ -91,12 +91,12 @@ def _verb(verb: str, text: str, *phases: Phase) -> click.Command:
     return command
 
 
-def _refused(jobs: Sequence[str], act: Callable[[str], object]) -> int:
+def _refused(calls: Calls, jobs: Sequence[str], act: Callable[[str], object]) -> int:
     """The exit code after all; one refusal does not keep the other jobs from it."""
     code = 0
     for name in jobs:
         try:
-            act(name)
+            for_job(calls, name, act)
         except ApiError as error:
             click.echo(f"stoker: {name}: {error}", err=True)
             code = error.exit_code
@@ -137,4 +137,4 @@ def delete(calls: Calls, names: tuple[str, ...], **given: Any) -> None:
         calls.delete_job(name)
         click.echo(f"{name} deleted")
 
-    click.get_current_context().exit(_refused(_meant(calls, "delete", names, tuple(ENDED), given), act))
+    click.get_current_context().exit(_refused(calls, _meant(calls, "delete", names, tuple(ENDED), given), act))

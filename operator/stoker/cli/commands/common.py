@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stoker.client.config import find_server
+from stoker.client.config import ALL_PROJECTS, find_server
+from stoker.client.errors import ApiError, BadInput, StokerError
 from stoker.spec.names import DEFAULT_PROJECT
 
 from .names import complete_jobs, complete_projects
@@ -16,6 +17,8 @@ from .names import complete_jobs, complete_projects
 if TYPE_CHECKING:
     from stoker.client.calls import Calls
 
+_NAMED = 8
+"""Jobs that a message names."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -61,9 +64,68 @@ def _calling(function: Callable[..., Any], *, own_project: bool = True) -> Calla
     def call(ctx: click.Context, /, *args: Any, server: str | None, token: str | None, **kwargs: Any) -> Any:
         project = kwargs.pop("project") if own_project else None
         with open_calls(ctx, server, token, project) as calls:
-            return function(calls, *args, **kwargs)
+            if not own_project:
+                return function(calls, *args, **kwargs)
+            try:
+                return for_job(calls, kwargs.get("job"), lambda job: function(calls, *args, **_renamed(kwargs, job)))
+            except ApiError as error:
+                raise _with_projects(calls, error) from None
 
     return call
+
+
+def _renamed(kwargs: dict[str, Any], job: str | None) -> dict[str, Any]:
+    return kwargs if job is None else kwargs | {"job": job}
+
+
+def for_job(calls: Calls, name: str | None, act: Callable[[Any], Any]) -> Any:
+    """What `act` does with the job; if there is no such one, with the only job whose name begins so.
+
+    `act` must have done and printed nothing where the job is missing. Raises: what `act` does; BadInput (several).
+    """
+    try:
+        return act(name)
+    except ApiError as error:
+        full = full_name(calls, name) if error.status == 404 and error.code == "NotFound" and name else None
+        if full is None:
+            raise
+    click.echo(f"{name}: {full}", err=True)
+    return act(full)
+
+
+def full_name(calls: Calls, beginning: str) -> str | None:
+    """The name of the only job whose name begins so. None: there is none. Raises: BadInput where there are several."""
+    if calls.project == ALL_PROJECTS:
+        return None
+    found: list[str] = []
+    try:
+        for job in calls.jobs(text=beginning):
+            name = str((job.get("metadata") or {}).get("name"))
+            if name == beginning:
+                return None
+            if name.startswith(beginning):
+                found.append(name)
+            if len(found) > _NAMED:
+                break
+    except ApiError:  # an older server, or a project that the token may not list
+        return None
+    if len(found) > 1:
+        more = ", …" if len(found) > _NAMED else ""
+        raise BadInput(f"{beginning!r} begins several names: {', '.join(found[:_NAMED])}{more}; type more of it")
+    return found[0] if found else None
+
+
+def _with_projects(calls: Calls, error: ApiError) -> ApiError:
+    """With the projects that the token is for, where it may be that another one was meant."""
+    if error.status not in (403, 404) or calls.project == ALL_PROJECTS:
+        return error
+    try:
+        mine = [name for name in calls.whoami()["projects"] if isinstance(name, str)]
+    except (StokerError, KeyError, TypeError):
+        return error
+    if mine and calls.project not in mine and "*" not in mine:
+        error.detail = f"{error}\nyour token is for {', '.join(mine)}: -p {mine[0]}, or STOKER_PROJECT={mine[0]}"
+    return error
 
 
 def open_calls(ctx: click.Context, server: str | None, token: str | None, project: str | None) -> Calls:

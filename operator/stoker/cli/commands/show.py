@@ -12,7 +12,7 @@ from stoker.client.errors import ApiError, BadInput
 
 from . import choosing
 from .choosing import CHOICES, choice_options, chosen
-from .common import connected, job_argument, output_option
+from .common import connected, for_job, job_argument, output_option
 from .names import complete_objects, complete_whats
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def get(calls: Calls, what: str, name: str | None, form: str, watch: bool, **ask
     elif kind != "jobs" and name is not None:
         raise BadInput(f"`stoker get {what} {name}`: one job at a time, or: jobs, queues, nodes, runtimes")
     else:
-        show = _job(calls, name or what, form)
+        for_job(calls, name or what, lambda job: _shown(_job(calls, job, form), form, watch=watch))
+        return
     _shown(show, form, watch=watch)
 
 
