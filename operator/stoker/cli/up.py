@@ -12,6 +12,7 @@ import errno
 import json
 import logging
 import os
+import shlex
 import socket
 import sys
 from contextlib import AsyncExitStack
@@ -268,12 +269,14 @@ class _Up:
             offers.append(f"{len(gpus) - len(real)} simulated GPUs (slots, not devices)")
         if not offers:
             offers.append("no GPU (jobs with gpusPerWorker: 0 run; `--virtual-gpus N` offers simulated ones)")
+        folder = self._datadir.path
+        home = "" if folder == data_folder().absolute() else f"STOKER_HOME={shlex.quote(str(folder))} "
         cpus, memory = format_cpu(self._options.cpu_milli), format_bytes(self._options.memory_bytes)
         click.echo(
             f"stoker: ready at {self._url}\n"
             f"  token  {token_file}\n"
             f"  offers {' and '.join(offers)}, {cpus} CPUs, {memory} memory\n"
-            f"  try    stoker run --gpus {1 if gpus else 0} --no-code -- python -c 'print(42)'",
+            f"  try    {home}stoker run --gpus {1 if gpus else 0} --no-code -- python -c 'print(42)'",
             err=True,
         )
 

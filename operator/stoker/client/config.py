@@ -18,6 +18,8 @@ from .errors import BadInput, Unreachable
 ALL_PROJECTS = "-"
 """In place of a project: all that the token may see."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+DEFAULT_SERVER = "http://127.0.0.1:8470"
+"""Of `stoker up` without `--host` and `--port`."""
 ENDPOINT_FILE = "endpoint.json"
 TOKEN_FILE = "token"
 START_HINT = "start one with `stoker up`, or name one with --server URL (or STOKER_SERVER)"
@@ -50,7 +52,7 @@ def find_server(server: str | None = None, token: str | None = None, env: Mappin
     """
     folder = data_folder(env)
     named = server or env.get("STOKER_SERVER")
-    here = _local_url(folder)
+    here = local_server(folder)
     url = _clean(named) if named else here
     if url is None:
         raise Unreachable(f"no Stoker server is running here (no {folder / ENDPOINT_FILE}); {START_HINT}")
@@ -92,7 +94,8 @@ def _with_scheme(address: str) -> str:
     )
 
 
-def _local_url(folder: Path) -> str | None:
+def local_server(folder: Path) -> str | None:
+    """The address of the server that runs in this data folder; None: none does. Raises: BadInput."""
     try:
         found = json.loads((folder / ENDPOINT_FILE).read_text())
     except OSError:

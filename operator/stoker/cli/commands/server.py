@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from stoker.client.config import data_folder
 from stoker.client.errors import BadInput
 from stoker.push import flags
 
@@ -83,13 +84,21 @@ from stoker.push import flags
     help="What an hour of a GPU costs whose model has MODEL in its name ('*': any). Repeatable.",
 )
 @click.option("--currency", default="EUR", show_default=True, help="Of the prices: three letters.")
+@click.option(
+    "--background", is_flag=True, help="Leave it running, with its output in up.log of the data folder, and return."
+)
 @click.pass_context
-def up(ctx: click.Context, /, **given: Any) -> None:
+def up(ctx: click.Context, /, background: bool, **given: Any) -> None:
     """Run Stoker on this machine until Ctrl-C: API, operator and node agent in one process.
 
     Jobs live in processes of their own: they outlast a stop or crash of the server, and the next `stoker up` finds
     them again.
     """
+    if background:
+        from stoker.cli.background import detach
+
+        if (code := detach(given["data"] or data_folder())) is not None:
+            ctx.exit(code)
     try:
         from stoker.cli.up import run_up
         from stoker.cli.up_options import UpOptions

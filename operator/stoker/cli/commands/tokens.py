@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -9,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker.client.config import data_folder
+from stoker.client.config import DEFAULT_SERVER, Endpoint, data_folder, local_server
 from stoker.client.errors import BadInput
+from stoker.spec.names import DEFAULT_PROJECT
 
 from .common import Group, output_option
 
@@ -45,9 +48,27 @@ def token() -> None:
 )
 @_data_option
 def create(name: str, role: str, projects: tuple[str, ...], expires: str, data: Path | None) -> None:
-    """Make the token NAME and print it, for the only time; a running server knows it at once."""
+    """Make the token NAME and print it, for the only time; a running server knows it at once.
+
+    On a terminal with what its owner types.
+    """
     lifetime = _lifetime(expires)
-    click.echo(_carried_out(data, lambda tokens: tokens.add(name, role, projects, lifetime)))
+    made = _carried_out(data, lambda tokens: tokens.add(name, role, projects, lifetime))
+    click.echo(made)
+    if sys.stdout.isatty():
+        click.echo(_owner_types(name, made, projects, data or data_folder()), err=True)
+
+
+def _owner_types(name: str, token: str, projects: tuple[str, ...], folder: Path) -> str:
+    """Lines for the owner's shell."""
+    server = Endpoint(local_server(folder) or DEFAULT_SERVER)
+    words = [f"STOKER_SERVER={shlex.quote(server.url)}", f"STOKER_TOKEN={shlex.quote(token)}"]
+    if projects[0] not in ("*", DEFAULT_PROJECT):
+        words.append(f"STOKER_PROJECT={shlex.quote(projects[0])}")
+    text = f"\n{name} types:\n\n  export {' '.join(words)}\n  stoker ls\n"
+    if server.loopback:
+        text += "\nThis address is good on this machine only; `stoker up --host ADDRESS` serves others.\n"
+    return text
 
 
 @token.command("list", short_help="List tokens: whose, for what, until when.")
