@@ -28,6 +28,7 @@ from stoker.store.clock import Clock
 from stoker.store.port import Store
 
 from .code.store import CodeStore
+from .curves.store import CurveStore
 from .identity import Identity
 from .ports import JobFiles, LogSource, Scraping, SessionCaller
 from .sessions.registry import SessionSettings
@@ -72,6 +73,8 @@ class Deps:
     """What this server writes to, by its name in the metrics of disk use."""
     usage: UsageStore | None = None
     """What jobs have had of GPUs; None: this server keeps none."""
+    curves: CurveStore | None = None
+    """What jobs report of their training; None: this server keeps none."""
     prices: Prices = field(default_factory=Prices)
     idle: IdleRule = field(default_factory=IdleRule)
     """For jobs that say nothing themselves."""

@@ -49,6 +49,7 @@ from stoker_api.serve import Certificate
 from .app import create_app
 from .cluster_identity import ClusterIdentity
 from .code.store import CodeStore
+from .curves.store import CurveStore
 from .deps import Deps, caches
 from .serve import BindError, bind, serve
 from .usage.idle import IdleRule
@@ -141,7 +142,7 @@ class _CannotStart(Exception):
     "--data",
     type=click.Path(path_type=Path),
     default="/var/lib/stoker",
-    help="The folder for workers' logs, users' code and usage.",
+    help="The folder for workers' logs, users' code, usage and metrics.",
 )
 @click.option("--log-bytes", type=click.IntRange(1), help="The most that all logs may hold. Absent: the disk.")
 @click.option("--code-bytes", type=click.IntRange(1), default=TOTAL_BYTES, help="The most that all code may hold.")
@@ -220,8 +221,13 @@ def run(options: ApiOptions) -> int:
     """Run until SIGTERM or Ctrl-C. Returns the exit code: 0, or 1 when it could not start or broke down."""
     try:
         prices = _prices(options)
-        with _locked(options.data), _usage(options) as usage, _listening(options) as listening:
-            uvloop.run(_serve(options, listening, _certificate(options), usage, prices))
+        with (
+            _locked(options.data),
+            _usage(options) as usage,
+            CurveStore(options.data / "curves.db", SystemClock()) as curves,
+            _listening(options) as listening,
+        ):
+            uvloop.run(_serve(options, listening, _certificate(options), usage, curves, prices))
     except (_CannotStart, BindError, StoreError, NewerFile, FileUnavailable) as error:
         log.error("%s", error)
         return 1
@@ -232,7 +238,12 @@ def run(options: ApiOptions) -> int:
 
 
 async def _serve(
-    options: ApiOptions, listening: socket.socket, certificate: Certificate | None, usage: UsageStore, prices: Prices
+    options: ApiOptions,
+    listening: socket.socket,
+    certificate: Certificate | None,
+    usage: UsageStore,
+    curves: CurveStore,
+    prices: Prices,
 ) -> None:
     clock = SystemClock()
     seam = Seam.parse(os.environ.get("STOKER_SEAM", ""))
@@ -257,6 +268,7 @@ async def _serve(
             hosts=_names(options),
             folders={"data": options.data},
             usage=usage,
+            curves=curves,
             prices=prices,
             idle=IdleRule(options.idle_after, IdleAction(options.idle_action)),
         )

@@ -114,6 +114,9 @@ class ApiMetrics:
         self.receipts = self._outcomes(
             "stoker_api_receipts_total", "Exporters' receipts", "taken", "stale", "refused", "unavailable"
         )
+        self.curve_samples = self._outcomes(
+            "stoker_api_curve_samples_total", "Reports of jobs' metrics", "kept", "thinned", "dropped"
+        )
         self.gpu_events = self._counter(
             "stoker_api_gpu_events_total",
             "GPU events that exporters reported (xid, lost, recovered, recovery_action, mig_changed).",

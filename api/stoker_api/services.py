@@ -18,6 +18,7 @@ from stoker_api.pacing import Pacing, UnderWay
 from stoker_api.scrape_targets import MetricsPush, relay
 from stoker_api.sessions.rendezvous import SessionAudit
 
+from .curves.feed import CurveFeed
 from .deps import Deps
 from .files.remote import RemoteFiles
 from .files.transfers import Transfers
@@ -73,6 +74,8 @@ class Services:
     usage_board: UsageBoard
     usage: UsageIntake | None
     """None: this server keeps no usage."""
+    curves: CurveFeed | None
+    """None: this server keeps no metrics of jobs."""
     gpu_events: GpuEvents
     idle: IdleWatch
     push: Relay | None
@@ -142,6 +145,9 @@ class Services:
             transfers=Transfers(),
             usage_board=usage_board,
             usage=None if deps.usage is None else UsageIntake(deps.usage, usage_board, deps.jobs, deps.clock),
+            curves=None
+            if deps.curves is None
+            else CurveFeed(deps.curves, deps.jobs, deps.clock, metrics.curve_samples),
             gpu_events=GpuEvents(deps.store),
             idle=IdleWatch(
                 deps.store,
@@ -177,6 +183,8 @@ class Services:
             tasks.append(asyncio.create_task(self.usage.run(self.writer.wake)))
             tasks.append(asyncio.create_task(self.usage.store.keep_tidy()))
             tasks.append(asyncio.create_task(self.idle.run()))
+        if self.curves is not None:
+            tasks.append(asyncio.create_task(self.curves.run()))
         try:
             yield
         finally:
@@ -186,6 +194,8 @@ class Services:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self.curves is not None:
+                await self.curves.write_all()
             self.followers.close()
             if self.deps.feed is None:
                 self.feed.stop()

@@ -30,6 +30,7 @@ from stoker.store.clock import SystemClock
 from stoker.store.port import NotFound
 from stoker_api.cluster_identity import ClusterIdentity
 from stoker_api.code.store import CodeStore
+from stoker_api.curves.store import CurveStore
 from stoker_api.deps import Deps, caches
 from stoker_api.ports import LogSource
 from stoker_api.streams.sse import StreamSettings
@@ -255,6 +256,7 @@ async def cluster_parts(
             other_pods=others,
             streams=streams,
             usage=stack.enter_context(UsageStore(folder / "usage.db", clock)),
+            curves=stack.enter_context(CurveStore(folder / "curves.db", clock)),
             prices=prices or Prices(),
         )
         try:

@@ -30,6 +30,7 @@ from stoker.spec.worker import LogPart
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
+from stoker_api.curves.store import CurveStore
 from stoker_api.deps import Deps, caches, running_caches
 from stoker_api.files.local import LocalFiles
 from stoker_api.serve import serving
@@ -250,6 +251,7 @@ async def _embedded(path: Path, streams: StreamSettings) -> AsyncIterator[World]
             files=stack.enter_context(contextlib.closing(LocalFiles(path / "jobs", path / "workers", held["pods"]))),
             streams=streams,
             usage=usage,
+            curves=stack.enter_context(CurveStore(path / "curves.db", clock)),
             prices=PRICES,
         )
         gpus = tuple(Gpu(uuid=f"GPU-{n}", index=n, model="Tiny", memory_bytes=8 << 30) for n in range(2))

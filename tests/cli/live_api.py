@@ -23,6 +23,7 @@ from stoker.spec.worker import LogPart
 from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
+from stoker_api.curves.store import CurveStore
 from stoker_api.deps import Deps, caches, running_caches
 from stoker_api.files.local import LocalFiles
 from stoker_api.serve import serving
@@ -95,6 +96,7 @@ class Live:
                 clock=clock,
                 streams=settings,
                 usage=self.usage,
+                curves=stack.enter_context(CurveStore(self.home / "curves.db", clock)),
                 prices=Prices.parse(["tiny=2.00"]),
             )
             async with running_caches(self.deps):

@@ -6,7 +6,7 @@ Made by the api's process (`main.py`, `stoker up`), closed by them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stoker.store.clock import Clock
@@ -34,8 +34,10 @@ class CurveStore(KeptFile[CurveFile]):
         super().__init__(path, clock, CurveFile, what="curves", lost=_LOST)
         self.keep_s, self.most_bytes = keep_s, most_bytes
 
-    async def add(self, jobs: Sequence[tuple[JobFacts, Sequence[Sample]]], living: Collection[str]) -> None:
-        """Commit what jobs reported; ended jobs (all but `living`, by uid) make room, the oldest first.
+    async def add(self, jobs: Sequence[tuple[JobFacts, Sequence[Sample]]], lives: Callable[[str], bool]) -> None:
+        """Commit what jobs reported; ended jobs make room, the oldest first.
+
+        `lives`: whether the job of a uid has not ended; asked in the writing thread.
 
         Raises: CurvesFull (nothing is added), FileUnavailable.
         """
@@ -43,7 +45,7 @@ class CurveStore(KeptFile[CurveFile]):
         def work(file: CurveFile) -> int:
             gone = 0
             if file.held_bytes() > self.most_bytes:
-                gone, full = file.forget(0.0, self.most_bytes, living.__contains__)
+                gone, full = file.forget(0.0, self.most_bytes, lives)
                 if full:
                     raise CurvesFull(
                         f"curves of running jobs take {file.held_bytes()} bytes; the limit: {self.most_bytes}"
@@ -54,10 +56,10 @@ class CurveStore(KeptFile[CurveFile]):
         if gone := await self.write(work):
             log.info("curves: %d ended jobs made room", gone)
 
-    async def forget_old(self, living: Collection[str]) -> int:
+    async def forget_old(self, lives: Callable[[str], bool]) -> int:
         """Remove ended jobs that are older than is kept; how many. Raises: FileUnavailable."""
         before_s = self._now_s() - self.keep_s
-        gone, _ = await self.write(lambda file: file.forget(before_s, self.most_bytes, living.__contains__))
+        gone, _ = await self.write(lambda file: file.forget(before_s, self.most_bytes, lives))
         return gone
 
     async def held_bytes(self) -> int:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from fastapi.routing import APIRoute, APIWebSocketRoute
 
-from . import cluster_objects, code, files, health, jobs, report, report_usage, sessions, streams, usage
+from . import cluster_objects, code, curves, files, health, jobs, report, report_usage, sessions, streams, usage
 
 ROUTERS = tuple(
     module.router
-    for module in (health, jobs, streams, files, code, cluster_objects, report, report_usage, sessions, usage)
+    for module in (health, jobs, streams, files, code, cluster_objects, report, report_usage, sessions, usage, curves)
 )
 
 

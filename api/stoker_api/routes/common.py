@@ -150,6 +150,14 @@ def parse_report(model: type[M], body: bytes) -> M:
         raise invalid_fields(error, root=model, data=data) from None
 
 
+def _is_finite(value: Any) -> bool:
+    """Of a number; whatever else it is says its own fault."""
+    try:
+        return not isinstance(value, int | float) or math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
+
+
 def _finite(data: Any) -> Any:
     """Without the metrics that are no numbers now: a loss that became NaN must not cost the whole report."""
     if not isinstance(data, dict):
@@ -157,9 +165,5 @@ def _finite(data: Any) -> Any:
     progress = data.get("progress")
     if not isinstance(progress, dict) or not isinstance(metrics := progress.get("metrics"), dict):
         return data
-    kept = {
-        name: value
-        for name, value in metrics.items()
-        if value is not None and not (isinstance(value, float) and not math.isfinite(value))
-    }
+    kept = {name: value for name, value in metrics.items() if value is not None and _is_finite(value)}
     return {**data, "progress": {**progress, "metrics": kept}}

@@ -55,6 +55,8 @@ async def report_progress(request: Request) -> Response:
     taken = found.board.report(job, report.attempt, report.progress, now_s, report.worker)
     if taken:
         found.writer.wake()
+        if found.curves is not None and report.worker == 0:
+            found.curves.take(job, report.attempt, report.progress)
         found.followers.wake(job.uid)
     found.metrics.reports.labels("taken" if taken else "stale").inc()
     return Response(status_code=204)

@@ -52,6 +52,7 @@ from stoker.store.port import StoreError
 from stoker.store.seam import Seam
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
+from stoker_api.curves.store import CurveStore
 from stoker_api.deps import Deps, event_cache
 from stoker_api.disk import FULL
 from stoker_api.files.local import LocalFiles
@@ -140,6 +141,7 @@ class _Up:
             clock, seam = SystemClock(), _seam()
             stack.callback(seam.close)
             usage = stack.enter_context(UsageStore(self._datadir.path / "usage.db", clock))
+            curves = stack.enter_context(CurveStore(self._datadir.path / "curves.db", clock))
             store = await stack.enter_async_context(EmbeddedStore(self._datadir.db, clock, seam, history=WATCH_HISTORY))
             tokens = TokenFile.open(self._datadir.path)
             token_file = tokens.ensure_admin()
@@ -203,6 +205,7 @@ class _Up:
                     files=files,
                     folders={"data": self._datadir.path},
                     usage=usage,
+                    curves=curves,
                     idle=self._options.idle_rule(),
                     prices=self._prices,
                     trouble=lambda: store.trouble,

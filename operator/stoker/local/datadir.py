@@ -10,6 +10,7 @@ Owns the folder's layout, its lock and its private files. Never reads the store.
       scrape.token            a reader's, for Prometheus
       report.key              signs the workers' and the exporter's report tokens
       usage.db                what jobs had of GPUs (docs/usage.md)
+      curves.db               what jobs reported of their training (docs/curves.md)
       exporter/               the exporter's: ledger, spool, log
       endpoint.json           where the api listens
       code/<project>/         users' code (docs/code.md)

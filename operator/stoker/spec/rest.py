@@ -229,6 +229,33 @@ class JobUsageReport(StatusModel):
     """Why there is nothing, if there is nothing."""
 
 
+class MetricCurve(StatusModel):
+    """One metric in one attempt, in the order in which it was reported; point n is the n-th of each."""
+
+    metric: str
+    attempt: int
+    steps: tuple[int, ...]
+    times: tuple[float, ...]
+    """Unix seconds."""
+    values: tuple[float, ...]
+
+
+class JobCurves(StatusModel):
+    """What one job has reported of its training."""
+
+    project: str
+    job: str
+    job_uid: str
+    deleted: bool
+    """The job itself is gone."""
+    left_out: bool = False
+    """It reported more metrics than are kept."""
+    note: str = ""
+    """Why there is nothing, if there is nothing."""
+    curves: tuple[MetricCurve, ...] = ()
+    """By metric, then by attempt."""
+
+
 class WhoAmI(StatusModel):
     name: str
     role: str

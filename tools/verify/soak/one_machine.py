@@ -61,7 +61,7 @@ class OneMachine:
 
     def sizes(self) -> dict[str, float]:
         data = self._server.data
-        files = [data / name for name in ("stoker.db", "stoker.db-wal", "usage.db")]
+        files = [data / name for name in ("stoker.db", "stoker.db-wal", "usage.db", "curves.db")]
         found = {f"{path.name}, MiB": path.stat().st_size / 2**20 for path in files if path.exists()}
         return found | {"data folder, MiB": folder_mib(data)}
 

@@ -1,0 +1,186 @@
+"""From progress reports to the file of curves: what of a report is a point, how often, and when it is written.
+
+Everything in a report may be a tenant's. So names and numbers are checked one by one (a wrong one costs no other), a
+job's reports count twice a second at most, and what waits for the file is bounded. Never holds up a report. Called by
+`routes/report.py`, `routes/curves.py` and `services.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import Counter
+
+from stoker.spec.job import ENDED, PLACED, TrainingJob
+from stoker.spec.worker import Progress
+from stoker.store.cache import WatchCache
+from stoker.store.clock import Clock
+from stoker_api.kept_file import FileUnavailable
+from stoker_api.usage.db import JobFacts
+from stoker_api.usage.intake import facts_of
+
+from .file import Sample
+from .store import CurvesFull, CurveStore
+
+log = logging.getLogger(__name__)
+
+WRITE_EVERY_S = 10.0
+LEAST_S = 0.5
+"""Reports that follow sooner replace each other: the supervisor sends one a second."""
+MOST_WAITING = 64
+"""Samples of a job that wait for a file that takes none; of more every other goes."""
+LONGEST_NAME = 128
+MOST_NAMES = 256
+"""Of one report."""
+MOST_STEP = 2**53 - 1
+_JOBS_AT_ONCE = 100
+_TIDY_EVERY_S = 3600.0
+
+
+@dataclass(slots=True)
+class _Live:
+    facts: JobFacts
+    waiting: list[Sample] = field(default_factory=list)
+    late: Sample | None = None
+    """The newest, if it came too soon after the one before."""
+    newest: Sample | None = None
+    """The newest that counts."""
+    taken_s: float = -math.inf
+
+
+class CurveFeed:
+    """`outcomes`: counts samples by what became of them. Invariant: holds jobs that have a place, and what waits."""
+
+    def __init__(self, store: CurveStore, jobs: WatchCache[TrainingJob], clock: Clock, outcomes: Counter) -> None:
+        self.store, self._jobs, self._clock, self._outcomes = store, jobs, clock, outcomes
+        self._live: dict[str, _Live] = {}
+        self._tidy_s = -math.inf
+        self._complained = ""
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def take(self, job: TrainingJob, attempt: int, progress: Progress) -> None:
+        """Take what a job's first worker reports, newer than all before."""
+        values = _values(progress.metrics)
+        if not values or not 0 <= progress.step <= MOST_STEP:
+            return
+        live = self._live.get(job.uid)
+        if live is None:
+            live = self._live[job.uid] = _Live(facts_of(job))
+        sample = Sample(attempt, progress.step, self._time_of(progress, live), values)
+        now_s = self._clock.monotonic()
+        if now_s - live.taken_s < LEAST_S:
+            if live.late is not None:
+                self._outcomes.labels("thinned").inc()
+            live.late = sample
+            return
+        live.taken_s = now_s
+        _count(live, sample)
+
+    async def written(self, uid: str) -> None:
+        """Return once all that the job has reported is in the file. Raises: FileUnavailable."""
+        if uid in self._live:
+            await self._write([uid])
+
+    async def run(self) -> None:
+        """Write now and then, and forget what is old, until cancelled."""
+        while True:
+            await self._clock.sleep(WRITE_EVERY_S)
+            await self.write_all()
+            now_s = self._clock.monotonic()
+            if now_s - self._tidy_s >= _TIDY_EVERY_S:
+                self._tidy_s = now_s
+                await self._forget_old()
+
+    async def write_all(self) -> None:
+        """Write what waits; what the file does not take goes on waiting."""
+        all_of_them = list(self._live)
+        for begin in range(0, len(all_of_them), _JOBS_AT_ONCE):
+            try:
+                await self._write(all_of_them[begin : begin + _JOBS_AT_ONCE])
+            except FileUnavailable as error:
+                self._complain(f"curves can't be written now: {error}")
+                return
+
+    async def _write(self, uids: list[str]) -> None:
+        batch = []
+        for uid in uids:
+            live = self._live.get(uid)
+            if live is None:
+                continue
+            if live.late is not None:
+                _count(live, live.late)
+                live.late = None
+            batch.append((live.facts, live.waiting))
+            live.waiting = []
+        count = sum(len(samples) for _, samples in batch)
+        try:
+            await self.store.add(batch, self._lives)
+        except CurvesFull as full:
+            self._outcomes.labels("dropped").inc(count)
+            self._complain(f"metrics are not kept: {full}")
+        except FileUnavailable:
+            for facts, samples in batch:
+                live = self._live.get(facts.uid)
+                if live is not None:
+                    live.waiting = _fewer([*samples, *live.waiting])
+            raise
+        else:
+            self._outcomes.labels("kept").inc(count)
+            self._complained = ""
+        for uid in uids:
+            live, job = self._live.get(uid), self._jobs.by_uid(uid)
+            over = job is None or job.status.phase not in PLACED
+            if live is not None and over and not live.waiting and live.late is None:
+                del self._live[uid]
+
+    async def _forget_old(self) -> None:
+        try:
+            if gone := await self.store.forget_old(self._lives):
+                log.info("curves: %d ended jobs older than what is kept were removed", gone)
+        except FileUnavailable as error:
+            log.warning("curves can't be tidied now: %s", error)
+
+    def _lives(self, uid: str) -> bool:
+        """Called in the writing thread."""
+        job = self._jobs.by_uid(uid)
+        return not self._jobs.is_synced or (job is not None and job.status.phase not in ENDED)
+
+    def _time_of(self, progress: Progress, live: _Live) -> float:
+        """Unix seconds: the worker's word where it can be true, and later than what came before."""
+        now = self._clock.now().timestamp()
+        at = min(max(progress.at, live.facts.created_at), now) if math.isfinite(progress.at) else now
+        before = live.late or live.newest
+        return at if before is None else max(at, before.at + 0.001)
+
+    def _complain(self, what: str) -> None:
+        if what != self._complained:
+            log.warning("%s", what)
+        self._complained = what
+
+
+def _values(metrics: Mapping[str, float]) -> dict[str, float]:
+    found = {}
+    for name, value in itertools.islice(metrics.items(), MOST_NAMES):
+        # Printable: what shows them need not fear line ends, escapes or marks of direction.
+        if 0 < len(name) <= LONGEST_NAME and name.isprintable() and math.isfinite(value):
+            found[name] = value
+    return found
+
+
+def _count(live: _Live, sample: Sample) -> None:
+    before = live.newest
+    live.newest = sample
+    if before is not None and (before.attempt, before.step, before.values) == (*sample[:2], sample.values):
+        return  # the same again: reported anew for a hold, a stall or a checkpoint
+    live.waiting.append(sample)
+    live.waiting = _fewer(live.waiting)
+
+
+def _fewer(samples: list[Sample]) -> list[Sample]:
+    return samples if len(samples) <= MOST_WAITING else samples[::-1][::2][::-1]
