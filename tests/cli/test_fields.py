@@ -10,15 +10,17 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from stoker.cli import job_details, job_table, job_text, object_tables, usage_text
-from stoker.cli.commands import code, usage
+from stoker.cli import curve_text, job_details, job_table, job_text, object_tables, usage_text
+from stoker.cli.commands import code, metrics, usage
 from stoker.cli.output import Column
 from stoker.spec.event import Event
 from stoker.spec.job import AttemptEnd, TrainingJob
 from stoker.spec.reasons import Explanation
 from stoker.spec.rest import (
     GpuUsage,
+    JobCurves,
     JobUsageReport,
+    MetricCurve,
     NodeWithUsage,
     QueueWithUsage,
     ServerVersion,
@@ -47,6 +49,8 @@ READ: dict[ModuleType, dict[str, type[BaseModel]]] = {
         "_JOB_FACTS": JobUsageReport,
         "GPUS": GpuUsage,
     },
+    curve_text: {"CURVES": MetricCurve, "_COLUMNS": MetricCurve, "POINTS": MetricCurve},
+    metrics: {"_REPORT": JobCurves},
     usage: {"_JOB": JobUsageReport, "_SUMS": UsageReport},
     code: {"_MODE": ServerVersion},
 }

@@ -56,6 +56,7 @@ def test_help_and_completion_import_nothing_heavy() -> None:
         "get",
         "why",
         "usage",
+        "metrics",
         "logs",
         "events",
         "exec",
@@ -140,7 +141,19 @@ def test_what_looks_or_acts_validates_nothing(script: Any, make_job: Any) -> Non
     script.on("GET", "/v1/nodes", script.json({"items": []}))
     report = {"since": "", "until": "", "by": [], "rows": [], "totals": []}
     script.on("GET", "/v1/usage", script.json(report))
-    words = ("ls", "ls --phase queued", "get a", "get nodes", "queue ls", "why a", "events a", "usage", "cancel a")
+    script.on("GET", f"{JOBS}/a/metrics", script.json({"curves": []}))
+    words = (
+        "ls",
+        "ls --phase queued",
+        "get a",
+        "get nodes",
+        "queue ls",
+        "why a",
+        "events a",
+        "usage",
+        "metrics a",
+        "cancel a",
+    )
     commands = [["--server", script.url, *line.split()] for line in words]
     assert _imported(commands, {"pydantic", "yaml", "stoker.spec.job", "stoker.client.client"}) == "[]\n"
 

@@ -23,6 +23,7 @@ HABITS: Mapping[str, str] = {
     "list": "ls",
     "login": "--token TOKEN, or STOKER_TOKEN",
     "nodes": "get nodes",
+    "plot": "metrics JOB",
     "nvidia-smi": "exec JOB -- nvidia-smi",
     "pause": "suspend JOB",
     "ps": "ls",

@@ -34,6 +34,7 @@ _COMMANDS = {
     "get": _Entry("Jobs", "show", "Show a job, or jobs, queues, nodes or runtimes."),
     "why": _Entry("Jobs", "show", "Say why a job is where it is, and what would start it."),
     "usage": _Entry("Jobs", "usage", "Show what jobs have had of GPUs: one job, or summed by user, queue, project, …"),
+    "metrics": _Entry("Jobs", "metrics", "Show what a job has reported: loss, accuracy, your own metrics."),
     "logs": _Entry("Jobs", "streams", "Print what a job's worker printed."),
     "events": _Entry("Jobs", "streams", "Print what happened to a job."),
     "files": _Entry("Jobs", "files", "List what a job has left in its output folder."),

@@ -101,10 +101,14 @@ def usage_csv(report: Any) -> str:
     return out.getvalue()
 
 
+def no_formula(text: str) -> str:
+    return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
 def _safe(name: str, value: object) -> object:
     """A user's name is anybody's text: none becomes a formula where the file is opened."""
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return "'" + value
+    if isinstance(value, str):
+        return no_formula(value)
     if value is None:
         return 0.0 if name.startswith("idle_") else ""
     return str(value).lower() if isinstance(value, bool) else value

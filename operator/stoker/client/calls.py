@@ -148,6 +148,11 @@ class Calls:
     def job_usage(self, name: str, project: str | None = None) -> Any:
         return self._get(f"{self.job_path(name, project)}/usage")
 
+    def job_metrics(self, name: str, project: str | None = None, **wanted: object) -> Any:
+        """`wanted`: metric, attempt, since, until, firstStep, lastStep, points."""
+        query = {key: str(value) for key, value in wanted.items() if value is not None}
+        return self._get(f"{self.job_path(name, project)}/metrics", query)
+
     # queues, runtimes, nodes; the server
 
     def items(self, kind: str) -> list[Any]:

@@ -25,7 +25,16 @@ from stoker.spec.names import DEFAULT_PROJECT
 from stoker.spec.phase import ENDED, Phase
 from stoker.spec.queue import QueueSpec
 from stoker.spec.reasons import Explanation
-from stoker.spec.rest import FileList, JobUsageReport, NodeWithUsage, QueueWithUsage, ServerVersion, UsageReport, WhoAmI
+from stoker.spec.rest import (
+    FileList,
+    JobCurves,
+    JobUsageReport,
+    NodeWithUsage,
+    QueueWithUsage,
+    ServerVersion,
+    UsageReport,
+    WhoAmI,
+)
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
 
 from .calls import DEFAULT_TIMEOUT_S, Calls, log_params, named
@@ -235,6 +244,24 @@ class Client:
     def job_usage(self, name: str, *, project: str | None = None) -> JobUsageReport:
         """What the job has had, per GPU; also of one that is deleted (the newest of the name)."""
         return self._parse(JobUsageReport, self.calls.job_usage(name, project))
+
+    def metrics(
+        self,
+        name: str,
+        *,
+        metric: str | None = None,
+        attempt: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        points: int | None = None,
+        project: str | None = None,
+    ) -> JobCurves:
+        """What the job has reported over its steps; also of one that is deleted (the newest of the name).
+
+        `since`, `until`: a duration before now, a date or a time. `points`: at most so many of each metric.
+        """
+        wanted = {"metric": metric, "attempt": attempt, "since": since, "until": until, "points": points}
+        return self._parse(JobCurves, self.calls.job_metrics(name, project, **wanted))
 
     # code
 
