@@ -15,7 +15,7 @@ from stoker.sched.decide import Decisions, decide
 from stoker.sched.entries import Lane, QueueState
 from stoker.sched.nodes import _COLUMNS
 from stoker.sched.occupancy import node_room, queue_usage
-from stoker.sched.request import ANY_GPU
+from stoker.sched.request import ANY_GPU, WHOLE_GPUS
 from stoker.sched.state import SchedulerState
 from stoker.sched.waiters import Waiting
 from stoker.spec.job import Blame, Phase, Placed, TrainingJob, TrainingJobSpec, TrainingJobStatus
@@ -153,7 +153,7 @@ def pod(
     """A worker's pod, of the job's current attempt unless given; `gpus`, `name`: other ones than its job's."""
     number = job.status.attempt if attempt is None else attempt
     requests = {
-        "nvidia.com/gpu": str(job.spec.gpus_per_worker if gpus is None else gpus),
+        job.spec.gpu.resource: str(job.spec.gpus_per_worker if gpus is None else gpus),
         "cpu": job.spec.cpu,
         "memory": job.spec.memory,
     }
@@ -323,6 +323,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
     views: dict[Any, Any] = {**table.columns, **table.extended, **table.doors}
     return {
         "slots": dict(table.slots),
+        "has parts": table._has_parts,
         "domains": [dict(one) for one in (table._domains._numbers, table._domains._nodes, table._domains._labels)],
         "names": list(table.names),
         "spare": (list(table._spare), list(table._domains._spare)),
@@ -424,7 +425,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
 
 def accounting(state: SchedulerState) -> dict[str, Any]:
     """What is counted where, whatever the history: the same for a state rebuilt from scratch."""
-    filters = {wanted for wanted in state.nodes.columns if not wanted.type}
+    filters = {wanted for wanted in state.nodes.columns if not wanted.type}.union(WHOLE_GPUS)
     filters |= {ANY_GPU._replace(type=gpu_type) for gpu_type in state.nodes.types_for(ANY_GPU)}
     return {
         "nodes": {name: node_room(state, name) for name in state.nodes.slots},

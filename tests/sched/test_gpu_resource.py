@@ -10,9 +10,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from stoker.sched.occupancy import node_room
+from stoker.spec.job import Phase
 from stoker.spec.meta import Key
 from stoker.spec.names import GPU_RESOURCE
 from tests.support.examples import examples
+from tests.support.preempting import claims, run, wrote
 
 SLICE, SHARED = "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"
 
@@ -58,7 +61,6 @@ def test_a_limit_and_the_type_are_the_profiles(sched: SimpleNamespace) -> None:
 
 
 def test_pods_of_others_hold_what_they_ask_for(sched: SimpleNamespace) -> None:
-    """One that asks for two kinds may, as far as we count, have either."""
     world = sched.World().feed(sched.queue(), sched.node("a", 2, parts={SLICE: 2}))
     world.feed(sched.other("x/slice", "a", **{SLICE.replace("/", "__"): "1"}))
     world.feed(sched.job("s0", resource=SLICE), sched.job("s1", resource=SLICE), sched.job("g", 2))
@@ -66,15 +68,53 @@ def test_pods_of_others_hold_what_they_ask_for(sched: SimpleNamespace) -> None:
     world = sched.World().feed(sched.queue(), sched.node("a", 2, parts={SLICE: 2}))
     world.feed(sched.other("x/both", "a", 1, **{SLICE.replace("/", "__"): "1"}))
     world.feed(sched.job("s", resource=SLICE), sched.job("g"))
-    assert world.starts() == {}
+    world.feed(sched.job("s1", resource=SLICE, queued=1), sched.job("g1", queued=1))
+    assert world.starts() == {"s": ["a"], "g": ["a"]}, "of each kind what it asks for"
     world.state.forget_other(Key("x", "both"))
-    assert world.starts(1) == {"s": ["a"], "g": ["a"]}
+    assert world.starts(1) == {"s1": ["a"], "g1": ["a"]}
 
 
 def test_a_runtime_does_not_ask_for_gpus(sched: SimpleNamespace) -> None:
     world = sched.World().feed(sched.queue(), sched.runtime(extended={SLICE: 1, "rdma/hca": 1}))
     world.feed(sched.node("a", 1, extended={"rdma/hca": 1}), sched.job("j"))
     assert world.starts() == {"j": ["a"]}
+
+
+@pytest.mark.parametrize("guarantee", [{"guarantee": 1}, {"guaranteed": {"gpu_types": {"mig-1g.10gb": 1}}}])
+def test_an_owner_reclaims_a_slice_from_those_that_hold_one(sched: SimpleNamespace, guarantee: dict[str, Any]) -> None:
+    world = sched.World().feed(sched.queue("own", **guarantee), sched.queue("lent"))
+    world.feed(sched.node("n", 1, parts={SLICE: 1, SHARED: 1}))
+    for name, resource, gpu_type in (
+        ("whole", GPU_RESOURCE, "a100"),
+        ("slice", SLICE, SLICE[11:]),
+        ("share", SHARED, ""),
+    ):
+        since = 0 if name == "slice" else 99
+        world.feed(wrote(run(sched, name, "n", queue="lent", resource=resource, since=since), gpu_type=gpu_type))
+    world.feed(sched.job("x", queue="own", resource=SLICE))
+    assert claims(world.decide(100)) == {"x": ["slice"]}, "the others are cheaper, and of no use"
+    world.feed(wrote(world.state.entries[sched.key("slice")].job, 9, phase=Phase.QUEUED, placement=()))
+    assert world.starts(101) == {"x": ["n"]}
+
+
+def test_a_stray_holds_the_slice_that_its_job_did(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.node("n", 2, parts={SLICE: 3}), sched.queue())
+    ran = sched.job("ran", resource=SLICE, on=["n"], attempt=1)
+    world.feed(ran, sched.pod(ran, on="n"), sched.other("x/o", "n", **{SLICE: "1"}))
+    assert node_room(world.state, "n").free_gpus == 3, "the job's pod is not counted beside the job"
+    world.state.forget_job(ran.key)
+    assert node_room(world.state, "n").free_gpus == 3, "now its pod is"
+    world.feed(*(sched.job(f"s{i}", resource=SLICE, queued=i) for i in range(2)), sched.job("g", 2))
+    assert world.starts() == {"s0": ["n"], "g": ["n"]}
+    said = [one.message for one in world.reasons()[sched.key("s1")]]
+    assert any("held by pods outside Stoker (x/o)" in one for one in said), said
+
+
+def test_what_is_kept_of_slices_holds_back_no_whole_gpu(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.node("a", 2, parts={SLICE: 1}), sched.queue(budget=100))
+    world.feed(wrote(run(sched, "busy", "a", resource=SLICE), gpu_type="mig-1g.10gb"))
+    world.feed(sched.job("first", resource=SLICE), sched.job("w", 2, queued=360))
+    assert world.starts(400) == {"w": ["a"]}
 
 
 kinds = st.sampled_from([GPU_RESOURCE, GPU_RESOURCE, SLICE, SHARED])

@@ -17,19 +17,38 @@ from stoker.why.explain import explain
 from tests.support.examples import examples
 from tests.support.preempting import claims, run, wrote
 
-ROOM = {"h100": 4, "a100": 3, "t4": 6}
+WHOLE = {"h100": 4, "a100": 3, "t4": 6}
+ROOM = {**WHOLE, "l4-shared": 2}
+PARTS = {"mig-1g.10gb": {"n-h100": 2, "n-parts": 1}, "t4-shared": {"n-parts": 3, "n-more": 2}}
+"""Type → node → how many slices or shared GPUs with names of their own; beside whole GPUs, beside others, and alone."""
+NAMED = {"mig-1g.10gb": "nvidia.com/mig-1g.10gb", "t4-shared": "nvidia.com/gpu.shared"}
+TYPES = [*ROOM, *PARTS]
 LEAVES, INNER = ["a", "b", "c"], "top"
 
 
 def cluster(sched: SimpleNamespace, room: dict[str, int] | None = None) -> list[Any]:
-    return [sched.node(f"n-{name}", count, model=f"NVIDIA {name.upper()}") for name, count in (room or ROOM).items()]
+    return [sched.node(f"n-{name}", count, model=f"NVIDIA {name.upper()}") for name, count in (room or WHOLE).items()]
+
+
+def with_parts(sched: SimpleNamespace) -> list[Any]:
+    nodes = {f"n-{name}": (name, count) for name, count in ROOM.items()} | {"n-parts": ("t4", 0), "n-more": ("t4", 0)}
+    return [
+        sched.node(
+            name,
+            count,
+            model=f"NVIDIA {model.upper()}",
+            shared=model.endswith("shared"),
+            parts={NAMED[one]: there[name] for one, there in PARTS.items() if name in there},
+        )
+        for name, (model, count) in nodes.items()
+    ]
 
 
 def types(decisions: Any) -> dict[str, str]:
     return {start.key.name: start.gpu_type for start in decisions.starts}
 
 
-amounts = st.dictionaries(st.sampled_from(list(ROOM)), st.integers(0, 4), max_size=2)
+amounts = st.dictionaries(st.sampled_from(TYPES), st.integers(0, 4), max_size=2)
 specs = st.fixed_dictionaries(
     {
         "gpus": st.sampled_from([None, None, 3, 6]),
@@ -42,9 +61,13 @@ specs = st.fixed_dictionaries(
 trees = st.fixed_dictionaries({name: st.tuples(specs, st.sampled_from([None, INNER])) for name in LEAVES}).flatmap(
     lambda leaves: st.tuples(specs, st.none()).map(lambda top: leaves | {INNER: top})
 )
-models = st.sampled_from([(), (), (), ("h100",), ("a100", "t4")])
-asks = st.tuples(st.sampled_from(LEAVES), st.integers(1, 3), models)
-rounds = st.lists(st.tuples(st.lists(asks, max_size=6), st.integers(0, 2**12)), min_size=1, max_size=4)
+whole = st.tuples(st.integers(1, 3), st.sampled_from([(), (), (), ("h100",), ("a100", "t4")]), st.just(""))
+parts = st.tuples(st.just(1), st.just(()), st.sampled_from(list(PARTS)))
+asks = st.tuples(st.sampled_from(LEAVES), st.one_of(whole, whole, parts))
+"""(Queue, (GPUs; models; the type of a slice or shared GPU with a name of its own))."""
+taken = st.lists(st.tuples(st.sampled_from([*PARTS]), st.sampled_from(["n-h100", "n-parts", "n-more"])), max_size=2)
+"""What pods outside Stoker hold from then on, if it is free."""
+rounds = st.lists(st.tuples(st.lists(asks, max_size=6), st.integers(0, 2**12), taken), min_size=1, max_size=4)
 
 
 class Model:
@@ -53,9 +76,11 @@ class Model:
     def __init__(self, tree: dict[str, Any]) -> None:
         self.tree, self.placed = tree, links({name: spec_of(*spec) for name, spec in tree.items()})
         self.named = any(spec["types"] or self.placed[name].guarantee.of_types for name, (spec, _) in tree.items())
-        self.jobs: dict[str, tuple[str, int, tuple[str, ...]]] = {}
+        self.jobs: dict[str, tuple[str, int, tuple[str, ...], str]] = {}
         self.waiting: list[str] = []
-        self.running: dict[str, str] = {}
+        self.running: dict[str, tuple[str, str]] = {}
+        """Job → type, node."""
+        self.others: list[tuple[str, str]] = []
 
     def path(self, name: str) -> list[str]:
         parent = self.placed[name].parent
@@ -64,12 +89,16 @@ class Model:
     def used(self, queue: str, gpu_type: str | None = None) -> int:
         return sum(
             self.jobs[job][1]
-            for job, on in self.running.items()
+            for job, (on, _) in self.running.items()
             if gpu_type in (None, on) and queue in self.path(self.jobs[job][0])
         )
 
     def suiting(self, name: str) -> list[str]:
-        return sorted(one for one in ROOM if not self.jobs[name][2] or one in self.jobs[name][2])
+        _, gpus, wanted, part = self.jobs[name]
+        if part:
+            return [part]
+        whole = [one for one in ROOM if gpus == 1 or not one.endswith("shared")]
+        return sorted(one for one in whole if not wanted or one in wanted)
 
     def below(self, queue: str, suiting: list[str]) -> bool:
         guarantee = self.placed[queue].guarantee
@@ -82,13 +111,14 @@ class Model:
 
     def rank(self, name: str) -> tuple[Any, ...]:
         levels: list[Any] = []
+        every = sum(ROOM.values()) + sum(sum(there.values()) for there in PARTS.values())
         for queue in self.path(self.jobs[name][0]):
-            share = self.used(queue) / sum(ROOM.values()) / self.tree[queue][0]["weight"]
+            share = self.used(queue) / every / self.tree[queue][0]["weight"]
             levels += [not self.below(queue, self.suiting(name)), share]
         return (*levels, *levels[-2:] * (2 - len(levels) // 2), self.waiting.index(name))
 
     def within(self, name: str, gpu_type: str) -> bool:
-        leaf, gpus, _ = self.jobs[name]
+        leaf, gpus, *_ = self.jobs[name]
         for queue in self.path(leaf):
             spec = self.tree[queue][0]
             if spec["gpus"] is not None and self.used(queue) + gpus > spec["gpus"]:
@@ -97,11 +127,27 @@ class Model:
                 return False
         return True
 
+    def there(self, gpu_type: str) -> dict[str, int]:
+        """Node → how many are free."""
+        free = dict(PARTS.get(gpu_type, {f"n-{gpu_type}": ROOM.get(gpu_type, 0)}))
+        for job, (on, node) in self.running.items():
+            if on == gpu_type:
+                free[node] -= self.jobs[job][1]
+        for part, node in self.others:
+            if part == gpu_type:
+                free[node] -= 1
+        return free
+
+    def tightness(self, node: str) -> Any:
+        """The fullest first, of all GPUs; each job has a core's thousandth."""
+        free = sum(self.there(one).get(node, 0) for one in TYPES)
+        return free, -sum(node == other for _, other in self.running.values()), node
+
     def free(self, gpu_type: str) -> int:
-        return ROOM[gpu_type] - sum(self.jobs[job][1] for job, on in self.running.items() if on == gpu_type)
+        return sum(self.there(gpu_type).values())
 
     def guaranteed(self, name: str, gpu_type: str) -> bool:
-        leaf, gpus, _ = self.jobs[name]
+        leaf, gpus, *_ = self.jobs[name]
         for queue in self.path(leaf):
             guarantee = self.placed[queue].guarantee
             whole = guarantee.gpus is None or self.used(queue) + gpus <= guarantee.gpus
@@ -111,21 +157,25 @@ class Model:
                 return True
         return False
 
-    def on(self, name: str) -> str | None:
-        """The type that it would start on."""
-        fitting = [one for one in self.suiting(name) if self.within(name, one) and self.free(one) >= self.jobs[name][1]]
-        key = (lambda one: (not self.guaranteed(name, one), self.free(one), one)) if self.named else self.tightest
-        return min(fitting, key=key, default=None)
+    def node(self, name: str, gpu_type: str) -> str | None:
+        """Where it would be on GPUs of that type."""
+        fitting = [node for node, free in self.there(gpu_type).items() if free >= self.jobs[name][1]]
+        return min(fitting, key=self.tightness, default=None)
 
-    def tightest(self, gpu_type: str) -> Any:
-        """Where no queue names types: the fullest node. Each job has a core's thousandth."""
-        return self.free(gpu_type), -list(self.running.values()).count(gpu_type), f"n-{gpu_type}"
+    def on(self, name: str) -> tuple[str, str] | None:
+        """The type and the node that it would start on."""
+        fitting = {one: node for one in self.suiting(name) if self.within(name, one) and (node := self.node(name, one))}
+        chosen = lambda one: (not self.guaranteed(name, one), self.free(one), one)  # noqa: E731
+        tight = lambda one: self.tightness(fitting[one])  # noqa: E731
+        found = min(fitting, key=chosen if self.named else tight, default=None)
+        return None if found is None else (found, fitting[found])
 
     def starts(self) -> dict[str, str]:
         found: dict[str, str] = {}
         while fitting := {name: on for name in self.waiting if name not in found and (on := self.on(name)) is not None}:
             first = min(fitting, key=self.rank)
-            self.running[first] = found[first] = fitting[first]
+            self.running[first] = fitting[first]
+            found[first] = fitting[first][0]
         self.waiting = [name for name in self.waiting if name not in found]
         return found
 
@@ -143,30 +193,36 @@ def spec_of(spec: dict[str, Any], parent: str | None) -> QueueSpec:
 def test_starts_and_types_are_those_of_a_model_that_tries_everything(
     tree: dict[str, Any], rounds: list[Any], sched: SimpleNamespace
 ) -> None:
-    world = sched.World().feed(*cluster(sched))
+    world = sched.World().feed(*with_parts(sched))
     for name, (spec, parent) in tree.items():
         world.feed(sched.queue(name, parent=parent, budget=0, **spec))
     model = Model(tree)
     made: dict[str, Any] = {}
-    for number, (new, ends) in enumerate(rounds):
-        for leaf, gpus, wanted in new:
+    for number, (new, ends, others) in enumerate(rounds):
+        for part, node in others:
+            if model.there(part).get(node, 0) > 0:
+                model.others.append((part, node))
+                world.feed(sched.other(f"x/o{len(model.others)}", node, **{NAMED[part]: "1"}))
+        for leaf, (gpus, wanted, part) in new:
             if any(model.placed[one].parent == leaf for one in tree):
                 continue
-            name = f"j{len(made):03}"
-            made[name] = sched.job(
-                name, gpus, queue=leaf, models=wanted, queued=len(made), preemptible=False, cpu="1m", memory="1Mi"
-            )
-            model.jobs[name] = (leaf, gpus, wanted)
+            name, kind = f"j{len(made):03}", {"resource": NAMED[part]} if part else {"models": wanted}
+            small = {"preemptible": False, "cpu": "1m", "memory": "1Mi"}
+            made[name] = sched.job(name, gpus, queue=leaf, queued=len(made), **small, **kind)
+            model.jobs[name] = (leaf, gpus, wanted, part)
             model.waiting.append(name)
             world.feed(made[name])
         found = types(world.decide(100 + number))
         assert list(found.items()) == list(model.starts().items())
         for name, gpu_type in found.items():
-            placement = world.state.entries[sched.key(name)].placement
-            assert [placed.node for placed in placement] == [f"n-{gpu_type}"]
+            [placed] = placement = world.state.entries[sched.key(name)].placement
+            assert (gpu_type, placed.node) == model.running[name]
             status = {"phase": Phase.RUNNING, "placement": placement, "gpu_type": gpu_type}
             made[name] = wrote(made[name], **status)
             world.feed(made[name])
+        for queue in tree:
+            typed = world.state.queues[queue].typed
+            assert all(one.used.gpus == model.used(queue, gpu_type) for gpu_type, one in typed.items())
         for name in model.waiting:
             reasons = explain(world.state, sched.key(name), sched.at(100 + number)).blockers
             assert reasons, "it waits for no reason"

@@ -13,6 +13,7 @@ from stoker.sched.occupancy import node_room
 from stoker.sched.reservations import Reservations
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.reasons import Code, QueueLevel
 from stoker.why.explain import explain
 from stoker.why.reasons import Reasons
@@ -77,7 +78,8 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
         job = world.jobs[start.key.name]
         assert [placed.worker for placed in start.placement] == list(range(len(start.placement)))
         assert job.spec.least_workers <= len(start.placement) <= job.spec.workers, "all of a gang or none"
-        touched |= {(placed.node, job.spec.gpus_per_worker > 0, job.spec.cpu_milli > 0) for placed in start.placement}
+        resource = job.spec.gpu.resource if job.spec.gpus_per_worker else ""
+        touched |= {(placed.node, resource, job.spec.cpu_milli > 0) for placed in start.placement}
         queues.add(job.spec.queue)
         avoid = world.state.entries[job.key].avoided(sched.at(world.now))
         assert not avoid & {placed.node for placed in start.placement}
@@ -86,8 +88,8 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
         assert all(may_use(world.nodes[placed.node], job, runtime) for placed in start.placement)
         for placed in start.placement:
             node = world.nodes[placed.node]
-            for resource in runtime.extended_resources:
-                assert used(world, placed.node)[resource] <= node.status.extended.get(resource, 0)
+            for extended in runtime.extended_resources:
+                assert used(world, placed.node)[extended] <= node.status.extended.get(extended, 0)
         if len(start.placement) > 1 and job.spec.topology.required:
             [zone] = {world.nodes[placed.node].metadata.labels.get("zone") for placed in start.placement}
             assert zone is not None
@@ -102,13 +104,13 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
             and world.state.entries[other.key].order < world.state.entries[job.key].order
         ]
         assert not later, f"{later} are the same and come first"
-    for name, gpus, cpu in touched:
+    for name, resource, cpu in touched:
         usage = node_room(world.state, name)
         assert usage.ready and usage.free_memory_bytes >= 0
         held, status = used(world, name), world.nodes[name].status
-        assert not gpus or held["gpu"] <= sum(not gpu.unavailable for gpu in status.gpus)
+        offered = sum(gpu.resource == resource and not gpu.unavailable for gpu in status.gpus)
+        assert not resource or held[resource] <= offered
         assert not cpu or held["cpu"] <= status.cpu_milli
-        assert not gpus or usage.free_gpus >= 0
         assert not cpu or usage.free_cpu_milli >= 0
     for name in queues:
         started = [world.jobs[start.key.name].spec for start in starts if world.jobs[start.key.name].spec.queue == name]
@@ -126,8 +128,14 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
         assert all(start.gpu_type for start in starts if world.jobs[start.key.name].spec.gpus_per_worker)
     for start in starts:
         for placed in start.placement if start.gpu_type else ():
-            models = [gpu.model.lower() for gpu in world.nodes[placed.node].status.gpus if not gpu.unavailable]
-            assert models.count(start.gpu_type) >= world.jobs[start.key.name].spec.gpus_per_worker
+            spec, gpus_there = world.jobs[start.key.name].spec, world.nodes[placed.node].status.gpus
+            whole = spec.gpu.resource == GPU_RESOURCE
+            there = [
+                gpu.model.lower() if whole else "mig-1g.10gb"
+                for gpu in gpus_there
+                if not gpu.unavailable and gpu.resource == spec.gpu.resource
+            ]
+            assert there.count(start.gpu_type) >= spec.gpus_per_worker
 
 
 def _check_reasons(world: History, reasons: Any, sched: SimpleNamespace) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from stoker.spec.job import TrainingJob
+from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.node import GPUNode
 from stoker.spec.quantity import cpu_milli, memory_bytes
 from stoker.spec.runtime import TrainingRuntimeSpec, effective_runtime
 from stoker.spec.worker_pod import identity
-from tests.support.sched_histories import History
+from tests.support.sched_histories import MIG, History
 
 
 def runtime_of(history: History, job: TrainingJob) -> TrainingRuntimeSpec | None:
@@ -44,7 +45,7 @@ def used(history: History, name: str) -> Counter[str]:
             for placed in job.status.placement:
                 counted.add((job.uid, str(job.status.attempt), str(placed.worker), placed.node))
                 if placed.node == name:
-                    held["gpu"] += job.spec.gpus_per_worker
+                    held[job.spec.gpu.resource] += job.spec.gpus_per_worker
                     held["cpu"] += job.spec.cpu_milli
                     held["memory"] += job.spec.memory_bytes
                     named = effective_runtime(job.spec.runtime, "default", history.runtimes.values())
@@ -56,7 +57,8 @@ def used(history: History, name: str) -> Counter[str]:
         if pod.spec.node_name != name or one in counted:
             continue
         amounts = {**requests.limits, **requests.requests}
-        held["gpu"] += int(amounts.get("nvidia.com/gpu", 0))
+        for resource in (GPU_RESOURCE, MIG):
+            held[resource] += int(amounts.get(resource, 0))
         held["cpu"] += cpu_milli(amounts.get("cpu", "0"))
         held["memory"] += memory_bytes(amounts.get("memory", "0"))
         held["rdma/hca"] += int(amounts.get("rdma/hca", 0))
@@ -65,15 +67,19 @@ def used(history: History, name: str) -> Counter[str]:
 
 def room(history: History, job: TrainingJob, avoid: frozenset[str]) -> int:
     """Workers that fit now, in the best zone where the gang is to be in one, counted naively. Only for nodes whose GPUs
-    are all alike; -1 where some are not."""
+    of the resource are all alike, and where no more of any is held than there is; -1 where some are not."""
     total, spec, runtime = Counter[str | None](), job.spec, runtime_of(history, job)
     in_one = spec.least_workers > 1 and spec.topology.required == "zone"
     for name, node in history.nodes.items():
         if runtime is None or not may_use(node, job, runtime) or name in avoid:
             continue
-        if len({(gpu.model, gpu.memory_bytes) for gpu in node.status.gpus}) > 1:
+        offered = [gpu for gpu in node.status.gpus if gpu.resource == spec.gpu.resource]
+        held, gpus = used(history, name), [gpu for gpu in offered if not gpu.unavailable]
+        there = Counter(gpu.resource for gpu in node.status.gpus if not gpu.unavailable)
+        if len({(gpu.model, gpu.memory_bytes) for gpu in offered}) > 1:
             return -1
-        held, gpus = used(history, name), [gpu for gpu in node.status.gpus if not gpu.unavailable]
+        if any(held[resource] > there[resource] for resource in (GPU_RESOURCE, MIG)):
+            return -1
         fits = spec.least_workers
         if spec.gpus_per_worker:
             wanted = all(
@@ -81,7 +87,7 @@ def room(history: History, job: TrainingJob, avoid: frozenset[str]) -> int:
                 and (spec.gpu.min_memory is None or gpu.memory_bytes >= 40 * 2**30)
                 for gpu in gpus
             )
-            fits = min(fits, (len(gpus) - held["gpu"]) // spec.gpus_per_worker if wanted else 0)
+            fits = min(fits, (len(gpus) - held[spec.gpu.resource]) // spec.gpus_per_worker if wanted else 0)
         if spec.cpu_milli:
             fits = min(fits, (node.status.cpu_milli - held["cpu"]) // spec.cpu_milli)
         for resource, count in runtime.extended_resources.items():

@@ -12,6 +12,7 @@ from stoker.sched.decide import Start, decide
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.meta import Key
+from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import Pod
 from stoker.spec.queue import Queue
@@ -28,6 +29,7 @@ def pick(names: list[str]) -> st.SearchStrategy[str]:
     return st.sampled_from(names)
 
 
+MIG = "nvidia.com/mig-1g.10gb"
 LEASTS = st.sampled_from([0, 0, 0, 1, 2])
 """Workers that will do; 0: as many as are asked for."""
 gpu_kinds = st.lists(st.sampled_from([("A100", 80, ""), ("T4", 16, ""), ("T4", 16, "lost")]), max_size=5)
@@ -46,16 +48,24 @@ requests = st.fixed_dictionaries(
         "runtime": st.sampled_from([None, None, None, "fast"]),
         "required": st.sampled_from([None, None, None, "zone"]),
         "elastic": LEASTS,
+        "resource": st.sampled_from([*[GPU_RESOURCE] * 3, MIG]),
     }
 )
 TAINTS = ["nvidia.com/gpu=yes:NoSchedule", "team=x:NoExecute", "soft:PreferNoSchedule"]
 UNREADY: list[dict[str, Any]] = [{"ready": False}, {"cordoned": True}, {"lost": 5}]
 places = st.builds(
-    lambda zone, taints, hcas, unready: {"labels": zone, "taints": taints, "extended": hcas, **unready},
+    lambda zone, taints, hcas, unready, slices: {
+        "labels": zone,
+        "taints": taints,
+        "extended": hcas,
+        "parts": {MIG: slices},
+        **unready,
+    },
     st.sampled_from([{}, {"zone": "1"}, {"zone": "1"}, {"zone": "2"}]),
     st.lists(st.sampled_from(TAINTS), max_size=1),
     st.sampled_from([{}, {"rdma/hca": 2}, {"rdma/hca": 4}]),
     st.sampled_from([{}, {}, {}, {}, *UNREADY]),
+    st.sampled_from([0, 0, 2, 3]),
 )
 node_action = st.tuples(st.just("node"), pick(NODES), gpu_kinds, st.integers(0, 6), places)
 KINDS: list[dict[str, Any]] = [
@@ -74,7 +84,12 @@ other_action = st.tuples(
     pick(NODES),
     st.integers(0, 3),
     st.fixed_dictionaries(
-        {"cpu": st.sampled_from(["", "500m"]), "going": st.booleans(), "rdma__hca": st.sampled_from(["", "1"])}
+        {
+            "cpu": st.sampled_from(["", "500m"]),
+            "going": st.booleans(),
+            "rdma__hca": st.sampled_from(["", "1"]),
+            MIG: st.sampled_from(["", "", "1"]),
+        }
     ),
 )
 queue_action = st.tuples(
@@ -113,8 +128,8 @@ some = st.one_of(
 PRELUDE = [
     *[("queue", name, None, None, None, None, {}) for name in QUEUES],
     ("node", "a", [("A100", 80, "")] * 4, 6, {"labels": {"zone": "1"}, "extended": {"rdma/hca": 2}}),
-    ("node", "b", [("T4", 16, "")] * 2, 4, {"taints": [TAINTS[0]]}),
-    ("node", "c", [("A100", 80, ""), ("T4", 16, ""), ("T4", 16, "")], 6, {"labels": {"zone": "1"}}),
+    ("node", "b", [("T4", 16, "")] * 2, 4, {"taints": [TAINTS[0]], "parts": {MIG: 2}}),
+    ("node", "c", [("A100", 80, ""), ("T4", 16, ""), ("T4", 16, "")], 6, {"labels": {"zone": "1"}, "parts": {MIG: 3}}),
 ]
 sparse = st.builds(
     lambda start, *parts: [*start, *(action for part in parts for action in part)],
@@ -157,6 +172,7 @@ def some_request(rng: random.Random, queued: int, runtimes: list[str | None]) ->
         "runtime": rng.choice(runtimes),
         "required": rng.choice([None, None, "zone"]),
         "elastic": rng.choice([0, 0, 1, 2]),
+        "resource": rng.choice([GPU_RESOURCE, GPU_RESOURCE, MIG]) if gpus == 1 else GPU_RESOURCE,
     }
 
 
@@ -185,11 +201,11 @@ def crowded(seed: int) -> list[tuple[Any, ...]]:
     return played
 
 
-ASKS: list[dict[str, Any]] = [{}, {"cpu": "500m"}, {"going": True}, {"rdma__hca": "1"}]
+ASKS: list[dict[str, Any]] = [{}, {"cpu": "500m"}, {"going": True}, {"rdma__hca": "1"}, {MIG: "1"}]
 PLACES: list[dict[str, Any]] = [
     {},
     {"labels": {"zone": "1"}, "extended": {"rdma/hca": 3}},
-    {"labels": {"zone": "2"}},
+    {"labels": {"zone": "2"}, "parts": {MIG: 2}},
     {"labels": {"zone": "1"}, "taints": [TAINTS[1]]},
     {"labels": {"zone": "1"}, "cordoned": True},
 ]
@@ -329,4 +345,7 @@ class History:
 def _valid(request: dict[str, Any]) -> dict[str, Any]:
     least = min(request["elastic"], request["workers"])
     request = {**request, "elastic": (least, 4) if least else None}
+    if request["resource"] != GPU_RESOURCE:
+        alone = {"gpus": 1, "workers": 1, "elastic": None}
+        return {**request, **alone, "models": (), "min_memory": None}
     return request if request["gpus"] else {**request, "models": (), "min_memory": None}

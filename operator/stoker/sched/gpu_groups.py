@@ -12,14 +12,14 @@ a node whose fitting GPUs are gone. On nodes with one type it is simply what is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from stoker.spec.gpu_types import UNKNOWN_TYPE, GpuTypes
-from stoker.spec.names import GPU_RESOURCE
+from stoker.spec.names import GPU_RESOURCE, GPU_RESOURCES
 from stoker.spec.node import GPUNode, capability_number
 
-from .request import ANY_RESOURCE, GpuFilter, Request
+from .request import SEVERAL_RESOURCES, GpuFilter, Request
 
 _EXACT_TYPES = 8  # the flow's minimum cut is searched over 2**types subsets
 
@@ -47,11 +47,7 @@ class GpuGroup(NamedTuple):
         return self._is_named(wanted) and wanted.may_match(self.model, self.memory, self.capability)
 
     def _is_named(self, wanted: GpuFilter) -> bool:
-        return (
-            wanted.resource in (self.resource, ANY_RESOURCE)
-            and wanted.type in ("", self.type)
-            and not (self.part and wanted.apart)
-        )
+        return wanted.resource == self.resource and wanted.type in ("", self.type) and not (self.part and wanted.apart)
 
 
 class Claim(NamedTuple):
@@ -63,6 +59,16 @@ class Claim(NamedTuple):
     @property
     def gpus(self) -> int:
         return self.workers * self.request.gpus
+
+    @property
+    def kinds(self) -> Iterator[tuple[GpuFilter, int]]:
+        """(which GPUs, how many of them)."""
+        if self.request.filter.resource != SEVERAL_RESOURCES:
+            yield self.request.filter, self.gpus
+            return
+        for name, count in self.request.extended:
+            if GPU_RESOURCES.fits(name):
+                yield GpuFilter(resource=name), self.workers * count
 
 
 def group(node: GPUNode, types: GpuTypes) -> tuple[GpuGroup, ...]:
@@ -82,13 +88,14 @@ def worst_held(groups: tuple[GpuGroup, ...], claims: Iterable[Claim], wanted: Gp
     """The most GPUs matching `wanted` that `claims` may hold on a node with these groups: a flow's minimum cut."""
     types = [group for group in groups if group.suits(wanted)]
     reach: dict[int, int] = {}  # set of types (bits) -> GPUs whose holders may have picked among them
-    for claim in claims:
-        own = claim.request.filter
+    for own, gpus in (kind for claim in claims for kind in claim.kinds):
+        if own.resource != wanted.resource:
+            continue
         bits = sum(1 << i for i, group in enumerate(types) if group.suits(own))
         if not bits and not any(group.suits(own) for group in groups):
             bits = (1 << len(types)) - 1  # the node has changed under the job: it may hold anything
         if bits:
-            reach[bits] = reach.get(bits, 0) + claim.gpus
+            reach[bits] = reach.get(bits, 0) + gpus
     every = (1 << len(types)) - 1
     cuts = range(every + 1) if len(types) <= _EXACT_TYPES else (0, every)
     return min(

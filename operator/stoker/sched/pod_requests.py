@@ -20,7 +20,7 @@ from stoker.spec.worker_pod import WorkerIdentity, identity
 
 from .columns import ForeignClaim
 from .gpu_groups import Claim
-from .request import ANY_GPU, ANY_RESOURCE, HUGE, GpuFilter, Request
+from .request import ANY_GPU, HUGE, SEVERAL_RESOURCES, GpuFilter, Request
 
 Amounts = dict[str, int]
 """Resource -> units; cpu in thousandths of a core."""
@@ -53,7 +53,7 @@ def own_pod(pod: Pod) -> OwnPod | None:
 
 def beyond(taken: ForeignClaim, claim: Request) -> ForeignClaim | None:
     """What a worker's pod takes over what its job claims for it; None: nothing."""
-    asked, claimed = taken.claim.request, dict(claim.extended)
+    asked, claimed = taken.claim.request, dict(claim.extended) | {claim.filter.resource: claim.gpus}
     over = Request(
         workers=1,
         gpus=max(0, asked.gpus - claim.gpus),
@@ -87,13 +87,13 @@ def _effective(spec: PodSpec | OtherPodSpec) -> Amounts:
 
 def _taken(total: Amounts, meta: ObjectMeta) -> ForeignClaim | None:
     gpus = {name: count for name, count in total.items() if count and GPU_RESOURCES.fits(name)}
-    others = ((name, count) for name, count in total.items() if count and name not in gpus)
+    others = ((name, count) for name, count in total.items() if count and (name not in gpus or len(gpus) > 1))
     request = Request(
         workers=1,
         gpus=sum(gpus.values()),
         cpu=total.get("cpu", 0),
         memory=total.get("memory", 0),
-        filter=GpuFilter(resource=next(iter(gpus)) if len(gpus) == 1 else ANY_RESOURCE) if gpus else ANY_GPU,
+        filter=GpuFilter(resource=next(iter(gpus)) if len(gpus) == 1 else SEVERAL_RESOURCES) if gpus else ANY_GPU,
         extended=tuple(sorted((name, count) for name, count in others if name not in _NOT_EXTENDED)),
     )
     if not (request.gpus or request.cpu or request.memory or request.extended):

@@ -30,7 +30,8 @@ def _request(*parts: Any) -> Request:
 HUGE = 2**48  # more than any node has; a whole gang's sum still fits 64 bits
 
 
-ANY_RESOURCE = ""
+SEVERAL_RESOURCES = ""
+"""Of a pod outside Stoker that asks for GPUs of several kinds: how many of each is among its `extended`."""
 
 
 class GpuFilter(NamedTuple):
@@ -44,7 +45,7 @@ class GpuFilter(NamedTuple):
     type: str = ""
     """As `spec.gpu_types`; empty: any."""
     resource: str = GPU_RESOURCE
-    """As a device plug-in calls them. ANY_RESOURCE: of a pod that asks for several kinds, and may hold any."""
+    """As a device plug-in calls them, or SEVERAL_RESOURCES."""
     apart: bool = False
     """Of a gang of several processes: no two may get parts of one physical GPU."""
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from stoker.spec.job import CHECKPOINTS_CONDITION, Phase
 from stoker.spec.meta import Key
+from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.outcome import Intent
 
 from .columns import Column
@@ -54,6 +55,8 @@ class RunningJobs:
         self._rows: dict[Key, int] = {}
         self._spare: list[int] = []
         self._ids: dict[str, int] = {}
+        self._parts: dict[int, str] = {}
+        """Rows of jobs whose GPUs have another name than nvidia.com/gpu → that name."""
         self._by_key: list[tuple[Key, int]] = []
         self._sorted: NDArray[np.intp] | None = None
         self.jobs: list[Entry | None] = []
@@ -114,6 +117,15 @@ class RunningJobs:
         costs: Floats = (np.maximum(now_s - self.saved_s, 0.0) + self.restart_s) * self.weight
         return costs
 
+    def gpus_of(self, resource: str) -> Column:
+        """GPUs per worker, of those that are offered by that name."""
+        if not self._parts and resource == GPU_RESOURCE:
+            return self.gpus
+        found = self.gpus.copy() if resource == GPU_RESOURCE else np.zeros_like(self.gpus)
+        for row, one in self._parts.items():
+            found[row] = self.gpus[row] if one == resource else 0
+        return found
+
     def held(self, slots: Mapping[str, int]) -> Held:
         found = [
             (row, slots[name], workers)
@@ -129,6 +141,7 @@ class RunningJobs:
 
     def _drop(self, key: Key, row: int) -> None:
         self.jobs[row], self.queue[row], self._sorted = None, -1, None
+        self._parts.pop(row, None)
         self._spare.append(row)
         del self._by_key[bisect_left(self._by_key, (key, row))]
 
@@ -138,6 +151,8 @@ class RunningJobs:
         rows = [self._spare.pop() for _ in come]
         for row, entry in zip(rows, come, strict=True):
             self._rows[entry.key], self.jobs[row] = row, entry
+            if entry.request.filter.resource != GPU_RESOURCE:
+                self._parts[row] = entry.request.filter.resource
         self._sorted = None
         self._by_key += [(entry.key, row) for row, entry in zip(rows, come, strict=True)]
         self._by_key.sort()  # O(n) where nearly all of it is sorted

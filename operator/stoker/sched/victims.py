@@ -262,7 +262,7 @@ def cheapest_of(problems: Iterable[Problem]) -> tuple[Entry, ...] | None:
 
 def _amounts(jobs: RunningJobs, row: Column, wanted: Request) -> Amounts:
     """What a worker of each row gives back of the resources that `wanted` needs, in the order of `Room.wanted`."""
-    columns = [jobs.gpus[row]] if wanted.gpus else []
+    columns = [jobs.gpus_of(wanted.filter.resource)[row]] if wanted.gpus else []
     columns += [jobs.cpu[row]] if wanted.cpu else []
     columns += [jobs.memory[row]] if wanted.memory else []
     for name, _ in wanted.extended:
