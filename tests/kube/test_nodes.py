@@ -139,6 +139,10 @@ def test_slices_and_gpus_that_are_shared_by_another_name_are_parts() -> None:
     assert kinds[7:] == [("nvidia.com/mig-2g.20gb", "MIG 2g.20gb", 0)]
     assert [gpu.resource for gpu in status.gpus if not gpu.part] == ["nvidia.com/gpu"] * 6
 
+    slices |= {"nvidia.com/mig-1g.10gb.replicas": "2"}
+    [share] = {*seen(labels=slices, gpus=0, more={"nvidia.com/mig-1g.10gb.shared": "1"}).status.gpus}
+    assert (share.model, share.memory_bytes) == ("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", 4864 * 2**20)
+
     shared = {**A100, "nvidia.com/gpu.replicas": "4"}
     status = seen(labels=shared, gpus=0, more={"nvidia.com/gpu.shared": "32"}).status
     assert len(status.gpus) == 32 and status.message == "each GPU is shared by 4"

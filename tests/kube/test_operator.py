@@ -58,6 +58,10 @@ async def test_a_slice_is_bound_where_it_is_offered_and_the_next_job_waits_for_i
         await world.phase(name, Phase.RUNNING if name == "first" else Phase.QUEUED)
     (pod,) = world.pods_of("first")
     assert pod.spec.node_name == node
+    made = json.loads(await world.kubectl("get", "pod", "-n", world.project, pod.metadata.name, "-o", "json"))
+    [asked] = [one["resources"] for one in made["spec"]["containers"]]
+    assert asked["limits"]["nvidia.com/mig-1g.10gb"] == asked["requests"]["nvidia.com/mig-1g.10gb"] == "1"
+    assert "nvidia.com/gpu" not in asked["limits"]
     assert (await world.phase("first", Phase.RUNNING)).status.gpu_type == "mig-1g.10gb"
 
     def waits_for_a_slice() -> bool:

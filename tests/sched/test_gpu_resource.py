@@ -14,6 +14,7 @@ from stoker.sched.occupancy import node_room
 from stoker.spec.job import Phase
 from stoker.spec.meta import Key
 from stoker.spec.names import GPU_RESOURCE
+from stoker.why.capacity_reasons import never_on_nodes
 from tests.support.examples import examples
 from tests.support.preempting import claims, run, wrote
 
@@ -32,10 +33,14 @@ def test_each_goes_where_its_resource_is_and_waits_for_that_alone(sched: SimpleN
 def test_nothing_offers_it(sched: SimpleNamespace) -> None:
     world = sched.World().feed(sched.queue(), sched.node("a", 8), sched.job("s", resource=SLICE))
     assert world.starts() == {}
-    said = [one.message for one in world.reasons()[sched.key("s")]]
-    assert any("no node has a GPU offered as nvidia.com/mig-1g.10gb; there is: NVIDIA A100" in one for one in said), (
-        said
+    [reason] = world.reasons()[sched.key("s")]
+    assert (str(reason.code), reason.message) == (
+        "NoCapacity",
+        "the nodes that are usable now would hold 0 of 1 worker of 1 GPU, 1 core and 1Gi even without other jobs: "
+        "no node that it may use offers nvidia.com/mig-1g.10gb",
     )
+    assert never_on_nodes(world.state.nodes, world.state.entries[sched.key("s")].request) == [], "profiles change"
+    assert world.feed(sched.node("b", 0, parts={SLICE: 1})).starts(1) == {"s": ["b"]}
 
 
 def test_several_ranks_share_no_gpu(sched: SimpleNamespace) -> None:

@@ -127,11 +127,17 @@ def _gpus(labels: Mapping[str, str], status: _NodeStatus) -> tuple[tuple[Gpu, ..
             counts = min(_count(status.allocatable, name), offered), offered, offered
             kind = _Kind(name, model, memory, compute)
             if name.startswith(MIG_PREFIX):
-                profile = name.removeprefix(MIG_PREFIX)
-                model_of = labels.get(f"{name}.product") or f"MIG {profile}"
-                kind = _Kind(name, model_of, _number(labels, f"{name}.memory") * 2**20, compute)
+                kind = _Kind(name, *_slice(name, labels), compute)
             found += _alike(kind, counts, len(found))
     return found, f"each GPU is shared by {replicas}" if found and replicas > 1 else ""
+
+
+def _slice(name: str, labels: Mapping[str, str]) -> tuple[str, int]:
+    """(model, bytes of each) of a MIG profile; of one that is shared, a share's."""
+    profile = name.removesuffix(".shared")
+    shares = max(_number(labels, f"{profile}.replicas"), 1) if profile != name else 1
+    model = labels.get(f"{profile}.product") or f"MIG {profile.removeprefix(MIG_PREFIX)}"
+    return model, _number(labels, f"{profile}.memory") * 2**20 // shares
 
 
 class _Kind(NamedTuple):

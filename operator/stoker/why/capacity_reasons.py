@@ -18,6 +18,7 @@ from stoker.sched.place import capacity, fitting, free_room, without
 from stoker.sched.request import Request
 from stoker.sched.topology import likeliest
 from stoker.spec.meta import Key
+from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.node import Gpu, capability_number
 from stoker.spec.reasons import MOST_JOBS, Code, Reason
 
@@ -76,7 +77,8 @@ def _shortages(table: NodeTable, request: Request, avoid: Collection[str], could
 def never_on_nodes(table: NodeTable, request: Request) -> list[Reason]:
     """What no known set of nodes could hold, empty of pods, all ready, open and every GPU usable. No nodes: nothing.
 
-    Cordons, taints, labels, other people's pods and extended resources rule nothing out: they come and go.
+    Cordons, taints, labels, other people's pods, slices of GPUs and extended resources rule nothing out: they come and
+    go.
     """
     if not table.slots:
         return []
@@ -84,7 +86,7 @@ def never_on_nodes(table: NodeTable, request: Request) -> list[Reason]:
     slots = np.array(sorted(table.slots.values()))
     fits = np.full(len(slots), request.workers)
     columns = (
-        ("gpus", request.gpus, whole[slots]),
+        ("gpus", request.gpus if request.filter.resource == GPU_RESOURCE else 0, whole[slots]),
         ("cpu", request.cpu, table.cap_cpu[slots]),
         ("memory", request.memory, table.cap_mem[slots]),
     )
@@ -98,7 +100,7 @@ def never_on_nodes(table: NodeTable, request: Request) -> list[Reason]:
         fits = likeliest(table, request.near, request.workers, of_slot, of_slot)[slots]
     if int(fits.sum()) >= request.workers:
         return []
-    if request.gpus and not whole.any() and not table.is_any(request.filter):
+    if columns[0][1] and not whole.any() and not table.is_any(request.filter):
         there = sorted({_kind_of(gpu, request) for gpu in _gpus(table)})
         return [
             _never(

@@ -7,7 +7,7 @@ Cost: O(nodes that are closed, or where such pods are).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from stoker.sched.eligible import NodeFilter
 from stoker.sched.nodes import NodeTable
 from stoker.sched.place import without
 from stoker.sched.request import Request
-from stoker.spec.node import CORDONED, UNKNOWN_MODEL, GPUNode
+from stoker.spec.names import GPU_RESOURCE
+from stoker.spec.node import CORDONED, UNKNOWN_MODEL, Gpu, GPUNode
 
 from . import sentences
 
@@ -143,27 +144,29 @@ def _lasting(table: NodeTable, request: Request) -> Iterator[tuple[str, int, Col
 
 def _unusable(table: NodeTable, request: Request, slots: list[int]) -> Iterator[str]:
     """What the open nodes lack: GPUs that can't be leased or are of unknown model, extended resources."""
+    resource = request.filter.resource
     if request.gpus:
-        gone = [slot for slot in slots if table.total[slot] > table.usable[slot]]
-        why = {gpu.unavailable for slot in gone for gpu in _node(table, slot).status.gpus if gpu.unavailable}
+        short = [slot for slot in slots if table.total[slot] > table.usable[slot]]
+        gone = [gpu.unavailable for gpu in _gpus(table, short, resource) if gpu.unavailable]
         if gone:
-            count = sum(int(table.total[slot] - table.usable[slot]) for slot in gone)
-            yield sentences.gpus_unusable(count, why.pop() if len(why) == 1 else "")
+            yield sentences.gpus_unusable(len(gone), gone[0] if len(set(gone)) == 1 else "")
     if request.gpus and not table.is_any(request.filter):
-        models = Counter(gpu.model for slot in slots for gpu in _node(table, slot).status.gpus)
-        unknown = models[UNKNOWN_MODEL]
+        gpus = list(_gpus(table, slots, resource))
+        if not gpus and resource != GPU_RESOURCE:
+            yield sentences.offered_nowhere(resource)
+        unknown = sum(gpu.model == UNKNOWN_MODEL for gpu in gpus)
         if unknown:
             yield sentences.gpus_of_unknown_model(unknown)
-        unable = sum(
-            not gpu.compute_capability and gpu.model != UNKNOWN_MODEL
-            for slot in slots
-            for gpu in _node(table, slot).status.gpus
-        )
+        unable = sum(not gpu.compute_capability and gpu.model != UNKNOWN_MODEL for gpu in gpus)
         if request.filter.min_capability and unable:
             yield sentences.gpus_of_unknown_capability(unable)
     for name, _ in request.extended:
         if not any(_node(table, slot).status.extended.get(name) for slot in slots):
             yield sentences.offered_nowhere(name)
+
+
+def _gpus(table: NodeTable, slots: Iterable[int], resource: str) -> Iterator[Gpu]:
+    return (gpu for slot in slots for gpu in _node(table, slot).status.gpus if gpu.resource == resource)
 
 
 def _node(table: NodeTable, slot: int) -> GPUNode:

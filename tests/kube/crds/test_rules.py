@@ -179,10 +179,22 @@ CASES = [
         {"gpusPerWorker": 1, "gpu": {"minComputeCapability": "8.9"}},
         "is no compute capability",
     ),
+    *(
+        job(
+            {"gpusPerWorker": 1, "gpu": {"resource": name}},
+            {"gpusPerWorker": 1, "gpu": {"resource": "nvidia.com/mig-1g.10gb"}},
+            "must be what a device plug-in calls GPUs",
+        )
+        for name in [
+            *("", "cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "pods", "rdma/hca", "amd.com/gpu", "gpu"),
+            *("nvidia.com/hostdev", "nvidia.com/GA102GL_A10", "nvidia.com/gpu.product", "requests.nvidia.com/gpu"),
+            *("nvidia.com/mig-1g.10gb/x", "nvidia.com/MIG-1g.10gb", "nvidia.com/gpu\n", " nvidia.com/gpu"),
+        ]
+    ),
     job(
-        {"gpusPerWorker": 1, "gpu": {"resource": "nvidia.com/mig-1g.10gb/x"}},
-        {"gpusPerWorker": 1, "gpu": {"resource": "nvidia.com/mig-1g.10gb"}},
-        "must be what a device plug-in calls GPUs",
+        {"gpu": {"resource": "nvidia.com/gpu.shared"}},
+        {"gpu": {"resource": "nvidia.com/gpu"}},
+        "gpu says which GPUs, but gpusPerWorker is 0",
     ),
     job(
         {"gpusPerWorker": 2, "gpu": {"resource": "nvidia.com/gpu.shared"}},
