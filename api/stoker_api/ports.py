@@ -27,6 +27,14 @@ class LogSource(Protocol):
         """Return once the log is longer than `offset`, has ended, or `timeout_s` is over."""
         ...
 
+    async def offset_since(self, pod_uid: str, since_s: float) -> int | None:
+        """Where that begins which was written since then (unix time); None: nothing was. 0: no times are known."""
+        ...
+
+    async def times(self, pod_uid: str, begin: int, end: int) -> list[tuple[int, float]]:
+        """(Offset, unix time) of what stands at `begin`, and of what was written later before `end`; empty: unknown."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:

@@ -40,6 +40,7 @@ from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenFile
 from stoker_api.usage.prices import Prices
 from stoker_api.usage.store import UsageStore
+from stoker_worker.log_times import LogTimes, offset_since, times_of
 from tests.support.testbed.cluster import Cluster
 
 from .cluster import PEOPLE, Bed, Hands, cluster_parts, node_is_free
@@ -73,6 +74,19 @@ class FileLogs:
             size = file.seek(0, 2)
             file.seek(offset)
             return LogPart(file.read(limit), size, pod_uid in self.ended)
+
+    async def offset_since(self, pod_uid: str, since_s: float) -> int | None:
+        path = self.folder / f"{pod_uid}.times"
+        return offset_since(str(path), since_s) if path.exists() else 0
+
+    async def times(self, pod_uid: str, begin: int, end: int) -> list[tuple[int, float]]:
+        path = self.folder / f"{pod_uid}.times"
+        return times_of(str(path), begin, end) if path.exists() else []
+
+    def note(self, pod_uid: str, offset: int, at_s: float) -> None:
+        times = LogTimes(str(self.folder / f"{pod_uid}.times"))
+        times.note(offset, at_s)
+        times.close()
 
     def _more(self, pod_uid: str, offset: int) -> bool:
         path = self.folder / pod_uid

@@ -11,10 +11,14 @@ import weakref
 
 import pytest
 import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stoker_api.connection import Connection
 from stoker_api.serve import BindError, bind, serving
+from stoker_api.streams.line_times import timed_parts
 from stoker_api.streams.log_stream import CHUNK
+from tests.support.examples import examples
 
 ONE = "/v1/projects/alpha/jobs/one"
 OF_CALLER = 40
@@ -174,6 +178,58 @@ async def test_raw_logs_are_byte_for_byte(served):
     await served.logs.append(pod.uid, b"more\n", end=True)
     await served.status(job, phase="Succeeded")
     assert (await following).content == data + b"more\n"
+
+
+async def test_logs_with_times_and_since_one(served, follow):
+    job, pod = await running_job(served)
+    await served.logs.append(pod.uid, b"one\ntwo\nthr")
+    for offset, at_s in ((0, 1_000_000), (6, 1_000_060), (8, 1_000_120)):  # the second in the middle of a line
+        served.logs.note(pod.uid, offset, at_s)
+    first, third = "1970-01-12T13:46:40Z", "1970-01-12T13:48:40Z"
+    answer = await served.call("GET", f"{ONE}/logs?timestamps=true")
+    assert answer.text == f"{first} one\n{first} two\n{third} thr"
+    assert (await served.call("GET", f"{ONE}/logs?timestamps=true&tailLines=2")).text == f"{first} two\n{third} thr"
+    for since, text in (
+        ("1970-01-12T13:46:00Z", "one\ntwo\nthr"),
+        ("1970-01-12T13:47:40Z", "thr"),
+        (third, "thr"),
+        ("2999-01-01", ""),
+    ):
+        assert (await served.call("GET", f"{ONE}/logs?since={since}")).text == text, since
+    stream = follow(served, f"{ONE}/logs?follow=true&timestamps=true")
+    frames = await take(stream, 3)
+    assert [(frame.event, frame.data) for frame in frames[:2]] == [
+        ("time", f'{{"at": "{first}"}}'),
+        ("log", "one\ntwo"),
+    ]
+    assert frames[1].id == "1.8" and frames[2].json == {"at": third}
+    await served.logs.append(pod.uid, b"ee\n", end=True)
+    served.logs.note(pod.uid, 11, 1_000_180)
+    await served.status(job, phase="Succeeded")
+    assert [frame.data for frame in await rest(stream) if frame.event == "log"] == ["three"]
+    resumed = await rest(follow(served, f"{ONE}/logs?follow=true&timestamps=true", last_id="1.8"))
+    assert [(frame.event, frame.data) for frame in resumed[:2]] == [("time", f'{{"at": "{third}"}}'), ("log", "three")]
+    assert (await served.call("GET", f"{ONE}/logs?since=soon")).json()["errors"][0]["pointer"] == "/since"
+
+
+@examples(200)
+@given(
+    data=st.binary(max_size=60).map(lambda data: data.replace(b"\x00", b"\n")),
+    begin=st.integers(0, 20),
+    marks=st.lists(st.integers(1, 80), max_size=6, unique=True).map(sorted),
+)
+def test_parts_by_time_are_the_whole_and_begin_where_lines_do(data, begin, marks):
+    times = [(begin, 0.0), *((begin + mark, float(mark)) for mark in marks if mark < len(data))]
+    parts = timed_parts(data, begin, times)
+    assert b"".join(part.data for part in parts) == data and all(part.data for part in parts)
+    at = 0
+    for part in parts:
+        assert at == 0 or data[at - 1 : at] == b"\n"
+        for line in range(at, at + len(part.data)):
+            if line == 0 or data[line - 1 : line] == b"\n":
+                assert part.at_s == max(at_s for offset, at_s in times if offset <= begin + line)
+        at += len(part.data)
+    assert timed_parts(data, begin, []) == ([(None, data)] if data else [])
 
 
 async def test_logs_that_are_not_there(served):

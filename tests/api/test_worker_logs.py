@@ -150,7 +150,7 @@ async def test_logs_go_with_their_job_also_when_it_went_while_nobody_looked(tmp_
             while logs.shipped.size(pods["later"].uid) is not None:
                 await logs.source.wait_growth(pods["later"].uid, 1, 0.05)
             assert len(logs.shipped) == 1 and logs.shipped.total_bytes == 1
-            assert sorted(path.stem for path in (tmp_path / "logs").iterdir()) == [pods["kept"].uid] * 2
+            assert sorted(path.stem for path in (tmp_path / "logs").iterdir()) == [pods["kept"].uid] * 3
 
 
 WHOLE = b"".join(b"%06d some output of a worker\n" % number for number in range(3000))

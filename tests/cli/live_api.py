@@ -42,6 +42,16 @@ class Logs:
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}
         self.ended: set[str] = set()
+        self.written: dict[str, list[tuple[int, float]]] = {}
+        """By pod: from which offset on what was written when."""
+
+    async def offset_since(self, pod_uid: str, since_s: float) -> int | None:
+        return next((offset for offset, at_s in self.written.get(pod_uid, [(0, since_s)]) if at_s >= since_s), None)
+
+    async def times(self, pod_uid: str, begin: int, end: int) -> list[tuple[int, float]]:
+        found = self.written.get(pod_uid, [])
+        before = [at_s for offset, at_s in found if offset <= begin][-1:]
+        return [(begin, at_s) for at_s in before] + [one for one in found if begin < one[0] < end]
 
     async def read(self, pod_uid: str, offset: int, limit: int) -> LogPart | None:
         found = self.data.get(pod_uid)

@@ -252,3 +252,43 @@ def test_tab_offers_what_may_stand_there(script: Any, make_job: Any, typed: str,
     assert [line.partition(",")[2] for line in done.stdout.splitlines()] == offers, done.stderr
     if typed == "resume ":
         assert script.requests[-1].query["phase"] == "Suspended,Stopping"
+
+
+def timed(sse: Any, *lines: tuple[str, str]) -> bytes:
+    """A worker's whole log as the server sends it."""
+    frames, end = b"", 0
+    for at, text in lines:
+        end += len(text.encode()) + 1
+        frames += sse("time", {"at": at}) + sse("log", text, f"1.{end}")
+    return frames + sse("end", {"phase": "Succeeded", "reason": "", "message": ""})
+
+
+def test_logs_of_all_workers_in_the_order_of_time(stoker: Any, script: Any, sse: Any, make_job: Any) -> None:
+    job = make_job("a", "Running", {"trainer": {"command": ["x"]}, "workers": 2, "elastic": {"min": 1, "max": 3}})
+    script.on("GET", f"{PATH}/a", script.json(job))
+    logs = [timed(sse, ("1", "a"), ("4", "b")), timed(sse, ("2", "c\nd"), ("3", "e"))]
+    script.on(
+        "GET", f"{PATH}/a/logs", *(script.text(log) for log in logs), script.problem(404, "NoLog", "no log of worker 2")
+    )
+    done = stoker("logs", "a", "--all-workers", "-t", "--since", "10m", "-n", "5")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == "1 [0] a\n2 [1] c\n2 [1] d\n3 [1] e\n4 [0] b\n"
+    asked = [request.query for request in script.requests if request.path.endswith("/logs")]
+    assert [query["worker"] for query in asked] == ["0", "1", "2"]
+    assert asked[0] == {"worker": "0", "follow": "false", "tailLines": "5", "since": "10m", "timestamps": "true"}
+    script.on("GET", f"{PATH}/a/logs", *(script.text(log) for log in logs), script.problem(404, "NoLog", "none"))
+    followed = stoker("logs", "a", "-f", "-a")
+    assert sorted(line.partition("] ")[2] for line in followed.stdout.splitlines()) == list("abcde")
+    script.on("GET", f"{PATH}/a/logs", script.problem(404, "NoLog", "none has a log"))
+    assert "none has a log" in stoker("logs", "a", "-a").stderr
+    assert "choose one" in stoker("logs", "a", "-a", "-w", "1").stderr
+    script.on("GET", f"{PATH}/a", script.json(make_job("a", spec={"trainer": {"command": ["x"]}, "workers": 65})))
+    assert "64 logs are the most at once" in stoker("logs", "a", "-a").stderr
+
+
+def test_times_before_lines_followed_or_not(stoker: Any, script: Any, sse: Any) -> None:
+    script.on("GET", f"{PATH}/a/logs", script.text(timed(sse, ("1", "x\ny"), ("2", "z"))))
+    assert stoker("logs", "-f", "-t", "a").stdout == "1 x\n1 y\n2 z\n"
+    assert stoker("logs", "-f", "a").stdout == "x\ny\nz\n"
+    script.on("GET", f"{PATH}/a/logs", script.text(b"1 x\n"))
+    assert stoker("logs", "-t", "a").stdout == "1 x\n" and script.requests[-1].query["timestamps"] == "true"

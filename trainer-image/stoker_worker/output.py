@@ -7,6 +7,11 @@ before each line. A full disk loses output (and the log says how much), never th
 from __future__ import annotations
 
 import os
+import time
+
+MYPY = False
+if MYPY:
+    from .log_times import LogTimes
 
 READ_BYTES = 262_144
 TURN_BYTES = 8 * READ_BYTES
@@ -29,6 +34,8 @@ class Log:
         self.at_line_start = True
         self.speaker = -1
         """The rank whose unfinished line stands at the end of the file; -1: none."""
+        self.times: LogTimes | None = None
+        """Where it is noted when what was written."""
 
     @property
     def lossy(self) -> bool:
@@ -71,6 +78,10 @@ class Log:
 
     def _append(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
+        if self.times is not None and view:
+            now_s = time.time()
+            if self.times.due(now_s):
+                self.times.note(os.fstat(self._fd).st_size, now_s)
         try:
             while view:
                 written = os.write(self._fd, view)

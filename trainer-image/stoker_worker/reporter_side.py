@@ -13,6 +13,7 @@ import select
 import time
 
 from .folder import LOG_FILE, SESSIONS_FOLDER, Launch
+from .log_times import SUFFIX, LogTimes
 from .output import Log
 from .steps import Steps
 
@@ -188,12 +189,19 @@ class ReporterSide:
 
 
 def _log(folder: str, limit_bytes: int) -> Log:
-    if not limit_bytes:
-        return Log(folder + "/" + LOG_FILE)
-    from .bounded_log import BoundedLog
+    path = folder + "/" + LOG_FILE
+    if limit_bytes:
+        from .bounded_log import BoundedLog
 
-    why = "this log has reached its limit of %d bytes (`stoker up --log-bytes`)" % limit_bytes
-    return BoundedLog(folder + "/" + LOG_FILE, limit_bytes, why)
+        why = "this log has reached its limit of %d bytes (`stoker up --log-bytes`)" % limit_bytes
+        log: Log = BoundedLog(path, limit_bytes, why)
+    else:
+        log = Log(path)
+    try:
+        log.times = LogTimes(path + SUFFIX)
+    except OSError:
+        pass  # the log is worth more than its times
+    return log
 
 
 def _spool(folder: str, pod: PodOrder) -> Spool:

@@ -18,7 +18,7 @@ from stoker_api.services import services
 from stoker_api.streams.log_stream import LogRequest, Position
 from stoker_api.streams.sse import EVENT_STREAM
 
-from .common import Accept, LastEventId, LogPosition, Name, Project, QueryModel, find_job, wants_events
+from .common import TIME, Accept, LastEventId, LogPosition, Name, Project, QueryModel, find_job, moment, wants_events
 
 router = APIRouter(tags=["streams"])
 PLAIN = "text/plain"
@@ -56,6 +56,13 @@ class LogsQuery(QueryModel):
     attempt: int | None = Field(default=None, ge=1, lt=2**31, description="Absent: the newest.")
     follow: bool = False
     tail_lines: int | None = Field(default=None, ge=0, le=1_000_000)
+    since: str | None = Field(
+        default=None,
+        max_length=40,
+        description="Only what was written since: a duration before now, or a date or time (ISO 8601).",
+        json_schema_extra=TIME,
+    )
+    timestamps: bool = Field(default=False, description="The time before each line; as events: in `time` frames.")
 
 
 @router.get(
@@ -73,12 +80,15 @@ async def job_logs(
     accept: Accept = PLAIN,
     last_event_id: LogPosition = None,
 ) -> Response:
-    """`Accept: text/event-stream`: `log` (resumable by id), `attempt`, `end`; else the bytes as they are."""
+    """`Accept: text/event-stream`: `log` (resumable by id), `attempt`, `time`, `end`; else the bytes as they are."""
     found = services(request)
     job = await find_job(found, project, name)
     if query.worker >= job.spec.most_workers:
         raise invalid("/worker", f"the job has {job.spec.most_workers} worker(s), counted from 0", place="query")
-    wanted = LogRequest(job, query.worker, query.attempt, query.follow, query.tail_lines)
+    since = None if query.since is None else moment("since", query.since, found.deps.clock.now()).timestamp()
+    wanted = LogRequest(
+        job, query.worker, query.attempt, query.follow, query.tail_lines, since, timestamps=query.timestamps
+    )
     begin = _resume(last_event_id, query.attempt) or await found.logs.begin(wanted)
     if begin is None:
         if not query.follow:

@@ -27,6 +27,7 @@ from stoker_api.ports import LogSource
 from .followers import Followers
 from .job_events import end_of
 from .line_cutter import LineCutter
+from .line_times import Stamper, TimedPart, stamp, timed_parts
 from .sse import HEARTBEAT, RETRY, StreamSettings, frame
 
 CHUNK = 32 * 1024
@@ -44,6 +45,9 @@ class LogRequest:
     """None: the newest, and when following the ones after it."""
     follow: bool
     tail_lines: int | None = None
+    since_s: float | None = None
+    """Unix time: from what was written since; None: from the beginning."""
+    timestamps: bool = False
 
 
 class Position(NamedTuple):
@@ -118,36 +122,53 @@ class LogStreams:
         attempt = query.attempt or query.job.status.attempt
         pod_uid = self._pod_uid(query.job, attempt, query.worker)
         async with self._pacing:
-            if pod_uid is not None and query.follow and query.tail_lines is None and (pod_uid, 0) in self._parts:
+            whole = query.tail_lines is None and query.since_s is None
+            if pod_uid is not None and query.follow and whole and (pod_uid, 0) in self._parts:
                 return Position(attempt, 0)
             chunk = None if pod_uid is None else await self._logs.read(pod_uid, 0, 1)
         if pod_uid is None or chunk is None:
             return None
-        if query.tail_lines is None:
-            return Position(attempt, 0)
-        return Position(attempt, await self._tail(pod_uid, chunk.size, query.tail_lines))
+        since = 0 if query.since_s is None else await self._line_since(pod_uid, chunk.size, query.since_s)
+        tail = 0 if query.tail_lines is None else await self._tail(pod_uid, chunk.size, query.tail_lines)
+        return Position(attempt, max(since, tail))
 
     async def raw(self, query: LogRequest, begin: Position) -> AsyncGenerator[bytes, None]:
-        """The log's bytes as they are."""
+        """The log's bytes as they are, or with the time before each line."""
+        stamper, (attempt, offset) = Stamper(), begin
         async for piece in self._pieces(query, begin):
-            if isinstance(piece, Data):
+            if isinstance(piece, NextAttempt):
+                stamper, (attempt, offset) = Stamper(), (piece.attempt, 0)
+            elif isinstance(piece, Data) and query.timestamps:
+                parts = await self._timed(query, attempt, offset, piece.data)
+                yield b"".join(stamper.stamped(part) for part in parts)
+                offset += len(piece.data)
+            elif isinstance(piece, Data):
                 yield piece.data
 
     async def sse(self, query: LogRequest, begin: Position) -> AsyncGenerator[bytes, None]:
-        """Frames `log`, `attempt`, `end`; the id of each `log` is where a resume goes on."""
-        cutter, attempt = LineCutter(begin.offset), begin.attempt
+        """Frames `log`, `attempt`, `end`; the id of each `log` is where a resume goes on. With timestamps `time` before
+        those that were written then."""
+        cutter, (attempt, offset) = LineCutter(begin.offset), begin
+        shown_s: float | None = None
         sent_s = self._clock.monotonic()
         yield RETRY
         async for piece in self._pieces(query, begin):
             frames: list[bytes] = []
             match piece:
+                case Data() if query.timestamps:
+                    for at_s, data in await self._timed(query, attempt, offset, piece.data):
+                        if at_s != shown_s:
+                            frames.append(frame("time", json.dumps({"at": stamp(at_s)})))
+                            shown_s = at_s
+                        frames += [_log(attempt, *lines) for lines in cutter.feed(data)]
+                    offset += len(piece.data)
                 case Data():
                     found, cutter = _framed(piece, attempt, cutter)
                     frames = [found] if found else []
                 case Over():
                     frames = [_log(attempt, *lines) for lines in cutter.flush()]
                 case NextAttempt(attempt):
-                    cutter = LineCutter(0)
+                    cutter, offset = LineCutter(0), 0
                     frames = [frame("attempt", json.dumps({"attempt": attempt}))]
                 case LogEnd(job):
                     frames = [frame("end", end_of(job))]
@@ -235,6 +256,23 @@ class LogStreams:
         pod = self._pods.get(Key(job.metadata.namespace, f"{job.metadata.name}-{attempt}-{worker}"))
         said = identity(pod.metadata) if pod is not None else None
         return pod.uid if pod is not None and said is not None and said.job_uid == job.uid else None
+
+    async def _timed(self, query: LogRequest, attempt: int, begin: int, data: bytes) -> list[TimedPart]:
+        job = self._jobs.get(query.job.key) or query.job
+        pod_uid = self._pod_uid(job, attempt, query.worker)
+        times = [] if pod_uid is None else await self._logs.times(pod_uid, begin, begin + len(data))
+        return timed_parts(data, begin, times)
+
+    async def _line_since(self, pod_uid: str, size: int, since_s: float) -> int:
+        """The offset of the first line that was written since."""
+        offset = await self._logs.offset_since(pod_uid, since_s)
+        if offset is None or offset > size:
+            return size
+        if offset == 0:
+            return 0
+        before = await self._logs.read(pod_uid, offset - 1, CHUNK)
+        end = -1 if before is None else before.data.find(b"\n")
+        return offset if end < 0 else offset + end
 
     async def _tail(self, pod_uid: str, size: int, lines: int) -> int:
         """The offset at which the last `lines` lines begin. Cost: reads only these."""

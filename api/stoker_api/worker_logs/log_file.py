@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +16,7 @@ from typing import Any, Self
 from stoker.spec.pod import Pod
 from stoker.spec.worker_pod import identity
 from stoker_api.disk import FULL
+from stoker_worker.log_times import SUFFIX, LogTimes, offset_since, times_of
 
 INDEX_VERSION = 1
 
@@ -60,7 +62,7 @@ class DiskFull(Exception):
 
 @dataclass(slots=True)
 class StoredLog:
-    """Files `<pod uid>.log` and `<pod uid>.json` in `folder`."""
+    """Files `<pod uid>.log`, `<pod uid>.times` (when what came) and `<pod uid>.json` in `folder`."""
 
     folder: Path
     pod_uid: str
@@ -74,6 +76,10 @@ class StoredLog:
     @property
     def path(self) -> Path:
         return self.folder / f"{self.pod_uid}.log"
+
+    @property
+    def times_file(self) -> Path:
+        return self.folder / f"{self.pod_uid}{SUFFIX}"
 
     @property
     def index(self) -> Path:
@@ -126,10 +132,20 @@ class StoredLog:
                     raise Gap(held)
                 size = self._jump(fd, size, offset, offset - held)
                 held = offset
+            if held - offset < len(data):
+                self._note_time(size)
             size += _write(fd, size, data[held - offset :])
         finally:
             os.close(fd)
         return self._held(size)
+
+    def offset_since(self, since_s: float) -> int | None:
+        """Where that begins which came since then (unix time); None: nothing did. Raises: OSError (no times)."""
+        return offset_since(str(self.times_file), since_s)
+
+    def times(self, begin: int, end: int) -> list[tuple[int, float]]:
+        """(Offset, unix time) of what stands at `begin`, and of what came later before `end`. Raises: OSError."""
+        return times_of(str(self.times_file), begin, end)
 
     def read(self, offset: int, limit: int) -> tuple[bytes, int]:
         """At most `limit` bytes of the file from `offset` on, and its size. Raises: FileNotFoundError."""
@@ -155,7 +171,19 @@ class StoredLog:
     def remove(self) -> None:
         """Raises: OSError."""
         self.path.unlink(missing_ok=True)
+        self.times_file.unlink(missing_ok=True)
         self.index.unlink(missing_ok=True)
+
+    def _note_time(self, size: int) -> None:
+        try:
+            times = LogTimes(str(self.times_file))
+        except OSError:
+            return  # the log is worth more than its times
+        try:
+            if times.due(now_s := time.time()):
+                times.note(size, now_s)
+        finally:
+            times.close()
 
     def _held(self, size: int) -> int:
         if not self.jumps:

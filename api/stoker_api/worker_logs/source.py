@@ -86,6 +86,12 @@ class WorkerLogSource:
         found = await self._shipped.read(pod_uid, offset, limit)
         return None if found is None else LogPart(*found, ended)
 
+    async def offset_since(self, pod_uid: str, since_s: float) -> int | None:
+        return await self._shipped.offset_since(pod_uid, since_s)
+
+    async def times(self, pod_uid: str, begin: int, end: int) -> list[tuple[int, float]]:
+        return await self._shipped.times(pod_uid, begin, end)
+
     async def wait_growth(self, pod_uid: str, offset: int, timeout_s: float) -> None:
         """Return once the log is longer than `offset`, has ended, or `timeout_s` is over."""
         if (self._shipped.size(pod_uid) or 0) > offset or self._has_ended(pod_uid):

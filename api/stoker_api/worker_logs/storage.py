@@ -158,6 +158,22 @@ class ShippedLogs:
         except FileNotFoundError:
             return None
 
+    async def offset_since(self, pod_uid: str, since_s: float) -> int | None:
+        """Where that begins which came since then (unix time); None: nothing did. Without times: 0."""
+        entry = self._entries.get(pod_uid)
+        try:
+            return 0 if entry is None else await asyncio.to_thread(entry.stored.offset_since, since_s)
+        except OSError:
+            return 0
+
+    async def times(self, pod_uid: str, begin: int, end: int) -> list[tuple[int, float]]:
+        """(Offset, unix time) of what stands at `begin`, and of what came later before `end`."""
+        entry = self._entries.get(pod_uid)
+        try:
+            return [] if entry is None else await asyncio.to_thread(entry.stored.times, begin, end)
+        except OSError:
+            return []
+
     async def remove(self, pod_uid: str) -> None:
         """Raises: OSError."""
         entry = self._entries.get(pod_uid)

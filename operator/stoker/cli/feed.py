@@ -10,12 +10,15 @@ import queue
 import threading
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from stoker.client.client import Client
 from stoker.client.errors import StokerError
 from stoker.client.following import Following
-from stoker.client.updates import JobUpdate, LogChunk
+from stoker.client.log_lines import LogChunk
+
+if TYPE_CHECKING:
+    from stoker.client.client import Client
+    from stoker.client.updates import JobUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,8 @@ class FeedItem:
 class Feed:
     """Iterates over all streams until each has ended; `close` (or leaving the `with`) ends them all."""
 
-    def __init__(self, client: Client, project: str | None = None) -> None:
+    def __init__(self, client: Client | None = None, project: str | None = None) -> None:
+        """`client`: None where only `follow` is called."""
         self._client = client
         self._project = project
         self._items: queue.Queue[FeedItem] = queue.Queue(maxsize=64)
@@ -48,10 +52,15 @@ class Feed:
         self.close()
 
     def follow_events(self, job: str) -> None:
+        assert self._client is not None
         self._start(job, False, self._client.events(job, project=self._project))
 
     def follow_logs(self, job: str, worker: int, *, attempt: int | None = None, tail: int | None = None) -> None:
-        self._start(job, True, self._client.logs(job, worker=worker, attempt=attempt, tail=tail, project=self._project))
+        assert self._client is not None
+        self.follow(job, self._client.logs(job, worker=worker, attempt=attempt, tail=tail, project=self._project))
+
+    def follow(self, job: str, log: Following[LogChunk]) -> None:
+        self._start(job, True, log)
 
     def get(self, timeout_s: float | None = None) -> FeedItem | None:
         """The next item, or None when none came in time."""

@@ -12,7 +12,8 @@ import click
 from stoker.client.client import Client
 from stoker.client.code.sizes import files_text, size_text
 from stoker.client.errors import EXIT_DETACHED, EXIT_REFUSED, ApiError, StokerError
-from stoker.client.updates import JobChanged, JobEnded, LogChunk
+from stoker.client.log_lines import LogChunk
+from stoker.client.updates import JobChanged, JobEnded
 from stoker.spec.job import ENDED, AttemptEnd, Phase, TrainingJob
 from stoker.spec.outcome import Category
 

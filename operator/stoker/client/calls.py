@@ -23,6 +23,8 @@ from .wire import ConnectionLost, Wire
 if TYPE_CHECKING:
     from .code.bundle import Bundle
     from .code.sending import Progress
+    from .following import Following
+    from .log_lines import LogChunk
 
 DEFAULT_TIMEOUT_S = 15.0
 FILES_LISTED = 10_000
@@ -138,6 +140,31 @@ class Calls:
 
         fetch(self.wire, f"{self.job_path(name, project)}/files/{quote(path)}", to)
 
+    def logs(
+        self,
+        name: str,
+        *,
+        worker: int = 0,
+        attempt: int | None = None,
+        tail: int | None = None,
+        since: str | None = None,
+        timestamps: bool = False,
+        follow: bool = True,
+        project: str | None = None,
+    ) -> Following[LogChunk]:
+        """A worker's log in whole lines; cut connections are resumed at the very byte."""
+        from .following import Following
+        from .log_lines import LogReader
+
+        return Following(
+            self.wire,
+            f"{self.job_path(name, project)}/logs",
+            LogReader(worker, from_start=tail is None and since is None),
+            params=log_params(worker, attempt, tail, follow=follow, since=since, timestamps=timestamps),
+            once=frozenset({"tailLines", "since"}),
+            endless=follow,
+        )
+
     # usage
 
     def usage(self, by: Iterable[str], *, project: str | None, limit: int | None, **filters: str | None) -> Any:
@@ -235,12 +262,24 @@ class Calls:
             return None
 
 
-def log_params(worker: int, attempt: int | None, tail: int | None, *, follow: bool = False) -> dict[str, str]:
+def log_params(
+    worker: int,
+    attempt: int | None,
+    tail: int | None,
+    *,
+    follow: bool = False,
+    since: str | None = None,
+    timestamps: bool = False,
+) -> dict[str, str]:
     params = {"worker": str(worker), "follow": "true" if follow else "false"}
     if attempt is not None:
         params["attempt"] = str(attempt)
     if tail is not None:
         params["tailLines"] = str(tail)
+    if since is not None:
+        params["since"] = since
+    if timestamps:
+        params["timestamps"] = "true"
     return params
 
 

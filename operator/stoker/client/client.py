@@ -41,7 +41,8 @@ from .calls import DEFAULT_TIMEOUT_S, Calls, log_params, named
 from .config import find_server
 from .errors import TimedOut, unreadable
 from .following import Following
-from .updates import JobChanged, JobEnded, JobReader, JobUpdate, LogChunk, LogReader
+from .log_lines import LogChunk
+from .updates import JobChanged, JobEnded, JobReader, JobUpdate
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -182,21 +183,26 @@ class Client:
         worker: int = 0,
         attempt: int | None = None,
         tail: int | None = None,
+        since: str | None = None,
+        timestamps: bool = False,
         follow: bool = True,
         project: str | None = None,
     ) -> Following[LogChunk]:
         """A worker's log in whole lines; cut connections are resumed at the very byte.
 
         With `follow` on to the job's end, over all its attempts unless `attempt` names one. `tail`: only the last
-        lines of what is there already.
+        lines of what is there already. `since`: only what was written since, a duration before now ('10m') or a time.
+        `timestamps`: chunks say when they were written (`at`).
         """
-        return Following(
-            self.calls.wire,
-            f"{self.calls.job_path(name, project)}/logs",
-            LogReader(worker, from_start=tail is None),
-            params=log_params(worker, attempt, tail, follow=follow),
-            once=frozenset({"tailLines"}),
-            endless=follow,
+        return self.calls.logs(
+            name,
+            worker=worker,
+            attempt=attempt,
+            tail=tail,
+            since=since,
+            timestamps=timestamps,
+            follow=follow,
+            project=project,
         )
 
     def log_bytes(

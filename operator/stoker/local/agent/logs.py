@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stoker.spec.worker import EXIT_FILE, LOG_FILE, STARTED_FILE, LogPart
+from stoker_worker.log_times import SUFFIX, offset_since, times_of
 
 from .folders import Places, WorkerFolder
 
@@ -42,6 +43,14 @@ class WorkerLogs:
         if not _UID.fullmatch(pod_uid):
             return None
         return await asyncio.to_thread(_read, self._workers, pod_uid, offset, limit)
+
+    async def offset_since(self, pod_uid: str, since_s: float) -> int | None:
+        """Where that begins which was written since then (unix time); None: nothing was. Without times: 0."""
+        return await asyncio.to_thread(_offset_since, self._workers, pod_uid, since_s)
+
+    async def times(self, pod_uid: str, begin: int, end: int) -> list[tuple[int, float]]:
+        """(Offset, unix time) of what stands at `begin`, and of what was written later before `end`."""
+        return await asyncio.to_thread(_times, self._workers, pod_uid, begin, end)
 
     async def wait_growth(self, pod_uid: str, offset: int, timeout_s: float) -> None:
         """Return once the log is longer than `offset`, has ended, or `timeout_s` is over."""
@@ -97,6 +106,27 @@ def _read(workers: Path, pod_uid: str, offset: int, limit: int) -> LogPart | Non
     finally:
         os.close(fd)
     return LogPart(data, size, ended)
+
+
+def _times_file(workers: Path, pod_uid: str) -> str:
+    """Raises: FileNotFoundError for what is no worker's uid."""
+    if not _UID.fullmatch(pod_uid):
+        raise FileNotFoundError(pod_uid)
+    return str(workers / pod_uid / f"{LOG_FILE}{SUFFIX}")
+
+
+def _offset_since(workers: Path, pod_uid: str, since_s: float) -> int | None:
+    try:
+        return offset_since(_times_file(workers, pod_uid), since_s)
+    except OSError:
+        return 0
+
+
+def _times(workers: Path, pod_uid: str, begin: int, end: int) -> list[tuple[int, float]]:
+    try:
+        return times_of(_times_file(workers, pod_uid), begin, end)
+    except OSError:
+        return []
 
 
 def _size(folder: Path) -> int:
