@@ -52,7 +52,14 @@ def may_cost_s(entry: Entry, now: datetime) -> float:
 
 def cost_of(state: SchedulerState, entry: Entry, now: datetime) -> Cost:
     """What its reservation has cost as of the last count, and whether it is given back at `now`."""
-    known, said = state.costs.get(entry.key), entry.job.status.reservation
+    known = state.costs.get(entry.key)
+    if known is not None and known.uid == entry.job.uid and state.counted_at == now:
+        return known
+    return _counted(known, entry, now)
+
+
+def _counted(known: Cost | None, entry: Entry, now: datetime) -> Cost:
+    said = entry.job.status.reservation
     if known is None or known.uid != entry.job.uid:
         known = Cost(entry.job.uid)
     if said is not None and (known.written is None or said.at > known.written.at):
@@ -66,11 +73,8 @@ def in_budget(state: SchedulerState, entry: Entry, now: datetime) -> bool:
     """Nodes may be kept for it now."""
     if not entry.queue.budget:
         return False
-    known = state.costs.get(entry.key)
-    if known is None and entry.job.status.reservation is None:
+    if entry.key not in state.costs and entry.job.status.reservation is None:
         return True
-    if known is not None and known.uid == entry.job.uid and state.counted_at == now:
-        return not known.given_back
     return not cost_of(state, entry, now).given_back
 
 
@@ -89,7 +93,7 @@ def count(state: SchedulerState, now: datetime) -> bool:
             continue
         if cost.rate and entry.pending:
             state.journal.put(state.costs, key, replace(cost, idle_s=cost.idle_s + cost.rate * passed_s))
-        new = cost_of(state, entry, now)
+        new = _counted(state.costs[key], entry, now)
         turned = turned or new.given_back != cost.given_back
         if new != cost:
             state.journal.put(state.costs, key, replace(new, nodes=()) if new.given_back else new)

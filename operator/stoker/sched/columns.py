@@ -19,6 +19,12 @@ Column = NDArray[np.int64]  # slot -> number
 Mask = NDArray[np.bool_]  # slot -> whether
 
 
+def within(column: Column, least: int, most: int) -> Column:
+    """As np.clip, which spends more on its checks than on a thousand numbers."""
+    found: Column = np.minimum(np.maximum(column, least), most)
+    return found
+
+
 class Holder(NamedTuple):
     """A pod that takes room outside its job's placement."""
 

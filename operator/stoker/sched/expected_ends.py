@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stoker.spec.meta import Key
 from stoker.spec.quantity import parse_duration
 
-from .columns import Column
+from .columns import Column, within
 from .entries import Entry
 from .nodes import NodeTable
 
@@ -41,7 +41,7 @@ class ExpectedEnds:
     def waits(self, slots: Column, gpus: Column, now_s: float) -> Seconds:
         """Seconds until so many GPUs more than now are free on each slot."""
         self._refresh(now_s)
-        nth = np.clip(gpus, 1, _DEPTH) - 1
+        nth = within(gpus, 1, _DEPTH) - 1
         age = np.maximum(now_s - self._began[slots, nth], LEAST_S)
         waits: Seconds = np.maximum(np.minimum(age, self._until[slots, nth] - now_s), 0.0)
         return waits

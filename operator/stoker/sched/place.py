@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stoker.spec.job import Placed
 
-from .columns import Column, Mask
+from .columns import Column, Mask, within
 from .expected_ends import ExpectedEnds
 from .gpu_groups import Claim
 from .nodes import NodeTable
@@ -225,7 +225,7 @@ def reserve(table: NodeTable, wanted: Wanted, keep: Keep, ends: ExpectedEnds, no
     if len(at) < request.workers:
         return None
     waits = ends.waits(at, (nth + 1) * request.gpus - free.gpu[at], now_s)
-    there = np.clip(free.gpu if request.gpus else free.cpu // 1000, 0, 255)[at]
+    there = within(free.gpu if request.gpus else free.cpu // 1000, 0, 255)[at]
     # Layout: 2 bits of rule, 28 of seconds, 8 of what is free, 18 of rank, 7 of worker: the smallest are the best.
     rule = np.where(nth < now[at], 0, np.where(kept[at], 1, 2))
     seconds = np.where(rule == 2, np.minimum(waits, 2**28 - 1), 0).astype(np.int64)
@@ -268,12 +268,12 @@ def tightness(table: NodeTable, slots: NDArray[np.intp]) -> Column:
     """Small = full. All distinct. Layout: 20 bits of free GPUs, 24 of free thousandths of a core, 18 of rank; with a
     topology 12 of free GPUs, 16 of the domain's, 16 of free tenths of a core, 18 of rank."""
     if table.levels:
-        gpus, cores = np.clip(table.free_gpu[slots], 0, 2**12 - 1), np.clip(table.free_cpu[slots] // 100, 0, 2**16 - 1)
-        domain = np.clip(crowding(table)[slots], 0, 2**16 - 1)
+        gpus, cores = within(table.free_gpu[slots], 0, 2**12 - 1), within(table.free_cpu[slots] // 100, 0, 2**16 - 1)
+        domain = within(crowding(table)[slots], 0, 2**16 - 1)
         in_domains: Column = (gpus << 50) | (domain << 34) | (cores << 18) | table.ranks[slots]
         return in_domains
-    gpus = np.clip(table.free_gpu[slots], 0, 2**20 - 1)
-    cores = np.clip(table.free_cpu[slots], 0, 2**24 - 1)
+    gpus = within(table.free_gpu[slots], 0, 2**20 - 1)
+    cores = within(table.free_cpu[slots], 0, 2**24 - 1)
     tight: Column = (gpus << 42) | (cores << 18) | table.ranks[slots]
     return tight
 

@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
+import numpy as np
+
 from stoker.spec.meta import Key
 
 from .budget import cost_of, in_budget, may_cost_s
@@ -173,7 +175,7 @@ def idle_for(
     A GPU is counted once, for the first in order that keeps it; what those held back could not fill is not counted.
     """
     found: dict[Key, tuple[float, tuple[str, ...]]] = {}
-    free = state.nodes.free_gpu.clip(min=0)
+    free = np.maximum(state.nodes.free_gpu, 0)
     for one in plan:
         slots = [slot for slot, _ in one.spread]
         idle = int(free[slots].sum()) if slots else 0
