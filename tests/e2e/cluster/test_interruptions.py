@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 
@@ -110,6 +111,64 @@ def test_a_job_of_higher_priority_preempts_it_and_it_goes_on_elsewhere(
         stack.bed.kubectl("patch", "queue", "default", "--type=merge", "-p", '{"spec": {"preemption": null}}')
         project.client.cancel("holder")
     project.until_phase("holder", Phase.CANCELLED)
+
+
+def test_an_elastic_training_grows_onto_a_free_node_and_makes_room_for_an_urgent_job(
+    stack: Stack, project: Project, figure: Figure
+) -> None:
+    """Two GPUs a node, two a worker: one worker beside another job, two when that has gone, one again."""
+    preemption = {"spec": {"preemption": {"withinQueue": "LowerPriority"}}}
+    stack.bed.kubectl("patch", "queue", "default", "--type=merge", "-p", json.dumps(preemption))
+    try:
+        project.count("holder", steps=10_000, gpusPerWorker=2, preemptible=False)
+        project.until_phase("holder", Phase.RUNNING)
+        project.client.submit(
+            {
+                "workers": 2,
+                "elastic": {"min": 1, "max": 2},
+                "gpusPerWorker": 2,
+                "cpu": "500m",
+                "memory": "1500Mi",
+                "checkpoint": {"claim": "checkpoints", "every": "5s", "grace": "20s"},
+                "trainer": {"recipe": "image-classification", "config": {"data": "digits", "epochs": 100_000}},
+            },
+            name="elastic",
+        )
+        nodes = [_where_it_trains(project, 1)]
+        project.client.cancel("holder")
+        nodes.append(_where_it_trains(project, 2))
+        began = time.monotonic()
+        project.count("urgent", steps=20, gpusPerWorker=2, priority=5)
+        project.until_phase("urgent", Phase.RUNNING, Phase.SUCCEEDED)
+        figure(
+            "an elastic training makes room: submit to running of the urgent job", f"{time.monotonic() - began:.1f} s"
+        )
+        nodes.append(_where_it_trains(project, 3))
+        assert [len(some) for some in nodes] == [1, 2, 1]
+        project.until_phase("urgent", Phase.SUCCEEDED)
+        ended = project.job("elastic").status.attempts
+        assert [one.intent for one in ended] == [Intent.RESIZE] * 2 and project.job("elastic").status.retries == {}
+        for attempt in (1, 2):  # it goes on behind the last step that it made
+            (step,) = set(re.findall(r"stopped on request after step (\d+)", project.log("elastic", attempt, worker=0)))
+            assert f"resumed at step {step} " in project.log("elastic", attempt + 1, worker=0)
+    finally:
+        stack.bed.kubectl("patch", "queue", "default", "--type=merge", "-p", '{"spec": {"preemption": null}}')
+        for name in ("holder", "elastic"):
+            project.client.cancel(name)
+    project.until_phase("elastic", Phase.CANCELLED)
+
+
+def _where_it_trains(project: Project, attempt: int) -> set[str]:
+    """The nodes of that attempt, once it has made a step."""
+
+    def trains() -> bool:
+        job = project.job("elastic")
+        progress = job.status.progress
+        running = (job.status.attempt, job.status.phase) == (attempt, Phase.RUNNING)
+        return running and progress is not None and "epoch" in project.log("elastic", attempt, worker=0)
+
+    until(trains, f"steps of attempt {attempt}", timeout_s=120)
+    return {placed.node for placed in project.job("elastic").status.placement}
 
 
 def test_its_node_is_lost(stack: Stack, project: Project, figure: Figure) -> None:
