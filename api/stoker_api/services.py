@@ -36,6 +36,7 @@ from .ports import JobFiles
 from .scheduler_view import SchedulerView
 from .sessions.registry import Sessions
 from .sessions.rendezvous import Rendezvous
+from .streams.curve_stream import CurveStreams
 from .streams.followers import Followers
 from .streams.job_events import JobEvents
 from .streams.log_stream import LogStreams
@@ -76,6 +77,7 @@ class Services:
     """None: this server keeps no usage."""
     curves: CurveFeed | None
     """None: this server keeps no metrics of jobs."""
+    curve_streams: CurveStreams | None
     gpu_events: GpuEvents
     idle: IdleWatch
     push: Relay | None
@@ -113,6 +115,10 @@ class Services:
         under_way = UnderWay()
         pacing = Pacing(under_way)
         audit = SessionAudit(deps.store, deps.clock)
+        curves = curve_streams = None
+        if deps.curves is not None:
+            curves = CurveFeed(deps.curves, deps.jobs, deps.clock, metrics.curve_samples)
+            curve_streams = CurveStreams(deps.jobs, curves, followers, deps.streams, pacing)
         return cls(
             deps=deps,
             metrics=metrics,
@@ -145,9 +151,8 @@ class Services:
             transfers=Transfers(),
             usage_board=usage_board,
             usage=None if deps.usage is None else UsageIntake(deps.usage, usage_board, deps.jobs, deps.clock),
-            curves=None
-            if deps.curves is None
-            else CurveFeed(deps.curves, deps.jobs, deps.clock, metrics.curve_samples),
+            curves=curves,
+            curve_streams=curve_streams,
             gpu_events=GpuEvents(deps.store),
             idle=IdleWatch(
                 deps.store,

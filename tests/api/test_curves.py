@@ -222,3 +222,93 @@ async def test_the_same_again_is_no_point(store):
         feed.take(RUNNING, 1, Progress(at=clock.now().timestamp(), step=1, metrics={"loss": 1.0}))
     await feed.written("uid-1")
     assert len(await kept(store)) == 1
+
+
+def points_of(frames: list[Any], metric: str = "loss") -> list[tuple[int, int]]:
+    """(attempt, step) of every point that a follower was sent, in order."""
+    found = []
+    for frame in frames:
+        if frame.event == "sample" and metric in frame.json["values"]:
+            found.append((frame.json["attempt"], frame.json["step"]))
+        elif frame.event == "curves":
+            for curve in JobCurves.model_validate({**HEAD, **frame.json}).curves:
+                found += [(curve.attempt, step) for step in curve.steps if curve.metric == metric]
+    return found
+
+
+HEAD = {"project": "alpha", "job": "one", "jobUid": "u", "deleted": False}
+
+
+async def take(stream: Any, count: int) -> list[Any]:
+    async with asyncio.timeout(10):
+        return [await anext(stream) for _ in range(count)]
+
+
+async def rest(stream: Any) -> list[Any]:
+    async with asyncio.timeout(10):
+        return [frame async for frame in stream]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_metrics_are_followed_to_the_end_and_resumed_without_gap_or_double(served, follow):
+    now_s = served.deps.clock.now().timestamp() - 50
+    job = await served.status(await served.job("one"), phase="Running", attempt=1)
+    pod = await served.pod(job)
+
+    async def step(number: int) -> None:
+        metrics = {"loss": 1 / number, "lr": 0.1}
+        await report(served, job, pod, {"at": now_s + number, "step": number, "metrics": metrics})
+
+    await step(1)
+    stream = follow(served, ROUTE)
+    only_lr = follow(served, f"{ROUTE}?metric=lr")
+    (past,) = await take(stream, 1)
+    assert past.event == "curves" and points_of([past]) == [(1, 1)]
+    assert points_of(await take(only_lr, 1), "loss") == []
+    seen = []
+    for number in range(2, 5):
+        await step(number)
+        seen += await take(stream, 1)
+        (narrow,) = await take(only_lr, 1)
+        assert narrow.event == "sample" and narrow.json["values"] == {"lr": 0.1}
+    assert [frame.event for frame in seen] == ["sample"] * 3 and points_of(seen) == [(1, 2), (1, 3), (1, 4)]
+    await stream.aclose()
+    for number in range(5, 40):
+        await step(number)
+    again = follow(served, ROUTE, last_id=seen[1].id)
+    begun = await take(again, 1)
+    await step(40)
+    await served.status(job, phase="Succeeded")
+    last = await rest(again)
+    assert points_of([*begun, *last]) == [(1, number) for number in range(4, 41)], "behind the one it had"
+    assert last[-1].event == "end" and last[-1].json["phase"] == "Succeeded"
+    ended = await rest(follow(served, ROUTE))
+    assert [frame.event for frame in ended] == ["curves", "end"] and len(points_of(ended)) == 40
+    narrow = await rest(only_lr)
+    assert points_of(narrow, "lr") == [(1, number) for number in range(5, 41)] and points_of(narrow) == []
+    ids = [int(frame.id) for frame in [past, *seen, *begun, *last] if frame.id]
+    assert max(ids) == ids[-1]
+    for wrong in ("until=1h", "firstStep=1", "lastStep=2"):
+        headers = {"Accept": "text/event-stream"}
+        assert (await served.call("GET", f"{ROUTE}?{wrong}", headers=headers)).status_code == 422
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_follower_of_a_job_that_goes_on_later_misses_nothing(served, follow):
+    job = await served.status(await served.job("one"), phase="Running", attempt=1)
+    first = await served.pod(job)
+    stream = follow(served, ROUTE)
+    assert points_of(await take(stream, 1)) == []
+    await report(served, job, first, {"at": 1.0, "step": 1, "metrics": {"loss": 1.0}})
+    seen = await take(stream, 1)
+    job = await served.status(job, phase="Suspended")
+    await served.services.curves.write_all()
+    job = await served.status(job, phase="Running", attempt=2)
+    second = await served.pod(job, attempt=2)
+    for step in (1, 2):
+        newest = {"at": 1.0 + step, "step": step, "metrics": {"loss": 1.0}}
+        await report(served, job, second, newest, attempt=2)
+    while len(points_of(seen)) < 3:
+        seen += await take(stream, 1)
+    assert points_of(seen) == [(1, 1), (2, 1), (2, 2)]
+    await stream.aclose()

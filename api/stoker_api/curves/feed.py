@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import Counter
 
-from stoker.spec.job import ENDED, PLACED, TrainingJob
+from stoker.spec.job import ENDED, TrainingJob
 from stoker.spec.worker import Progress
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
@@ -37,7 +38,9 @@ LONGEST_NAME = 128
 MOST_NAMES = 256
 """Of one report."""
 MOST_STEP = 2**53 - 1
+RECENT = 8
 _JOBS_AT_ONCE = 100
+_JUST_BEFORE_S = 0.0005
 _TIDY_EVERY_S = 3600.0
 
 
@@ -50,10 +53,14 @@ class _Live:
     newest: Sample | None = None
     """The newest that counts."""
     taken_s: float = -math.inf
+    recent: deque[Sample] = field(default_factory=deque)
+    """The newest that count, for those who follow."""
+    gone_at: float = -math.inf
+    """Of the newest sample that is in the file, or soon, but no longer in `recent`."""
 
 
 class CurveFeed:
-    """`outcomes`: counts samples by what became of them. Invariant: holds jobs that have a place, and what waits."""
+    """`outcomes`: counts samples by what became of them. Invariant: holds jobs that have reported and not ended."""
 
     def __init__(self, store: CurveStore, jobs: WatchCache[TrainingJob], clock: Clock, outcomes: Counter) -> None:
         self.store, self._jobs, self._clock, self._outcomes = store, jobs, clock, outcomes
@@ -81,6 +88,21 @@ class CurveFeed:
             return
         live.taken_s = now_s
         _count(live, sample)
+
+    def since(self, uid: str, at: float) -> tuple[list[Sample], bool]:
+        """The job's samples from that time on, and whether there may be more of them, in the file.
+
+        Units: Unix seconds.
+        """
+        live = self._live.get(uid)
+        if live is None:
+            return [], False
+        return [sample for sample in live.recent if sample.at >= at], live.gone_at >= at
+
+    def newest_at(self, uid: str) -> float:
+        """When the job's newest sample was; 0: it has none here. Units: Unix seconds."""
+        live = self._live.get(uid)
+        return 0.0 if live is None or live.newest is None else live.newest.at
 
     async def written(self, uid: str) -> None:
         """Return once all that the job has reported is in the file. Raises: FileUnavailable."""
@@ -135,7 +157,7 @@ class CurveFeed:
             self._complained = ""
         for uid in uids:
             live, job = self._live.get(uid), self._jobs.by_uid(uid)
-            over = job is None or job.status.phase not in PLACED
+            over = job is None or job.status.phase in ENDED
             if live is not None and over and not live.waiting and live.late is None:
                 del self._live[uid]
 
@@ -178,8 +200,13 @@ def _count(live: _Live, sample: Sample) -> None:
     live.newest = sample
     if before is not None and (before.attempt, before.step, before.values) == (*sample[:2], sample.values):
         return  # the same again: reported anew for a hold, a stall or a checkpoint
+    if before is None:
+        live.gone_at = sample.at - _JUST_BEFORE_S  # who follows may lack what an earlier run of the job reported last
     live.waiting.append(sample)
     live.waiting = _fewer(live.waiting)
+    live.recent.append(sample)
+    if len(live.recent) > RECENT:
+        live.gone_at = live.recent.popleft().at
 
 
 def _fewer(samples: list[Sample]) -> list[Sample]:

@@ -133,6 +133,15 @@ def usage_of(services: Services) -> UsageIntake:
     return services.usage
 
 
+def event_number(last_event_id: str | None) -> int:
+    """Behind which id a stream of numbered events begins; 0: at its beginning. Raises: Problem (422)."""
+    if not last_event_id:
+        return 0
+    if not (last_event_id.isascii() and last_event_id.isdecimal()):
+        raise invalid("/last-event-id", "must be an id this stream gave out: a number", place="header")
+    return int(last_event_id)
+
+
 def wants_events(accept: str) -> bool:
     """The client prefers an event stream."""
     return any(part.partition(";")[0].strip() == "text/event-stream" for part in accept.lower().split(","))

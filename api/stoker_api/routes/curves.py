@@ -1,8 +1,7 @@
-"""What a job has reported of its training, as curves: in ranges. Also when the job is gone."""
+"""What a job has reported of its training, as curves: in ranges, also when the job is gone; or followed by SSE."""
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from typing import Annotated, Any
 
@@ -12,18 +11,20 @@ from starlette.responses import Response
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.rest import JobCurves
-from stoker_api.access import access
+from stoker_api.access import Caller, access
 from stoker_api.bodies import json_response
 from stoker_api.curves import history
 from stoker_api.curves.feed import LONGEST_NAME, MOST_STEP, CurveFeed
 from stoker_api.curves.history import KnownJob, Range
+from stoker_api.curves.render import as_json, curve_json
 from stoker_api.curves.thinning import MOST_POINTS
-from stoker_api.identity import GET_JOB
+from stoker_api.identity import GET_JOB, Principal
 from stoker_api.kept_file import FileUnavailable
 from stoker_api.problems import Problem, ProblemCode, not_found
 from stoker_api.services import Services, services
+from stoker_api.streams.sse import EVENT_STREAM
 
-from .common import TIME, Name, Project, QueryModel, find_job, moment
+from .common import TIME, Accept, LastEventId, Name, Project, QueryModel, event_number, find_job, moment, wants_events
 
 router = APIRouter(tags=["jobs"])
 NO_METRICS = "The job has reported no metrics (yet): see docs/curves.md."
@@ -46,15 +47,27 @@ class CurvesQuery(QueryModel):
     )
 
 
-@router.get("/v1/projects/{project}/jobs/{name}/metrics", response_model=None, responses={200: {"model": JobCurves}})
+@router.get(
+    "/v1/projects/{project}/jobs/{name}/metrics",
+    response_model=None,
+    responses={200: {"model": JobCurves, "content": {EVENT_STREAM: {"schema": {"type": "string"}}}}},
+)
 @access(GET_JOB)
 async def job_metrics(
-    request: Request, project: Project, name: Name, query: Annotated[CurvesQuery, Query()]
+    request: Request,
+    project: Project,
+    name: Name,
+    caller: Caller,
+    query: Annotated[CurvesQuery, Query()],
+    accept: Accept = "application/json",
+    last_event_id: LastEventId = None,
 ) -> Response:
     """What one job has reported over its steps, per metric and attempt. It outlives the job: of a name the newest
-    job is meant."""
+    job is meant. `Accept: text/event-stream`: `curves` (all so far), `sample` (resumable by id), `end`."""
     found = services(request)
     feed, wanted = _feed(found), _range(found, query)
+    if wants_events(accept):
+        return await _stream(found, project, name, caller, wanted, last_event_id)
     try:
         job: TrainingJob | None = await find_job(found, project, name)
     except Problem:
@@ -70,6 +83,19 @@ async def job_metrics(
     if body is None:
         raise not_found(f"job {name!r} in project {project!r}")
     return json_response(body)
+
+
+async def _stream(
+    found: Services, project: str, name: str, caller: Principal, wanted: Range, last_event_id: str | None
+) -> Response:
+    assert found.curve_streams is not None
+    if wanted.until is not None or wanted.first_step is not None or wanted.last_step is not None:
+        raise Problem(
+            ProblemCode.INVALID_FIELDS, "until, firstStep and lastStep don't work with a stream; leave them out."
+        )
+    after = event_number(last_event_id)
+    job = await find_job(found, project, name)
+    return found.hub.response("metrics", caller.name, found.curve_streams.follow(job, wanted, after), EVENT_STREAM)
 
 
 def _feed(found: Services) -> CurveFeed:
@@ -101,10 +127,10 @@ def _answer(
         if known is None and job is None:
             return None
         curves = [] if known is None else history.curves(reader, known.facts.uid, wanted)
-        lines = [_json(_columns(curve)) for curve in curves]
+        lines = [curve_json(curve) for curve in curves]
     finally:
         reader.execute("ROLLBACK")
-    head = _json(_head(project, name, job, known, empty=not lines))
+    head = as_json(_head(project, name, job, known, empty=not lines))
     return head[:-1] + b',"curves":[' + b",".join(lines) + b"]}"
 
 
@@ -113,18 +139,3 @@ def _head(project: str, name: str, job: TrainingJob | None, known: KnownJob | No
     head = {"project": project, "job": name, "jobUid": uid, "deleted": job is None}
     left_out = known is not None and known.left_out
     return {**head, "leftOut": left_out, "note": NO_METRICS if known is None and empty else ""}
-
-
-def _columns(curve: history.Curve) -> dict[str, Any]:
-    points = curve.points
-    return {
-        "metric": curve.metric,
-        "attempt": points[0].attempt,
-        "steps": [point.step for point in points],
-        "times": [round(point.at, 3) for point in points],
-        "values": [point.value for point in points],
-    }
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

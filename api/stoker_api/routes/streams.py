@@ -18,7 +18,19 @@ from stoker_api.services import services
 from stoker_api.streams.log_stream import LogRequest, Position
 from stoker_api.streams.sse import EVENT_STREAM
 
-from .common import TIME, Accept, LastEventId, LogPosition, Name, Project, QueryModel, find_job, moment, wants_events
+from .common import (
+    TIME,
+    Accept,
+    LastEventId,
+    LogPosition,
+    Name,
+    Project,
+    QueryModel,
+    event_number,
+    find_job,
+    moment,
+    wants_events,
+)
 
 router = APIRouter(tags=["streams"])
 PLAIN = "text/plain"
@@ -41,11 +53,7 @@ async def job_events(
     """`Accept: text/event-stream`: `event` (resumable by id), `job` (its state, on each change), `end`."""
     found = services(request)
     job = await find_job(found, project, name)
-    after = 0
-    if last_event_id:
-        if not (last_event_id.isascii() and last_event_id.isdecimal()):
-            raise invalid("/last-event-id", "must be an id this stream gave out: a number", place="header")
-        after = int(last_event_id)
+    after = event_number(last_event_id)
     if not wants_events(accept):
         return json_response(joined(dump(event) for event in found.job_events.listed(job.uid, after)))
     return found.hub.response("events", caller.name, found.job_events.follow(job, after), EVENT_STREAM)

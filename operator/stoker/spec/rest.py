@@ -240,6 +240,16 @@ class MetricCurve(StatusModel):
     values: tuple[float, ...]
 
 
+class MetricSample(StatusModel):
+    """What `event: sample` of a job's metrics carries: the metrics reported at one moment."""
+
+    attempt: int
+    step: int
+    at: float
+    """Unix seconds."""
+    values: Mapping[str, float]
+
+
 class JobCurves(StatusModel):
     """What one job has reported of its training."""
 
