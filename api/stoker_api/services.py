@@ -20,6 +20,7 @@ from stoker_api.sessions.rendezvous import SessionAudit
 
 from .curves.feed import CurveFeed
 from .deps import Deps
+from .files.readers import FileReaders
 from .files.remote import RemoteFiles
 from .files.transfers import Transfers
 from .gpu_events import GpuEvents
@@ -109,7 +110,9 @@ class Services:
         health_metrics = HealthMetrics(deps.caches, deps.folders, startable_jobs, deps.clock)
         metrics.registry.register(health_metrics)
         sessions = Sessions(deps.jobs, deps.pods, deps.clock, deps.sessions)
-        files = deps.files or RemoteFiles(sessions, deps.calls, deps.pods, deps.runtimes, deps.clock)
+        files = deps.files or RemoteFiles(
+            sessions, deps.calls, deps.pods, deps.runtimes, FileReaders(deps.store, deps.pods, deps.clock), deps.clock
+        )
         renderer = JobRenderer(board, usage_board, deps.clock, deps.jobs, files.place)
         followers = Followers(deps.jobs, deps.events, deps.pods)
         under_way = UnderWay()

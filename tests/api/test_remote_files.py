@@ -1,4 +1,4 @@
-"""A running worker's files through its session: a caller's HTTP, the real api, a real worker as in a pod."""
+"""Files of a running worker and of an ended job through sessions: a caller's HTTP, the real api, real processes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ import httpx
 import pytest
 
 import stoker_worker
+from stoker.controller.render import owned_by
+from stoker.spec.job import JOBS, TrainingJob, TrainingJobSpec
+from stoker.spec.meta import ObjectMeta
+from stoker.spec.names import ANNOTATION_FILES_WANTED
+from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.report_tokens import worker_token
-from stoker_api.files import channel, remote
+from stoker_api.files import channel, readers, remote
 
 from .log_world import KEY, LogWorld, log_world, store_in
 
@@ -154,3 +159,93 @@ async def test_a_worker_that_answers_nonsense_does_no_harm(logs: LogWorld) -> No
                 await socket.close()
             answer = await asking
             assert answer.status_code == 503 and "\x1b" not in answer.text, answers
+
+
+async def _ended(logs: LogWorld, **spec: Any) -> TrainingJob:
+    meta = ObjectMeta(name="one", namespace="alpha")
+    job = TrainingJob(metadata=meta, spec=TrainingJobSpec.model_validate({"trainer": {"command": ["train"]}, **spec}))
+    return await logs.status(await logs.deps.store.create(JOBS, job), attempt=1, phase="Succeeded")
+
+
+async def _wanted(logs: LogWorld, job: TrainingJob) -> None:
+    async with asyncio.timeout(10):
+        while ANNOTATION_FILES_WANTED not in (await logs.deps.store.get(JOBS, job.key)).metadata.annotations:
+            await asyncio.sleep(0.01)
+
+
+async def _reader_pod(logs: LogWorld, job: TrainingJob) -> Pod:
+    """What the operator does."""
+    meta = ObjectMeta(name="one-files", namespace="alpha", owner_references=(owned_by(job),))
+    pod = await logs.deps.store.create(PODS, Pod(metadata=meta, spec=PodSpec(containers=(Container(),))))
+    return await logs.deps.store.patch_status(PODS, pod.key, {"phase": "Running"}, manager="kubelet")
+
+
+def _reader_env(logs: LogWorld, job: TrainingJob, pod_uid: str, tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "reader-token").write_text(worker_token(KEY, pod_uid))
+    return {
+        "PATH": os.environ["PATH"],
+        "STOKER_POD_UID": pod_uid,
+        "STOKER_PROJECT": "alpha",
+        "STOKER_JOB": "one",
+        "STOKER_JOB_UID": job.uid,
+        "STOKER_OUTPUT_DIR": str(tmp_path / "output"),
+        "STOKER_RUN_DIR": str(tmp_path / "volume" / "run"),
+        "STOKER_API_URL": logs.url,
+        "STOKER_TOKEN_FILE": str(tmp_path / "reader-token"),
+    }
+
+
+async def test_once_a_job_has_ended_a_pod_reads_its_files(logs: LogWorld, tmp_path: Path) -> None:
+    (tmp_path / "output" / "beside-code" / "runs").mkdir(parents=True)
+    (tmp_path / "output" / "beside-code" / "runs" / "model.pt").write_bytes(CONTENT)
+    (tmp_path / "output" / "link").symlink_to("/etc/passwd")
+    job = await _ended(logs, checkpoint={"claim": "mine"})
+    asking = asyncio.create_task(get(logs))
+    await _wanted(logs, job)
+    pod = await _reader_pod(logs, job)
+    argv = [sys.executable, "-I", "-m", "stoker_worker", "--reader"]
+    env = _reader_env(logs, job, pod.uid, tmp_path)
+    with subprocess.Popen(argv, env=env, cwd="/", stderr=subprocess.PIPE) as process:
+        try:
+            answer = await asking
+            assert [one["path"] for one in answer.json()["items"]] == ["beside-code/runs/model.pt", "link"]
+            assert (await get(logs, "/runs/model.pt")).content == CONTENT
+            assert (await get(logs, "/link")).status_code == 404
+            assert sessions(logs) == 1
+            place = await logs.client.get(
+                FILES.removesuffix("/files"), headers={"Authorization": f"Bearer {logs.admin}"}
+            )
+            assert place.json()["status"]["output"] == f"claim mine, {job.uid}/output"
+        finally:
+            process.terminate()
+        assert await asyncio.to_thread(process.wait, 10) == 0
+
+
+async def test_what_can_not_be_read_is_said(logs: LogWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = await _ended(logs)
+    nothing = await get(logs)
+    assert (nothing.status_code, nothing.json()["code"]) == (404, "NoFile") and "claim" in nothing.text
+    await logs.status(job, phase="Queued")
+    assert (await get(logs)).json()["code"] == "NotRunning"
+    await logs.delete(JOBS, job, logs.deps.jobs)
+    await _ended(logs, checkpoint={"claim": "mine"})
+    monkeypatch.setattr(readers, "STARTS_S", 0.2)
+    late = await get(logs)
+    assert (late.status_code, late.headers["retry-after"]) == (503, "2") and "stoker events one" in late.text
+
+
+async def test_a_reader_that_nobody_asks_ends(logs: LogWorld, tmp_path: Path) -> None:
+    job = await _ended(logs, checkpoint={"claim": "mine"})
+    pod = await _reader_pod(logs, job)
+    script = "import os; from stoker_worker import reader; reader.IDLE_S = 1.0; os._exit(reader.main(os.environ, []))"
+    env = _reader_env(logs, job, pod.uid, tmp_path)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, env=env, stderr=subprocess.PIPE)
+    async with asyncio.timeout(20):
+        assert await process.wait() == 0
+
+
+async def test_only_a_reader_asks_for_readers_sessions(logs: LogWorld) -> None:
+    worker = await logs.pod(await logs.job())
+    for uid, status in ((worker.uid, 404), ("gone", 503)):
+        headers = {"Authorization": f"Bearer {worker_token(KEY, uid)}"}
+        assert (await logs.client.get("/v1/report/reader", headers=headers)).status_code == status

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stoker.controller.render_kube import ClusterSettings, render_pod, render_service
+from stoker.controller.render_reader import render_reader
 from stoker.controller.render_volumes import Source, checkpoint_claim, is_ephemeral
 from stoker.spec.job import Phase, Placed, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import ObjectMeta
@@ -336,3 +337,39 @@ def test_a_command_is_shown_the_checkpoints_it_goes_on_from() -> None:
     assert variables["STOKER_CHECKPOINT_FROM_STEP"] == "40"
     file = job(trainer={"recipe": "image-classification", "initFrom": {"path": "/data/base/weights.pt"}})
     assert env(pod(file))["STOKER_INIT_FROM"] == "/data/base/weights.pt" and "/stoker/source" not in mounts(pod(file))
+
+
+def test_the_pod_that_reads_files_is_restricted_and_has_the_claim_read_only() -> None:
+    wide = {"security": {"readOnlyRoot": False, "addCapabilities": ["IPC_LOCK"], "seccomp": "Unconfined"}}
+    subject = job(checkpoint={"claim": "mine"}).model_copy(
+        update={
+            "status": TrainingJobStatus.model_validate(
+                {
+                    "attempt": 2,
+                    "attempts": [
+                        {"number": number, "endedAt": "2026-01-01T00:00:00Z", "workers": [{"worker": 0, "node": node}]}
+                        for number, node in ((1, "old"), (2, "last"))
+                    ],
+                }
+            )
+        }
+    )
+    runtime = TrainingRuntimeSpec.model_validate({"nodeSelector": {"pool": "gpu"}, "hostNetwork": True, **wide})
+    rendered = render_reader(subject, "mine", runtime, SETTINGS).dump()
+    spec = rendered["spec"]
+    (container,) = spec["containers"]
+    assert rendered["metadata"]["name"] == "net-files" and rendered["metadata"]["ownerReferences"][0]["controller"]
+    assert rendered["metadata"]["labels"] == {"stoker.dev/files-of": "net"}, "no gang's Service finds it"
+    assert container["image"] == SETTINGS.control_image and "nvidia.com/gpu" not in str(container["resources"])
+    claim = next(one for one in spec["volumes"] if "persistentVolumeClaim" in one)
+    assert claim["persistentVolumeClaim"] == {"claimName": "mine", "readOnly": True}
+    mount = next(one for one in container["volumeMounts"] if one["name"] == claim["name"])
+    assert (mount["mountPath"], mount["readOnly"]) == ("/checkpoints", True)
+    security = container["securityContext"]
+    assert security["readOnlyRootFilesystem"] and security["runAsNonRoot"] and not security["allowPrivilegeEscalation"]
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert "hostNetwork" not in spec and not spec["automountServiceAccountToken"] and spec["restartPolicy"] == "Never"
+    (preferred,) = spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert preferred["preference"]["matchFields"][0]["values"] == ["last"]
+    assert env(rendered)["STOKER_OUTPUT_DIR"] == "/checkpoints/u-1/output"

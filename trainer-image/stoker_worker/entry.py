@@ -2,7 +2,7 @@
 
 Called by `__main__`. Two ways in: `<launch.json> [--lock-fd N] [--ready-fd N] [--open-files N]` (node agent: the order
 is a file), and `--pod [--stop] -- <argv…>` (a container's entry point: the order is the environment). A third,
-`--session`, is for processes that a supervisor starts beside its ranks.
+`--session`, is for processes that a supervisor starts beside its ranks; `--reader` is no supervisor (`reader`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ def main(argv: list[str], stop_requests: list[int]) -> None:
         from .session import main as serve_session
 
         os._exit(serve_session(argv[1:], stop_requests))
+    if argv[:1] == ["--reader"]:
+        from .reader import main as serve_files
+
+        os._exit(serve_files(os.environ, stop_requests))
     pod: PodOrder | None = None
     if argv[:1] == ["--pod"]:
         _close_strays(set())

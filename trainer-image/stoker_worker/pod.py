@@ -118,11 +118,12 @@ def _launch(environ: Mapping[str, str], argv: list[str], folder: str) -> dict[st
         "gpus": gpus,
         "masterAddr": environ.get("MASTER_ADDR") or "127.0.0.1",
         "masterPort": int(environ.get("MASTER_PORT") or MASTER_PORT),
-        "report": _report(environ, folder),
+        "report": report_target(environ, folder),
     }
 
 
-def _report(environ: Mapping[str, str], folder: str) -> dict[str, str] | None:
+def report_target(environ: Mapping[str, str], folder: str) -> dict[str, str] | None:
+    """Where the api is and what it is asked with; None: the environment names none. Raises: OSError."""
     url = environ.get("STOKER_API_URL")
     if not url:
         return None

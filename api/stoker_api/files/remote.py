@@ -1,6 +1,7 @@
 """A job's files where the api has no disk in common with its workers: asked of a pod that has them, over a session.
 
-Owns which pod is asked and the few sessions with each: a running worker's. Knows no path and follows no link;
+Owns which pod is asked, a running worker or else one that is made for it (`readers.py`), and the few sessions with
+each. Knows no path and follows no link;
 `stoker_worker.result_files` does, in the pod.
 """
 
@@ -30,6 +31,7 @@ from stoker_api.problems import Problem, ProblemCode
 from stoker_api.sessions.registry import Sessions
 
 from .channel import ChannelLost, FileChannel
+from .readers import FileReaders
 
 PIECE_BYTES = 1 << 20
 AT_ONCE = 3
@@ -57,10 +59,11 @@ class RemoteFiles:
         caller: SessionCaller | None,
         pods: WatchCache[Pod],
         runtimes: WatchCache[TrainingRuntime] | None,
+        readers: FileReaders,
         clock: Clock,
     ) -> None:
         self._sessions, self._caller, self._pods, self._runtimes = sessions, caller, pods, runtimes
-        self._clock = clock
+        self._readers, self._clock = readers, clock
         self._pools: dict[str, _Pool] = {}
 
     async def run(self) -> None:
@@ -98,7 +101,7 @@ class RemoteFiles:
     @contextlib.asynccontextmanager
     async def _channel(self, job: TrainingJob, path: str) -> AsyncIterator[FileChannel]:
         """A session with a pod that has the path. Raises: Problem."""
-        pod, worker = self._pod(job, path)
+        pod, worker = self._worker(job, path) or (await self._readers.pod(job, self._claim(job)), 0)
         pool = self._pools.setdefault(pod.uid, _Pool())
         async with pool.free:
             channel = self._idle(pool)
@@ -133,8 +136,8 @@ class RemoteFiles:
             if not pool.idle and self._pods.by_uid(uid) is None:
                 del self._pools[uid]
 
-    def _pod(self, job: TrainingJob, path: str) -> tuple[Pod, int]:
-        """Of several workers the one whose own files are asked for, else the first that runs. Raises: Problem."""
+    def _worker(self, job: TrainingJob, path: str) -> tuple[Pod, int] | None:
+        """Of several workers the one whose own files are asked for, else the first that runs; None: none does."""
         own = _BESIDE_CODE.match(path.lstrip("/"))
         first = [int(own[1])] if own else []
         for worker in dict.fromkeys((*first, *range(job.spec.most_workers))):
@@ -145,16 +148,12 @@ class RemoteFiles:
             found = identity(pod.metadata)
             if found is not None and found.job_uid == job.uid:
                 return pod, worker
-        name = job.metadata.name
-        raise Problem(
-            ProblemCode.NOT_RUNNING, f"Job {name!r} is {job.status.phase}: no worker runs that has its files."
-        )
+        return None
 
     def _claim(self, job: TrainingJob) -> str | None:
-        if self._runtimes is None:
-            return None
-        name = effective_runtime(job.spec.runtime, job.metadata.namespace, self._runtimes.values())
-        runtime = self._runtimes.get(Key("", name))
+        runtimes = () if self._runtimes is None else tuple(self._runtimes.values())
+        name = effective_runtime(job.spec.runtime, job.metadata.namespace, runtimes)
+        runtime = next((one for one in runtimes if one.metadata.name == name), None)
         spec = TrainingRuntimeSpec() if runtime is None else runtime.spec
         return checkpoint_claim(job.metadata.name, job.spec.checkpoint.claim, spec)
 

@@ -12,10 +12,10 @@ from starlette.responses import Response
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.pod import Pod
-from stoker.spec.reports import AliveAnswer, LogAnswer, ProgressReport, StallOrder, WorkerReport
-from stoker.spec.worker_pod import identity
+from stoker.spec.reports import AliveAnswer, LogAnswer, ProgressReport, ReaderAnswer, StallOrder, WorkerReport
+from stoker.spec.worker_pod import identity, is_reader
 from stoker_api.access import Access, access
-from stoker_api.bodies import body_of, expect_type, json_body, json_response
+from stoker_api.bodies import body_of, dump, expect_type, json_body, json_response
 from stoker_api.jobs.stray_workers import unwanted, why_stop
 from stoker_api.problems import MEDIA_TYPE as PROBLEM
 from stoker_api.problems import TRACE_ID, Problem, ProblemCode
@@ -38,6 +38,19 @@ MOST_STALL_S = 60.0
 class LogQuery(QueryModel):
     offset: int = Field(ge=0, lt=2**53, description="Which byte of the worker's log the body begins with.")
     lost: bool = Field(default=False, description="Nothing before `offset` can be sent any more.")
+
+
+@router.get("/v1/report/reader", response_model=ReaderAnswer)
+@access(Access.WORKER)
+async def report_reader(request: Request) -> Response:
+    """The sessions that wait for a pod that reads a job's files."""
+    found = services(request)
+    pod = found.deps.pods.by_uid(request.state.pod_uid)
+    if pod is None:
+        raise Problem(ProblemCode.UNAVAILABLE, "There is no such pod (yet, or any more); try again.", retry_after_s=1)
+    if not is_reader(pod.metadata):
+        raise Problem(ProblemCode.NOT_FOUND, "The pod is none that reads files.")
+    return json_response(dump(ReaderAnswer(sessions=tuple(found.sessions.waiting(pod.uid)))))
 
 
 @router.post("/v1/report/progress", status_code=204, response_model=None, openapi_extra=body_of("ProgressReport"))

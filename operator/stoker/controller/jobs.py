@@ -13,15 +13,16 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from stoker.life import lifecycle
+from stoker.life.files_reader import reader_step
 from stoker.life.pod_end import EARLIEST
 from stoker.life.preemption import preempted_as, preempted_message, shrunk_message, victim_of
-from stoker.life.step import Facts, Settings, Step
+from stoker.life.step import Facts, Note, Settings, Step
 from stoker.spec.job import ENDED, JOBS, TrainingJob
 from stoker.spec.meta import Key, Kind, Resource
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.node import GPUNode
 from stoker.spec.pod import PODS, Pod
-from stoker.spec.worker_pod import concerned_jobs, identity, is_ours, owning_job
+from stoker.spec.worker_pod import concerned_jobs, identity, is_ours, is_reader, owner_uid, owning_job
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, NotPermitted, Store
@@ -39,6 +40,7 @@ PODS_BY_JOB = "job"
 _MOST_STEPS = 8
 # How long one's own write may take to come back by the watch; then the job is looked at again from the start.
 SIGHT_S = 60.0
+READER_GRACE_S = 5
 # How soon a name that another has is tried again.
 _LOOK_S = 2.0
 
@@ -88,7 +90,7 @@ class JobReconciler:
         has_ended = False
         for _ in range(_MOST_STEPS):
             job = self._jobs.get(key)
-            mine, others = self._split(key, job)
+            mine, readers, others = self._split(key, job)
             # First, since they stand in the way of new ones of the same names.
             left = lifecycle.orphans(others, self._clock.now(), self._settings, self._facts(others))
             await self._touch_pods(left)
@@ -120,20 +122,44 @@ class JobReconciler:
             if step.expire:
                 await self._expire(job)
             look_at = _look_again_at(job, self._clock.now()) if name_taken else None
-            return min((at for at in (step.wake_at, left.wake_at, look_at) if at is not None), default=None)
+            read_at = await self._see_to_reader(job, readers)
+            return min((at for at in (step.wake_at, left.wake_at, look_at, read_at) if at is not None), default=None)
         raise Conflict(f"{key} did not settle in {_MOST_STEPS} steps")
 
-    def _split(self, key: Key, job: TrainingJob | None) -> tuple[list[Pod], list[Pod]]:
-        """The pods of this job, and those of no job any more: of a former one of its name, or without an owner."""
+    def _split(self, key: Key, job: TrainingJob | None) -> tuple[list[Pod], list[Pod], list[Pod]]:
+        """The workers of this job, the pod that reads its files, and those of no job any more: of a former one of its
+        name, or without an owner."""
         mine: list[Pod] = []
+        readers: list[Pod] = []
         others: list[Pod] = []
         for pod in self._pods.by_index(PODS_BY_JOB, key):
             worker = identity(pod.metadata)
             if job is not None and worker is not None and worker.job_uid == job.uid:
                 mine.append(pod)
+            elif job is not None and is_reader(pod.metadata) and owner_uid(pod.metadata) == job.uid:
+                readers.append(pod)
             elif is_ours(pod.metadata):
                 others.append(pod)
-        return mine, others
+        return mine, readers, others
+
+    async def _see_to_reader(self, job: TrainingJob, readers: list[Pod]) -> datetime | None:
+        """Have a pod read the job's files where that is asked for. What keeps it from it is an event, no error."""
+        step = reader_step(job, readers, self._clock.now())
+        await _all(self._delete(pod, READER_GRACE_S) for pod in step.remove)
+        if not step.create:
+            return step.wake_at
+        try:
+            pod = self._renderer.reader(job)
+            if pod is not None:
+                await self._store.create(PODS, pod)
+        except NotPermitted:
+            raise  # our own account, as above
+        except (CannotRender, Invalid, Forbidden) as error:
+            words = f"no pod can read its files: {error}"[:1000]
+            self._recorder.record(job, Note("FilesUnreadable", words, warning=True))
+        except AlreadyExists:
+            pass  # ours, not seen yet; or another's, which the api says in its answer
+        return step.wake_at
 
     def _preempted(self, job: TrainingJob) -> dict[str, Any]:
         """The facts about a claim that stops the attempt that is under way, or has it go on with fewer workers."""

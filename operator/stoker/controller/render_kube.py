@@ -115,7 +115,7 @@ def render_pod(
                 ),
             ),
             volumes=volumes(job, runtime, settings.token_expiry_s, source),
-            tolerations=_tolerations(job, runtime, settings),
+            tolerations=tolerations(job, runtime, settings),
             node_selector=runtime.node_selector,
             runtime_class_name=runtime.runtime_class,
             priority_class_name=runtime.priority_class,
@@ -214,9 +214,10 @@ def _resources(job: TrainingJob, runtime: TrainingRuntimeSpec) -> Resources:
     )
 
 
-def _tolerations(
+def tolerations(
     job: TrainingJob, runtime: TrainingRuntimeSpec, settings: ClusterSettings
 ) -> tuple[KubeToleration, ...]:
+    """What the runtime says, GPU nodes' own taint, and lost nodes for as long as they may be."""
     given = tuple(
         KubeToleration(
             key=one.key or None,

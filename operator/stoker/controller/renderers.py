@@ -14,7 +14,7 @@ from stoker.spec.pod import Pod
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec, effective_runtime
 from stoker.store.cache import WatchCache
 
-from . import render, render_kube, render_volumes
+from . import render, render_kube, render_reader, render_volumes
 from .render_kube import ClusterSettings
 
 
@@ -37,6 +37,10 @@ class Renderer(Protocol):
 
     def is_ephemeral(self, job: TrainingJob) -> bool:
         """Its checkpoints die with its pods."""
+        ...
+
+    def reader(self, job: TrainingJob) -> Pod | None:
+        """The pod that reads what it has left; None: there is nothing that a pod could read. Raises: CannotRender."""
         ...
 
 
@@ -77,6 +81,9 @@ class LocalRenderer:
     def is_ephemeral(self, _job: TrainingJob) -> bool:
         return False
 
+    def reader(self, _job: TrainingJob) -> Pod | None:
+        return None  # the api reads the data folder
+
 
 class ClusterRenderer:
     """A cluster: full pods after the administrator's TrainingRuntimes."""
@@ -106,6 +113,11 @@ class ClusterRenderer:
             return render_volumes.is_ephemeral(job, self._runtime(job))
         except CannotRender:
             return False
+
+    def reader(self, job: TrainingJob) -> Pod | None:
+        runtime = self._runtime(job)
+        claim = render_volumes.claim_of(job, runtime)
+        return None if claim is None else render_reader.render_reader(job, claim, runtime, self._settings)
 
     def _source(self, job: TrainingJob) -> render_volumes.Source | None:
         source = source_of(job, self._jobs)

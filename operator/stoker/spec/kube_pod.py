@@ -135,8 +135,14 @@ class NodeTerms(StatusModel):
     node_selector_terms: tuple[NodeTerm, ...]
 
 
+class NodePreference(StatusModel):
+    weight: int
+    preference: NodeTerm
+
+
 class NodeAffinity(StatusModel):
-    required_during_scheduling_ignored_during_execution: NodeTerms
+    required_during_scheduling_ignored_during_execution: NodeTerms | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[NodePreference, ...] | None = None
 
 
 class Affinity(StatusModel):

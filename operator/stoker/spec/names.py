@@ -18,6 +18,8 @@ LABEL_JOB_UID = f"{GROUP}/job-uid"
 LABEL_ATTEMPT = f"{GROUP}/attempt"
 LABEL_WORKER = f"{GROUP}/worker"
 LABEL_QUEUE = f"{GROUP}/queue"
+LABEL_FILES_OF = f"{GROUP}/files-of"
+"""On the pod that reads a job's files after its end; the job's name."""
 
 ANNOTATION_SUBMITTER = f"{GROUP}/submitter"
 ANNOTATION_IDEMPOTENCY_KEY = f"{GROUP}/idempotency-key"
@@ -26,6 +28,9 @@ ANNOTATION_IDLE_REPORTED = f"{GROUP}/idle-reported"
 """When the owner was last warned that the job's GPUs are idle."""
 ANNOTATION_IDLE_SUSPENDED = f"{GROUP}/idle-suspended"
 """When Stoker suspended the job for that; removed by a resume."""
+
+ANNOTATION_FILES_WANTED = f"{GROUP}/files-wanted"
+"""When a job's files were last asked for while none of its workers ran."""
 
 # Held on every worker pod until the operator has taken its exit record into the job's status (as batch/v1 Job
 # does with batch.kubernetes.io/job-tracking), so that a deleted pod can't take its outcome with it.

@@ -64,6 +64,13 @@ class AliveAnswer(StopOrder):
     """Clients wait for this worker in these sessions (`/v1/report/sessions/{id}`); absent: none."""
 
 
+class ReaderAnswer(StatusModel):
+    """The answer to `GET /v1/report/reader`, which the pod asks that reads a job's files."""
+
+    sessions: tuple[str, ...]
+    """The sessions it is to come to (`/v1/report/sessions/{id}`)."""
+
+
 class LogAnswer(AliveAnswer):
     """The answer to `POST /v1/report/log`: a worker that ships its log asks nothing else."""
 

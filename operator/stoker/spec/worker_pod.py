@@ -52,12 +52,29 @@ def owning_job(meta: ObjectMeta) -> OwnerReference | None:
     return None
 
 
+def owner_uid(meta: ObjectMeta) -> str:
+    """The uid of the TrainingJob that controls the object; '': none does."""
+    owner = owning_job(meta)
+    return "" if owner is None else owner.uid
+
+
 def identity(meta: ObjectMeta) -> WorkerIdentity | None:
     """The worker that a pod is, or was; None: it is no job's, whatever its labels say."""
     name, owner = worker_name(meta.name), owning_job(meta)
     if name is None or owner is None or owner.name != name.job:
         return None
     return WorkerIdentity(meta.namespace, name.job, owner.uid, name.attempt, name.worker)
+
+
+def reader_name(job: str) -> str:
+    """What the pod is called that reads a job's files while none of its workers runs. No worker's is called so."""
+    return f"{job}-files"
+
+
+def is_reader(meta: ObjectMeta) -> bool:
+    """Whether a pod is that of the job that controls it."""
+    owner = owning_job(meta)
+    return owner is not None and meta.name == reader_name(owner.name)
 
 
 def is_ours(meta: ObjectMeta) -> bool:

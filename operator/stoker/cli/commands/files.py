@@ -8,13 +8,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from stoker.client.errors import ApiError, BadInput, StokerError
 
-from .common import connected, job_argument, output_option
+from .common import connected, for_job, job_argument, output_option
 from .names import complete_jobs
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def cp(calls: Calls, source: str, to: str) -> None:
     if {".", ".."} & set(path.split("/")):
         raise BadInput(f"{source}: the path is one within the output folder, without `.` and `..`")
     copied = bytes_copied = 0
-    for one in _wanted(calls, job, path, to):
+    job, listed = for_job(calls, job, lambda name: (name, _listed(calls, name, path)))
+    for one in _wanted(job, path, listed, to):
         one.to.parent.mkdir(parents=True, exist_ok=True)
         try:
             bytes_copied += _copy(calls, job, one)
@@ -92,16 +93,22 @@ class _Wanted(NamedTuple):
     to: Path
 
 
-def _wanted(calls: Calls, job: str, path: str, given: str) -> Iterator[_Wanted]:
-    """The files that `path` names, each with its place here."""
-    last = path.rpartition("/")[2]
-    to = Path(given)
-    into = to.is_dir() or given.endswith("/")
+def _listed(calls: Calls, job: str, path: str) -> Any:
+    """What is below `path`; None: that is no folder."""
     try:
-        listed = calls.files(job, path)
+        return calls.files(job, path)
     except ApiError as error:
         if error.code != "NoFile" or not path:
             raise
+        return None
+
+
+def _wanted(job: str, path: str, listed: Any, given: str) -> Iterator[_Wanted]:
+    """The files that `path` names, each with its place here. `listed`: of `_listed`."""
+    last = path.rpartition("/")[2]
+    to = Path(given)
+    into = to.is_dir() or given.endswith("/")
+    if listed is None:
         yield _Wanted(path, to / _own(last) if into else to)  # no folder, so a file
         return
     if listed["truncated"]:
