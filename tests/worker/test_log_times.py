@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker_api.streams.line_times import stamp
 from stoker_worker.log_times import RECORD_BYTES, LogTimes, offset_since, times_of
 from stoker_worker.output import Log
 from tests.support.examples import examples
@@ -80,7 +81,7 @@ def test_the_log_notes_its_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_full_disk_costs_the_times_alone(tmp_path: Path) -> None:
     code = (
-        "from stoker_worker.output import Log; from stoker_worker.log_times import LogTimes\n"
+        "from stoker_worker.log_times import LogTimes\n"
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"times = LogTimes({str(tmp_path / 'log.times')!r})\n"
         "for at in range(100): times.note(at, float(at))\n"
@@ -88,3 +89,26 @@ def test_a_full_disk_costs_the_times_alone(tmp_path: Path) -> None:
     command = ["prlimit", f"--fsize={RECORD_BYTES * 3 + 5}", sys.executable, "-c", code]
     subprocess.run(command, check=True, timeout=60, env=os.environ)
     assert times_of(str(tmp_path / "log.times"), 0, 99) == [(0, 0.0), (1, 1.0), (2, 2.0)]
+
+
+@examples(100)
+@given(content=st.binary(max_size=400), begin=st.integers(0, 50), length=st.integers(0, 20), since=st.floats(0, 1e12))
+def test_whatever_a_job_writes_there_is_read_in_bounds(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, begin: int, length: int, since: float
+) -> None:
+    path = tmp_path_factory.mktemp("t") / "log.times"
+    path.write_bytes(content)
+    found = times_of(str(path), begin, begin + length)
+    assert len(found) <= length + 1
+    assert all(stamp(at_s) and offset >= begin for offset, at_s in found)
+    offset = offset_since(str(path), since)
+    assert offset is None or offset >= 0
+
+
+def test_a_link_and_a_pipe_are_no_times(tmp_path: Path) -> None:
+    written(tmp_path / "other", (0, 1.0))
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="symbolic link"):
+        times_of(str(tmp_path / "link"), 0, 9)
+    assert offset_since(str(tmp_path / "pipe"), 0) is None and times_of(str(tmp_path / "pipe"), 0, 9) == []
