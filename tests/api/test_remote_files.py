@@ -104,6 +104,20 @@ async def test_files_of_a_running_worker_are_listed_and_read(logs: LogWorld, wor
     assert all(answer.content == CONTENT for answer in answers) and sessions(logs) <= remote.AT_ONCE
 
 
+async def test_who_reads_slowly_does_not_hold_up_others_for_long(
+    logs: LogWorld, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "TURN_S", 0.2)
+    files, job = logs.services.files, next(iter(logs.deps.jobs.values()))
+    held = [await files.open(job, "model.pt") for _ in range(remote.AT_ONCE)]
+    busy = await get(logs)
+    assert (busy.status_code, busy.json()["code"]) == (503, "TooManyStreams")
+    await held.pop().close()
+    assert (await get(logs)).status_code == 200
+    for file in held:
+        await file.close()
+
+
 async def test_many_files_are_listed(logs: LogWorld, worker: Any, tmp_path: Path) -> None:
     for number in range(3000):
         (tmp_path / "output" / "runs" / f"{number:04}-{'x' * 100}").touch()

@@ -36,6 +36,8 @@ from .readers import FileReaders
 PIECE_BYTES = 1 << 20
 AT_ONCE = 3
 """Sessions with one pod."""
+TURN_S = 5.0
+"""How long a request waits for one of them."""
 IDLE_S = 60.0
 """How long a session is kept for the next request."""
 _BESIDE_CODE = re.compile(r"beside-code-([1-9][0-9]{0,3})(?:/|$)")
@@ -103,7 +105,7 @@ class RemoteFiles:
         """A session with a pod that has the path. Raises: Problem."""
         pod, worker = self._worker(job, path) or (await self._readers.pod(job, self._claim(job)), 0)
         pool = self._pools.setdefault(pod.uid, _Pool())
-        async with pool.free:
+        async with self._turn(pool):
             channel = self._idle(pool)
             if channel is None:
                 try:
@@ -117,6 +119,23 @@ class RemoteFiles:
                     await channel.close()
                 else:
                     pool.idle.append((self._clock.monotonic(), channel))
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, pool: _Pool) -> AsyncIterator[None]:
+        """One of the pod's sessions for the caller. Raises: Problem, where others have them all for too long."""
+        try:
+            async with asyncio.timeout(TURN_S):
+                await pool.free.acquire()
+        except TimeoutError:
+            raise Problem(
+                ProblemCode.TOO_MANY_STREAMS,
+                f"{AT_ONCE} of the job's files are being read, the most there may be at once; try again.",
+                retry_after_s=5,
+            ) from None
+        try:
+            yield
+        finally:
+            pool.free.release()
 
     def _idle(self, pool: _Pool) -> FileChannel | None:
         while pool.idle:

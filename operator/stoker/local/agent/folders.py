@@ -19,6 +19,8 @@ from pydantic import JsonValue, ValidationError
 from stoker.spec.meta import StatusModel
 from stoker.spec.worker import EXIT_FILE, LAUNCH_FILE, LOCK_FILE, STARTED_FILE, ExitRecord, Launch
 from stoker.store.seam import Seam
+from stoker_worker.folder import read_launch
+from stoker_worker.kept_files import keep_files
 
 _TRASH = ".removing-"
 
@@ -135,6 +137,15 @@ class WorkerFolder:
         with contextlib.suppress(ValidationError):
             return _Bare.model_validate_json(data).as_record()
         return None
+
+    def keep_files(self) -> list[str]:
+        """In place of a supervisor that was killed: keep what its command wrote beside its code, once nothing of it is
+        left. Returns: what could not be kept."""
+        try:
+            launch = read_launch(str(self.path / LAUNCH_FILE))
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+        return keep_files(str(self.path), launch) if launch.code else []
 
     def remove(self, seam: Seam) -> None:
         """Raises: OSError."""

@@ -324,6 +324,8 @@ class Lives:
         if record is not None:
             await self._tell(pod, status.ended(record))
         else:
+            for line in await self._in_thread(folder.keep_files):
+                logger.warning("worker %s: %s", worker.pod_uid, line)
             found = await self._in_thread(folder.look)
             await self._tell(pod, status.lost(found.started.at if found.started else None, self._clock.now()))
 
