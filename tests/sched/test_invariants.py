@@ -224,6 +224,25 @@ def test_a_reservation_that_is_not_searched_anew_is_what_a_search_would_find(
         world.play(action)
 
 
+def test_a_reservation_is_searched_anew_once_its_own_node_could_hold_more(
+    sched: SimpleNamespace, looked_up: list[bool]
+) -> None:
+    world = sched.World().feed(
+        sched.node("a", 4), sched.node("b", 1), sched.queue(budget=100), sched.other("x/o", "a", 2)
+    )
+    world.feed(sched.job("r", 2, on=["a"]), sched.job("gang", 1, workers=3))
+    world.feed(sched.node("z", 0), *(sched.job(f"r{i}", 0, on=["z"]) for i in range(3)))
+    assert world.starts(399) == {}
+    for i in range(3):
+        world.state.forget_job(sched.key(f"r{i}"))
+        assert world.starts(400 + i) == {}
+    assert looked_up[-1]
+    world.state.forget_other(sched.key("o", "x"))
+    world.feed(sched.job("first", 2, priority=1, queued=401))
+    assert world.starts(404) == {"first": ["a"]}
+    assert not looked_up[-1]
+
+
 def test_reservations_are_mostly_not_searched_anew(sched: SimpleNamespace, looked_up: list[bool]) -> None:
     world = sched.World().feed(*(sched.node(f"n{i}", 4) for i in range(4)), sched.queue(budget=100))
     world.feed(*(sched.job(f"r{i}", 1, on=[f"n{i // 4}"]) for i in range(16)))

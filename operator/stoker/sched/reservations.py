@@ -22,7 +22,7 @@ from .budget import cost_of, in_budget, may_cost_s
 from .entries import Entry, Lane, Order, QueueState, Reservation
 from .gpu_choice import choices
 from .gpu_groups import Claim
-from .place import Keep, Reserved, Spread, Wanted, fits_one, place, reserve
+from .place import Keep, Reserved, Spread, Wanted, capacity, fits_one, place, reserve
 from .request import NOTHING, Request, Totals
 from .state import SchedulerState
 from .waiters import room_in
@@ -151,7 +151,12 @@ class Reservations:
         moved = {slot for _, _, spread in then ^ now for slot, _ in spread}
         if moved & mine:
             return None
-        moved |= {table.slots[name] for name in state.changes.freed_nodes if name in table.slots}
+        freed = {table.slots[name] for name in state.changes.freed_nodes if name in table.slots}
+        if freed & mine:  # by a pod outside the jobs, its own nodes could hold more than before
+            could = capacity(table, last.request, lane.avoid, keep)
+            if any(could[slot] > workers for slot, workers in last.spread if slot in freed):
+                return None
+        moved |= freed
         return None if any(fits_one(table, last.request, slot, keep) for slot in moved - mine) else last
 
 
