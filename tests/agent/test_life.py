@@ -9,6 +9,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from stoker.controller.render import worker_env
 from stoker.life.lifecycle import step
 from stoker.life.step import Settings
 from stoker.local.agent import life, spawning
@@ -164,6 +165,23 @@ async def test_what_exit_0_on_sigterm_means_is_the_jobs_word(node, finalizer):
     assert after().status.phase is Phase.SUCCEEDED and after().before.warning
     assert after(exitZeroAfterSignal="Stopped").status.phase is Phase.SUSPENDED
     await node.release("zero-1-0")
+
+
+async def test_a_command_that_reports_its_target_is_done(node, finalizer):
+    """From the job's spec to its phase."""
+    stop = {"target": {"metric": "my/score", "value": 0.9, "mode": "max"}}
+    status = TrainingJobStatus(phase=Phase.RUNNING, attempt=1, placement=(Placed(worker=0, node="node-1"),))
+    metadata = ObjectMeta(name="scored", namespace="default", uid="u")
+    job = TrainingJob(metadata=metadata, spec={"trainer": {"command": ["sh"]}, "stop": stop}, status=status)
+    shows = """echo '{"step": 7, "metrics": {"my/score": 0.95}}' >$STOKER_PROGRESS_FILE.new
+mv $STOKER_PROGRESS_FILE.new $STOKER_PROGRESS_FILE; exec sleep 600"""
+    wanted = {"STOKER_STOP_TARGET": worker_env(job, 0, "")["STOKER_STOP_TARGET"]}
+    await node.create("scored-1-0", ["sh", "-c", shows], finalizers=finalizer, **wanted)
+    pod = await node.ended("scored-1-0")
+    assert (pod.status.phase, pod.terminated.exit_code) == ("Succeeded", 0)
+    after = step(job, [pod], datetime.now(UTC), Settings()).status
+    assert (after.phase, after.message) == (Phase.SUCCEEDED, "done: target reached: my/score 0.95 is at least 0.9")
+    await node.release("scored-1-0")
 
 
 async def test_a_pod_deleted_before_it_was_started_says_so(make_node, finalizer):

@@ -162,6 +162,15 @@ def test_a_recipe_says_why_it_is_done() -> None:
         assert (new.phase, new.message) == (Phase.SUCCEEDED, says)
 
 
+def test_a_command_says_what_it_reached() -> None:
+    said = "target reached: score 0.95 is at least 0.9"
+    target = {"stop": {"target": {"metric": "score", "value": 0.9, "mode": "max"}}}
+    for given, says in ((target, f"done: {said}"), ({}, "done")):
+        new = status_of(go(job(**given), done(message=said)))
+        assert (new.phase, new.message) == (Phase.SUCCEEDED, says)
+    assert status_of(go(job(**target), done())).message == "done", "it ended by itself"
+
+
 # -- a gang
 
 

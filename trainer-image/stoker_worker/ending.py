@@ -31,6 +31,8 @@ class Ending:
         self.held_s = 0.0
         self._stop_requested = False
         self._stalled_at: float | None = None
+        self.reached = False
+        """The command has reached its target, and its ranks were ended for it."""
         self._ranks: list[dict[str, Any]] = []
         self._first: dict[str, Any] | None = None
         self._message = ""
@@ -71,7 +73,12 @@ class Ending:
 
     def stop_asked(self) -> None:
         """A stop counts as requested only before the first rank ended: later it explains nothing."""
-        self._stop_requested = self._stop_requested or not self._ranks
+        self._stop_requested = self._stop_requested or not (self._ranks or self.reached)
+
+    def reach(self, why: str) -> None:
+        """The target is reached: whatever the ranks end with, the work is done."""
+        self.reached = True
+        self._message = why
 
     def stall(self, why: str) -> None:
         """The ranks are ended for making no progress: whatever they end with, that is the cause."""
@@ -82,7 +89,7 @@ class Ending:
         rank = self._launch.worker * self._launch.ranks + local_rank
         end = {"rank": rank, "exitCode": code, "signal": signum, "at": time.time()}
         self._ranks.append(end)
-        if self._first is None and code != 0:
+        if self._first is None and code != 0 and not self.reached:
             self._first = end
             if self.stalled:
                 return

@@ -69,6 +69,8 @@ class Launch:
         self.hold_s = _number(self.env.get("STOKER_HOLD_SECONDS"), 0.0)
         self.stall_s = _number(self.env.get("STOKER_STALL_AFTER_SECONDS"), 0.0)
         """Ranks whose step does not change for so long are ended; 0: never."""
+        self.target = _target(self.env.get("STOKER_STOP_TARGET"))
+        """The metric with which a user's command is done, its value, and whether it is to be at most that; or None."""
         if not self.argv or self.ranks < 1:
             raise ValueError("launch.json names no command or no rank")
 
@@ -219,6 +221,14 @@ def replace_file(folder: str, name: str, data: bytes, sync: bool = False) -> Non
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def _target(text: str | None) -> tuple[str, float, bool] | None:
+    try:
+        found = parse_json(text) if text else None
+        return None if found is None else (str(found["metric"]), float(found["value"]), found["mode"] == "min")
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _number(text: str | None, default: float) -> float:

@@ -85,7 +85,7 @@ class ReporterSide:
             self._report()
             if (self._pod is not None or self._hears_stall) and now > self._ask_from:
                 self._reporting()
-        elif self._launch.stall_s > 0:
+        elif self._launch.stall_s > 0 or self._launch.target is not None:
             self.steps.look()
 
     def session_ids(self) -> list[str]:

@@ -36,6 +36,10 @@ LEFTOVER_GRACE_S = 2.0
 """What is left when all ranks are done gets TERM, then KILL."""
 KILL_AGAIN_S = 0.05
 LONGEST_WAIT_S = 3600.0
+LOOK_EVERY_S = 1.0
+"""For the target of a command."""
+_MOST = 1e300
+"""Beyond is no number that a metric should have, or one that can't be printed."""
 
 BROKEN = 70  # EX_SOFTWARE: no order, no folder, or a fault of our own; there is no exit record beside it
 
@@ -99,6 +103,8 @@ class Supervisor:
                 self._see_code(self._fetch)
             if self._stall is not None:
                 self._see_stall(self._stall, now)
+            if self._launch.target is not None:
+                self._see_target(self._launch.target, now)
             if self._is_over(now):
                 break
             self._enforce(now)
@@ -222,6 +228,23 @@ class Supervisor:
         stop_kill_at = now + grace_s
         self._kill_at = stop_kill_at if self._kill_at is None else min(self._kill_at, stop_kill_at)
 
+    def _see_target(self, target: tuple[str, float, bool], now: float) -> None:
+        """End the ranks of a command once it reports that it is good enough."""
+        idle = self._stop_at is None and not self._ending.failed and not self._ending.reached
+        if not self._live or not idle or self._launch.own_trainer:
+            return
+        metric, value, at_most = target
+        found = ((self._reporter_side.steps.progress or {}).get("metrics") or {}).get(metric)
+        if found is None or not -_MOST < found < _MOST or not (found <= value if at_most else found >= value):
+            return
+        why = "target reached: %s %g is at %s %g" % (metric, found, "most" if at_most else "least", value)
+        self._log.say(why + "; asking the command to end")
+        self._ending.reach(why)
+        for pid in self._live:
+            send_group(pid, _signal.SIGTERM)
+            self._signalled.add(pid)
+        self._kill_at = now + self._launch.grace_s
+
     def _see_stall(self, stall: Stall, now: float) -> None:
         """End ranks that make no progress, once it is saved where they stand."""
         if stall.began:
@@ -229,7 +252,7 @@ class Supervisor:
                 stall.collect(self._outputs)
             elif stall.is_time(now):
                 self._end_stalled(stall, now)
-        elif self._live and self._stop_at is None and not self._ending.failed:
+        elif self._live and self._stop_at is None and not self._ending.failed and not self._ending.reached:
             gang = self._reporter_side.stalled
             why = stall.overdue(now) if gang is None else gang[1]
             if why:
@@ -309,6 +332,8 @@ class Supervisor:
         if self._live:
             if self._kill_at is not None:
                 due.append(max(self._kill_at, now + KILL_AGAIN_S))
+            if self._launch.target is not None:
+                due.append(now + LOOK_EVERY_S)
         elif self._hold.lasts:
             due.append(self._hold.until)
         elif self._fetch is None:

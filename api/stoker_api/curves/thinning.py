@@ -16,7 +16,6 @@ MOST_POINTS = 2000
 OPEN_POINTS = 3
 """What stays of the bucket that is not full yet: its lowest, its highest, its newest."""
 _FIRST_BUCKET = 4
-_LEAST = 8
 
 
 class Point(NamedTuple):
@@ -70,8 +69,6 @@ def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
     most = max(2, most)
     if len(points) <= most:
         return points
-    if most < _LEAST:
-        return [points[0], points[-1]]
     kept, newest = list(points[1:-1]), points[-1]
     groups = (most - 2) // 2
     found = [points[0]]

@@ -109,6 +109,11 @@ def worker_env(job: TrainingJob, worker: int, source: str) -> dict[str, str]:
     limit_s = stall_s(spec)
     if limit_s is not None:
         env["STOKER_STALL_AFTER_SECONDS"] = f"{limit_s:g}"
+    if spec.stop.target is not None and not recipe:
+        target = spec.stop.target
+        env["STOKER_STOP_TARGET"] = json.dumps(
+            {"metric": target.metric, "value": target.value, "mode": target.best.value}
+        )
     own_s = trainer_stall_s(spec) if recipe else None
     if own_s is not None:
         env["STOKER_STALL_SECONDS"] = f"{own_s:g}"

@@ -285,14 +285,23 @@ def _cause(workers: list[_EndedWorker]) -> _EndedWorker | None:
     return min(failed, key=rank, default=None)
 
 
+def _why_done(job: TrainingJob, record: ExitRecord | None) -> str:
+    """What a training that is done stopped at; '': it ended by itself, or nothing says."""
+    if record is None:
+        return ""
+    if job.spec.trainer.recipe is None:
+        return record.message if job.spec.stop.target is not None else ""
+    ended = record.progress.summary.get("ended") if record.progress else None
+    return ended if isinstance(ended, str) else ""
+
+
 def _message(
     job: TrainingJob, workers: list[_EndedWorker], cause: _EndedWorker | None, category: Category | None
 ) -> str:
     if cause is None or category is None:
         done = "all workers are done" if job.workers > 1 else "done"
-        record = workers[0].record if job.spec.trainer.recipe is not None else None
-        ended = record.progress.summary.get("ended") if record and record.progress else None
-        return f"{done}: {ended}"[:1024] if isinstance(ended, str) else done
+        ended = _why_done(job, workers[0].record)
+        return f"{done}: {ended}"[:1024] if ended else done
     if category is Category.MAX_DURATION:
         return f"stopped after stop.maxDuration ({job.spec.stop.max_duration})"
     says = POLICIES[category].says

@@ -11,9 +11,12 @@ from pydantic import Field, model_validator
 from .fields import DnsLabel, Duration, EnvName, Quantity
 from .job_parts import (
     ELASTIC_SAYS,
+    EVALUATED,
+    EVALUATED_SAYS,
     EXIT_ZERO_SAYS,
     FROM_SAYS,
     MAX_WORKERS,
+    ONE_WORKER_SAYS,
     PARTS_SAYS,
     CheckpointPolicy,
     DataVolume,
@@ -107,11 +110,14 @@ class TrainingJobSpec(SpecModel):
             for name, given in (
                 ("precision", self.precision is not Precision.AUTO),
                 ("stop.maxSteps", self.stop.max_steps is not None),
-                ("stop.target", self.stop.target is not None),
                 ("stop.patience", self.stop.patience is not None),
             ):
                 if given:
                     raise ValueError(f"{name} works with a recipe; with a command only the program itself can do it")
+            if self.stop.target is not None and self.most_workers > 1:
+                raise ValueError(ONE_WORKER_SAYS)
+        elif self.stop.target is not None and self.stop.target.metric not in EVALUATED:
+            raise ValueError(EVALUATED_SAYS)
         elif self.stop.exit_zero_after_signal is ExitZero.STOPPED:
             raise ValueError(EXIT_ZERO_SAYS)
         return self

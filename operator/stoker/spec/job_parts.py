@@ -172,24 +172,42 @@ class TargetMode(StrEnum):
     MIN = "min"
 
 
+EVALUATED = ("accuracy", "loss")
+"""What recipes measure."""
+ABOVE_0_SAYS = "of accuracy and loss the value must be greater than 0"
+MODE_SAYS = "only accuracy and loss have a mode by themselves; give mode: max or mode: min"
 SHARE_SAYS = "accuracy is a share: at most 1 (97 % is 0.97)"
 
 
 class Target(SpecModel):
-    """Stop as soon as an evaluation reaches this."""
+    """Stop as soon as a metric reaches this."""
 
-    metric: Literal["accuracy", "loss"] = "accuracy"
-    """What the evaluation measures, on the test samples."""
-    value: float = Field(gt=0, le=1_000_000)
+    metric: str = Field(default="accuracy", min_length=1, max_length=128)
+    """With a recipe what the evaluation measures on the test samples: accuracy or loss. With a command a metric that it
+    reports."""
+    value: float = Field(ge=-1_000_000, le=1_000_000)
     """Reached when the metric is at least this (mode max) or at most (min)."""
     mode: TargetMode | None = None
-    """Absent: max for accuracy, min for loss."""
+    """Absent: max for accuracy, min for loss; others need it."""
 
     @model_validator(mode="after")
-    def _share(self) -> Self:
+    def _makes_sense(self) -> Self:
         if self.metric == "accuracy" and self.value > 1:
             raise ValueError(SHARE_SAYS)
+        if self.metric in EVALUATED and self.value <= 0:
+            raise ValueError(ABOVE_0_SAYS)
+        if self.metric not in EVALUATED and self.mode is None:
+            raise ValueError(MODE_SAYS)
         return self
+
+    @property
+    def best(self) -> TargetMode:
+        """Which way is better."""
+        return self.mode or (TargetMode.MAX if self.metric == "accuracy" else TargetMode.MIN)
+
+
+ONE_WORKER_SAYS = "stop.target of a command works with one worker; with several the program itself must end"
+EVALUATED_SAYS = "stop.target of a recipe: metric is accuracy or loss"
 
 
 class Patience(SpecModel):
@@ -214,7 +232,8 @@ class Stop(SpecModel):
     max_steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """Optimizer steps; with a recipe only."""
     target: Target | None = None
-    """Good enough: stop as soon as an evaluation says so; with a recipe only."""
+    """Good enough: stop as soon as an evaluation says so. A command (with one worker) as soon as it reports so: it is
+    asked to end (SIGTERM, then the grace), and the job is Succeeded whatever it exits with."""
     patience: Patience | None = None
     """No longer better: stop as soon as evaluations say so; with a recipe only."""
     exit_zero_after_signal: ExitZero = ExitZero.SUCCEEDED

@@ -102,7 +102,7 @@ CASES = [
     job(
         {"stop": {"target": {"value": 0}}},
         {"stop": {"target": {"value": 0.5}}},
-        "greater than 0",
+        "of accuracy and loss the value must be greater than 0",
         RECIPE,
     ),
     job(
@@ -165,7 +165,27 @@ CASES = [
     job({"precision": "bf16"}, {"precision": "auto"}, "precision works with a recipe; with a command only the program"),
     job({"precision": "int3"}, {"precision": "bf16"}, "Unsupported value", RECIPE, model_says="'auto', 'fp32'"),
     job({"stop": {"maxSteps": 3}}, {"stop": {}}, "stop.maxSteps works with a recipe"),
-    job({"stop": {"target": {"value": 0.9}}}, {"stop": {}}, "stop.target works with a recipe"),
+    job(
+        {"workers": 2, "stop": {"target": {"value": 0.9}}},
+        {"workers": 1, "stop": {"target": {"value": 0.9}}},
+        "stop.target of a command works with one worker",
+    ),
+    job(
+        {"elastic": {"min": 1, "max": 2}, "stop": {"target": {"value": 0.9}}},
+        {"elastic": {"min": 1, "max": 1}, "stop": {"target": {"value": 0.9}}},
+        "stop.target of a command works with one worker",
+    ),
+    job(
+        {"stop": {"target": {"metric": "reward", "value": -110}}},
+        {"stop": {"target": {"metric": "reward", "value": -110, "mode": "max"}}},
+        "only accuracy and loss have a mode by themselves",
+    ),
+    job(
+        {"stop": {"target": {"metric": "f1", "value": 0.9, "mode": "max"}}},
+        {"stop": {"target": {"metric": "loss", "value": 0.9, "mode": "min"}}},
+        "metric is accuracy or loss",
+        RECIPE,
+    ),
     job({"stop": {"patience": {"evaluations": 3}}}, {"stop": {}}, "stop.patience works with a recipe"),
     job(
         {"stop": {"exitZeroAfterSignal": "Stopped"}},

@@ -12,14 +12,18 @@ from pydantic import BaseModel
 
 from stoker.spec.job import MUTABLE, TrainingJobSpec
 from stoker.spec.job_parts import (
+    ABOVE_0_SAYS,
     ELASTIC_SAYS,
+    EVALUATED_SAYS,
     EXIT_ZERO_SAYS,
     FROM_SAYS,
     INIT_FROM_RECIPE_SAYS,
     INIT_FROM_SAYS,
     INIT_PATH_SAYS,
     INIT_WEIGHTS_SAYS,
+    MODE_SAYS,
     MOUNT_PATH_SAYS,
+    ONE_WORKER_SAYS,
     OWN_PATHS,
     OWN_PATHS_SAYS,
     PARTS_SAYS,
@@ -141,7 +145,15 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
             field="stop.maxSteps",
         ),
         Rule(
-            "!has(self.trainer.command) || !has(self.stop.target)", f"stop.target {_WITH_RECIPE}", field="stop.target"
+            "!has(self.trainer.command) || !has(self.stop.target)"
+            " || (has(self.elastic) ? self.elastic.max : self.workers) <= 1",
+            ONE_WORKER_SAYS,
+            field="stop.target",
+        ),
+        Rule(
+            "has(self.trainer.command) || !has(self.stop.target) || self.stop.target.metric in ['accuracy', 'loss']",
+            EVALUATED_SAYS,
+            field="stop.target.metric",
         ),
         Rule(
             "!has(self.trainer.command) || !has(self.stop.patience)",
@@ -193,7 +205,11 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
         Rule("!has(self.path) || self.weights == 'final'", INIT_WEIGHTS_SAYS, field="weights"),
         Rule("!has(self.path) || self.path.startsWith('/')", INIT_PATH_SAYS, field="path"),
     ],
-    Target: [Rule("self.metric != 'accuracy' || self.value <= 1.0", SHARE_SAYS, field="value")],
+    Target: [
+        Rule("self.metric != 'accuracy' || self.value <= 1.0", SHARE_SAYS, field="value"),
+        Rule("!(self.metric in ['accuracy', 'loss']) || self.value > 0.0", ABOVE_0_SAYS, field="value"),
+        Rule("self.metric in ['accuracy', 'loss'] || has(self.mode)", MODE_SAYS, field="mode"),
+    ],
     CheckpointStore: [Rule("has(self.claim) != has(self.template)", "give either claim or template")],
     Toleration: [
         Rule(
