@@ -31,7 +31,7 @@ tests=(
   tests/exporter/{allocation,reporting,test_process.py,test_serving.py,test_watch.py,test_ledger_file.py}
   tests/api/test_{main,connections,bad_requests,access,streams,sessions,session_flow}.py # HTTP and WebSockets
   tests/api/test_{code,code_pack,code_store,tokens,usage_store,worker_logs,shipped_logs}.py # archives, sqlite3, files
-  tests/cli/test_{process,real_api,code_real_api,code_sending,code_folder,port_forward,wire}.py # terminals, HTTP
+  tests/cli/test_{process,real_api,code_real_api,code_sending,code_folder,port_forward,wire,connections,habits,up_background}.py # terminals, HTTP, TLS, fork
 )
 # Collecting costs a process seconds: three are enough.
 STOKER_EXAMPLES=0.1 .venv-newer/bin/python -m pytest -q ${AT_ONCE:+-n 3 --max-worker-restart 0} --one-of-each \
