@@ -76,7 +76,7 @@ def test_an_output_folder_laid_as_a_trap_is_not_followed(pod_worker, log_api):
     pod_worker.python(trap + WRITES, api=log_api, env={"STOKER_CODE": digest})
     assert pod_worker.finish().exit_code == 0
     assert not any(elsewhere.iterdir())
-    assert b"3 files were written beside the code not kept (Not a directory): " in pod_worker.stdout
+    assert b"3 files written beside the code were not kept (Not a directory): " in pod_worker.stdout
 
 
 def launch_of(output):
@@ -121,6 +121,25 @@ def test_onto_another_file_system_it_is_copied_up_to_a_limit(other_disk, tmp_pat
     assert found["small0"].stat().st_mtime == 1_000_000_000 and os.access(found["small0"], os.X_OK)
     assert os.readlink(found["link"]) == "small0"
     assert lines == [
-        "1 file was written beside the code not kept (over the limit of 0 MiB for what is copied): big; write results"
+        "1 file written beside the code was not kept (over the limit of 0 MiB for what is copied): big; write results"
         " to $STOKER_OUTPUT_DIR"
+    ]
+
+
+def test_what_was_shipped_does_not_count_in_the_limit_of_files(tmp_path, monkeypatch):
+    folder, output = tmp_path / "worker", tmp_path / "output"
+    (folder / "code").mkdir(parents=True)
+    output.mkdir()
+    for number in range(20):
+        (folder / "code" / f"a{number}").touch()
+    (folder / "code-complete").touch()
+    time.sleep(0.02)
+    for number in range(4):
+        (folder / "code" / f"own{number}").write_bytes(b"x" * number)
+    monkeypatch.setattr(kept_files, "MOST_LISTED", 3)
+    lines = kept_files.keep_files(str(folder), launch_of(output))
+    assert sorted(path.name for path in (output / "beside-code").iterdir()) == ["own0", "own1", "own2"]
+    assert lines == [
+        "1 file written beside the code was not kept (over the limit of 3 files): own3; write results to"
+        " $STOKER_OUTPUT_DIR"
     ]

@@ -12,7 +12,7 @@ import os
 import time
 
 from .folder import CODE_FOLDER, Launch
-from .result_files import MOST_LISTED, FoundFile, beside_code_name, marked_at, open_folder, walk
+from .result_files import MOST_LISTED, MOST_LOOKED_AT, FoundFile, beside_code_name, marked_at, open_folder, walk
 
 MYPY = False
 if MYPY:
@@ -28,7 +28,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _TooMuch(Exception):
-    """A file that would be copied beyond a limit."""
+    """A file beyond a limit."""
 
 
 def keep_files(folder: str, launch: Launch) -> list[str]:
@@ -42,13 +42,15 @@ def keep_files(folder: str, launch: Launch) -> list[str]:
     try:
         source = open_folder(code, [])
         try:
-            found = list(walk(source, "", mark, [MOST_LISTED + 1]))
+            found = list(walk(source, "", mark, [MOST_LOOKED_AT]))
             if found:
                 keeper.keep(source, open_folder(output, []), found)
         finally:
             os.close(source)
     except OSError as error:
         return ["what the command wrote beside its code can't be kept: %s" % (error.strerror or error)]
+    except Exception as error:  # noqa: BLE001 (the edge: whatever lies there, the exit record must be written)
+        return ["what the command wrote beside its code can't be kept: %r" % error]
     return keeper.lines()
 
 
@@ -57,6 +59,7 @@ class _Keeper:
         self._name = beside_code_name(worker)
         self._give_up_at = time.monotonic() + MOST_S
         self._left = MOST_BYTES
+        self._kept = 0
         self._lost: list[str] = []
         self._why = ""
 
@@ -65,11 +68,15 @@ class _Keeper:
         try:
             for one in sorted(found, key=lambda file: (file.size, file.path)):
                 try:
+                    if self._kept >= MOST_LISTED:
+                        raise _TooMuch("over the limit of %d files" % MOST_LISTED)
                     self._move(source, output, one)
                 except (OSError, _TooMuch) as error:
                     why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
                     self._lost.append(one.path)
                     self._why = self._why or why
+                else:
+                    self._kept += 1
         finally:
             os.close(output)
 
@@ -78,14 +85,16 @@ class _Keeper:
         if not self._lost:
             return []
         named = ", ".join("".join(c if c.isprintable() else "?" for c in path) for path in self._lost[:NAMED])
+        number = len(self._lost)
         return [
-            "%d file%s written beside the code not kept (%s): %s%s; write results to $STOKER_OUTPUT_DIR"
+            "%d file%s written beside the code %s not kept (%s): %s%s; write results to $STOKER_OUTPUT_DIR"
             % (
-                len(self._lost),
-                " was" if len(self._lost) == 1 else "s were",
+                number,
+                "" if number == 1 else "s",
+                "was" if number == 1 else "were",
                 self._why,
                 named,
-                ", …" if len(self._lost) > NAMED else "",
+                ", …" if number > NAMED else "",
             )
         ]
 
