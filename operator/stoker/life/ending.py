@@ -182,7 +182,7 @@ def _next(
     if what is Verdict.FAILED or category is None:
         return {"phase": Phase.FAILED, "reason": Code.FAILED, **final}
     so_far = job.status.retries.get(category, 0)
-    limit, backoff_s = _rule(job, category)
+    limit, backoff_s = retry_rule(job, category)
     if what is Verdict.RETRY and so_far >= limit:
         reason = Code.RETRIES_EXHAUSTED if limit else Code.FAILED
         return {"phase": Phase.FAILED, "reason": reason, **final}
@@ -224,7 +224,7 @@ def _saved_step(attempt: AttemptEnd) -> int:
     return attempt.progress.checkpoint.step if attempt.progress and attempt.progress.checkpoint else 0
 
 
-def _rule(job: TrainingJob, category: Category) -> tuple[int, float]:
+def retry_rule(job: TrainingJob, category: Category) -> tuple[int, float]:
     """(retries allowed, first back-off in seconds): the job's own first matching rule, else the default."""
     policy = POLICIES[category]
     for rule in job.spec.retry.rules:

@@ -55,6 +55,8 @@ class HintCode(StrEnum):
     WOULD_START = "WouldStart"
     NO_CHECKPOINT = "NoCheckpoint"
     GROWS = "Grows"
+    RETRIES = "Retries"
+    CAUSE = "Cause"
 
 
 MOST_JOBS = 20

@@ -25,6 +25,7 @@ from stoker.spec.reasons import Code, Explanation, Reason
 from .blockers import never_in_queue
 from .capacity_reasons import never_on_nodes
 from .counterfactuals import hints
+from .failure_hints import failure_hints
 from .growth import growth
 from .phrases import listed
 from .preemption_risk import warnings_of_running
@@ -114,7 +115,7 @@ def _ways_on(state: SchedulerState, entry: Entry) -> tuple[Reason, ...]:
     if last is not None and last.category is Category.STALLED:
         message = f"{stacks_command(job, last.number)} shows where its processes stood when that attempt stalled"
         return (Reason(code=Code.STALLED, message=message),)
-    return ()
+    return failure_hints(job) if job.status.phase is Phase.FAILED else ()
 
 
 def _nodes(entry: Entry) -> str:
