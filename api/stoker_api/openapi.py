@@ -19,6 +19,7 @@ from stoker.spec.usage import GpuReceipt
 from stoker_api.routes import api_routes
 
 from .access import Access, declared
+from .jobs.clone import CloneRequest, JobPatch
 from .jobs.request import Submission
 from .problems import MEDIA_TYPE
 
@@ -43,7 +44,8 @@ def document(app: FastAPI) -> dict[str, Any]:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     bodies = (
-        Submission, CodeManifest, QueuePut, RuntimePut, WorkerReport, ProgressReport, ReceiptsReport, GpuReceipt,
+        Submission, CloneRequest, JobPatch, CodeManifest,
+        QueuePut, RuntimePut, WorkerReport, ProgressReport, ReceiptsReport, GpuReceipt,
         OwnersQuery, GpuEventsReport, ProblemDocument,
     )  # fmt: skip
     _, own = models_json_schema(

@@ -59,6 +59,7 @@ class Services:
     board: ProgressBoard
     writer: ProgressWriter
     renderer: JobRenderer
+    checks: Checks
     submitter: Submitter
     changer: Changer
     followers: Followers
@@ -117,6 +118,7 @@ class Services:
         followers = Followers(deps.jobs, deps.events, deps.pods)
         under_way = UnderWay()
         pacing = Pacing(under_way)
+        checks = Checks(deps.store, deps.jobs, deps.queues, deps.runtimes, scheduler, deps.identity, deps.code)
         audit = SessionAudit(deps.store, deps.clock)
         curves = curve_streams = None
         if deps.curves is not None:
@@ -135,12 +137,8 @@ class Services:
                 board, deps.jobs, deps.store, deps.clock, metrics.progress_writes.inc, usage=usage_board
             ),
             renderer=renderer,
-            submitter=Submitter(
-                deps.store,
-                deps.jobs,
-                index,
-                Checks(deps.store, deps.jobs, deps.queues, deps.runtimes, scheduler, deps.identity, deps.code),
-            ),
+            checks=checks,
+            submitter=Submitter(deps.store, deps.jobs, index, checks),
             changer=Changer(deps.store, deps.jobs),
             followers=followers,
             under_way=under_way,

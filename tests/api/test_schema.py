@@ -32,7 +32,7 @@ CHECKS = [
     checks.response_schema_conformance,
     checks.allow_header_conformance,
 ]
-ORDER = ("GET", "POST", "PUT", "DELETE")
+ORDER = ("GET", "POST", "PUT", "PATCH", "DELETE")
 OPEN = {route.path for route in api_routes() if declared(route.endpoint) is Access.OPEN}
 FREE = {"cursor", "since", "until", "worker", "attempt"}
 """Query parameters of which the document can't say all."""

@@ -45,6 +45,42 @@ def test_the_life_of_jobs_through_the_sdk(live: Live) -> None:
         assert met.value.status == 404
 
 
+def test_a_job_once_more_by_the_sdk_and_the_commands(live: Live) -> None:
+    with Client() as client:
+        first = client.submit({**SPEC, "env": {"LR": "0.1"}, "priority": 1}, name="one")
+        assert client.patch("one", {"priority": 4}).spec.priority == 4
+        client.cancel("one")
+        live.status(first, phase="Succeeded", reason="Completed")
+        assert client.clone("one", {"env": {"LR": "0.2"}}, new_name="two").spec.env == {"LR": "0.2"}
+        changed = ("--set", "spec.trainer.command.1=eval.py", "--set", "metadata.labels.try=b", "-n", "three")
+        made = CliRunner().invoke(cli, ["clone", "one", *changed])
+        assert (made.exit_code, made.stdout) == (0, "three\n"), made.stderr
+        third = client.get("three")
+        assert third.spec.trainer.command == ("python", "eval.py") and third.spec.env == {"LR": "0.1"}
+        assert third.metadata.labels["try"] == "b" and not third.spec.cancel
+        again = CliRunner().invoke(cli, ["clone", "one", "--from-checkpoint", "-o", "json"])
+        assert json.loads(again.stdout)["spec"]["checkpoint"]["from"] == {"job": "one"}, again.stderr
+        raised = CliRunner().invoke(cli, ["set", "two", "--priority", "9"])
+        assert (raised.exit_code, raised.stdout, client.get("two").spec.priority) == (0, "two: priority 9\n", 9)
+        assert "give --priority" in CliRunner().invoke(cli, ["set", "two"]).stderr
+        refused = CliRunner().invoke(cli, ["retry", "one"])
+        assert refused.exit_code == 1 and "stoker clone" in refused.stderr
+
+
+def test_what_get_prints_can_be_submitted(live: Live) -> None:
+    with Client() as client:
+        client.submit({"spec": {**SPEC, "env": {"A": "on"}}, "metadata": {"name": "one", "labels": {"team": "nlp"}}})
+        client.cancel("one")
+        for form in ("yaml", "json"):
+            printed = CliRunner().invoke(cli, ["get", "one", "-o", form]).stdout
+            made = CliRunner().invoke(cli, ["submit", "-f", "-", "--no-code"], input=printed)
+            assert made.exit_code == 0 and made.stdout.startswith("one-"), made.stderr
+            job = client.get(made.stdout.strip())
+            assert job.spec.env == {"A": "on"} and job.metadata.labels["team"] == "nlp" and not job.spec.cancel
+        made = CliRunner().invoke(cli, ["submit", "-f", "-", "--no-code", "-n", "other"], input=printed)
+        assert made.stdout == "other\n", made.stderr
+
+
 def test_queues_through_the_sdk_and_the_command(live: Live) -> None:
     made = CliRunner().invoke(cli, ["queue", "set", "small", "--gpus", "1", "--project", "default", "-o", "json"])
     assert made.exit_code == 0 and json.loads(made.stdout)["spec"]["limit"] == {"gpus": 1}

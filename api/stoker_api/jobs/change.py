@@ -1,4 +1,5 @@
-"""What people do to a job that exists: cancel, suspend, resume, retry (each an idempotent change of spec); delete.
+"""What people do to a job that exists: cancel, suspend, resume, retry (each an idempotent change of spec), delete; and
+patches of its spec.
 
 Owns what each action means for a job in each phase; what then happens is the operator's. Called by
 `routes/jobs.py`.
@@ -7,7 +8,9 @@ Owns what each action means for a job in each phase; what then happens is the op
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from stoker.spec.job import ENDED, JOBS, Phase, TrainingJob
@@ -52,9 +55,9 @@ def change_of(action: Action, job: TrainingJob) -> dict[str, Any]:
     return {} if job.spec.suspend == suspend else {"suspend": suspend}
 
 
-def _changes(action: Action, job: TrainingJob) -> bool:
+def _any(changes_of: Callable[[TrainingJob], dict[str, Any]], job: TrainingJob) -> bool:
     with contextlib.suppress(Problem):
-        return bool(change_of(action, job))
+        return bool(changes_of(job))
     return False
 
 
@@ -64,8 +67,17 @@ class Changer:
 
     async def apply(self, action: Action, key: Key, if_match: str | None) -> TrainingJob:
         """The job after the action. Raises: Problem (404, 409, 412)."""
+        return await self.change(partial(change_of, action), key, if_match)
+
+    async def change(
+        self, changes_of: Callable[[TrainingJob], dict[str, Any]], key: Key, if_match: str | None
+    ) -> TrainingJob:
+        """The job with what is to change of its spec, worked out anew where it has changed meanwhile.
+
+        Raises: Problem (404, 409, 412), and what `changes_of` does.
+        """
         job = self._jobs.get(key)
-        if job is not None and not _changes(action, job):
+        if job is not None and not _any(changes_of, job):
             job = None  # the cache may be behind: that nothing is to be done is said of the store's newest only
         for _ in range(_TRIES):
             try:
@@ -74,7 +86,7 @@ class Changer:
                 if not matches(if_match, etag(job)):
                     job = await self._store.get(JOBS, key)  # the cache may be behind what the client has seen
                     refuse_stale(job, if_match, "job")
-                changes = change_of(action, job)
+                changes = changes_of(job)
                 if not changes:
                     return job
                 spec = job.spec.model_copy(update=changes)
@@ -133,9 +145,13 @@ def _retry(job: TrainingJob) -> dict[str, Any]:
     if job.spec.retry_generation > job.status.observed_retry_generation:
         return {}
     if job.status.phase not in (Phase.FAILED, Phase.CANCELLED):
+        instead = {
+            Phase.SUSPENDED: " Resume it instead.",
+            Phase.SUCCEEDED: " Clone it instead: `stoker clone` submits it once more, with or without changes.",
+        }
         raise Problem(
             ProblemCode.NOT_ENDED,
             f"Only a Failed or Cancelled job can be retried; this one is {job.status.phase}."
-            + (" Resume it instead." if job.status.phase is Phase.SUSPENDED else ""),
+            + instead.get(job.status.phase, ""),
         )
     return {"retry_generation": job.spec.retry_generation + 1, "cancel": False, "suspend": False}

@@ -148,7 +148,7 @@ class Checks:
             faults = needs_cluster(job.spec)
             if faults:
                 raise Problem(ProblemCode.CLUSTER_ONLY, f"{faults[0].pointer} {faults[0].detail}.", errors=faults)
-        await self._check_queue(principal, job)
+        await self.check_queue(principal, job)
         await self._check_runtime(principal, job)
         if job.spec.trainer.code is not None:
             await self._check_code(job.spec.trainer.code, job.metadata.namespace)
@@ -183,7 +183,7 @@ class Checks:
             phase = source.status.phase.value
             raise invalid(pointer, f"job {name!r} has not ended ({phase}); wait for it, or cancel it")
 
-    async def _check_queue(self, principal: Principal, job: TrainingJob) -> None:
+    async def check_queue(self, principal: Principal, job: TrainingJob) -> None:
         name = job.spec.queue
         queue = await self._queue.open(principal, name, job.metadata.namespace)
         if queue.metadata.deletion_timestamp is not None:

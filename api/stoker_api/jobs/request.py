@@ -30,11 +30,17 @@ _LAUNCHERS = re.compile(r"(python|pypy)[0-9.]*|bash|sh|zsh|dash|env|torchrun|acc
 _FALLBACK = "job"
 
 
+def is_reserved(name: str) -> bool:
+    """Of labels and annotations: set by Stoker or the cluster."""
+    prefix = name.rpartition("/")[0]
+    return any(prefix == domain or prefix.endswith("." + domain) for domain in _RESERVED)
+
+
 def _qualified(name: str) -> str:
     prefix, slash, last = name.rpartition("/")
     if not _NAME_PART.fullmatch(last) or (slash and not _PREFIX_PART.fullmatch(prefix)):
         raise ValueError("must be a Kubernetes label key: letters, digits, '-', '_' and '.', with an optional prefix/")
-    if any(prefix == domain or prefix.endswith("." + domain) for domain in _RESERVED):
+    if is_reserved(name):
         raise ValueError(f"names under {prefix}/ are set by Stoker and the cluster; choose another prefix")
     return name
 

@@ -1,4 +1,4 @@
-"""Jobs: submit, list, get, delete, explain, cancel, suspend, resume, retry."""
+"""Jobs: submit, clone, list, get, change, delete, explain, cancel, suspend, resume, retry."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from fastapi import APIRouter, Header, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from stoker.spec.job import Phase, TrainingJob
+from stoker.spec.job import MUTABLE, Phase, TrainingJob
 from stoker.spec.reasons import Explanation
 from stoker.spec.rest import JobList
-from stoker_api.access import ALL, Caller, access
+from stoker_api.access import ALL, Caller, access, require
 from stoker_api.bodies import body_of, dump, json_body, json_response, unchanged
-from stoker_api.identity import CREATE_JOB, DELETE_JOB, GET_JOB, LIST_JOBS, UPDATE_JOB, seen_by
+from stoker_api.identity import CREATE_JOB, DELETE_JOB, GET_JOB, LIST_JOBS, UPDATE_JOB, Principal, seen_by
 from stoker_api.jobs.change import Action
+from stoker_api.jobs.clone import clone_of, patched
 from stoker_api.jobs.index import Filter
 from stoker_api.jobs.lists import NEWEST_FIRST, SORTS, Conditions, SortBy, jobs_page, parse_selector
 from stoker_api.jobs.render import etag, joined
@@ -110,7 +111,12 @@ async def submit_job(
     """Submit a job. With an Idempotency-Key any number of tries make one job."""
     found = services(request)
     check_project(project)
-    body = await json_body(request)
+    return await _submitted(found, caller, project, await json_body(request), query, idempotency_key)
+
+
+async def _submitted(
+    found: Services, caller: Principal, project: str, body: bytes, query: SubmitQuery, idempotency_key: str | None
+) -> Response:
     if query.dry_run:
         job = await found.submitter.dry_run(caller, project, body)
         return json_response(found.renderer.job(job), headers=_warning(found, job))
@@ -126,6 +132,51 @@ def _warning(found: Services, job: TrainingJob) -> dict[str, str]:
     """As Kubernetes' API server warns: an HTTP Warning header, code 299."""
     texts = found.scheduler.warnings(job)
     return {"Warning": ", ".join(f'299 - "{text}"' for text in texts)} if texts else {}
+
+
+@router.post(
+    _JOB + "/clone",
+    status_code=201,
+    response_model=None,
+    responses={201: {"model": TrainingJob}, 200: {"model": TrainingJob, "description": "dryRun"}},
+    openapi_extra=body_of("CloneRequest"),
+)
+@access(CREATE_JOB)
+async def clone_job(
+    request: Request,
+    caller: Caller,
+    project: Project,
+    name: Name,
+    query: Annotated[SubmitQuery, Query()],
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Submit a job once more, with the same code, or with changes."""
+    found = services(request)
+    await require(request, caller, GET_JOB)
+    job = await find_job(found, project, name)
+    body = clone_of(job, await json_body(request))
+    return await _submitted(found, caller, project, body, query, idempotency_key)
+
+
+@router.patch(_JOB, response_model=None, responses={200: {"model": TrainingJob}}, openapi_extra=body_of("JobPatch"))
+@access(UPDATE_JOB)
+async def patch_job(
+    request: Request, caller: Caller, project: Project, name: Name, if_match: IfMatch = None
+) -> Response:
+    """Change what may change of the job: priority, suspend, cancel, retryGeneration. A merge patch (RFC 7396)."""
+    found = services(request)
+    before = await find_job(found, project, name)
+    body = await json_body(request)
+    spec = patched(before, body)
+    if spec.priority != before.spec.priority:
+        await found.checks.check_queue(caller, before.model_copy(update={"spec": spec}))
+
+    def changes_of(job: TrainingJob) -> dict[str, object]:
+        new = patched(job, body)
+        return {field: value for field in MUTABLE if (value := getattr(new, field)) != getattr(job.spec, field)}
+
+    job = await found.changer.change(changes_of, before.key, if_match)
+    return json_response(found.renderer.job(job), headers={"ETag": etag(job)})
 
 
 @router.get("/v1/projects/{project}/jobs", response_model=None, responses={200: {"model": JobList}})

@@ -31,7 +31,7 @@ HABITS: Mapping[str, str] = {
     "release": "resume JOB",
     "remove": "delete JOB",
     "requeue": "retry JOB",
-    "rerun": "retry JOB",
+    "rerun": "clone JOB",
     "restart": "retry JOB",
     "rm": "delete JOB",
     "runtimes": "get runtimes",

@@ -29,6 +29,8 @@ _COMMANDS = {
     "up": _Entry("Server", "server", "Run Stoker on this machine: API, operator and node in one."),
     "run": _Entry("Jobs", "submit", "Submit a job and follow it to its end."),
     "submit": _Entry("Jobs", "submit", "Submit jobs and print their names."),
+    "clone": _Entry("Jobs", "again", "Submit a job once more, with or without changes."),
+    "set": _Entry("Jobs", "again", "Change a job's priority."),
     "follow": _Entry("Jobs", "submit", "Follow a job to its end, as `run` does."),
     "ls": _Entry("Jobs", "show", "List jobs, newest first."),
     "get": _Entry("Jobs", "show", "Show a job, or jobs, queues, nodes or runtimes."),
@@ -52,7 +54,7 @@ _COMMANDS = {
     "completion": _Entry("Other", "completion", "Print a shell's completion script."),
 }
 
-_FUNCTIONS = {"exec": "exec_", "port-forward": "port_forward", "prometheus-config": "prometheus_config"}
+_FUNCTIONS = {"exec": "exec_", "set": "set_", "port-forward": "port_forward", "prometheus-config": "prometheus_config"}
 """Commands whose names no function can have."""
 
 

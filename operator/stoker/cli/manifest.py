@@ -16,6 +16,10 @@ from typing import Any
 import yaml
 
 from stoker.client.errors import ApiError, BadInput
+from stoker.spec.names import GROUP
+
+_STEM = 40
+"""Of a name that gets an end: the most letters that it keeps."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -102,7 +106,7 @@ def parse_manifests(text: str, source: str) -> list[Manifest]:
                 raise BadInput("a job file has the fields apiVersion, kind, metadata and spec; see examples/")
             lines: dict[str, int] = {}
             _note_lines(node, "", lines)
-            found.append(Manifest(source, body, lines))
+            found.append(Manifest(source, _submittable(body), lines))
     except BadInput as error:
         raise BadInput(f"{source}: {error}") from None
     except yaml.MarkedYAMLError as error:
@@ -116,6 +120,19 @@ def parse_manifests(text: str, source: str) -> list[Manifest]:
     if not found:
         raise BadInput(f"{source} is empty")
     return found
+
+
+def _submittable(body: dict[str, Any]) -> dict[str, Any]:
+    """What `stoker get -o yaml` printed, as a job like it: without what the server wrote, with a name made from its."""
+    metadata, spec = body.get("metadata"), body["spec"]
+    if not isinstance(metadata, dict) or "uid" not in metadata or not isinstance(spec, dict):
+        return body
+    labels = {key: value for key, value in (metadata.get("labels") or {}).items() if GROUP not in key.partition("/")[0]}
+    return {
+        **{key: value for key, value in body.items() if key != "status"},
+        "metadata": {"generateName": f"{str(metadata.get('name', 'job'))[:_STEM]}-", "labels": labels},
+        "spec": {key: value for key, value in spec.items() if key not in ("suspend", "cancel", "retryGeneration")},
+    }
 
 
 def override(body: dict[str, Any], assignment: str) -> None:

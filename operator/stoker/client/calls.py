@@ -58,12 +58,27 @@ class Calls:
         idempotency_key: str | None = None,
         dry_run: bool = False,
     ) -> Any:
+        return self._submitted(self.jobs_path(project), body, idempotency_key, dry_run)
+
+    def clone(
+        self,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        project: str | None = None,
+        idempotency_key: str | None = None,
+        dry_run: bool = False,
+    ) -> Any:
+        """The new job. `body`: as the api's `CloneRequest`."""
+        return self._submitted(f"{self.job_path(name, project)}/clone", body, idempotency_key, dry_run)
+
+    def _submitted(self, path: str, body: Mapping[str, Any], key: str | None, dry_run: bool) -> Any:
         reply = self.wire.call(
             "POST",
-            self.jobs_path(project),
+            path,
             params={"dryRun": "true"} if dry_run else None,
             body=body,
-            headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
+            headers={"Idempotency-Key": key or str(uuid.uuid4())},
         )
         for text in _WARNING.findall(reply.headers.get("warning", "")):
             self.on_warning(text)
@@ -109,6 +124,10 @@ class Calls:
             if job["status"]["phase"] in ENDED:
                 raise
             return job
+
+    def patch_job(self, name: str, patch: Mapping[str, Any], project: str | None = None) -> Any:
+        """The job after a merge patch of what may change."""
+        return self.wire.call("PATCH", self.job_path(name, project), body=patch).body
 
     def delete_job(self, name: str, project: str | None = None) -> None:
         self._delete(self.job_path(name, project))

@@ -139,6 +139,24 @@ class Client:
         """A Failed or Cancelled job, queued once more."""
         return self._parse(TrainingJob, self.calls.act(name, "retry", project))
 
+    def clone(
+        self,
+        name: str,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        project: str | None = None,
+        new_name: str | None = None,
+        from_checkpoint: bool = False,
+    ) -> TrainingJob:
+        """A new job like this one, with the same code. `changes`: a merge patch of its spec."""
+        body = {"spec": changes or {}, "fromCheckpoint": from_checkpoint}
+        body |= {"metadata": {"name": new_name}} if new_name else {}
+        return self._parse(TrainingJob, self.calls.clone(name, body, project=project))
+
+    def patch(self, name: str, spec: Mapping[str, Any], *, project: str | None = None) -> TrainingJob:
+        """The job after a merge patch of what may change of its spec: priority, suspend, cancel, retryGeneration."""
+        return self._parse(TrainingJob, self.calls.patch_job(name, {"spec": spec}, project))
+
     def delete(self, name: str, *, project: str | None = None) -> None:
         """Delete the job with its events and logs; one that runs is stopped first, with its grace."""
         self.calls.delete_job(name, project)
