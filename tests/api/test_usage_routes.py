@@ -35,7 +35,7 @@ async def running(world: Any, name: str = "one", **spec: Any) -> Any:
     """Made long ago, as usage sees it: its receipts may be of days."""
     job = await world.status(await world.job(name, gpusPerWorker=1, **spec), **NODE)
     await world.deps.usage.register([facts_of(job)])
-    await world.deps.usage._write(lambda file: file._run.execute("UPDATE jobs SET created = 0").connection.commit())
+    await world.deps.usage.write(lambda file: file._run.execute("UPDATE jobs SET created = 0").connection.commit())
     return job
 
 
