@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from itertools import count
 from operator import is_
 from typing import Any, NamedTuple, Protocol
 
 from .entries import Lane, LaneKind, Order, QueueState
 from .gpu_choice import guarantees_types, kind_of
-from .request import Totals
 from .state import SchedulerState
 from .waiters import From, Waiting
 
@@ -75,25 +74,38 @@ class _Group:
     queue: QueueState
     kind: LaneKind
     """If its queue is guaranteed something."""
+    above: _Branch
+    padding: int
+    """How often its level counts, so that its rank is as long as the deepest queue's."""
     turns: list[_Turn] = field(default_factory=list)
     rank: Rank = ()
     """That it stands under, until its turn shows that it has another one by now: a start can only put it back."""
-    used: Totals | None = None
-    level: Rank = ()
-    """That of the queue when it held `used`, where the tree is flat."""
+
+
+@dataclass(slots=True, eq=False)
+class _Branch:
+    """What stands below one queue of the tree, or below none: groups, and the branches of queues between."""
+
+    queue: QueueState | None
+    kind: LaneKind
+    above: _Branch | None
+    heads: list[tuple[Rank, int, _Group | _Branch]] = field(default_factory=list)
+    """Some are no longer."""
+    rank: Rank = ()
+    """As a group's: with that of its first."""
 
 
 class JobOrder:
-    """A merge of the queues, each sorted by Order. Cost: add, pop O(log lanes); a start moves the groups of the queues
-    under its top-level queue, each when its turn comes."""
+    """A merge of the queues, each sorted by Order. Cost: add, pop O(depth of the tree x log lanes): a start moves its
+    queue among those with the same parent, that one among its own, and so on."""
 
     def __init__(self, state: SchedulerState, lanes: Iterable[Lane]) -> None:
         self._state, self._capacity = state, state.nodes.capacity
-        self._flat = state.tree.depth == 1
+        self._top = _Branch(None, False, None)
         self._out: _Group | None = None
         """That of the last turn: it stands among the others again when the next is asked for, as it may hold more."""
         self._groups: dict[tuple[str, LaneKind], _Group] = {}
-        self._heads: list[tuple[Rank, int, _Group]] = []  # some are no longer
+        self._branches: dict[tuple[str, LaneKind], _Branch] = {}
         self._count = count()
         for lane in lanes:
             self.add(lane)
@@ -126,17 +138,9 @@ class JobOrder:
         A lane that was started from is to be added again if it has more.
         """
         if self._out is not None and self._out.turns:
-            self._enter(self._out, self._rank(self._out))
+            self._enter(self._out)
         self._out = None
-        while self._heads:
-            rank, _, group = heappop(self._heads)
-            if rank is not group.rank:
-                continue
-            if not self._flat or group.used is not group.queue.used:
-                now_at = self._rank(group)
-                if now_at != rank:
-                    self._enter(group, now_at)
-                    continue
+        while (group := self._first_group()) is not None:
             turn = heappop(group.turns)
             lane = turn.lane
             if turn.stream is not None:
@@ -150,12 +154,36 @@ class JobOrder:
                     if found is not None:
                         again = _Turn(found.order, turn.only_reserves, next(self._count), found.lane, turn.stream)
                         heappush(group.turns, again)
-            group.rank = ()
             if lane is not None:
                 self._out = group
                 return turn.order, lane, turn.only_reserves
             if group.turns:
-                self._enter(group, self._rank(group))
+                self._enter(group)
+        return None
+
+    def _first_group(self) -> _Group | None:
+        """Taken out, as its rank changes with its turn."""
+        head = self._first(self._top)
+        while isinstance(head, _Branch):
+            head = self._first(head)
+        if head is not None:
+            heappop(head.above.heads)
+            head.rank = ()
+        return head
+
+    def _first(self, branch: _Branch) -> _Group | _Branch | None:
+        """With the rank that it has now; it and those below it stay where they are."""
+        while branch.heads:
+            rank, _, head = branch.heads[0]
+            if rank is head.rank:
+                now_at = self._rank(head)
+                if now_at == rank:
+                    return head
+                head.rank = now_at
+                if now_at:
+                    heapreplace(branch.heads, (now_at, next(self._count), head))
+                    continue
+            heappop(branch.heads)
         return None
 
     def _look(self, queue: QueueState, stream: Stream, begin: From) -> None:
@@ -168,26 +196,44 @@ class JobOrder:
         kind = kind if queue.is_guaranteed else False
         group = self._groups.get((queue.name, kind))
         if group is None:
-            group = self._groups[queue.name, kind] = _Group(queue, kind)
+            above, padding = self._branch(queue.path[1:], kind), 1 + self._state.tree.depth - len(queue.path)
+            group = self._groups[queue.name, kind] = _Group(queue, kind, above, padding)
         heappush(group.turns, turn)
         if group.turns[0] is turn and group is not self._out:
-            self._enter(group, self._rank(group))
+            self._enter(group)
 
-    def _enter(self, group: _Group, rank: Rank) -> None:
-        group.rank = rank
-        heappush(self._heads, (rank, next(self._count), group))
+    def _branch(self, path: tuple[QueueState, ...], kind: LaneKind) -> _Branch:
+        """Of the first queue of the path, whose others are above it."""
+        if not path:
+            return self._top
+        found = self._branches.get((path[0].name, kind))
+        if found is None:
+            found = _Branch(path[0], kind, self._branch(path[1:], kind))
+            self._branches[path[0].name, kind] = found
+        return found
 
-    def _rank(self, group: _Group) -> Rank:
-        age = group.turns[0].order[1:]
-        if self._flat:
-            if group.used is not group.queue.used:
-                group.used, group.level = group.queue.used, self._level(group.queue, group.kind)
-            return group.level + age
-        path = group.queue.path
-        missing = self._state.tree.depth - len(path)
-        level = self._level(path[0], group.kind)
-        above = [self._level(queue, group.kind) for queue in path[:0:-1]]
-        return sum(above, ()) + level * (1 + missing) + age  # as long as the deepest queue's
+    def _enter(self, group: _Group) -> None:
+        """Let it stand where its first turn puts it, and those above it no later than that."""
+        head: _Group | _Branch = group
+        rank: Rank = self._rank(group)
+        while True:
+            head.rank, above = rank, head.above
+            assert above is not None
+            heappush(above.heads, (rank, next(self._count), head))
+            if above.queue is None:
+                return
+            rank = self._level(above.queue, above.kind) + rank
+            if above.rank and above.rank <= rank:
+                return
+            head = above
+
+    def _rank(self, head: _Group | _Branch) -> Rank:
+        """As of now, from its own level on; (): nothing is left of a branch."""
+        if isinstance(head, _Group):
+            return self._level(head.queue, head.kind) * head.padding + head.turns[0].order[1:]
+        first = self._first(head)
+        assert head.queue is not None
+        return self._level(head.queue, head.kind) + first.rank if first is not None else ()
 
     def _level(self, queue: QueueState, kind: LaneKind) -> Rank:
         known = queue.levels.get(kind)
