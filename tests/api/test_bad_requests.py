@@ -220,10 +220,10 @@ async def test_no_body_is_an_internal_error(world, changes, meta, cut):
 
 async def test_405_names_every_method_of_the_path(world):
     for path, methods in (
-        (JOBS + "/one", "DELETE, GET"),
+        (JOBS + "/one", "DELETE, GET, PATCH"),
         ("/v1/queues/default", "DELETE, GET, PUT"),
         ("/livez", "GET"),
     ):
-        for method in ("OPTIONS", "PATCH"):
+        for method in ("OPTIONS", "POST"):
             answer = await world.call(method, path)
             assert (answer.status_code, answer.headers["allow"]) == (405, methods)

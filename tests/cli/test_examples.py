@@ -42,6 +42,7 @@ def test_all_are_there() -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_each_recipe_learns_on_one_machine(tmp_path: Path) -> None:
     """From its data to the test metric that its example asks for."""
     pytest.importorskip("torch")
@@ -52,7 +53,7 @@ def test_each_recipe_learns_on_one_machine(tmp_path: Path) -> None:
         for name in trained:
             client.submit(bodies[name], name=name)
         for name in trained:
-            job = client.wait(name, ENDED, 120)
+            job = client.wait(name, ENDED, 250)
             progress = job.status.progress
             assert job.status.phase is Phase.SUCCEEDED and progress is not None, job.status
             assert progress.summary["timeToTargetS"] is not None, progress.summary

@@ -38,6 +38,7 @@ def secure(stack: Stack, authority: Path, project: Project, monkeypatch: pytest.
     monkeypatch.setenv("SSL_CERT_FILE", str(authority / "ca.crt"))
     found = project.over(stack.url.replace("http:", "https:"))
     project.client, plain = found.client, project.client
+    found.client.whoami()  # which reads the authority while the environment names it
     yield found
     plain.close()
 

@@ -167,7 +167,7 @@ async def test_api(admitting: Admitting, tmp_path: Path) -> None:
         assert (answer.status_code, answer.json()["code"]) == (403, "QueueForbidden")
         # Deleting it is no more than that, too; nor is there any way to a higher priority.
         raised = await client.patch("/v1/projects/alpha/jobs/job-0", headers=lost, json={"spec": {"priority": 99}})
-        assert (raised.status_code, raised.json()["code"]) == (405, "MethodNotAllowed")
+        assert (raised.status_code, raised.json()["code"]) == (403, "QueueForbidden")
         assert (await client.delete("/v1/projects/alpha/jobs/job-1", headers=lost)).status_code == 204
         assert deps.jobs.get(Key("alpha", "job-1")) is None
     restore(admitting)
