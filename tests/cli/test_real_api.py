@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,8 @@ def test_a_job_once_more_by_the_sdk_and_the_commands(live: Live) -> None:
 
 def test_what_get_prints_can_be_submitted(live: Live) -> None:
     with Client() as client:
-        client.submit({"spec": {**SPEC, "env": {"A": "on"}}, "metadata": {"name": "one", "labels": {"team": "nlp"}}})
+        spec = {"trainer": {"command": [sys.executable, "train.py"]}, "env": {"A": "on"}}
+        client.submit({"spec": spec, "metadata": {"name": "one", "labels": {"team": "nlp"}}})
         client.cancel("one")
         for form in ("yaml", "json"):
             printed = CliRunner().invoke(cli, ["get", "one", "-o", form]).stdout

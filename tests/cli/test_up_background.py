@@ -29,7 +29,7 @@ def shell_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
     (path / "stoker").write_text(f'#!/bin/sh\nexec {sys.executable} -m stoker.cli.main "$@"\n')
     (path / "stoker").chmod(0o755)
     monkeypatch.delenv("STOKER_HOME")
-    return {**os.environ, "HOME": str(tmp_path), "PATH": f"{path}:{os.environ['PATH']}"}
+    return {**os.environ, "HOME": str(tmp_path), "PATH": f"{path}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
 @pytest.fixture

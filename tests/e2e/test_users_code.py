@@ -72,7 +72,7 @@ def test_a_folder_runs_as_it_was_submitted_on_every_attempt(stoker: Stoker, serv
     with server.client() as client:
         job = client.get("twice")
     kept = server.data / "jobs" / job.uid / "output"
-    assert sorted(path.name for path in kept.iterdir()) == ["result-1", "result-2"]
+    assert sorted(path.name for path in kept.iterdir()) == ["beside-code", "result-1", "result-2"]
     assert f"\ncode       {job.spec.trainer.code}\n" in stoker("get", "twice").stdout
     after = stoker("run", "--", sys.executable, "train.py")
     assert after.stdout == "version two\n" and "code: 3 files, " in after.stderr, after.stderr
