@@ -208,3 +208,11 @@ def test_a_far_server_gets_the_words_as_they_are(
     assert submit("--", "python", "train.py").exit_code == 0
     assert _trainer(script) == {"command": ["python", "train.py"], "code": read_folder(project).digest}
     assert not any(request.path == "/version" for request in script.requests)
+
+
+def test_what_is_left_out_is_said_and_goes_with_the_job(submit: Any, script: Any, project: Path, where: str) -> None:
+    (project / "data").mkdir()
+    (project / ".gitignore").write_text("data/\n")
+    result = submit("--", sys.executable, "train.py")
+    assert result.exit_code == 0 and result.stderr.endswith(" sent) · left out: data/ (.gitignore)\n")
+    assert _trainer(script)["leftOut"] == [{"path": "data/", "by": ".gitignore:1"}]

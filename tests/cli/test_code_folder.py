@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from stoker.client.code import folder as walking
+from stoker.client.code import left_out as measuring
 from stoker.client.code.bundle import read_folder
+from stoker.client.code.left_out import left_out, left_out_field, left_out_text
 from stoker.client.code.sizes import size_text
 from stoker.client.errors import BadInput
 
@@ -189,3 +191,47 @@ def test_sizes_are_short() -> None:
     assert [size_text(size) for size in sizes] == [
         *("0 B", "999 B", "1.0 kB", "9.9 kB", "10 kB", "34 kB", "1.0 MB", "67 MB", "2.1 GB")
     ]
+
+
+def test_what_stays_behind_is_named_with_its_size_and_rule_the_largest_first(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "data/a": 3_000_000,
+        "data/b/c": 2_000_000,
+        "runs/x": 9,
+        "w.ckpt": 4_000_000,
+        "sub/cache/y": 1,
+        "train.py": 1,
+    }
+    for name, size in (files | {"venv/pyvenv.cfg": 9}).items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        with (project / name).open("wb") as file:
+            file.truncate(size)
+    (project / ".gitignore").write_text("data/\n\n*.ckpt\nruns\nvenv/\n")
+    (project / "sub" / ".stokerignore").write_text("cache/\n")
+    (project / "runs" / "loop").symlink_to(project)
+    bundle = read_folder(project)
+    found = left_out(bundle)
+    assert left_out_text(found) == "data/ (5.0 MB), w.ckpt (4.0 MB), runs/ and 1 more (.gitignore)"
+    assert left_out_field(found) == [
+        {"path": "data/", "by": ".gitignore:1"},
+        {"path": "w.ckpt", "by": ".gitignore:3"},
+        {"path": "runs/", "by": ".gitignore:4"},
+        {"path": "sub/cache/", "by": "sub/.stokerignore:1"},
+    ]
+    assert left_out_text([]) == ""
+    monkeypatch.setattr(measuring, "MOST_MEASURED", 1)
+    assert {(one.path, one.whole) for one in left_out(bundle)} >= {("data/", False), ("runs/", False)}
+    monkeypatch.setattr(measuring, "MOST_MEASURED", 20_000)
+    late = iter(range(100))
+    assert not any(one.whole for one in left_out(bundle, clock=lambda: float(next(late))))
+
+
+def test_names_that_cannot_be_seen_are_shown_escaped_and_not_sent(project: Path) -> None:
+    for name in ("a\x1b[2J", os.fsdecode(b"\xff"), *(f"f{number:03}" for number in range(100))):
+        (project / name).write_text("")
+    (project / ".gitignore").write_text("*\n")
+    found = left_out(read_folder(project))
+    assert len(found) == 103 and left_out_text(found).isprintable()
+    assert [one["path"] for one in left_out_field(found)] == [".gitignore", *(f"f{number:03}" for number in range(31))]

@@ -76,7 +76,7 @@ def _grow(repository: Path, tree: dict) -> None:
 def test_a_folder_holds_what_git_says(repository: Path, tree: dict) -> None:
     _grow(repository, tree)
     listed = _git(repository, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
-    assert [found.path for found in scan(str(repository))] == sorted(filter(None, listed))
+    assert [found.path for found in scan(str(repository)).files] == sorted(filter(None, listed))
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -88,11 +88,11 @@ def test_rules_above_the_folder_hold_too(repository: Path, tree: dict, below: st
     ignored = subprocess.run(["git", "check-ignore", "-q", below], cwd=repository, env={**os.environ, **GIT}).returncode
     assume(ignored == 1)  # else git lists nothing, and we what was asked for
     listed = _git(repository / below, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
-    assert [found.path for found in scan(str(repository / below))] == sorted(filter(None, listed))
+    assert [found.path for found in scan(str(repository / below)).files] == sorted(filter(None, listed))
 
 
 def _paths(folder: Path) -> list[str]:
-    return [found.path for found in scan(str(folder))]
+    return [found.path for found in scan(str(folder)).files]
 
 
 def _write(folder: Path, **files: str) -> None:

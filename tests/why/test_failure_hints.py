@@ -61,6 +61,44 @@ def test_a_cause_has_a_hint(message: str, spec: dict[str, Any], says: str) -> No
     assert retried == "the category is UserError: not retried; a rule in spec.retry can change that"
 
 
+LEFT_OUT = [{"path": "src/data/", "by": ".gitignore:1"}, {"path": "runs/", "by": ".gitignore:2"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "working_dir", "says"),
+    [
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: 'src/data/train.bin'",
+            None,
+            "src/data/ was left out",
+        ),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'", "src", "src/data/ was left out"),
+        ("FileNotFoundError: ./runs not found", None, "runs/ was left out by .gitignore:2: give an absolute path"),
+        ("No such file or directory: '../runs/a'", "src", "runs/ was left out"),
+        ("FileNotFoundError: Couldn't find any data at /stoker/run/code/runs", None, "runs/ was left out"),
+        ("cat: runs/a: No such file or directory", None, "runs/ was left out"),
+        ("No such file or directory: '/mnt/runs/a'", None, "/mnt/runs/a is not there for the worker"),
+        ("No such file or directory: 'runs2/a'", None, "runs2/a is looked up in the job's copy"),
+        ("ValueError: runs/a is empty", None, ""),
+    ],
+)
+def test_a_missing_path_that_was_left_out_is_named_with_its_rule(text: str, working_dir: str, says: str) -> None:
+    trainer = {"command": ["x"], "code": CODE, "leftOut": LEFT_OUT, "workingDir": working_dir}
+    _, *hints = said(f"exit 1: {text}", trainer=trainer)
+    assert says in "".join(hints) and bool(hints) is bool(says)
+
+
+def test_what_is_said_to_be_left_out_is_only_a_name() -> None:
+    for evil in ("/", "a\x1b[2J", "a\x00", "(" * 256, "../" * 85, ".*"):
+        trainer = {
+            "command": ["x"],
+            "code": CODE,
+            "leftOut": [{"path": evil, "by": "\n"}, {"path": evil, "by": "x"}] * 16,
+        }
+        hints = said(f"No such file or directory: '{evil}'" + " (" * 500, trainer=trainer)
+        assert all(line.isprintable() and len(line) < 700 for line in hints)
+
+
 def test_what_the_retry_rules_did_is_said_and_nothing_is_guessed() -> None:
     assert said("exit 1: ValueError: bad shape 3x4") == [
         "the category is UserError: not retried; a rule in spec.retry can change that"

@@ -119,6 +119,20 @@ class InitFrom(SpecModel):
         return self
 
 
+MAX_LEFT_OUT = 32
+MAX_LEFT_OUT_PATH = 256
+LEFT_OUT_SAYS = "leftOut belongs to code: what of the folder was not sent"
+
+
+class LeftOut(SpecModel):
+    """A file or folder of the user's that was not sent with the code. Only named: `stoker why` knows it again."""
+
+    path: str = Field(min_length=1, max_length=MAX_LEFT_OUT_PATH)
+    """Within the folder; of a folder with a slash at its end."""
+    by: str = Field(min_length=1, max_length=MAX_LEFT_OUT_PATH)
+    """The rule: its file and line, .gitignore:1."""
+
+
 INIT_FROM_RECIPE_SAYS = "initFrom belongs to recipe; a command reads checkpoint.from, or files of data"
 WITHIN_CODE_SAYS = "with code, workingDir must be a path within it, without '..'"
 
@@ -142,6 +156,8 @@ class Trainer(SpecModel):
     """A program and its arguments, run once per worker with torchrun's environment; no shell in between."""
     code: CodeDigest | None = None
     """The folder of code that `stoker run` sent: each worker has a copy of its own, and the command starts there."""
+    left_out: tuple[LeftOut, ...] = Field(default=(), max_length=MAX_LEFT_OUT)
+    """What of that folder was not sent, the largest first."""
     working_dir: str | None = Field(default=None, max_length=4096)
     """Where the command starts; with code, a folder within it. Absent: the code's folder, else the image's own (on one
     machine a folder of the worker's)."""
@@ -164,6 +180,8 @@ class Trainer(SpecModel):
             raise ValueError("command must name a program")
         elif self.code is not None and self.working_dir is not None and not _within(self.working_dir):
             raise ValueError(WITHIN_CODE_SAYS)
+        if self.left_out and self.code is None:
+            raise ValueError(LEFT_OUT_SAYS)
         return self
 
 

@@ -5,6 +5,7 @@ Pure. The last line is the program's own text: it is searched, and of it only sh
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable
 
@@ -22,7 +23,8 @@ def failure_hints(job: TrainingJob) -> tuple[Reason, ...]:
     if last is None or last.category is None:
         return ()
     retried = Reason(code=HintCode.RETRIES, message=_retries(job, last.category))
-    hint = _of_text(job, last.message[:_MOST_TEXT]) or _of_category(job, last.category)
+    text = last.message[:_MOST_TEXT]
+    hint = _left_out(job, text) or _of_text(job, text) or _of_category(job, last.category)
     return (retried, Reason(code=HintCode.CAUSE, message=hint)) if hint else (retried,)
 
 
@@ -58,6 +60,31 @@ def _no_module(job: TrainingJob, name: str) -> str:
         f"the image {job.spec.trainer.image}" if job.spec.trainer.image else "the environment of the command's Python"
     )
     return f"module {name} is not in {where}, nor in the code that was sent: install it there"
+
+
+_MISSING = re.compile(r"FileNotFoundError|[Nn]o such file|[Nn]ot found|[Cc](?:annot|an't|ouldn't) (?:open|find)")
+
+
+def _left_out(job: TrainingJob, text: str) -> str:
+    """A path that the text misses and that stayed behind when the folder was sent; names are not trusted."""
+    if not _MISSING.search(text):
+        return ""
+    start = f"/{job.spec.trainer.working_dir or ''}"
+    for one in job.spec.trainer.left_out:
+        if not (one.path.isprintable() and one.by.isprintable()):
+            continue
+        seen = (one.path.rstrip("/"), posixpath.relpath(f"/{one.path}", start))  # from the code, from the command
+        if re.search(f"{_BEGINS}(?:{'|'.join(map(re.escape, seen))}){_ENDS}", text):
+            return (
+                f"{one.path} was left out by {one.by}: give an absolute path, ship nothing (--no-code), or take it in "
+                "by a line !… in .stokerignore"
+            )
+    return ""
+
+
+_BEGINS = r"(?:^|(?<![\w./-])|(?<!\.)\./|/code/)"
+"""Of a path within the code: nothing before it, or the folder of the worker's copy."""
+_ENDS = r"(?![\w.-])"
 
 
 def _no_file(job: TrainingJob, path: str) -> str:

@@ -22,6 +22,7 @@ from stoker.client.errors import ApiError, BadInput
 if TYPE_CHECKING:
     from stoker.client.calls import Calls
     from stoker.client.code.bundle import Bundle
+    from stoker.client.code.left_out import LeftOutPath
 
 _SHOW_PROGRESS_FROM_BYTES = 1 << 20
 _MODE = "mode"
@@ -53,12 +54,17 @@ def place_commands(
             _make_local(trainer, bundle if any(trainer is one for one in shipped) else None)
     if bundle is None:
         return
+    from stoker.client.code.left_out import left_out, left_out_field
+
+    skipped = left_out(bundle)
     if dry_run:
-        click.echo(f"code: {_says(bundle)} (dry run: not sent, and not in the job shown)", err=True)
+        _say(bundle, "dry run: not sent, and not in the job shown", skipped)
         return
-    _send(calls, bundle)
+    _send(calls, bundle, skipped)
     for trainer in shipped:
         trainer["code"] = bundle.digest
+        if skipped:
+            trainer["leftOut"] = left_out_field(skipped)
 
 
 def _command_of(spec: Any) -> dict[str, Any] | None:
@@ -128,18 +134,21 @@ def _read(folder: str) -> Bundle:
     return read_folder(folder)
 
 
-def _send(calls: Calls, bundle: Bundle) -> None:
+def _send(calls: Calls, bundle: Bundle, skipped: list[LeftOutPath]) -> None:
     from stoker.client.code.sizes import size_text
 
     with _progress(bundle) as progress:
         sent = calls.send_code(bundle, progress=progress)
-    click.echo(f"code: {_says(bundle)} ({f'{size_text(sent)} sent' if sent else 'nothing sent'})", err=True)
+    _say(bundle, f"{size_text(sent)} sent" if sent else "nothing sent", skipped)
 
 
-def _says(bundle: Bundle) -> str:
+def _say(bundle: Bundle, sent: str, skipped: list[LeftOutPath]) -> None:
+    from stoker.client.code.left_out import left_out_text
     from stoker.client.code.sizes import files_text, size_text
 
-    return f"{files_text(len(bundle.manifest.files))}, {size_text(bundle.manifest.total_bytes)}"
+    held = f"{files_text(len(bundle.manifest.files))}, {size_text(bundle.manifest.total_bytes)}"
+    stays = left_out_text(skipped)
+    click.echo(f"code: {held} ({sent}){f' · left out: {stays}' if stays else ''}", err=True)
 
 
 @contextlib.contextmanager

@@ -11,17 +11,18 @@ from pathlib import Path
 from stoker.client.errors import BadInput
 from stoker.spec.code import CodeFile, CodeManifest
 
-from .folder import FoundFile, scan
+from .folder import FoundFile, SkippedPath, scan
 from .hashes import Hashes
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """The manifest of a folder, its digest and, for each content, the first file that has it."""
+    """The manifest of a folder, its digest, for each content the first file that has it, and what stays behind."""
 
     folder: str
     manifest: CodeManifest
     digest: str
+    skipped: tuple[SkippedPath, ...] = ()
 
     @cached_property
     def by_hash(self) -> dict[str, CodeFile]:
@@ -50,9 +51,9 @@ def read_folder(folder: str | os.PathLike[str]) -> Bundle:
         raise BadInput(f"can't ship {folder}: it is not a folder; name the one that holds it")
     found = scan(str(path))
     hashes = Hashes(str(path))
-    manifest = CodeManifest(files=tuple(_entry(file, hashes) for file in found))
+    manifest = CodeManifest(files=tuple(_entry(file, hashes) for file in found.files))
     hashes.save()
-    return Bundle(str(path), manifest, manifest.digest())
+    return Bundle(str(path), manifest, manifest.digest(), tuple(found.skipped))
 
 
 def _entry(found: FoundFile, hashes: Hashes) -> CodeFile:

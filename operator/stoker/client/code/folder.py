@@ -1,4 +1,4 @@
-"""The files of a folder that are shipped, or why the folder can't be.
+"""The files of a folder that are shipped, what a rule leaves out, or why the folder can't be shipped.
 
 Owns the walk, what is never shipped, and the refusals; reads no file's content. The walk is bounded: a folder that is
 hopelessly large is refused before it is all looked at. Called by `bundle.py`.
@@ -14,7 +14,7 @@ from pathlib import Path
 from stoker.client.errors import BadInput
 from stoker.spec.code import MAX_BYTES, MAX_FILES, bad_path
 
-from .ignore import Layers, rules_above
+from .ignore import Layers, Line, rules_above
 from .sizes import too_large
 
 MOST_LOOKED_AT = 200_000
@@ -23,7 +23,7 @@ MOST_FOUND = 5 * MAX_FILES
 """Files to be shipped; enough to say which folder holds too many."""
 _MOST_PROBLEMS = 10
 _NEVER = frozenset({".git", "__pycache__", ".DS_Store"})
-_VIRTUAL_ENV = "pyvenv.cfg"
+VIRTUAL_ENV = "pyvenv.cfg"
 _DATA_FOLDER = frozenset({"stoker.db", "report.key"})
 """What marks a data folder of `stoker up`: it holds keys, and the copies of what was shipped before."""
 
@@ -37,8 +37,24 @@ class FoundFile:
     link: str | None = None
 
 
-def scan(folder: str) -> list[FoundFile]:
-    """The files to ship, sorted by path. Raises: BadInput saying what is in the way and what to do.
+@dataclass(frozen=True, slots=True)
+class SkippedPath:
+    """A file, or a whole folder (its path ends in a slash), that a rule leaves out. `path` is within the folder."""
+
+    path: str
+    by: Line
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What the walk found: the files to ship, sorted by path, and what stays behind by a rule, as it was met."""
+
+    files: list[FoundFile]
+    skipped: list[SkippedPath]
+
+
+def scan(folder: str) -> Scanned:
+    """What of the folder is shipped. Raises: BadInput saying what is in the way and what to do.
 
     Cost: 25 µs a file with a .gitignore of 50 lines (10,000 files: 0.25 s).
     """
@@ -47,7 +63,7 @@ def scan(folder: str) -> list[FoundFile]:
     walk.all()
     if walk.problems:
         raise BadInput(f"{folder} can't be shipped as it is:\n" + "\n".join(f"  {line}" for line in walk.problems))
-    return sorted(walk.found, key=lambda found: found.path)
+    return Scanned(sorted(walk.found, key=lambda found: found.path), walk.skipped)
 
 
 def _refuse_home(folder: str) -> None:
@@ -65,11 +81,12 @@ def _refuse_home(folder: str) -> None:
 
 
 class _Walk:
-    """One walk over a folder. `found` and `problems` are its results."""
+    """One walk over a folder. `found`, `skipped` and `problems` are its results."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.found: list[FoundFile] = []
+        self.skipped: list[SkippedPath] = []
         self.problems: list[str] = []
         self._looked_at = 0
 
@@ -83,11 +100,11 @@ class _Walk:
             rules = above.within(folder)
             for entry in entries:
                 is_folder = entry.is_dir(follow_symlinks=False)
-                if (
-                    entry.name in _NEVER
-                    or entry.name.endswith(".pyc")
-                    or rules.leave_out(entry.path, entry.name, is_folder)
-                ):
+                if entry.name in _NEVER or entry.name.endswith(".pyc"):
+                    continue
+                line = rules.leave_out(entry.path, entry.name, is_folder)
+                if line is not None:
+                    self.skipped.append(SkippedPath(self._within(entry.path) + ("/" if is_folder else ""), line))
                     continue
                 if is_folder:
                     waiting.append((entry.path, rules))
@@ -124,7 +141,7 @@ class _Walk:
                     f"{folder} is a data folder of `stoker up` and no code; change into your project's folder"
                 )
             return False
-        return _VIRTUAL_ENV in names or names >= _DATA_FOLDER
+        return VIRTUAL_ENV in names or names >= _DATA_FOLDER
 
     def _take(self, entry: os.DirEntry[str]) -> None:
         path = self._within(entry.path)

@@ -34,25 +34,36 @@ class _Pattern:
     leaves_out: bool
     by_name: bool
     folders_only: bool
+    line: int
 
 
 class Rules:
-    """The lines of one file."""
+    """The lines of one file, which is at `path`."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
         lines = (line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n"))
-        self._patterns = [pattern for line in lines if (pattern := _read(line)) is not None][::-1]
+        read = (_read(line, number) for number, line in enumerate(lines, 1))
+        self._patterns = [pattern for pattern in read if pattern is not None][::-1]
 
-    def verdict(self, path: str, name: str, is_folder: bool) -> bool | None:
-        """True: leave it out, False: take it in, None: nothing is said. `path` is seen from the file's folder."""
+    def verdict(self, path: str, name: str, is_folder: bool) -> _Pattern | None:
+        """The line that leaves it out or takes it in; None: nothing is said. `path` is seen from the file's folder."""
         for pattern in self._patterns:  # the last line that fits is the one that counts
             if pattern.folders_only and not is_folder:
                 continue
             found = pattern.search(name if pattern.by_name else path)
             # A named group means that only a folder above fits; the caller asked about that one before.
             if found is not None and found.lastgroup is None:
-                return pattern.leaves_out
+                return pattern
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a file of rules, counted from 1."""
+
+    path: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +87,14 @@ class Layers:
             (((at, gits),) if gits else ()) + self.gits,
         )
 
-    def leave_out(self, path: str, name: str, is_folder: bool) -> bool:
-        """Whether the file or folder at this absolute path is left out."""
+    def leave_out(self, path: str, name: str, is_folder: bool) -> Line | None:
+        """What leaves out the file or folder at this absolute path; None: it is not left out."""
         for layers in (self.ours, self.gits):
             for at, rules in layers:
                 verdict = rules.verdict(path[at:], name, is_folder)
                 if verdict is not None:
-                    return verdict
-        return False
+                    return Line(rules.path, verdict.line) if verdict.leaves_out else None
+        return None
 
 
 def rules_above(folder: str) -> Layers:
@@ -135,14 +146,14 @@ def _read_rules(path: str) -> Rules | None:
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(number, encoding="utf-8", errors="surrogateescape", newline="") as file:
-            return Rules(file.read())
+            return Rules(path, file.read())
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO):
             return None
         raise BadInput(f"can't read {path}: {error.strerror}") from None
 
 
-def _read(line: str) -> _Pattern | None:
+def _read(line: str, number: int) -> _Pattern | None:
     """The pattern of a line; none for comments, and for what git never lets match."""
     line = _TRAILING_BLANKS.sub(r"\1", line)
     if not line or line.startswith("#"):
@@ -165,4 +176,4 @@ def _read(line: str) -> _Pattern | None:
         return None
     if compiled.regex is None or compiled.include is None:
         return None
-    return _Pattern(compiled.regex.search, bool(compiled.include), "/" not in body, folders_only)
+    return _Pattern(compiled.regex.search, bool(compiled.include), "/" not in body, folders_only, number)

@@ -21,6 +21,7 @@ from stoker.spec.job_parts import (
     INIT_FROM_SAYS,
     INIT_PATH_SAYS,
     INIT_WEIGHTS_SAYS,
+    LEFT_OUT_SAYS,
     MODE_SAYS,
     MOUNT_PATH_SAYS,
     ONE_WORKER_SAYS,
@@ -179,6 +180,7 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
             WITHIN_CODE_SAYS,
             field="workingDir",
         ),
+        Rule("has(self.code) || size(self.leftOut) == 0", LEFT_OUT_SAYS, field="leftOut"),
         Rule(
             "has(self.recipe) || size(dyn(self.config)) == 0",
             "config belongs to recipe; give a command its settings as arguments or env",
