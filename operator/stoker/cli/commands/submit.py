@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stoker.cli.manifest import Manifest, override, read_manifests
 from stoker.client.errors import ApiError, BadInput, StokerError
+from stoker.client.job_options import apply_options
 
-from .code import place_commands
 from .common import connected, job_argument, output_option
 from .names import complete_of
 
 if TYPE_CHECKING:
     from stoker.client.calls import Calls
+    from stoker.client.code.sending import Progress
 
+_BAR_FROM_BYTES = 1 << 20
 # Everything after the first word that is no option is the user's command, `--` or not.
 _STOP_AT_COMMAND = {"allow_interspersed_args": False}
-_FIELDS = {name: name for name in ("queue", "priority", "preemptible", "workers", "cpu", "memory", "runtime")}
-_FIELDS |= {"gpusPerWorker": "gpus", "ttlAfterFinished": "ttl"}
-"""Fields of the spec → the options that set them."""
 
 
 class _Refused(StokerError):
@@ -151,9 +152,34 @@ def _manifests(given: dict[str, Any]) -> list[Manifest]:
 
 
 def _place(calls: Calls, manifests: list[Manifest], given: dict[str, Any], *, dry_run: bool = False) -> None:
+    from stoker.client.code.placing import place_commands
+
     calls.on_warning = _show_warning
-    specs = [manifest.body["spec"] for manifest in manifests]
-    place_commands(calls, specs, folder=given["code"], no_code=given["no_code"], dry_run=dry_run)
+    place_commands(
+        calls,
+        [manifest.body["spec"] for manifest in manifests],
+        folder=given["code"],
+        no_code=given["no_code"],
+        dry_run=dry_run,
+        say=lambda text: click.echo(text, err=True),
+        bar=_sending_bar,
+    )
+
+
+@contextlib.contextmanager
+def _sending_bar(size: int) -> Iterator[Progress | None]:
+    """A bar on standard error, for a folder that takes a while and for people who watch."""
+    if size < _BAR_FROM_BYTES or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    columns = ("sending code", BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 def _show_warning(text: str) -> None:
@@ -163,32 +189,14 @@ def _show_warning(text: str) -> None:
 
 
 def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:
-    spec = body["spec"] if isinstance(body["spec"], dict) else {}
-    spec.update({name: given[option] for name, option in _FIELDS.items() if given[option] is not None})
-    if given["image"] is not None and isinstance(trainer := spec.setdefault("trainer", {}), dict):
-        trainer["image"] = given["image"]
-    if given["elastic"]:
-        spec["elastic"] = _elastic(given["elastic"])
-        spec.setdefault("workers", spec["elastic"]["max"])
-    if given["hold"]:
-        spec["onFailure"] = {**(spec.get("onFailure") or {}), "hold": given["hold"]}
-    if given["max_duration"]:
-        spec["stop"] = {**(spec.get("stop") or {}), "maxDuration": given["max_duration"]}
-    if given["env"]:
-        spec["env"] = {**(spec.get("env") or {}), **dict(_variable(text) for text in given["env"])}
+    if isinstance(body["spec"], dict):
+        apply_options(body["spec"], given | {"env": dict(map(_variable, given["env"]))})
     if given["name"]:
         from stoker.client.calls import named
 
         body["metadata"] = named(body.get("metadata"), given["name"])
     for assignment in given["overrides"]:
         override(body, assignment)
-
-
-def _elastic(text: str) -> dict[str, int]:
-    least, _, most = text.partition(":")
-    if not (least.isdecimal() and most.isdecimal()):
-        raise BadInput(f"--elastic {text}: write MIN:MAX, for example 2:8")
-    return {"min": int(least), "max": int(most)}
 
 
 def _variable(text: str) -> tuple[str, str]:

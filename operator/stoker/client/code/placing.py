@@ -1,37 +1,43 @@
 """What a command means where it will run: the code it is shipped with, and which program its first word is.
 
-Owns `--code` and `--no-code`. Called by `submit.py`.
+Called by `stoker run | submit` (`--code`, `--no-code`) and by `Client.run`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import posixpath
 import shutil
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from stoker.cli.output import values
 from stoker.client.errors import ApiError, BadInput
+
+from .sizes import files_text, size_text
 
 if TYPE_CHECKING:
     from stoker.client.calls import Calls
-    from stoker.client.code.bundle import Bundle
-    from stoker.client.code.left_out import LeftOutPath
 
-_SHOW_PROGRESS_FROM_BYTES = 1 << 20
-_MODE = "mode"
+    from .bundle import Bundle
+    from .left_out import LeftOutPath
+    from .sending import Progress
 
 
 def place_commands(
-    calls: Calls, specs: Sequence[Any], *, folder: str | None, no_code: bool, dry_run: bool = False
+    calls: Calls,
+    specs: Sequence[Any],
+    *,
+    folder: str | None,
+    no_code: bool,
+    dry_run: bool = False,
+    say: Callable[[str], object] = lambda text: None,
+    bar: Callable[[int], AbstractContextManager[Progress | None]] = lambda size: nullcontext(),
 ) -> None:
     """Ship the folder that goes with the commands among `specs`, and write into them where they start.
+
+    `say` is called with what becomes of the code, for people. `bar` shows the sending of so many bytes.
 
     A job that names `workingDir` or `code` is left as it is, unless `folder` is named. A dry run sends no code, and so
     leaves `code` out: the server would not know it.
@@ -54,13 +60,15 @@ def place_commands(
             _make_local(trainer, bundle if any(trainer is one for one in shipped) else None)
     if bundle is None:
         return
-    from stoker.client.code.left_out import left_out, left_out_field
+    from .left_out import left_out, left_out_field
 
     skipped = left_out(bundle)
     if dry_run:
-        _say(bundle, "dry run: not sent, and not in the job shown", skipped)
+        say(_text(bundle, "dry run: not sent, and not in the job shown", skipped))
         return
-    _send(calls, bundle, skipped)
+    with bar(bundle.manifest.total_bytes) as progress:
+        sent = calls.send_code(bundle, progress=progress)
+    say(_text(bundle, f"{size_text(sent)} sent" if sent else "nothing sent", skipped))
     for trainer in shipped:
         trainer["code"] = bundle.digest
         if skipped:
@@ -80,7 +88,7 @@ def _on_this_machine(calls: Calls) -> bool:
     if calls.endpoint.local or not calls.endpoint.loopback:
         return calls.endpoint.local
     try:
-        return values(calls.version(), _MODE) != ["Cluster"]
+        return bool(calls.version().get("mode") != "Cluster")
     except ApiError:
         return True
 
@@ -129,38 +137,14 @@ def _here() -> str:
 
 
 def _read(folder: str) -> Bundle:
-    from stoker.client.code.bundle import read_folder
+    from .bundle import read_folder
 
     return read_folder(folder)
 
 
-def _send(calls: Calls, bundle: Bundle, skipped: list[LeftOutPath]) -> None:
-    from stoker.client.code.sizes import size_text
-
-    with _progress(bundle) as progress:
-        sent = calls.send_code(bundle, progress=progress)
-    _say(bundle, f"{size_text(sent)} sent" if sent else "nothing sent", skipped)
-
-
-def _say(bundle: Bundle, sent: str, skipped: list[LeftOutPath]) -> None:
-    from stoker.client.code.left_out import left_out_text
-    from stoker.client.code.sizes import files_text, size_text
+def _text(bundle: Bundle, sent: str, skipped: list[LeftOutPath]) -> str:
+    from .left_out import left_out_text
 
     held = f"{files_text(len(bundle.manifest.files))}, {size_text(bundle.manifest.total_bytes)}"
     stays = left_out_text(skipped)
-    click.echo(f"code: {held} ({sent}){f' · left out: {stays}' if stays else ''}", err=True)
-
-
-@contextlib.contextmanager
-def _progress(bundle: Bundle) -> Iterator[Callable[[int, int], object] | None]:
-    """A bar on standard error, for a folder that takes a while and for people who watch."""
-    if bundle.manifest.total_bytes < _SHOW_PROGRESS_FROM_BYTES or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
-
-    columns = ("sending code", BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("", total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
+    return f"code: {held} ({sent}){f' · left out: {stays}' if stays else ''}"

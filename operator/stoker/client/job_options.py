@@ -1,0 +1,68 @@
+"""What is said of a job beside its command: keywords of `Client.run`, options of `stoker run` → fields of its spec.
+
+Pure. Values are checked by the server, but for the shape of `elastic`, which is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from .errors import BadInput
+
+
+class JobOptions(TypedDict, total=False):
+    """As the options of `stoker run`; what is absent is the queue's, the runtime's or the server's to say."""
+
+    queue: str
+    priority: int
+    preemptible: bool
+    gpus: int
+    """Per worker."""
+    workers: int
+    elastic: str
+    """With how many workers it may run, as '2:8'."""
+    cpu: str
+    """Cores per worker."""
+    memory: str
+    """Per worker, as '16Gi'."""
+    env: Mapping[str, str]
+    image: str
+    """On a cluster."""
+    runtime: str
+    """On a cluster."""
+    ttl: str
+    """Delete it this long after its end, as '7d'."""
+    max_duration: str
+    """Stop it after running this long, as '2h'."""
+    hold: str
+    """Keep a failed worker this long, for `stoker exec`."""
+
+
+_FIELDS = {name: name for name in ("queue", "priority", "preemptible", "workers", "cpu", "memory", "runtime")}
+_FIELDS |= {"gpus": "gpusPerWorker", "ttl": "ttlAfterFinished"}
+"""Options that set a field of the spec → the field."""
+_PARTS = {"image": ("trainer", "image"), "max_duration": ("stop", "maxDuration"), "hold": ("onFailure", "hold")}
+"""Options that set a field of a part of the spec → part and field."""
+
+
+def apply_options(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """Write the options into `spec`; None is as good as absent. Raises: BadInput."""
+    for name, field in _FIELDS.items():
+        if options.get(name) is not None:
+            spec[field] = options[name]
+    for name, (part, field) in _PARTS.items():
+        if options.get(name) is not None and isinstance(within := spec.get(part) or {}, dict):
+            spec[part] = {**within, field: options[name]}
+    if options.get("elastic"):
+        spec["elastic"] = _elastic(options["elastic"])
+        spec.setdefault("workers", spec["elastic"]["max"])
+    if options.get("env"):
+        spec["env"] = {**(spec.get("env") or {}), **options["env"]}
+
+
+def _elastic(text: str) -> dict[str, int]:
+    least, _, most = text.partition(":")
+    if not (least.isdecimal() and most.isdecimal()):
+        raise BadInput(f"elastic {text}: write MIN:MAX, for example 2:8")
+    return {"min": int(least), "max": int(most)}
