@@ -157,11 +157,11 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
     if server.poll() is None:
         try:
             with Client(timeout=5) as client:
-                unfinished = [job.metadata.name for job in client.list() if job.status.phase not in ENDED]
+                unfinished = [job.metadata.name for job in client.ls() if job.status.phase not in ENDED]
                 for name in unfinished:
                     client.cancel(name)
                 for name in unfinished:
-                    client.wait(name, timeout=15)
+                    client.wait(name, ENDED, timeout=15)
         except StokerError:
             pass
         server.terminate()

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from .client.errors import ApiError as ApiError
     from .client.errors import TimedOut as TimedOut
     from .client.errors import Unreachable as Unreachable
+    from .client.job import Job as Job
+    from .client.job import JobFailed as JobFailed
     from .client.updates import EventSeen as EventSeen
     from .client.updates import JobChanged as JobChanged
     from .client.updates import JobEnded as JobEnded
@@ -21,6 +23,8 @@ _CLIENT = {
     "ApiError": "errors",
     "TimedOut": "errors",
     "Unreachable": "errors",
+    "Job": "job",
+    "JobFailed": "job",
     "EventSeen": "updates",
     "JobChanged": "updates",
     "JobEnded": "updates",

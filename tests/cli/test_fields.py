@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from stoker.cli import curve_text, job_details, job_table, job_text, object_tables, usage_text
-from stoker.cli.commands import code, metrics, usage
+from stoker.cli.commands import metrics, usage
 from stoker.cli.output import Column
 from stoker.spec.event import Event
 from stoker.spec.job import AttemptEnd, TrainingJob
@@ -23,7 +23,6 @@ from stoker.spec.rest import (
     MetricCurve,
     NodeWithUsage,
     QueueWithUsage,
-    ServerVersion,
     UsageReport,
     UsageRow,
 )
@@ -52,7 +51,6 @@ READ: dict[ModuleType, dict[str, type[BaseModel]]] = {
     curve_text: {"CURVES": MetricCurve, "_COLUMNS": MetricCurve, "POINTS": MetricCurve},
     metrics: {"_REPORT": JobCurves},
     usage: {"_JOB": JobUsageReport, "_SUMS": UsageReport},
-    code: {"_MODE": ServerVersion},
 }
 """What a module's names read; all others that hold columns read jobs."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Callable
@@ -142,23 +141,25 @@ def cut(etag: str, at: int) -> Callable[[BaseHTTPRequestHandler], None]:
     return answer
 
 
-def test_a_cut_connection_is_resumed_at_the_byte(script: Any) -> None:
+def test_a_cut_connection_is_resumed_at_the_byte(script: Any, tmp_path: Path) -> None:
     script.on("GET", f"{LISTED}/big", *[cut('"a"', 50_000)] * 3, cut('"b"', 50_000), cut('"b"', len(CONTENT)))
-    got = io.BytesIO(b"")
+    got = tmp_path / "here"
     with Client(script.url, "t") as client:
-        client.fetch_file("one", "big", got)
-    assert got.getvalue() == CONTENT
+        assert client.cp("one", "big", got) == len(CONTENT)
+    assert got.read_bytes() == CONTENT
     ranges = [one.headers.get("range") for one in script.requests]
     assert ranges == [None, "bytes=50000-", "bytes=100000-", "bytes=150000-", "bytes=50000-"], "anew once it changed"
 
 
-def test_the_sdk_lists_and_fetches(output: Path) -> None:
+def test_the_sdk_lists_and_fetches(output: Path, tmp_path: Path) -> None:
     with Client() as client:
         listed = client.files("one", "runs")
         assert [(one.path, one.size) for one in listed.items] == [("runs/one/log", 3), ("runs/two", 3)]
-        got = io.BytesIO()
-        client.fetch_file("one", "runs/one/log", got)
-        assert got.getvalue() == b"log"
+        here = tmp_path / "here"
+        here.mkdir()
+        assert client.get("one").cp("runs/one/log", here) == 3
+        assert (here / "log").read_bytes() == b"log"
         with pytest.raises(ApiError) as met:
-            client.fetch_file("one", "no", io.BytesIO())
+            client.cp("one", "no", here)
+        assert [one.name for one in here.iterdir()] == ["log"], "what did not come leaves nothing"
         assert met.value.code == "NoFile"

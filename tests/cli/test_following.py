@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from stoker.client.client import Client
 from stoker.client.errors import ApiError, TimedOut, Unreachable
 from stoker.client.following import Following
+from stoker.client.job import JobFailed
 from stoker.client.sse import SseFrame, frames
 from stoker.client.updates import EventSeen, JobChanged, JobEnded
 
@@ -166,7 +167,10 @@ def test_wait_returns_at_a_phase_at_the_end_or_in_time(script: Any, sse: Any, ma
         assert 0.2 <= time.monotonic() - began < 3
         hold.set()
         script.on("GET", f"{JOB}/events", script.text(sse("job", make_job("a", "Failed"))))
-        assert client.wait("a", until=["Running"], timeout=5).status.phase == "Failed", "an end is an end"
+        with pytest.raises(JobFailed, match="a is Failed") as met:
+            client.wait("a", until=["Running"], timeout=5)
+        assert met.value.job.status.phase == "Failed"
+        assert client.wait("a", until=["Failed"], timeout=5).status.phase == "Failed"
 
 
 def test_overlong_lines_and_a_last_line_without_end_come_as_printed(script: Any, sse: Any) -> None:

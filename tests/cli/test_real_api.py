@@ -35,11 +35,11 @@ def test_the_life_of_jobs_through_the_sdk(live: Live) -> None:
         assert typed.spec.priority == 7 and typed.metadata.name.startswith("train")
         dry = client.submit(SPEC, name="dry", dry_run=True)
         assert dry.metadata.name == "dry"
-        assert {job.metadata.name for job in client.list()} == {typed.metadata.name, "one"}, "and no dry one"
+        assert {job.metadata.name for job in client.ls()} == {typed.metadata.name, "one"}, "and no dry one"
         assert client.suspend("one").spec.suspend and not client.resume("one").spec.suspend
         assert client.cancel("one").spec.cancel
         live.status(first, phase="Cancelled", reason="Cancelled")
-        assert client.wait("one", timeout=5).status.phase == "Cancelled"
+        assert client.wait("one", ["Cancelled"], timeout=5).status.phase == "Cancelled"
         assert client.retry("one").spec.retry_generation == 1
         with pytest.raises(ApiError) as met:
             client.get("missing")
@@ -49,7 +49,7 @@ def test_the_life_of_jobs_through_the_sdk(live: Live) -> None:
 def test_a_job_once_more_by_the_sdk_and_the_commands(live: Live) -> None:
     with Client() as client:
         first = client.submit({**SPEC, "env": {"LR": "0.1"}, "priority": 1}, name="one")
-        assert client.patch("one", {"priority": 4}).spec.priority == 4
+        assert client.set("one", {"priority": 4}).spec.priority == 4
         client.cancel("one")
         live.status(first, phase="Succeeded", reason="Completed")
         assert client.clone("one", {"env": {"LR": "0.2"}}, new_name="two").spec.env == {"LR": "0.2"}
@@ -199,7 +199,7 @@ def test_commands(live: Live, tmp_path: Path) -> None:
 def test_run_follows_to_the_commands_own_exit_code(live: Live) -> None:
     def play() -> None:
         with Client() as client:
-            while not (jobs := list(client.list())):
+            while not (jobs := list(client.ls())):
                 pass
             job = jobs[0]
             uid = live.pod(job)

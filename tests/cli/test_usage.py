@@ -94,7 +94,7 @@ def test_the_sdk_keeps_every_field_of_every_answer(live: Live) -> None:
             ("/v1/queues/default", client.queue("default")),
             ("/v1/nodes", {"items": client.nodes()}),
             (job, client.get("one")),
-            (f"{job}/explain", client.explain("one")),
+            (f"{job}/explain", client.why("one")),
             (f"{job}/events", {"items": client.past_events("one")}),
             ("/v1/projects/default/jobs/gone/usage", client.job_usage("gone")),
             ("/v1/usage?by=job&queue=default", client.usage(["job"], queue="default")),

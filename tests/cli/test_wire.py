@@ -150,7 +150,7 @@ def test_the_whole_list_comes_page_by_page(script: Any, make_job: Any) -> None:
     ]
     script.on("GET", JOBS, *(script.json(page) for page in pages))
     with Client(script.url) as client:
-        jobs = client.list(queue="q", phases=["Queued", "Running"])
+        jobs = client.ls(queue="q", phases=["Queued", "Running"])
         assert next(jobs).metadata.name == "a" and len(script.requests) == 1
         assert [job.metadata.name for job in jobs] == ["b", "c", "d"]
     first, second = (request.query for request in script.requests)
@@ -163,7 +163,7 @@ def test_a_limit_is_kept_over_pages(script: Any, make_job: Any, limit: int, page
     page = {"items": [make_job("a"), make_job("b")], "nextCursor": "more"}
     script.on("GET", JOBS, script.json(page))
     with Client(script.url) as client:
-        assert len(list(client.list(limit=limit))) == limit
+        assert len(list(client.ls(limit=limit))) == limit
     assert len(script.requests) == pages
 
 

@@ -78,7 +78,7 @@ def test_a_hold_outlives_the_server_and_ends_on_request(server: Server) -> None:
         assert hold.until - hold.since == pytest.approx(600, abs=1)
         assert job.status.phase is Phase.RUNNING and client.queue("default").usage.gpus == 1
         assert client.queue("default").usage.held_gpus == 1
-        why = client.explain("looked")
+        why = client.why("looked")
         assert "failed (exit 3) and is held until" in why.summary and "`stoker exec looked`" in why.hints[0].message
         assert [event.reason for event in client.past_events("looked")].count("Held") == 1
 
@@ -119,7 +119,7 @@ def test_of_a_gang_the_failed_worker_is_named_and_a_delete_ends_all(server: Serv
         job = held(client, "gang")
         assert job.status.held is not None and job.status.held.worker == 1
         assert "worker 1 failed (exit 3)" in job.status.message
-        assert "`stoker exec gang --worker 1`" in client.explain("gang").hints[0].message
+        assert "`stoker exec gang --worker 1`" in client.why("gang").hints[0].message
         client.delete("gang")
         until(lambda: not server.workers(), "no process left", 20)
         until(lambda: client.queue("default").usage.gpus == 0, "its GPUs", 20)
@@ -143,7 +143,7 @@ def test_a_stalled_command_is_ended_reported_and_retried(server: Server) -> None
         for attempt in (1, 2):
             log = log_of(client, "stuck", attempt=attempt)
             assert "[stoker] no progress: step 3" in log and "in wedged_in_a_collective" in log
-        assert client.explain("stuck").hints[0].message.startswith("`stoker logs stuck --attempt 2`")
+        assert client.why("stuck").hints[0].message.startswith("`stoker logs stuck --attempt 2`")
         until(lambda: not server.workers(), "no process left", 20)
         assert client.queue("default").usage.gpus == 0
 
@@ -154,7 +154,7 @@ def test_of_a_gang_every_worker_shows_where_it_stood(server: Server) -> None:
         submit(client, "wedged", SHOWS_PROGRESS + RANK_1_IS_WEDGED, workers=2, **STALL, retry={"rules": [rule]})
         status = until(lambda: _stalled(client, "wedged"), "the stall", 30).status
         assert "step 3 since" in status.message
-        assert client.explain("wedged").summary.startswith("stalled on ")
+        assert client.why("wedged").summary.startswith("stalled on ")
         job = ended(client, "wedged")
         assert [end.category for end in job.status.attempts] == [Category.STALLED]
         assert job.status.message.startswith("worker 0: no progress for too long")

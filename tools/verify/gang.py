@@ -93,7 +93,7 @@ def _story(server: Server, client: Client) -> dict[str, object]:
     client.submit(hold(3, queue="narrow"), name="n1")
     client.wait("n1", [Phase.RUNNING], 20)
     client.submit(hold(60, queue="wide", workers=2, checkpoint={"grace": "2s"}), name="gang")
-    why = until(lambda: client.explain("gang") if client.explain("gang").blockers else None, "why", 10)
+    why = until(lambda: client.why("gang") if client.why("gang").blockers else None, "why", 10)
     short = next(b for b in why.blockers if b.resource == "gpus")
     assert (short.short, short.of) == (1, 2), short
     alone = [p for p in server.workers() if p.job == "gang"]
@@ -101,7 +101,7 @@ def _story(server: Server, client: Client) -> dict[str, object]:
     assert client.get("gang").status.phase is Phase.QUEUED
     # The second in the narrow queue is held by the queue's limit, though a GPU is free.
     client.submit(hold(1, queue="narrow"), name="n2")
-    narrow = until(lambda: client.explain("n2") if client.explain("n2").blockers else None, "why", 10)
+    narrow = until(lambda: client.why("n2") if client.why("n2").blockers else None, "why", 10)
     assert narrow.blockers[0].code == "QueueLimit" and narrow.blockers[0].short == 1, narrow
     # When n1 ends, n2 was there later than the gang: the gang starts as a whole.
     client.wait("gang", [Phase.RUNNING], 30)

@@ -100,8 +100,8 @@ def check(folder: Path, kills: int, seed: int = 1) -> dict[str, object]:
         submitter.stop()
         thread.join()
         with server.client() as client:
-            until(lambda: all(j.status.phase in ENDED for j in client.list()), "every job's end", 180, 0.5)
-            jobs = {job.metadata.name: job for job in client.list()}
+            until(lambda: all(j.status.phase in ENDED for j in client.ls()), "every job's end", 180, 0.5)
+            jobs = {job.metadata.name: job for job in client.ls()}
             assert set(jobs) == set(submitter.sent), f"lost or invented: {set(jobs) ^ set(submitter.sent)}"
             for name, (lines, code) in submitter.sent.items():
                 _check_job(client, jobs[name], ledgers / name, lines, code)

@@ -34,13 +34,13 @@ def check(data: Path, jobs: int, connections: int) -> dict[str, object]:
 
             def ended() -> bool:
                 last[0] = time.monotonic()
-                left = sum(1 for _ in client.list(phases=("Queued", "Starting", "Running"), limit=1))
+                left = sum(1 for _ in client.ls(phases=("Queued", "Starting", "Running"), limit=1))
                 return left == 0
 
             until(ended, "every job's end", 600, 0.2)
             total_s = last[0] - began
-            phases = Counter(job.status.phase.value for job in client.list())
-            attempts = Counter(job.status.attempt for job in client.list())
+            phases = Counter(job.status.phase.value for job in client.ls())
+            attempts = Counter(job.status.attempt for job in client.ls())
         assert phases == {"Succeeded": jobs}, phases
         assert attempts == {1: jobs}, attempts
         until(lambda: not server.workers(), "no process left", 10)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from stoker.client.progress_text import progress_text
 from stoker.spec.names import ANNOTATION_IDLE_SUSPENDED
 from stoker.spec.phase import PLACED, Phase
 from stoker.spec.quantity import format_bytes
@@ -18,24 +19,7 @@ NAME = Column("NAME", "metadata.name")
 PHASE = Column("PHASE", "status.phase")
 
 
-def _progress_text(step: int | None, total_steps: int | None, measured: Mapping[str, float] | None) -> str:
-    """'step 120/460 · loss 0.123 · accuracy 97.2% · 12,300 samples/s': what is known of it."""
-    parts = []
-    if total_steps:
-        parts.append(f"step {step}/{total_steps}")
-    elif step:
-        parts.append(f"step {step}")
-    metrics = (measured or {}) if step else {}  # before the first step they are zeros, not measurements
-    if (loss := metrics.get("loss")) is not None:
-        parts.append(f"loss {loss:.4g}")
-    if (accuracy := metrics.get("accuracy")) is not None:
-        parts.append(f"accuracy {accuracy:.2%}")
-    if (rate := metrics.get("samplesPerSecond")) is not None:
-        parts.append(f"{rate:,.0f} samples/s")
-    return " · ".join(parts)
-
-
-PROGRESS = Column("progress", "status.progress.step status.progress.totalSteps status.progress.metrics", _progress_text)
+PROGRESS = Column("progress", "status.progress.step status.progress.totalSteps status.progress.metrics", progress_text)
 
 
 def _stalled_text(phase: str, attempt: int, of_attempt: int | None, message: str | None) -> str:

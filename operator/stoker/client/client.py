@@ -3,80 +3,68 @@
     from stoker import Client
 
     with Client() as stoker:
-        job = stoker.submit({"trainer": {"recipe": "image-classification"}})
-        print(stoker.wait(job.metadata.name).status.phase)
+        job = stoker.run(["python", "train.py"], gpus=1)
+        print(job.wait())
 
-Owns types: what comes back is validated at once; fields of a newer server are left aside. Raises everywhere: `ApiError`
-(the server refuses), `Unreachable`. Time-outs and repeats are those of `Calls`.
+Its verbs have the names of the command line's. Owns types: what comes back is validated at once; fields of a newer
+server are left aside. Raises everywhere: `ApiError` (the server refuses), `Unreachable`. Time-outs and repeats are
+those of `Calls`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import Any, BinaryIO, Self, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack
 
 from stoker.spec.event import Event
-from stoker.spec.job import TrainingJob, TrainingJobSpec
-from stoker.spec.names import DEFAULT_PROJECT
+from stoker.spec.job import TrainingJobSpec
 from stoker.spec.phase import ENDED, Phase
-from stoker.spec.queue import QueueSpec
 from stoker.spec.reasons import Explanation
-from stoker.spec.rest import (
-    FileList,
-    JobCurves,
-    JobUsageReport,
-    NodeWithUsage,
-    QueueWithUsage,
-    ServerVersion,
-    UsageReport,
-    WhoAmI,
-)
-from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
+from stoker.spec.rest import FileList, JobCurves, JobUsageReport, UsageReport
 
-from .calls import DEFAULT_TIMEOUT_S, Calls, log_params, named
-from .config import find_server
-from .errors import TimedOut, unreadable
+from .calls import log_params, named
+from .errors import BadInput, TimedOut
 from .following import Following
+from .job import Job, JobFailed
+from .job_options import JobOptions, apply_options
 from .log_lines import LogChunk
+from .server_client import ServerClient, plain
 from .updates import JobChanged, JobEnded, JobReader, JobUpdate
 
-_M = TypeVar("_M", bound=BaseModel)
 
-
-class Client:
-    """A connection to one server. May be shared between threads.
-
-    Without arguments: the server and token of STOKER_SERVER and STOKER_TOKEN, else what `stoker up` runs here.
-    `project` is the one meant where a call names none. Units: `timeout` in seconds, for each try of each call.
-    """
-
-    def __init__(
-        self,
-        server: str | None = None,
-        token: str | None = None,
-        timeout: float = DEFAULT_TIMEOUT_S,
-        *,
-        project: str = DEFAULT_PROJECT,
-        calls: Calls | None = None,
-    ) -> None:
-        """`calls`: the connection to use, in place of all the others."""
-        self.calls = calls or Calls(find_server(server, token), project, timeout_s=timeout)
-        self.endpoint, self.project = self.calls.endpoint, self.calls.project
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self.calls.wire.close()
+class Client(ServerClient):
+    """What jobs can be asked for; see `ServerClient` for how it finds its server."""
 
     # jobs
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        code: str | os.PathLike[str] | None = None,
+        no_code: bool = False,
+        name: str | None = None,
+        project: str | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Job:
+        """A job that runs `command` in a copy of the folder `code` (default: the current one); it does not wait.
+
+            job = stoker.run(["python", "train.py", "--lr", "0.1"], gpus=1, env={"TRY": "3"})
+
+        As `stoker run` does: what .gitignore and .stokerignore say is left out, and on this machine `python` is yours.
+        `no_code`: ship nothing, run the command where it is. Raises: BadInput where the folder can't be shipped.
+        """
+        from .code.placing import place_commands
+
+        if isinstance(command, str):
+            raise BadInput(f"the command is a list of words: {command.split()}")
+        spec: dict[str, Any] = {"trainer": {"command": list(command)}}
+        apply_options(spec, options)
+        folder = None if code is None else os.fspath(code)
+        place_commands(self.calls, [spec], folder=folder, no_code=no_code, project=project)
+        return self.submit(spec, name=name, project=project)
 
     def submit(
         self,
@@ -86,7 +74,7 @@ class Client:
         name: str | None = None,
         idempotency_key: str | None = None,
         dry_run: bool = False,
-    ) -> TrainingJob:
+    ) -> Job:
         """The job as stored; with `dry_run` as it would be stored, all checks done.
 
         `spec` is a spec, or a whole document with `spec` and `metadata`. Submitting twice with one `idempotency_key`
@@ -95,9 +83,9 @@ class Client:
         body = self.calls.submit(
             _submission(spec, name), project=project, idempotency_key=idempotency_key, dry_run=dry_run
         )
-        return self._parse(TrainingJob, body)
+        return self._job(body)
 
-    def list(
+    def ls(
         self,
         *,
         project: str | None = None,
@@ -110,7 +98,7 @@ class Client:
         text: str | None = None,
         sort: str | None = None,
         limit: int | None = None,
-    ) -> Iterator[TrainingJob]:
+    ) -> Iterator[Job]:
         """Jobs, newest first or by `sort`, page by page as they are read. Project `-` means all that the token may see.
 
         `since`: created since, a duration before now ('7d') or a date. `label`: as kubectl selects. `text`: part of a
@@ -119,25 +107,25 @@ class Client:
         """
         conditions = {"user": user, "gpuType": gpu_type, "since": since, "label": label, "text": text, "sort": sort}
         for item in self.calls.jobs(project=project, queue=queue, phases=phases, limit=limit, **conditions):
-            yield self._parse(TrainingJob, item)
+            yield self._job(item)
 
-    def get(self, name: str, *, project: str | None = None) -> TrainingJob:
-        return self._parse(TrainingJob, self.calls.job(name, project))
+    def get(self, name: str, *, project: str | None = None) -> Job:
+        return self._job(self.calls.job(name, project))
 
-    def cancel(self, name: str, *, project: str | None = None) -> TrainingJob:
+    def cancel(self, name: str, *, project: str | None = None) -> Job:
         """The job, stopping for good. Cancelling what has ended changes nothing."""
-        return self._parse(TrainingJob, self.calls.act(name, "cancel", project))
+        return self._job(self.calls.act(name, "cancel", project))
 
-    def suspend(self, name: str, *, project: str | None = None) -> TrainingJob:
+    def suspend(self, name: str, *, project: str | None = None) -> Job:
         """The job, saving and stopping until `resume`."""
-        return self._parse(TrainingJob, self.calls.act(name, "suspend", project))
+        return self._job(self.calls.act(name, "suspend", project))
 
-    def resume(self, name: str, *, project: str | None = None) -> TrainingJob:
-        return self._parse(TrainingJob, self.calls.act(name, "resume", project))
+    def resume(self, name: str, *, project: str | None = None) -> Job:
+        return self._job(self.calls.act(name, "resume", project))
 
-    def retry(self, name: str, *, project: str | None = None) -> TrainingJob:
+    def retry(self, name: str, *, project: str | None = None) -> Job:
         """A Failed or Cancelled job, queued once more."""
-        return self._parse(TrainingJob, self.calls.act(name, "retry", project))
+        return self._job(self.calls.act(name, "retry", project))
 
     def clone(
         self,
@@ -147,48 +135,57 @@ class Client:
         project: str | None = None,
         new_name: str | None = None,
         from_checkpoint: bool = False,
-    ) -> TrainingJob:
+    ) -> Job:
         """A new job like this one, with the same code. `changes`: a merge patch of its spec."""
         body = {"spec": changes or {}, "fromCheckpoint": from_checkpoint}
         body |= {"metadata": {"name": new_name}} if new_name else {}
-        return self._parse(TrainingJob, self.calls.clone(name, body, project=project))
+        return self._job(self.calls.clone(name, body, project=project))
 
-    def patch(self, name: str, spec: Mapping[str, Any], *, project: str | None = None) -> TrainingJob:
+    def set(self, name: str, spec: Mapping[str, Any], *, project: str | None = None) -> Job:
         """The job after a merge patch of what may change of its spec: priority, suspend, cancel, retryGeneration."""
-        return self._parse(TrainingJob, self.calls.patch_job(name, {"spec": spec}, project))
+        return self._job(self.calls.patch_job(name, {"spec": spec}, project))
 
     def delete(self, name: str, *, project: str | None = None) -> None:
         """Delete the job with its events and logs; one that runs is stopped first, with its grace."""
         self.calls.delete_job(name, project)
 
-    def explain(self, name: str, *, project: str | None = None) -> Explanation:
+    def why(self, name: str, *, project: str | None = None) -> Explanation:
         """Why the job is where it is, and what would start it."""
         return self._parse(Explanation, self.calls.explain(name, project))
 
     def wait(
         self,
         name: str,
-        until: Iterable[Phase | str] = ENDED,
+        until: Iterable[Phase | str] = (),
         timeout: float | None = None,
         *,
         project: str | None = None,
-    ) -> TrainingJob:
-        """The job as soon as its phase is one of `until`, or it has ended. Raises: TimedOut after `timeout` seconds."""
-        wanted = {Phase(phase) for phase in until} | ENDED
+    ) -> Job:
+        """The job as soon as it has Succeeded, or its phase is one of `until`.
+
+        Raises: JobFailed if it ends Failed or Cancelled and `until` does not name that; TimedOut after `timeout`
+        seconds.
+        """
+        wanted = {Phase(phase) for phase in until} | {Phase.SUCCEEDED}
         following = self.events(name, project=project)
         with following.closed_after(timeout):
             for update in following:
-                if isinstance(update, JobChanged) and update.job.status.phase in wanted:
-                    return update.job
-                if isinstance(update, JobEnded):
-                    return self.get(name, project=project)
+                if not isinstance(update, JobChanged | JobEnded):
+                    continue
+                job = update.job if isinstance(update, JobChanged) else self.get(name, project=project)
+                if job.status.phase in wanted:
+                    return job
+                if job.status.phase in ENDED:
+                    raise JobFailed(job)
         raise TimedOut(f"{name} is not {' or '.join(sorted(wanted))} after {timeout:g} s; it goes on")
 
     # streams
 
     def events(self, name: str, *, project: str | None = None) -> Following[JobUpdate]:
         """What happens to the job, from its first event to its end, and the job itself at each change."""
-        return Following(self.calls.wire, f"{self.calls.job_path(name, project)}/events", JobReader(self._parse))
+        return Following(
+            self.calls.wire, f"{self.calls.job_path(name, project)}/events", JobReader(self._parse, self._job)
+        )
 
     def past_events(self, name: str, *, project: str | None = None) -> tuple[Event, ...]:
         """The job's events so far."""
@@ -241,9 +238,16 @@ class Client:
         """What the job has left in its output folder so far, or below `folder` there."""
         return self._parse(FileList, self.calls.files(name, folder, project=project))
 
-    def fetch_file(self, name: str, path: str, to: BinaryIO, *, project: str | None = None) -> None:
-        """Write one of the job's files to `to`, an open file, going on where a cut connection had stopped."""
-        self.calls.fetch_file(name, path, to, project=project)
+    def cp(self, name: str, path: str, to: str | os.PathLike[str] = ".", *, project: str | None = None) -> int:
+        """How many bytes one of the job's files had, which is at `to` now, or in that folder.
+
+        What was there is replaced once all of it has come; cut connections are resumed. Raises: OSError, ApiError.
+        """
+        from .fetching import fetch_into
+
+        target = Path(to)
+        target = target / path.rpartition("/")[2] if target.is_dir() else target
+        return fetch_into(target, lambda file: self.calls.fetch_file(name, path, file, project=project))
 
     # usage
 
@@ -305,68 +309,16 @@ class Client:
         self.calls.send_code(bundle, project=project)
         return bundle.digest
 
-    # queues, runtimes, nodes, identity
-
-    def queues(self) -> tuple[QueueWithUsage, ...]:
-        return self._all(QueueWithUsage, self.calls.items("queues"))
-
-    def queue(self, name: str) -> QueueWithUsage:
-        return self._parse(QueueWithUsage, self.calls.item("queues", name))
-
-    def put_queue(self, name: str, spec: QueueSpec | Mapping[str, Any]) -> QueueWithUsage:
-        """The queue, created or with its whole spec replaced (role admin)."""
-        return self._parse(QueueWithUsage, self.calls.put("queues", name, _plain(spec)))
-
-    def delete_queue(self, name: str) -> str:
-        """What keeps it for the moment (jobs that have not ended use it), for people; '' if it is gone."""
-        return self.calls.delete("queues", name)
-
-    def runtimes(self) -> tuple[TrainingRuntime, ...]:
-        """How workers may run on this cluster; none on one machine."""
-        return self._all(TrainingRuntime, self.calls.items("runtimes"))
-
-    def runtime(self, name: str) -> TrainingRuntime:
-        return self._parse(TrainingRuntime, self.calls.item("runtimes", name))
-
-    def put_runtime(self, name: str, spec: TrainingRuntimeSpec | Mapping[str, Any]) -> TrainingRuntime:
-        """The runtime, created or with its whole spec replaced (an administrator's)."""
-        return self._parse(TrainingRuntime, self.calls.put("runtimes", name, _plain(spec)))
-
-    def delete_runtime(self, name: str) -> None:
-        """Raises: ApiError 409 while jobs that have not ended name it."""
-        self.calls.delete("runtimes", name)
-
-    def nodes(self) -> tuple[NodeWithUsage, ...]:
-        return self._all(NodeWithUsage, self.calls.items("nodes"))
-
-    def whoami(self) -> WhoAmI:
-        return self._parse(WhoAmI, self.calls.whoami())
-
-    def version(self) -> ServerVersion:
-        return self._parse(ServerVersion, self.calls.version())
-
     # helpers
 
-    def _all(self, model: type[_M], items: Iterable[Any]) -> tuple[_M, ...]:
-        return tuple(self._parse(model, item) for item in items)
-
-    def _parse(self, model: type[_M], body: Any) -> _M:
-        """`body`: JSON as text or read."""
-        try:
-            return model.model_validate_json(body) if isinstance(body, str) else model.model_validate(body)
-        except ValidationError as error:
-            raise unreadable(self.endpoint.url, error.errors()[0]["loc"]) from None
+    def _job(self, body: Any) -> Job:
+        job = self._parse(Job, body)
+        job._client = self
+        return job
 
 
 def _submission(spec: TrainingJobSpec | Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    body = dict(spec) if isinstance(spec, Mapping) and "spec" in spec else {"spec": _plain(spec)}
+    body = dict(spec) if isinstance(spec, Mapping) and "spec" in spec else {"spec": plain(spec)}
     if name is not None:
         body["metadata"] = named(body.get("metadata"), name)
     return body
-
-
-def _plain(spec: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
-    """As the user wrote it: defaults stay the server's business."""
-    if isinstance(spec, BaseModel):
-        return spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return dict(spec)

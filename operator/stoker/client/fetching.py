@@ -1,12 +1,17 @@
 """One file of a job's on its way here: streamed, and resumed by ranges where the connection breaks.
 
 Owns the tries. What had come before a break is kept only if the file is still the same one (`If-Range`). Called by
-`calls.py`.
+`calls.py`, `client.py` and `stoker cp`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import BinaryIO
 
 from .errors import ApiError
@@ -44,3 +49,21 @@ def fetch(wire: Wire, path: str, to: BinaryIO) -> None:
         if tries >= TRIES:
             raise wire.unreachable(lost)
         time.sleep(pause_s(tries, lost.retry_after_s))
+
+
+def fetch_into(to: Path, write: Callable[[BinaryIO], None]) -> int:
+    """How many bytes `write` wrote, which are at `to` now: whole, or what was there before. Raises: OSError."""
+    fd, aside = tempfile.mkstemp(prefix=".stoker-cp-", dir=to.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            write(file)
+            size = file.tell()
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(aside).chmod(0o666 & ~umask)
+        Path(aside).replace(to)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(aside).unlink()
+        raise
+    return size

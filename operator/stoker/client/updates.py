@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from pydantic import BaseModel
 
 from stoker.spec.event import Event
-from stoker.spec.job import TrainingJob
 from stoker.spec.rest import JobEnd
 
+from .job import Job
 from .sse import SseFrame
 
 M = TypeVar("M", bound=BaseModel)
@@ -20,7 +21,7 @@ M = TypeVar("M", bound=BaseModel)
 class JobChanged:
     """The job as it is now, live progress included."""
 
-    job: TrainingJob
+    job: Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,13 @@ class Parse(Protocol):
 class JobReader:
     """Turns frames of a job's events into updates; frames of a newer server are left aside."""
 
-    def __init__(self, parse: Parse) -> None:
-        self._parse = parse
+    def __init__(self, parse: Parse, job: Callable[[str], Job]) -> None:
+        self._parse, self._job = parse, job
 
     def __call__(self, frame: SseFrame) -> JobUpdate | None:
         match frame.event:
             case "job":
-                return JobChanged(self._parse(TrainingJob, frame.data))
+                return JobChanged(self._job(frame.data))
             case "event":
                 return EventSeen(self._parse(Event, frame.data))
             case "end":

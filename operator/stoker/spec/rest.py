@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field
 
@@ -250,6 +250,17 @@ class MetricSample(StatusModel):
     values: Mapping[str, float]
 
 
+class MetricColumns(TypedDict):
+    """Points of curves as columns of the same length."""
+
+    metric: list[str]
+    attempt: list[int]
+    step: list[int]
+    time: list[float]
+    """Unix seconds."""
+    value: list[float]
+
+
 class JobCurves(StatusModel):
     """What one job has reported of its training."""
 
@@ -264,6 +275,17 @@ class JobCurves(StatusModel):
     """Why there is nothing, if there is nothing."""
     curves: tuple[MetricCurve, ...] = ()
     """By metric, then by attempt."""
+
+    def columns(self) -> MetricColumns:
+        """All points, one row each, as a table's columns: what `pandas.DataFrame(…)` takes."""
+        rows = MetricColumns(metric=[], attempt=[], step=[], time=[], value=[])
+        for curve in self.curves:
+            rows["metric"] += [curve.metric] * len(curve.steps)
+            rows["attempt"] += [curve.attempt] * len(curve.steps)
+            rows["step"] += curve.steps
+            rows["time"] += curve.times
+            rows["value"] += curve.values
+        return rows
 
 
 class WhoAmI(StatusModel):

@@ -52,7 +52,7 @@ def stack() -> Iterator[Stack]:
 def project(stack: Stack) -> Iterator[Project]:
     project = stack.project(f"team-{uuid.uuid4().hex[:6]}")
     yield project
-    for job in project.client.list():
+    for job in project.client.ls():
         project.client.cancel(job.metadata.name)
     project.client.close()
     stack.bed.kubectl("delete", "namespace", project.name, "--wait=true", "--timeout=60s", timeout_s=70)

@@ -126,10 +126,8 @@ def test_a_gpu_turns_unhealthy(stack: Stack, project: Project, figure: Figure) -
         project.until_phase("wide", Phase.RUNNING)
         assert project.node_of("wide") == "n0"
         project.count("waits", steps=STEPS, save_every=SAVE_EVERY, gpusPerWorker=2)
-        until(lambda: "GPU" in project.client.explain("waits").summary, "why it waits", timeout_s=20)
-        figure(
-            "a GPU of n1 is unhealthy, n0 is busy: why a job of 2 GPUs waits", project.client.explain("waits").summary
-        )
+        until(lambda: "GPU" in project.client.why("waits").summary, "why it waits", timeout_s=20)
+        figure("a GPU of n1 is unhealthy, n0 is busy: why a job of 2 GPUs waits", project.client.why("waits").summary)
     finally:
         node.toggle_last_gpu()
     until(lambda: stack.bed.allocatable_gpus("n1") == 2, "the GPU is back", timeout_s=30)
@@ -194,7 +192,7 @@ def test_a_thief_takes_the_pinned_gpus(stack: Stack, project: Project, figure: F
 
 
 def _told(project: Project, name: str, word: str) -> str:
-    reported = project.client.explain(name)
+    reported = project.client.why(name)
     texts = [
         reported.summary,
         *(blocker.message for blocker in reported.blockers),

@@ -93,7 +93,7 @@ def test_removed_and_installed_again_the_jobs_are_found(
         assert {pod["status"]["phase"] for pod in project.pods(long_job)} == {"Running"}
     finally:
         stack.release.install(CHART, stack.values())
-    assert {job.metadata.name for job in project.client.list()} == {"over", long_job}
+    assert {job.metadata.name for job in project.client.ls()} == {"over", long_job}
     assert "step 3" in project.log("over", 1)
     _undisturbed(project, long_job)
     figure("helm uninstall and install with a job running", "1 attempt, no step lost or repeated")

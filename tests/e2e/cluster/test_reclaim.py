@@ -27,7 +27,7 @@ RECLAIMS = 20
 def owner(stack: Stack, project: Project) -> Iterator[str]:
     stack.apply("owner", project=project.name)
     yield "owner"
-    for job in project.client.list():
+    for job in project.client.ls():
         project.client.cancel(job.metadata.name)
     stack.bed.kubectl("delete", "queue", "owner", "--wait=false")
 

@@ -185,7 +185,7 @@ def test_usage_outlives_the_job(project: Project, exporters: dict[str, Exporter]
     watts = watts_of(project.stack.bed.nodes[node], int(device.split("-")[2]))
     assert had.energy_joules == pytest.approx(watts * had.gpu_seconds, rel=0.005)
     project.client.delete("gone")
-    until(lambda: not list(project.client.list()), "the job is gone")
+    until(lambda: not list(project.client.ls()), "the job is gone")
     after = project.client.job_usage("gone")
     assert after.deleted and after.usage == had
     [row] = json.loads(project.stoker("usage", "--by", "job", "-p", project.name, "-o", "json").stdout)["rows"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -65,6 +64,7 @@ def cp(calls: Calls, source: str, to: str) -> None:
     """
     from stoker.cli.output import harmless
     from stoker.client.code.sizes import files_text, size_text
+    from stoker.client.fetching import fetch_into
 
     job, colon, path = source.partition(":")
     path = path.strip("/")
@@ -77,7 +77,7 @@ def cp(calls: Calls, source: str, to: str) -> None:
     for one in _wanted(job, path, listed, to):
         one.to.parent.mkdir(parents=True, exist_ok=True)
         try:
-            bytes_copied += _copy(calls, job, one)
+            bytes_copied += fetch_into(one.to, partial(calls.fetch_file, job, one.path))
         except OSError as error:
             raise BadInput(f"{one.to}: {error.strerror or error}") from None
         copied += 1
@@ -130,21 +130,3 @@ def _own(name: str) -> str:
     if name in ("", ".", "..") or "/" in name or "\0" in name or len(os.fsencode(name)) > _MOST_COMPONENT_BYTES:
         raise StokerError(f"a file's name can't be one here: {name!r}")
     return name
-
-
-def _copy(calls: Calls, job: str, one: _Wanted) -> int:
-    """How many bytes came. Raises: OSError."""
-    fd, aside = tempfile.mkstemp(prefix=".stoker-cp-", dir=one.to.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            calls.fetch_file(job, one.path, file)
-            size = file.tell()
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(aside).chmod(0o666 & ~umask)
-        Path(aside).replace(one.to)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(aside).unlink()
-        raise
-    return size

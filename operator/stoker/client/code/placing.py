@@ -32,6 +32,7 @@ def place_commands(
     folder: str | None,
     no_code: bool,
     dry_run: bool = False,
+    project: str | None = None,
     say: Callable[[str], object] = lambda text: None,
     bar: Callable[[int], AbstractContextManager[Progress | None]] = lambda size: nullcontext(),
 ) -> None:
@@ -67,7 +68,7 @@ def place_commands(
         say(_text(bundle, "dry run: not sent, and not in the job shown", skipped))
         return
     with bar(bundle.manifest.total_bytes) as progress:
-        sent = calls.send_code(bundle, progress=progress)
+        sent = calls.send_code(bundle, project=project, progress=progress)
     say(_text(bundle, f"{size_text(sent)} sent" if sent else "nothing sent", skipped))
     for trainer in shipped:
         trainer["code"] = bundle.digest
