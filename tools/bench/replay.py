@@ -2,7 +2,7 @@
 
     python -m tools.bench.replay trace philly.csv           80 x 8 GPUs; columns timestamp, duration, num_gpus, cluster
     python -m tools.bench.replay gangs                      gangs under 1-GPU jobs that never run out, 10 x 8 GPUs, 50 h
-    python -m tools.bench.replay kueue baseline large tas   Kueue's own configurations (`kueue`), against their bounds
+    python -m tools.bench.replay kueue                      Kueue's own configurations (`kueue`), against their bounds
 
 `--order`, each in turn: fifo; las (discipline `las`); skip (fifo without reservations: who does not fit is passed);
 sjf (the same in order of run times, which nobody knows beforehand). `--queues one` puts the trace's queues into one.
@@ -259,7 +259,7 @@ def main() -> int:
     among = commands.add_parser("gangs")
     among.add_argument("--seeds", type=int, default=3)
     others = commands.add_parser("kueue")
-    others.add_argument("shapes", nargs="*", choices=kueue.SHAPES, default=list(kueue.SHAPES))
+    others.add_argument("shapes", nargs="*", choices=kueue.SHAPES, help="all of them if none is named")
     for command in (replayed, among):
         command.add_argument(
             "--budget", type=float, nargs="+", default=[0.25], help="reservationBudget, of fifo and las"
@@ -267,7 +267,7 @@ def main() -> int:
         command.add_argument("--order", nargs="+", choices=["fifo", "las", "skip", "sjf"], default=["fifo"])
     options = parser.parse_args()
     if options.command == "kueue":
-        for name in options.shapes:
+        for name in options.shapes or kueue.SHAPES:
             against_bound(name, kueue.SHAPES[name])
         return 0
     for name in options.order:

@@ -7,7 +7,7 @@ fits has started.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import islice
@@ -30,13 +30,13 @@ from .reservations import Kept, Reservations
 from .running import Floats
 from .shrink import Keeps, Shrinking, may_shrink
 from .state import SchedulerState
-from .stoppable import NEVER, Stoppable
+from .stoppable import NEVER, MayBeStopped, Stoppable
 from .topology import domains
 from .victim_series import VictimSeries
 from .victims import Candidates, Problem, cheapest_of
 
 _HEADS = 64
-"""Jobs per queue and decide, the first in order, that victims are looked for."""
+"""Lanes per queue and decide, the first in order, whose first job victims are looked for."""
 _FAR_S = 2e11
 
 
@@ -52,6 +52,15 @@ class _Series(NamedTuple):
     reservations: int
     owners: tuple[QueueState, ...]
     """They take back what is guaranteed to them, as long as they are entitled to."""
+
+
+class Shortage(NamedTuple):
+    """What a limit lacks for a job."""
+
+    account: Account
+    kind: int
+    """Of Totals."""
+    amount: int
 
 
 class Preemption:
@@ -71,23 +80,27 @@ class Preemption:
     def wake(self) -> None:
         """Have the jobs tried that could preempt, for it is not what they wait for that may have changed."""
         state = self._state
-        for queue in state.queues.values():
-            if not queue.may_preempt or not queue.filed:
-                continue
-            for order in islice(queue.filed, _HEADS):
-                entry = state.entries[order[2]]
-                lane = entry.lane
-                if lane is None or lane.place is None or lane.place.order != order:
-                    continue
-                found = [self._stoppable.for_job(entry, one) for one in choices(state, queue, entry.request)]
-                ripe_s = np.concatenate([one.ripe_s for one in found])
-                if not len(ripe_s):
+        for name, heads in list(state.lanes.waiters.heads.items()):
+            queue = state.queues[name]
+            for waiting in list(islice(heads, _HEADS)) if queue.may_preempt else ():
+                entry, lane = state.entries[waiting.order[2]], waiting.lane
+                found = [(one, self._stoppable.for_job(entry, one)) for one in choices(state, queue, entry.request)]
+                if not any(len(jobs.rows) for _, jobs in found):
                     if queue.is_guaranteed:
                         continue
                     break
-                if (ripe_s <= self._now_s).any():
+                if any(self._may_do(request, queue, jobs) for request, jobs in found):
                     state.lanes.set_blocked_by(lane, None)
-                self._expect(ripe_s)
+                for _, jobs in found:
+                    self._expect(jobs.ripe_s)
+
+    def _may_do(self, request: Request, queue: QueueState, jobs: MayBeStopped) -> bool:
+        """By now enough of them may be stopped, as far as limits go."""
+        rows = jobs.rows[jobs.ripe_s <= self._now_s]
+        short = self._short(request, queue, {})
+        return len(rows) > 0 and all(
+            given.sum() >= one.amount for given, one in zip(self._given(rows, short), short, strict=True)
+        )
 
     def settle(self) -> None:
         """All have been tried: note when time alone may change what came of it."""
@@ -158,7 +171,7 @@ class Preemption:
         if series.kept is not kept or series.reservations != len(reservations.plan):
             return None
         if not all(is_entitled(one, request.totals, gpu_type) for one in series.owners) or self._short(
-            request, entry.queue, kept
+            request, entry.queue, kept.queues
         ):
             return None
         found = series.victims.next()
@@ -173,7 +186,7 @@ class Preemption:
         """Where it starts, and what is stopped for it; None: it does not start, or needs no further victim."""
         state = self._state
         if self._stale:
-            del self._stoppable
+            self._stoppable.changed()
             self._stale = False
         stoppable = self._stoppable.for_job(entry, request)
         self._expect(stoppable.ripe_s)
@@ -185,8 +198,10 @@ class Preemption:
         if elastic or (request.gpus and state.nodes.mixed):
             self._series = None
             return self._search_tried(request, lane, kept, rows, elastic)
-        short = self._short(request, entry.queue, kept)
-        found, amounts = self._candidates(rows, short), [amount for _, _, amount in short]
+        short = self._short(request, entry.queue, kept.queues)
+        found, amounts = self._candidates(rows, short), [one.amount for one in short]
+        if (found.gives.sum(axis=0) < amounts).any():
+            return None
         room = self._leaving.room(request, kept.nodes)
         problems = [
             one
@@ -233,9 +248,9 @@ class Preemption:
                 spread = starts()
                 return None if spread is None else (spread, shrinking.keeps)
             shrinking.shrink_all(*self._helping(request, lane, now, rows, elastic))
-            short = self._short(request, lane.queue, kept, left=left)
-            found = self._candidates(rows, short)._replace(held=state.running.held(state.nodes.slots))
-            there, amounts = room(), [amount for _, _, amount in short]
+            short = self._short(request, lane.queue, kept.queues, left=left)
+            found = self._candidates(rows, short)._replace(held=state.running.held())
+            there, amounts = room(), [one.amount for one in short]
             for closed in ((), tuple(state.nodes.mixed)):
                 stopped = cheapest_of(
                     Problem(state.nodes, request, lane.avoid, there, found, amounts, closed, domain)
@@ -297,16 +312,16 @@ class Preemption:
         return queues
 
     def _short(
-        self, request: Request, queue: QueueState, kept: Kept, *, left: bool = False
-    ) -> list[tuple[Account, int, int]]:
-        """(account, resource, how much) that limits are short of, once those that leave have gone. `left`: in this
-        what-if they have."""
+        self, request: Request, queue: QueueState, kept: Mapping[str, Totals], *, left: bool = False
+    ) -> list[Shortage]:
+        """What limits are short of, once those that leave have gone. `kept`: account → what is spoken for. `left`: in
+        this what-if they have."""
         accounts = queue.accounts(request.filter.type)
         if all(one.limit == NOT_NAMED for one in accounts):
             return []
-        gone, keep = {} if left else self._leaving.queues, kept.queues
+        gone = {} if left else self._leaving.queues
         return [
-            (one, at, used + less + kept_of + want - limit)
+            Shortage(one, at, used + less + kept_of + want - limit)
             for one in accounts
             if one.limit != NOT_NAMED
             for at, (limit, used, less, kept_of, want) in enumerate(
@@ -314,7 +329,7 @@ class Preemption:
                     one.limit,
                     one.used,
                     gone.get(one.name, NOTHING),
-                    keep.get(one.name, NOTHING),
+                    kept.get(one.name, NOTHING),
                     request.totals,
                     strict=True,
                 )
@@ -322,14 +337,14 @@ class Preemption:
             if limit is not None and want and used + less + kept_of + want > limit
         ]
 
-    def _candidates(self, rows: Column, short: list[tuple[Account, int, int]]) -> Candidates:
-        jobs = self._state.running
-        gives = np.zeros((len(rows), len(short)), dtype=np.int64)
-        for i, row in enumerate(rows if short else ()):
-            one = jobs.jobs[row]
-            if one is not None:
-                gives[i] = [one.request.totals[at] if limited in one.accounts else 0 for limited, at, _ in short]
-        return Candidates(jobs, rows, self._stoppable.costs[rows], gives, self._stoppable.held)
+    def _candidates(self, rows: Column, short: Sequence[Shortage]) -> Candidates:
+        gives = np.array(self._given(rows, short), dtype=np.int64).reshape(len(short), len(rows)).T
+        return Candidates(self._state.running, rows, self._stoppable.costs[rows], gives, self._stoppable.held)
+
+    def _given(self, rows: Column, short: Iterable[Shortage]) -> list[Column]:
+        """What the end of each of the jobs gives back of each that is short."""
+        totals = self._state.running.totals
+        return [np.where(self._stoppable.are_below(rows, one.account), totals[one.kind][rows], 0) for one in short]
 
 
 def _at(seconds: float) -> datetime | None:

@@ -29,7 +29,8 @@ _LEAST_RESTART_S = 30.0
 _CORE = 0.01
 """What a core counts, in GPUs."""
 _FLOATS = ("queued_s", "began_s", "saved_s", "restart_s", "weight", "attained_s")
-_INTS = ("queue", "gpus", "cpu", "memory", "all_gpus", "urgency")
+_INTS = ("queue", "gpus", "cpu", "memory", "all_gpus", "all_cpu", "all_memory", "urgency", "workers", "slot")
+_NO_ROWS: Column = np.zeros(0, dtype=np.int64)
 
 
 class Held(NamedTuple):
@@ -43,9 +44,11 @@ class Held(NamedTuple):
 class RunningJobs:
     """Shape: one row per job; a row that is no job's has queue -1. Cost: a change O(log jobs) when it is looked at."""
 
-    def __init__(self, journal: Journal, entries: Mapping[Key, Entry], victims: Mapping[Key, Key]) -> None:
-        """`victims`: the jobs that are stopped for a claim already."""
-        self._journal, self._entries, self._victims = journal, entries, victims
+    def __init__(
+        self, journal: Journal, entries: Mapping[Key, Entry], victims: Mapping[Key, Key], slots: Mapping[str, int]
+    ) -> None:
+        """`victims`: the jobs that are stopped for a claim already. `slots`: of the nodes."""
+        self._journal, self._entries, self._victims, self._slots = journal, entries, victims, slots
         self._forget()
 
     def _forget(self) -> None:
@@ -57,11 +60,19 @@ class RunningJobs:
         self._ids: dict[str, int] = {}
         self._parts: dict[int, str] = {}
         """Rows of jobs whose GPUs have another name than nvidia.com/gpu → that name."""
+        self._spread: dict[int, None] = {}
+        """Rows of jobs that are on several nodes, or on one that is not known."""
         self._by_key: list[tuple[Key, int]] = []
-        self._sorted: NDArray[np.intp] | None = None
+        self._sorted: Column | None = None
+        self._by_queue: tuple[Column, Column] | None = None
+        """The rows by their queues' numbers, each queue's in the order of their keys; and where each queue's begin."""
+        self.came = 0
+        """How often rows have been added. Until then the others keep their order in whatever they are sorted by."""
         self.jobs: list[Entry | None] = []
-        self.queue = self.gpus = self.cpu = self.memory = self.all_gpus = self.urgency = np.zeros(0, dtype=np.int64)
-        """Queue's number; per worker: GPUs, thousandths of a core, bytes; all its GPUs; -priority."""
+        self.queue = self.gpus = self.cpu = self.memory = self.urgency = _NO_ROWS
+        """Queue's number; per worker: GPUs, thousandths of a core, bytes; -priority."""
+        self.all_gpus = self.all_cpu = self.all_memory = self.workers = self.slot = _NO_ROWS
+        """Of all its workers; how many; its node's slot (-1: see `_spread`)."""
         self.queued_s = self.began_s = self.saved_s = self.restart_s = self.weight = self.attained_s = np.zeros(0)
         """When it was queued, when it began (infinite: not yet) and last saved; to start again; GPUs that idle
         meanwhile; GPU-seconds had in former attempts."""
@@ -92,30 +103,46 @@ class RunningJobs:
                 come.append(entry)
         if come:
             self._put(come)
+        if self._moved:
+            self._by_queue = None
         self._moved.clear()
 
     def of(self, queue: str) -> Column:
         """The queue's rows, in the order of their keys."""
-        rows: Column = self.rows[self.queue[self.rows] == self._ids.get(queue, -2)]
-        return rows
+        number = self._ids.get(queue)
+        if number is None:
+            return _NO_ROWS
+        rows, begin = self._grouped
+        return rows[begin[number] : begin[number + 1]]
 
     @property
-    def rows(self) -> NDArray[np.intp]:
+    def rows(self) -> Column:
         """All of them, in the order of their keys."""
         if self._sorted is None:
-            self._sorted = np.array([row for _, row in self._by_key], dtype=np.intp)
+            self._sorted = np.array([row for _, row in self._by_key], dtype=np.int64)
         return self._sorted
 
     @property
     def queues(self) -> list[str]:
-        """Those that have rows."""
-        present = set(np.unique(self.queue[self.rows]).tolist())
-        return [name for name, number in self._ids.items() if number in present]
+        """Those that have, or had, rows, by their numbers."""
+        return list(self._ids)
+
+    @property
+    def _grouped(self) -> tuple[Column, Column]:
+        if self._by_queue is None:
+            rows = self.rows[np.argsort(self.queue[self.rows], kind="stable")]
+            self._by_queue = rows, np.searchsorted(self.queue[rows], np.arange(len(self._ids) + 1))
+        return self._by_queue
 
     def costs(self, now_s: float) -> Floats:
         """Of stopping each. Units: GPU-seconds; a core counts as a hundredth of a GPU."""
         costs: Floats = (np.maximum(now_s - self.saved_s, 0.0) + self.restart_s) * self.weight
         return costs
+
+    @property
+    def totals(self) -> tuple[Column, Column, Column]:
+        """What each holds, in the order of Totals."""
+        return self.all_gpus, self.all_cpu, self.all_memory
 
     def gpus_of(self, resource: str) -> Column:
         """GPUs per worker, of those that are offered by that name."""
@@ -126,22 +153,32 @@ class RunningJobs:
             found[row] = self.gpus[row] if one == resource else 0
         return found
 
-    def held(self, slots: Mapping[str, int]) -> Held:
-        found = [
-            (row, slots[name], workers)
-            for _, row in self._by_key
+    def held(self) -> Held:
+        """On known nodes. Of jobs that have changed since `refresh`: as they are now."""
+        moved = dict.fromkeys(self._rows[key] for key in self._moved if key in self._rows)
+        counts = self.slot >= 0
+        counts[list(moved)] = False
+        ones = np.flatnonzero(counts & (self.queue >= 0))
+        others = [
+            (row, self._slots[name], workers)
+            for row in {**self._spread, **moved}
             if (entry := self.jobs[row]) is not None
             for name, workers in entry.workers_on.items()
-            if name in slots
+            if name in self._slots
         ]
-        columns = np.array(found, dtype=np.int64).reshape(len(found), 3).T
-        return Held(*columns)
+        row, slot, workers = np.array(others, dtype=np.int64).reshape(len(others), 3).T
+        return Held(
+            np.concatenate([ones, row]),
+            np.concatenate([self.slot[ones], slot]),
+            np.concatenate([self.workers[ones], workers]),
+        )
 
     # -- inside
 
     def _drop(self, key: Key, row: int) -> None:
         self.jobs[row], self.queue[row], self._sorted = None, -1, None
         self._parts.pop(row, None)
+        self._spread.pop(row, None)
         self._spare.append(row)
         del self._by_key[bisect_left(self._by_key, (key, row))]
 
@@ -153,7 +190,10 @@ class RunningJobs:
             self._rows[entry.key], self.jobs[row] = row, entry
             if entry.request.filter.resource != GPU_RESOURCE:
                 self._parts[row] = entry.request.filter.resource
+            if self._slot_of(entry) < 0:
+                self._spread[row] = None
         self._sorted = None
+        self.came += 1
         self._by_key += [(entry.key, row) for row, entry in zip(rows, come, strict=True)]
         self._by_key.sort()  # O(n) where nearly all of it is sorted
         floats = np.array([_floats(entry) for entry in come])
@@ -166,7 +206,13 @@ class RunningJobs:
     def _ints(self, entry: Entry) -> tuple[int, ...]:
         """In the order of `_INTS`."""
         request, queue = entry.request, self._ids.setdefault(entry.queue.name, len(self._ids))
-        return (queue, request.gpus, request.cpu, request.memory, request.totals.gpus, -entry.job.spec.priority)
+        each, slot = (request.gpus, request.cpu, request.memory), self._slot_of(entry)
+        return (queue, *each, *request.totals, -entry.job.spec.priority, sum(entry.workers_on.values()), slot)
+
+    def _slot_of(self, entry: Entry) -> int:
+        """-1: it is on several nodes, or on one that is not known."""
+        on = entry.workers_on
+        return self._slots.get(next(iter(on)), -1) if len(on) == 1 else -1
 
     def _grow(self, least: int) -> None:
         old, more = len(self.jobs), max(8, len(self.jobs) // 2, least)

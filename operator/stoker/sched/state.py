@@ -57,7 +57,7 @@ class SchedulerState:
         self.ends = ExpectedEnds(self.nodes, self.entries)
         self.victims: dict[Key, Key] = {}
         """Job that is stopped for a claim → the claimant."""
-        self.running = RunningJobs(self.journal, self.entries, self.victims)
+        self.running = RunningJobs(self.journal, self.entries, self.victims, self.nodes.slots)
         self.holdings = Holdings(self.journal, self.nodes, self.running, changes)
         self.claims = ClaimTable(self.journal, self.entries, self.holdings, changes, self.running, self.victims)
         self.lanes = Lanes(self.journal, self.entries, self.claims, changes)
@@ -87,12 +87,12 @@ class SchedulerState:
 
     def observe_node(self, node: GPUNode) -> None:
         if self.nodes.put(node) is not None:
-            self.changes.turn_node(node.metadata.name)
+            self._turn_node(node.metadata.name)
 
     def forget_node(self, name: str) -> None:
         if name in self.nodes.slots:
             self.nodes.drop(name)
-            self.changes.turn_node(name)  # a reservation or a claim may have stood on it
+            self._turn_node(name)  # a reservation or a claim may have stood on it
 
     def observe_queue(self, queue: Queue) -> None:
         self._set_queue(queue.metadata.name, queue)
@@ -271,6 +271,11 @@ class SchedulerState:
         return self.journal.what_if()
 
     # -- inside
+
+    def _turn_node(self, name: str) -> None:
+        self.changes.turn_node(name)
+        for key in self.nodes.claims.get(name, ()):
+            self.running.note(key)  # its slot may be another one
 
     def _size(self, entry: Entry) -> None:
         """Of an elastic job: what it asks for follows from where it is, or is to be."""

@@ -6,7 +6,6 @@ what is guaranteed to the job's. `running` says what each costs. Called by `pree
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,16 +18,20 @@ from .discipline import BOUNDS_OR_NEVER, LOSS, STANDS_BACK_S
 from .entries import Account, Entry, QueueState
 from .gpu_choice import is_entitled
 from .leaving import Leaving
-from .request import NOTHING, Request, Totals
+from .lenders import Asked, Lenders
+from .request import Request, Totals
 from .running import Floats, Held
 from .state import SchedulerState
 
 NEVER = float("inf")
+_NONE: Column = np.zeros(0, dtype=np.int64)
 
 
 class _Running(NamedTuple):
     """The jobs that may be stopped, as of one moment. Shape: the rows of `RunningJobs`."""
 
+    came: int
+    """When: as `RunningJobs.came`."""
     costs: Floats
     rank: Column
     """By cost, then key."""
@@ -47,20 +50,33 @@ class MayBeStopped(NamedTuple):
 
 
 class Stoppable:
-    """As of `now_s`, beside those that leave already."""
+    """As of `now_s`, beside those that leave already. Cost: O(running jobs) in numpy, again after `changed`."""
 
     def __init__(self, state: SchedulerState, now_s: float, leaving: Leaving) -> None:
         self._state, self._now_s, self._leaving = state, now_s, leaving
-        self._borrowing: dict[tuple[str, Totals, str], tuple[Column, tuple[QueueState, ...]]] = {}
+        self._running = self._now()
+        self._lenders = Lenders(state, leaving, self._running.rank)
+        self._held: Held | None = None
+
+    def changed(self) -> None:
+        """Some of them are stopped now, and others hold other things."""
+        self._state.running.refresh()
+        self._held = None
+        if self._running.came != self._state.running.came:
+            self._running = self._now()
+            self._lenders = Lenders(self._state, self._leaving, self._running.rank)
+        self._lenders.forget()
 
     @property
     def costs(self) -> Floats:
         """Of stopping each of the running jobs."""
         return self._running.costs
 
-    @cached_property
+    @property
     def held(self) -> Held:
-        return self._state.running.held(self._state.nodes.slots)
+        if self._held is None:
+            self._held = self._state.running.held()
+        return self._held
 
     def for_job(self, entry: Entry, request: Request) -> MayBeStopped:
         """`request`: the job's, on GPUs of the type that is tried."""
@@ -111,52 +127,32 @@ class Stoppable:
         Where the job's queue and another part, the job's side must stay within its guarantee with the job; and the
         other side is made to give back while it holds more than is guaranteed to it.
         """
-        state, jobs, wanted, gpu_type = self._state, self._state.running, request.totals, request.filter.type
-        known = self._borrowing.get((queue.name, wanted, gpu_type))
-        if known is not None:
-            return known
-        found, owners = [np.zeros(0, dtype=np.int64)], dict[QueueState, None]()
-        left: dict[str, Totals] = {}
-        for other in [state.queues[name] for name in jobs.queues]:
-            guaranteed = [
-                one
-                for one in queue.path
-                if one not in other.path and any(mine.guarantee != NOT_NAMED for mine in one.own(gpu_type))
-            ]
-            if not guaranteed or not is_entitled(guaranteed[-1], wanted, gpu_type):
+        wanted, gpu_type = request.totals, request.filter.type
+        found, owners = [_NONE], dict[QueueState, None]()
+        owner: QueueState | None = None
+        for side, above in zip(queue.path, (*queue.path[1:], None), strict=True):
+            if any(mine.guarantee != NOT_NAMED for mine in side.own(gpu_type)):
+                owner = side
+            if owner is None or not is_entitled(owner, wanted, gpu_type):
                 continue
-            owner, levels = guaranteed[-1].own(gpu_type)[-1], [one for one in other.path if one not in queue.path]
-            rows = jobs.of(other.name)
-            rows = rows[np.argsort(self._running.rank[rows])]
-            entries = [one for row in rows if (one := jobs.jobs[row]) is not None]
-            accounts: list[Account] = [*levels]
-            if owner.guarantee == NOT_NAMED:
-                owner = guaranteed[-1]
-            elif owner is not guaranteed[-1]:  # of this type: who holds such GPUs gives them back
-                found_at = [at for at, one in enumerate(entries) if one.gpu_type == gpu_type]
-                rows, entries = rows[found_at], [entries[at] for at in found_at]
-                accounts = [one.typed[gpu_type] for one in levels if gpu_type in one.typed]
-            if not entries:
-                continue
-            gives = np.array([one.request.totals for one in entries], dtype=np.int64)
-            before = np.cumsum(gives, axis=0) - gives
-            lends = np.ones(len(rows), dtype=np.bool_)
-            for account in accounts:
-                gone = self._leaving.queues.get(account.name, NOTHING)
-                held = left.setdefault(account.name, account.used.plus(gone))
-                lends &= _borrows(account, np.array(held) - before, wanted, owner)
-            count = int(lends.argmin()) if not lends.all() else len(rows)
-            given = Totals(*gives[:count].sum(axis=0).tolist())
-            for account in accounts:
-                left[account.name] = left[account.name].plus(given, -1)
-            if count:
-                found.append(rows[:count])
-                owners[guaranteed[-1]] = None
-        self._borrowing[queue.name, wanted, gpu_type] = np.concatenate(found), tuple(owners)
-        return self._borrowing[queue.name, wanted, gpu_type]
+            account: Account = owner.own(gpu_type)[-1]
+            if account.guarantee == NOT_NAMED:
+                account = owner
+            asked = Asked(_taken_back(wanted, account), gpu_type if account is not owner else "")
+            rows = self._lenders.to(queue, above, asked)
+            if len(rows):
+                found.append(rows)
+                owners[owner] = None
+        return np.concatenate(found), tuple(owners)
 
-    @cached_property
-    def _running(self) -> _Running:
+    def are_below(self, rows: Column, account: Account) -> Mask:
+        """Which of them the account counts."""
+        jobs = self._state.running.jobs
+        if isinstance(account, QueueState):
+            return self._lenders.is_below(rows, account)
+        return np.array([(one := jobs[row]) is not None and account in one.accounts for row in rows], dtype=np.bool_)
+
+    def _now(self) -> _Running:
         jobs = self._state.running
         jobs.refresh()
         costs, rows = jobs.costs(self._now_s), jobs.rows
@@ -164,19 +160,14 @@ class Stoppable:
         rank[rows[np.argsort(costs[rows], kind="stable")]] = np.arange(len(rows))
         ripe_s = np.full(len(costs), -NEVER)
         for name in jobs.queues:
-            least = self._state.queues[name].preemption.min_runtime
-            if least is not None:
+            queue = self._state.queues.get(name)
+            if queue is not None and queue.preemption.min_runtime is not None:
                 mine = jobs.of(name)
-                ripe_s[mine] = jobs.began_s[mine] + parse_duration(least)
-        return _Running(costs, rank, ripe_s)
+                ripe_s[mine] = jobs.began_s[mine] + parse_duration(queue.preemption.min_runtime)
+        return _Running(jobs.came, costs, rank, ripe_s)
 
 
-def _borrows(account: Account, holds: Column, wanted: Totals, owner: Account) -> Mask:
-    """It holds more than is guaranteed to it of something that is wanted and guaranteed to the owner: GPUs, for a job
-    with GPUs. Shape: (…, 3)."""
+def _taken_back(wanted: Totals, owner: Account) -> tuple[int, ...]:
+    """Which of Totals: what is wanted and guaranteed to the owner: GPUs, for a job with GPUs."""
     kinds = (0,) if wanted.gpus else (1, 2)
-    found: Mask = np.zeros(len(holds), dtype=np.bool_)
-    for at in kinds:
-        if wanted[at] and owner.guarantee[at] is not None:
-            found |= holds[:, at] > (account.guarantee[at] or 0)
-    return found
+    return tuple(at for at in kinds if wanted[at] and owner.guarantee[at] is not None)
