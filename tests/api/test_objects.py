@@ -112,7 +112,7 @@ CLUSTER_SPEC = {
     "data": [{"name": "sets", "claim": "sets"}],
     "checkpoint": {"claim": "scratch"},
 }
-POINTERS = ["/spec/data", "/spec/checkpoint/claim", "/spec/trainer/image"]
+POINTERS = ["/spec/data/0/claim", "/spec/checkpoint/claim", "/spec/trainer/image"]
 
 
 async def test_what_only_a_cluster_can_do(world):
@@ -122,7 +122,8 @@ async def test_what_only_a_cluster_can_do(world):
         return
     assert (answer.status_code, answer.json()["code"]) == (422, "ClusterOnly")
     assert [fault["pointer"] for fault in answer.json()["errors"]] == POINTERS
-    assert all("leave it out" in fault["detail"] for fault in answer.json()["errors"])
+    assert all("leave it out" in fault["detail"] for fault in answer.json()["errors"][1:])
+    assert "name a folder instead: path: /its/path" in answer.json()["errors"][0]["detail"]
     assert (await world.store.list(JOBS)).items == ()
 
 
@@ -133,3 +134,36 @@ def test_the_rest_needs_none(given):
     assert needs_cluster(TrainingJobSpec.model_validate(given)) == []
     named = needs_cluster(TrainingJobSpec.model_validate({**given, "runtime": "a"}))
     assert [fault.pointer for fault in named] == ["/spec/runtime"]
+
+
+async def test_a_path_is_a_folder_of_this_machine_or_a_name_of_the_runtime(world, tmp_path):
+    def data(path, **more):
+        return {
+            "spec": {
+                "trainer": {"command": ["x"]},
+                "data": [{"name": "ok", "path": good}, {"name": "sets", "path": path, **more}],
+            }
+        }
+
+    (tmp_path / "a").mkdir()
+    good = str(tmp_path) if world.deps.runtimes is None else "imagenet"
+    if world.deps.runtimes is not None:
+        offers = [{"name": "imagenet", "source": {"hostPath": {"path": "/srv/imagenet"}}}]
+        put = {"spec": {"data": offers}}
+        assert (await world.call("PUT", "/v1/runtimes/default", who="admin", json=put)).status_code in (200, 201)
+        for bad in ("coco", str(tmp_path)):
+            answer = await world.submit(**data(bad))
+            assert answer.status_code == 422
+            assert [one["pointer"] for one in answer.json()["errors"]] == ["/spec/data/1/path"]
+            assert f"offers no data {bad!r}" in answer.text and "it offers: imagenet" in answer.text
+        assert (await world.submit(**data("imagenet"))).status_code == 201
+        return
+    for bad, more, says in (
+        ("big", {}, "is a name, which no runtime offers on one machine"),
+        (str(tmp_path / "none"), {}, "there is no "),
+        (str(tmp_path), {"subPath": "none"}, "there is no "),
+    ):
+        answer = await world.submit(**data(bad, **more))
+        assert (answer.status_code, says in answer.text) == (422, True), answer.text
+        assert [one["pointer"] for one in answer.json()["errors"]] == ["/spec/data/1/path"]
+    assert (await world.submit(**data(str(tmp_path), subPath="a"))).status_code == 201

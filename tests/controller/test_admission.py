@@ -111,6 +111,20 @@ async def test_runtimes_bar_and_free_by_name_and_as_the_projects_default(world: 
         assert reported(await world.phase(name, Phase.SUCCEEDED)) is None
 
 
+async def test_data_that_the_runtime_does_not_offer_is_waited_for(world: World) -> None:
+    await world.node(gpus=1)
+    await world.submit("built-in", data=[{"name": "d", "path": "sets"}])
+    await runtime(world, "a", data=[{"name": "other", "source": {}}])
+    await world.submit("named", runtime="a", data=[{"name": "d", "path": "sets"}])
+    job = await barred(world, "built-in", Code.DATA_MISSING)
+    assert job.status.message == "runtime 'default' offers no data 'sets'"
+    await barred(world, "named", Code.DATA_MISSING)
+    for name in ("default", "a"):
+        await runtime(world, name, data=[{"name": "sets", "source": {"hostPath": {"path": "/srv"}}}])
+    for name in ("built-in", "named"):
+        assert reported(await world.phase(name, Phase.SUCCEEDED)) is None
+
+
 CHANGES = [
     ("its own queue's projects", queue, {"name": "q", "projects": ("x",)}, {"named", "unnamed", "strange"}),
     ("its own queue's highest priority", queue, {"name": "q", "highest_priority": 1}, {"named", "unnamed", "strange"}),

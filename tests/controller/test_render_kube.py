@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stoker.controller.render import CannotRender
 from stoker.controller.render_kube import ClusterSettings, render_pod, render_service
 from stoker.controller.render_reader import render_reader
 from stoker.controller.render_volumes import Source, checkpoint_claim, is_ephemeral
@@ -308,6 +309,29 @@ def test_data_is_mounted_where_the_job_says_read_only_by_default() -> None:
     found = {one["mountPath"]: one for one in rendered["spec"]["containers"][0]["volumeMounts"]}
     assert found["/data/a"]["readOnly"] is True
     assert found["/in"]["subPath"] == "s" and "readOnly" not in found["/in"]
+    reported = env(rendered)
+    assert (reported["STOKER_DATA_A"], reported["STOKER_DATA_B"]) == ("/data/a", "/in")
+
+
+def test_data_by_name_is_the_runtimes_and_read_only_unless_both_say_otherwise() -> None:
+    offers = [
+        {"name": "sets", "source": {"hostPath": {"path": "/srv/sets"}}, "subPath": "v2"},
+        {"name": "scratch", "source": {"nfs": {"server": "nas", "path": "/"}}, "readOnly": False},
+    ]
+    data = [
+        {"name": "my-sets", "path": "sets", "subPath": "train", "readOnly": False},
+        {"name": "s", "path": "scratch", "readOnly": False},
+        {"name": "t", "path": "scratch"},
+    ]
+    rendered = pod(job(data=data), data=offers)
+    assert volume(rendered, "/data/my-sets") == {"hostPath": {"path": "/srv/sets"}}
+    assert env(rendered)["STOKER_DATA_MY_SETS"] == "/data/my-sets"
+    found = {one["mountPath"]: one for one in rendered["spec"]["containers"][0]["volumeMounts"]}
+    assert (found["/data/my-sets"]["subPath"], found["/data/my-sets"]["readOnly"]) == ("v2/train", True)
+    assert "readOnly" not in found["/data/s"] and found["/data/t"]["readOnly"] is True
+    for path in ("other", "/srv/sets"):
+        with pytest.raises(CannotRender, match="offers no data"):
+            pod(job(data=[{"name": "x", "path": path}]), data=offers)
 
 
 def test_what_a_job_begins_with_is_shown_read_only_and_a_claim_is_in_the_pod_once() -> None:

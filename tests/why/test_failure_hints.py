@@ -73,7 +73,11 @@ LEFT_OUT = [{"path": "src/data/", "by": ".gitignore:1"}, {"path": "runs/", "by":
             "src/data/ was left out",
         ),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'", "src", "src/data/ was left out"),
-        ("FileNotFoundError: ./runs not found", None, "runs/ was left out by .gitignore:2: give an absolute path"),
+        (
+            "FileNotFoundError: ./runs not found",
+            None,
+            "runs/ was left out by .gitignore:2: give it as data (--data NAME=./runs/,",
+        ),
         ("No such file or directory: '../runs/a'", "src", "runs/ was left out"),
         ("FileNotFoundError: Couldn't find any data at /stoker/run/code/runs", None, "runs/ was left out"),
         ("cat: runs/a: No such file or directory", None, "runs/ was left out"),

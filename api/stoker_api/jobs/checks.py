@@ -25,6 +25,8 @@ from stoker_api.identity import LIST_QUEUES, LIST_RUNTIMES, Identity, Principal,
 from stoker_api.problems import FieldError, Problem, ProblemCode, invalid
 from stoker_api.scheduler_view import SchedulerView
 
+from .data_checks import check_local_data, check_offered_data
+
 T = TypeVar("T", bound=Queue | TrainingRuntime)
 
 
@@ -149,7 +151,11 @@ class Checks:
             if faults:
                 raise Problem(ProblemCode.CLUSTER_ONLY, f"{faults[0].pointer} {faults[0].detail}.", errors=faults)
         await self.check_queue(principal, job)
-        await self._check_runtime(principal, job)
+        runtime = await self._check_runtime(principal, job)
+        if self._runtimes is None:
+            await check_local_data(job.spec)
+        else:
+            check_offered_data(job.spec, runtime)
         if job.spec.trainer.code is not None:
             await self._check_code(job.spec.trainer.code, job.metadata.namespace)
         if job.spec.source_job is not None:
@@ -197,13 +203,13 @@ class Checks:
                 code=ProblemCode.PRIORITY_TOO_HIGH,
             )
 
-    async def _check_runtime(self, principal: Principal, job: TrainingJob) -> None:
+    async def _check_runtime(self, principal: Principal, job: TrainingJob) -> TrainingRuntime | None:
+        """The runtime that it will run in; None: the built-in one."""
         if self._runtimes is None or self._runtime is None:
-            return
+            return None
         named, project = job.spec.runtime, job.metadata.namespace
         if named is not None:
-            await self._runtime.open(principal, named, project)
-            return
+            return await self._runtime.open(principal, named, project)
         name = effective_runtime(None, project, self._runtimes.values())
         found = self._runtimes.get(Key("", name))
         if found is not None and not takes(found, project):
@@ -213,6 +219,7 @@ class Checks:
                 "or ask an administrator.",
                 errors=[FieldError("/spec/runtime", f"is absent, and {name!r} is closed to project {project!r}")],
             )
+        return found
 
 
 def _numbers(blocker: Reason) -> str:
@@ -226,7 +233,10 @@ def needs_cluster(spec: TrainingJobSpec) -> list[FieldError]:
     """What in the spec works on a cluster only, each with what to do here instead; []: nothing."""
     given = (
         (spec.runtime is not None, "/spec/runtime", "leave it out: workers run as you, in your own environment"),
-        (bool(spec.data), "/spec/data", "leave it out: workers see this machine's own files under their paths"),
+        *(
+            (volume.claim is not None, f"/spec/data/{number}/claim", "name a folder instead: path: /its/path")
+            for number, volume in enumerate(spec.data)
+        ),
         (
             spec.checkpoint.claim is not None,
             "/spec/checkpoint/claim",

@@ -19,6 +19,13 @@ def _workers_text(workers: int, least: int | None, most: int | None, placed: Seq
     return "{}{}, each {} GPUs, {} cores, {} memory".format(len(placed) if placed else workers, elastic, *each)
 
 
+def _data_text(names: Sequence[str] | None, *sources: Sequence[str | None] | None) -> str:
+    """'train (claim sets), val (/srv/val)'; a claim is said to be one, a path and a url show it themselves."""
+    claims, paths = ([one or "" for one in source or ()] for source in sources)
+    each = [f"claim {claim}" if claim else path for claim, path in zip(claims, paths, strict=True)]
+    return ", ".join(f"{name} ({source})" for name, source in zip(names or (), each, strict=True))
+
+
 def _usage_text(usage: Any) -> str:
     if not usage:
         return ""
@@ -43,6 +50,7 @@ _JOB_FACTS = (
         "runs", "spec.trainer.recipe spec.trainer.command", lambda recipe, command: recipe or " ".join(command or ())
     ),
     Column("code", "spec.trainer.code", lambda digest: digest or ""),
+    Column("data", "spec.data.name spec.data.claim spec.data.path", _data_text),
     Column("user", "metadata.annotations", user_text),
     Column("created", "metadata.creationTimestamp", lambda at: f"{clock_text(at)} ({age_text(at)} ago)" if at else ""),
     Column("started", STARTED, lambda *at: clock_text(started_at(*at))),

@@ -1,10 +1,11 @@
 """What is said of a job beside its command: keywords of `Client.run`, options of `stoker run` → fields of its spec.
 
-Pure. Values are checked by the server, but for the shape of `elastic`, which is ours.
+Values are checked by the server, but for the shapes of `elastic` and `data`, which are ours.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -27,6 +28,8 @@ class JobOptions(TypedDict, total=False):
     memory: str
     """Per worker, as '16Gi'."""
     env: Mapping[str, str]
+    data: Mapping[str, str]
+    """Its name within the job → a path here with a '/' (./big), a name that the runtime offers, or claim:NAME."""
     image: str
     """On a cluster."""
     runtime: str
@@ -42,6 +45,7 @@ class JobOptions(TypedDict, total=False):
 _FIELDS = {name: name for name in ("queue", "priority", "preemptible", "workers", "cpu", "memory", "runtime")}
 _FIELDS |= {"gpus": "gpusPerWorker", "ttl": "ttlAfterFinished"}
 """Options that set a field of the spec → the field."""
+CLAIM = "claim:"
 _PARTS = {"image": ("trainer", "image"), "max_duration": ("stop", "maxDuration"), "hold": ("onFailure", "hold")}
 """Options that set a field of a part of the spec → part and field."""
 
@@ -59,6 +63,19 @@ def apply_options(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
         spec.setdefault("workers", spec["elastic"]["max"])
     if options.get("env"):
         spec["env"] = {**(spec.get("env") or {}), **options["env"]}
+    if options.get("data"):
+        given = [
+            one for one in spec.get("data") or [] if not (isinstance(one, dict) and one.get("name") in options["data"])
+        ]
+        spec["data"] = given + [{"name": name, **_source(text)} for name, text in options["data"].items()]
+
+
+def _source(text: str) -> dict[str, str]:
+    if text.startswith(CLAIM):
+        return {"claim": text.removeprefix(CLAIM)}
+    if "/" in text:
+        return {"path": os.path.abspath(os.path.expanduser(text))}  # noqa: PTH100, PTH111 (a link keeps its name)
+    return {"path": text}
 
 
 def _elastic(text: str) -> dict[str, int]:

@@ -102,7 +102,7 @@ def _ttl(queue: Queue | None) -> str | None:
 
 
 def _audience(runtime: TrainingRuntime | None) -> tuple[object, ...]:
-    return () if runtime is None else (runtime.spec.projects,)
+    return () if runtime is None else (runtime.spec.projects, tuple(one.name for one in runtime.spec.data))
 
 
 def _claims(runtime: TrainingRuntime | None) -> frozenset[str]:

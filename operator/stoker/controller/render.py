@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import PurePosixPath
 
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.job_parts import Weights
@@ -27,6 +28,10 @@ SOURCE_GONE = "gone"
 RECIPE_COMMAND = ("python", "-m", "stoker_trainer")
 
 
+class CannotRender(Exception):
+    """The attempt can't be made into pods now; the text says why, for people."""
+
+
 def pod_name(job: TrainingJob, worker: int) -> str:
     """Deterministic, so that creating it twice is one pod (docs/architecture.md, Write order)."""
     return f"{job.metadata.name}-{job.status.attempt}-{worker}"
@@ -36,6 +41,7 @@ def render_pod(job: TrainingJob, worker: int, source: TrainingJob | None = None)
     """The pod of one worker of the job's current attempt, pinned to its place. `source`: the job it begins with."""
     spec = job.spec
     env = worker_env(job, worker, f"../{source.uid if source is not None else SOURCE_GONE}")
+    env |= {one.variable: str(PurePosixPath(one.path or "", one.sub_path)) for one in spec.data}
     return Pod(
         metadata=pod_metadata(job, worker),
         spec=PodSpec(

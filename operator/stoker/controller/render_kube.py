@@ -163,6 +163,7 @@ def _env(
         "MASTER_ADDR": f"{pod_name(job, 0)}.{name}.{project}.svc" if job.workers > 1 else "127.0.0.1",
         "MASTER_PORT": str(_master_port(job, runtime)),
     }
+    env |= {one.variable: one.place for one in spec.data}
     env.setdefault("HOME", "/tmp")
     if spec.trainer.working_dir is not None:
         env["STOKER_WORKING_DIR"] = spec.trainer.working_dir

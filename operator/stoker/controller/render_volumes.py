@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stoker.spec.data import DataVolume
 from stoker.spec.job import TrainingJob
 from stoker.spec.kube_pod import (
     ClaimResources,
@@ -20,10 +21,10 @@ from stoker.spec.kube_pod import (
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import LABEL_JOB, LABEL_JOB_UID
 from stoker.spec.quantity import memory_bytes
-from stoker.spec.runtime import TrainingRuntimeSpec, own_claim
+from stoker.spec.runtime import OfferedData, TrainingRuntimeSpec, own_claim
 from stoker.spec.runtime import checkpoint_claim as checkpoint_claim_name
 
-from .render import owned_by
+from .render import CannotRender, owned_by
 
 STOKER_DIR = "/stoker"
 CHECKPOINTS_DIR = "/checkpoints"
@@ -66,13 +67,7 @@ def volumes(
             if source is not None and source.claim != claim_of(job, runtime)
             else ()
         ),
-        *(
-            Volume(
-                name=f"data-{number}",
-                persistent_volume_claim=ClaimSource(claim_name=volume.claim, read_only=volume.read_only or None),
-            )
-            for number, volume in enumerate(job.spec.data)
-        ),
+        *(_data_volume(f"data-{number}", volume, runtime) for number, volume in enumerate(job.spec.data)),
         *(
             Volume.model_validate({**extra.source, "name": f"runtime-{number}"})
             for number, extra in enumerate(runtime.volumes)
@@ -101,15 +96,7 @@ def mounts(job: TrainingJob, runtime: TrainingRuntimeSpec, source: Source | None
             if source is not None
             else ()
         ),
-        *(
-            VolumeMount(
-                name=f"data-{number}",
-                mount_path=volume.mount_path or f"/data/{volume.name}",
-                sub_path=volume.sub_path or None,
-                read_only=volume.read_only or None,
-            )
-            for number, volume in enumerate(job.spec.data)
-        ),
+        *(_data_mount(f"data-{number}", volume, runtime) for number, volume in enumerate(job.spec.data)),
         *(
             VolumeMount(
                 name=f"runtime-{number}",
@@ -120,6 +107,30 @@ def mounts(job: TrainingJob, runtime: TrainingRuntimeSpec, source: Source | None
             for number, extra in enumerate(runtime.volumes)
         ),
     )
+
+
+def _data_volume(name: str, volume: DataVolume, runtime: TrainingRuntimeSpec) -> Volume:
+    if volume.claim is not None:
+        source = ClaimSource(claim_name=volume.claim, read_only=volume.read_only or None)
+        return Volume(name=name, persistent_volume_claim=source)
+    return Volume.model_validate({**_offered(volume, runtime).source, "name": name})
+
+
+def _data_mount(name: str, volume: DataVolume, runtime: TrainingRuntimeSpec) -> VolumeMount:
+    below, read_only = volume.sub_path, volume.read_only
+    if volume.claim is None:
+        offered = _offered(volume, runtime)
+        below = "/".join(part for part in (offered.sub_path, below) if part)
+        read_only = read_only or offered.read_only
+    return VolumeMount(name=name, mount_path=volume.place, sub_path=below or None, read_only=read_only or None)
+
+
+def _offered(volume: DataVolume, runtime: TrainingRuntimeSpec) -> OfferedData:
+    """Raises: CannotRender. (A job that names what is not there is admitted nowhere; it may be taken away later.)"""
+    for offered in runtime.data:
+        if offered.name == volume.path:
+            return offered
+    raise CannotRender(f"data {volume.name}: the job's runtime offers no data '{volume.path}'")
 
 
 def shared_memory(job: TrainingJob, runtime: TrainingRuntimeSpec) -> str:

@@ -15,11 +15,8 @@ from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec, effective_
 from stoker.store.cache import WatchCache
 
 from . import render, render_kube, render_reader, render_volumes
+from .render import CannotRender as CannotRender
 from .render_kube import ClusterSettings
-
-
-class CannotRender(Exception):
-    """The attempt can't be made into pods now; the text says why, for people."""
 
 
 class Renderer(Protocol):

@@ -16,7 +16,7 @@ from stoker.spec.job import TrainingJob, TrainingJobStatus
 from stoker.spec.meta import Condition
 from stoker.spec.queue import Queue
 from stoker.spec.reasons import Code, Reason
-from stoker.spec.runtime import TrainingRuntime
+from stoker.spec.runtime import TrainingRuntime, missing_data
 
 from .conditions import with_condition
 from .context import Context, earliest
@@ -27,7 +27,7 @@ ACCEPTED_CONDITION = "Accepted"
 """False in the status of a job that can't be read or may not run as it stands; removed once it may."""
 
 ADMISSION_CODES = frozenset(
-    {Code.QUEUE_MISSING, Code.PROJECT_NOT_ALLOWED, Code.PRIORITY_TOO_HIGH, Code.RUNTIME_MISSING}
+    {Code.QUEUE_MISSING, Code.PROJECT_NOT_ALLOWED, Code.PRIORITY_TOO_HIGH, Code.RUNTIME_MISSING, Code.DATA_MISSING}
 )
 """The codes of `admission_blockers`, written into a job's status together with the condition."""
 
@@ -47,6 +47,9 @@ def admission_blockers(
     elif runtime.spec.projects is not None and project not in runtime.spec.projects:
         message = f"runtime '{name}' is not open to project '{project}'"
         yield Reason(code=Code.RUNTIME_MISSING, message=message, runtime=name)
+        return
+    if missing := missing_data(job.spec.data, runtime.spec if runtime is not None else None):
+        yield Reason(code=Code.DATA_MISSING, message=f"runtime '{name}' offers no data '{missing[0]}'", runtime=name)
 
 
 def _queue_blockers(job: TrainingJob, queue: Queue | None) -> Iterator[Reason]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from stoker.spec.job import Claim, Phase, Placed, TrainingJob
 from stoker.spec.meta import Key
 from stoker.spec.queue import NOT_NAMED, Amounts, Preemption, Queue, WithinQueue
-from stoker.spec.runtime import TrainingRuntime
+from stoker.spec.runtime import TrainingRuntime, missing_data
 
 from .discipline import place_in_time
 from .eligible import Needs
@@ -302,6 +302,8 @@ class RuntimeState:
     """Every job that runs or would run in it, whatever its phase."""
 
     def serves(self, job: TrainingJob) -> bool:
+        if missing_data(job.spec.data, self.runtime.spec if self.runtime is not None else None):
+            return False
         if self.runtime is None:
             return job.spec.runtime is None  # then a built-in one does
         return self.takes(job.metadata.namespace)

@@ -65,8 +65,8 @@ class RuntimeTable:
         return found
 
 
-def _audience(runtime: TrainingRuntime | None) -> tuple[bool, tuple[str, ...] | None]:
-    return runtime is not None, None if runtime is None else runtime.spec.projects
+def _audience(runtime: TrainingRuntime | None) -> tuple[object, ...]:
+    return () if runtime is None else (runtime.spec.projects, tuple(one.name for one in runtime.spec.data))
 
 
 def _claims(runtime: TrainingRuntime | None) -> frozenset[str]:

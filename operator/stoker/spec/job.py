@@ -8,6 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from .data import DataVolume
 from .fields import DnsLabel, Duration, EnvName, Quantity
 from .job_parts import (
     ELASTIC_SAYS,
@@ -19,7 +20,6 @@ from .job_parts import (
     ONE_WORKER_SAYS,
     PARTS_SAYS,
     CheckpointPolicy,
-    DataVolume,
     Elastic,
     GpuRequest,
     IdlePolicy,
@@ -72,7 +72,7 @@ class TrainingJobSpec(SpecModel):
     runtime: DnsLabel | None = None
     """The TrainingRuntime to run in; on a cluster only. Absent: `default` if there is one."""
     data: Annotated[tuple[DataVolume, ...], Keyed("name")] = Field(default=(), max_length=32)
-    """Volumes with data; on a cluster only."""
+    """Data that every worker sees."""
     precision: Precision = Precision.AUTO
     """Arithmetic of the recipe; auto: the best of fp32, bf16 and fp16 that the GPUs can do."""
     stop: Stop = Stop()
@@ -104,7 +104,7 @@ class TrainingJobSpec(SpecModel):
             raise ValueError(FROM_SAYS)
         if repeated(volume.name for volume in self.data) is not None:
             raise ValueError("two entries of data have the same name")
-        if repeated(volume.path for volume in self.data) is not None:
+        if repeated(volume.place for volume in self.data) is not None:
             raise ValueError("two entries of data have the same mountPath")
         if self.trainer.command is not None:
             for name, given in (

@@ -12,9 +12,9 @@ from pydantic import Field, JsonValue, ValidationError, field_validator, model_v
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from .code import CodeDigest
+from .data import stays_within
 from .fields import (
     ComputeCapability,
-    DnsLabel,
     Duration,
     GpuResource,
     ImageName,
@@ -31,9 +31,6 @@ from .recipes import RECIPES, resolve
 
 MAX_WORKERS = 4096
 MAX_STEPS = 1_000_000_000_000
-
-# Where a worker's container has something of its own: nothing of the user's may be mounted in it or over it.
-OWN_PATHS = ("/stoker", "/checkpoints", "/tmp", "/dev", "/proc", "/sys", "/var/run", "/run")
 
 
 class Precision(StrEnum):
@@ -137,10 +134,6 @@ INIT_FROM_RECIPE_SAYS = "initFrom belongs to recipe; a command reads checkpoint.
 WITHIN_CODE_SAYS = "with code, workingDir must be a path within it, without '..'"
 
 
-def _within(path: str) -> bool:
-    return not path.startswith("/") and ".." not in path.split("/")
-
-
 class Trainer(SpecModel):
     """What runs: a recipe of ours with its config, or a command of the user's."""
 
@@ -178,7 +171,7 @@ class Trainer(SpecModel):
             raise ValueError(INIT_FROM_RECIPE_SAYS)
         elif not self.command or not self.command[0]:
             raise ValueError("command must name a program")
-        elif self.code is not None and self.working_dir is not None and not _within(self.working_dir):
+        elif self.code is not None and self.working_dir is not None and not stays_within(self.working_dir):
             raise ValueError(WITHIN_CODE_SAYS)
         if self.left_out and self.code is None:
             raise ValueError(LEFT_OUT_SAYS)
@@ -286,50 +279,6 @@ class CheckpointPolicy(SpecModel):
     """The PersistentVolumeClaim that keeps checkpoints and output; on a cluster only. Absent: the runtime's way."""
     source: CheckpointSource | None = Field(default=None, alias="from")
     """What the job goes on from while it has no checkpoint of its own. Absent: it begins at step 0."""
-
-
-MOUNT_PATH_SAYS = "must be an absolute path without '.', '..', ':' or a '/' too many"
-OWN_PATHS_SAYS = f"is a worker's own place ({', '.join(OWN_PATHS)}); mount it elsewhere, for example under /data"
-SUB_PATH_SAYS = "must be a path within the volume, without '..'"
-
-
-class DataVolume(SpecModel):
-    """A PersistentVolumeClaim of the job's project that every worker sees; on a cluster only."""
-
-    name: DnsLabel
-    """Its name within the job."""
-    claim: ObjectName
-    """The PersistentVolumeClaim's name, in the job's project."""
-    sub_path: str = Field(default="", max_length=1024)
-    """The folder within the volume that is shown. Empty: all of it."""
-    mount_path: str | None = Field(default=None, max_length=1024)
-    """Where workers find it. Absent: /data/<name>."""
-    read_only: bool = True
-    """Workers can't write there."""
-
-    @property
-    def path(self) -> str:
-        """Where workers find it."""
-        return self.mount_path or f"/data/{self.name}"
-
-    @field_validator("mount_path")
-    @classmethod
-    def _absolute(cls, value: str | None) -> str | None:
-        if value is None:
-            return value
-        parts = value.split("/")
-        if parts[0] != "" or {"", ".", ".."} & set(parts[1:]) or ":" in value:
-            raise ValueError(MOUNT_PATH_SAYS)
-        if any(f"{value}/".startswith(f"{own}/") or own.startswith(f"{value}/") for own in OWN_PATHS):
-            raise ValueError(OWN_PATHS_SAYS)
-        return value
-
-    @field_validator("sub_path")
-    @classmethod
-    def _relative(cls, value: str) -> str:
-        if not _within(value):
-            raise ValueError(SUB_PATH_SAYS)
-        return value
 
 
 class RetryRule(SpecModel):

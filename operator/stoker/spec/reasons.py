@@ -18,6 +18,7 @@ class Code(StrEnum):
     PRIORITY_TOO_HIGH = "PriorityTooHigh"
     QUEUE_LIMIT = "QueueLimit"
     RUNTIME_MISSING = "RuntimeMissing"
+    DATA_MISSING = "DataMissing"
     NEVER_FITS = "NeverFits"
     NO_CAPACITY = "NoCapacity"
     GUARANTEE_LENT = "GuaranteeLent"

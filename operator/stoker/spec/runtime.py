@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
+from .data import DataVolume
 from .fields import DISTINCT, DnsLabel, EnvName, ImageName, ObjectName, Quantity
 from .markers import Form, Keyed, repeated
 from .meta import Kind, Resource, SpecModel
@@ -106,6 +107,22 @@ class ExtraVolume(SpecModel):
     """Workers can't write there."""
 
 
+class OfferedData(SpecModel):
+    """Data that jobs of the runtime may use by its name (`data[].path`)."""
+
+    name: DnsLabel
+    """What jobs call it."""
+    source: dict[str, JsonValue]
+    """As in a pod's `volumes`, without its name: `{"hostPath": {"path": "/datasets/imagenet"}}`."""
+    sub_path: str = Field(default="", max_length=1024)
+    """The folder within the volume that is shown. Empty: all of it."""
+    read_only: bool = True
+    """Workers can't write there. Else they can if their job says readOnly: false."""
+
+
+Named = TypeVar("Named", tuple[ExtraVolume, ...], tuple[OfferedData, ...])
+
+
 class Security(SpecModel):
     """What workers run as. The defaults meet the *restricted* Pod Security Standard."""
 
@@ -156,6 +173,8 @@ class TrainingRuntimeSpec(SpecModel):
     """Absent: an empty folder that dies with the pod, of which the job's status warns."""
     volumes: Annotated[tuple[ExtraVolume, ...], Keyed("name")] = Field(default=(), max_length=32)
     """Volumes for every worker: data sets, caches, device folders."""
+    data: Annotated[tuple[OfferedData, ...], Keyed("name")] = Field(default=(), max_length=64)
+    """Data by name, for jobs that ask for it."""
     env: dict[EnvName, Annotated[str, Field(max_length=32_768)]] = Field(default={}, max_length=64)
     """NCCL's settings, say; a job's own env comes on top."""
     projects: Annotated[tuple[DnsLabel, ...], *DISTINCT] | None = Field(default=None, max_length=1024)
@@ -167,11 +186,11 @@ class TrainingRuntimeSpec(SpecModel):
     def other_devices(self) -> dict[str, int]:
         return {name: count for name, count in self.extended_resources.items() if not GPU_RESOURCES.fits(name)}
 
-    @field_validator("volumes")
+    @field_validator("volumes", "data")
     @classmethod
-    def _named_apart(cls, value: tuple[ExtraVolume, ...]) -> tuple[ExtraVolume, ...]:
-        if repeated(volume.name for volume in value) is not None:
-            raise ValueError("two entries of volumes have the same name")
+    def _named_apart(cls, value: Named, info: ValidationInfo) -> Named:
+        if repeated(one.name for one in value) is not None:
+            raise ValueError(f"two entries of {info.field_name} have the same name")
         return value
 
 
@@ -193,6 +212,15 @@ def effective_runtime(named: str | None, project: str, runtimes: Iterable[Traini
         return named
     claiming = (runtime.metadata.name for runtime in runtimes if project in runtime.spec.default_for)
     return min(claiming, default=DEFAULT_RUNTIME)
+
+
+def missing_data(data: Iterable[DataVolume], runtime: TrainingRuntimeSpec | None) -> list[str]:
+    """What a job asks for by `path` and its runtime does not offer. None: the built-in one, or one machine, where a
+    path may be a folder."""
+    if runtime is None:
+        return [one.path for one in data if one.path is not None and not one.path.startswith("/")]
+    offered = {one.name for one in runtime.data}
+    return [one.path for one in data if one.path is not None and one.path not in offered]
 
 
 def checkpoint_claim(job: str, named: str | None, runtime: TrainingRuntimeSpec) -> str | None:

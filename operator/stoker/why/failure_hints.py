@@ -76,8 +76,8 @@ def _left_out(job: TrainingJob, text: str) -> str:
         seen = (one.path.rstrip("/"), posixpath.relpath(f"/{one.path}", start))  # from the code, from the command
         if re.search(f"{_BEGINS}(?:{'|'.join(map(re.escape, seen))}){_ENDS}", text):
             return (
-                f"{one.path} was left out by {one.by}: give an absolute path, ship nothing (--no-code), or take it in "
-                "by a line !… in .stokerignore"
+                f"{one.path} was left out by {one.by}: give it as data (--data NAME=./{one.path}, found at "
+                "$STOKER_DATA_NAME), an absolute path, or ship nothing (--no-code)"
             )
     return ""
 
@@ -89,12 +89,12 @@ _ENDS = r"(?![\w.-])"
 
 def _no_file(job: TrainingJob, path: str) -> str:
     if path.startswith("/"):
-        return f"{path} is not there for the worker: on a cluster it needs a volume (spec.data)"
+        return f"{path} is not there for the worker: on a cluster it must be data of the job (--data)"
     if job.spec.trainer.code is None:
         return f"{path} is looked up in the worker's working folder: give an absolute path"
     return (
         f"{path} is looked up in the job's copy of the code, which lacks what .gitignore and .stokerignore name: "
-        "give an absolute path, or a line !… in .stokerignore"
+        "give it as data (--data), an absolute path, or a line !… in .stokerignore"
     )
 
 

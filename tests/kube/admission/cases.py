@@ -15,7 +15,12 @@ QUEUES: dict[str, dict[str, Any]] = {
     "theirs": {"projects": ["beta"]},
     "bare": {},
 }
-RUNTIMES: dict[str, dict[str, Any]] = {"default": {}, "fast": {}, "gilded": {}, "closed": {"projects": ["beta"]}}
+RUNTIMES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "fast": {"data": [{"name": "sets", "source": {"hostPath": {"path": "/srv/sets"}}}]},
+    "gilded": {},
+    "closed": {"projects": ["beta"]},
+}
 GRANTED = {"queues": ["default", "capped", "theirs", "vanished"], "trainingruntimes": ["fast", "closed", "vanished"]}
 """`vanished`: nothing of the name is there. Carol may not list queues or runtimes, Alice may."""
 
@@ -101,6 +106,16 @@ CASES = [
         "spec.runtime: runtime closed does not take jobs of project alpha",
         (403, "RuntimeForbidden"),
         {"runtime": "closed"},
+    ),
+    Case("data that the runtime offers", "", OK, {"runtime": "fast", "data": [{"name": "d", "path": "sets"}]}),
+    *(
+        Case(
+            f"data that it does not offer: {path}",
+            f"spec.data: runtime fast offers no data {path}",
+            UNKNOWN,
+            {"runtime": "fast", "data": [{"name": "a", "claim": "c"}, {"name": "d", "path": path}]},
+        )
+        for path in ("others", "/srv/sets")
     ),
     Case("a right to a runtime that is gone", "", (403, "RuntimeForbidden"), {"runtime": "vanished"}),
     Case("a mistyped runtime, for who may list them", "", (422, "UnknownRuntime"), {"runtime": "fsat"}, who="alice"),

@@ -36,6 +36,7 @@ NO_QUANTITY = "is no quantity; write for example '2', '500m', '16Gi' or '40G'"
 NO_DURATION = "is no duration; write for example '90s', '10m', '1h30m' or '2d'"
 MOUNT = "must be an absolute path without '.', '..', ':' or a '/' too many"
 DATA = {"name": "d", "claim": "c"}
+ONE_SOURCE = "give exactly one of claim and path"
 CODE = {"code": f"sha256:{'0' * 64}"}
 VOLUME = {"name": "v", "source": {"emptyDir": {}}, "mountPath": "/cache"}
 
@@ -290,6 +291,15 @@ CASES = [
     job({"data": [DATA | {"mountPath": "/var"}]}, {"data": [DATA | {"mountPath": "/var/x"}]}, "a worker's own place"),
     job({"data": [DATA | {"subPath": "../x"}]}, {"data": [DATA | {"subPath": "x/y"}]}, "a path within the volume"),
     job({"data": [DATA | {"claim": "A"}]}, {"data": [DATA | {"claim": "a.b"}]}, OBJECT),
+    job({"data": [DATA | {"path": "b"}]}, {"data": [{"name": "d", "path": "b"}]}, ONE_SOURCE),
+    job({"data": [{"name": "d"}]}, {"data": [{"name": "d", "path": "/b c/ü"}]}, ONE_SOURCE),
+    job({"data": [{"name": "d", "path": "B"}]}, {"data": [{"name": "d", "path": "/B"}]}, "must be an absolute path"),
+    job({"data": [{"name": "d", "path": "/a\n"}]}, {"data": [{"name": "d", "path": "/"}]}, "must be an absolute path"),
+    job(
+        {"trainer": {"command": ["x"], "leftOut": [{"path": "a/", "by": "b:1"}]}},
+        {"trainer": {"command": ["x"], "leftOut": [{"path": "a/", "by": "b:1"}]} | CODE},
+        "leftOut belongs to code",
+    ),
     # retries
     *(
         job(

@@ -50,6 +50,12 @@ def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "-e", "--env", "env", multiple=True, metavar="K=V", help="A variable; K alone passes yours on."
             ),
+            click.option(
+                "--data",
+                multiple=True,
+                metavar="NAME=FROM",
+                help="Data for $STOKER_DATA_<NAME>: ./folder, a runtime's name for it, or claim:NAME.",
+            ),
             click.option("--code", metavar="FOLDER", help="The folder to ship with the command. [default: this one]"),
             click.option("--no-code", is_flag=True, help="Ship nothing: run the command where it is."),
             click.option("--image", help="The container image to run the command in; on a cluster."),
@@ -190,7 +196,9 @@ def _show_warning(text: str) -> None:
 
 def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:
     if isinstance(body["spec"], dict):
-        apply_options(body["spec"], given | {"env": dict(map(_variable, given["env"]))})
+        apply_options(
+            body["spec"], given | {"env": dict(map(_variable, given["env"])), "data": dict(map(_data, given["data"]))}
+        )
     if given["name"]:
         from stoker.client.calls import named
 
@@ -206,6 +214,13 @@ def _variable(text: str) -> tuple[str, str]:
     if name not in os.environ:
         raise BadInput(f"--env {name}: it is not set here; write {name}=VALUE")
     return name, os.environ[name]
+
+
+def _data(text: str) -> tuple[str, str]:
+    name, equals, source = text.partition("=")
+    if not (name and equals and source):
+        raise BadInput(f"--data {text}: write NAME=FROM, for example train=./big")
+    return name, source
 
 
 def _send(

@@ -49,8 +49,8 @@ def too_large(folder: str, found: Iterable[tuple[str, int]], *, whole: bool) -> 
         for heap in _largest(heaps, by_size=by_size)
     ]
     lines.append(
-        "leave out what the job does not need by lines in .stokerignore (written as in .gitignore); keep data on a "
-        "volume or a path that workers see; or ship nothing: --no-code"
+        "leave out what the job does not need by lines in .stokerignore (written as in .gitignore); bring data by "
+        "--data NAME=./folder; or ship nothing: --no-code"
     )
     return "\n".join(lines)
 

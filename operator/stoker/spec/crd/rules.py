@@ -10,6 +10,14 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel
 
+from stoker.spec.data import (
+    MOUNT_PATH_SAYS,
+    OWN_PATHS,
+    OWN_PATHS_SAYS,
+    SOURCE_SAYS,
+    SUB_PATH_SAYS,
+    DataVolume,
+)
 from stoker.spec.job import MUTABLE, TrainingJobSpec
 from stoker.spec.job_parts import (
     ABOVE_0_SAYS,
@@ -23,15 +31,10 @@ from stoker.spec.job_parts import (
     INIT_WEIGHTS_SAYS,
     LEFT_OUT_SAYS,
     MODE_SAYS,
-    MOUNT_PATH_SAYS,
     ONE_WORKER_SAYS,
-    OWN_PATHS,
-    OWN_PATHS_SAYS,
     PARTS_SAYS,
     SHARE_SAYS,
-    SUB_PATH_SAYS,
     WITHIN_CODE_SAYS,
-    DataVolume,
     InitFrom,
     RetryRule,
     Target,
@@ -212,6 +215,7 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
         Rule("!(self.metric in ['accuracy', 'loss']) || self.value > 0.0", ABOVE_0_SAYS, field="value"),
         Rule("self.metric in ['accuracy', 'loss'] || has(self.mode)", MODE_SAYS, field="mode"),
     ],
+    DataVolume: [Rule("has(self.claim) != has(self.path)", SOURCE_SAYS)],
     CheckpointStore: [Rule("has(self.claim) != has(self.template)", "give either claim or template")],
     Toleration: [
         Rule(

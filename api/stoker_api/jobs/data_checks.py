@@ -1,0 +1,53 @@
+"""Whether the data that a job names is there to be used: a folder of this machine, or a name that its runtime offers.
+
+Called by `checks.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from stoker.spec.job import TrainingJobSpec
+from stoker.spec.runtime import DEFAULT_RUNTIME, TrainingRuntime, TrainingRuntimeSpec, missing_data
+from stoker_api.problems import invalid
+
+LOOK_S = 2.0
+"""A file system that does not answer holds up no submit for longer; the worker finds out."""
+
+
+async def check_local_data(spec: TrainingJobSpec) -> None:
+    """On one machine. Raises: Problem."""
+    for number, volume in enumerate(spec.data):
+        pointer = f"/spec/data/{number}/path"
+        if missing_data((volume,), None):
+            raise invalid(
+                pointer, f"{volume.path!r} is a name, which no runtime offers on one machine; give an absolute path"
+            )
+        path = Path(volume.path or "", volume.sub_path)
+        if not await _is_there(path):
+            raise invalid(pointer, f"there is no {str(path)!r} on the server's machine")
+
+
+def check_offered_data(spec: TrainingJobSpec, runtime: TrainingRuntime | None) -> None:
+    """On a cluster; `runtime` None: the built-in one, which offers none. Raises: Problem."""
+    name, offers = (
+        (DEFAULT_RUNTIME, TrainingRuntimeSpec()) if runtime is None else (runtime.metadata.name, runtime.spec)
+    )
+    missing = missing_data(spec.data, offers)
+    if not missing:
+        return
+    names = ", ".join(sorted(one.name for one in offers.data)[:10])
+    number = next(number for number, volume in enumerate(spec.data) if volume.path == missing[0])
+    raise invalid(
+        f"/spec/data/{number}/path",
+        f"the runtime {name!r} offers no data {missing[0]!r}; on a cluster path is a name, and it offers: "
+        f"{names or 'none'}",
+    )
+
+
+async def _is_there(path: Path) -> bool:
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(path.exists), LOOK_S)
+    except TimeoutError:
+        return True
