@@ -31,6 +31,7 @@ WORKDIR /source
 COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY operator/stoker operator/stoker
 COPY api/stoker_api api/stoker_api
+COPY trainer-image/stoker_job trainer-image/stoker_job
 COPY trainer-image/stoker_worker trainer-image/stoker_worker
 COPY trainer-image/stoker_trainer trainer-image/stoker_trainer
 RUN /build/bin/pip wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir /wheel . \

@@ -93,3 +93,30 @@ def test_the_specs_order_is_read_as_it_is_written(tmp_path):
         assert getattr(read, name) == getattr(launch, name)
     assert tuple(read.argv) == launch.argv and read.env == launch.env and tuple(read.gpu_uuids) == launch.gpu_uuids
     assert read.report == {"url": "http://x", "token": "t"} and read.master_addr == "127.0.0.1"
+
+
+REPORTS = "import sys, stoker_job; stoker_job.report(7, total_steps=9, loss=0.5); print(stoker_job.__file__, *sys.path)"
+
+
+@pytest.mark.parametrize("python", [sys.executable, *PYTHONS[:1], *PYTHONS[-1:]], ids=lambda path: Path(path).parts[-3])
+@pytest.mark.parametrize("shape", ["folder", "zipapp"])
+def test_a_script_imports_what_reports_with_nothing_installed(worker, tmp_path, python, shape):
+    program = tmp_path / "worker.pyz"
+    if shape == "zipapp":
+        build_zipapp(str(program))
+    else:
+        program = Path(build_folder(str(tmp_path / "run")))
+    env = {"PYTHONPATH": "/own", "STOKER_PROGRESS_FILE": "progress.json"}
+    worker.order([python, "-S", "-c", REPORTS], env=env).start(program=program)
+    record = worker.finish()
+    assert record.exit_code == 0, worker.log
+    assert (record.progress.step, record.progress.total_steps, record.progress.metrics) == (7, 9, {"loss": 0.5})
+    found, *paths = worker.log.decode().split()
+    job = paths[paths.index("/own") + 1]
+    assert job.endswith("/job") and found.startswith(job), "behind the user's own"
+
+
+def test_the_trainer_s_ranks_have_no_path_of_ours(worker, tmp_path):
+    worker.order(["sh", "-c", "echo ${PYTHONPATH-none}"], mode="perGpu")
+    worker.start(program=build_folder(str(tmp_path / "run")))
+    assert worker.finish().exit_code == 0 and worker.log == b"none\n"

@@ -65,6 +65,7 @@ _TRAINER = (
     "constraints.txt",
     "pyproject.toml",
     "tools/images/requirements.py",
+    "trainer-image/stoker_job",
     "trainer-image/stoker_trainer",
     "trainer-image/stoker_worker",
 )

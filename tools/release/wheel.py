@@ -16,7 +16,7 @@ from tools.release.errors import Refused
 from tools.release.source import Source, extract_all
 
 CONSTRAINTS = Path(__file__).with_name("build-constraints.txt")
-ROOMS = ("stoker", "stoker_api", "stoker_worker", "stoker_trainer")
+ROOMS = ("stoker", "stoker_api", "stoker_job", "stoker_worker", "stoker_trainer")
 _MUST = (*(f"{room}/py.typed" for room in ROOMS), "stoker_worker/start.sh", "stoker_worker/supervisor.py")
 BUILD_S = 300
 

@@ -1,4 +1,5 @@
-"""The supervisor as something to start: a compiled folder for this Python, or one zipapp for any.
+"""The supervisor as something to start: a compiled folder for this Python, or one zipapp for any. Both hold, apart,
+what a job's script may import (`stoker_job`).
 
 Called by the node agent at its start (folder: 4 ms of CPU less per worker than the zipapp, which runpy and zipimport
 take; measured on 3.11), by an image's build (zipapp) and as a pod's init container:
@@ -18,7 +19,10 @@ import sys
 import tempfile
 import zipfile
 
+from .ranks import JOB_FOLDER
+
 PACKAGE = "stoker_worker"
+JOB_PACKAGE = "stoker_job"
 ZIPAPP = "worker.pyz"
 START = "start"
 _NOT_SHIPPED = {"bundle.py"}
@@ -29,20 +33,21 @@ def build_folder(parent: str) -> str:
 
     Named by its content, so that workers which run an older one are not disturbed; built once.
     """
-    sources = _sources()
-    digest = hashlib.sha256(repr((sources, sys.implementation.cache_tag, sys.version)).encode()).hexdigest()[:16]
+    sources, for_jobs = _sources(PACKAGE), _sources(JOB_PACKAGE)
+    content = (sources, for_jobs, sys.implementation.cache_tag, sys.version)
+    digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
     home = os.path.join(parent, "supervisor-" + digest)
     start = os.path.join(home, PACKAGE, "__main__.py")
     if os.path.exists(start):
         return start
     os.makedirs(parent, exist_ok=True)
     building = tempfile.mkdtemp(dir=parent, prefix=".supervisor-")
+    for name, source in for_jobs:
+        _write(os.path.join(building, JOB_FOLDER, JOB_PACKAGE, name), source)
     package = os.path.join(building, PACKAGE)
-    os.mkdir(package)
     for name, source in sources:
         path = os.path.join(package, name)
-        with open(path, "wb") as file:
-            file.write(source)
+        _write(path, source)
         # Unchecked: the folder's name vouches for its content, so start-up need not compare source and bytecode.
         py_compile.compile(
             path,
@@ -65,7 +70,9 @@ def build_zipapp(path: str) -> None:
     archive = io.BytesIO()
     # Stored, not deflated: it is small, and zlib need not be loaded.
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as bundle:
-        for name, source in _sources():
+        for name, source in _sources(JOB_PACKAGE):
+            _add(bundle, JOB_FOLDER + "/" + JOB_PACKAGE + "/" + name, source)
+        for name, source in _sources(PACKAGE):
             inside = name if name == "__main__.py" else PACKAGE + "/" + name
             _add(bundle, inside, source)
             if name != "__main__.py":
@@ -94,14 +101,20 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _sources() -> list[tuple[str, bytes]]:
-    here = os.path.dirname(os.path.abspath(__file__))
+def _sources(package: str) -> list[tuple[str, bytes]]:
+    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), package)
     sources = []
-    for name in sorted(os.listdir(here)):
+    for name in sorted(os.listdir(folder)):
         if name.endswith(".py") and name not in _NOT_SHIPPED:
-            with open(os.path.join(here, name), "rb") as file:
+            with open(os.path.join(folder, name), "rb") as file:
                 sources.append((name, file.read()))
     return sources
+
+
+def _write(path: str, source: bytes) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(source)
 
 
 def _bytecode(inside: str, source: bytes, workspace: str) -> bytes:

@@ -10,6 +10,9 @@ import os
 from .folder import Launch
 from .fork_exec import Command, start
 
+JOB_FOLDER = "job"
+"""Beside this package as it is shipped: what a script may import (`stoker_job`)."""
+
 
 def rank_env(launch: Launch, local_rank: int) -> dict[str, str]:
     """The whole environment of one rank: launch.json's and torchrun's variables.
@@ -32,6 +35,9 @@ def rank_env(launch: Launch, local_rank: int) -> dict[str, str]:
         PET_MASTER_ADDR=launch.master_addr,
         PET_MASTER_PORT=str(launch.master_port),
     )
+    if not launch.own_trainer:
+        ours = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), JOB_FOLDER)
+        env["PYTHONPATH"] = env["PYTHONPATH"] + os.pathsep + ours if env.get("PYTHONPATH") else ours
     if launch.stall_s > 0:
         env.setdefault("PYTHONFAULTHANDLER", "1")  # Python then answers SIGABRT with the stacks of all its threads
     return env
