@@ -19,6 +19,21 @@ ENV = {
 CODE = {"STOKER_CODE": "sha256:" + "0" * 64}
 
 
+def compose(env, working_dir=None):
+    variables = tuple(EnvVar(name=name, value=value) for name, value in {**ENV, **env}.items())
+    container = Container(command=("python", "train.py"), working_dir=working_dir, env=variables)
+    meta = ObjectMeta(name="one-1-0", namespace="p", uid="u", labels={LABEL_JOB_UID: "j"})
+    return compose_launch(
+        parse_pod(Pod(metadata=meta, spec=PodSpec(containers=(container,)))),
+        WorkerLease((), False, 1234, 0),
+        folder=Path("/workers/u"),
+        job_folder=Path("/jobs/j"),
+        report=None,
+        log_bytes=7,
+        host_env={"PATH": "/usr/bin"},
+    )
+
+
 @pytest.mark.parametrize(
     ("env", "working_dir", "expected"),
     [
@@ -31,18 +46,21 @@ CODE = {"STOKER_CODE": "sha256:" + "0" * 64}
     ],
 )
 def test_the_folder_a_command_starts_in(env, working_dir, expected):
-    variables = tuple(EnvVar(name=name, value=value) for name, value in {**ENV, **env}.items())
-    container = Container(command=("python", "train.py"), working_dir=working_dir, env=variables)
-    meta = ObjectMeta(name="one-1-0", namespace="p", uid="u", labels={LABEL_JOB_UID: "j"})
-    launch = compose_launch(
-        parse_pod(Pod(metadata=meta, spec=PodSpec(containers=(container,)))),
-        WorkerLease((), False, 1234, 0),
-        folder=Path("/workers/u"),
-        job_folder=Path("/jobs/j"),
-        report=None,
-        log_bytes=7,
-        host_env={},
-    )
+    launch = compose(env, working_dir)
     assert (launch.working_dir, launch.log_bytes) == (expected, 7)
     assert launch.env.get("STOKER_CODE") == env.get("STOKER_CODE")
     assert launch.env.get("STOKER_INIT_FROM") == ("/jobs/other/output/best.pt" if "STOKER_INIT_FROM" in env else None)
+
+
+def test_python_looks_into_the_copy_first_where_the_job_says_so():
+    env = compose({**CODE, "STOKER_PYTHON_PATH": "src:.", "PYTHONPATH": "/opt/x"}).env
+    assert env["PYTHONPATH"] == "/workers/u/code/src:/workers/u/code:/opt/x"
+    assert "PYTHONPATH" not in compose(CODE).env
+
+
+@pytest.mark.parametrize("name", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+def test_an_environment_that_is_named_is_active(name):
+    usual = compose({}).env["PATH"]
+    assert usual.endswith(":/usr/bin")
+    assert compose({name: "/home/me/.venv"}).env["PATH"] == f"/home/me/.venv/bin:{usual}"
+    assert compose({name: "/home/me/.venv", "PATH": "/mine"}).env["PATH"] == "/mine"

@@ -30,6 +30,9 @@ async def test_nameless_jobs_are_named_by_what_they_run(world, body):
         ({"command": ["torchrun", "--nproc=2", "src/My_Model.py"]}, "my-model-"),
         ({"command": ["python", "-m", "pkg.tool"]}, "tool-"),
         ({"command": ["/bin/sleep", "9"]}, "sleep-"),
+        ({"command": ["/usr/bin/uv", "run", "--frozen", "my_train.py"]}, "my-train-"),
+        ({"command": ["poetry", "run", "python", "fit.py"]}, "fit-"),
+        ({"command": ["./run"]}, "run-"),
         ({"command": ["bash"]}, "bash-"),
         ({"recipe": "image-classification"}, "image-classification-"),
     ):

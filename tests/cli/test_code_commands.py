@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -216,3 +217,40 @@ def test_what_is_left_out_is_said_and_goes_with_the_job(submit: Any, script: Any
     result = submit("--", sys.executable, "train.py")
     assert result.exit_code == 0 and result.stderr.endswith(" sent) · left out: data/ (.gitignore)\n")
     assert _trainer(script)["leftOut"] == [{"path": "data/", "by": ".gitignore:1"}]
+
+
+def test_an_editable_install_of_the_folder_runs_its_copy_wherever_the_server_is(
+    submit: Any, script: Any, project: Path, where: str
+) -> None:
+    (project / "src/mypkg").mkdir(parents=True)
+    (project / "src/mypkg/__init__.py").write_text("")
+    venv = project / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (packages,) = venv.glob("lib/python3*/site-packages")
+    (packages / "mypkg.pth").write_text(f"{project}/src\n")
+    result = submit("--env", "VIRTUAL_ENV=/own", "--", str(venv / "bin/python"), "train.py")
+    assert _trainer(script)["pythonPath"] == ["src"]
+    assert script.posted[-1].body["spec"]["env"] == {"VIRTUAL_ENV": "/own"}, "what is given stays"
+    if where == "here":
+        assert f"environment: {venv}, imports from the copy first (src)\n" in result.stderr
+        submit("--", str(venv / "bin/python"), "train.py")
+        assert script.posted[-1].body["spec"]["env"] == {"VIRTUAL_ENV": str(venv)}
+    text = f"spec: {{trainer: {{command: [{venv}/bin/python, x.py], pythonPath: [.]}}}}"
+    submit("-f", "-", input=text)
+    assert _trainer(script)["pythonPath"] == ["."]
+    submit("--dry-run", "--", str(venv / "bin/python"), "train.py")
+    assert "pythonPath" not in _trainer(script), "which goes with code"
+
+
+def test_a_lock_file_that_uv_brings_up_to_date_is_the_one_that_is_shipped(
+    submit: Any, script: Any, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"UV_OFFLINE": "1", "UV_PYTHON": sys.executable, "UV_NO_CONFIG": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    (project / "pyproject.toml").write_text('[project]\nname = "x"\nversion = "1"\nrequires-python = ">=3.11"\n')
+    uv = str(Path(sys.executable).with_name("uv"))
+    result = submit("--", uv, "run", "train.py")
+    trainer = _trainer(script)
+    assert trainer["command"] == [str(project / ".venv/bin/python"), "train.py"], result.stderr
+    assert script.code.tree(trainer["code"])["uv.lock"] == (project / "uv.lock").read_bytes()

@@ -94,3 +94,25 @@ def test_a_script_of_the_folder_and_a_place_in_it(stoker: Stoker, project: Path)
 def test_without_code_a_command_runs_in_the_folder_itself(stoker: Stoker, project: Path) -> None:
     done = stoker("run", "--no-code", "--", sys.executable, "-c", "import os; print(os.getcwd())")
     assert (done.returncode, done.stdout) == (0, f"{project}\n"), done.stderr
+
+
+IMPORTS = """
+import os, pathlib, mypkg
+print(mypkg.VERSION, pathlib.Path(mypkg.__file__).is_relative_to(os.getcwd()), os.environ["PATH"].partition(":")[0])
+"""
+
+
+def test_an_editable_install_runs_what_was_submitted_not_what_is_there_by_then(
+    stoker: Stoker, server: Server, project: Path
+) -> None:
+    (project / "src/mypkg").mkdir(parents=True)
+    (project / "src/mypkg/__init__.py").write_text("VERSION = 'as submitted'\n")
+    (project / "train.py").write_text(IMPORTS)
+    venv = project / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (packages,) = venv.glob("lib/python3*/site-packages")
+    (packages / "mypkg.pth").write_text(f"{project}/src\n")
+    edit = f"import pathlib; pathlib.Path('{project}/src/mypkg/__init__.py').write_text('VERSION = 0'); import train"
+    done = stoker("run", "--", f"{venv}/bin/python", "-c", edit)
+    assert (done.returncode, done.stdout) == (0, f"as submitted True {venv}/bin\n"), done.stderr
+    assert f"environment: {venv}, imports from the copy first (src)\n" in done.stderr

@@ -122,6 +122,16 @@ def test_the_working_folder_is_the_jobs_else_the_images_else_the_outputs(tmp_pat
     assert working_dir() == str(tmp_path)
 
 
+def test_folders_of_the_code_go_before_the_images_own_for_python(tmp_path):
+    def python_path(**more):
+        return pod.compose(environment(tmp_path, **more), ["true"]).launch.env.get("PYTHONPATH")
+
+    code = tmp_path / "run" / "code"
+    assert python_path(STOKER_PYTHON_PATH="src:.") == f"{code}/src:{code}"
+    assert python_path(STOKER_PYTHON_PATH="src", PYTHONPATH="/opt/x") == f"{code}/src:/opt/x"
+    assert python_path(PYTHONPATH="/opt/x") == "/opt/x" and python_path() is None
+
+
 @pytest.mark.parametrize("missing", ["STOKER_POD_UID", "STOKER_JOB_UID", "STOKER_ATTEMPT"])
 def test_what_is_no_workers_pod_is_refused(pod_worker, missing, capfd):
     pod_worker.start(["true"], env={missing: None})

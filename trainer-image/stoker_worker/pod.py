@@ -92,6 +92,9 @@ def _launch(environ: Mapping[str, str], argv: list[str], folder: str) -> dict[st
     env.setdefault("STOKER_CHECKPOINT_DIR", folder + "/checkpoints")
     env.setdefault("STOKER_OUTPUT_DIR", folder + "/output")
     env["STOKER_PROGRESS_FILE"] = folder + "/" + PROGRESS_FILE
+    if env.get("STOKER_PYTHON_PATH"):
+        within = [_in_code(folder, path) for path in env["STOKER_PYTHON_PATH"].split(":")]
+        env["PYTHONPATH"] = ":".join(within + [path for path in (env.get("PYTHONPATH"),) if path])
     env["STOKER_GPU_UUIDS"] = ",".join(gpu_uuids)
     env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if not gpus or environ.get("STOKER_SIMULATED_GPUS") == "1":
@@ -155,9 +158,13 @@ def _gpu_uuids(environ: Mapping[str, str]) -> list[str]:
 def _working_dir(environ: Mapping[str, str], folder: str, output: str) -> str:
     """With code: within it. Else what the job names; the image's own WORKDIR; the job's output folder."""
     if environ.get("STOKER_CODE"):
-        return os.path.normpath(folder + "/" + CODE_FOLDER + "/" + environ.get("STOKER_WORKING_DIR", ""))
+        return _in_code(folder, environ.get("STOKER_WORKING_DIR", ""))
     here = os.getcwd()
     return environ.get("STOKER_WORKING_DIR") or (here if here != "/" else output)
+
+
+def _in_code(folder: str, path: str) -> str:
+    return os.path.normpath(folder + "/" + CODE_FOLDER + "/" + path)
 
 
 def _home(environ: Mapping[str, str]) -> str:

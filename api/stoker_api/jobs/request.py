@@ -27,6 +27,8 @@ _RESERVED = (GROUP, "kubernetes.io", "k8s.io")
 _NAME_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _PREFIX_PART = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LAUNCHERS = re.compile(r"(python|pypy)[0-9.]*|bash|sh|zsh|dash|env|torchrun|accelerate|uv|uvx|exec|nice")
+_RUNNERS = re.compile(r"(uv|poetry|pdm|hatch|pixi|pipenv|rye|conda|mamba|micromamba) run")
+"""`uv run train.py` is called by what is run."""
 _FALLBACK = "job"
 
 
@@ -114,6 +116,8 @@ def base_name(trainer: Trainer) -> str:
     if trainer.recipe is not None:
         return _as_name(trainer.recipe)
     words = [word for word in trainer.command or () if word and not word.startswith("-") and "=" not in word]
+    if _RUNNERS.fullmatch(" ".join(PurePosixPath(word).name for word in words[:2])):
+        words = words[2:]
     for word in words[:8]:
         name = PurePosixPath(word).name
         if not _LAUNCHERS.fullmatch(name):

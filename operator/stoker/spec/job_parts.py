@@ -14,6 +14,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from .code import CodeDigest
 from .data import stays_within
 from .fields import (
+    DISTINCT,
     ComputeCapability,
     Duration,
     GpuResource,
@@ -132,6 +133,8 @@ class LeftOut(SpecModel):
 
 INIT_FROM_RECIPE_SAYS = "initFrom belongs to recipe; a command reads checkpoint.from, or files of data"
 WITHIN_CODE_SAYS = "with code, workingDir must be a path within it, without '..'"
+PYTHON_PATH_SAYS = "pythonPath names folders within the code: paths without a leading '/', '..' and ':'"
+PYTHON_PATH_NEEDS_SAYS = "pythonPath goes with code"
 
 
 class Trainer(SpecModel):
@@ -154,6 +157,17 @@ class Trainer(SpecModel):
     working_dir: str | None = Field(default=None, max_length=4096)
     """Where the command starts; with code, a folder within it. Absent: the code's folder, else the image's own (on one
     machine a folder of the worker's)."""
+    python_path: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...], *DISTINCT] | None = Field(
+        default=None, max_length=32
+    )
+    """Folders within the code that Python looks into first, before packages that are installed: src, say, or '.'."""
+
+    @field_validator("python_path")
+    @classmethod
+    def _importable(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if any(":" in path or not stays_within(path) for path in value or ()):
+            raise ValueError(PYTHON_PATH_SAYS)
+        return value
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -175,6 +189,8 @@ class Trainer(SpecModel):
             raise ValueError(WITHIN_CODE_SAYS)
         if self.left_out and self.code is None:
             raise ValueError(LEFT_OUT_SAYS)
+        if self.python_path and self.code is None:
+            raise ValueError(PYTHON_PATH_NEEDS_SAYS)
         return self
 
 

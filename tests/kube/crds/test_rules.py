@@ -157,6 +157,11 @@ CASES = [
     trainer(IC | CODE, RUN | CODE, "workingDir, image and code belong to command; a recipe has its own"),
     trainer(RUN | {"code": "sha256:a"}, RUN | CODE, "must be the digest of a code bundle: sha256: and 64 hex digits"),
     trainer(RUN | CODE | {"workingDir": "/a"}, RUN | CODE | {"workingDir": "a/b"}, "must be a path within it"),
+    trainer(RUN | {"pythonPath": ["src"]}, RUN | CODE | {"pythonPath": ["src", "."]}, "pythonPath goes with code"),
+    *(
+        trainer(RUN | CODE | {"pythonPath": [path]}, RUN | CODE | {"pythonPath": ["a.."]}, "folders within the code")
+        for path in ("/src", "a/..", "a:b")
+    ),
     trainer(RUN | CODE | {"workingDir": "a/.."}, RUN | CODE | {"workingDir": "a.."}, "with code, workingDir must be a"),
     trainer({"recipe": "gpt-9"}, IC, "there is: bert, gpt, image-classification, lstm"),
     trainer(RUN | {"config": {"epochs": 1}}, IC | {"config": {"epochs": 1}}, "config belongs to recipe"),

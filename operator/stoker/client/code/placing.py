@@ -1,4 +1,5 @@
-"""What a command means where it will run: the code it is shipped with, and which program its first word is.
+"""What a command means where it will run: the code it is shipped with, which program its first word is, and what it
+gets of the environment that it is submitted from.
 
 Called by `stoker run | submit` (`--code`, `--no-code`) and by `Client.run`.
 """
@@ -19,6 +20,7 @@ from .sizes import files_text, size_text
 
 if TYPE_CHECKING:
     from stoker.client.calls import Calls
+    from stoker.client.environment.environments import Environment
 
     from .bundle import Bundle
     from .left_out import LeftOutPath
@@ -45,18 +47,28 @@ def place_commands(
     """
     if folder is not None and no_code:
         raise BadInput("give either --code FOLDER or --no-code")
-    trainers = [trainer for spec in specs if (trainer := _command_of(spec)) is not None]
+    with_command = [spec for spec in specs if _command_of(spec) is not None]
+    trainers = [spec["trainer"] for spec in with_command]
     if folder is not None and not trainers:
         raise BadInput("--code goes with a command; a recipe brings its own code")
     if folder is not None and any("code" in trainer for trainer in trainers):
         raise BadInput("the file names trainer.code already; leave out either that or --code")
-    shipped = [t for t in trainers if folder is not None or (not no_code and not {"workingDir", "code"} & t.keys())]
+    shipping = [
+        spec
+        for spec in with_command
+        if folder is not None or (not no_code and not {"workingDir", "code"} & spec["trainer"].keys())
+    ]
+    shipped = [spec["trainer"] for spec in shipping]
     bundle = None
     if shipped:
         bundle = _read(folder or _here())
         for trainer in shipped:
             _check_program(trainer, bundle)
-    if any("image" not in trainer for trainer in trainers) and _on_this_machine(calls):
+    here = any("image" not in trainer for trainer in trainers) and _on_this_machine(calls)
+    environments = [] if bundle is None else _give_environments(shipping, bundle, here=here)
+    if any(environment.launched for environment in environments):
+        bundle = _read(folder or _here())  # uv, say, may have brought its lock file up to date
+    if here:
         for trainer in trainers:
             _make_local(trainer, bundle if any(trainer is one for one in shipped) else None)
     if bundle is None:
@@ -66,6 +78,8 @@ def place_commands(
     skipped = left_out(bundle)
     if dry_run:
         say(_text(bundle, "dry run: not sent, and not in the job shown", skipped))
+        for trainer in shipped:
+            trainer.pop("pythonPath", None)  # it goes with code
         return
     with bar(bundle.manifest.total_bytes) as progress:
         sent = calls.send_code(bundle, project=project, progress=progress)
@@ -74,6 +88,31 @@ def place_commands(
         trainer["code"] = bundle.digest
         if skipped:
             trainer["leftOut"] = left_out_field(skipped)
+    for text in dict.fromkeys(environment.says for environment in environments if environment.says):
+        say(f"environment: {text}")
+    for warning in dict.fromkeys(warning for environment in environments for warning in environment.warnings):
+        calls.on_warning(warning)
+
+
+def _give_environments(specs: Sequence[dict[str, Any]], bundle: Bundle, *, here: bool) -> list[Environment]:
+    """Write into jobs' specs what they get of the environment they are submitted from, but for what they say."""
+    from stoker.client.environment.environments import Environments
+
+    environments, given = Environments(bundle), []
+    for spec in specs:
+        trainer = spec["trainer"]
+        start = trainer.get("workingDir")
+        if here and "image" not in trainer:
+            found = environments.here(trainer["command"], start if isinstance(start, str) else "")
+        else:
+            found = environments.elsewhere(trainer["command"])
+        trainer["command"] = list(found.command)
+        if found.python_path:
+            trainer.setdefault("pythonPath", list(found.python_path))
+        if found.variables and isinstance(spec.get("env", {}), dict):
+            spec["env"] = found.variables | spec.get("env", {})
+        given.append(found)
+    return given
 
 
 def _command_of(spec: Any) -> dict[str, Any] | None:

@@ -106,6 +106,9 @@ def compose_launch(
     # Not resolved: a virtual environment's python is a link, and its folder is what has the packages.
     own_bin = str(Path(sys.executable).parent)
     base["PATH"] = own_bin + os.pathsep + base.get("PATH", os.defpath)
+    for name in ("CONDA_PREFIX", "VIRTUAL_ENV"):  # as if it were activated
+        if order.env.get(name):
+            base["PATH"] = f"{order.env[name]}/bin{os.pathsep}{base['PATH']}"
     base["PYTHONUNBUFFERED"] = "1"
     base["OMP_NUM_THREADS"] = str(max(1, order.cpu_milli // (1000 * order.ranks)))
     ours = {
@@ -125,6 +128,9 @@ def compose_launch(
     for name in ("STOKER_INIT_FROM", "STOKER_CHECKPOINT_FROM"):  # another job's, beside this one's
         if name in order.env:
             ours[name] = os.path.normpath(job_folder / order.env[name])
+    if "STOKER_PYTHON_PATH" in order.env:
+        within = [str(folder / CODE_FOLDER / path) for path in order.env["STOKER_PYTHON_PATH"].split(os.pathsep)]
+        ours["PYTHONPATH"] = os.pathsep.join([*within, *filter(None, [order.env.get("PYTHONPATH")])])
     if not real:
         ours["NVIDIA_VISIBLE_DEVICES"] = "void"
     if lease.simulated:

@@ -33,6 +33,8 @@ from stoker.spec.job_parts import (
     MODE_SAYS,
     ONE_WORKER_SAYS,
     PARTS_SAYS,
+    PYTHON_PATH_NEEDS_SAYS,
+    PYTHON_PATH_SAYS,
     SHARE_SAYS,
     WITHIN_CODE_SAYS,
     InitFrom,
@@ -184,6 +186,17 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
             field="workingDir",
         ),
         Rule("has(self.code) || size(self.leftOut) == 0", LEFT_OUT_SAYS, field="leftOut"),
+        Rule(
+            "!has(self.pythonPath)"
+            " || self.pythonPath.all(path, !path.startsWith('/') && !path.contains(':') && !('..' in path.split('/')))",
+            PYTHON_PATH_SAYS,
+            field="pythonPath",
+        ),
+        Rule(
+            "!has(self.pythonPath) || size(self.pythonPath) == 0 || has(self.code)",
+            PYTHON_PATH_NEEDS_SAYS,
+            field="pythonPath",
+        ),
         Rule(
             "has(self.recipe) || size(dyn(self.config)) == 0",
             "config belongs to recipe; give a command its settings as arguments or env",
