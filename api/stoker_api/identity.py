@@ -47,7 +47,9 @@ DELETE_RUNTIME = Right("delete", "trainingruntimes")
 LIST_NODES = Right("list", "gpunodes")
 GET_METRICS = Right("get", "", "/metrics")
 
-PROJECT_RESOURCES = frozenset({"trainingjobs", "trainingjobs/exec", "trainingjobs/portforward", "trainingjobs/files"})
+PROJECT_RESOURCES = frozenset(
+    {"trainingjobs", "trainingjobs/exec", "trainingjobs/portforward", "trainingjobs/files", "projectsecrets"}
+)
 
 
 def use_queue(name: str) -> Right:
@@ -58,6 +60,11 @@ def use_queue(name: str) -> Right:
 def use_runtime(name: str) -> Right:
     """To run workers as a TrainingRuntime has them. Asked with the job's project."""
     return Right("use", "trainingruntimes", name)
+
+
+def use_secret(name: str) -> Right:
+    """To give a job a secret of its project. Asked with the job's project."""
+    return Right("use", "projectsecrets", name)
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,7 @@ SETUP: list[dict[str, Any]] = [
         _rule(STOKER, ["trainingjobs/exec", "trainingjobs/portforward"], ["create"]),
         _rule(STOKER, ["trainingjobs/files"], ["get"]),
         _rule(STOKER, ["queues", "trainingruntimes"], ["use"]),
+        _rule(STOKER, ["projectsecrets"], ["list", "update", "delete", "use"]),
     ),
     _role("looks", _rule(STOKER, ["queues", "trainingruntimes", "gpunodes"], ["list"])),
     _role("api", *chart_rights.rules("api")),

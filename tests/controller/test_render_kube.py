@@ -117,6 +117,25 @@ def test_the_image_is_the_jobs_then_the_runtimes_then_the_installations(
     assert pod(job(trainer=trainer), **runtime)["spec"]["containers"][0]["image"] == image
 
 
+def test_a_secrets_value_comes_from_the_projects_own_secret() -> None:
+    """By a prefix that no other Secret has; whatever the runtime says of the variable."""
+    secrets = {"HF_TOKEN": {"secret": "hf"}, "WANDB_API_KEY": {"secret": "wandb", "key": "api.key"}}
+    rendered = pod(job(secretEnv=secrets), env={"HF_TOKEN": "the runtime's", "OTHER": "x"})
+    given = rendered["spec"]["containers"][0]["env"]
+    assert [one for one in given if one["name"] in secrets] == [
+        {"name": "HF_TOKEN", "value": "", "valueFrom": {"secretKeyRef": {"name": "stoker-secret.hf", "key": "value"}}},
+        {
+            "name": "WANDB_API_KEY",
+            "value": "",
+            "valueFrom": {"secretKeyRef": {"name": "stoker-secret.wandb", "key": "api.key"}},
+        },
+    ]
+    plain = {one["name"]: one["value"] for one in given}
+    assert (plain["STOKER_SECRET_ENV"], plain["OTHER"]) == ("HF_TOKEN,WANDB_API_KEY", "x")
+    assert "secretKeyRef" not in str(rendered["spec"]["initContainers"])
+    assert "STOKER_SECRET_ENV" not in env(pod(job()))
+
+
 def test_a_worker_knows_who_it_is_and_where_to_report() -> None:
     reported = env(pod(job(gpusPerWorker=2, cpu="3", checkpoint={"grace": "30s"}, env={"LR": "1"})))
     for name, value in {

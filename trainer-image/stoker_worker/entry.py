@@ -1,8 +1,9 @@
 """The supervisor's start: its arguments, its order, the lock; then its life (`supervisor`), and the process's end.
 
-Called by `__main__`. Two ways in: `<launch.json> [--lock-fd N] [--ready-fd N] [--open-files N]` (node agent: the order
-is a file), and `--pod [--stop] -- <argv…>` (a container's entry point: the order is the environment). A third,
-`--session`, is for processes that a supervisor starts beside its ranks; `--reader` is no supervisor (`reader`).
+Called by `__main__`. Two ways in: `<launch.json> [--lock-fd N] [--ready-fd N] [--secrets-fd N] [--open-files N]` (node
+agent: the order is a file), and `--pod [--stop] -- <argv…>` (a container's entry point: the order is the environment).
+A third, `--session`, is for processes that a supervisor starts beside its ranks; `--reader` is no supervisor
+(`reader`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import resource
 import sys
 
-from .folder import LOCK_FILE, Launch, read_launch
+from .folder import LOCK_FILE, Launch, read_launch, read_secrets
 from .supervisor import BROKEN, Supervisor
 
 MYPY = False
@@ -51,13 +52,16 @@ def main(argv: list[str], stop_requests: list[int]) -> None:
 
 def _order(argv: list[str]) -> tuple[str, Launch, int]:
     """The order from its file; its folder; the descriptor that wants to know of the start."""
-    launch_path, lock_fd, ready_fd = _arguments(argv)
+    launch_path, lock_fd, ready_fd, secrets_fd = _arguments(argv)
     folder = os.path.dirname(os.path.abspath(launch_path))
-    _close_strays({lock_fd, ready_fd})
+    _close_strays({lock_fd, ready_fd, secrets_fd})
     if lock_fd < 0:
         _take_lock(folder)
     try:
-        return folder, read_launch(launch_path), ready_fd
+        launch = read_launch(launch_path)
+        if secrets_fd >= 0:
+            launch.env.update(read_secrets(secrets_fd))
+        return folder, launch, ready_fd
     except (OSError, ValueError, KeyError, TypeError) as error:
         _leave("can't read %s: %r" % (launch_path, error))
 
@@ -81,8 +85,8 @@ def _compose(words: list[str], stop_requests: list[int]) -> PodOrder:
         )
 
 
-def _arguments(argv: list[str]) -> tuple[str, int, int]:
-    options = {"--lock-fd": -1, "--ready-fd": -1, "--open-files": -1}
+def _arguments(argv: list[str]) -> tuple[str, int, int, int]:
+    options = {"--lock-fd": -1, "--ready-fd": -1, "--secrets-fd": -1, "--open-files": -1}
     paths = []
     rest = list(argv)
     while rest:
@@ -94,7 +98,7 @@ def _arguments(argv: list[str]) -> tuple[str, int, int]:
         else:
             paths.append(word)
     if len(paths) != 1:
-        _leave("usage: stoker_worker <launch.json> [--lock-fd N] [--ready-fd N] [--open-files N]")
+        _leave("usage: stoker_worker <launch.json> [--lock-fd N] [--ready-fd N] [--secrets-fd N] [--open-files N]")
     open_files = options.pop("--open-files")
     if open_files >= 0:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -102,7 +106,7 @@ def _arguments(argv: list[str]) -> tuple[str, int, int]:
     for fd in options.values():
         if fd >= 0:
             os.set_inheritable(fd, False)
-    return paths[0], options["--lock-fd"], options["--ready-fd"]
+    return paths[0], options["--lock-fd"], options["--ready-fd"], options["--secrets-fd"]
 
 
 def _close_strays(keep: set[int]) -> None:

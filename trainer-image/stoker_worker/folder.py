@@ -55,6 +55,8 @@ class Launch:
         self.argv: list[str] = data["argv"]
         self.working_dir: str = data["workingDir"]
         self.env: dict[str, str] = data.get("env") or {}
+        self.secret_names = [name for name in (self.env.get("STOKER_SECRET_ENV") or "").split(",") if name]
+        """Which of the environment's variables hold secrets."""
         self.grace_s: float = data["graceS"]
         self.gpu_uuids: list[str] = data.get("gpuUuids") or []
         self.gpus: int = data.get("gpus") or len(self.gpu_uuids)
@@ -78,6 +80,12 @@ class Launch:
 def read_launch(path: str) -> Launch:
     """Raises: OSError, ValueError, KeyError."""
     return Launch(parse_json(_read(path, 1 << 24)))
+
+
+def read_secrets(fd: int) -> dict[str, str]:
+    """Variables that stand in no file; the descriptor is closed. Raises: OSError, ValueError."""
+    found: dict[str, str] = parse_json(_read_all(fd, 1 << 24))
+    return found
 
 
 def write_started(folder: str, at: float) -> None:
@@ -186,7 +194,11 @@ def read_progress(folder: str) -> dict[str, Any] | None:
 
 
 def _read(path: str, limit: int) -> str:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return _read_all(os.open(path, os.O_RDONLY | os.O_CLOEXEC), limit)
+
+
+def _read_all(fd: int, limit: int) -> str:
+    """Closes the descriptor."""
     try:
         parts = []
         while limit > 0:

@@ -12,6 +12,7 @@ import time
 MYPY = False
 if MYPY:
     from .log_times import LogTimes
+    from .masking import Masking
 
 READ_BYTES = 262_144
 TURN_BYTES = 8 * READ_BYTES
@@ -95,7 +96,7 @@ class Log:
 class RankOutput:
     """One rank's stdout and stderr, which share a pipe so that their order stays."""
 
-    def __init__(self, rank: int, log: Log, prefixed: bool) -> None:
+    def __init__(self, rank: int, log: Log, prefixed: bool, masking: Masking | None = None) -> None:
         self.read_fd, self.write_fd = os.pipe()
         os.set_blocking(self.read_fd, False)
         try:
@@ -106,6 +107,7 @@ class RankOutput:
             pass  # over the user's limit for pipes: the usual size does too
         self.rank = rank
         self._log = log
+        self._masking = masking
         self._prefix = b"[rank %d] " % rank if prefixed else b""
         self._buffer = bytearray(READ_BYTES)
         self._view = memoryview(self._buffer)
@@ -135,12 +137,14 @@ class RankOutput:
                 self.close()
                 return False
             carried += count
-            self._carry(count, now)
+            self._carry(self._masked(count), now)
         return True
 
     def close(self) -> None:
         """Write what is held and let go of the pipe."""
         if self.open:
+            if self._masking is not None:
+                self._carry(self._masking.flush(), time.monotonic())
             self.flush()
             os.close(self.read_fd)
             self.open = False
@@ -172,10 +176,13 @@ class RankOutput:
                 return "".join(c if c.isprintable() else " " for c in text)[-1000:]
         return ""
 
-    def _carry(self, count: int, now: float) -> None:
+    def _masked(self, count: int) -> bytes | memoryview:
         data = self._view[:count]
-        if count >= TAIL_BYTES:
-            self._tail = bytes(data[count - TAIL_BYTES :])
+        return data if self._masking is None else self._masking.feed(bytes(data))
+
+    def _carry(self, data: bytes | memoryview, now: float) -> None:
+        if len(data) >= TAIL_BYTES:
+            self._tail = bytes(data[len(data) - TAIL_BYTES :])
         else:
             self._tail = (self._tail + bytes(data))[-TAIL_BYTES:]
         if self._kept is not None:

@@ -25,6 +25,7 @@ from .wake_pipe import WakePipe
 
 MYPY = False
 if MYPY:
+    from .masking import Masking
     from .pod import PodOrder
     from .sessions import WorkerSessions
     from .stall import Stall
@@ -153,7 +154,8 @@ class Supervisor:
         for local_rank in range(launch.ranks):
             if self._stop_requests or self._ending.failed:
                 break
-            output = RankOutput(launch.worker * launch.ranks + local_rank, self._log, launch.ranks > 1)
+            rank, masking = launch.worker * launch.ranks + local_rank, _masking(launch)
+            output = RankOutput(rank, self._log, launch.ranks > 1, masking)
             self._outputs.append(output)
             try:
                 pid = start_rank(launch, local_rank, output.write_fd)
@@ -393,3 +395,12 @@ class Supervisor:
             self._log.say("the exit record could not be written: the disk takes nothing")
         self._reporter_side.finish(self._stop_at)
         return int(record["exitCode"]) if stands else BROKEN
+
+
+def _masking(launch: Launch) -> Masking | None:
+    values = [launch.env[name] for name in launch.secret_names if name in launch.env]
+    if not values:
+        return None
+    from .masking import Masking, patterns
+
+    return Masking(patterns(values))

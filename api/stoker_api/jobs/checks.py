@@ -21,7 +21,16 @@ from stoker.spec.runtime import DEFAULT_RUNTIME, RUNTIMES, TrainingRuntime, effe
 from stoker.store.cache import WatchCache
 from stoker.store.port import NotFound, Store
 from stoker_api.code.store import CodeStore
-from stoker_api.identity import LIST_QUEUES, LIST_RUNTIMES, Identity, Principal, Right, use_queue, use_runtime
+from stoker_api.identity import (
+    LIST_QUEUES,
+    LIST_RUNTIMES,
+    Identity,
+    Principal,
+    Right,
+    use_queue,
+    use_runtime,
+    use_secret,
+)
 from stoker_api.problems import FieldError, Problem, ProblemCode, invalid
 from stoker_api.scheduler_view import SchedulerView
 
@@ -138,7 +147,7 @@ class Checks:
         identity: Identity,
         code: CodeStore | None = None,
     ) -> None:
-        self._store, self._jobs = store, jobs
+        self._store, self._jobs, self._identity = store, jobs, identity
         self._runtimes, self._scheduler = runtimes, scheduler
         self._queue = NamedAccess(QUEUE, store, queues, identity)
         self._runtime = None if runtimes is None else NamedAccess(RUNTIME, store, runtimes, identity)
@@ -156,6 +165,7 @@ class Checks:
             await check_local_data(job.spec)
         else:
             check_offered_data(job.spec, runtime)
+        await self._check_secrets(principal, job)
         if job.spec.trainer.code is not None:
             await self._check_code(job.spec.trainer.code, job.metadata.namespace)
         if job.spec.source_job is not None:
@@ -166,6 +176,22 @@ class Checks:
             raise Problem(
                 ProblemCode.NEVER_FITS, f"{faults[0].detail} Ask for less, or for another queue.", errors=faults
             )
+
+    async def _check_secrets(self, principal: Principal, job: TrainingJob) -> None:
+        """The caller may use them; whether they are there is only known where their values are read."""
+        project, asked = job.metadata.namespace, dict[str, bool]()
+        for variable, ref in job.spec.secret_env.items():
+            if ref.secret not in asked:
+                asked[ref.secret] = await self._identity.may(principal, use_secret(ref.secret), project)
+            if not asked[ref.secret]:
+                raise Problem(
+                    ProblemCode.SECRET_FORBIDDEN,
+                    f"There is no secret {ref.secret!r} that {principal.name!r} may use in project {project!r}; leave "
+                    "it out or ask for the right to use it.",
+                    errors=[
+                        FieldError(f"/spec/secretEnv/{variable}/secret", f"needs the right to {use_secret(ref.secret)}")
+                    ],
+                )
 
     async def _check_code(self, digest: str, project: str) -> None:
         if self._code is None or await self._code.find(project, digest) is None:

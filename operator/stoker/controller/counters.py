@@ -14,7 +14,7 @@ from prometheus_client import Counter, Histogram
 from prometheus_client.core import Metric
 
 from stoker.spec.job import PLACED, AttemptEnd, Phase, TrainingJob, TrainingJobStatus
-from stoker.spec.outcome import Intent
+from stoker.spec.outcome import Category, Intent
 from stoker.spec.reasons import Code
 
 _WAITS_S = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 259200, 604800)
@@ -78,7 +78,7 @@ class Counters:
         )
         self.gangs_withdrawn = Counter(
             "stoker_gangs_withdrawn",
-            "Attempts taken back because their gang did not run in time or could not.",
+            "Attempts taken back because their gang did not run in time or could not; not where a secret is missing.",
             ["queue"],
             registry=None,
         )
@@ -162,7 +162,7 @@ class Counters:
     def _ended(self, job: TrainingJob, attempt: AttemptEnd, reason: Code) -> None:
         queue, category = label(job.spec.queue), attempt.category.value if attempt.category else DONE
         self.attempts_ended.labels(queue, category, attempt.intent.value).inc()
-        if attempt.intent is Intent.WITHDRAW:
+        if attempt.intent is Intent.WITHDRAW and attempt.category is not Category.SECRET_MISSING:
             self.gangs_withdrawn.labels(queue).inc()
         if attempt.intent is Intent.PREEMPT and attempt.category is not None:
             asked = job.status.reason if job.status.intent is Intent.PREEMPT else reason

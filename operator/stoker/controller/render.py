@@ -16,8 +16,10 @@ from stoker.spec.names import (
     LABEL_JOB_UID,
     LABEL_QUEUE,
     LABEL_WORKER,
+    SECRET_ENV,
 )
-from stoker.spec.pod import Container, EnvVar, Pod, PodSpec, Resources
+from stoker.spec.pod import Container, EnvSource, EnvVar, Pod, PodSpec, Resources, SecretKeyRef
+from stoker.spec.project_secrets import object_name
 from stoker.spec.quantity import memory_bytes, parse_duration
 from stoker.spec.recipes import resolve
 from stoker.spec.stall import stall_s, trainer_stall_s
@@ -51,7 +53,7 @@ def render_pod(job: TrainingJob, worker: int, source: TrainingJob | None = None)
                 Container(
                     command=spec.trainer.command or RECIPE_COMMAND,
                     working_dir=spec.trainer.working_dir,
-                    env=tuple(EnvVar(name=name, value=value) for name, value in env.items()),
+                    env=(*(EnvVar(name=name, value=value) for name, value in env.items()), *secret_env(job)),
                     resources=_resources(job),
                 ),
             ),
@@ -108,6 +110,8 @@ def worker_env(job: TrainingJob, worker: int, source: str) -> dict[str, str]:
         "STOKER_RANKS": str(max(1, spec.gpus_per_worker) if recipe else 1),
         "STOKER_GRACE_SECONDS": str(grace_s(job)),
     }
+    if spec.secret_env:
+        env[SECRET_ENV] = ",".join(spec.secret_env)
     if spec.trainer.code is not None:
         env["STOKER_CODE"] = spec.trainer.code
     if spec.trainer.python_path:
@@ -135,6 +139,17 @@ def worker_env(job: TrainingJob, worker: int, source: str) -> dict[str, str]:
     if spec.trainer.recipe is not None:
         env["STOKER_TRAINER_CONFIG"] = _trainer_config(job, spec.trainer.recipe)
     return env
+
+
+def secret_env(job: TrainingJob) -> tuple[EnvVar, ...]:
+    """Where the values of the job's secrets come from; the values themselves are not Stoker's to know."""
+    return tuple(
+        EnvVar(
+            name=name,
+            value_from=EnvSource(secret_key_ref=SecretKeyRef(name=object_name(ref.secret), key=ref.key)),
+        )
+        for name, ref in job.spec.secret_env.items()
+    )
 
 
 def _source_env(job: TrainingJob, folder: str) -> dict[str, str]:

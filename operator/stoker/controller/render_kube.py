@@ -15,10 +15,7 @@ from stoker.spec.kube_pod import (
     Affinity,
     Capabilities,
     ContainerSecurity,
-    EnvSource,
-    FieldRef,
     KubeContainer,
-    KubeEnvVar,
     KubePod,
     KubePodSpec,
     KubeToleration,
@@ -34,10 +31,10 @@ from stoker.spec.kube_pod import (
 )
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import GPU_RESOURCE, LABEL_JOB, LABEL_JOB_UID
-from stoker.spec.pod import METRICS_PORT_NAME, ContainerPort, Resources
+from stoker.spec.pod import METRICS_PORT_NAME, ContainerPort, EnvSource, EnvVar, FieldRef, Resources
 from stoker.spec.runtime import TrainingRuntimeSpec
 
-from .render import RECIPE_COMMAND, grace_s, node_of, owned_by, pod_metadata, pod_name, worker_env
+from .render import RECIPE_COMMAND, grace_s, node_of, owned_by, pod_metadata, pod_name, secret_env, worker_env
 from .render_volumes import SOURCE_DIR, STOKER_DIR, Source, checkpoint_root, mounts, volumes
 
 START = ("/bin/sh", f"{STOKER_DIR}/start")
@@ -147,13 +144,12 @@ def render_service(job: TrainingJob) -> Service | None:
     )
 
 
-def _env(
-    job: TrainingJob, worker: int, runtime: TrainingRuntimeSpec, settings: ClusterSettings
-) -> tuple[KubeEnvVar, ...]:
+def _env(job: TrainingJob, worker: int, runtime: TrainingRuntimeSpec, settings: ClusterSettings) -> tuple[EnvVar, ...]:
     spec = job.spec
     root = checkpoint_root(job)
     name, project = job.metadata.name, job.metadata.namespace
-    env = dict(runtime.env) | worker_env(job, worker, SOURCE_DIR)
+    own = {key: value for key, value in runtime.env.items() if key not in spec.secret_env}
+    env = own | worker_env(job, worker, SOURCE_DIR)
     env |= {
         "STOKER_GPUS": str(spec.gpus_per_worker),
         "STOKER_CPU_MILLI": str(spec.cpu_milli),
@@ -164,7 +160,8 @@ def _env(
         "MASTER_PORT": str(_master_port(job, runtime)),
     }
     env |= {one.variable: one.place for one in spec.data}
-    env.setdefault("HOME", "/tmp")
+    if "HOME" not in spec.secret_env:
+        env.setdefault("HOME", "/tmp")
     if spec.trainer.working_dir is not None:
         env["STOKER_WORKING_DIR"] = spec.trainer.working_dir
     if settings.api_url:
@@ -182,8 +179,9 @@ def _env(
     if not runtime.host_network:  # there the trainer's /metrics stay on loopback: other jobs share the addresses
         fields["STOKER_POD_IP"] = "status.podIP"
     return (
-        *(KubeEnvVar(name=key, value=value) for key, value in env.items()),
-        *(KubeEnvVar(name=key, value_from=EnvSource(field_ref=FieldRef(field_path=at))) for key, at in fields.items()),
+        *(EnvVar(name=key, value=value) for key, value in env.items()),
+        *(EnvVar(name=key, value_from=EnvSource(field_ref=FieldRef(field_path=at))) for key, at in fields.items()),
+        *secret_env(job),
     )
 
 

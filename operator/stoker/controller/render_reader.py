@@ -12,10 +12,7 @@ from stoker.spec.kube_pod import (
     ClaimSource,
     ContainerSecurity,
     EmptyDir,
-    EnvSource,
-    FieldRef,
     KubeContainer,
-    KubeEnvVar,
     KubePod,
     KubePodSpec,
     LocalRef,
@@ -32,7 +29,7 @@ from stoker.spec.kube_pod import (
 )
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import LABEL_FILES_OF
-from stoker.spec.pod import Resources
+from stoker.spec.pod import EnvSource, EnvVar, FieldRef, Resources
 from stoker.spec.runtime import TrainingRuntimeSpec
 from stoker.spec.worker_pod import reader_name
 
@@ -114,7 +111,7 @@ def _near(job: TrainingJob) -> Affinity | None:
     )
 
 
-def _env(job: TrainingJob, settings: ClusterSettings) -> tuple[KubeEnvVar, ...]:
+def _env(job: TrainingJob, settings: ClusterSettings) -> tuple[EnvVar, ...]:
     env = {
         "STOKER_PROJECT": job.metadata.namespace,
         "STOKER_JOB": job.metadata.name,
@@ -125,6 +122,6 @@ def _env(job: TrainingJob, settings: ClusterSettings) -> tuple[KubeEnvVar, ...]:
     if settings.api_ca:
         env["STOKER_API_CA_PEM"] = settings.api_ca
     return (
-        *(KubeEnvVar(name=key, value=value) for key, value in env.items()),
-        KubeEnvVar(name="STOKER_POD_UID", value_from=EnvSource(field_ref=FieldRef(field_path="metadata.uid"))),
+        *(EnvVar(name=key, value=value) for key, value in env.items()),
+        EnvVar(name="STOKER_POD_UID", value_from=EnvSource(field_ref=FieldRef(field_path="metadata.uid"))),
     )

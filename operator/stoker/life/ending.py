@@ -33,10 +33,13 @@ from .start_holdup import IMAGE_CONDITION
 from .step import NO_FACTS, Facts, Note, Step
 
 MAX_BACKOFF_S = 600.0
+SECRET_BACKOFF_S = 120.0
+"""The most where a secret is missing: so long after it was set a job starts, at the latest."""
 LONG_ATTEMPT_S = 60.0
 _OURS = frozenset({Intent.PREEMPT, Intent.RESIZE})
 # Ends that say something about the node, not about the job.
 _NODES_FAULT = frozenset({Category.NODE_LOST, Category.REJECTED, Category.DEVICE_UNAVAILABLE})
+_WITHDRAWN_AS = {Code.IMAGE_UNAVAILABLE: Category.IMAGE, Code.SECRET_MISSING: Category.SECRET_MISSING}
 _ZERO_SAYS = (
     "exit 0 after SIGTERM counts as done; set stop.exitZeroAfterSignal: Stopped if the script saves and exits 0 on"
     " SIGTERM, or exit 75"
@@ -79,7 +82,7 @@ def end_attempt(
     category = cause.category if cause else None
     withdrawn = category is Category.INTERRUPTED and status.intent is Intent.WITHDRAW
     if withdrawn:
-        category = Category.IMAGE if status.reason is Code.IMAGE_UNAVAILABLE else Category.START_TIMEOUT
+        category = _WITHDRAWN_AS.get(status.reason, Category.START_TIMEOUT)
     intent = intent_behind(status.intent, cause.record if cause else None)
     what = verdict(intent, category)
     if what is Verdict.FAILED and intent is Intent.MAX_DURATION:
@@ -187,12 +190,13 @@ def _next(
         reason = Code.RETRIES_EXHAUSTED if limit else Code.FAILED
         return {"phase": Phase.FAILED, "reason": reason, **final}
     times = max(0, _fruitless((*job.status.attempts, ended)) - 1)
-    wait_s = min(backoff_s * 2.0**times, MAX_BACKOFF_S)
+    missing = category is Category.SECRET_MISSING
+    wait_s = min(backoff_s * 2.0 ** min(times, 30), SECRET_BACKOFF_S if missing else MAX_BACKOFF_S)
     if intent in _OURS:
         return {"phase": Phase.QUEUED, "reason": job.status.reason}
     return {
         "phase": Phase.QUEUED,
-        "reason": Code.BACKING_OFF,
+        "reason": Code.SECRET_MISSING if missing else Code.BACKING_OFF,
         "retries": {**job.status.retries, category: so_far + 1},
         "not_before": now + timedelta(seconds=wait_s),
     }

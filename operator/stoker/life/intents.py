@@ -24,7 +24,7 @@ from .start_holdup import IMAGE_CONDITION, NOTICE_ORDER, StartHoldup
 from .step import Note, Step
 
 # The reasons that stay in the status of a withdrawn gang; for any other the nodes of late workers are blamed.
-_WITHDRAWN_FOR = (Code.IMAGE_UNAVAILABLE, Code.POD_UNSCHEDULABLE, Code.NAME_TAKEN)
+_WITHDRAWN_FOR = (Code.IMAGE_UNAVAILABLE, Code.SECRET_MISSING, Code.POD_UNSCHEDULABLE, Code.NAME_TAKEN)
 
 
 def intent_step(job: TrainingJob, holdup: StartHoldup | None, context: Context) -> Step | None:

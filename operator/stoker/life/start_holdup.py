@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.pod import Pod, PodPhase, Waiting
+from stoker.spec.project_secrets import CONFIG_ERROR, said_of
 from stoker.spec.quantity import format_duration
 from stoker.spec.reasons import Code
 
@@ -25,7 +26,14 @@ IMAGE_CONDITION = "ImageAvailable"
 """False in the status of a job from the first failed pull on."""
 
 # From most to least likely to pass by itself: a status only moves forward along this line.
-NOTICE_ORDER = (Code.PLACED, Code.NAME_TAKEN, Code.IMAGE_PULLING, Code.IMAGE_UNAVAILABLE, Code.POD_UNSCHEDULABLE)
+NOTICE_ORDER = (
+    Code.PLACED,
+    Code.NAME_TAKEN,
+    Code.IMAGE_PULLING,
+    Code.IMAGE_UNAVAILABLE,
+    Code.SECRET_MISSING,
+    Code.POD_UNSCHEDULABLE,
+)
 
 _IMAGE_TROUBLE = frozenset(
     {
@@ -36,7 +44,7 @@ _IMAGE_TROUBLE = frozenset(
         "SignatureValidationFailed",
         "InvalidImageName",
         "ErrImageNeverPull",
-        "CreateContainerConfigError",
+        CONFIG_ERROR,
     }
 )
 # Retrying can't help.
@@ -72,6 +80,7 @@ def start_holdup(
     late = {worker: pod for worker, pod in sorted(pods.items()) if pod.status.phase is PodPhase.PENDING}
     return (
         _unschedulable(job, late, settings)
+        or _secret(job, late, now)
         or _image(job, late, now, settings)
         or _pulling(job, pods, late, settings)
         or StartHoldup(
@@ -96,6 +105,19 @@ def _unschedulable(job: TrainingJob, late: Mapping[int, Pod], settings: Settings
     since = max(min(refused.values()), _after(job, 0))
     at = since + timedelta(seconds=settings.unschedulable_s)
     return StartHoldup(Code.POD_UNSCHEDULABLE, message[:1024], at, tuple(sorted(node for node in refused if node)))
+
+
+def _secret(job: TrainingJob, late: Mapping[int, Pod], now: datetime) -> StartHoldup | None:
+    """A secret that is not there. No GPU is held for it: the job waits in its queue, and looks again now and then."""
+    for worker, pod in late.items():
+        waiting = _troubled(pod) if job.spec.secret_env else None
+        if waiting is None or waiting.reason != CONFIG_ERROR:
+            continue
+        for ref in job.spec.secret_env.values():
+            said = said_of(waiting.message, ref, job.metadata.namespace)
+            if said is not None:
+                return StartHoldup(Code.SECRET_MISSING, f"{_who(job, worker)}{said}", now)
+    return None
 
 
 def _image(job: TrainingJob, late: Mapping[int, Pod], now: datetime, settings: Settings) -> StartHoldup | None:

@@ -14,6 +14,7 @@ Owns the folder's layout, its lock and its private files. Never reads the store.
       exporter/               the exporter's: ledger, spool, log
       endpoint.json           where the api listens
       code/<project>/         users' code (docs/code.md)
+      secrets/<project>/      secrets of projects, one file each (docs/secrets.md)
       workers/<pod-uid>/      one worker each (docs/worker-contract.md)
       jobs/<job-uid>/checkpoints, jobs/<job-uid>/output
 """
@@ -83,6 +84,10 @@ class DataDir:
     @property
     def code(self) -> Path:
         return self.path / "code"
+
+    @property
+    def secrets(self) -> Path:
+        return self.path / "secrets"
 
     def worker(self, pod_uid: str) -> Path:
         """The worker's folder; not made here."""

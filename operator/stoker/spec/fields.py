@@ -90,6 +90,12 @@ def _object_name(value: str) -> str:
     return value
 
 
+def _secret_key(value: str) -> str:
+    if not names.SECRET_KEY.fits(value):
+        raise ValueError(names.SECRET_KEY.says)
+    return value
+
+
 def _image_name(value: str) -> str:
     if not names.IMAGE_NAME.fits(value):
         raise ValueError(names.IMAGE_NAME.says)
@@ -117,5 +123,6 @@ ComputeCapability = Annotated[
 GpuType = Annotated[str, Field(max_length=63), names.GPU_TYPE, AfterValidator(_gpu_type)]
 GpuResource = Annotated[str, Field(max_length=47), names.GPU_RESOURCES, AfterValidator(_gpu_resource)]
 LabelKey = Annotated[str, Field(max_length=317), names.LABEL_KEY, AfterValidator(_label_key)]
+SecretKey = Annotated[str, Field(max_length=names.SECRET_KEY_MAX), names.SECRET_KEY, AfterValidator(_secret_key)]
 EnvName = Annotated[str, Field(max_length=256), names.ENV_NAME, AfterValidator(_env_name)]
 DISTINCT = (Distinct(), AfterValidator(_distinct))

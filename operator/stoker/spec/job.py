@@ -16,9 +16,11 @@ from .job_parts import (
     EVALUATED_SAYS,
     EXIT_ZERO_SAYS,
     FROM_SAYS,
+    MAX_SECRETS,
     MAX_WORKERS,
     ONE_WORKER_SAYS,
     PARTS_SAYS,
+    SECRET_TWICE_SAYS,
     CheckpointPolicy,
     Elastic,
     GpuRequest,
@@ -27,6 +29,7 @@ from .job_parts import (
     OnFailure,
     Precision,
     Retry,
+    SecretRef,
     StallPolicy,
     Stop,
     Trainer,
@@ -69,6 +72,8 @@ class TrainingJobSpec(SpecModel):
     trainer: Trainer
     env: dict[EnvName, Annotated[str, Field(max_length=32_768)]] = Field(default={}, max_length=256)
     """Environment variables of every worker."""
+    secret_env: dict[EnvName, SecretRef] = Field(default={}, max_length=MAX_SECRETS)
+    """The same with values from secrets of the project, which no one can read here."""
     runtime: DnsLabel | None = None
     """The TrainingRuntime to run in; on a cluster only. Absent: `default` if there is one."""
     data: Annotated[tuple[DataVolume, ...], Keyed("name")] = Field(default=(), max_length=32)
@@ -102,6 +107,8 @@ class TrainingJobSpec(SpecModel):
             raise ValueError(ELASTIC_SAYS)
         if self.checkpoint.source is not None and self.trainer.init_from is not None:
             raise ValueError(FROM_SAYS)
+        if self.env.keys() & self.secret_env.keys():
+            raise ValueError(SECRET_TWICE_SAYS)
         if repeated(volume.name for volume in self.data) is not None:
             raise ValueError("two entries of data have the same name")
         if repeated(volume.place for volume in self.data) is not None:

@@ -16,6 +16,7 @@ from .data import stays_within
 from .fields import (
     DISTINCT,
     ComputeCapability,
+    DnsLabel,
     Duration,
     GpuResource,
     ImageName,
@@ -24,14 +25,17 @@ from .fields import (
     LongDuration,
     ObjectName,
     Quantity,
+    SecretKey,
 )
 from .meta import SpecModel
-from .names import GPU_RESOURCE
+from .names import GPU_RESOURCE, SECRET_VALUE
 from .outcome import POLICIES, Category, ExitZero
 from .recipes import RECIPES, resolve
 
 MAX_WORKERS = 4096
 MAX_STEPS = 1_000_000_000_000
+MAX_SECRETS = 16
+"""Of a job: each needs a check of its own in an admission policy, whose cost is bounded."""
 
 
 class Precision(StrEnum):
@@ -192,6 +196,18 @@ class Trainer(SpecModel):
         if self.python_path and self.code is None:
             raise ValueError(PYTHON_PATH_NEEDS_SAYS)
         return self
+
+
+class SecretRef(SpecModel):
+    """A value of a secret of the job's project (`stoker secret`)."""
+
+    secret: DnsLabel
+    """The secret's name."""
+    key: SecretKey = SECRET_VALUE
+    """Which of its values."""
+
+
+SECRET_TWICE_SAYS = "a variable stands in env and in secretEnv; leave it out of one of them"
 
 
 class TargetMode(StrEnum):

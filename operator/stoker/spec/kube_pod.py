@@ -14,19 +14,7 @@ from pydantic import ConfigDict
 from pydantic.alias_generators import to_camel
 
 from .meta import Kind, Resource, StatusModel
-from .pod import Container, EnvVar, Pod, PodSpec
-
-
-class FieldRef(StatusModel):
-    field_path: str
-
-
-class EnvSource(StatusModel):
-    field_ref: FieldRef
-
-
-class KubeEnvVar(EnvVar):
-    value_from: EnvSource | None = None
+from .pod import Container, Pod, PodSpec
 
 
 class EmptyDir(StatusModel):
@@ -101,7 +89,6 @@ class PodSecurity(StatusModel):
 
 
 class KubeContainer(Container):
-    env: tuple[KubeEnvVar, ...] = ()
     image_pull_policy: str | None = None
     volume_mounts: tuple[VolumeMount, ...] = ()
     security_context: ContainerSecurity = ContainerSecurity()

@@ -38,6 +38,14 @@ FINALIZER_OUTCOME = f"{GROUP}/outcome"
 # Held on a Queue from its first job on, until it is deleted and no job that has not ended uses it (as Kueue does).
 FINALIZER_IN_USE = f"{GROUP}/resource-in-use"
 
+# A project's secret `wandb` is the Secret `stoker-secret.wandb`, of this type: by that no job reaches another Secret.
+SECRET_PREFIX = "stoker-secret."
+SECRET_TYPE = f"{GROUP}/project-secret"
+SECRET_VALUE = "value"
+"""The key of a secret that has one value only."""
+SECRET_ENV = "STOKER_SECRET_ENV"
+"""In a worker: the names of the variables that hold secrets."""
+
 # `<job>-<attempt>-<worker>` must fit a 63-character DNS label.
 JOB_NAME_MAX = 50
 
@@ -79,6 +87,11 @@ OBJECT_NAME = Form(
     _DNS_1123, "must be the name of a Kubernetes object: lower-case letters, digits, '-' and '.', at most 253"
 )
 IMAGE_NAME = Form(_IMAGE, "must be an image reference, for example 'registry.example/team/train:1.2' or '…@sha256:…'")
+SECRET_KEY = Form(
+    re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]*"),
+    "must be a key of a secret: letters, digits, '-', '_' and '.', not starting with '-' or '.'",
+)
+SECRET_KEY_MAX = 128
 COMPUTE_CAPABILITY = Form(re.compile(r"[1-9][0-9]?(\.[0-9])?"), "is no compute capability; write for example '8.0'")
 LABEL_KEY = Form(
     re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"),

@@ -37,6 +37,7 @@ class Category(StrEnum):
     NODE_LOST = "NodeLost"
     REJECTED = "Rejected"
     IMAGE = "ImageUnavailable"
+    SECRET_MISSING = "SecretMissing"
     START_TIMEOUT = "StartTimeout"
     INTERRUPTED = "Interrupted"
     MAX_DURATION = "MaxDuration"
@@ -93,13 +94,14 @@ POLICIES: dict[Category, Policy] = {
     Category.NODE_LOST: Policy(8, 5, True, "the node or the worker's supervisor was lost"),
     Category.REJECTED: Policy(0, 1, False, "the node refused the worker"),
     Category.IMAGE: Policy(2, 30, True, "the image can't be pulled"),
+    Category.SECRET_MISSING: Policy(0, 1, False, "a secret of secretEnv does not exist; the job waits for it"),
     Category.START_TIMEOUT: Policy(0, 1, False, "the gang was not fully running in time and was withdrawn"),
     Category.INTERRUPTED: Policy(0, 1, False, "stopped from outside"),
     Category.MAX_DURATION: Policy(0, 0, False, "stop.maxDuration was reached"),
 }
 
 # Back to the queue without spending a retry: nothing the job did. (With a back-off, so that a bad node can't spin.)
-FREE = frozenset({Category.REJECTED, Category.START_TIMEOUT, Category.INTERRUPTED})
+FREE = frozenset({Category.REJECTED, Category.SECRET_MISSING, Category.START_TIMEOUT, Category.INTERRUPTED})
 
 _BY_EXIT_CODE = {
     ExitCode.BAD_CONFIG: Category.BAD_CONFIG,

@@ -14,9 +14,26 @@ METRICS_PORT_NAME = "metrics"
 """Of the container's port where a trainer serves /metrics: what Prometheus' own discovery looks for."""
 
 
+class FieldRef(StatusModel):
+    field_path: str
+
+
+class SecretKeyRef(StatusModel):
+    name: str
+    key: str
+
+
+class EnvSource(StatusModel):
+    """One of them."""
+
+    field_ref: FieldRef | None = None
+    secret_key_ref: SecretKeyRef | None = None
+
+
 class EnvVar(StatusModel):
     name: str
     value: str = ""
+    value_from: EnvSource | None = None
 
 
 class Resources(StatusModel):

@@ -37,6 +37,7 @@ class Code(StrEnum):
     IMAGE_PULLING = "ImagePulling"
     IMAGE_UNAVAILABLE = "ImageUnavailable"
     NAME_TAKEN = "NameTaken"
+    SECRET_MISSING = "SecretMissing"
     POD_UNSCHEDULABLE = "PodUnschedulable"
     POD_REJECTED = "PodRejected"
     WORKERS_RUNNING = "WorkersRunning"

@@ -20,6 +20,9 @@ from .queue import Queue, QueueSpec
 from .runtime import TrainingRuntime, TrainingRuntimeSpec
 from .usage import JobUsage
 
+MAX_SECRET = 32_768
+"""Characters of a value, as of a variable in `env`."""
+
 
 class JobList(StatusModel):
     items: tuple[TrainingJob, ...]
@@ -49,6 +52,28 @@ class FileList(StatusModel):
     """What they are below, from the output folder; empty: all of it."""
     truncated: bool
     """There are more."""
+
+
+class ProjectSecret(StatusModel):
+    """A secret of a project: all that is ever shown of it."""
+
+    name: str
+    keys: tuple[str, ...]
+    """Of its values."""
+    created_at: datetime
+    changed_at: datetime
+    """When a value was last set or deleted."""
+
+
+class SecretList(StatusModel):
+    items: tuple[ProjectSecret, ...]
+    """By name."""
+
+
+class SecretPut(SpecModel):
+    """One value of a secret; it is never shown again."""
+
+    value: str = Field(min_length=1, max_length=MAX_SECRET)
 
 
 class NodeUsage(StatusModel):

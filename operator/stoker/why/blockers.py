@@ -21,6 +21,7 @@ from stoker.sched.reservations import Kept
 from stoker.sched.state import SchedulerState
 from stoker.sched.topology import likeliest
 from stoker.spec.meta import Key
+from stoker.spec.outcome import Category
 from stoker.spec.reasons import MOST_JOBS, Code, Reason
 
 from . import sentences
@@ -105,6 +106,11 @@ def _barring(state: SchedulerState, entry: Entry) -> Iterator[Reason]:
 def _time(entry: Entry, now: datetime) -> Iterator[Reason]:
     until = entry.job.status.not_before
     if until is not None and until > now:
+        last = entry.job.status.attempts[-1] if entry.job.status.attempts else None
+        if last is not None and last.category is Category.SECRET_MISSING:
+            message = sentences.looked_for_again(last.message, until)
+            yield Reason(code=Code.SECRET_MISSING, message=message, until=until)
+            return
         yield Reason(code=Code.BACKING_OFF, message=sentences.backing_off(until), until=until)
 
 

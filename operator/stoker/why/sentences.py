@@ -61,6 +61,10 @@ def backing_off(until: datetime) -> str:
     return f"backing off until {clock(until)}"
 
 
+def looked_for_again(missing: str, at: datetime) -> str:
+    return f"{missing}; looked for again at {clock(at)}"
+
+
 def grows(has: int, most: int, then: int, waits_for: WaitsFor | None, at: datetime | None) -> str:
     """`then`: with how many workers it would go on."""
     match waits_for:

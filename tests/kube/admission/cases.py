@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from stoker.spec.job_parts import MAX_SECRETS
+
 QUEUES: dict[str, dict[str, Any]] = {
     "default": {},
     "capped": {"highestPriority": 10},
@@ -21,7 +23,11 @@ RUNTIMES: dict[str, dict[str, Any]] = {
     "gilded": {},
     "closed": {"projects": ["beta"]},
 }
-GRANTED = {"queues": ["default", "capped", "theirs", "vanished"], "trainingruntimes": ["fast", "closed", "vanished"]}
+GRANTED = {
+    "queues": ["default", "capped", "theirs", "vanished"],
+    "trainingruntimes": ["fast", "closed", "vanished"],
+    "projectsecrets": [f"own-{number}" for number in range(MAX_SECRETS)],
+}
 """`vanished`: nothing of the name is there. Carol may not list queues or runtimes, Alice may."""
 
 SUBMITTER = "stoker.dev/submitter"
@@ -53,10 +59,21 @@ class Case:
 
 OK = (201, "")
 UNKNOWN = (422, "InvalidFields")
+SECRET = (403, "SecretForbidden")
 
 
 def _none(what: str, name: str, verb: str) -> str:
     return f"spec.{what}: there is no {what} {name} that {CAROL} may {verb} in project alpha"
+
+
+def _secret(name: str) -> str:
+    return f"spec.secretEnv: there is no secret {name} that {CAROL} may use in project alpha"
+
+
+def secrets(count: int, last: str = "") -> dict[str, Any]:
+    """A job's secrets: Carol's own, but for the last."""
+    names = [f"own-{number}" for number in range(count)]
+    return {"secretEnv": {f"S{at}": {"secret": name} for at, name in enumerate([*names[:-1], last or names[-1]])}}
 
 
 def _field(name: str, spec: dict[str, Any]) -> Case:
@@ -119,6 +136,18 @@ CASES = [
     ),
     Case("a right to a runtime that is gone", "", (403, "RuntimeForbidden"), {"runtime": "vanished"}),
     Case("a mistyped runtime, for who may list them", "", (422, "UnknownRuntime"), {"runtime": "fsat"}, who="alice"),
+    Case("a secret of one's own, though there is none", "", OK, {"secretEnv": {"A": {"secret": "own-1"}}}),
+    Case("as many of one's own as a job may have", "", OK, secrets(MAX_SECRETS)),
+    Case("another's secret", _secret("theirs"), SECRET, {"secretEnv": {"A": {"secret": "theirs"}}}),
+    Case("another's secret among many of one's own", _secret("theirs"), SECRET, secrets(MAX_SECRETS, "theirs")),
+    Case("another's secret, for who may use all", "", OK, {"secretEnv": {"A": {"secret": "theirs"}}}, who="alice"),
+    Case(
+        "a Secret that is not for jobs",
+        "secretEnv.A.secret in body should match",
+        UNKNOWN,
+        {"secretEnv": {"A": {"secret": "../default-token"}}},
+        who="alice",
+    ),
     Case(
         "another's name as submitter",
         f"is who submits, {CAROL}; leave it out",

@@ -144,7 +144,7 @@ def admitting(admission_plane: Cluster, tmp_path_factory: pytest.TempPathFactory
     plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(SETUP))
     for name in ("carol", "lost", "edith", "over"):
         bed.tokens[name] = plane.kubectl("create", "token", name, "-n", "alpha", "--duration=2h").strip()
-    names = ["names", "pods", "queues", "rights", "runtimes"]
+    names = ["names", "pods", "queues", "rights", "runtimes", "secrets"]
     served = plane.kubectl("api-resources", "--api-group=admissionregistration.k8s.io", "-o", "wide")
     stamps = stamping(served)
     templates = [f"admission/{name}.yaml" for name in (*names, *(["submitter"] if stamps else []))]
@@ -179,6 +179,7 @@ def restore(admitting: Admitting) -> None:
         ("queues", "alice", {}, {"queue": "theirs"}),
         ("queues", "alice", {}, {"queue": "capped", "priority": 11}),
         ("runtimes", "alice", {}, {"runtime": "closed"}),
+        ("secrets", "carol", {}, {"secretEnv": {"A": {"secret": "theirs"}}}),
         ("", "carol", {}, {"queue": "capped", "runtime": "fast"}),
     ]
     for policy, who, metadata, spec in probes:

@@ -153,6 +153,15 @@ SHARED = [
     either("runtime", LABELS),
     either("data", st.lists(VOLUMES, max_size=2)),
     either("checkpoint", some(either("keep", mostly([1, 100], [0])), either("claim", LABELS))),
+    either(
+        "secretEnv",
+        st.dictionaries(
+            mostly(["A", "B"], ["RANK", "1"]),
+            some(("secret", mostly(["a", "b-1"], ["A", ""])), either("key", mostly(["k", "_.k"], ["-k", "", "a b"]))),
+            max_size=2,
+        ),
+    ),
+    either("env", st.dictionaries(mostly(["C"], ["A"]), st.just("x"), max_size=1)),
     either("retry", some(either("rules", st.lists(RETRIES, max_size=2)))),
     either("stall", some(either("after", mostly(["1s", "1h30m"], ["0s", "x"])))),
     either(

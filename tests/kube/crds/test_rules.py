@@ -305,6 +305,19 @@ CASES = [
         {"trainer": {"command": ["x"], "leftOut": [{"path": "a/", "by": "b:1"}]} | CODE},
         "leftOut belongs to code",
     ),
+    # secrets
+    job(
+        {"env": {"A": "x"}, "secretEnv": {"A": {"secret": "s"}}},
+        {"env": {"B": "x"}, "secretEnv": {"A": {"secret": "s"}}},
+        "stands in env and in secretEnv",
+    ),
+    job({"secretEnv": {"RANK": {"secret": "s"}}}, {"secretEnv": {"R": {"secret": "s"}}}, "is set by Stoker"),
+    job(
+        {"secretEnv": {"A": {"secret": "S"}}},
+        {"secretEnv": {"A": {"secret": "s-1", "key": "K.k"}}},
+        "1 to 63 characters",
+    ),
+    job({"secretEnv": {"A": {"secret": "s", "key": ".."}}}, {"secretEnv": {}}, "must be a key of a secret"),
     # retries
     *(
         job(
@@ -312,7 +325,15 @@ CASES = [
             {"retry": {"rules": [{"categories": ["Killed"], "limit": 3}]}},
             f"{category} can't be given retries: ",
         )
-        for category in ("BadConfig", "Diverged", "Rejected", "StartTimeout", "Interrupted", "MaxDuration")
+        for category in (
+            "BadConfig",
+            "Diverged",
+            "Rejected",
+            "SecretMissing",
+            "StartTimeout",
+            "Interrupted",
+            "MaxDuration",
+        )
     ),
     job(
         {"retry": {"rules": [{"categories": ["Bad"], "limit": 3}]}},
@@ -370,6 +391,7 @@ UPDATES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
             "memory": "2Gi",
             "trainer": {"command": ["false"]},
             "env": {"A": "b"},
+            "secretEnv": {"A": {"secret": "s"}},
             "runtime": "other",
             "data": [DATA],
             "stop": {"maxDuration": "1h"},

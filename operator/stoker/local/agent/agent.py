@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from stoker.local.project_secrets import LocalSecrets
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import NODES, Gpu, GPUNode, GPUNodeStatus
 from stoker.spec.pod import Pod
@@ -83,6 +84,7 @@ class NodeAgent:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="agent")
         around = Surroundings(
             datadir=datadir,
+            secrets=LocalSecrets(datadir.secrets),
             program=build_folder(str(datadir.workers.parent / "run")),
             host_env=dict(os.environ if host_env is None else host_env),
             report_url=report_url,

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.spec.job_parts import SecretRef
 from stoker.spec.names import GPU_RESOURCE, LABEL_JOB_UID
 from stoker.spec.node import capability_number
-from stoker.spec.pod import Pod
+from stoker.spec.pod import Container, Pod
+from stoker.spec.project_secrets import project_name
 from stoker.spec.quantity import cpu_milli
 from stoker.spec.worker import CODE_FOLDER, PROGRESS_FILE, Launch, LaunchMode, ReportTarget
 
@@ -41,6 +43,8 @@ class Order:
     argv: tuple[str, ...]
     working_dir: str | None
     env: Mapping[str, str]
+    secrets: Mapping[str, SecretRef]
+    """Variable → whence its value comes."""
     grace_s: float
     cpu_milli: int
     wish: Wish
@@ -55,7 +59,7 @@ def parse_pod(pod: Pod) -> Order:
     if not pod.spec.containers:
         raise BadPod("the pod has no container")
     container = pod.spec.containers[0]
-    env = {variable.name: variable.value for variable in container.env}
+    env = {variable.name: variable.value for variable in container.env if variable.value_from is None}
     try:
         order = Order(
             pod_uid=pod.uid,
@@ -71,6 +75,7 @@ def parse_pod(pod: Pod) -> Order:
             argv=container.command,
             working_dir=container.working_dir,
             env=env,
+            secrets=_secrets(container),
             grace_s=float(env.get("STOKER_GRACE_SECONDS", pod.spec.termination_grace_period_seconds)),
             cpu_milli=cpu_milli(container.resources.requests.get("cpu", "1")),
             wish=Wish(
@@ -87,6 +92,19 @@ def parse_pod(pod: Pod) -> Order:
     if "/" in order.job_uid or "/" in order.pod_uid or not order.job_uid or not order.pod_uid:
         raise BadPod("the pod's uids are no names of folders")
     return order
+
+
+def _secrets(container: Container) -> dict[str, SecretRef]:
+    """Raises: ValueError."""
+    found = {}
+    for variable in container.env:
+        source = variable.value_from.secret_key_ref if variable.value_from is not None else None
+        if source is not None:
+            name = project_name(source.name)
+            if name is None:
+                raise ValueError(f"{source.name} is no secret of a project")
+            found[variable.name] = SecretRef(secret=name, key=source.key)
+    return found
 
 
 def compose_launch(

@@ -16,7 +16,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from stoker.local.project_secrets import LocalSecrets, SecretMissing
 from stoker.spec.pod import PODS, Pod, PodPhase
+from stoker.spec.project_secrets import CONFIG_ERROR
 from stoker.spec.report_tokens import worker_token
 from stoker.spec.worker import LOG_FILE, ReportTarget
 from stoker.store.clock import Clock
@@ -26,7 +28,7 @@ from stoker.store.workqueue import WorkQueue
 
 from . import spawning, status
 from .folders import FoundWorker, Places, WorkerFolder
-from .launching import BadPod, compose_launch, lease_of, parse_pod
+from .launching import BadPod, Order, compose_launch, lease_of, parse_pod
 from .leases import CannotLease, HeldByOthers, LeaseTable, leasable_ports, port_is_free
 from .leftovers import Leftovers
 from .spawning import RanAlready, start
@@ -51,6 +53,7 @@ class Surroundings:
     """What every worker here has in common."""
 
     datadir: Places
+    secrets: LocalSecrets
     program: str
     """The supervisor, as it is started."""
     host_env: Mapping[str, str]
@@ -179,7 +182,11 @@ class Lives:
             return
         try:
             order = parse_pod(pod)
+            secrets = await self._in_thread(self._secrets, order)
             lease = self.leases.take(pod.uid, order.gang, order.wish)
+        except SecretMissing as missing:  # as a kubelet waits: its operator withdraws the gang
+            await self._tell(pod, status.waiting(CONFIG_ERROR, str(missing)))
+            return
         except HeldByOthers as shortage:
             # The scheduler has seen another worker's end before us, or not yet a pod whose job is gone: no fault of
             # this job's, which its operator withdraws should it take too long.
@@ -203,7 +210,7 @@ class Lives:
         self.workers[pod.uid] = worker
         try:
             worker.handle = await self._in_thread(
-                start, folder, launch, job_folder, self._around.program, self._around.host_env, self._seam
+                start, folder, launch, job_folder, self._around.program, self._around.host_env, self._seam, secrets
             )
         except RanAlready:
             worker.stage = Stage.DOWN
@@ -216,6 +223,10 @@ class Lives:
             await self._not_started(worker, pod, str(error))
         else:
             self._follow(worker)
+
+    def _secrets(self, order: Order) -> dict[str, str]:
+        """Raises: SecretMissing, StoreError, OSError."""
+        return {name: self._around.secrets.value(ref, order.project) for name, ref in order.secrets.items()}
 
     def _release(self, pod_uid: str) -> None:
         self.leases.release(pod_uid)

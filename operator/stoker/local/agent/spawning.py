@@ -8,6 +8,7 @@ from the agent's threads.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -49,8 +50,12 @@ def start(
     program: str,
     host_env: Mapping[str, str],
     seam: Seam,
+    secrets: Mapping[str, str],
 ) -> Handle | None:
-    """The live supervisor; None if one lives there already. Raises: OSError (nothing runs), RanAlready."""
+    """The live supervisor; None if one lives there already. `secrets`: variables that stand in no file.
+
+    Raises: OSError (nothing runs), RanAlready.
+    """
     folder.write_launch(launch, job_folder, seam)
     with seam.crossing("agent.lock", folder.pod_uid):
         lock_fd = _take_lock(folder)
@@ -61,7 +66,7 @@ def start(
         if any((folder.path / name).exists() for name in (STARTED_FILE, EXIT_FILE)):
             raise RanAlready(folder.pod_uid)
         with seam.crossing("agent.spawn", folder.pod_uid):
-            handle = spawn(program, folder.path, lock_fd, host_env)
+            handle = spawn(program, folder.path, lock_fd, host_env, secrets)
     except OSError:
         if handle is None:
             raise
@@ -71,13 +76,41 @@ def start(
     return handle
 
 
-def spawn(program: str, folder: Path, lock_fd: int, host_env: Mapping[str, str]) -> Handle:
+def spawn(
+    program: str, folder: Path, lock_fd: int, host_env: Mapping[str, str], secrets: Mapping[str, str] | None = None
+) -> Handle:
     """A supervisor in a session of its own, holding the lock. Raises: OSError."""
+    secrets_fd = _in_memory(secrets) if secrets else None
+    try:
+        return _spawn(program, folder, lock_fd, secrets_fd, host_env)
+    finally:
+        if secrets_fd is not None:
+            os.close(secrets_fd)
+
+
+def _in_memory(secrets: Mapping[str, str]) -> int:
+    """A file that has no name and is on no disk, to be read once by who inherits it. Raises: OSError."""
+    fd = os.memfd_create("secrets")
+    try:
+        with os.fdopen(os.dup(fd), "w") as file:
+            json.dump(dict(secrets), file)
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _spawn(program: str, folder: Path, lock_fd: int, secrets_fd: int | None, host_env: Mapping[str, str]) -> Handle:
     ready_r, ready_w = os.pipe()
     launch, log = str(folder / LAUNCH_FILE), str(folder / LOG_FILE)
     argv = [sys.executable, "-I", "-S", program, launch, "--lock-fd", str(lock_fd), "--ready-fd", str(ready_w)]
     if OPEN_FILES != resource.RLIM_INFINITY:
         argv += ["--open-files", str(OPEN_FILES)]
+    inherited = [lock_fd, ready_w]
+    if secrets_fd is not None:
+        argv += ["--secrets-fd", str(secrets_fd)]
+        inherited.append(secrets_fd)
     env = {name: host_env[name] for name in ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH") if name in host_env}
     try:
         pid = os.posix_spawn(
@@ -88,9 +121,8 @@ def spawn(program: str, folder: Path, lock_fd: int, host_env: Mapping[str, str])
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
-                # Onto themselves: that is how posix_spawn lets exactly these two be inherited.
-                (os.POSIX_SPAWN_DUP2, lock_fd, lock_fd),
-                (os.POSIX_SPAWN_DUP2, ready_w, ready_w),
+                # Onto themselves: that is how posix_spawn lets exactly these be inherited.
+                *((os.POSIX_SPAWN_DUP2, fd, fd) for fd in inherited),
             ],
             setsid=True,
             setsigmask=[],

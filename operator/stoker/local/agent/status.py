@@ -19,6 +19,12 @@ def running(started_at: float) -> Patch:
     return {"phase": PodPhase.RUNNING.value, "startTime": _when(started_at)}
 
 
+def waiting(reason: str, message: str) -> Patch:
+    """Nothing was started yet: something that the pod asks for is not there."""
+    state = {"waiting": {"reason": reason, "message": message}}
+    return {"phase": PodPhase.PENDING.value, "containerStatuses": [{"name": CONTAINER, "state": state}]}
+
+
 def rejected(message: str) -> Patch:
     """Nothing was started: the node can't give what the pod asks for."""
     return {"phase": PodPhase.FAILED.value, "reason": REJECTED, "message": message}

@@ -35,6 +35,7 @@ from stoker.spec.job_parts import (
     PARTS_SAYS,
     PYTHON_PATH_NEEDS_SAYS,
     PYTHON_PATH_SAYS,
+    SECRET_TWICE_SAYS,
     SHARE_SAYS,
     WITHIN_CODE_SAYS,
     InitFrom,
@@ -172,6 +173,7 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
             field="stop.exitZeroAfterSignal",
         ),
         Rule("!has(self.checkpoint.from) || !has(self.trainer.initFrom)", FROM_SAYS, field="checkpoint.from"),
+        Rule("self.secretEnv.all(name, !(name in self.env))", SECRET_TWICE_SAYS, field="secretEnv"),
     ],
     Trainer: [
         Rule("has(self.recipe) != has(self.command)", "give either recipe (with config) or command (with workingDir)"),
