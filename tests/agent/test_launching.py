@@ -19,7 +19,7 @@ ENV = {
 CODE = {"STOKER_CODE": "sha256:" + "0" * 64}
 
 
-def compose(env, working_dir=None):
+def compose(env, working_dir=None, **more):
     variables = tuple(EnvVar(name=name, value=value) for name, value in {**ENV, **env}.items())
     container = Container(command=("python", "train.py"), working_dir=working_dir, env=variables)
     meta = ObjectMeta(name="one-1-0", namespace="p", uid="u", labels={LABEL_JOB_UID: "j"})
@@ -30,7 +30,7 @@ def compose(env, working_dir=None):
         job_folder=Path("/jobs/j"),
         report=None,
         log_bytes=7,
-        host_env={"PATH": "/usr/bin"},
+        **{"host_env": {"PATH": "/usr/bin"}, **more},
     )
 
 
@@ -64,3 +64,11 @@ def test_an_environment_that_is_named_is_active(name):
     assert usual.endswith(":/usr/bin")
     assert compose({name: "/home/me/.venv"}).env["PATH"] == f"/home/me/.venv/bin:{usual}"
     assert compose({name: "/home/me/.venv", "PATH": "/mine"}).env["PATH"] == "/mine"
+
+
+def test_a_worker_inherits_a_few_names_and_those_that_are_passed():
+    host = {"PATH": "/usr/bin", "HOME": "/home/me", "HF_HOME": "/models", "HF_TOKEN": "s3cr3t"}
+    env = compose({}, host_env=host, pass_env=("HF_HOME", "http_proxy")).env
+    assert (env["HOME"], env["HF_HOME"]) == ("/home/me", "/models")
+    assert not env.keys() & {"HF_TOKEN", "http_proxy"}
+    assert compose({"HF_HOME": "/mine"}, host_env=host, pass_env=("HF_HOME",)).env["HF_HOME"] == "/mine"

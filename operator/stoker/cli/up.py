@@ -83,6 +83,7 @@ def run_up(options: UpOptions) -> int:
             options.settings(),
             options.types(),
             options.keep_results_s(),
+            options.passed(),
         )  # what is wrong is refused before anything is made
         datadir = DataDir(options.data or data_folder())
         datadir.lock()
@@ -181,6 +182,7 @@ class _Up:
                 memory_bytes=self._options.memory_bytes,
                 log_bytes=self._options.log_bytes,
                 keep_results_s=self._options.keep_results_s(),
+                pass_env=self._options.passed(),
                 job_exists=lambda uid: not jobs.is_synced or jobs.by_uid(uid) is not None,
             )
             files = LocalFiles(self._datadir.jobs, self._datadir.workers, pods)

@@ -6,8 +6,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from stoker.life.step import Settings
 from stoker.push.sender import PushOptions
+from stoker.spec.fields import EnvName
 from stoker.spec.gpu_types import GpuTypes, parse_rows
 from stoker.spec.job_parts import IdleAction
 from stoker.spec.quantity import cpu_milli, memory_bytes, new_duration
@@ -15,6 +18,7 @@ from stoker_api.usage.idle import IdleRule
 from stoker_api.usage.prices import CURRENCY
 
 LOG_BYTES = 1 << 30
+_ENV_NAMES = TypeAdapter(tuple[EnvName, ...])
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class UpOptions:
     memory: str | None = None
     log_bytes: int = LOG_BYTES
     keep_results: str = "30d"
+    pass_env: tuple[str, ...] = ()
     idle_after: str = "30m"
     idle_action: str = IdleAction.NOTIFY.value
     usage_half_life: str = "1d"
@@ -70,6 +75,15 @@ class UpOptions:
             return new_duration(self.keep_results)
         except ValueError as error:
             raise ValueError(f"--keep-results: {error}; or write `forever`") from None
+
+    def passed(self) -> tuple[str, ...]:
+        """Names of variables that jobs get of this process. Raises: ValueError."""
+        names = tuple(name.strip() for given in self.pass_env for name in given.split(","))
+        try:
+            return _ENV_NAMES.validate_python(names)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            raise ValueError(f"--pass-env {fault['input']}: {fault['ctx']['error']}") from None
 
     def idle_rule(self) -> IdleRule:
         """Raises: ValueError."""

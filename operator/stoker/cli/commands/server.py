@@ -41,6 +41,12 @@ from stoker.push import flags
     help="How long what a job saved (output, checkpoints) stays once the job is deleted; `forever`: for ever.",
 )
 @click.option(
+    "--pass-env",
+    multiple=True,
+    metavar="NAME[,NAME...]",
+    help="Variables of yours that every job gets, as they are now: proxies, certificates, HF_HOME. Repeatable.",
+)
+@click.option(
     "--idle-after",
     metavar="DURATION",
     default="30m",

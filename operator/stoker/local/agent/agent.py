@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -63,13 +63,14 @@ class NodeAgent:
         log_bytes: int,
         job_exists: Callable[[str], bool],
         host_env: Mapping[str, str] | None = None,
+        pass_env: Collection[str] = (),
         keep_results_s: float | None = None,
     ) -> None:
         """`pods` is kept current by the caller. `job_exists(uid)`: True also where it is not known yet.
 
         `report_url`: the api's address, '' where there is none; asked at each launch. `host_env`: what workers may
-        inherit a few names of, this process's if None. `log_bytes`: what each worker's log may hold.
-        `keep_results_s`: how long what a job saved stays once the job is deleted; None: for ever.
+        inherit a few names of, and those in `pass_env`; this process's if None. `log_bytes`: what each worker's log may
+        hold. `keep_results_s`: how long what a job saved stays once the job is deleted; None: for ever.
         """
         self._pods = pods
         self._datadir = datadir
@@ -87,6 +88,7 @@ class NodeAgent:
             secrets=LocalSecrets(datadir.secrets),
             program=build_folder(str(datadir.workers.parent / "run")),
             host_env=dict(os.environ if host_env is None else host_env),
+            pass_env=pass_env,
             report_url=report_url,
             report_key=report_key,
             log_bytes=log_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from stoker.spec.worker import CODE_FOLDER, PROGRESS_FILE, Launch, LaunchMode, R
 
 from .leases import Gang, Wish, WorkerLease
 
-# What workers inherit of `stoker up`'s environment. All else, tokens above all, stays there.
+# What workers always inherit of `stoker up`'s environment. Beyond what it is asked to pass on, all else, tokens above
+# all, stays there.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
 
 
@@ -116,11 +117,12 @@ def compose_launch(
     report: ReportTarget | None,
     log_bytes: int,
     host_env: Mapping[str, str],
+    pass_env: Collection[str] = (),
 ) -> Launch:
-    """The order for the supervisor: complete: it needs no answer."""
+    """The order for the supervisor: complete: it needs no answer. `pass_env`: what of `host_env` goes with it, too."""
     output = job_folder / "output"
     real = lease.gpu_uuids and not lease.simulated
-    base = {name: host_env[name] for name in INHERITED if name in host_env}
+    base = {name: host_env[name] for name in (*INHERITED, *pass_env) if name in host_env}
     # Not resolved: a virtual environment's python is a link, and its folder is what has the packages.
     own_bin = str(Path(sys.executable).parent)
     base["PATH"] = own_bin + os.pathsep + base.get("PATH", os.defpath)

@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -57,6 +57,8 @@ class Surroundings:
     program: str
     """The supervisor, as it is started."""
     host_env: Mapping[str, str]
+    pass_env: Collection[str]
+    """Names in `host_env` that workers get besides those they always do."""
     report_url: Callable[[], str]
     report_key: bytes
     log_bytes: int
@@ -205,6 +207,7 @@ class Lives:
             report=self._around.report_target(pod.uid),
             log_bytes=self._around.log_bytes,
             host_env=self._around.host_env,
+            pass_env=self._around.pass_env,
         )
         worker = Worker(pod.uid, order.job_uid, order.grace_s, Stage.STARTING)
         self.workers[pod.uid] = worker
