@@ -28,6 +28,7 @@ demo: setup ## train real models on this machine through the whole chain, and sh
 
 test: lint setup ## every test, then on one newer Python what can differ there
 	@$(TESTBED) build control-plane helm monitoring --or-skip
+	@bash tools/chromium.sh
 	@$(PYTEST) $(AT_ONCE)
 	@VENV="$(VENV)" bash tools/test_newer.sh
 

@@ -57,7 +57,7 @@ async def authorize(request: HTTPConnection) -> None:
     needed = declared(request.scope.get("endpoint"))
     if needed is Access.OPEN:
         return
-    token = _bearer(request)
+    token = bearer(request)
     identity: Identity = request.app.state.identity
     if needed is Access.WORKER:
         pod_uid = await identity.worker(token)
@@ -106,7 +106,8 @@ async def _principal(request: HTTPConnection) -> Principal:
 Caller = Annotated[Principal, Depends(_principal)]
 
 
-def _bearer(request: HTTPConnection) -> str:
+def bearer(request: HTTPConnection) -> str:
+    """The token of its header. Raises: Problem (401)."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise _unauthorized("Send the header `Authorization: Bearer <token>`.")

@@ -47,6 +47,12 @@ DELETE_RUNTIME = Right("delete", "trainingruntimes")
 LIST_NODES = Right("list", "gpunodes")
 GET_METRICS = Right("get", "", "/metrics")
 
+PROJECT_RIGHTS = (GET_JOB, LIST_JOBS, CREATE_JOB, UPDATE_JOB, DELETE_JOB, EXEC_JOB, FORWARD_JOB, GET_FILES)
+SHARED_RIGHTS = (
+    *(LIST_QUEUES, CREATE_QUEUE, UPDATE_QUEUE, DELETE_QUEUE),
+    *(LIST_RUNTIMES, CREATE_RUNTIME, UPDATE_RUNTIME, DELETE_RUNTIME),
+    *(LIST_NODES, GET_METRICS),
+)
 PROJECT_RESOURCES = frozenset(
     {"trainingjobs", "trainingjobs/exec", "trainingjobs/portforward", "trainingjobs/files", "projectsecrets"}
 )

@@ -60,6 +60,7 @@ class ProblemCode(StrEnum):
     CODE_INCOMPLETE = "CodeIncomplete", 409, "Files of the bundle are missing here"
     QUEUE_PROTECTED = "QueueProtected", 409, "The queue can't be deleted"
     RUNTIME_IN_USE = "RuntimeInUse", 409, "The runtime is in use"
+    TICKET_SPENT = "TicketSpent", 410, "The ticket is used or too old"
     PRECONDITION_FAILED = "PreconditionFailed", 412, "The object changed since it was read"
     BODY_TOO_LARGE = "BodyTooLarge", 413, "The body is too large"
     UNSUPPORTED_MEDIA_TYPE = "UnsupportedMediaType", 415, "The body's media type is not supported"
@@ -76,6 +77,7 @@ class ProblemCode(StrEnum):
     TOO_MANY_OWN_BODIES = "TooManyOwnBodies", 429, "Too many incomplete bodies of one caller", True
     TOO_MANY_OWN_STREAMS = "TooManyOwnStreams", 429, "Too many open streams of one caller", True
     TOO_MANY_OWN_SESSIONS = "TooManyOwnSessions", 429, "Too many open sessions of one caller", True
+    TOO_MANY_WRONG_TICKETS = "TooManyWrongTickets", 429, "Too many wrong tickets from one address", True
     HEADERS_TOO_LARGE = "HeadersTooLarge", 431, "The request's headers are too large"
     INTERNAL_ERROR = "InternalError", 500, "Internal error", True
     TOO_MANY_STREAMS = "TooManyStreams", 503, "Too many open streams", True

@@ -33,6 +33,7 @@ from .jobs.progress_metrics import JobProgress
 from .jobs.render import JobRenderer, live
 from .jobs.submit import Submitter
 from .metrics import ApiMetrics, CodeHeld, GpuPrices, QueueCounts
+from .page.tickets import Tickets, WrongTickets
 from .ports import JobFiles
 from .scheduler_view import SchedulerView
 from .sessions.registry import Sessions
@@ -83,6 +84,8 @@ class Services:
     gpu_events: GpuEvents
     idle: IdleWatch
     push: Relay | None
+    tickets: Tickets
+    wrong_tickets: WrongTickets
 
     @classmethod
     def build(cls, deps: Deps, metrics_push: MetricsPush | None = None) -> Services:
@@ -164,6 +167,8 @@ class Services:
                 deps.idle,
             ),
             push=None if metrics_push is None else relay(deps, metrics_push, metrics.text),
+            tickets=Tickets(deps.clock),
+            wrong_tickets=WrongTickets(deps.clock),
         )
 
     @property

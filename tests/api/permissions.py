@@ -63,7 +63,7 @@ class Row:
     def url(self, project: str, name: str) -> str:
         """The path for this project and name; whatever else it is to name is not there."""
         path = self.path.replace("{project}", project).replace("{name}", name).replace("{digest}", DIGEST)
-        return path.replace("{session}", "none").replace("{path:path}", "none")
+        return path.replace("{session}", "none").replace("{ticket}", "none").replace("{path:path}", "none")
 
 
 def rows() -> list[Row]:

@@ -10,6 +10,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -42,7 +43,7 @@ class Observe:
             nonlocal started
             if message["type"] == "http.response.start" and not started:
                 started = True
-                message["headers"] = [*message.get("headers", ()), *_headers(trace_id)]
+                message["headers"] = _with_ours(message.get("headers", ()), trace_id)
                 method = scope["method"] if scope["method"] in _METHODS else "other"
                 route = getattr(scope.get("route"), "path", "none")
                 self._metrics.observe(route, method, message["status"], time.perf_counter() - begun)
@@ -78,7 +79,7 @@ class Observe:
             status = 101
             if message["type"] == "websocket.http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *_headers(trace_id)]
+                message["headers"] = _with_ours(message.get("headers", ()), trace_id)
             route = getattr(scope.get("route"), "path", "none")
             self._metrics.observe(route, "GET", status, time.perf_counter() - begun)
             await send(message)
@@ -95,12 +96,12 @@ class Observe:
             await problem.response(scope)(scope, receive, observed_send)
 
 
-def _headers(trace_id: str) -> list[tuple[bytes, bytes]]:
-    return [
-        (b"x-trace-id", trace_id.encode()),
-        (b"x-content-type-options", b"nosniff"),
-        (b"cache-control", b"no-store"),
-    ]
+def _with_ours(headers: Iterable[tuple[bytes, bytes]], trace_id: str) -> list[tuple[bytes, bytes]]:
+    """Nothing is kept by caches, unless the route says what may be."""
+    found = [*headers, (b"x-trace-id", trace_id.encode()), (b"x-content-type-options", b"nosniff")]
+    if all(name != b"cache-control" for name, _ in found):
+        found.append((b"cache-control", b"no-store"))
+    return found
 
 
 def _trace_id(scope: Scope) -> str:

@@ -8,11 +8,39 @@ from __future__ import annotations
 
 from fastapi.routing import APIRoute, APIWebSocketRoute
 
-from . import cluster_objects, code, curves, files, health, jobs, report, report_usage, sessions, streams, usage
+from . import (
+    cluster_objects,
+    code,
+    curves,
+    files,
+    health,
+    jobs,
+    page,
+    report,
+    report_usage,
+    sessions,
+    streams,
+    tickets,
+    usage,
+)
 
 ROUTERS = tuple(
     module.router
-    for module in (health, jobs, streams, files, code, cluster_objects, report, report_usage, sessions, usage, curves)
+    for module in (
+        health,
+        jobs,
+        streams,
+        files,
+        code,
+        cluster_objects,
+        report,
+        report_usage,
+        sessions,
+        usage,
+        curves,
+        tickets,
+        page,
+    )
 )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request
@@ -21,7 +22,7 @@ from stoker_api.files.ranges import Span, modified_text, wanted
 from stoker_api.files.transfers import Transfer
 from stoker_api.identity import GET_FILES
 from stoker_api.ports import FileStamp, OpenFile
-from stoker_api.services import services
+from stoker_api.services import Services, services
 
 from .common import IfNoneMatch, Name, Project, QueryModel, find_job
 
@@ -75,20 +76,37 @@ async def read_file(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """One file, or a range of it (206). `ETag` changes with its content; `If-Range` makes going on safe."""
-    found = services(request)
+    asked = Asked(request.method, range_, if_range, if_none_match)
+    return await sent_file(services(request), caller.name, project, name, path, asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a file is asked for; the headers as they came."""
+
+    method: str = "GET"
+    range_: str | None = None
+    if_range: str | None = None
+    if_none_match: str | None = None
+    disposition: str = "attachment"
+
+
+async def sent_file(found: Services, caller: str, project: str, name: str, path: str, asked: Asked) -> Response:
+    """The answer that sends it, to a caller that may have it. Raises: Problem."""
     job = await find_job(found, project, name)
-    with found.transfers.begin(caller.name) as transfer:
+    with found.transfers.begin(caller) as transfer:
         file = await found.files.open(job, path)
         sends = False
         try:
-            if unchanged(if_none_match, file.stamp.etag):
-                return Response(status_code=304, headers=_headers(file.stamp))
-            span = wanted(file.stamp, range_, if_range)
-            headers = _headers(file.stamp) | {"Content-Length": str(span.end - span.start), "Content-Type": OCTETS}
+            if unchanged(asked.if_none_match, file.stamp.etag):
+                return Response(status_code=304, headers=_headers(file.stamp, asked))
+            span = wanted(file.stamp, asked.range_, asked.if_range)
+            headers = _headers(file.stamp, asked)
+            headers |= {"Content-Length": str(span.end - span.start), "Content-Type": OCTETS}
             if span.part:
                 headers["Content-Range"] = f"bytes {span.start}-{span.end - 1}/{file.stamp.size}"
             status = 206 if span.part else 200
-            if request.method == "HEAD":
+            if asked.method == "HEAD":
                 return Response(status_code=status, headers=headers)
             sends = True
             return _FileResponse(file, span, status, headers, transfer.hand_on())
@@ -97,13 +115,13 @@ async def read_file(
                 await file.close()
 
 
-def _headers(stamp: FileStamp) -> dict[str, str]:
+def _headers(stamp: FileStamp, asked: Asked) -> dict[str, str]:
     return {
         "ETag": stamp.etag,
         "Last-Modified": modified_text(stamp),
         "Accept-Ranges": "bytes",
         "Cache-Control": "private, no-cache",
-        "Content-Disposition": "attachment",
+        "Content-Disposition": asked.disposition,
     }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from enum import StrEnum
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+from pydantic import Field
 from starlette.responses import Response
 
 from stoker import __version__
@@ -15,12 +17,23 @@ from stoker.spec.names import API_VERSION
 from stoker.spec.rest import ScrapeTargetGroup, ServerVersion, WhoAmI
 from stoker_api.access import Access, Caller, access
 from stoker_api.bodies import json_response
-from stoker_api.identity import CREATE_JOB, EVERYWHERE, GET_METRICS, LIST_JOBS, UPDATE_QUEUE, seen_by
+from stoker_api.identity import (
+    CREATE_JOB,
+    EVERYWHERE,
+    GET_METRICS,
+    LIST_JOBS,
+    PROJECT_RIGHTS,
+    SHARED_RIGHTS,
+    UPDATE_QUEUE,
+    Identity,
+    Principal,
+    seen_by,
+)
 from stoker_api.problems import Problem, ProblemCode
 from stoker_api.scrape_targets import server_targets, worker_targets
 from stoker_api.services import services
 
-from .common import QueryModel
+from .common import LABEL, QueryModel
 
 router = APIRouter(tags=["health"])
 _OK: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
@@ -52,10 +65,15 @@ async def version(request: Request) -> Response:
     return json_response(json.dumps({"version": __version__, "apiVersion": API_VERSION, "mode": mode}).encode())
 
 
+class WhoAmIQuery(QueryModel):
+    project: str | None = Field(default=None, max_length=63, json_schema_extra=LABEL, description="For `may`.")
+
+
 @router.get("/v1/whoami", response_model=None, responses={200: {"model": WhoAmI}})
 @access(Access.KNOWN)
-async def whoami(request: Request, caller: Caller) -> Response:
-    """The token's name, the nearest role, and the projects whose jobs it sees: of those that have any, and its own."""
+async def whoami(request: Request, caller: Caller, query: Annotated[WhoAmIQuery, Query()]) -> Response:
+    """The token's name, the nearest role, the projects whose jobs it sees (of those that have any, and its own), and
+    what it may do."""
     found = services(request)
     identity = found.deps.identity
     projects = ["*"]
@@ -71,7 +89,16 @@ async def whoami(request: Request, caller: Caller) -> Response:
             if await identity.may(caller, CREATE_JOB, project):
                 role = "user"
                 break
-    return json_response(json.dumps({"name": caller.name, "role": role, "projects": projects}).encode())
+    may = await _rights(identity, caller, query.project)
+    return json_response(json.dumps({"name": caller.name, "role": role, "projects": projects, "may": may}).encode())
+
+
+async def _rights(identity: Identity, caller: Principal, project: str | None) -> list[str]:
+    asked = [(right, EVERYWHERE) for right in SHARED_RIGHTS]
+    if project is not None:
+        asked += [(right, project) for right in PROJECT_RIGHTS]
+    answers = await asyncio.gather(*(identity.may(caller, right, where) for right, where in asked))
+    return [str(right) for (right, _), has in zip(asked, answers, strict=True) if has]
 
 
 @router.get("/metrics", response_model=None, responses=_OK)

@@ -27,6 +27,7 @@ class _Entry(NamedTuple):
 
 _COMMANDS = {
     "up": _Entry("Server", "server", "Run Stoker on this machine: API, operator and node in one."),
+    "page": _Entry("Server", "page", "Print a link that opens the web page, signed in."),
     "run": _Entry("Jobs", "submit", "Submit a job and follow it to its end."),
     "submit": _Entry("Jobs", "submit", "Submit jobs and print their names."),
     "clone": _Entry("Jobs", "again", "Submit a job once more, with or without changes."),

@@ -60,7 +60,7 @@ from stoker_api.kept_file import FileUnavailable, NewerFile
 from stoker_api.scrape_targets import MetricsPush
 from stoker_api.serve import BindError, bind, serve
 from stoker_api.token_identity import TokenIdentity
-from stoker_api.tokens import TokenError, TokenFile
+from stoker_api.tokens import ADMIN_NAME, TokenError, TokenFile
 from stoker_api.usage.prices import Prices
 from stoker_api.usage.store import UsageStore
 
@@ -236,7 +236,8 @@ class _Up:
                     stop_on_signals(parts)
                     await self._ready.wait()  # who reads that it is ready calls it at once
                     gpus = [gpu for node in nodes.values() for gpu in node.status.gpus]
-                    self._greet(token_file, gpus)
+                    ticket, _ = app.state.services.tickets.issue(ADMIN_NAME, token_file.read_text().strip())
+                    self._greet(token_file, gpus, f"{self._url}/#ticket={ticket}")
             finally:
                 if agent.alive:
                     workers = "1 worker goes on" if agent.alive == 1 else f"{agent.alive} workers go on"
@@ -267,7 +268,7 @@ class _Up:
         await self._ready.wait()  # the server is ready without it
         await exporter.run()
 
-    def _greet(self, token_file: Path, gpus: list[Gpu]) -> None:
+    def _greet(self, token_file: Path, gpus: list[Gpu], page: str) -> None:
         real = [gpu for gpu in gpus if not gpu.simulated]
         offers = [f"{len(real)} x {real[0].model}"] if real else []
         if len(gpus) > len(real):
@@ -280,6 +281,7 @@ class _Up:
         click.echo(
             f"stoker: ready at {self._url}\n"
             f"  token  {token_file}\n"
+            f"  page   {page}  (signs in once, within a minute; `{home}stoker page` makes another)\n"
             f"  offers {' and '.join(offers)}, {cpus} CPUs, {memory} memory\n"
             f"  try    {home}stoker run --gpus {1 if gpus else 0} --no-code -- python -c 'print(42)'",
             err=True,

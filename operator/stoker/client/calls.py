@@ -240,6 +240,10 @@ class Calls:
     def whoami(self) -> Any:
         return self._get("/v1/whoami")
 
+    def sign_in_ticket(self) -> str:
+        """Stands for this client's token in a link of the web page: good once, for a minute."""
+        return str(self.wire.call("POST", "/v1/sign-in-tickets").body["ticket"])
+
     def version(self) -> Any:
         return self._get("/version")
 

@@ -317,6 +317,33 @@ class WhoAmI(StatusModel):
     name: str
     role: str
     projects: tuple[str, ...]
+    may: tuple[str, ...]
+    """The rights that the token has in the project asked for, and on what all share: `create trainingjobs`."""
+
+
+class NewTicket(StatusModel):
+    ticket: str
+    """In place of a token in a link; good once."""
+    good_s: float
+    """For how many seconds."""
+
+
+class TicketExchange(SpecModel):
+    """The body of `POST /v1/sign-in-tickets/exchange`."""
+
+    ticket: str = Field(min_length=1, max_length=128)
+
+
+class TicketToken(StatusModel):
+    token: str
+    """Of who made the ticket."""
+
+
+class FileTicketRequest(SpecModel):
+    """The body of `POST …/{name}/file-tickets`."""
+
+    path: str = Field(min_length=1, max_length=4096)
+    """Within the output folder, as the list of files has it."""
 
 
 class JobEnd(StatusModel):

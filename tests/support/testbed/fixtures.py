@@ -21,6 +21,7 @@ from tests.support.testbed.errors import Unavailable
 from tests.support.testbed.nodes import NodeBed
 
 _SKIPPED = "no test bed: "
+PAGE = "page: "
 
 
 def in_ci() -> bool:
@@ -32,6 +33,11 @@ def skip_loudly(reason: str) -> NoReturn:
     if in_ci():
         pytest.fail(f"CI never skips the test bed: {reason}", pytrace=False)
     pytest.skip(f"{_SKIPPED}{reason}")
+
+
+def skip_page(reason: str) -> NoReturn:
+    """The same for tests in a browser, under CI too: what can be installed there differs."""
+    pytest.skip(f"{PAGE}{reason}")
 
 
 @pytest.fixture(scope="session")
@@ -108,11 +114,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """From the reports alone: so it is right too where other processes ran the tests (pytest-xdist)."""
     whys = Counter(_why_skipped(report) for report in terminalreporter.stats.get("skipped", ()))
     for why, tests in whys.items():
-        if not why.startswith(_SKIPPED):
+        if not why.startswith((_SKIPPED, PAGE)):
             continue
-        terminalreporter.section("NOT TESTED", sep="=", red=True, bold=True)
+        what = ": page" if why.startswith(PAGE) else ""
+        terminalreporter.section(f"NOT TESTED{what}", sep="=", red=True, bold=True)
         some = "1 test skipped, nothing of it is" if tests == 1 else f"{tests} tests skipped, nothing of them is"
-        terminalreporter.write_line(f"{some} proved here: {why.removeprefix(_SKIPPED)}")
+        terminalreporter.write_line(f"{some} proved here: {why.removeprefix(_SKIPPED).removeprefix(PAGE)}")
 
 
 def _why_skipped(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -1,0 +1,57 @@
+// Curves of every metric that the job has reported, live; its attempts as bands and its checkpoints as marks.
+import { jobPath } from "../api.js";
+import { clock, plain } from "../format.js";
+import { hasEnded, nameOf, projectOf } from "../job_facts.js";
+import { useCurves } from "../curves.js";
+import { Empty, Failure, Loading } from "../parts/notices.js";
+import { Plot } from "../parts/plot.js";
+import { SameAs, inProject } from "../parts/same_as.js";
+import { Switch } from "../parts/switch.js";
+import { place } from "../router.js";
+import { html } from "../ui.js";
+
+const FIRST = ["loss", "evalLoss", "accuracy", "samplesPerSecond", "learningRate"];
+
+export function Curves({ job, reload }) {
+  const [project, name] = [projectOf(job), nameOf(job)];
+  const { query } = place.value;
+  const by = query.get("by") === "time" ? "time" : "step";
+  const logarithmic = query.get("scale") === "log";
+  const { book, loading, error } = useCurves(project, name, job.status.observedRetryGeneration ?? 0);
+  const same = html`<${SameAs} command=${`stoker metrics ${inProject(project)}${name}`} path=${`${jobPath(project, name)}/metrics`} />`;
+  if (error) return html`<${Failure} error=${error} again=${reload} />${same}`;
+  if (loading) return html`<${Loading} what="metrics" />${same}`;
+  const metrics = [...book.metrics.keys()].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
+  if (metrics.length === 0)
+    return html`<${Empty} title="No metrics yet."><p>${hasEnded(job) ? "The job has reported none." : "They are drawn here as soon as the job reports some."}
+      A recipe does by itself; a command writes <code>$STOKER_PROGRESS_FILE</code>.</p></${Empty}>${same}`;
+  const marks = checkpointsOf(job, by);
+  return html`
+    <div class="row controls">
+      <${Switch} label="Over" name="by" options=${[["", "steps"], ["time", "time"]]} />
+      <${Switch} label="Scale" name="scale" options=${[["", "linear"], ["log", "logarithmic"]]} />
+      <span class="faint">${marks.length > 0 && "▲ checkpoint   "}Drag over a plot to look closer; a double click leads back.</span>
+    </div>
+    <div class="plots">${metrics.map((metric) => {
+      const attempts = [...book.metrics.get(metric)].sort(([a], [b]) => a - b);
+      const x = (curve) => (by === "time" ? curve.times : curve.steps);
+      const lines = attempts.map(([attempt, curve]) => ({ label: attempts.length > 1 ? `attempt ${attempt}` : "", x: x(curve), y: curve.values }));
+      const bands = attempts.length > 1 ? attempts.map(([attempt, curve]) => ({ label: `attempt ${attempt}`, from: x(curve)[0], to: x(curve).at(-1) })) : [];
+      return html`<${Plot} key=${metric} title=${plain(metric)} ...${{ lines, bands, marks, logarithmic }} time=${by === "time"} together=${name} />`;
+    })}</div>
+    ${marks.length > 0 && html`<p class="faint">Checkpoints: ${marks.map(({ label }) => label).join(", ")}.</p>`}
+    ${same}`;
+}
+
+const rank = (metric) => (FIRST.includes(metric) ? FIRST.indexOf(metric) : FIRST.length);
+
+/** The newest checkpoint of each attempt, where they are known. */
+function checkpointsOf(job, by) {
+  const known = [...(job.status.attempts ?? []).map(({ progress }) => progress?.checkpoint), job.status.progress?.checkpoint];
+  const found = new Map();
+  for (const checkpoint of known) {
+    const at = by === "time" ? checkpoint?.at : checkpoint?.step;
+    if (at) found.set(at, { at, label: `step ${checkpoint.step}${checkpoint.at ? ` at ${clock(checkpoint.at)}` : ""}` });
+  }
+  return [...found.values()];
+}

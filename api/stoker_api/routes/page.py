@@ -1,0 +1,47 @@
+"""The web page: its index at each of its views' addresses, and its files. Holds nothing of any user: open to all.
+
+Not part of the api's document: what the page shows it asks of the other routes, with its user's token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from stoker_api.access import Access, access
+from stoker_api.page.assets import FOR_EVER, SECURITY, Asset, assets
+from stoker_api.problems import Problem, ProblemCode
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/", response_model=None)
+@router.get("/jobs/{path:path}", response_model=None)
+@router.get("/compare", response_model=None)
+@router.get("/queues", response_model=None)
+@router.get("/gpus", response_model=None)
+@access(Access.OPEN)
+async def page(request: Request) -> Response:
+    """The index: the view is chosen in the browser, by the address."""
+    found = await asyncio.to_thread(assets)
+    return _response(request, found.index, "no-cache")
+
+
+@router.get("/page/{digest}/{path:path}", response_model=None)
+@access(Access.OPEN)
+async def page_file(request: Request, digest: str, path: str) -> Response:
+    found = await asyncio.to_thread(assets)
+    file = found.files.get(path) if digest == found.digest else None
+    if file is None:
+        raise Problem(ProblemCode.NOT_FOUND, "The page has no such file (any more); load the page anew.")
+    return _response(request, file, FOR_EVER)
+
+
+def _response(request: Request, asset: Asset, kept: str) -> Response:
+    headers = {**SECURITY, "Cache-Control": kept, "Vary": "Accept-Encoding"}
+    data = asset.data
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"], data = "gzip", asset.packed
+    return Response(data, media_type=asset.media_type, headers=headers)

@@ -1,0 +1,98 @@
+"""A headless Chromium, and pages of it that fail their test where the policy was broken or a script threw.
+
+Where there is no browser or no Playwright, tests that want one are skipped, and the end of the run says so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.harness import Server
+from tests.support.testbed.fixtures import skip_page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+WAIT_MS = 20_000
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+_NOTES_VIOLATIONS = """
+window.violations = [];
+addEventListener("securitypolicyviolation", ({ violatedDirective, blockedURI, sample }) =>
+  window.violations.push(`${violatedDirective}: ${blockedURI} ${sample}`));
+"""
+
+Browse = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """The browser, started once for a file."""
+    path = next(filter(None, map(shutil.which, filter(None, (os.environ.get("STOKER_CHROMIUM"), *NAMES)))), None)
+    if path is None:
+        skip_page("there is no chromium here; as root, `bash tools/chromium.sh` installs it")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        skip_page("playwright is not installed; `make setup` installs it")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def up(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A `stoker up` with two simulated GPUs; asked for after the browser, so that without one nothing is started."""
+    server = Server(tmp_path_factory.mktemp("page") / "data", "--virtual-gpus", "2", "--cpus", "16").start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def browse(chromium: Any) -> Iterator[Browse]:
+    """Opens an address in a new browser window: browse(url, token="…", width=1440, dark=False)."""
+    contexts, faults = [], []
+
+    def open_page(url: str, token: str = "", width: int = 1440, *, dark: bool = False) -> Any:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if dark else "light",
+            accept_downloads=True,
+            locale="en-GB",
+            timezone_id="Europe/Berlin",
+            reduced_motion="reduce",
+        )
+        contexts.append(context)
+        context.set_default_timeout(WAIT_MS)
+        context.add_init_script(_NOTES_VIOLATIONS)
+        if token:
+            context.add_init_script(f"sessionStorage.setItem('stoker.token', {token!r})")
+        page = context.new_page()
+        page.on("pageerror", lambda error: faults.append(f"{page.url}: {error}"))
+        page.on("dialog", lambda dialog: (faults.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        for page in context.pages:
+            faults += page.evaluate("window.violations")
+        assert context.cookies() == []
+        context.close()
+    assert faults == []
+
+
+def accessibility_faults(page: Any) -> list[str]:
+    """What axe-core finds in the page as it stands."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(f"{AXE}; undefined")
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    return [
+        f"{page.url} {fault['id']}: {fault['help']}: {node['html'][:200]}"
+        for fault in found["violations"]
+        for node in fault["nodes"][:3]
+    ]

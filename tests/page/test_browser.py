@@ -1,0 +1,262 @@
+"""The web page in a real browser, against a real `stoker up`: what a person does with their jobs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.client.client import Client
+from tests.support.harness import SHOWS_PROGRESS, Server, until
+
+from .conftest import accessibility_faults
+
+pytestmark = [pytest.mark.slow]
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e"
+SHOWN = "<script>alert(1)</script><img src=x onerror=alert(2)>\\u001b[31m\\u202e"
+METRIC = "<script>alert(3)</script>"  # one with control characters is not kept
+TRAINS = (
+    SHOWS_PROGRESS
+    + """
+open(os.path.join(os.environ['STOKER_OUTPUT_DIR'], 'model.txt'), 'w').write('weights')
+for step in range(1, 100_000):
+    show(step=step, totalSteps=100_000, at=time.time(), metrics={'loss': 1 / step, 'reward': step * 2.0})
+    print(f'step {step} of it', flush=True)
+    time.sleep(0.1)
+"""
+)
+PRINTS = f"""
+import os, sys
+{SHOWS_PROGRESS}
+show(step=1, at=time.time(), metrics={{{METRIC!r}: 1.0}})
+print({HOSTILE!r}, flush=True)
+sys.exit({HOSTILE!r})
+"""
+
+
+def command(script: str, **spec: Any) -> dict[str, Any]:
+    return {"trainer": {"command": [sys.executable, "-c", script]}, "gpusPerWorker": 1, **spec}
+
+
+def body(name: str, script: str, **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": command(script, **spec)}
+
+
+@pytest.fixture(scope="module")
+def client(up: Server) -> Iterator[Client]:
+    with up.client() as found:
+        found.submit(body("trains", TRAINS))
+        found.submit(body("hostile", PRINTS))
+        until(lambda: found.get("hostile").status.phase == "Failed", "the hostile job has ended")
+        yield found
+
+
+@pytest.fixture
+def token(up: Server) -> str:
+    return (up.data / "token").read_text().strip()
+
+
+def stoker(up: Server, *arguments: str) -> str:
+    """What the command prints."""
+    command = [sys.executable, "-m", "stoker.cli.main", *arguments]
+    env = {**os.environ, "STOKER_HOME": str(up.data)}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+
+def link(up: Server, *arguments: str) -> str:
+    return stoker(up, "page", *arguments)
+
+
+def phase(page: Any, name: str) -> None:
+    page.locator(".job-head .state", has_text=name).wait_for()
+
+
+def test_signing_in_by_a_link_and_by_a_token(up, client, browse, token):
+    address = link(up)
+    page = browse(address)
+    page.get_by_role("link", name="trains").wait_for()
+    assert "ticket" not in page.url, "it is out of the address"
+    page.reload()
+    page.get_by_role("link", name="trains").wait_for()
+
+    again = browse(address)
+    again.get_by_text("The link is used or too old").wait_for()
+    again.get_by_label("Token").fill("stk_wrong")
+    again.get_by_role("button", name="Sign in").click()
+    again.get_by_text("The token is not known here").wait_for()
+    again.get_by_label("Token").fill(token)
+    again.keyboard.press("Enter")
+    again.get_by_role("link", name="trains").wait_for()
+    again.get_by_role("button", name="Sign out").click()
+    again.get_by_label("Token").wait_for()
+    assert again.evaluate("sessionStorage.length") == 0
+
+
+def test_watching_a_job_and_acting(up, client, browse, tmp_path):
+    page = browse(link(up, "trains"))
+    phase(page, "Running")
+    page.get_by_role("link", name="Curves").click()
+    loss = page.locator("figure", has_text="loss")
+    loss.locator("canvas").wait_for()
+    before = page.locator("figure", has_text="reward").locator(".latest").inner_text()
+    page.wait_for_function("before => document.querySelectorAll('.latest')[1].textContent !== before", arg=before)
+
+    page.get_by_role("link", name="Log", exact=True).click()
+    page.locator(".log .line", has_text="step 1 of it").first.wait_for()
+    lines = page.locator(".log .line").count()
+    page.wait_for_function("n => document.querySelectorAll('.log .line').length > n", arg=lines)
+    page.get_by_label("Search in the log").fill("step 2 of")
+    page.wait_for_function("() => document.querySelectorAll('.log .line').length === 1")
+    assert page.locator(".log mark").inner_text() == "step 2 of"
+
+    page.get_by_role("link", name="Files").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download model.txt").click()
+    assert download.value.suggested_filename == "model.txt"
+    assert Path(download.value.path()).read_text() == "weights"
+
+    page.get_by_role("button", name="Suspend").click()
+    page.get_by_role("dialog").get_by_role("button", name="Suspend").click()
+    phase(page, "Suspended")
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+    page.locator(".job-head .state", has_text=re.compile("Running|Queued|Starting")).wait_for()
+
+
+def test_why_a_job_waits_and_a_change_that_helps(up, client, browse, token):
+    until(lambda: client.get("trains").status.phase == "Running" or None, "trains runs")
+    client.submit(body("waits", TRAINS, gpusPerWorker=2))
+    page = browse(f"{up.url}/jobs/default/waits", token)
+    phase(page, "Queued")
+    page.locator(".blocker", has_text="1 of 2 GPUs missing").wait_for()
+    page.get_by_role("link", name="default/trains").wait_for()
+    page.get_by_role("button", name="gpusPerWorker: 1 …").click()
+    dialog = page.get_by_role("dialog")
+    assert dialog.get_by_label("GPUs per worker").input_value() == "1"
+    dialog.get_by_label("Name").fill("smaller")
+    dialog.get_by_label("Priority").fill("3")
+    dialog.get_by_role("button", name="Submit").click()
+    page.wait_for_url("**/jobs/default/smaller")
+    phase(page, "Running")
+    made = client.get("smaller").spec
+    assert (made.gpus_per_worker, made.priority) == (1, 3)
+    until(lambda: client.get("waits").status.phase == "Cancelled" or None, "the other is cancelled")
+
+
+def test_several_jobs_at_once(up, client, browse, token):
+    for name in ("one", "two"):
+        client.submit(body(name, TRAINS, gpusPerWorker=2))
+    page = browse(f"{up.url}/?text=python&sort=name", token)
+    for name in ("one", "two"):
+        page.get_by_label(f"Choose {name}", exact=True).check()
+    page.get_by_role("button", name="Cancel …").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("2 jobs of 2 will change").wait_for()
+    dialog.get_by_role("button", name="Cancel 2 jobs").click()
+    dialog.get_by_role("button", name="Close").last.click()
+    page.get_by_role("button", name="Queued").click()
+    page.wait_for_url("**phase=Queued**")
+    page.get_by_text("No job matches.").wait_for()
+    assert client.get("one").status.phase == client.get("two").status.phase == "Cancelled"
+
+
+def test_the_server_is_killed_and_comes_back(up, client, browse, token):
+    page = browse(f"{up.url}/jobs/default/trains?tab=log", token)
+    page.locator(".log .line").first.wait_for()
+    page.evaluate("window.stayed = true")
+    up.kill()
+    page.get_by_text("No connection to the server").wait_for()
+    up.start()
+    page.get_by_text("No connection to the server").wait_for(state="hidden")
+    lines = page.locator(".log .line").all_inner_texts()
+    page.wait_for_function("n => document.querySelectorAll('.log .line').length > n", arg=len(lines))
+    found = re.findall(r"^step (\d+)", "\n".join(page.locator(".log .line").all_inner_texts()), re.MULTILINE)
+    assert all(int(b) in (int(a) + 1, 1) for a, b in itertools.pairwise(found)), "no line is lost or doubled"
+    phase(page, "Running")
+    assert page.evaluate("window.stayed"), "without a reload"
+
+
+def test_what_users_wrote_is_text(up, client, browse, token):
+    page = browse(f"{up.url}/jobs/default/hostile?tab=log", token)
+    page.locator(".log .line", has_text=SHOWN).first.wait_for()
+    page.locator(".message", has_text="<script>alert(1)</script>").wait_for()
+    page.get_by_role("link", name="Curves").click()
+    page.locator("figcaption", has_text=METRIC).wait_for()
+    page.get_by_role("link", name="Spec").click()
+    page.locator("pre", has_text="<script>alert(1)</script>").wait_for()
+    page.goto(f"{up.url}/?text=hostile")
+    page.locator(".note", has_text="<script>alert(1)</script>").wait_for()
+    assert page.locator("script:not([src]), #page img[src=x]").count() == 0
+
+
+def test_a_reader_of_another_project_is_offered_nothing(up, client, browse):
+    made = stoker(up, "token", "create", "reader", "--role", "reader", "--project", "default")
+    page = browse(f"{up.url}/jobs/default/trains", made.split()[0])
+    phase(page, "Running")
+    page.get_by_role("link", name="Spec").wait_for()
+    for name in ("Suspend", "Cancel", "Clone", "Priority"):
+        assert page.get_by_role("button", name=name).count() == 0
+    assert page.get_by_role("link", name="Files").count() == 0
+
+    made = stoker(up, "token", "create", "other", "--project", "elsewhere")
+    page = browse(up.url, made.split()[0])
+    page.get_by_text("There are no jobs yet").wait_for()
+    page.goto(f"{up.url}/jobs/default/trains")
+    page.get_by_text("or the token may not see it").wait_for()
+
+
+VIEWS = {
+    "/": "table.jobs",
+    "/jobs/default/trains": "#why",
+    "/jobs/default/trains?tab=curves": "figure canvas",
+    "/jobs/default/trains?tab=log": ".log .line",
+    "/jobs/default/trains?tab=history": "#events",
+    "/jobs/default/trains?tab=usage": ".tiles, .notice-title",
+    "/jobs/default/trains?tab=spec": "pre",
+    "/jobs/default/trains?tab=spec&against=hostile": ".diff",
+    "/jobs/default/trains?tab=files": "text=model.txt",
+    "/jobs/default/missing": ".failure",
+    "/queues?queue=default": "text=Waiting in default",
+    "/gpus": ".cells",
+    "/compare?jobs=default/trains,default/hostile": "figure canvas",
+}
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1440, False), (360, True)])
+def test_every_view_is_accessible_and_fits(up, client, browse, token, width, dark):
+    page = browse(up.url, token, width, dark=dark)
+    faults = []
+    for path, wanted in VIEWS.items():
+        page.evaluate(
+            "path => { history.pushState(null, '', path); dispatchEvent(new PopStateEvent('popstate')); }", path
+        )
+        page.locator(wanted).first.wait_for()
+        faults += accessibility_faults(page)
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        if wide > width:
+            faults.append(f"{path} is {wide} wide at {width}")
+    assert faults == []
+
+
+def test_the_keyboard_is_enough(up, client, browse, token):
+    page = browse(up.url, token)
+    page.get_by_role("link", name="trains", exact=True).wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("trains")
+    page.wait_for_url("**text=trains**")
+    page.get_by_role("link", name="trains", exact=True).focus()
+    page.keyboard.press("Enter")
+    phase(page, "Running")
+    page.get_by_role("button", name="Cancel").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("dialog").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog").wait_for(state="hidden")
+    phase(page, "Running")
