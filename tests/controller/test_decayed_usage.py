@@ -25,36 +25,38 @@ histories = st.lists(st.tuples(st.floats(1, 1e5), st.integers(0, 64)), min_size=
 
 @given(history=histories, half_life_s=st.floats(60, 1e6))
 def test_it_is_the_integral_of_what_was_held(history: list[tuple[float, int]], half_life_s: float) -> None:
-    at, average, spans = BEGIN, MovingAverage(DecayedUsage(), (0, 0, 0), BEGIN), []
+    at, average, spans = BEGIN, MovingAverage(DecayedUsage(), {}, BEGIN), []
     for seconds, gpus in history:
-        average.advance(at, (gpus, 0, 0), half_life_s)
+        average.advance(at, {"gpus": gpus, "gpus.h100": gpus}, half_life_s)
         spans.append((at, at + timedelta(seconds=seconds), gpus))
         at = spans[-1][1]
-    average.advance(at, (0, 0, 0), half_life_s)
+    average.advance(at, {}, half_life_s)
 
     def weight(then: datetime) -> float:
         return 0.5 ** ((at - then).total_seconds() / half_life_s)
 
     wanted = sum(gpus * (weight(end) - weight(begin)) for begin, end, gpus in spans)
-    assert average.written(DecayedUsage()).gpus == pytest.approx(wanted, rel=0.011, abs=0.002)
+    written = average.written(DecayedUsage())
+    assert written.gpus == written.gpu_types.get("h100", 0.0) == pytest.approx(wanted, rel=0.011, abs=0.002)
 
 
 def test_half_is_left_after_a_half_life_and_is_written_once_a_minute_at_most() -> None:
-    held = DecayedUsage(gpus=8.0, cpu="16", memory="64Gi", at=BEGIN)
-    average = MovingAverage(held, (0, 0, 0), BEGIN)
-    average.advance(BEGIN + timedelta(seconds=59), (0, 0, 0), 60.0)
+    held = DecayedUsage(gpus=8.0, cpu="16", memory="64Gi", gpu_types={"h100": 8.0, "t4": 0.0008}, at=BEGIN)
+    average = MovingAverage(held, {}, BEGIN)
+    average.advance(BEGIN + timedelta(seconds=59), {}, 60.0)
     assert average.written(held) is held
-    average.advance(BEGIN + timedelta(seconds=60), (0, 0, 0), 60.0)
-    assert average.written(held) == DecayedUsage(gpus=4.0, cpu="8", memory="32Gi", at=BEGIN + timedelta(seconds=60))
-    average.advance(BEGIN + timedelta(seconds=70), (0, 0, 0), DAY_S)
+    average.advance(BEGIN + timedelta(seconds=60), {}, 60.0)
+    half = DecayedUsage(gpus=4.0, cpu="8", memory="32Gi", gpu_types={"h100": 4.0}, at=BEGIN + timedelta(seconds=60))
+    assert average.written(held) == half
+    average.advance(BEGIN + timedelta(seconds=70), {}, DAY_S)
     half = average.written(held)
-    average.advance(BEGIN + timedelta(seconds=170), (0, 0, 0), DAY_S)
+    average.advance(BEGIN + timedelta(seconds=170), {}, DAY_S)
     assert average.written(half) is half, "less than a hundredth of it has gone"
 
 
 def test_a_clock_that_steps_back_changes_nothing() -> None:
-    average = MovingAverage(DecayedUsage(gpus=8.0, at=BEGIN), (0, 0, 0), BEGIN)
-    average.advance(BEGIN - timedelta(days=1), (0, 0, 0), 60.0)
+    average = MovingAverage(DecayedUsage(gpus=8.0, at=BEGIN), {}, BEGIN)
+    average.advance(BEGIN - timedelta(days=1), {}, 60.0)
     assert average.written(DecayedUsage()).gpus == 8.0
 
 

@@ -183,6 +183,7 @@ def queue(
     guarantee: int | None = None,
     weight: int = 1,
     lately: float = 0.0,
+    lately_of: Mapping[str, float] | None = None,
     guaranteed: Mapping[str, Any] | None = None,
     types: Mapping[str, int] | None = None,
 ) -> Queue:
@@ -197,7 +198,7 @@ def queue(
             highest_priority=highest,
             reservation_budget=budget,
         ),
-        status=QueueStatus(decayed_usage=DecayedUsage(gpus=lately)),
+        status=QueueStatus(decayed_usage=DecayedUsage(gpus=lately, gpu_types=lately_of or {})),
     )
 
 

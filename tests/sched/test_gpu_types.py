@@ -56,6 +56,7 @@ specs = st.fixed_dictionaries(
         "guarantee": st.sampled_from([None, None, 2, 4]),
         "guaranteed": amounts.map(lambda some: {"gpu_types": some}),
         "weight": st.integers(1, 2),
+        "lately_of": st.sampled_from([{}, {}, {"h100": 1.5, "t4": 0.5}]),
     }
 )
 trees = st.fixed_dictionaries({name: st.tuples(specs, st.sampled_from([None, INNER])) for name in LEAVES}).flatmap(
@@ -111,11 +112,22 @@ class Model:
 
     def rank(self, name: str) -> tuple[Any, ...]:
         levels: list[Any] = []
-        every = sum(ROOM.values()) + sum(sum(there.values()) for there in PARTS.values())
         for queue in self.path(self.jobs[name][0]):
-            share = self.used(queue) / every / self.tree[queue][0]["weight"]
-            levels += [not self.below(queue, self.suiting(name)), share]
+            levels += [not self.below(queue, self.suiting(name)), self.share(queue)]
         return (*levels, *levels[-2:] * (2 - len(levels) // 2), self.waiting.index(name))
+
+    def share(self, queue: str) -> float:
+        """Of all GPUs, or of those of a type, where some queue names types."""
+        there = ROOM | {name: sum(nodes.values()) for name, nodes in PARTS.items()}
+        spec = self.tree[queue][0]
+        parts = [self.used(queue) / sum(there.values())]
+        if self.named:
+            parts += [(self.used(queue, one) + self.lately_of(queue, one)) / count for one, count in there.items()]
+        return max(parts) / spec["weight"]
+
+    def lately_of(self, queue: str, gpu_type: str) -> float:
+        found: float = self.tree[queue][0]["lately_of"].get(gpu_type, 0.0)
+        return found
 
     def within(self, name: str, gpu_type: str) -> bool:
         leaf, gpus, *_ = self.jobs[name]
@@ -239,6 +251,25 @@ def test_guaranteed_types_come_first_then_those_with_the_fewest_free(sched: Simp
     world = sched.World().feed(*cluster(sched), sched.queue("own", guaranteed={"gpu_types": {"t4": 1}}))
     world.feed(*(sched.job(f"x{i}", queue="own", queued=i) for i in range(3)))
     assert types(world.decide()) == {"x0": "t4", "x1": "a100", "x2": "a100"}
+
+
+def test_a_queue_with_all_gpus_of_one_type_waits_though_it_has_few_of_all(sched: SimpleNamespace) -> None:
+    """Its share is all h100 GPUs, and not one GPU of seven, as soon as some queue names types."""
+    for types_named, first in (({}, "mine"), ({"h100": 4}, "other")):
+        world = sched.World().feed(*cluster(sched, {"h100": 1, "a100": 6}))
+        world.feed(sched.queue("own"), sched.queue("busy"), sched.queue("else", types=types_named))
+        world.feed(run_on(sched, "h", "h100", queue="own"), *(run_on(sched, n, "a100", queue="busy") for n in "abc"))
+        waiting = (
+            sched.job(name, queue=queue, models=("a100",)) for name, queue in (("mine", "own"), ("other", "busy"))
+        )
+        world.feed(*waiting)
+        assert next(iter(types(world.decide()))) == first
+        shares = {
+            level.name: (level.share_of, level.share)
+            for name in ("mine", "other")
+            for level in explain(world.state, sched.key(name), sched.at(0)).queues
+        }
+        assert shares["own"] == (("gpus.h100", 1.0) if types_named else ("gpus", round(2 / 7, 4)))
 
 
 def test_a_gang_runs_on_one_type_where_a_queue_names_types(sched: SimpleNamespace) -> None:

@@ -93,11 +93,12 @@ def state_text(job: Any) -> str:
 
 
 _WHY = "phase summary blockers.message position hints.message queues.name queues.held queues.limit queues.guarantee"
+_SHARE = "queues.share queues.shareOf"
 
 
 def explanation_text(name: str, why: Any) -> str:
     """The answer of `stoker why`: a sentence, the blockers, what would help."""
-    phase, summary, blockers, position, hints, *levels = values(why, _WHY)
+    phase, summary, blockers, position, hints, *levels = values(why, f"{_WHY} {_SHARE}")
     lines = [f"{name} is {phase}: {summary}"]
     lines += [f"  - {blocker}" for blocker in blockers or () if blocker != summary]
     if position is not None:
@@ -110,9 +111,15 @@ def explanation_text(name: str, why: Any) -> str:
 
 
 def _level_text(
-    name: str, held: Mapping[str, float], limit: Mapping[str, float], guarantee: Mapping[str, float]
+    name: str,
+    held: Mapping[str, float],
+    limit: Mapping[str, float],
+    guarantee: Mapping[str, float],
+    share: float,
+    share_of: str | None,
 ) -> str:
-    """'Queue team holds 6 GPUs (limit 8, guarantee 4).'; empty: it has neither limit nor guarantee."""
+    """'Queue team holds 6 GPUs (limit 8, guarantee 4). Its share is 0.75, of gpus.'; empty: it has neither limit nor
+    guarantee."""
     parts = []
     for resource, amount in held.items():
         bounds = [("limit", limit.get(resource)), ("guarantee", guarantee.get(resource))]
@@ -120,7 +127,8 @@ def _level_text(
         if texts:
             noun = {"gpus": " GPUs", "cpu": " cores", "memory": " memory"}.get(resource, f" {resource}")
             parts.append(f"{_amount_text(resource, amount)}{noun} ({', '.join(texts)})")
-    return f"Queue {name} holds {', '.join(parts)}." if parts else ""
+    ends = f" Its share is {share:.2g}, of {share_of}." if share_of else ""
+    return f"Queue {name} holds {', '.join(parts)}.{ends}" if parts else ""
 
 
 def _amount_text(resource: str, amount: float) -> str:

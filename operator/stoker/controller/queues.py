@@ -39,7 +39,7 @@ from stoker.store.clock import Clock
 from stoker.store.port import Conflict, NotFound, NotLeader, Store, StoreError
 from stoker.store.workqueue import WorkQueue
 
-from .decayed_usage import WRITE_EVERY_S, MovingAverage
+from .decayed_usage import WRITE_EVERY_S, Amounts, MovingAverage, amounts
 from .status_writes import MANAGER
 
 log = logging.getLogger(__name__)
@@ -79,8 +79,8 @@ class _Sum:
         )
 
     @property
-    def amounts(self) -> tuple[int, int, int]:
-        return self.gpus, self.cpu_milli, self.memory_bytes
+    def amounts(self) -> Amounts:
+        return amounts(self.gpus, self.cpu_milli, self.memory_bytes, self.gpu_types)
 
     def shown(self) -> QueueAmount:
         cpu, memory = exact_cpu(self.cpu_milli), exact_bytes(self.memory_bytes)

@@ -30,6 +30,7 @@ queues: `job_order`."""
 NOWHERE: Mapping[str, int] = MappingProxyType({})
 NO_PREEMPTION = Preemption()
 NONE_KEPT: Mapping[str, Totals] = MappingProxyType({})
+NO_TYPES_LATELY: Mapping[str, float] = MappingProxyType({})
 NONE_TYPED: Mapping[str, Account] = MappingProxyType({})
 LATEST = datetime.max.replace(tzinfo=UTC)
 EARLIEST = datetime.min.replace(tzinfo=UTC)
@@ -196,6 +197,8 @@ class QueueState(Account):
     """Idle GPU-time that a reservation may cost, per GPU and time that its job has waited."""
     lately: tuple[float, ...] = (0.0, 0.0, 0.0)
     """What it held on average of late, as its status says."""
+    lately_of: Mapping[str, float] = field(default_factory=lambda: NO_TYPES_LATELY)
+    """The same of GPUs by type."""
     holding: dict[Key, None] = field(default_factory=dict)
     """Its own jobs that hold resources or are assumed to; and those with a claim."""
     holding_gpus: dict[Key, None] = field(default_factory=dict)

@@ -1,10 +1,8 @@
 """The order in which jobs are tried: the heads of many lanes, merged.
 
 Owns the order between jobs. Between queues, at each level of their tree: one that holds less than its guarantee goes
-first, then the one with the least share, then the job that has waited longer. A queue's share is the largest part that
-it holds of any resource of the cluster, and held on average of late, divided by its weight (dominant resource fairness:
-Ghodsi et al., NSDI 2011). Within a queue higher priority goes first, then the longer wait: a priority never passes
-another queue's job. Called by `decide`.
+first, then the one with the least `share`, then the job that has waited longer. Within a queue higher priority goes
+first, then the longer wait: a priority never passes another queue's job. Called by `decide`.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from .entries import Lane, LaneKind, Order, QueueState
 from .gpu_choice import guarantees_types, kind_of
+from .share import Cluster, share_of
 from .state import SchedulerState
 from .waiters import From, Waiting
 
@@ -100,7 +99,7 @@ class JobOrder:
     queue among those with the same parent, that one among its own, and so on."""
 
     def __init__(self, state: SchedulerState, lanes: Iterable[Lane]) -> None:
-        self._state, self._capacity = state, state.nodes.capacity
+        self._state, self._cluster = state, Cluster.of(state)
         self._top = _Branch(None, False, None)
         self._out: _Group | None = None
         """That of the last turn: it stands among the others again when the next is asked for, as it may hold more."""
@@ -237,13 +236,10 @@ class JobOrder:
 
     def _level(self, queue: QueueState, kind: LaneKind) -> Rank:
         known = queue.levels.get(kind)
-        of = queue.used, queue.lately, self._capacity, queue.guarantee, queue.weight, queue.typed
+        held = queue.used, queue.lately, queue.lately_of, queue.typed
+        of = *held, *self._cluster, queue.guarantee, queue.weight
         if known is not None and all(map(is_, known[0], of)):
             return known[1]
-        share = 0.0
-        for held, lately, there in zip(queue.used, queue.lately, self._capacity, strict=True):
-            if there and held + lately > share * there:
-                share = (held + lately) / there
-        level = (not queue.is_below_guarantee(kind), share / queue.weight)
+        level = (not queue.is_below_guarantee(kind), share_of(queue, self._cluster).value)
         queue.levels[kind] = of, level
         return level

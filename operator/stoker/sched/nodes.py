@@ -58,6 +58,8 @@ class NodeTable:
         self._groups: dict[int, tuple[GpuGroup, ...]] = {}
         self._kinds: dict[GpuGroup, int] = {}
         """GPUs of one type on one node, their numbers aside → how many nodes have such."""
+        self.of_types: dict[str, int] = {}
+        """Type → usable GPUs of all nodes."""
         self._has_parts = False
         """Some node offers slices, or GPUs that are shared."""
         self._narrowed: dict[GpuFilter, tuple[GpuFilter, ...]] = {}
@@ -312,12 +314,8 @@ class NodeTable:
     def _set_groups(self, slot: int, groups: tuple[GpuGroup, ...] | None) -> None:
         for some, sign in ((self._groups.get(slot, ()), -1), (groups or (), 1)):
             for one in some:
-                kind = one._replace(usable=0, total=0)
-                count = self._kinds.get(kind, 0) + sign
-                if count:
-                    self._journal.put(self._kinds, kind, count)
-                else:
-                    self._journal.drop(self._kinds, kind)
+                self._add_up(self._kinds, one._replace(usable=0, total=0), sign)
+                self._add_up(self.of_types, one.type, sign * one.usable)
         has_parts = any(kind.part or kind.resource != GPU_RESOURCE for kind in self._kinds)
         if has_parts != self._has_parts:
             self._journal.set(self, "_has_parts", has_parts)
@@ -325,6 +323,13 @@ class NodeTable:
             self._journal.drop(self._groups, slot)
         else:
             self._journal.put(self._groups, slot, groups)
+
+    def _add_up(self, counts: dict[K, int], name: K, more: int) -> None:
+        count = counts.get(name, 0) + more
+        if count:
+            self._journal.put(counts, name, count)
+        else:
+            self._journal.drop(counts, name)
 
     def _held(self, name: str) -> Iterator[tuple[Claim, bool]]:
         """(what is held on the node, whether it lasts)."""

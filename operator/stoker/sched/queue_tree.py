@@ -70,8 +70,9 @@ class QueueTree:
         if _access(old) != _access(queue) or las != known.las:
             refiled[known] = None
         weight = known.weight if queue is None else queue.spec.weight
-        lately = known.lately if queue is None else queue.status.decayed_usage.amounts
-        now = {"budget": budget, "preemption": preemption, "las": las, "weight": weight, "lately": lately}
+        now = {"budget": budget, "preemption": preemption, "las": las, "weight": weight}
+        if queue is not None:
+            now |= {"lately": queue.status.decayed_usage.amounts, "lately_of": queue.status.decayed_usage.gpu_types}
         for field, value in now.items():
             if value != getattr(known, field):
                 journal.set(known, field, value)

@@ -135,12 +135,14 @@ class DecayedUsage(StatusModel):
     """Cores."""
     memory: str = "0"
     """Bytes, for example 2Ti."""
+    gpu_types: Mapping[str, float] = {}
+    """The GPUs by type, where they were placed on one."""
     at: datetime | None = None
     """Worked out then."""
 
     @property
     def amounts(self) -> tuple[float, float, float]:
-        """GPUs, thousandths of a core, bytes."""
+        """GPUs of all types, thousandths of a core, bytes."""
         return self.gpus, cpu_milli(self.cpu), memory_bytes(self.memory)
 
 

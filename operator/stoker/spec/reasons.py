@@ -133,6 +133,11 @@ class QueueLevel(StatusModel):
     limit: dict[str, float]
     guarantee: dict[str, float]
     """What counts of it."""
+    share: float = 0.0
+    """What it holds, and held on average of late, of `share_of` of the whole cluster, divided by its weight: of the
+    queues of one parent the one with the least goes first, unless guarantees decide."""
+    share_of: str | None = None
+    """The resource of which that is largest. None: it holds and has held nothing."""
 
 
 class Explanation(StatusModel):

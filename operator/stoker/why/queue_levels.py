@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from stoker.sched.entries import Account, Entry, QueueState
 from stoker.sched.request import Totals
+from stoker.sched.share import Cluster, share_of
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase
 from stoker.spec.queue import Amounts
@@ -22,14 +23,18 @@ def levels(state: SchedulerState, entry: Entry) -> tuple[QueueLevel, ...]:
     queue = state.queues.get(entry.job.spec.queue)
     if queue is None or queue.queue is None or entry.job.status.phase in _DONE:
         return ()
-    return tuple(
-        QueueLevel(
-            name=one.name,
-            held=_named(one, lambda account: account.used),
-            limit=_named(one, lambda account: account.limit),
-            guarantee=_named(one, lambda account: account.guarantee),
-        )
-        for one in queue.path
+    return tuple(_level(one, Cluster.of(state)) for one in queue.path)
+
+
+def _level(queue: QueueState, cluster: Cluster) -> QueueLevel:
+    share = share_of(queue, cluster)
+    return QueueLevel(
+        name=queue.name,
+        held=_named(queue, lambda account: account.used),
+        limit=_named(queue, lambda account: account.limit),
+        guarantee=_named(queue, lambda account: account.guarantee),
+        share=round(share.value, 4),
+        share_of=share.of or None,
     )
 
 
