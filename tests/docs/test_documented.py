@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documented import PROCESS_TREE, PROGRAMS, ROOT, RUNBOOKS, Sandbox, blocks, notes, pages
+from tests.support.frameworks import frameworks
 from tests.support.testbed import build
 from tests.support.testbed.control_plane import ControlPlane
 from tests.support.testbed.errors import Unavailable
@@ -56,6 +57,19 @@ def test_nothing_is_left_of_commands_whose_test_was_killed(tmp_path: Path) -> No
                 process.kill()
             process.stdout.read()  # its end: no process has it open any more
         assert not [pid for pid in left if Path(f"/proc/{pid}").exists()], ends
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", _with("frameworks"))
+def test_with_the_frameworks(page: str, tmp_path: Path) -> None:
+    """Hugging Face, Lightning and TensorBoard, as packages of a folder of their own (tests/support/frameworks.py)."""
+    try:
+        packages = str(frameworks())
+    except Unavailable as error:
+        pytest.skip(str(error))
+    env = {"PYTHONPATH": packages, "HF_HUB_OFFLINE": "1", "PATH": f"{PROGRAMS}:{packages}/bin:{os.environ['PATH']}"}
+    Sandbox(tmp_path / "sandbox", env).run(page, PAGES[page], "frameworks")
 
 
 @pytest.fixture(scope="module")
