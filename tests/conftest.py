@@ -16,6 +16,7 @@ settings.load_profile("stoker")
 
 pytest_plugins = [
     "tests.support.testbed.fixtures",
+    "tests.support.browser",
     "tests.support.file_times",
     "tests.support.groups",
     "tests.support.nvml_fixtures",

@@ -9,4 +9,4 @@ python=${VENV:-.venv}/bin/python
 export BENCH_JSON=docs/benchmarks
 mkdir -p "$BENCH_JSON"
 echo "## sched"; "$python" -m tools.bench.sched "$@"
-for bench in cli reclaim store kube cluster metrics exporter followers trainer batch precision; do echo; echo "## $bench"; "$python" -m "tools.bench.$bench"; done
+for bench in cli reclaim store kube cluster metrics exporter followers page trainer batch precision; do echo; echo "## $bench"; "$python" -m "tools.bench.$bench"; done

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from stoker.client.client import Client
+from tests.support.browser import accessibility_faults
 from tests.support.harness import SHOWS_PROGRESS, Server, until
-
-from .conftest import accessibility_faults
 
 pytestmark = [pytest.mark.slow]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e"
@@ -37,23 +36,32 @@ import os, sys
 {SHOWS_PROGRESS}
 show(step=1, at=time.time(), metrics={{{METRIC!r}: 1.0}})
 print({HOSTILE!r}, flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.05)
 sys.exit({HOSTILE!r})
 """
 
 
-def command(script: str, **spec: Any) -> dict[str, Any]:
-    return {"trainer": {"command": [sys.executable, "-c", script]}, "gpusPerWorker": 1, **spec}
+def body(name: str, script: str, *arguments: str, **spec: Any) -> dict[str, Any]:
+    command = {"trainer": {"command": [sys.executable, "-c", script, *arguments]}, "gpusPerWorker": 1}
+    return {"metadata": {"name": name}, "spec": command | spec}
 
 
-def body(name: str, script: str, **spec: Any) -> dict[str, Any]:
-    return {"metadata": {"name": name}, "spec": command(script, **spec)}
+@pytest.fixture(scope="module")
+def up(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A `stoker up` with two simulated GPUs; asked for after the browser, so that without one nothing is started."""
+    server = Server(tmp_path_factory.mktemp("page") / "data", "--virtual-gpus", "2", "--cpus", "16").start()
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="module")
 def client(up: Server) -> Iterator[Client]:
     with up.client() as found:
         found.submit(body("trains", TRAINS))
-        found.submit(body("hostile", PRINTS))
+        enough = up.data.parent / "enough"
+        found.submit(body("hostile", PRINTS, str(enough)))
+        until(lambda: found.metrics("hostile").curves, "its metric is here")
+        enough.touch()
         until(lambda: found.get("hostile").status.phase == "Failed", "the hostile job has ended")
         yield found
 
@@ -137,7 +145,7 @@ def test_why_a_job_waits_and_a_change_that_helps(up, client, browse, token):
     phase(page, "Queued")
     page.locator(".blocker", has_text="1 of 2 GPUs missing").wait_for()
     page.get_by_role("link", name="default/trains").wait_for()
-    page.get_by_role("button", name="gpusPerWorker: 1 …").click()
+    page.get_by_role("button", name="Set gpusPerWorker to 1 …").click()
     dialog = page.get_by_role("dialog")
     assert dialog.get_by_label("GPUs per worker").input_value() == "1"
     dialog.get_by_label("Name").fill("smaller")

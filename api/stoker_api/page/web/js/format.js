@@ -9,7 +9,7 @@ const DAY_S = 86_400;
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
   const s = Math.max(0, Math.floor(seconds));
-  if (s < 60) return seconds < 10 && seconds % 1 && seconds > 0 ? `${seconds.toFixed(1)} s` : `${s} s`;
+  if (s < 60) return seconds < 10 && seconds % 1 && seconds > 0 ? `${Math.max(0.1, seconds).toFixed(1)} s` : `${s} s`;
   if (s < 3600) return `${Math.floor(s / 60)} m ${pad(s % 60)} s`;
   if (s < DAY_S) return `${Math.floor(s / 3600)} h ${pad(Math.floor((s % 3600) / 60))} m`;
   return `${Math.floor(s / DAY_S)} d ${Math.floor((s % DAY_S) / 3600)} h`;
@@ -59,7 +59,7 @@ export function bytes(n) {
 }
 
 export const percent = (share) => (Number.isFinite(share) ? `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %` : "–");
-export const plural = (n, one, many = one + "s") => `${whole(n)} ${n === 1 ? one : many}`;
+export const plural = (n, one, many = one + "s") => `${number(n)} ${n === 1 ? one : many}`;
 export const gpus = (n) => plural(n, "GPU");
 export const gpuHours = (seconds) => `${number(Number((seconds / 3600).toFixed(seconds < 360 ? 4 : 2)))} GPU-h`;
 

@@ -73,7 +73,7 @@ function Row({ queue, depth, here }) {
     <td data-label="Limit" class="right">${limit.gpus === undefined ? none : gpus(limit.gpus)}</td>
     <td data-label="Running" class="right"><a href=${address("/", { queue: metadata.name, phase: "Running" })}>${plural(running.jobs, "job")}</a></td>
     <td data-label="Waiting" class="right"><a href=${address("/", { queue: metadata.name, phase: "Queued" })}>${plural(pending.jobs, "job")}</a>${pending.gpus > 0 && html`<div class="note">${gpus(pending.gpus)}</div>`}</td>
-    <td data-label="CPU" class="right">${number(quantity(used.cpu))}${limit.cpu !== undefined && ` of ${limit.cpu}`} cores</td>
+    <td data-label="CPU" class="right">${limit.cpu === undefined ? plural(quantity(used.cpu), "core") : `${number(quantity(used.cpu))} of ${plural(quantity(limit.cpu), "core")}`}</td>
     <td data-label="Memory" class="right">${bytes(quantity(used.memory))}${limit.memory !== undefined && ` of ${bytes(quantity(limit.memory))}`}</td>
   </tr>`;
 }

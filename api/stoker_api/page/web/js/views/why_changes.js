@@ -31,7 +31,7 @@ export function Apply({ reason, job, reload }) {
   return null;
 }
 
-const label = (change, value) => (typeof value === "object" ? "Change and submit" : `${change}: ${value}`);
+const label = (change, value) => (typeof value === "object" ? "Change and submit" : `Set ${change} to ${value}`);
 
 /** The merge patch of a spec that makes the change. */
 function patchFor(change, value) {

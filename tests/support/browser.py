@@ -1,10 +1,11 @@
-"""A headless Chromium, and pages of it that fail their test where the policy was broken or a script threw.
+"""pytest plugin: a headless Chromium; its pages fail their test where the policy is broken or a script throws.
 
 Where there is no browser or no Playwright, tests that want one are skipped, and the end of the run says so.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.harness import Server
 from tests.support.testbed.fixtures import skip_page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+OPTIONS = ["--no-sandbox", "--disable-gpu"]
 WAIT_MS = 20_000
-AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+AXE = (Path(__file__).parents[1] / "page" / "vendor" / "axe.min.js").read_text()
 _NOTES_VIOLATIONS = """
 window.violations = [];
 addEventListener("securitypolicyviolation", ({ violatedDirective, blockedURI, sample }) =>
@@ -28,28 +29,26 @@ addEventListener("securitypolicyviolation", ({ violatedDirective, blockedURI, sa
 Browse = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    """The browser, started once for a file."""
+@pytest.fixture(scope="session")
+def chromium_path() -> str:
+    """The program; skips the test where there is none, or no Playwright to drive it."""
     path = next(filter(None, map(shutil.which, filter(None, (os.environ.get("STOKER_CHROMIUM"), *NAMES)))), None)
     if path is None:
         skip_page("there is no chromium here; as root, `bash tools/chromium.sh` installs it")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
+    if importlib.util.find_spec("playwright") is None:
         skip_page("playwright is not installed; `make setup` installs it")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
+    return path
 
 
 @pytest.fixture(scope="module")
-def up(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A `stoker up` with two simulated GPUs; asked for after the browser, so that without one nothing is started."""
-    server = Server(tmp_path_factory.mktemp("page") / "data", "--virtual-gpus", "2", "--cpus", "16").start()
-    yield server
-    server.close()
+def chromium(chromium_path: str) -> Iterator[Any]:
+    """The browser, started once for a file."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path, args=OPTIONS)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

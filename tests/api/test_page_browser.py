@@ -1,0 +1,69 @@
+"""The page in a real browser on both stores: a real API server with its own tokens, too; the test is the operator."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.support.browser import OPTIONS, WAIT_MS
+
+
+@contextlib.asynccontextmanager
+async def browsing(path: str) -> AsyncIterator[Any]:
+    """An empty window. In the test itself: its pages live on the loop that serves them."""
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path, args=OPTIONS)
+        page = await (await browser.new_context()).new_page()
+        page.set_default_timeout(WAIT_MS)
+        yield page
+        await browser.close()
+
+
+async def signed_in(page: Any, world: Any, who: str, view: str = "/") -> None:
+    ticket = (await world.call("POST", "/v1/sign-in-tickets", who=who)).json()["ticket"]
+    await page.goto(f"{world.base}{view}#ticket={ticket}")
+    await page.get_by_role("button", name="Sign out").wait_for()
+
+
+@pytest.mark.slow
+async def test_a_job_as_its_status_changes(served, chromium_path):
+    job = await served.job("one", gpusPerWorker=1)
+    async with browsing(chromium_path) as page:
+        await signed_in(page, served, "alice")
+        await page.get_by_role("row", name="one").get_by_text("Queued").wait_for()
+        placement = [{"worker": 0, "node": "node-a"}]
+        job = await served.status(job, phase="Running", attempt=1, placement=placement, message="running")
+        pod = await served.pod(job)
+        await served.logs.append(pod.uid, b"hello from the worker\n")
+        await page.get_by_role("row", name="one").get_by_text("Running").wait_for()
+        await page.get_by_role("link", name="one").click()
+        await page.get_by_role("link", name="Log", exact=True).click()
+        await page.get_by_text("hello from the worker").wait_for()
+        await served.event(job, "Noticed")
+        await page.get_by_role("link", name="Attempts and events").click()
+        await page.get_by_text("Noticed").wait_for()
+        await page.get_by_role("button", name="Suspend").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Suspend").click()
+        await page.get_by_role("button", name="Resume").wait_for()
+        assert (await served.call("GET", "/v1/projects/alpha/jobs/one")).json()["spec"]["suspend"] is True
+
+
+@pytest.mark.slow
+async def test_of_another_project_nothing_is_seen(served, chromium_path):
+    await served.job("one")
+    for who, sees, acts in (("bob", 0, 0), ("reader", 1, 0), ("alice", 1, 1)):
+        async with browsing(chromium_path) as page:
+            await signed_in(page, served, who)
+            await page.locator("table.jobs, .empty").first.wait_for()
+            assert await page.get_by_role("link", name="one", exact=True).count() == sees
+            await page.goto(f"{served.base}/jobs/alpha/one")
+            await page.locator(".tabs, .failure").first.wait_for()
+            assert await page.locator(".tabs").count() == sees
+            if acts:
+                await page.get_by_role("button", name="Cancel").wait_for()
+            assert await page.get_by_role("button", name="Cancel").count() == acts
