@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,15 @@ from stoker.store.cache import WatchCache
 from stoker.store.clock import ManualClock
 from stoker_api.curves import feed as feeding
 from stoker_api.curves.feed import CurveFeed
+from stoker_api.curves.gpu_points import MOST_GPUS
 from stoker_api.curves.history import Range, curves
 from stoker_api.curves.store import CurveStore
 from stoker_api.kept_file import FileUnavailable
 from stoker_api.metrics import ApiMetrics
 from tests.support.examples import examples
+
+from .receipts import body as receipts_body
+from .receipts import receipt
 
 ROUTE = "/v1/projects/alpha/jobs/one/metrics"
 RUNNING = TrainingJob(
@@ -222,6 +227,58 @@ async def test_the_same_again_is_no_point(store):
         feed.take(RUNNING, 1, Progress(at=clock.now().timestamp(), step=1, metrics={"loss": 1.0}))
     await feed.written("uid-1")
     assert len(await kept(store)) == 1
+
+
+async def test_each_gpu_has_a_point_a_minute_beside_what_the_job_reports(store):
+    clock = ManualClock()
+    feed = feed_of(store, clock, RUNNING)
+    for seq in range(1, 9):  # every 30 s of four minutes
+        clock.advance(30.0)
+        feed.take(RUNNING, 1, Progress(at=clock.now().timestamp(), step=seq, metrics={"loss": 1.0, "gpu/0/own": 1.0}))
+        sums = {
+            "allocated_s": 30.0 * seq,
+            "unobserved_s": 3.0 * seq,
+            "sm_active_s": 13.5 * seq,
+            "energy_j": 8100.0 * seq,
+        }
+        feed.take_receipts(receipt(seq, uuid=uuid, **sums) for uuid in ("GPU-0", "GPU-1"))
+    await feed.written("uid-1")
+    found = await store.read(lambda reader: {one.metric: one.points for one in curves(reader, "uid-1", Range())})
+    for uuid in ("GPU-0", "GPU-1"):
+        assert [point.value for point in found[f"gpu/0/{uuid}/smActive"]] == [0.5] * 3, "of the observed time"
+        assert [point.value for point in found[f"gpu/0/{uuid}/powerWatts"]] == [300.0] * 3
+        assert [point.step for point in found[f"gpu/0/{uuid}/memoryPeakBytes"]] == [3, 5, 7]
+    assert "gpu/0/own" not in found, "no job says what its GPUs did"
+    assert [point.step for point in found["loss"]] == list(range(1, 9))
+
+
+async def test_what_a_gpu_does_not_report_is_absent_and_few_gpus_are_drawn(store):
+    clock = ManualClock()
+    feed = feed_of(store, clock, RUNNING)
+    for seq in (1, 3, 5):
+        clock.advance(60.0)
+        blind = {"sm_active_s": None, "energy_j": None, "memory_peak_bytes": None, "busy_s": None}
+        many = [receipt(seq, uuid=f"GPU-{n:02}", worker=n) for n in range(MOST_GPUS + 5)]
+        feed.take_receipts([receipt(seq, uuid="GPU-99", **blind), *many])
+        feed.take_receipts([receipt(seq, uuid="GPU-00", ledger=f"l{seq}", job_uid="gone")])
+    await feed.written("uid-1")
+    names = {
+        metric for (metric,) in await store.read(lambda reader: reader.execute("SELECT metric FROM curves").fetchall())
+    }
+    assert len(names) == 4 * (MOST_GPUS - 1) and not [name for name in names if "GPU-99" in name]
+
+
+async def test_receipts_that_are_taken_become_curves(world):
+    job = await world.job("one", gpusPerWorker=1)
+    job = await world.status(job, phase="Running", attempt=1, placement=[{"worker": 0, "node": "node-a"}])
+    begin_at = time.time() - 600
+    headers = {"Authorization": f"Bearer {await world.exporter_token()}", "Content-Type": "application/json"}
+    for seq in (1, 2, 2, 3):
+        one = receipt(seq, job_uid=job.uid, begin_at=begin_at)
+        answer = await world.client.post("/v1/report/usage", headers=headers, json=receipts_body(one))
+        assert answer.status_code == 200, answer.text
+    found = {curve.metric: curve.values for curve in (await read(world)).curves}
+    assert found["gpu/0/GPU-0/powerWatts"] == (300.0, 300.0) and found["gpu/0/GPU-0/busy"] == (0.75, 0.75)
 
 
 def points_of(frames: list[Any], metric: str = "loss") -> list[tuple[int, int]]:

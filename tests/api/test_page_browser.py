@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from stoker.spec.job import TrainingJob
 from tests.support.browser import OPTIONS, WAIT_MS
+
+from .receipts import body, receipt
 
 
 @contextlib.asynccontextmanager
@@ -30,6 +34,14 @@ async def signed_in(page: Any, world: Any, who: str, view: str = "/") -> None:
     await page.get_by_role("button", name="Sign out").wait_for()
 
 
+async def measured(world: Any, job: TrainingJob) -> None:
+    """Play the exporter for three minutes."""
+    headers = {"Authorization": f"Bearer {await world.exporter_token()}", "Content-Type": "application/json"}
+    for seq in (1, 2, 3):
+        report = body(receipt(seq, job_uid=job.uid, begin_at=time.time() - 600))
+        assert (await world.client.post("/v1/report/usage", headers=headers, json=report)).status_code == 200
+
+
 @pytest.mark.slow
 async def test_a_job_as_its_status_changes(served, chromium_path):
     job = await served.job("one", gpusPerWorker=1)
@@ -47,6 +59,10 @@ async def test_a_job_as_its_status_changes(served, chromium_path):
         await served.event(job, "Noticed")
         await page.get_by_role("link", name="Attempts and events").click()
         await page.get_by_text("Noticed").wait_for()
+        await measured(served, job)
+        await page.get_by_role("link", name="Curves").click()
+        await page.locator("figure", has_text="Power").get_by_text("300 W").first.wait_for()
+        await page.locator("figure", has_text="SM activity").get_by_text("50 %").first.wait_for()
         await page.get_by_role("button", name="Suspend").click()
         await page.get_by_role("dialog").get_by_role("button", name="Suspend").click()
         await page.get_by_role("button", name="Resume").wait_for()

@@ -1,4 +1,4 @@
-"""From progress reports to the file of curves: what of a report is a point, how often, and when it is written.
+"""From reports of jobs and their GPUs to the file of curves: what of them is a point, how often, when it is written.
 
 Everything in a report may be a tenant's. So names and numbers are checked one by one (a wrong one costs no other), a
 job's reports count twice a second at most, and what waits for the file is bounded. Never holds up a report. Called by
@@ -11,12 +11,13 @@ import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import Counter
 
 from stoker.spec.job import ENDED, TrainingJob
+from stoker.spec.usage import GpuReceipt
 from stoker.spec.worker import Progress
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
@@ -25,6 +26,7 @@ from stoker_api.usage.db import JobFacts
 from stoker_api.usage.intake import facts_of
 
 from .file import Sample
+from .gpu_points import EVERY_S, MOST_GPUS, PREFIX, GpuKey, key_of, values_between
 from .store import CurvesFull, CurveStore
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ MOST_STEP = 2**53 - 1
 RECENT = 8
 _JOBS_AT_ONCE = 100
 _JUST_BEFORE_S = 0.0005
+_LATER_S = 0.001
 _TIDY_EVERY_S = 3600.0
 
 
@@ -52,6 +55,10 @@ class _Live:
     """The newest, if it came too soon after the one before."""
     newest: Sample | None = None
     """The newest that counts."""
+    reported: Sample | None = None
+    """The same, of those that the job has reported itself."""
+    gpus: dict[GpuKey, GpuReceipt] = field(default_factory=dict)
+    """Where the newest point of each GPU ended."""
     taken_s: float = -math.inf
     recent: deque[Sample] = field(default_factory=deque)
     """The newest that count, for those who follow."""
@@ -76,9 +83,7 @@ class CurveFeed:
         values = _values(progress.metrics)
         if not values or not 0 <= progress.step <= MOST_STEP:
             return
-        live = self._live.get(job.uid)
-        if live is None:
-            live = self._live[job.uid] = _Live(facts_of(job))
+        live = self._live_of(job)
         sample = Sample(attempt, progress.step, self._time_of(progress, live), values)
         now_s = self._clock.monotonic()
         if now_s - live.taken_s < LEAST_S:
@@ -88,6 +93,41 @@ class CurveFeed:
             return
         live.taken_s = now_s
         _count(live, sample)
+
+    def take_receipts(self, receipts: Iterable[GpuReceipt]) -> None:
+        """Take what exporters report of the GPUs of jobs that have not ended: a point a minute of each."""
+        for receipt in receipts:
+            job = self._jobs.by_uid(receipt.job_uid)
+            if job is not None and job.status.phase not in ENDED:
+                self._take_receipt(self._live_of(job), receipt)
+
+    def _take_receipt(self, live: _Live, receipt: GpuReceipt) -> None:
+        key = key_of(receipt)
+        before = live.gpus.get(key)
+        if before is None:
+            if len({(worker, uuid) for _, worker, uuid in live.gpus} | {key[1:]}) <= MOST_GPUS:
+                live.gpus = {one: old for one, old in live.gpus.items() if one[0] == receipt.attempt} | {key: receipt}
+            return
+        if receipt.at - before.at < EVERY_S:
+            return
+        live.gpus[key] = receipt
+        values = values_between(before, receipt)
+        if not values:
+            return
+        if live.late is not None:
+            _count(live, live.late)
+            live.late = None
+        last, newest = live.reported, live.newest
+        at = self._clock.now().timestamp()
+        step = last.step if last is not None and last.attempt == receipt.attempt else 0
+        at = at if newest is None else max(at, newest.at + _LATER_S)
+        _count(live, Sample(receipt.attempt, step, at, values), own=False)
+
+    def _live_of(self, job: TrainingJob) -> _Live:
+        live = self._live.get(job.uid)
+        if live is None:
+            live = self._live[job.uid] = _Live(facts_of(job))
+        return live
 
     def since(self, uid: str, at: float) -> tuple[list[Sample], bool]:
         """The job's samples from that time on, and whether there may be more of them, in the file.
@@ -178,7 +218,7 @@ class CurveFeed:
         now = self._clock.now().timestamp()
         at = min(max(progress.at, live.facts.created_at), now) if math.isfinite(progress.at) else now
         before = live.late or live.newest
-        return at if before is None else max(at, before.at + 0.001)
+        return at if before is None else max(at, before.at + _LATER_S)
 
     def _complain(self, what: str) -> None:
         if what != self._complained:
@@ -190,16 +230,20 @@ def _values(metrics: Mapping[str, float]) -> dict[str, float]:
     found = {}
     for name, value in itertools.islice(metrics.items(), MOST_NAMES):
         # Printable: what shows them need not fear line ends, escapes or marks of direction.
-        if 0 < len(name) <= LONGEST_NAME and name.isprintable() and math.isfinite(value):
+        printable = 0 < len(name) <= LONGEST_NAME and name.isprintable()
+        if printable and not name.startswith(PREFIX) and math.isfinite(value):
             found[name] = value
     return found
 
 
-def _count(live: _Live, sample: Sample) -> None:
-    before = live.newest
+def _count(live: _Live, sample: Sample, *, own: bool = True) -> None:
+    """`own`: the job has reported it itself."""
+    before, last = live.newest, live.reported
     live.newest = sample
-    if before is not None and (before.attempt, before.step, before.values) == (*sample[:2], sample.values):
-        return  # the same again: reported anew for a hold, a stall or a checkpoint
+    if own:
+        live.reported = sample
+        if last is not None and (last.attempt, last.step, last.values) == (*sample[:2], sample.values):
+            return  # the same again: reported anew for a hold, a stall or a checkpoint
     if before is None:
         live.gone_at = sample.at - _JUST_BEFORE_S  # who follows may lack what an earlier run of the job reported last
     live.waiting.append(sample)

@@ -15,11 +15,14 @@ from typing import NamedTuple
 from stoker_api.kept_file import prepared
 from stoker_api.usage.db import JobFacts
 
+from .gpu_points import MOST_GPUS, PREFIX
 from .thinning import MOST_POINTS, Point, Tail, added, halved, is_full
 
 APPLICATION_ID = 0x53746F43  # "StoC"
 MOST_METRICS = 64
-"""Of a job, by the order in which they came."""
+"""That a job has reported, by the order in which they came."""
+MOST_OF_GPUS = 4 * MOST_GPUS
+"""Curves of its GPUs, besides."""
 MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE jobs (
@@ -59,7 +62,7 @@ class Sample(NamedTuple):
 class CurveFile:
     """Raises everywhere: sqlite3.Error (OperationalError: not now; other DatabaseErrors: the file is damaged).
 
-    Invariant: at most MOST_METRICS curves of a job, with MOST_POINTS points each.
+    Invariant: at most MOST_METRICS + MOST_OF_GPUS curves of a job, with MOST_POINTS points each.
     """
 
     def __init__(self, path: Path) -> None:
@@ -126,7 +129,9 @@ class CurveFile:
         }
         for metric, new in points.items():
             if metric not in curves:
-                if len(curves) >= MOST_METRICS:
+                of_gpus = metric.startswith(PREFIX)
+                alike = sum(name.startswith(PREFIX) == of_gpus for name in curves)
+                if alike >= (MOST_OF_GPUS if of_gpus else MOST_METRICS):
                     self._run.execute("UPDATE jobs SET left_out = 1 WHERE id = ?", (job,))
                     continue
                 made = self._run.execute("INSERT INTO curves VALUES (NULL, ?, ?, 1, 0, 0)", (job, metric))

@@ -77,6 +77,9 @@ async def report_usage(request: Request) -> Response:
     except FileUnavailable as error:
         found.metrics.receipts.labels("unavailable").inc(len(report.receipts))
         raise _not_now(error) from None
+    if found.curves is not None:
+        listed = list(receipts.values())
+        found.curves.take_receipts(listed[index] for index in taken.new)
     refused |= {at[index]: why for index, why in taken.refused}
     found.writer.wake()
     for outcome, count in (("taken", taken.new), ("stale", taken.stale), ("refused", refused)):

@@ -11,14 +11,14 @@ const style = (name) => getComputedStyle(document.documentElement).getPropertyVa
  * lines: [{ label, x, y }], each with x of its own; bands: [{ from, to, label }] shaded by turns; marks: [{ at, label }].
  * time: x are Unix seconds.
  */
-export function Plot({ title, unit = "", lines, bands = [], marks = [], time = false, logarithmic = false, together }) {
+export function Plot({ title, format = number, lines, bands = [], marks = [], time = false, logarithmic = false, together }) {
   const element = useRef(null);
   const plot = useRef(null);
   const extra = useRef({});
   extra.current = { bands, marks };
   const shape = JSON.stringify([lines.map(({ label }) => label), time, logarithmic]);
   useLayoutEffect(() => {
-    plot.current = draw(element.current, { lines, time, logarithmic, together, extra });
+    plot.current = draw(element.current, { lines, time, logarithmic, together, extra, format });
     const sizes = new ResizeObserver(([{ contentRect }]) => plot.current.setSize({ width: Math.floor(contentRect.width), height: HEIGHT }));
     sizes.observe(element.current);
     const scheme = matchMedia("(prefers-color-scheme: dark)");
@@ -31,7 +31,7 @@ export function Plot({ title, unit = "", lines, bands = [], marks = [], time = f
     };
   }, [shape]);
   useEffect(() => plot.current.setData(aligned(lines, logarithmic)));
-  const last = lines.map(({ label, y }) => `${label ? label + ": " : ""}${number(y.at(-1))}${unit}`).join(", ");
+  const last = lines.map(({ label, y }) => `${label ? label + ": " : ""}${format(y.at(-1))}`).join(", ");
   return html`<figure class="plot"><figcaption><strong>${title}</strong> <span class="faint latest">${last}</span> <span class="under"></span></figcaption>
     <div ref=${element} role="img" aria-label=${`${title}: ${last}`}></div></figure>`;
 }
@@ -47,19 +47,19 @@ function aligned(lines, logarithmic) {
   }));
 }
 
-function draw(element, { lines, time, logarithmic, together, extra }) {
+function draw(element, { lines, time, logarithmic, together, extra, format }) {
   const axis = { stroke: () => style("--faint"), grid: { stroke: () => style("--line"), width: 1 }, ticks: { stroke: () => style("--line"), width: 1 }, font: "11px system-ui, sans-serif" };
   const options = {
     width: Math.max(200, element.clientWidth), height: HEIGHT,
     legend: { show: false },
     cursor: { sync: together ? { key: together } : undefined, y: false, drag: { x: true, y: false } },
     scales: { x: { time }, y: logarithmic ? { distr: 3 } : {} },
-    axes: [{ ...axis, size: 30 }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) }],
+    axes: [{ ...axis, size: 30 }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : format(tick))) }],
     series: [{}, ...lines.map((_, n) => ({
       stroke: () => style(`--series-${n % 6}`), width: 1.6, dash: DASHES[Math.floor(n / 6) % DASHES.length], spanGaps: true, points: { show: (plot, at) => plot.data[at].length < 3 },
     }))],
     hooks: { drawClear: [(plot) => shade(plot, extra.current.bands)], draw: [(plot) => mark(plot, extra.current.marks)] },
-    plugins: [reading(lines)],
+    plugins: [reading(lines, format)],
   };
   return new uPlot(options, aligned(lines, logarithmic), element);
 }
@@ -96,14 +96,14 @@ function mark({ ctx, bbox, valToPos }, marks) {
 }
 
 /** The values under the cursor, as text in the caption. */
-function reading(lines) {
+function reading(lines, format) {
   return {
     hooks: {
       setCursor(plot) {
         const caption = plot.root.closest("figure")?.querySelector(".under");
         const at = plot.cursor.idx;
         if (!caption) return;
-        caption.textContent = at === null || at === undefined ? "" : lines.map(({ label }, n) => (plot.data[n + 1]?.[at] == null ? null : `${label ? label + " " : ""}${number(plot.data[n + 1][at])}`)).filter(Boolean).join("   ");
+        caption.textContent = at === null || at === undefined ? "" : lines.map(({ label }, n) => (plot.data[n + 1]?.[at] == null ? null : `${label ? label + " " : ""}${format(plot.data[n + 1][at])}`)).filter(Boolean).join("   ");
       },
     },
   };

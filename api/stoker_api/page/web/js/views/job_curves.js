@@ -1,6 +1,6 @@
 // Curves of every metric that the job has reported, live; its attempts as bands and its checkpoints as marks.
 import { jobPath } from "../api.js";
-import { clock, plain } from "../format.js";
+import { bytes, clock, percent, plain } from "../format.js";
 import { hasEnded, nameOf, projectOf } from "../job_facts.js";
 import { useCurves } from "../curves.js";
 import { Empty, Failure, Loading } from "../parts/notices.js";
@@ -10,6 +10,8 @@ import { Switch } from "../parts/switch.js";
 import { place } from "../router.js";
 import { html } from "../ui.js";
 
+const GPU = "gpu/";
+const OF_GPUS = [["smActive", "SM activity", percent], ["busy", "Busy: a kernel ran", percent], ["powerWatts", "Power", (n) => `${Math.round(n)} W`], ["memoryPeakBytes", "Most memory so far", bytes]];
 const FIRST = ["loss", "evalLoss", "accuracy", "samplesPerSecond", "learningRate"];
 
 export function Curves({ job, reload }) {
@@ -21,8 +23,9 @@ export function Curves({ job, reload }) {
   const same = html`<${SameAs} command=${`stoker metrics ${inProject(project)}${name}`} path=${`${jobPath(project, name)}/metrics`} />`;
   if (error) return html`<${Failure} error=${error} again=${reload} />${same}`;
   if (loading) return html`<${Loading} what="metrics" />${same}`;
-  const metrics = [...book.metrics.keys()].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
-  if (metrics.length === 0)
+  const metrics = [...book.metrics.keys()].filter((metric) => !metric.startsWith(GPU)).sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
+  const gpus = html`<${GpuCurves} book=${book} />`;
+  if (book.metrics.size === 0)
     return html`<${Empty} title="No metrics yet."><p>${hasEnded(job) ? "The job has reported none." : "They are drawn here as soon as the job reports some."}
       A recipe does by itself; a command writes <code>$STOKER_PROGRESS_FILE</code>.</p></${Empty}>${same}`;
   const marks = checkpointsOf(job, by);
@@ -39,11 +42,25 @@ export function Curves({ job, reload }) {
       const bands = attempts.length > 1 ? attempts.map(([attempt, curve]) => ({ label: `attempt ${attempt}`, from: x(curve)[0], to: x(curve).at(-1) })) : [];
       return html`<${Plot} key=${metric} title=${plain(metric)} ...${{ lines, bands, marks, logarithmic }} time=${by === "time"} together=${name} />`;
     })}</div>
+    ${gpus}
     ${marks.length > 0 && html`<p class="faint">Checkpoints: ${marks.map(({ label }) => label).join(", ")}.</p>`}
     ${same}`;
 }
 
 const rank = (metric) => (FIRST.includes(metric) ? FIRST.indexOf(metric) : FIRST.length);
+
+/** What the exporter measured, a line per GPU; over time, since a GPU knows no steps. */
+function GpuCurves({ book }) {
+  const kinds = OF_GPUS.map(([kind, title, format]) => ({ title, format, found: [...book.metrics].filter(([metric]) => metric.startsWith(GPU) && metric.endsWith(`/${kind}`)) })).filter(({ found }) => found.length > 0);
+  if (kinds.length === 0) return null;
+  const lineOf = ([metric, attempts]) => {
+    const [, worker, uuid] = metric.split("/");
+    const parts = [...attempts.values()];
+    return { label: `worker ${worker} ${uuid}`, x: parts.flatMap(({ times }) => times), y: parts.flatMap(({ values }) => values) };
+  };
+  return html`<h2 class="of-gpus">Its GPUs</h2><div class="plots">${kinds.map(({ title, format, found }) =>
+    html`<${Plot} key=${title} title=${title} lines=${found.map(lineOf)} time together="gpus" format=${format} />`)}</div>`;
+}
 
 /** The newest checkpoint of each attempt, where they are known. */
 function checkpointsOf(job, by) {
