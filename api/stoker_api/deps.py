@@ -30,7 +30,7 @@ from stoker.store.port import Store
 from .code.store import CodeStore
 from .curves.store import CurveStore
 from .identity import Identity
-from .ports import JobFiles, LogSource, Scraping, SessionCaller
+from .ports import JobFiles, LogSource, Scraping, Secrets, SessionCaller
 from .sessions.registry import SessionSettings
 from .streams.job_events import EVENTS_BY_OBJECT
 from .streams.sse import StreamSettings
@@ -69,6 +69,8 @@ class Deps:
     sessions: SessionSettings = field(default_factory=SessionSettings)
     files: JobFiles | None = None
     """What jobs leave behind, where it is on a disk of this machine; None: their pods are asked (`files/remote.py`)."""
+    secrets: Secrets | None = None
+    """Of projects; None: this server keeps none."""
     folders: Mapping[str, Path] = field(default_factory=dict)
     """What this server writes to, by its name in the metrics of disk use."""
     usage: UsageStore | None = None

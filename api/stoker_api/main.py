@@ -25,6 +25,7 @@ import uvloop
 from stoker.heap import hold_heap_together
 from stoker.kube.client import KubeClient
 from stoker.kube.pod_logs import PodLogs
+from stoker.kube.project_secrets import KubeSecrets
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
 from stoker.kube.views import cluster_pods
@@ -247,7 +248,10 @@ async def _serve(
 ) -> None:
     clock = SystemClock()
     seam = Seam.parse(os.environ.get("STOKER_SEAM", ""))
-    async with KubeClient.from_config(kubeconfig=options.kubeconfig, clock=clock, seam=seam) as client:
+    async with (
+        KubeClient.from_config(kubeconfig=options.kubeconfig, clock=clock, seam=seam) as client,
+        KubeClient.from_config(kubeconfig=options.kubeconfig, clock=clock, seam=seam, anonymous=True) as callers,
+    ):
         store = KubeStore(client, clock, manager="stoker-api")
         jobs = WatchCache(store, JOBS, clock=clock)
         pods, others = cluster_pods(store, clock)
@@ -265,6 +269,7 @@ async def _serve(
             other_pods=others,
             topology=options.topology_levels,
             gpu_types=options.gpu_types,
+            secrets=KubeSecrets(callers),
             hosts=_names(options),
             folders={"data": options.data},
             usage=usage,

@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 
 from stoker.spec.code import CodeManifest
 from stoker.spec.reports import GpuEventsReport, OwnersQuery, ProgressReport, ReceiptsReport, WorkerReport
-from stoker.spec.rest import FileTicketRequest, ProblemDocument, QueuePut, RuntimePut, TicketExchange
+from stoker.spec.rest import FileTicketRequest, ProblemDocument, QueuePut, RuntimePut, SecretPut, TicketExchange
 from stoker.spec.usage import GpuReceipt
 from stoker_api.routes import api_routes
 
@@ -45,7 +45,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.pop(name, None)
     bodies = (
         Submission, CloneRequest, JobPatch, CodeManifest,
-        QueuePut, RuntimePut, WorkerReport, ProgressReport, ReceiptsReport, GpuReceipt,
+        QueuePut, RuntimePut, SecretPut, WorkerReport, ProgressReport, ReceiptsReport, GpuReceipt,
         OwnersQuery, GpuEventsReport, ProblemDocument, TicketExchange, FileTicketRequest,
     )  # fmt: skip
     _, own = models_json_schema(

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.pod import Pod
-from stoker.spec.rest import FileList
+from stoker.spec.rest import FileList, ProjectSecret
 from stoker.spec.worker import LogPart
 
 
@@ -66,6 +66,25 @@ class JobFiles(Protocol):
     async def list(self, job: TrainingJob, folder: str, limit: int) -> FileList: ...
 
     async def open(self, job: TrainingJob, path: str) -> OpenFile: ...
+
+
+class Secrets(Protocol):
+    """Where projects' secrets are kept: in the caller's name, and never to be read here. Raises everywhere: StoreError.
+
+    `token`: the caller's own.
+    """
+
+    async def listed(self, token: str, project: str) -> Sequence[ProjectSecret]:
+        """By name."""
+        ...
+
+    async def put(self, token: str, project: str, name: str, key: str, value: str) -> tuple[ProjectSecret, bool]:
+        """The secret with one value set; whether it is new."""
+        ...
+
+    async def delete(self, token: str, project: str, name: str, key: str | None) -> None:
+        """Delete one value, or with None the whole secret. Raises: NotFound."""
+        ...
 
 
 class SessionCaller(Protocol):

@@ -19,6 +19,7 @@ import yaml
 
 from stoker.controller.render import owned_by
 from stoker.kube.client import MERGE_PATCH, Call, KubeClient
+from stoker.kube.project_secrets import KubeSecrets
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
 from stoker.kube.views import cluster_pods
@@ -92,6 +93,7 @@ SETUP: list[dict[str, Any]] = [
         _rule(STOKER, ["trainingjobs/files"], ["get"]),
         _rule(STOKER, ["queues", "trainingruntimes"], ["use"]),
         _rule(STOKER, ["projectsecrets"], ["list", "update", "delete", "use"]),
+        _rule("", ["secrets"], ["list", "create", "patch", "delete"]),
     ),
     _role("looks", _rule(STOKER, ["queues", "trainingruntimes", "gpunodes"], ["list"])),
     _role("api", *chart_rights.rules("api")),
@@ -211,7 +213,9 @@ class Hands:
         for queue in (await self.store.list(QUEUES)).items:  # no operator is there to let it go
             await self.store.update(QUEUES, released(queue))
         now = {"gracePeriodSeconds": 0}
-        paths = [f"/api/v1/namespaces/{name}/{what}" for name in ("alpha", "beta") for what in ("pods", "events")]
+        paths = [
+            f"/api/v1/namespaces/{name}/{what}" for name in ("alpha", "beta") for what in ("pods", "events", "secrets")
+        ]
         granted = [
             f"/apis/rbac.authorization.k8s.io/v1/namespaces/alpha/{what}?fieldSelector=metadata.name%3D{GRANTED}"
             for what in ("roles", "rolebindings")
@@ -240,6 +244,7 @@ async def cluster_parts(
     async with (
         KubeClient.from_config(kubeconfig=bed.cluster.kubeconfig, clock=clock) as admin,
         KubeClient.from_config(kubeconfig=config, clock=clock) as client,
+        KubeClient.from_config(kubeconfig=config, clock=clock, anonymous=True) as callers,
         contextlib.AsyncExitStack() as stack,
     ):
         hands, store = Hands(admin, KubeStore(admin, clock)), KubeStore(client, clock)
@@ -254,6 +259,7 @@ async def cluster_parts(
             clock=clock,
             code=CodeStore(folder / "code", clock),
             runtimes=WatchCache(store, RUNTIMES, clock=clock),
+            secrets=KubeSecrets(callers),
             other_pods=others,
             streams=streams,
             usage=stack.enter_context(UsageStore(folder / "usage.db", clock)),

@@ -18,6 +18,7 @@ import pytest
 
 from stoker.controller.render import owned_by
 from stoker.kube.client import MERGE_PATCH
+from stoker.local.project_secrets import LocalSecrets
 from stoker.local.store import EmbeddedStore
 from stoker.spec.event import EVENTS, Event, ObjectRef
 from stoker.spec.job import JOBS, TrainingJob
@@ -263,6 +264,7 @@ async def _embedded(path: Path, streams: StreamSettings) -> AsyncIterator[World]
             clock=clock,
             code=code,
             files=stack.enter_context(contextlib.closing(LocalFiles(path / "jobs", path / "workers", held["pods"]))),
+            secrets=LocalSecrets(path / "secrets"),
             streams=streams,
             usage=usage,
             curves=stack.enter_context(CurveStore(path / "curves.db", clock)),

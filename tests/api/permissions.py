@@ -27,6 +27,7 @@ READS = {("get", "trainingjobs"), ("list", "trainingjobs"), ("list", "queues"), 
 READS |= {("list", "gpunodes")}
 USES = READS | {(verb, "trainingjobs") for verb in ("create", "update", "delete")}
 USES |= {("create", "trainingjobs/exec"), ("create", "trainingjobs/portforward"), ("get", "trainingjobs/files")}
+USES |= {(verb, "projectsecrets") for verb in ("list", "update", "delete")}
 
 # Caller → (the project its rights on jobs are for, its rights). The administrator has all, everywhere.
 KNOWN = {"other tenant": ("beta", USES), "reader": ("alpha", READS), "user": ("alpha", USES)}
@@ -37,6 +38,7 @@ CALLERS = (*NOBODY, *KNOWN, "admin", *REPORTERS)
 # Names of the same length, so that answers are as long. The queue named `small` is there, too.
 THERE, MISSING, NOWHERE = ("alpha", "first"), ("alpha", "other"), ("gamma", "first")
 QUEUE_THERE = ("", "small")
+SECRET = "hf"
 DIGEST = "sha256:" + 64 * "0"
 
 
@@ -63,6 +65,7 @@ class Row:
     def url(self, project: str, name: str) -> str:
         """The path for this project and name; whatever else it is to name is not there."""
         path = self.path.replace("{project}", project).replace("{name}", name).replace("{digest}", DIGEST)
+        path = path.replace("{secret}", SECRET).replace("{key}", "value")
         return path.replace("{session}", "none").replace("{ticket}", "none").replace("{path:path}", "none")
 
 

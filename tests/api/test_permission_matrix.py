@@ -25,6 +25,7 @@ from .permissions import (
     NOBODY,
     NOWHERE,
     REPORTERS,
+    SECRET,
     THERE,
     USES,
     Row,
@@ -156,7 +157,8 @@ async def objects(world: Any) -> list[tuple[str, str]]:
 
 
 async def ensure_job(world: Any) -> None:
-    """The job is there, whatever the call before has done to it."""
+    """The job and the secret are there, whatever the call before has done to them."""
+    await world.deps.secrets.put(world.keys["admin"], THERE[0], SECRET, "value", "x")
     try:
         found = await world.store.get(JOBS, Key(*THERE))
     except NotFound:

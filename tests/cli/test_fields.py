@@ -22,6 +22,7 @@ from stoker.spec.rest import (
     JobUsageReport,
     MetricCurve,
     NodeWithUsage,
+    ProjectSecret,
     QueueWithUsage,
     UsageReport,
     UsageRow,
@@ -36,7 +37,12 @@ READ: dict[ModuleType, dict[str, type[BaseModel]]] = {
     },
     job_table: {"NODES": TrainingJob, "STARTED": TrainingJob, "RAN": TrainingJob},
     job_details: {"_END": AttemptEnd, "_ENDS": TrainingJob},
-    object_tables: {"QUEUES": QueueWithUsage, "RUNTIMES": TrainingRuntime, "NODES": NodeWithUsage},
+    object_tables: {
+        "SECRETS": ProjectSecret,
+        "QUEUES": QueueWithUsage,
+        "RUNTIMES": TrainingRuntime,
+        "NODES": NodeWithUsage,
+    },
     usage_text: {
         "_REPORT": UsageReport,
         "_GROUPS": UsageRow,

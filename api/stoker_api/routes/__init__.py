@@ -16,6 +16,7 @@ from . import (
     health,
     jobs,
     page,
+    project_secrets,
     report,
     report_usage,
     sessions,
@@ -28,6 +29,7 @@ ROUTERS = tuple(
     module.router
     for module in (
         health,
+        project_secrets,
         jobs,
         streams,
         files,

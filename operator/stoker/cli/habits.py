@@ -38,6 +38,7 @@ HABITS: Mapping[str, str] = {
     "sacct": "usage",
     "sbatch": "submit",
     "scancel": "cancel JOB",
+    "secrets": "secret list",
     "serve": "up",
     "server": "up",
     "shell": "exec JOB",
@@ -79,6 +80,16 @@ TOKEN_HABITS: Mapping[str, str] = {
     "remove": "token revoke NAME",
     "rm": "token revoke NAME",
 }
+SECRET_HABITS: Mapping[str, str] = {
+    "add": "secret set NAME",
+    "create": "secret set NAME",
+    "get": "secret list",
+    "ls": "secret list",
+    "remove": "secret delete NAME",
+    "rm": "secret delete NAME",
+    "show": "secret list",
+    "update": "secret set NAME",
+}
 ALSO: Mapping[str, str] = {
     "describe": "why JOB says what it waits for",
     "rm": "cancel JOB stops it and keeps it",
@@ -88,7 +99,7 @@ ALSO: Mapping[str, str] = {
     "top": "usage JOB says what one job's GPUs did",
 }
 """What the word may mean beside that."""
-_WHOLE = {"": HABITS, "queue": QUEUE_HABITS, "token": TOKEN_HABITS}
+_WHOLE = {"": HABITS, "queue": QUEUE_HABITS, "secret": SECRET_HABITS, "token": TOKEN_HABITS}
 
 
 def unknown_command(word: str, group: str, known: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The tables of queues, runtimes and nodes."""
+"""The tables of queues, runtimes, nodes and secrets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.quantity import format_bytes, format_cpu
 
 from .job_text import NAME
-from .output import DASH, Column
+from .output import DASH, Column, age_text
 
 
 def _of(used: object, limit: object) -> str:
@@ -93,5 +93,11 @@ NODES = (
     ),
     Column("GPU MODELS", "status.gpus.model status.gpus.simulated status.gpus.resource", _models_text, cut=True),
     Column("MESSAGE", "status.message status.gpus.index status.gpus.unavailable", _node_text, cut=True),
+)
+SECRETS = (
+    Column("NAME", "name"),
+    Column("KEYS", "keys", lambda keys: ", ".join(keys) or DASH, cut=True),
+    Column("AGE", "createdAt", age_text, right=True),
+    Column("CHANGED", "changedAt", age_text, right=True),
 )
 OF = {"queues": QUEUES, "runtimes": RUNTIMES, "nodes": NODES}

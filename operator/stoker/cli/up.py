@@ -37,6 +37,7 @@ from stoker.local.agent.logs import WorkerLogs
 from stoker.local.agent.sessions import WorkerCalls
 from stoker.local.datadir import DataDir, DataDirError, write_private
 from stoker.local.lost_store import check_store
+from stoker.local.project_secrets import LocalSecrets
 from stoker.local.store import EmbeddedStore
 from stoker.nvml import has_driver
 from stoker.process import keep_loaded, set_up_logging, stop_on_signals
@@ -205,6 +206,7 @@ class _Up:
                     calls=WorkerCalls(self._datadir),
                     collectors=(OperatorMetrics(lambda: reading(operator, watched, leader=True), counters, rows),),
                     files=files,
+                    secrets=LocalSecrets(self._datadir.secrets),
                     folders={"data": self._datadir.path},
                     usage=usage,
                     curves=curves,

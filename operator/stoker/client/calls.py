@@ -247,6 +247,22 @@ class Calls:
     def version(self) -> Any:
         return self._get("/version")
 
+    # secrets
+
+    def secrets(self, project: str | None = None) -> list[Any]:
+        return self._items(self._secret_path(project))
+
+    def set_secret(self, name: str, key: str, value: str, project: str | None = None) -> Any:
+        """The secret as it is shown, with this value set."""
+        return self.wire.call("PUT", self._secret_path(project, name, key), body={"value": value}).body
+
+    def delete_secret(self, name: str, key: str | None = None, project: str | None = None) -> None:
+        """Delete one of its values; without a key all of it."""
+        self._delete(self._secret_path(project, name, *([] if key is None else [key])))
+
+    def _secret_path(self, project: str | None, *names: str) -> str:
+        return "/".join((f"{self._project_path(project)}/secrets", *(quote(name, safe="") for name in names)))
+
     # code
 
     def send_code(self, bundle: Bundle, *, project: str | None = None, progress: Progress | None = None) -> int:

@@ -28,6 +28,8 @@ class JobOptions(TypedDict, total=False):
     memory: str
     """Per worker, as '16Gi'."""
     env: Mapping[str, str]
+    secrets: Mapping[str, str]
+    """Variable → the secret of the project that it is given, as NAME or NAME/key."""
     data: Mapping[str, str]
     """Its name within the job → a path here with a '/' (./big), a name that the runtime offers, or claim:NAME."""
     image: str
@@ -63,11 +65,24 @@ def apply_options(spec: dict[str, Any], options: Mapping[str, Any]) -> None:
         spec.setdefault("workers", spec["elastic"]["max"])
     if options.get("env"):
         spec["env"] = {**(spec.get("env") or {}), **options["env"]}
+    if options.get("secrets"):
+        refs = {variable: _secret(text) for variable, text in options["secrets"].items()}
+        spec["secretEnv"] = {**(spec.get("secretEnv") or {}), **refs}
     if options.get("data"):
         given = [
             one for one in spec.get("data") or [] if not (isinstance(one, dict) and one.get("name") in options["data"])
         ]
         spec["data"] = given + [{"name": name, **_source(text)} for name, text in options["data"].items()]
+
+
+def secret_name(variable: str) -> str:
+    """What the secret of a variable is called where no name is given: wandb-api-key for WANDB_API_KEY."""
+    return variable.strip("_").lower().replace("_", "-")
+
+
+def _secret(text: str) -> dict[str, str]:
+    name, slash, key = text.partition("/")
+    return {"secret": name, **({"key": key} if slash else {})}
 
 
 def _source(text: str) -> dict[str, str]:

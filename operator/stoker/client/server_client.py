@@ -1,4 +1,4 @@
-"""`ServerClient`: a connection to one server, and what it has beside jobs: queues, runtimes, nodes, who one is there.
+"""`ServerClient`: a connection to one server, and what it has beside jobs: queues, runtimes, nodes, secrets, identity.
 
 Owns types: an answer is validated at once. `Client` is built on it.
 """
@@ -11,9 +11,9 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from stoker.spec.names import DEFAULT_PROJECT
+from stoker.spec.names import DEFAULT_PROJECT, SECRET_VALUE
 from stoker.spec.queue import QueueSpec
-from stoker.spec.rest import NodeWithUsage, QueueWithUsage, ServerVersion, WhoAmI
+from stoker.spec.rest import NodeWithUsage, ProjectSecret, QueueWithUsage, ServerVersion, WhoAmI
 from stoker.spec.runtime import TrainingRuntime, TrainingRuntimeSpec
 
 from .calls import DEFAULT_TIMEOUT_S, Calls
@@ -82,6 +82,20 @@ class ServerClient:
     def delete_runtime(self, name: str) -> None:
         """Raises: ApiError 409 while jobs that have not ended name it."""
         self.calls.delete("runtimes", name)
+
+    def secrets(self, *, project: str | None = None) -> tuple[ProjectSecret, ...]:
+        """The project's secrets: names, keys, dates. Their values are shown to no one."""
+        return self._all(ProjectSecret, self.calls.secrets(project))
+
+    def set_secret(
+        self, name: str, value: str, *, key: str = SECRET_VALUE, project: str | None = None
+    ) -> ProjectSecret:
+        """The secret, made or with this value set; jobs get it by `secrets` (or `secretEnv` of a spec)."""
+        return self._parse(ProjectSecret, self.calls.set_secret(name, key, value, project))
+
+    def delete_secret(self, name: str, *, key: str | None = None, project: str | None = None) -> None:
+        """Delete one of its values; without `key` all of it."""
+        self.calls.delete_secret(name, key, project)
 
     def nodes(self) -> tuple[NodeWithUsage, ...]:
         return self._all(NodeWithUsage, self.calls.items("nodes"))

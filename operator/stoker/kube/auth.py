@@ -29,9 +29,19 @@ class ApiServer:
     """The API server's address, a session to it, and the headers that say who we are."""
 
     def __init__(
-        self, clock: Clock, kubeconfig: str | None, context: str | None, service_account: Path = _SERVICE_ACCOUNT
+        self,
+        clock: Clock,
+        kubeconfig: str | None,
+        context: str | None,
+        service_account: Path = _SERVICE_ACCOUNT,
+        *,
+        anonymous: bool = False,
     ) -> None:
-        """`kubeconfig` None: `$KUBECONFIG`, else the pod's service account, else `~/.kube/config`."""
+        """`kubeconfig` None: `$KUBECONFIG`, else the pod's service account, else `~/.kube/config`.
+
+        `anonymous`: no credentials of our own are sent, by TLS neither (a certificate would outrank a caller's token).
+        """
+        self._anonymous = anonymous
         self._clock, self._kubeconfig, self._context = clock, kubeconfig, context
         self._token_file, self._ca_file = service_account / "token", service_account / "ca.crt"
         self._rest: Any = None
@@ -102,6 +112,10 @@ class ApiServer:
                 )
         except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(f"can't read {where}: {error or type(error).__name__}") from error
+        if self._anonymous:
+            configuration.api_key = {}
+            configuration.cert_file = configuration.key_file = None
+            configuration.username = configuration.password = None
         self._authorization = configuration.api_key.get("BearerToken", "").strip()
         if self._authorization.startswith("bearer "):
             self._authorization = "Bearer " + self._authorization.removeprefix("bearer ")

@@ -102,10 +102,14 @@ class KubeClient:
         seam: Seam | None = None,
         limit: AdaptiveLimit | None = None,
         meter: Meter | None = None,
+        anonymous: bool = False,
     ) -> KubeClient:
-        """`kubeconfig` None: `$KUBECONFIG`, else the pod's service account, else `~/.kube/config`."""
+        """`kubeconfig` None: `$KUBECONFIG`, else the pod's service account, else `~/.kube/config`.
+
+        `anonymous`: of that only where the server is; each request brings the token of whom it is for.
+        """
         path = None if kubeconfig is None else str(kubeconfig)
-        return cls(ApiServer(clock, path, context), clock, seam=seam, limit=limit, meter=meter)
+        return cls(ApiServer(clock, path, context, anonymous=anonymous), clock, seam=seam, limit=limit, meter=meter)
 
     async def __aenter__(self) -> Self:
         """Raises: Unavailable when there is no usable configuration. Does not ask the server anything."""
@@ -132,13 +136,19 @@ class KubeClient:
         body: bytes | None = None,
         content_type: str = JSON,
         fence: Fence | None = None,
+        accept: str = JSON,
+        token: str = "",
     ) -> bytes:
-        """The body of a good answer. Raises: what `errors.to_error` makes of others; NotLeader (`fence`)."""
+        """The body of a good answer. `token`: whose request it is, where it is not ours.
+
+        Raises: what `errors.to_error` makes of others; NotLeader (`fence`).
+        """
+        headers = {"Accept": accept, **({"Authorization": f"Bearer {token}"} if token else {})}
         tries = throttled = 0
         renewed = False
         while True:
             try:
-                return await self._once(call, method, path, query, body, content_type, fence)
+                return await self._once(call, method, path, query, body, content_type, fence, headers)
             except Throttled as error:
                 throttled += 1
                 if throttled >= _THROTTLED_TRIES:
@@ -177,7 +187,7 @@ class KubeClient:
         try:
             with self._faults(call), self._seam.crossing(f"kube.{call.verb} {call.kind}", call.about):
                 async with asyncio.timeout(call.timeout_s):
-                    response = await self._send("GET", path, query, timeout=timeout)
+                    response = await self._send("GET", path, query, {"Accept": JSON}, timeout=timeout)
                     if response.status >= 400:
                         raise await self._refusal(call, response)
                 stream = ByteStream(response, str(call), silence_s)
@@ -201,6 +211,7 @@ class KubeClient:
         body: bytes | None,
         content_type: str,
         fence: Fence | None,
+        headers: Mapping[str, str],
     ) -> bytes:
         slot = await self.limit.enter(call.lane)
         refused, wait_s, began = False, 0.0, self._clock.monotonic()
@@ -209,7 +220,7 @@ class KubeClient:
                 payload = None if body is None else Fenced(body, content_type, fence)
                 try:
                     async with asyncio.timeout(call.timeout_s):
-                        response = await self._send(method, path, query, data=payload)
+                        response = await self._send(method, path, query, headers, data=payload)
                         if response.status >= 400:
                             raise await self._refusal(call, response)
                         return await response.read()
@@ -229,7 +240,7 @@ class KubeClient:
                 self._meter.took(call.verb, call.kind, self._clock.monotonic() - began)
 
     async def _send(
-        self, method: str, path: str, query: Mapping[str, str] | None, **how: Any
+        self, method: str, path: str, query: Mapping[str, str] | None, headers: Mapping[str, str], **how: Any
     ) -> aiohttp.ClientResponse:
         if self._endpoint.session is None:
             raise Unavailable("the client is closed")
@@ -241,7 +252,7 @@ class KubeClient:
         return await self._endpoint.session.request(
             method,
             URL(url, encoded=True),
-            headers={"Accept": JSON, **await self._endpoint.headers()},
+            headers={**await self._endpoint.headers(), **headers},
             proxy=self._endpoint.proxy,
             allow_redirects=False,
             **how,

@@ -43,6 +43,11 @@ class _Kept(StatusModel):
     changed_at: datetime
     values: dict[str, str]
 
+    def shown(self, name: str) -> ProjectSecret:
+        return ProjectSecret(
+            name=name, keys=tuple(sorted(self.values)), created_at=self.created_at, changed_at=self.changed_at
+        )
+
 
 class LocalSecrets:
     """Implements `stoker_api.ports.Secrets`; the caller's token is of no use here."""
@@ -64,8 +69,8 @@ class LocalSecrets:
         """By name. Raises: StoreError."""
         return await _in_thread(self._list, project)
 
-    async def put(self, _token: str, project: str, name: str, key: str, value: str) -> bool:
-        """Set one value. Returns: whether the secret is new. Raises: StoreError."""
+    async def put(self, _token: str, project: str, name: str, key: str, value: str) -> tuple[ProjectSecret, bool]:
+        """The secret with one value set; whether it is new. Raises: StoreError."""
         return await _in_thread(self._put, project, name, key, value)
 
     async def delete(self, _token: str, project: str, name: str, key: str | None) -> None:
@@ -73,18 +78,12 @@ class LocalSecrets:
         await _in_thread(self._delete, project, name, key)
 
     def _list(self, project: str) -> list[ProjectSecret]:
-        folder = self._of(project)
-        names = sorted(path.stem for path in folder.glob("[a-z]*.json")) if folder.is_dir() else []
+        folder = self._folder / project
+        names = sorted(path.stem for path in folder.glob("[a-z]*.json")) if DNS_LABEL.fits(project) else []
         found = ((name, self._read(project, name)) for name in names)
-        return [
-            ProjectSecret(
-                name=name, keys=tuple(sorted(kept.values)), created_at=kept.created_at, changed_at=kept.changed_at
-            )
-            for name, kept in found
-            if kept is not None
-        ]
+        return [kept.shown(name) for name, kept in found if kept is not None]
 
-    def _put(self, project: str, name: str, key: str, value: str) -> bool:
+    def _put(self, project: str, name: str, key: str, value: str) -> tuple[ProjectSecret, bool]:
         now = datetime.now(UTC)
         with self._writing:
             folder = self._of(project)
@@ -100,7 +99,7 @@ class LocalSecrets:
                 created_at=now if before is None else before.created_at, changed_at=now, values={**values, key: value}
             )
             write_private(self._path(project, name), kept.model_dump_json(by_alias=True).encode())
-        return before is None
+        return kept.shown(name), before is None
 
     def _delete(self, project: str, name: str, key: str | None) -> None:
         with self._writing:

@@ -9,7 +9,7 @@ import click
 
 from stoker.client.config import ALL_PROJECTS, find_server
 from stoker.client.errors import StokerError
-from stoker.spec.names import DEFAULT_PROJECT
+from stoker.spec.names import DEFAULT_PROJECT, SECRET_VALUE
 from stoker.spec.phase import Phase
 
 ANSWER_S = 0.5
@@ -61,6 +61,20 @@ def complete_projects(ctx: click.Context, param: click.Parameter, incomplete: st
     projects = found.get("projects") if isinstance(found, dict) else None
     known = [str(name) for name in projects if name != "*"] if isinstance(projects, list) else []
     return _starting([*known, ALL_PROJECTS], incomplete)
+
+
+def complete_secrets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Secrets of the project, with their keys where there are several."""
+    from urllib.parse import quote
+
+    server, token, project = _asked(ctx)
+    found = _answer(server, token, f"/v1/projects/{quote(project or DEFAULT_PROJECT, safe='')}/secrets")
+    items = found.get("items") if isinstance(found, dict) else None
+    names = []
+    for item in items if isinstance(items, list) else []:
+        keys = item.get("keys") or []
+        names += [item["name"], *(f"{item['name']}/{key}" for key in keys if len(keys) > 1 or key != SECRET_VALUE)]
+    return _starting(names, incomplete)
 
 
 def complete_phases(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -12,7 +12,7 @@ import click
 
 from stoker.cli.manifest import Manifest, override, read_manifests
 from stoker.client.errors import ApiError, BadInput, StokerError
-from stoker.client.job_options import apply_options
+from stoker.client.job_options import apply_options, secret_name
 
 from .common import connected, job_argument, output_option
 from .names import complete_of
@@ -49,6 +49,14 @@ def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--memory", metavar="QUANTITY", help="Memory per worker, for example 16Gi."),
             click.option(
                 "-e", "--env", "env", multiple=True, metavar="K=V", help="A variable; K alone passes yours on."
+            ),
+            click.option("--env-file", "env_files", multiple=True, metavar="FILE", help="Variables by lines K=V."),
+            click.option(
+                "--secret",
+                "secrets",
+                multiple=True,
+                metavar="K[=NAME[/KEY]]",
+                help="A variable with a value of `stoker secret set NAME`; K alone: K in lower case, with '-'.",
             ),
             click.option(
                 "--data",
@@ -196,9 +204,12 @@ def _show_warning(text: str) -> None:
 
 def _apply(body: dict[str, Any], given: dict[str, Any]) -> None:
     if isinstance(body["spec"], dict):
-        apply_options(
-            body["spec"], given | {"env": dict(map(_variable, given["env"])), "data": dict(map(_data, given["data"]))}
-        )
+        own = {
+            "env": _environment(given),
+            "secrets": dict(map(_secret, given["secrets"])),
+            "data": dict(map(_data, given["data"])),
+        }
+        apply_options(body["spec"], given | own)
     if given["name"]:
         from stoker.client.calls import named
 
@@ -214,6 +225,27 @@ def _variable(text: str) -> tuple[str, str]:
     if name not in os.environ:
         raise BadInput(f"--env {name}: it is not set here; write {name}=VALUE")
     return name, os.environ[name]
+
+
+def _environment(given: dict[str, Any]) -> dict[str, str]:
+    """Of files, then of options; with a warning of what looks like a key, for all who may read the job can read it."""
+    from stoker.client.variables import looks_secret, read_env_file
+
+    found = {name: value for path in given["env_files"] for name, value in read_env_file(path).items()}
+    found |= dict(map(_variable, given["env"]))
+    for name, value in found.items():
+        if looks_secret(name, value):
+            secret = secret_name(name)
+            way = f"`stoker secret set {secret}` and --secret {name} keep it to the job"
+            _show_warning(f"{name} looks like a key, and all who may read the job see it in env; {way}")
+    return found
+
+
+def _secret(text: str) -> tuple[str, str]:
+    variable, equals, source = text.partition("=")
+    if not variable or (equals and not source):
+        raise BadInput(f"--secret {text}: write VARIABLE, VARIABLE=NAME or VARIABLE=NAME/KEY")
+    return variable, source or secret_name(variable)
 
 
 def _data(text: str) -> tuple[str, str]:
