@@ -8,6 +8,8 @@ export const token = signal(sessionStorage.getItem("stoker.token") ?? "");
 /** Why the token is no good (any more); "" if it is, or none is here. */
 export const refused = signal("");
 
+const PROBE_MS = 1500;
+
 export class Problem extends Error {
   constructor(status, document) {
     super(document.detail || document.title || `The server answered ${status}.`);
@@ -51,8 +53,20 @@ export async function call(method, path, options) {
   return text ? JSON.parse(text) : null;
 }
 
+/** The server does not answer: from now on it is asked whether it does again, whatever else a view asks. */
 export function lost() {
-  if (connection.value.ok) connection.value = { ok: false, since: Date.now() };
+  if (!connection.value.ok) return;
+  connection.value = { ok: false, since: Date.now() };
+  probe();
+}
+
+function probe() {
+  setTimeout(async () => {
+    if (connection.value.ok) return;
+    const answer = await fetch("/readyz").catch(() => null);
+    if (answer?.ok) found();
+    else probe();
+  }, PROBE_MS);
 }
 
 export function found() {

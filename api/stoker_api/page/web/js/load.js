@@ -1,5 +1,4 @@
 // What a view shows, asked again and again while it is looked at. The last good answer stays while a new one is awaited.
-import { connection } from "./api.js";
 import { useCallback, useEffect, useRef, useState } from "./ui.js";
 
 const WHEN_LOST_MS = 1500;
@@ -29,7 +28,7 @@ export function useLoad(key, ask, everyMs = 0) {
       } catch (error) {
         if (stop.signal.aborted) return;
         setState((old) => ({ ...old, error, loading: false }));
-        if (!connection.value.ok || error.status >= 500) next = WHEN_LOST_MS;
+        if (!error.status || error.status >= 500) next = WHEN_LOST_MS;
       } finally {
         asking = false;
       }
@@ -38,7 +37,7 @@ export function useLoad(key, ask, everyMs = 0) {
     const onVisible = () => !document.hidden && turn();
     document.addEventListener("visibilitychange", onVisible);
     reloading.current = turn;
-    setState((old) => ({ data: old.key === key ? old.data : null, error: null, loading: true }));
+    setState((old) => ({ ...old, error: null, loading: true }));
     turn();
     return () => {
       stop.abort();

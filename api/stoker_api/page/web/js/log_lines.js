@@ -4,6 +4,7 @@ import { follow } from "./stream.js";
 import { useEffect, useRef, useState } from "./ui.js";
 
 export const MOST_LINES = 5000;
+export const MOST_WORKERS = 32;
 const FIRST_LINES = 2000;
 const OF_EACH = 500;
 const REDRAW_MS = 150;
@@ -66,7 +67,7 @@ function followAll({ base, attempt, workers, setState }) {
   let timer = 0;
   async function turn() {
     try {
-      const all = await Promise.all(Array.from({ length: workers }, (_, worker) => lastOf(worker)));
+      const all = await Promise.all(Array.from({ length: Math.min(workers, MOST_WORKERS) }, (_, worker) => lastOf(worker)));
       const lines = all.flat().sort((a, b) => (a.at < b.at ? -1 : a.at > b.at ? 1 : a.worker - b.worker || a.n - b.n));
       if (!stop.signal.aborted) setState({ lines, dropped: 0, ended: false, error: null, loading: false });
     } catch (error) {

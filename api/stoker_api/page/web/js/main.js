@@ -54,6 +54,9 @@ function Page() {
   return html`<${Frame} />`;
 }
 
+// What may be wanted next comes while there is nothing else to do, so that it is here even if the server goes away.
+addEventListener("load", () => setTimeout(() => [...VIEWS.map(([, , load]) => load), () => import("./views/job_curves.js")].forEach((load) => load().catch(() => {})), 500));
+
 startRouter();
 render(html`<${Page} />`, document.getElementById("page"));
 startSession().finally(() => (started.value = true));

@@ -34,6 +34,6 @@ export function LostConnection() {
   if (ok) return null;
   return html`<div class="lost" role="alert">
     <strong>No connection to the server</strong> for ${duration((now - since) / 1000)}. What is shown may be old; the page tries again
-    by itself. Is <code>stoker up</code> running?
+    by itself.
   </div>`;
 }

@@ -12,16 +12,21 @@ import { may } from "../session.js";
 import { follow } from "../stream.js";
 import { html, useEffect, useState } from "../ui.js";
 import { Actions } from "./job_actions.js";
+import { Files } from "./job_files.js";
+import { History } from "./job_history.js";
+import { Log } from "./job_log.js";
 import { Overview } from "./job_overview.js";
+import { Spec } from "./job_spec.js";
+import { Usage } from "./job_usage.js";
 
 const TABS = [
-  ["", "Overview", async () => Overview],
-  ["curves", "Curves", async () => (await import("./job_curves.js")).Curves],
-  ["log", "Log", async () => (await import("./job_log.js")).Log],
-  ["history", "Attempts and events", async () => (await import("./job_history.js")).History],
-  ["usage", "Usage", async () => (await import("./job_usage.js")).Usage],
-  ["spec", "Spec", async () => (await import("./job_spec.js")).Spec],
-  ["files", "Files", async () => (await import("./job_files.js")).Files],
+  ["", "Overview", Overview],
+  ["curves", "Curves", Late],
+  ["log", "Log", Log],
+  ["history", "Attempts and events", History],
+  ["usage", "Usage", Usage],
+  ["spec", "Spec", Spec],
+  ["files", "Files", Files],
 ];
 const LOOK_MS = 10_000;
 
@@ -55,15 +60,19 @@ export function Job({ parts: [project, name] }) {
 function Tabs(shown) {
   const { project, name } = shown;
   const tab = place.value.query.get("tab") ?? "";
-  const [, title, load] = TABS.find(([key]) => key === tab) ?? TABS[0];
+  const [, , view] = TABS.find(([key]) => key === tab) ?? TABS[0];
   const offered = TABS.filter(([key]) => key !== "files" || may("get trainingjobs/files", project));
-  const [loaded, setLoaded] = useState({ title: "Overview", view: Overview });
-  useEffect(() => {
-    if (loaded.title !== title) load().then((view) => setLoaded({ title, view }), () => {});
-  }, [title]);
   return html`
     <nav class="tabs" aria-label="Parts of the job">${offered.map(([key, text]) => html`<a href=${jobAddress(project, name, { tab: key })} aria-current=${key === tab ? "page" : undefined}>${text}</a>`)}</nav>
-    ${loaded.title === title ? html`<${loaded.view} ...${shown} />` : html`<${Loading} what=${title.toLowerCase()} />`}`;
+    <${view} ...${shown} />`;
+}
+
+/** Curves, whose plots are half of the page's code: it comes when it is wanted, if it is not here already (main.js). */
+function Late(shown) {
+  const [view, setView] = useState(null);
+  useEffect(() => void import("./job_curves.js").then(({ Curves }) => setView({ Curves }), (error) => setView({ error })), []);
+  if (view?.error) return html`<${Failure} error=${{ message: "The plots did not come." }} again=${() => location.reload()} />`;
+  return view ? html`<${view.Curves} ...${shown} />` : html`<${Loading} what="curves" />`;
 }
 
 /** The job, live, and its events. */
@@ -72,7 +81,6 @@ function useJob(project, name) {
   const [turn, setTurn] = useState(0);
   const reload = () => setTurn((n) => n + 1);
   const path = jobPath(project, name);
-  const uid = state.job?.metadata.uid;
   useEffect(() => {
     const events = new Map();
     return follow(`${path}/events`, {
@@ -82,9 +90,14 @@ function useJob(project, name) {
         events.set(event.metadata.name, event);
         setState((old) => ({ ...old, events: [...events.values()] }));
       },
+      end: async (data) => {
+        if (JSON.parse(data).reason !== "Deleted") return;
+        const there = await call("GET", path).catch((error) => setState((old) => ({ ...old, job: null, error })));
+        if (there) reload(); // another of the same name
+      },
       problem: (error) => setState((old) => ({ ...old, job: null, error })),
     });
-  }, [path, turn, uid]);
+  }, [path, turn]);
   const over = state.job !== null && hasEnded(state.job);
   useEffect(() => {
     if (!over) return undefined; // what has ended has no stream: a retry from elsewhere is seen by asking

@@ -2,7 +2,7 @@
 import { jobPath } from "../api.js";
 import { plain, plural, whole } from "../format.js";
 import { hasEnded, nameOf, projectOf } from "../job_facts.js";
-import { MOST_LINES, useLog } from "../log_lines.js";
+import { MOST_LINES, MOST_WORKERS, useLog } from "../log_lines.js";
 import { Empty, Failure, Loading } from "../parts/notices.js";
 import { SameAs, inProject } from "../parts/same_as.js";
 import { place, refine } from "../router.js";
@@ -36,6 +36,7 @@ export function Log({ job, reload }) {
       : state.lines.length === 0 ? html`<${Empty} title="Nothing has been printed yet.">${hasEnded(job) ? "The job has ended without a line." : "Lines come here as they are printed."}</${Empty}>`
       : html`<${Lines} lines=${found} search=${search} wrap=${wrap} many=${worker === "all"} live=${!state.ended} />`}
     ${state.dropped > 0 && html`<p class="faint">The newest ${whole(MOST_LINES)} lines are shown; <code>stoker logs ${name}</code> prints all.</p>`}
+    ${worker === "all" && html`<p class="faint">The newest lines of ${workers > MOST_WORKERS ? `the first ${MOST_WORKERS} workers` : "each worker"}, by the time at which they were written.</p>`}
     <${SameAs} command=${`stoker logs ${inProject(project)}${name}${which}${attempt ? ` --attempt ${attempt}` : ""} --follow`}
       path=${`${jobPath(project, name)}/logs?worker=${worker === "all" ? 0 : worker}${attempt ? `&attempt=${attempt}` : ""}`} />`;
 }

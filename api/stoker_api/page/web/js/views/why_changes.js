@@ -17,8 +17,7 @@ export function Apply({ reason, job, reload }) {
   const { change, value, queue } = reason;
   const project = projectOf(job);
   const close = () => setOpen(false);
-  if (reason.code === "Suspended" && may("update trainingjobs", project))
-    return html`<button type="button" onClick=${() => call("POST", `${jobPath(project, nameOf(job))}/resume`).then(reload)}>Resume</button>`;
+  if (reason.code === "Suspended" && may("update trainingjobs", project)) return html`<${Resume} job=${job} reload=${reload} />`;
   if (OF_SPEC.has(change) && may("create trainingjobs", project)) {
     const start = patchFor(change, value);
     return html`<button type="button" onClick=${() => setOpen(true)}>${label(change, value)} …</button>
@@ -29,6 +28,11 @@ export function Apply({ reason, job, reload }) {
     return html`<button type="button" onClick=${() => setOpen(true)}>Raise the limit …</button>
       ${open && html`<${Limit} ...${{ queue, change, value }} onClose=${close} onDone=${() => (close(), reload())} />`}`;
   return null;
+}
+
+function Resume({ job, reload }) {
+  const [state, run] = useAct(async () => (await call("POST", `${jobPath(projectOf(job), nameOf(job))}/resume`), reload()));
+  return html`<div><button type="button" disabled=${state.busy} onClick=${run}>Resume</button><${Outcome} state=${state} /></div>`;
 }
 
 const label = (change, value) => (typeof value === "object" ? "Change and submit" : `Set ${change} to ${value}`);
