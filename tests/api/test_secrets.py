@@ -7,6 +7,8 @@ import logging
 
 import pytest
 
+from tests.support import chart_rights
+
 VALUE = "hf_" + "q7Zk" * 9
 SECRETS = "/v1/projects/alpha/secrets"
 
@@ -104,3 +106,24 @@ async def test_on_a_cluster_the_callers_own_account_writes(world):
         "stoker.dev/project-secret",
         {"value": base64.b64encode(VALUE.encode()).decode()},
     )
+
+
+async def test_a_clone_needs_the_right_to_its_secrets_too(world, body):
+    if "hands" not in world.__dict__:
+        pytest.skip("on one machine who may submit to a project may use its secrets")
+    assert (await world.submit(**body("one", secretEnv={"HF_TOKEN": {"secret": "hf"}}))).status_code == 201
+    jobs = ("trainingjobs", ["get", "create"], [])
+    await world.hands.grant("nobody", "alpha", jobs, ("queues", ["use"], []), ("projectsecrets", ["use"], ["other"]))
+    refused = await world.call("POST", "/v1/projects/alpha/jobs/one/clone", who="nobody", json={})
+    assert (refused.status_code, refused.json()["code"]) == (403, "SecretForbidden"), refused.text
+    assert refused.json()["errors"][0]["pointer"] == "/spec/secretEnv/HF_TOKEN/secret"
+    without = await world.call(
+        "POST", "/v1/projects/alpha/jobs/one/clone", who="nobody", json={"spec": {"secretEnv": {"HF_TOKEN": None}}}
+    )
+    assert without.status_code == 201, without.text
+
+
+def test_no_account_of_stokers_may_read_secrets():
+    for account in ("api", "operator"):
+        named = {resource for rule in chart_rights.rules(account) for resource in rule.get("resources", ())}
+        assert named and not {"secrets", "*"} & named, account

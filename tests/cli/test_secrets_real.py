@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import os
+import subprocess
 import sys
 import time
 import urllib.request
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.client.client import Client
 from tests.support.harness import until
 
 from .test_files_real import Machine
@@ -140,9 +142,22 @@ def test_a_key_in_plain_env_is_remarked_on(machine: Machine) -> None:
     assert torn.returncode != 0 and ".env:1: write NAME=VALUE" in torn.stderr and "hf_abc" not in torn.stderr
 
 
-def test_a_secret_from_a_pipe_and_what_is_refused(machine: Machine) -> None:
-    import subprocess
+def test_the_sdk_sets_it_and_completion_knows_it(machine: Machine) -> None:
+    url = json.loads((machine.home / "endpoint.json").read_text())["url"]
+    with Client(url, (machine.home / "token").read_text().strip()) as client:
+        assert client.set_secret("gcs", VALUE, key="key.json").keys == ("key.json",)
+        job = client.run(["true"], no_code=True, secrets={"A": "gcs/key.json", "B": "gcs"})
+        assert {name: ref.key for name, ref in job.spec.secret_env.items()} == {"A": "key.json", "B": "value"}
+        job.cancel()
+        typed = {"COMP_WORDS": "stoker secret delete g", "COMP_CWORD": "3", "_STOKER_COMPLETE": "bash_complete"}
+        stoker = str(Path(sys.executable).with_name("stoker"))
+        shown = subprocess.run([stoker], env=machine.env | typed, capture_output=True, text=True, timeout=60)
+        assert shown.stdout.split() == ["plain,gcs", "plain,gcs/key.json"]
+        client.delete_secret("gcs", key="key.json")
+        assert client.secrets() == ()
 
+
+def test_a_secret_from_a_pipe_and_what_is_refused(machine: Machine) -> None:
     words = [sys.executable, "-m", "stoker.cli.main", "secret", "set", "hf/read"]
     for given, code in ((b"piped value\n", 0), (b"", 2), (b"\xff\xfe", 2)):
         done = subprocess.run(words, env=machine.env, input=given, capture_output=True, timeout=60)
