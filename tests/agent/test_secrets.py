@@ -71,8 +71,10 @@ async def test_a_missing_one_is_waited_for_without_a_lease(node, make_pod, secre
 
     waiting = await node.until("one", waits)
     assert waiting.status.phase == "Pending" and not node.folder(waiting).exists()
+    seen = waiting.metadata.resource_version
     await node.create("two", ["true"], gpus=2)
     assert (await node.ended("two")).status.phase == "Succeeded", "its GPUs were not leased"
+    assert (await node.store.get(PODS, waiting.key)).metadata.resource_version == seen, "it is said once"
     await node.delete("one")
     await node.gone("one")
 
