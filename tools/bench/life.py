@@ -23,13 +23,13 @@ from pathlib import Path
 
 from stoker.kube.client import KubeClient
 from stoker.kube.store import KubeStore
-from stoker.sched.pod_requests import own_pod
 from stoker.spec.job import JOBS, Phase, TrainingJob, TrainingJobSpec
 from stoker.spec.job_parts import Trainer
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.names import FINALIZER_OUTCOME
 from stoker.spec.pod import PODS, Pod
 from stoker.spec.queue import QUEUES, Queue, QueueResources, QueueSpec
+from stoker.spec.worker_pod import identity
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import SystemClock
 from tests.support.testbed import build
@@ -75,13 +75,13 @@ class Life:
     def _life_of(self, pod: Pod) -> tuple[str, float] | None:
         if pod.metadata.name.startswith(ALONE):
             return "node-00000", 0.2
-        known = own_pod(pod)
-        if known is None or known.worker is None:
+        known = identity(pod.metadata)
+        if known is None:
             return None
-        job = self.jobs.get(Key(PROJECT, known.worker.job_name))
+        job = self.jobs.get(Key(PROJECT, known.job_name))
         placement = () if job is None else job.status.placement
-        at = known.worker.worker
-        return (placement[at].node, self.run_s[known.worker.job_name]) if at < len(placement) else None
+        at = known.worker
+        return (placement[at].node, self.run_s[known.job_name]) if at < len(placement) else None
 
     def _seen(self, change: Change[TrainingJob]) -> None:
         job = change.new
