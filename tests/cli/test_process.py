@@ -83,6 +83,7 @@ LIST_MAY_IMPORT = HELP_MAY_IMPORT | {
     "stoker.client.calls",
     "stoker.client.config",
     "stoker.client.connections",
+    "stoker.client.progress_text",
     "stoker.client.wire",
     "stoker.spec",
     "stoker.spec.markers",

@@ -176,3 +176,58 @@ def test_bars_fit_the_terminal(make_job: Any, width: int, monkeypatch: pytest.Mo
     text = out.getvalue()
     assert "job-1" in text and "a [word] beside it" in text
     assert width < 100 or "step 5/10 · loss 0.25 · accuracy 50.00%" in text
+
+
+GPUS = {
+    "items": [
+        {
+            "metadata": {"name": "n"},
+            "status": {"gpus": [{"uuid": f"g{n}", "index": n, "model": "H100", "memoryBytes": 1} for n in range(4)]},
+        }
+    ]
+}
+NO_GPU = "note: it has no GPU, though the server has 4: --gpus 1 (or --gpus 0, if none is meant)"
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "says"),
+    [
+        ([], ["/usr/bin/python3", "-u", "train.py"], NO_GPU),
+        (["--gpus", "0"], ["python", "train.py"], ""),
+        (["--gpus", "1"], ["python", "train.py"], ""),
+        (["--gpus", "2"], ["/opt/bin/python3.12", "-u", "train.py"], "note: 2 GPUs and one process"),
+        (["--gpus", "2"], ["python", "-m", "mine.train"], "note: 2 GPUs and one process"),
+        (["--gpus", "2"], ["torchrun", "train.py"], ""),
+        (["--gpus", "2"], ["python", "-m", "torch.distributed.run", "train.py"], ""),
+        (["--gpus", "2"], ["sh", "train.sh"], ""),
+    ],
+)
+def test_an_oversight_is_remarked_on(
+    script: Any, sse: Any, make_job: Any, options: list[str], command: list[str], says: str
+) -> None:
+    spec = {"trainer": {"command": command}, "gpusPerWorker": int(options[1]) if options else 0}
+    _serve(
+        script,
+        sse,
+        make_job("a", "Queued", spec),
+        sse("job", make_job("a", "Succeeded", spec)),
+        sse("end", {"phase": "Succeeded"}),
+    )
+    script.on("GET", "/v1/nodes", script.json(GPUS))
+    script.on("GET", "/version", script.json({"version": "1", "apiVersion": "v", "mode": "Cluster"}))
+    result = _run(script, "run", *options, "--no-code", "--", *command)
+    notes = [line for line in result.stderr.splitlines() if line.startswith("note:")]
+    assert (len(notes), "".join(notes).startswith(says)) == (1 if says else 0, True), result.stderr
+
+
+def test_a_server_that_shows_no_nodes_is_not_asked_in_vain(script: Any, sse: Any, make_job: Any) -> None:
+    _serve(
+        script,
+        sse,
+        make_job("a", "Queued", COMMAND),
+        sse("job", make_job("a", "Succeeded", COMMAND)),
+        sse("end", {"phase": "Succeeded"}),
+    )
+    script.on("GET", "/v1/nodes", script.json({"code": "Forbidden", "detail": "no"}, 403))
+    result = _run(script, "run", "--no-code", "--", "/bin/true")
+    assert result.exit_code == 0 and "note" not in result.stderr

@@ -51,6 +51,10 @@ def test_the_environment_is_the_contracts(pod_worker):
     assert env["MASTER_ADDR"] == env["PET_MASTER_ADDR"] == "job-1-0.job.default.svc"
     assert (env["RANK"], env["WORLD_SIZE"], env["GROUP_RANK"], env["PET_NNODES"]) == ("1", "2", "1", "2")
     assert (env["PET_NPROC_PER_NODE"], env["OMP_NUM_THREADS"], env["USER_WORD"]) == ("2", "2", "kept")
+    jax = (env["JAX_COORDINATOR_ADDRESS"], env["JAX_NUM_PROCESSES"], env["JAX_PROCESS_ID"])
+    assert jax == ("job-1-0.job.default.svc:29400", "2", "1")
+    workers = ["job-1-0.job.default.svc:29400", "job-1-1.job.default.svc:29400"]
+    assert json.loads(env["TF_CONFIG"]) == {"cluster": {"worker": workers}, "task": {"type": "worker", "index": 1}}
     assert env["STOKER_PROGRESS_FILE"] == str(pod_worker.run_dir / "progress.json")
     assert os.access(env["HOME"], os.W_OK) and env["USER"]
     assert (pod_worker.run_dir.stat().st_mode & 0o777) == 0o700

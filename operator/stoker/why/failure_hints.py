@@ -103,10 +103,18 @@ _PATH = r"'([^'\n]{1,200})'"
 _CAUSES: tuple[tuple[re.Pattern[str], Callable[[TrainingJob, str], str]], ...] = tuple(
     (re.compile(pattern), says)
     for pattern, says in (
-        (r"CUDA out of memory|OutOfMemoryError", lambda job, _: _GPU_MEMORY),
+        (r"CUDA out of memory|OutOfMemoryError|RESOURCE_EXHAUSTED: Out of memory", lambda job, _: _GPU_MEMORY),
         (rf"No module named '?{_NAME}", _no_module),
         (rf"No such file or directory: {_PATH}", _no_file),
-        (r"No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA", _no_gpu),
+        (
+            r"No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA|No supported gpu backend found"
+            r"|Unable to initialize backend 'cuda'|torch\.cuda\.is_available\(\) is False",
+            _no_gpu,
+        ),
+        (
+            r"invalid device ordinal|[Ii]nvalid device id",
+            lambda job, _: f"a process uses a GPU that its worker has not: it has {job.spec.gpus_per_worker} (--gpus)",
+        ),
         (
             r"driver version is insufficient|NVIDIA driver on your system is too old",
             lambda job, _: "the node's driver is older than the program's CUDA: take an older CUDA, or a newer driver",
