@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,8 @@ from stoker.spec.job import ENDED, Phase, TrainingJobSpec
 from stoker.spec.names import API_VERSION
 from stoker.spec.quantity import parse_duration
 from stoker.spec.recipes import RECIPES
-from tests.support.harness import running
+from stoker.spec.worker import Progress
+from tests.support.harness import running, until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -83,8 +86,50 @@ def test_the_own_script_resumes_where_it_was_saved(tmp_path: Path) -> None:
     second = run(2)
     assert second.startswith("resumed after epoch 1\nepoch 2/2")
 
-    from stoker.spec.worker import Progress
-
     found = Progress.model_validate_json(progress.read_text())
     assert (found.step, found.total_steps) == (2, 2)
     assert found.metrics["accuracy"] > 0.8 and found.checkpoint is not None
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("example", "args", "good"),
+    [
+        ("reinforcement", ("--updates", "30"), lambda progress: progress.metrics["meanReward"] > 80),
+        ("diffusion", ("--steps", "150"), lambda progress: progress.metrics["recognised"] > 0.6),
+    ],
+)
+def test_a_script_of_another_kind_learns_and_resumes_exactly(
+    tmp_path: Path, example: str, args: tuple[str, ...], good: Callable[[Progress], bool]
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+
+    def start(run: str) -> subprocess.Popen[str]:
+        folder = tmp_path / run
+        folder.mkdir(exist_ok=True)
+        names = ("CHECKPOINT_DIR", "OUTPUT_DIR", "PROGRESS_FILE")
+        env = {**os.environ, "OMP_NUM_THREADS": "1", **{f"STOKER_{name}": str(folder / name) for name in names}}
+        command = [sys.executable, str(ROOT / "examples" / example / "train.py"), *args]
+        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+
+    def progress(run: str) -> Progress | None:
+        path = tmp_path / run / "PROGRESS_FILE"
+        return Progress.model_validate_json(path.read_text()) if path.exists() else None
+
+    with start("whole") as whole:
+        said = whole.communicate(timeout=100)[0].splitlines()[-1]
+    assert whole.returncode == 0 and said.startswith("done:")
+    reported = progress("whole")
+    assert reported is not None and reported.step == reported.total_steps and good(reported), reported
+    with start("cut") as cut:
+        until(lambda: (seen := progress("cut")) and seen.step > 3, "it trains", 100)
+        cut.send_signal(signal.SIGTERM)
+        assert cut.wait(60) == 75
+    saved = progress("cut")
+    assert saved is not None and saved.checkpoint is not None and 3 < saved.checkpoint.step < reported.step
+    with start("cut") as again:
+        lines = again.communicate(timeout=100)[0].splitlines()
+    assert lines[0].startswith("resumed after") and lines[-1] == said
