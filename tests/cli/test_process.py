@@ -167,7 +167,7 @@ def test_a_bare_install_does_all_but_up(script: Any, make_job: Any) -> None:
     )
     assert (listed.returncode, listed.stdout, listed.stderr) == (0, "a\n", "")
     up = subprocess.run([*bare, "up"], capture_output=True, text=True, timeout=60)
-    assert up.returncode == 2 and "pip install 'stoker[up]'" in up.stderr and "Traceback" not in up.stderr
+    assert up.returncode == 2 and "pip install '.[up]'" in up.stderr and "Traceback" not in up.stderr
 
 
 def test_ctrl_c_detaches(script: Any, sse: Any, make_job: Any, tmp_path: Path) -> None:

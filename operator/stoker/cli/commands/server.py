@@ -111,7 +111,8 @@ def up(ctx: click.Context, /, background: bool, **given: Any) -> None:
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] in {"stoker", "stoker_api", "stoker_worker"}:
             raise
-        raise BadInput(f"`stoker up` needs {error.name}, which is not installed: pip install 'stoker[up]'") from None
+        missing = f"`stoker up` needs {error.name}, which is not installed"
+        raise BadInput(f"{missing}: pip install '.[up]' in Stoker's folder, or its wheel with [up]") from None
     push = flags.push_options(given)
     ctx.exit(run_up(UpOptions(**given, push=push)))
 
