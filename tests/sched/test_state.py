@@ -185,6 +185,7 @@ def test_ordered_is_a_sorted_set(steps: list[tuple[bool, int]], bulk: int) -> No
     assert list(mine) == sorted(theirs) and len(mine) == len(theirs) and bool(mine) == bool(theirs)
     for probe in (0, 700, 1499, 3001):
         assert mine.rank((probe,)) == sum(item < (probe,) for item in theirs)
+        assert mine.next((probe,)) == min((item for item in theirs if item >= (probe,)), default=None)
 
 
 needs = st.tuples(*[st.integers(0, 6)] * 3)

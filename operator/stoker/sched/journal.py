@@ -64,6 +64,8 @@ class Journal:
         """Nothing happens where `key` is not there."""
         if key in mapping:
             value = mapping.pop(key)
+            if not mapping:
+                mapping.clear()  # or else a walk over it goes on to cost what it was at its largest
             if self._open:
                 self._log.append((mapping.__setitem__, (key, value)))
 

@@ -130,7 +130,7 @@ class LaneIndex(SortedList[Waiting]):
         """From `end` on, those within `room`."""
         if not self._chunks or (room is not None and not self.some_within([room])):
             return
-        for i in range(min(bisect_left(self._lasts, (end,)), len(self._chunks) - 1), -1, -1):
+        for i in range(bisect_left(self._splits, (end,)), -1, -1):
             run = cast(_Run, self._chunks[i])
             if room is None or all(map(le, run.bounds[0], room)):
                 for item in reversed(run[: bisect_left(run, (end,))]):
@@ -147,11 +147,11 @@ class LaneIndex(SortedList[Waiting]):
         return found
 
     def at(self, begin: From) -> Waiting | None:
-        return next((run[at] for run, at in self._runs(begin) if at < len(run)), None)
+        return self.next((begin,))
 
     def _runs(self, begin: From) -> Iterator[tuple[_Run, int]]:
         """The runs from there on, and where in them to begin."""
-        first = bisect_left(self._lasts, (begin,))
+        first = bisect_left(self._splits, (begin,))
         for i in range(first, len(self._chunks)):
             run = cast(_Run, self._chunks[i])
             yield run, bisect_left(run, (begin,)) if i == first else 0
@@ -200,6 +200,8 @@ class Waiters:
         self.ages.remove((place.since, place.order))
         self._each(lane, place, LaneIndex.remove)
         self.reserved.pop(lane, None)
+        if not self.reserved:
+            self.reserved.clear()  # as in Journal.drop
 
     def _each(self, lane: Lane, place: Place, change: Callable[[LaneIndex, Waiting], None]) -> None:
         queue, request = lane.queue.name, lane.request
