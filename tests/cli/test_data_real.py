@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+from tests.local.test_fetch import Site, sha256
+from tests.support.harness import until
 
 from .test_files_real import Machine
 
@@ -56,3 +61,54 @@ def test_what_is_not_there_or_no_path_is_refused_at_the_submit(machine: Machine)
     ):
         refused = machine("submit", "--data", given, "--", sys.executable, "read.py", check=False)
         assert refused.returncode != 0 and says in " ".join(refused.stderr.split()), refused.stderr
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    found = Site()
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+
+
+def test_a_url_is_fetched_before_the_job_starts_and_once_for_all_that_name_its_digest(
+    machine: Machine, site: Site
+) -> None:
+    url = site.put("/train.txt", b"from the net")
+    words = ("--data", f"my-set={url}", "--", sys.executable, "read.py")
+    assert machine("run", "--name", "url", *words).stdout == "from the net\n"
+    assert f"my-set ({url})" in machine("get", "url").stdout
+    digest = f"spec.data=[{{name: my-set, url: '{url}', digest: '{sha256(b'from the net')}'}}]"
+    asked = site.asked.count("/train.txt")
+    for name in ("first", "second"):
+        machine("clone", "url", "--name", name, "--set", digest, "--set", "spec.workers=2")
+        assert "[1] from the net\n" in machine("follow", name).stdout
+    assert site.asked.count("/train.txt") == asked + 1, "four workers of two jobs"
+
+
+def test_what_can_not_be_fetched_is_a_category_of_its_own_and_names_no_secret(machine: Machine, site: Site) -> None:
+    site.put("/denied.txt", b"", status=403)
+    words = ("--data", f"d={site.url}/denied.txt?Signature=top", "--", sys.executable, "read.py")
+    machine("submit", "--name", "denied", *words)
+    until(lambda: machine.job("denied")["status"].get("attempts"), "its first attempt's end", timeout_s=60)
+    end = machine.job("denied")["status"]["attempts"][0]
+    assert end["category"] == "DataUnavailable"
+    assert end["message"].endswith(f"data could not be fetched: data d: {site.url}/denied.txt?…: 403 Forbidden")
+    machine("cancel", "denied")
+    for url, says in (("file:///etc/passwd", "must begin with https://"), ("gs://b/x", "needs the package gcsfs")):
+        refused = machine("submit", "--data", f"d={url}", "--", sys.executable, "read.py", check=False)
+        assert says in " ".join(refused.stderr.split())
+
+
+def test_fetched_data_is_held_while_a_worker_runs(machine: Machine, site: Site) -> None:
+    url = site.put("/held.txt", b"held")
+    machine("submit", "--name", "holds", "--data", f"d={url}", "--", "sleep", "600")
+    until(lambda: machine.job("holds")["status"]["phase"] == "Running", "it runs", timeout_s=60)
+    [folder] = [path.parent for path in (machine.home / "data").glob("*/*/held.txt") if not path.parent.is_symlink()]
+    number = os.open(folder, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    machine("cancel", "holds")
+    until(lambda: machine.job("holds")["status"]["phase"] == "Cancelled", "its end", timeout_s=60)
+    fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(number)

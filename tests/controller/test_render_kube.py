@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -330,6 +331,47 @@ def test_data_is_mounted_where_the_job_says_read_only_by_default() -> None:
     assert found["/in"]["subPath"] == "s" and "readOnly" not in found["/in"]
     reported = env(rendered)
     assert (reported["STOKER_DATA_A"], reported["STOKER_DATA_B"]) == ("/data/a", "/in")
+
+
+def test_data_by_url_is_fetched_by_a_container_of_ours_as_the_job() -> None:
+    data = [
+        {"name": "a", "url": "https://x.example/a.txt", "digest": f"sha256:{'0' * 64}"},
+        {"name": "b", "url": "https://x.example/b.zip", "unpack": True, "mountPath": "/in"},
+        {"name": "c", "claim": "c"},
+    ]
+    secret = {"AWS_SECRET_ACCESS_KEY": {"secret": "s3", "key": "key"}, "OTHER": {"secret": "s3", "key": "key"}}
+    subject = job(data=data, env={"AWS_ACCESS_KEY_ID": "id", "LD_PRELOAD": "/x"}, secretEnv=secret)
+    rendered = pod(subject, security={"readOnlyRoot": False, "addCapabilities": ["IPC_LOCK"]})
+    _, fetching = rendered["spec"]["initContainers"]
+    assert (fetching["name"], fetching["image"]) == ("stoker-data", "registry.example/stoker:1")
+    assert fetching["command"] == ["python", "-m", "stoker.fetch"]
+    given = {one["name"]: one.get("value") for one in fetching["env"]}
+    assert set(given) == {
+        "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "HOME", "STOKER_FETCH", "STOKER_TERMINATION_LOG"
+    }, "nothing that could make it run a program of the job's"  # fmt: skip
+    order = json.loads(given["STOKER_FETCH"])
+    assert (order["root"], order["project"], [item["name"] for item in order["items"]]) == (
+        "/fetched",
+        "team-a",
+        ["a", "b"],
+    )
+    assert (
+        fetching["securityContext"]["readOnlyRootFilesystem"]
+        and "add" not in fetching["securityContext"]["capabilities"]
+    )
+    assert {one["mountPath"] for one in fetching["volumeMounts"]} == {"/fetched", "/tmp"}, "no token, no other data"
+    found = {one["mountPath"]: one for one in rendered["spec"]["containers"][0]["volumeMounts"]}
+    for place, item in (("/data/a", order["items"][0]), ("/in", order["items"][1])):
+        assert found[place] == {
+            "name": "stoker-data", "mountPath": place, "subPath": f"team-a/{item['entry']}", "readOnly": True
+        }  # fmt: skip
+    assert "sizeLimit" in volume(rendered, "/in")["emptyDir"]
+    assert (env_values(rendered)["STOKER_DATA_A"], env_values(rendered)["STOKER_DATA_B"]) == ("/data/a", "/in")
+    assert len(pod(job(data=[{"name": "c", "claim": "c"}]))["spec"]["initContainers"]) == 1
+
+
+def env_values(rendered: dict[str, Any]) -> dict[str, str]:
+    return {one["name"]: one.get("value", "") for one in rendered["spec"]["containers"][0]["env"]}
 
 
 def test_data_by_name_is_the_runtimes_and_read_only_unless_both_say_otherwise() -> None:

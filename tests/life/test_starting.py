@@ -98,6 +98,34 @@ def test_pulling_is_reported_and_does_not_count_into_the_start_timeout() -> None
     assert no_sandbox.intent is Intent.WITHDRAW, "a volume that is not there is no pull"
 
 
+def data(**state: Any) -> dict[str, Any]:
+    return {"initContainerStatuses": [{"name": "stoker-data", "state": state}]}
+
+
+def test_data_that_is_being_fetched_is_reported_and_has_a_limit_of_its_own() -> None:
+    starting = job(Phase.STARTING, since_s=7200)
+    fetching = pod(**data(running={"startedAt": ago(7000)}))
+    status = status_of(go(starting, fetching))
+    assert (status.phase, status.reason) == (Phase.STARTING, Code.DATA_FETCHING)
+    assert status.message.startswith("data is being fetched on n0")
+    reported = after(starting, status)
+    late = NOW + timedelta(hours=3)
+    assert status_of(go(reported, fetching, now=late)).intent is Intent.WITHDRAW
+    there = pod(**data(terminated={"exitCode": 0, "finishedAt": ago(10)}))
+    assert go(reported, there).wake_at == ago(10) + timedelta(seconds=60), "the start time-out begins anew"
+
+
+def test_data_that_can_not_be_fetched_is_tried_twice_more() -> None:
+    starting = job(Phase.STARTING, since_s=5)
+    why = "data d: https://x.example/d: 404 Not Found"
+    failed = pod(phase=FAILED, **data(terminated={"exitCode": 1, "message": why}))
+    status = status_of(go(starting, failed))
+    assert (status.phase, status.attempts[-1].category) == (Phase.QUEUED, Category.DATA)
+    assert why in status.attempts[-1].message and status.not_before == NOW + timedelta(seconds=30)
+    spent = after(starting, starting.status.model_copy(update={"retries": {Category.DATA: 2}}))
+    assert status_of(go(spent, failed)).reason is Code.RETRIES_EXHAUSTED
+
+
 @pytest.mark.parametrize("init", [False, True])
 def test_an_image_that_cannot_be_pulled_is_reported_then_withdrawn_and_tried_twice_more(init: bool) -> None:
     starting = job(Phase.STARTING, since_s=100)

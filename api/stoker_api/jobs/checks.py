@@ -34,7 +34,7 @@ from stoker_api.identity import (
 from stoker_api.problems import FieldError, Problem, ProblemCode, invalid
 from stoker_api.scheduler_view import SchedulerView
 
-from .data_checks import check_local_data, check_offered_data
+from .data_checks import check_local_data, check_offered_data, check_schemes
 
 T = TypeVar("T", bound=Queue | TrainingRuntime)
 
@@ -161,6 +161,7 @@ class Checks:
                 raise Problem(ProblemCode.CLUSTER_ONLY, f"{faults[0].pointer} {faults[0].detail}.", errors=faults)
         await self.check_queue(principal, job)
         runtime = await self._check_runtime(principal, job)
+        check_schemes(job.spec)
         if self._runtimes is None:
             await check_local_data(job.spec)
         else:

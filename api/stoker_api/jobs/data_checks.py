@@ -6,12 +6,14 @@ Called by `checks.py`.
 from __future__ import annotations
 
 import asyncio
+from importlib.util import find_spec
 from pathlib import Path
 
 from stoker.spec.job import TrainingJobSpec
 from stoker.spec.runtime import DEFAULT_RUNTIME, TrainingRuntime, TrainingRuntimeSpec, missing_data
 from stoker_api.problems import invalid
 
+_PACKAGES = {"http": "fsspec", "https": "fsspec", "s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}
 LOOK_S = 2.0
 """A file system that does not answer holds up no submit for longer; the worker finds out."""
 
@@ -20,13 +22,28 @@ async def check_local_data(spec: TrainingJobSpec) -> None:
     """On one machine. Raises: Problem."""
     for number, volume in enumerate(spec.data):
         pointer = f"/spec/data/{number}/path"
+        if volume.path is None:
+            continue
         if missing_data((volume,), None):
             raise invalid(
                 pointer, f"{volume.path!r} is a name, which no runtime offers on one machine; give an absolute path"
             )
-        path = Path(volume.path or "", volume.sub_path)
+        path = Path(volume.path, volume.sub_path)
         if not await _is_there(path):
             raise invalid(pointer, f"there is no {str(path)!r} on the server's machine")
+
+
+def check_schemes(spec: TrainingJobSpec) -> None:
+    """Whether what fetches can talk to the stores that urls name; it has our own environment. Raises: Problem."""
+    for number, volume in enumerate(spec.data):
+        package = _PACKAGES.get((volume.url or "").partition("://")[0])
+        if package is not None and find_spec(package) is None:
+            scheme = (volume.url or "").partition("://")[0]
+            raise invalid(
+                f"/spec/data/{number}/url",
+                f"{scheme}:// needs the package {package}, which is not installed beside this server; "
+                "install it there, or give an https:// url (stores sign such for a while)",
+            )
 
 
 def check_offered_data(spec: TrainingJobSpec, runtime: TrainingRuntime | None) -> None:

@@ -21,8 +21,8 @@ def _workers_text(workers: int, least: int | None, most: int | None, placed: Seq
 
 def _data_text(names: Sequence[str] | None, *sources: Sequence[str | None] | None) -> str:
     """'train (claim sets), val (/srv/val)'; a claim is said to be one, a path and a url show it themselves."""
-    claims, paths = ([one or "" for one in source or ()] for source in sources)
-    each = [f"claim {claim}" if claim else path for claim, path in zip(claims, paths, strict=True)]
+    claims, paths, urls = ([one or "" for one in source or ()] for source in sources)
+    each = [f"claim {claim}" if claim else path or url for claim, path, url in zip(claims, paths, urls, strict=True)]
     return ", ".join(f"{name} ({source})" for name, source in zip(names or (), each, strict=True))
 
 
@@ -50,7 +50,7 @@ _JOB_FACTS = (
         "runs", "spec.trainer.recipe spec.trainer.command", lambda recipe, command: recipe or " ".join(command or ())
     ),
     Column("code", "spec.trainer.code", lambda digest: digest or ""),
-    Column("data", "spec.data.name spec.data.claim spec.data.path", _data_text),
+    Column("data", "spec.data.name spec.data.claim spec.data.path spec.data.url", _data_text),
     Column("user", "metadata.annotations", user_text),
     Column("created", "metadata.creationTimestamp", lambda at: f"{clock_text(at)} ({age_text(at)} ago)" if at else ""),
     Column("started", STARTED, lambda *at: clock_text(started_at(*at))),

@@ -31,7 +31,7 @@ class JobOptions(TypedDict, total=False):
     secrets: Mapping[str, str]
     """Variable → the secret of the project that it is given, as NAME or NAME/key."""
     data: Mapping[str, str]
-    """Its name within the job → a path here with a '/' (./big), a name that the runtime offers, or claim:NAME."""
+    """Its name within the job → a path here with a '/' (./big), a name of the runtime's, claim:NAME, or a url."""
     image: str
     """On a cluster."""
     runtime: str
@@ -86,6 +86,8 @@ def _secret(text: str) -> dict[str, str]:
 
 
 def _source(text: str) -> dict[str, str]:
+    if "://" in text:
+        return {"url": text}
     if text.startswith(CLAIM):
         return {"claim": text.removeprefix(CLAIM)}
     if "/" in text:

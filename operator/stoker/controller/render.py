@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import PurePosixPath
 
+from stoker.spec.data import FETCH_VARIABLE, fetch_order
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.job_parts import Weights
 from stoker.spec.meta import ObjectMeta, OwnerReference
@@ -43,7 +44,9 @@ def render_pod(job: TrainingJob, worker: int, source: TrainingJob | None = None)
     """The pod of one worker of the job's current attempt, pinned to its place. `source`: the job it begins with."""
     spec = job.spec
     env = worker_env(job, worker, f"../{source.uid if source is not None else SOURCE_GONE}")
-    env |= {one.variable: str(PurePosixPath(one.path or "", one.sub_path)) for one in spec.data}
+    env |= {one.variable: str(PurePosixPath(one.path, one.sub_path)) for one in spec.data if one.path is not None}
+    if fetch := fetch_order(spec.data, "", job.metadata.namespace):
+        env[FETCH_VARIABLE] = fetch  # the node agent's: the cache, and what it is called there
     return Pod(
         metadata=pod_metadata(job, worker),
         spec=PodSpec(

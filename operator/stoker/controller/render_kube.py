@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
+from stoker.spec.data import FETCH_ENV, FETCH_VARIABLE, fetch_order
 from stoker.spec.job import TrainingJob
 from stoker.spec.kube_pod import (
     Affinity,
@@ -31,15 +32,26 @@ from stoker.spec.kube_pod import (
 )
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import GPU_RESOURCE, LABEL_JOB, LABEL_JOB_UID
-from stoker.spec.pod import METRICS_PORT_NAME, ContainerPort, EnvSource, EnvVar, FieldRef, Resources
+from stoker.spec.pod import DATA_CONTAINER, METRICS_PORT_NAME, ContainerPort, EnvSource, EnvVar, FieldRef, Resources
 from stoker.spec.runtime import TrainingRuntimeSpec
 
 from .render import RECIPE_COMMAND, grace_s, node_of, owned_by, pod_metadata, pod_name, secret_env, worker_env
-from .render_volumes import SOURCE_DIR, STOKER_DIR, Source, checkpoint_root, mounts, volumes
+from .render_volumes import (
+    FETCH_DIR,
+    SOURCE_DIR,
+    STOKER_DIR,
+    Source,
+    checkpoint_root,
+    fetch_mounts,
+    fetches,
+    mounts,
+    volumes,
+)
 
 START = ("/bin/sh", f"{STOKER_DIR}/start")
 INSTALL = ("python", "-m", "stoker_worker.bundle", "install", STOKER_DIR)
 """Puts the supervisor (`worker.pyz`, `start`) where every worker finds it."""
+FETCH = ("python", "-m", "stoker.fetch")
 MASTER_PORT = 29400
 METRICS_PORT = 9464
 """Where the supervisor lets a trainer serve /metrics (`stoker_worker.pod`)."""
@@ -98,6 +110,7 @@ def render_pod(
                     volume_mounts=mounts(job, runtime, None)[:1],
                     security_context=_container_security(TrainingRuntimeSpec()),
                 ),
+                *([_fetch_container(job, settings)] if fetches(job) else []),
             ),
             containers=(
                 KubeContainer(
@@ -126,6 +139,29 @@ def render_pod(
             host_network=runtime.host_network or None,
             dns_policy="ClusterFirstWithHostNet" if runtime.host_network else None,
         ),
+    )
+
+
+def _fetch_container(job: TrainingJob, settings: ClusterSettings) -> KubeContainer:
+    """Fetches the job's data as the job, with its network and those of its variables that say who it is."""
+    env = {name: value for name, value in job.spec.env.items() if name in FETCH_ENV}
+    env |= {
+        FETCH_VARIABLE: fetch_order(job.spec.data, FETCH_DIR, job.metadata.namespace),
+        "STOKER_TERMINATION_LOG": "/dev/termination-log",
+        "HOME": "/tmp",
+    }
+    return KubeContainer(
+        name=DATA_CONTAINER,
+        image=settings.control_image,
+        image_pull_policy=settings.pull_policy,
+        command=FETCH,
+        env=(
+            *(EnvVar(name=name, value=value) for name, value in env.items()),
+            *(one for one in secret_env(job) if one.name in FETCH_ENV),
+        ),
+        resources=Resources(requests={"cpu": "10m", "memory": "64Mi"}, limits={"cpu": "2", "memory": "1Gi"}),
+        volume_mounts=fetch_mounts(),
+        security_context=_container_security(TrainingRuntimeSpec()),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stoker.spec.data import DataVolume
+from stoker.spec.data import FETCH_BYTES, DataVolume
 from stoker.spec.job import TrainingJob
 from stoker.spec.kube_pod import (
     ClaimResources,
@@ -30,17 +30,19 @@ STOKER_DIR = "/stoker"
 CHECKPOINTS_DIR = "/checkpoints"
 SOURCE_DIR = f"{STOKER_DIR}/source"
 """The folder of the job that this one begins with."""
+FETCH_DIR = "/fetched"
 TOKEN_DIR = "/var/run/secrets/stoker.dev"
 AUDIENCE = "stoker"
 
 # Ours are prefixed, so that a runtime's or a job's own names can't meet them.
-_SUPERVISOR, _SHM, _TMP, _TOKEN, _CHECKPOINTS, _SOURCE = (
+_SUPERVISOR, _SHM, _TMP, _TOKEN, _CHECKPOINTS, _SOURCE, _DATA = (
     "stoker-supervisor",
     "stoker-shm",
     "stoker-tmp",
     "stoker-token",
     "stoker-checkpoints",
     "stoker-source",
+    "stoker-data",
 )
 
 
@@ -67,7 +69,12 @@ def volumes(
             if source is not None and source.claim != claim_of(job, runtime)
             else ()
         ),
-        *(_data_volume(f"data-{number}", volume, runtime) for number, volume in enumerate(job.spec.data)),
+        *(
+            _data_volume(f"data-{number}", volume, runtime)
+            for number, volume in enumerate(job.spec.data)
+            if volume.url is None
+        ),
+        *([Volume(name=_DATA, empty_dir=EmptyDir(size_limit=str(FETCH_BYTES)))] if fetches(job) else []),
         *(
             Volume.model_validate({**extra.source, "name": f"runtime-{number}"})
             for number, extra in enumerate(runtime.volumes)
@@ -96,7 +103,7 @@ def mounts(job: TrainingJob, runtime: TrainingRuntimeSpec, source: Source | None
             if source is not None
             else ()
         ),
-        *(_data_mount(f"data-{number}", volume, runtime) for number, volume in enumerate(job.spec.data)),
+        *(_data_mount(f"data-{number}", volume, runtime, job) for number, volume in enumerate(job.spec.data)),
         *(
             VolumeMount(
                 name=f"runtime-{number}",
@@ -116,7 +123,20 @@ def _data_volume(name: str, volume: DataVolume, runtime: TrainingRuntimeSpec) ->
     return Volume.model_validate({**_offered(volume, runtime).source, "name": name})
 
 
-def _data_mount(name: str, volume: DataVolume, runtime: TrainingRuntimeSpec) -> VolumeMount:
+def fetches(job: TrainingJob) -> bool:
+    """Some of its data has to be fetched before a worker starts."""
+    return any(volume.url is not None for volume in job.spec.data)
+
+
+def fetch_mounts() -> tuple[VolumeMount, ...]:
+    """Of the container that fetches; each worker fetches for itself."""
+    return (VolumeMount(name=_DATA, mount_path=FETCH_DIR), VolumeMount(name=_TMP, mount_path="/tmp"))
+
+
+def _data_mount(name: str, volume: DataVolume, runtime: TrainingRuntimeSpec, job: TrainingJob) -> VolumeMount:
+    if volume.url is not None:
+        below = f"{job.metadata.namespace}/{volume.cache_name}"
+        return VolumeMount(name=_DATA, mount_path=volume.place, sub_path=below, read_only=True)
     below, read_only = volume.sub_path, volume.read_only
     if volume.claim is None:
         offered = _offered(volume, runtime)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from stoker.spec.outcome import Category, ExitZero, worker_category
-from stoker.spec.pod import NEVER_STARTED, REJECTED, Pod, PodPhase, Terminated
+from stoker.spec.pod import DATA_CONTAINER, NEVER_STARTED, REJECTED, ContainerStatus, Pod, PodPhase, Terminated
 from stoker.spec.worker import ExitRecord
 
 EARLIEST = datetime.min.replace(tzinfo=UTC)
@@ -102,7 +102,10 @@ def read_worker(
         return WorkerOutcome(None, Category.INTERRUPTED, pod.status.message)
     failed = _failed_init(pod)
     if failed is not None:
-        message = failed.message.strip() or failed.reason
+        ended = failed.state.terminated
+        message = "" if ended is None else ended.message.strip() or ended.reason
+        if failed.name == DATA_CONTAINER:
+            return WorkerOutcome(None, Category.DATA, f"data could not be fetched: {message}"[:1024])
         return WorkerOutcome(None, Category.REJECTED, f"the supervisor could not be installed: {message}")
     if pod.metadata.deletion_timestamp is not None and not pod.status.reason:
         return WorkerOutcome(None, Category.INTERRUPTED, "deleted before any process was started")
@@ -156,11 +159,11 @@ def _disruption(pod: Pod) -> str | None:
     return None
 
 
-def _failed_init(pod: Pod) -> Terminated | None:
+def _failed_init(pod: Pod) -> ContainerStatus | None:
     for status in pod.status.init_container_statuses:
         ended = status.state.terminated
         if ended is not None and ended.exit_code != 0:
-            return ended
+            return status
     return None
 
 

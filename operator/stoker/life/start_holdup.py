@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from stoker.spec.job import TrainingJob
-from stoker.spec.pod import Pod, PodPhase, Waiting
+from stoker.spec.pod import DATA_CONTAINER, ContainerState, Pod, PodPhase, Waiting
 from stoker.spec.project_secrets import CONFIG_ERROR, said_of
 from stoker.spec.quantity import format_duration
 from stoker.spec.reasons import Code
@@ -30,6 +30,7 @@ NOTICE_ORDER = (
     Code.PLACED,
     Code.NAME_TAKEN,
     Code.IMAGE_PULLING,
+    Code.DATA_FETCHING,
     Code.IMAGE_UNAVAILABLE,
     Code.SECRET_MISSING,
     Code.POD_UNSCHEDULABLE,
@@ -82,11 +83,12 @@ def start_holdup(
         _unschedulable(job, late, settings)
         or _secret(job, late, now)
         or _image(job, late, now, settings)
+        or _fetching(job, late, settings)
         or _pulling(job, pods, late, settings)
         or StartHoldup(
             Code.PLACED,
             f"not all workers were running after {format_duration(settings.start_timeout_s)}",
-            _after(job, settings.start_timeout_s),
+            _fetched_at(job, pods) + timedelta(seconds=settings.start_timeout_s),
         )
     )
 
@@ -140,6 +142,27 @@ def _image(job: TrainingJob, late: Mapping[int, Pod], now: datetime, settings: S
     )
 
 
+def _fetching(job: TrainingJob, late: Mapping[int, Pod], settings: Settings) -> StartHoldup | None:
+    where = sorted({pod.spec.node_name for pod in late.values() if _fetch_state(pod).running is not None})
+    if not where:
+        return None
+    place = where[0] if len(where) == 1 else f"{len(where)} nodes"
+    waited = format_duration(settings.fetch_timeout_s)
+    message = f"data is being fetched on {place} (given up after {waited})"
+    return StartHoldup(Code.DATA_FETCHING, message, _after(job, settings.fetch_timeout_s))
+
+
+def _fetch_state(pod: Pod) -> ContainerState:
+    found = (status.state for status in pod.status.init_container_statuses if status.name == DATA_CONTAINER)
+    return next(found, ContainerState())
+
+
+def _fetched_at(job: TrainingJob, pods: Mapping[int, Pod]) -> datetime:
+    """When the last worker's data was there; without any, when the gang was placed."""
+    ends = (state.terminated for state in map(_fetch_state, pods.values()) if state.terminated is not None)
+    return max([_after(job, 0), *(end.finished_at for end in ends if end.finished_at is not None)])
+
+
 def _pulling(
     job: TrainingJob, pods: Mapping[int, Pod], late: Mapping[int, Pod], settings: Settings
 ) -> StartHoldup | None:
@@ -151,7 +174,7 @@ def _pulling(
     return StartHoldup(
         Code.IMAGE_PULLING,
         f"images are being pulled on {place} (given up after {waited})",
-        _after(job, settings.pull_timeout_s),
+        _fetched_at(job, pods) + timedelta(seconds=settings.pull_timeout_s),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from stoker.spec.data import FETCH_S
 from stoker.spec.job import Placed, TrainingJobStatus
 from stoker.spec.pod import Pod
 from stoker.spec.reasons import Code, Reason
@@ -30,6 +31,8 @@ class Settings:
     seconds after the first, confirms it."""
     pull_timeout_s: float = 1800.0
     """While images are being pulled, this stands for `start_timeout_s`."""
+    fetch_timeout_s: float = FETCH_S + 120
+    """The same while data is being fetched; what fetches gives up before."""
     node_lost_s: float = 60.0
     """A node whose kubelet has not reported for so long is given up, and its workers with it."""
     lost_margin_s: float = 10.0

@@ -86,6 +86,11 @@ class DataDir:
         return self.path / "code"
 
     @property
+    def data(self) -> Path:
+        """What was fetched for jobs."""
+        return self.path / "data"
+
+    @property
     def secrets(self) -> Path:
         return self.path / "secrets"
 

@@ -38,6 +38,7 @@ class Category(StrEnum):
     REJECTED = "Rejected"
     IMAGE = "ImageUnavailable"
     SECRET_MISSING = "SecretMissing"
+    DATA = "DataUnavailable"
     START_TIMEOUT = "StartTimeout"
     INTERRUPTED = "Interrupted"
     MAX_DURATION = "MaxDuration"
@@ -94,6 +95,7 @@ POLICIES: dict[Category, Policy] = {
     Category.NODE_LOST: Policy(8, 5, True, "the node or the worker's supervisor was lost"),
     Category.REJECTED: Policy(0, 1, False, "the node refused the worker"),
     Category.IMAGE: Policy(2, 30, True, "the image can't be pulled"),
+    Category.DATA: Policy(2, 30, True, "data that the job names by url could not be fetched"),
     Category.SECRET_MISSING: Policy(0, 1, False, "a secret of secretEnv does not exist; the job waits for it"),
     Category.START_TIMEOUT: Policy(0, 1, False, "the gang was not fully running in time and was withdrawn"),
     Category.INTERRUPTED: Policy(0, 1, False, "stopped from outside"),

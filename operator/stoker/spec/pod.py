@@ -10,6 +10,8 @@ from pydantic import Field
 from .meta import Kind, Resource, SeenTime, StatusModel
 
 CONTAINER = "worker"
+DATA_CONTAINER = "stoker-data"
+"""The init container that fetches the job's data; on one machine the node agent reports its child under this name."""
 METRICS_PORT_NAME = "metrics"
 """Of the container's port where a trainer serves /metrics: what Prometheus' own discovery looks for."""
 

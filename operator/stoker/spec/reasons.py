@@ -34,6 +34,7 @@ class Code(StrEnum):
     # on the way
     PLACED = "Placed"
     WORKERS_STARTING = "WorkersStarting"
+    DATA_FETCHING = "DataFetching"
     IMAGE_PULLING = "ImagePulling"
     IMAGE_UNAVAILABLE = "ImageUnavailable"
     NAME_TAKEN = "NameTaken"

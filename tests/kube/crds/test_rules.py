@@ -36,7 +36,9 @@ NO_QUANTITY = "is no quantity; write for example '2', '500m', '16Gi' or '40G'"
 NO_DURATION = "is no duration; write for example '90s', '10m', '1h30m' or '2d'"
 MOUNT = "must be an absolute path without '.', '..', ':' or a '/' too many"
 DATA = {"name": "d", "claim": "c"}
-ONE_SOURCE = "give exactly one of claim and path"
+ONE_SOURCE = "give exactly one of claim, path and url"
+URL = {"name": "d", "url": "https://a.example/b.tar.gz"}
+DIGEST = {"digest": f"sha256:{'0' * 64}"}
 CODE = {"code": f"sha256:{'0' * 64}"}
 VOLUME = {"name": "v", "source": {"emptyDir": {}}, "mountPath": "/cache"}
 
@@ -300,6 +302,32 @@ CASES = [
     job({"data": [{"name": "d"}]}, {"data": [{"name": "d", "path": "/b c/ü"}]}, ONE_SOURCE),
     job({"data": [{"name": "d", "path": "B"}]}, {"data": [{"name": "d", "path": "/B"}]}, "must be an absolute path"),
     job({"data": [{"name": "d", "path": "/a\n"}]}, {"data": [{"name": "d", "path": "/"}]}, "must be an absolute path"),
+    job({"data": [DATA | URL]}, {"data": [URL | DIGEST | {"unpack": True}]}, ONE_SOURCE),
+    *(
+        job({"data": [URL | {"url": bad}]}, {"data": [URL | {"url": good}]}, "must begin with https://")
+        for bad, good in (
+            ("file:///etc/passwd", "s3://bucket/x"),
+            ("https://u:p@a.example/x", "https://a.example:8080/x?sig=/"),
+            ("https://a.example/", "hf://datasets/a/b/"),
+            ("simplecache::https://a.example/x", "gs://a/x::y"),
+            ("https://a.example/x y", "http://a.example/x"),
+        )
+    ),
+    job({"data": [URL | {"digest": "sha256:0"}]}, {"data": [URL | DIGEST]}, "must be sha256: and 64 hex digits"),
+    job({"data": [URL | {"subPath": "x"}]}, {"data": [DATA | {"subPath": "x"}]}, "digest and unpack belong to url"),
+    job({"data": [DATA | {"unpack": True}]}, {"data": [URL | {"unpack": True}]}, "digest and unpack belong to url"),
+    job({"data": [URL | {"readOnly": False}]}, {"data": [URL]}, "digest and unpack belong to url"),
+    job({"data": [URL | {"url": "https://a/b/"}]}, {"data": [URL | {"url": "s3://a/b/"}]}, "is a folder, of s3"),
+    job(
+        {"data": [URL | DIGEST | {"url": "s3://a/b/"}]},
+        {"data": [URL | {"url": "s3://a/" + "b/"}]},
+        "is a folder, of s3",
+    ),
+    job(
+        {"data": [URL | {"url": "https://a/b.txt?x=.zip", "unpack": True}]},
+        {"data": [URL | {"url": "https://a/b.zip?x=/", "unpack": True}]},
+        "unpack needs a url whose path ends in",
+    ),
     job(
         {"trainer": {"command": ["x"], "leftOut": [{"path": "a/", "by": "b:1"}]}},
         {"trainer": {"command": ["x"], "leftOut": [{"path": "a/", "by": "b:1"}]} | CODE},

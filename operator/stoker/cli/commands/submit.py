@@ -62,7 +62,7 @@ def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "--data",
                 multiple=True,
                 metavar="NAME=FROM",
-                help="Data for $STOKER_DATA_<NAME>: ./folder, a runtime's name for it, or claim:NAME.",
+                help="Data for $STOKER_DATA_<NAME>: ./folder, a runtime's name for it, claim:NAME, or a url.",
             ),
             click.option("--code", metavar="FOLDER", help="The folder to ship with the command. [default: this one]"),
             click.option("--no-code", is_flag=True, help="Ship nothing: run the command where it is."),

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.spec.data import FETCH_VARIABLE, variable_of
 from stoker.spec.job_parts import SecretRef
 from stoker.spec.names import GPU_RESOURCE, LABEL_JOB_UID
 from stoker.spec.node import capability_number
@@ -118,6 +119,7 @@ def compose_launch(
     log_bytes: int,
     host_env: Mapping[str, str],
     pass_env: Collection[str] = (),
+    places: Mapping[str, str] = {},
 ) -> Launch:
     """The order for the supervisor: complete: it needs no answer. `pass_env`: what of `host_env` goes with it, too."""
     output = job_folder / "output"
@@ -151,6 +153,10 @@ def compose_launch(
     if "STOKER_PYTHON_PATH" in order.env:
         within = [str(folder / CODE_FOLDER / path) for path in order.env["STOKER_PYTHON_PATH"].split(os.pathsep)]
         ours["PYTHONPATH"] = os.pathsep.join([*within, *filter(None, [order.env.get("PYTHONPATH")])])
+    own = {name: value for name, value in order.env.items() if name != FETCH_VARIABLE}
+    ours |= {variable_of(name): place for name, place in places.items()}
+    if places:
+        ours["STOKER_DATA_HOLD"] = os.pathsep.join(places.values())
     if not real:
         ours["NVIDIA_VISIBLE_DEVICES"] = "void"
     if lease.simulated:
@@ -168,7 +174,7 @@ def compose_launch(
         ranks=order.ranks,
         argv=order.argv,
         working_dir=_working_dir(order, folder, output),
-        env={**base, **order.env, **ours},
+        env={**base, **own, **ours},
         grace_s=order.grace_s,
         gpu_uuids=lease.gpu_uuids,
         simulated_gpus=lease.simulated,

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from stoker.local.project_secrets import LocalSecrets, SecretMissing
+from stoker.spec.data import FETCH_VARIABLE
 from stoker.spec.pod import PODS, Pod, PodPhase
 from stoker.spec.project_secrets import CONFIG_ERROR
 from stoker.spec.report_tokens import worker_token
@@ -27,6 +28,7 @@ from stoker.store.seam import Seam
 from stoker.store.workqueue import WorkQueue
 
 from . import spawning, status
+from .data_fetch import DataFetches
 from .folders import FoundWorker, Places, WorkerFolder
 from .launching import BadPod, Order, compose_launch, lease_of, parse_pod
 from .leases import CannotLease, HeldByOthers, LeaseTable, leasable_ports, port_is_free
@@ -95,6 +97,7 @@ class Lives:
         self._waiting: dict[str, None] = {}
         """Pods for which a release may make room, first come first."""
         self._gate = asyncio.Semaphore(STEPS_AT_ONCE)
+        self._fetches = DataFetches(around.datadir.data, around.host_env, seam, queue.add)
         self.leases = LeaseTable(leasable_ports(), port_is_free)
         self.workers: dict[str, Worker] = {}
         self.ended: dict[str, str] = {}
@@ -132,6 +135,7 @@ class Lives:
 
     def let_go(self) -> None:
         """Close what was opened; the workers go on."""
+        self._fetches.close()
         for worker in self.workers.values():
             self._unfollow(worker)
 
@@ -152,6 +156,8 @@ class Lives:
         """The worker, if it is down for good and its end is still to be written."""
         worker = self.workers.get(pod_uid)
         if worker is None:
+            if pod is None or pod.ended:
+                self._fetches.drop(pod_uid)
             if pod is None:
                 folder = self._around.folder(pod_uid)
                 if pod_uid not in self.ended and folder.path.exists():  # prepared, never run
@@ -177,6 +183,7 @@ class Lives:
     async def _admit(self, pod: Pod) -> None:
         """Lease and start what the pod asks for, or say why not."""
         if pod.metadata.deletion_timestamp is not None:
+            self._fetches.drop(pod.uid)
             await self._tell(pod, status.never_started())
             return
         if pod.status.phase is not PodPhase.PENDING:  # it ran, and its folder is gone
@@ -185,6 +192,9 @@ class Lives:
         try:
             order = parse_pod(pod)
             secrets = await self._in_thread(self._secrets, order)
+            places = await self._fetched(pod, order, secrets)
+            if places is None:
+                return
             lease = self.leases.take(pod.uid, order.gang, order.wish)
         except SecretMissing as missing:  # as a kubelet waits: its operator withdraws the gang
             await self._tell(pod, status.waiting(CONFIG_ERROR, str(missing)))
@@ -208,7 +218,9 @@ class Lives:
             log_bytes=self._around.log_bytes,
             host_env=self._around.host_env,
             pass_env=self._around.pass_env,
+            places=places,
         )
+        self._fetches.drop(pod.uid)
         worker = Worker(pod.uid, order.job_uid, order.grace_s, Stage.STARTING)
         self.workers[pod.uid] = worker
         try:
@@ -226,6 +238,21 @@ class Lives:
             await self._not_started(worker, pod, str(error))
         else:
             self._follow(worker)
+
+    async def _fetched(self, pod: Pod, order: Order, secrets: Mapping[str, str]) -> Mapping[str, str] | None:
+        """Where its fetched data is, by name; None: it is not there yet, or never will be, and its pod says so."""
+        if FETCH_VARIABLE not in order.env:
+            return {}
+        fetch = self._fetches.get(pod.uid, order.env[FETCH_VARIABLE], {**order.env, **secrets})
+        if not fetch.done:
+            if not pod.status.init_container_statuses:
+                await self._tell(pod, status.fetching(self._clock.now()))
+            return None
+        if fetch.error:
+            await self._tell(pod, status.not_fetched(fetch.error, self._clock.now()))
+            self._fetches.drop(pod.uid)
+            return None
+        return fetch.places
 
     def _secrets(self, order: Order) -> dict[str, str]:
         """Raises: SecretMissing, StoreError, OSError."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from stoker.spec.pod import CONTAINER, NEVER_STARTED, REJECTED, PodPhase
+from stoker.spec.pod import CONTAINER, DATA_CONTAINER, NEVER_STARTED, REJECTED, PodPhase
 from stoker.spec.worker import ExitRecord
 
 MESSAGE_MAX_BYTES = 4096  # what Kubernetes keeps of a termination message
@@ -23,6 +23,19 @@ def waiting(reason: str, message: str) -> Patch:
     """Nothing was started yet: something that the pod asks for is not there."""
     state = {"waiting": {"reason": reason, "message": message}}
     return {"phase": PodPhase.PENDING.value, "containerStatuses": [{"name": CONTAINER, "state": state}]}
+
+
+def fetching(now: datetime) -> Patch:
+    """Its data is on the way."""
+    return {"initContainerStatuses": [{"name": DATA_CONTAINER, "state": {"running": {"startedAt": now.isoformat()}}}]}
+
+
+def not_fetched(message: str, now: datetime) -> Patch:
+    ended = {"exitCode": 1, "reason": "Error", "message": message[:MESSAGE_MAX_BYTES], "finishedAt": now.isoformat()}
+    return {
+        "phase": PodPhase.FAILED.value,
+        "initContainerStatuses": [{"name": DATA_CONTAINER, "state": {"terminated": ended}}],
+    }
 
 
 def rejected(message: str) -> Patch:

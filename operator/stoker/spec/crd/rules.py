@@ -6,16 +6,23 @@ Everything is bounded so that the server's estimate of a rule's cost passes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from pydantic import BaseModel
 
 from stoker.spec.data import (
+    ARCHIVE,
+    FOLDER,
+    FOLDER_SAYS,
+    HTTP_FOLDER,
     MOUNT_PATH_SAYS,
+    OF_URL_SAYS,
     OWN_PATHS,
     OWN_PATHS_SAYS,
     SOURCE_SAYS,
     SUB_PATH_SAYS,
+    UNPACK_SAYS,
     DataVolume,
 )
 from stoker.spec.job import MUTABLE, TrainingJobSpec
@@ -114,6 +121,11 @@ _PATH = "(has({0}.mountPath) ? {0}.mountPath : '/data/' + {0}.name)"
 _OWN = " || ".join(
     f"(self + '/').startsWith({quoted(own + '/')}) || {quoted(own)}.startsWith(self + '/')" for own in OWN_PATHS
 )
+
+
+def _whole(pattern: re.Pattern[str]) -> str:
+    return quoted(f"^(?:{pattern.pattern})$")
+
 
 _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
     TrainingJobSpec: [
@@ -230,7 +242,20 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
         Rule("!(self.metric in ['accuracy', 'loss']) || self.value > 0.0", ABOVE_0_SAYS, field="value"),
         Rule("self.metric in ['accuracy', 'loss'] || has(self.mode)", MODE_SAYS, field="mode"),
     ],
-    DataVolume: [Rule("has(self.claim) != has(self.path)", SOURCE_SAYS)],
+    DataVolume: [
+        Rule("[has(self.claim), has(self.path), has(self.url)].filter(given, given).size() == 1", SOURCE_SAYS),
+        Rule(
+            "has(self.url) ? self.subPath == '' && self.readOnly : !has(self.digest) && !self.unpack",
+            OF_URL_SAYS,
+        ),
+        Rule(
+            f"!has(self.url) || !(self.url.matches({_whole(HTTP_FOLDER)})"
+            f" || (self.url.matches({_whole(FOLDER)}) && (has(self.digest) || self.unpack)))",
+            FOLDER_SAYS,
+            field="url",
+        ),
+        Rule(f"!has(self.url) || !self.unpack || self.url.matches({_whole(ARCHIVE)})", UNPACK_SAYS, field="unpack"),
+    ],
     CheckpointStore: [Rule("has(self.claim) != has(self.template)", "give either claim or template")],
     Toleration: [
         Rule(

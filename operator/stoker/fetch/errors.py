@@ -1,0 +1,56 @@
+"""Why something could not be fetched, for people: without what only the caller may know."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "HF_TOKEN",
+)
+_QUERY = re.compile(r"([a-z0-9]+://[^\s'\"?#]*)[?#][^\s'\"]*")
+_MOST = 300
+
+
+class Refused(Exception):
+    """It can't be had, and trying again would not help."""
+
+
+def says(error: BaseException, env: Mapping[str, str] = os.environ) -> str:
+    """The error in a line: status or words of the store, queries of URLs and credentials left out."""
+    cause = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
+    status = getattr(cause, "status", None)
+    if isinstance(status, int):
+        text = f"{status} {getattr(cause, 'message', '')}"
+    elif isinstance(cause, FileNotFoundError):
+        text = "it is not there"
+    else:
+        text = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+    for name in CREDENTIALS:
+        if len(env.get(name, "")) > 3:
+            text = text.replace(env[name], "***")
+    return _printable(masked(text))[:_MOST].strip()
+
+
+def masked(text: str) -> str:
+    """URLs without their queries: a signed one opens what it names."""
+    return _QUERY.sub(r"\1?…", text)
+
+
+def transient(error: BaseException) -> bool:
+    """Whether another try may help."""
+    if isinstance(error, Refused | PermissionError):
+        return False
+    cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
+    status = getattr(cause, "status", None)
+    if isinstance(status, int):
+        return status == 429 or status >= 500
+    return cause is not None and not isinstance(cause, FileNotFoundError | ValueError | ImportError)
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else " " for one in text)
