@@ -157,7 +157,16 @@ def test_a_cluster_gets_the_folders_and_no_variable(project: Path) -> None:
     install(project, {"mypkg.pth": f"{project}/src\n"})
     for command in (("uv", "run", "train.py"), (f"{project}/.venv/bin/python", "train.py")):
         found = Environments(read_folder(project)).elsewhere(command)
-        assert found == Environment(command, python_path=("src",))
+        says = "the image's; imports from the copy first (src)"
+        assert found == Environment(command, python_path=("src",), says=says)
+
+
+def test_on_a_cluster_it_is_said_that_the_folder_s_packages_are_not_installed(project: Path) -> None:
+    command = (f"{project}/.venv/bin/python", "train.py")
+    assert Environments(read_folder(project)).elsewhere(command).says == ""
+    (project / "requirements.txt").write_text("rich\n")
+    found = Environments(read_folder(project)).elsewhere(command)
+    assert found.says == "the image's; requirements.txt is not installed"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,9 @@ from .launchers import Opaque, launcher_of, take_apart
 LAUNCHER_S = 600.0
 """A launcher may bring its environment up to date first, as it does whenever it runs something."""
 
+_LISTS = ("uv.lock", "requirements.txt")
+"""Files of a folder that list packages."""
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:
@@ -67,9 +70,13 @@ class Environments:
         """For a job on a cluster: the command as it is, and what this machine's environment has of the folder."""
         python = python_of(shutil.which(command[0]) or command[0]) if launcher_of(command) is None else None
         found = self._ask(python or self._own_python() or shutil.which("python"))
-        return Environment(
-            tuple(command), python_path=() if found is None else editable_of(found, self._bundle).python_path
-        )
+        path = () if found is None else editable_of(found, self._bundle).python_path
+        listed = next((name for name in _LISTS if name in self._bundle.by_path), None)
+        says = [
+            f"; {listed} is not installed" if listed else "",
+            f"; imports from the copy first ({', '.join(path)})" if path else "",
+        ]
+        return Environment(tuple(command), python_path=path, says=f"the image's{''.join(says)}" if any(says) else "")
 
     def _given(self, command: Sequence[str], found: Interpreter | None, says: str = "") -> Environment:
         if found is None:
