@@ -259,7 +259,7 @@ def main() -> int:
     among = commands.add_parser("gangs")
     among.add_argument("--seeds", type=int, default=3)
     others = commands.add_parser("kueue")
-    others.add_argument("shapes", nargs="*", choices=kueue.SHAPES, help="all of them if none is named")
+    others.add_argument("shapes", nargs="*", choices=[*kueue.SHAPES, "all"], default="all")
     for command in (replayed, among):
         command.add_argument(
             "--budget", type=float, nargs="+", default=[0.25], help="reservationBudget, of fifo and las"
@@ -267,7 +267,7 @@ def main() -> int:
         command.add_argument("--order", nargs="+", choices=["fifo", "las", "skip", "sjf"], default=["fifo"])
     options = parser.parse_args()
     if options.command == "kueue":
-        for name in options.shapes or kueue.SHAPES:
+        for name in kueue.SHAPES if "all" in options.shapes else options.shapes:
             against_bound(name, kueue.SHAPES[name])
         return 0
     for name in options.order:
