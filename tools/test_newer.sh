@@ -27,7 +27,7 @@ tests=(
   tests/{store,contract,kube} tests/controller/test_operator.py # asyncio
   tests/{spec,push,nvml} # annotations read by Pydantic; compression and floats; ctypes and pipes
   tests/local # sqlite3
-  tests/{agent,worker} # processes, signals, descriptors; archives; TLS
+  tests/{agent,worker,job} # processes, signals, descriptors; archives; TLS
   tests/exporter/{allocation,reporting,test_process.py,test_serving.py,test_watch.py,test_ledger_file.py}
   tests/api/test_{main,connections,bad_requests,access,streams,sessions,session_flow}.py # HTTP and WebSockets
   tests/api/test_{code,code_pack,code_store,tokens,usage_store,worker_logs,shipped_logs}.py # archives, sqlite3, files

@@ -75,7 +75,7 @@ def test_a_command_line_becomes_a_job(stoker: Any, script: Any, make_job: Any, t
             "runtime": "rdma",
             "ttlAfterFinished": "7d",
             "onFailure": {"hold": "30m"},
-            "env": {"A": "1=2", "HOST": "box"},
+            "env": {"VIRTUAL_ENV": sys.prefix, "A": "1=2", "HOST": "box"},
             "stop": {"maxDuration": "2h"},
             "trainer": {
                 "command": [sys.executable, "train.py", "--lr", "0.1", "-v"],

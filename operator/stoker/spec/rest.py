@@ -317,8 +317,9 @@ class WhoAmI(StatusModel):
     name: str
     role: str
     projects: tuple[str, ...]
-    may: tuple[str, ...]
-    """The rights that the token has in the project asked for, and on what all share: `create trainingjobs`."""
+    may: tuple[str, ...] = ()
+    """The rights that the token has in the project asked for, and on what all share: `create trainingjobs`. Empty: an
+    older server."""
 
 
 class NewTicket(StatusModel):
