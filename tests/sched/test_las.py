@@ -13,6 +13,8 @@ from stoker.spec.queue import Discipline, Queue
 from tests.support.preempting import claims, preempting, run, wrote
 
 HOUR = 3600.0
+FIRST = BOUNDS_S[0] / HOUR
+"""GPU-hours of the second class."""
 
 
 def las(queue: Queue) -> Queue:
@@ -24,7 +26,7 @@ def had(job: TrainingJob, gpu_hours: float) -> TrainingJob:
     return wrote(job, attained_gpu_seconds=gpu_hours * HOUR)
 
 
-def long_run(sched: SimpleNamespace, name: str, *on: str, hours: float = 2, **more: Any) -> TrainingJob:
+def long_run(sched: SimpleNamespace, name: str, *on: str, hours: float = 2 * FIRST, **more: Any) -> TrainingJob:
     """It has run so long by the time 0, and saved a minute before."""
     return run(sched, name, *on, **{"since": -hours * HOUR, "saved": -60, **more})
 
@@ -42,7 +44,7 @@ def test_the_more_a_job_has_had_the_longer_it_lets_others_pass_but_not_for_ever(
 
 def test_who_has_had_least_starts_first_and_priority_before_that(sched: SimpleNamespace) -> None:
     world = sched.World().feed(las(sched.queue()), sched.node("a", 1))
-    world.feed(had(sched.job("old"), 20), had(sched.job("mid", queued=1), 2), sched.job("new", queued=2))
+    world.feed(had(sched.job("old"), 20), had(sched.job("mid", queued=1), FIRST), sched.job("new", queued=2))
     assert world.starts(3) == {"new": ["a"]}
     world = sched.World().feed(las(sched.queue()), sched.node("a", 1))
     world.feed(had(sched.job("urgent", priority=1), 20), sched.job("new"))
@@ -52,7 +54,7 @@ def test_who_has_had_least_starts_first_and_priority_before_that(sched: SimpleNa
 CASES: list[tuple[str, Any, dict[str, list[str]]]] = [
     ("one that has had more and has saved", lambda s: [long_run(s, "u", "a")], {"x": ["u"]}),
     ("none of the same class", lambda s: [run(s, "u", "a", since=-3000, saved=-1)], {}),
-    ("what former attempts had counts", lambda s: [had(run(s, "u", "a", since=-3000, saved=-1), 1)], {"x": ["u"]}),
+    ("what former attempts had counts", lambda s: [had(run(s, "u", "a", since=-3000, saved=-1), FIRST)], {"x": ["u"]}),
     ("none that has saved nothing", lambda s: [long_run(s, "u", "a", saved=None)], {}),
     ("none that saved long ago", lambda s: [long_run(s, "u", "a", saved=-3600)], {}),
     ("none that has just begun again", lambda s: [had(run(s, "u", "a", since=-60, saved=-1), 99)], {}),
@@ -75,7 +77,7 @@ def test_who_is_stopped(name: str, objects: Any, expected: dict[str, list[str]],
 
 
 def test_it_stops_others_when_they_cross_into_a_higher_class(sched: SimpleNamespace) -> None:
-    world = sched.World().feed(las(sched.queue()), sched.node("a", 2), run(sched, "u", "a", gpus=2, saved=HOUR))
+    world = sched.World().feed(las(sched.queue()), sched.node("a", 2), run(sched, "u", "a", gpus=2, saved=9e6))
     decided = world.feed(sched.job("x")).decide(100)
     assert (claims(decided), decided.wake_at) == ({}, sched.at(BOUNDS_S[0] / 2)), "two GPUs: in half the time"
     assert claims(world.decide(BOUNDS_S[0] / 2)) == {"x": ["u"]}

@@ -17,11 +17,11 @@ from datetime import datetime, timedelta
 import numpy as np
 
 _HOUR_S = 3600.0
-BOUNDS_S = (1 * _HOUR_S, 8 * _HOUR_S, 64 * _HOUR_S)
+BOUNDS_S = (4 * _HOUR_S, 8 * _HOUR_S, 16 * _HOUR_S)
 """GPU-seconds from which on a job is in the second class, the third, …"""
-STANDS_BACK_S = np.array([0.0, 12.0, 36.0, 54.0]) * _HOUR_S
+STANDS_BACK_S = np.array([0.0, 36.0, 44.0, 52.0]) * _HOUR_S
 """By class."""
-LOSS = 0.02
+LOSS = 0.04
 """A job is stopped by this only while that loses at most so much of what its attempt has had: soon after a checkpoint.
 So what a queue's GPUs lose by it is bounded, whatever the jobs are like."""
 BOUNDS_OR_NEVER = np.array([-np.inf, *BOUNDS_S, np.inf])
