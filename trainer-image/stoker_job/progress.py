@@ -16,7 +16,6 @@ import time
 from typing import Any, Callable, Mapping
 
 EVERY_S = 0.5
-_LONGEST_PAUSE_S = 5.0
 
 
 def report(
@@ -25,7 +24,7 @@ def report(
     total_steps: int | None = None,
     epoch: int | None = None,
     samples: int | None = None,
-    checkpoint: object = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     summary: Mapping[str, Any] | None = None,
     **metrics: Any,
 ) -> None:
@@ -53,7 +52,7 @@ class ProgressFile:
         self._due_s = -math.inf
         self._waiting = False
 
-    def take(self, said: dict[str, Any], metrics: Mapping[str, Any], checkpoint: object) -> None:
+    def take(self, said: dict[str, Any], metrics: Mapping[str, Any], checkpoint: str | os.PathLike[str] | None) -> None:
         with self._lock:
             self._said.update(said)
             # Without its graph, and read from the device only when it is written.
@@ -61,13 +60,13 @@ class ProgressFile:
                 {name: getattr(value, "detach", lambda kept=value: kept)() for name, value in metrics.items()}
             )
             if checkpoint is not None:
-                self._said["checkpoint"] = {"step": self._said.get("step", 0), "path": os.fspath(checkpoint)}  # type: ignore[call-overload]
+                self._said["checkpoint"] = {"step": self._said.get("step", 0), "path": os.fspath(checkpoint)}
             pause_s = self._due_s - self._now()
             if pause_s <= 0:
                 self._write()
             elif not self._waiting:
                 self._waiting = True
-                timer = threading.Timer(min(pause_s, _LONGEST_PAUSE_S), self.flush)
+                timer = threading.Timer(pause_s, self.flush)
                 timer.daemon = True
                 timer.start()
 
