@@ -1,6 +1,6 @@
 """What a url names, by fsspec: how large it is, which version, and its bytes. Called by `fetching`.
 
-Only the schemes of `SCHEMES` are opened, each by fsspec's own implementation: a chained url means nothing here.
+A scheme is opened by fsspec's own implementation of it: a chained url means nothing here.
 """
 
 from __future__ import annotations
