@@ -18,16 +18,21 @@ from stoker.spec.reasons import Explanation, Reason
 from stoker.spec.rest import NodeUsage, QueueUsage
 from stoker.why.explain import explain, never_fits
 from stoker.why.preemption_risk import warnings_at_submit
+from stoker.worker_sizes import WorkerSizes
 
 
 class SchedulerView:
-    def __init__(self, feed: SchedulerFeed, *, is_operators: bool = False) -> None:
+    def __init__(self, feed: SchedulerFeed, sizes: WorkerSizes, *, is_operators: bool = False) -> None:
         """`is_operators`: the operator decides on the feed's state, so this leaves it as it is."""
-        self._feed, self._is_operators = feed, is_operators
+        self._feed, self._sizes, self._is_operators = feed, sizes, is_operators
+
+    def sized(self, job: TrainingJob) -> TrainingJob:
+        """With what its workers get, as the operator will write it a moment later; without, where that isn't known."""
+        return self._sizes.sized(job)
 
     def never_fits(self, job: TrainingJob) -> list[Reason]:
         """Why the job could not start even on an idle cluster; [] if it could."""
-        return list(never_fits(self._feed.rules(), job))
+        return list(never_fits(self._feed.rules(), self.sized(job)))
 
     def warnings(self, job: TrainingJob) -> tuple[str, ...]:
         """What its submitter should know of, though the job is taken."""

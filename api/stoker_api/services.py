@@ -12,6 +12,7 @@ from fastapi.requests import HTTPConnection
 
 from stoker.push.relay import Relay
 from stoker.scheduler_feed import SchedulerFeed
+from stoker.worker_sizes import WorkerSizes
 from stoker_api.code.store import keep_tidy
 from stoker_api.health_metrics import StartableJobs
 from stoker_api.pacing import Pacing, UnderWay
@@ -56,6 +57,7 @@ class Services:
     metrics: ApiMetrics
     index: JobIndex
     feed: SchedulerFeed
+    sizes: WorkerSizes
     scheduler: SchedulerView
     board: ProgressBoard
     writer: ProgressWriter
@@ -109,7 +111,8 @@ class Services:
             gpu_types=deps.gpu_types,
         )
         feed.start()
-        scheduler = SchedulerView(feed, is_operators=deps.feed is not None)
+        sizes = WorkerSizes(deps.queues, deps.nodes, deps.runtimes)
+        scheduler = SchedulerView(feed, sizes, is_operators=deps.feed is not None)
         startable_jobs = StartableJobs(scheduler, deps.queues, deps.clock)
         health_metrics = HealthMetrics(deps.caches, deps.folders, startable_jobs, deps.clock)
         metrics.registry.register(health_metrics)
@@ -134,6 +137,7 @@ class Services:
             health_metrics=health_metrics,
             index=index,
             feed=feed,
+            sizes=sizes,
             scheduler=scheduler,
             board=board,
             writer=ProgressWriter(
@@ -212,6 +216,7 @@ class Services:
                 self.feed.stop()
             self.index.unsubscribe()
             self.renderer.unsubscribe()
+            self.sizes.unsubscribe()
 
     async def _keep_writing(self) -> None:
         while True:

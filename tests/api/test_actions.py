@@ -119,8 +119,8 @@ async def test_a_deletion_meets_a_writer_in_between(world):
 
 
 async def test_explain(world):
-    await world.job("one", gpusPerWorker=2)
-    await world.job("two", gpusPerWorker=2)
+    await world.job("one", gpusPerWorker=2, cpu="1", memory="1Gi")
+    await world.job("two", gpusPerWorker=2, cpu="1", memory="1Gi")
     answer = await world.call("GET", "/v1/projects/alpha/jobs/two/explain")
     assert answer.status_code == 200 and answer.json()["phase"] == "Queued", answer.text
     blockers = answer.json()["blockers"]

@@ -19,6 +19,7 @@ from stoker.spec.node import NODES, Gpu, GPUNode, GPUNodeStatus
 from stoker.spec.queue import QUEUES, Queue
 from stoker.store.cache import WatchCache
 from stoker.store.clock import ManualClock
+from stoker.worker_sizes import WorkerSizes
 from stoker_api.health_metrics import EVERY_S, MOST, StartableJobs, used_ratio
 from stoker_api.scheduler_view import SchedulerView
 
@@ -33,7 +34,7 @@ class Bed:
         self.nodes = WatchCache(store, NODES, clock=clock)
         feed = SchedulerFeed(self.jobs, self.queues, self.nodes)
         feed.start()
-        self.scheduler = SchedulerView(feed)
+        self.scheduler = SchedulerView(feed, WorkerSizes(self.queues, self.nodes, None))
         self.startable = StartableJobs(self.scheduler, self.queues, clock)
 
     async def node(self, gpus: int) -> None:
@@ -49,7 +50,7 @@ class Bed:
         await self.nodes.at_least(written.metadata.resource_version)
 
     async def job(self, name: str, **spec: Any) -> TrainingJob:
-        body = {"trainer": {"command": ["x"]}, "gpusPerWorker": 1, **spec}
+        body = {"trainer": {"command": ["x"]}, "gpusPerWorker": 1, "cpu": "1", "memory": "1Gi", **spec}
         job = TrainingJob.model_validate({"metadata": {"name": name, "namespace": "p"}, "spec": body})
         made = await self.store.create(JOBS, job)
         await self.jobs.at_least(made.metadata.resource_version)

@@ -172,6 +172,7 @@ def test_details_of_an_ended_job(make_job: Any) -> None:
         },
     ]
     job = make_job("a", "Succeeded", reason="Completed", attempt=2, attempts=attempts, progress=PROGRESS, ranS=20.0)
+    job["status"]["resources"] = {"cpu": "7", "memory": "56Gi", "memoryFrom": "GpuShare"}
     created = job["metadata"]["creationTimestamp"]
     job["status"]["finishedAt"] = "2026-01-01T00:01:00Z"
     report = {"cost": 1.5, "currency": "EUR", "unpricedHours": 0.0}
@@ -180,7 +181,7 @@ def test_details_of_an_ended_job(make_job: Any) -> None:
         "project      default\n"
         "phase        Succeeded (Completed)\n"
         "queue        default, priority 0\n"
-        "workers      1, each 1 GPUs, 1 cores, 1Gi memory\n"
+        "workers      1, each 1 GPUs, 7 cores, 56Gi memory (share of a GPU)\n"
         "runs         image-classification\n"
         "user         ada\n"
         f"created      {clock_text(created)} (1h2m ago)\n"

@@ -133,8 +133,9 @@ class World(OperatorWorld):
         await self.store.patch_status(NODES, Key("", name), patch, manager="agent")
 
     async def submit(self, name: str, **spec: Any) -> TrainingJob:
-        trainer = {"trainer": {"command": ["x"]}}
-        job = TrainingJob(metadata=ObjectMeta(name=name, namespace="p"), spec=trainer | spec)  # type: ignore[arg-type]
+        """One that says what its workers get (what happens to others: `test_worker_sizes`)."""
+        given = {"trainer": {"command": ["x"]}, "cpu": "1", "memory": "1Gi"}
+        job = TrainingJob(metadata=ObjectMeta(name=name, namespace="p"), spec=given | spec)  # type: ignore[arg-type]
         return await self.store.create(JOBS, job)
 
     async def change(self, name: str, **spec: Any) -> None:

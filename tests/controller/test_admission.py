@@ -149,7 +149,7 @@ async def test_only_whom_it_concerns_is_looked_at_again(
         job = TrainingJob(metadata=ObjectMeta(name=name, namespace=project), spec=spec)  # type: ignore[arg-type]
         await world.store.create(JOBS, job)
     await world.until(lambda: len(world.jobs) == 3 and len(world.runtimes) == 3, "the caches")
-    admission, seen = Admission(world.jobs, world.queues, world.runtimes), set[Key]()
+    admission, seen = Admission(world.jobs, world.queues, world.nodes, world.runtimes), set[Key]()
     stops = admission.subscribe(seen.add)
     seen.clear()
     await change(world, **fields)

@@ -23,6 +23,7 @@ from stoker.spec.queue import QUEUES, Queue
 from stoker.spec.runtime import RUNTIMES, TrainingRuntime
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
+from stoker.worker_sizes import WorkerSizes
 from stoker_api.scheduler_view import SchedulerView
 
 SCRIPT = {"command": ["x"]}
@@ -56,6 +57,7 @@ async def test_both_schedulers_count_others_and_know_runtimes(tmp_path: Path) ->
         await foreign.create(OTHER_PODS, THIEF)
         for name, runtime in (("big", None), ("fast", "fast")):
             spec = {"gpusPerWorker": 4 if name == "big" else 1, "runtime": runtime, "trainer": {"command": ["x"]}}
+            spec |= {"cpu": "1", "memory": "1Gi"}
             await store.create(JOBS, TrainingJob(metadata=ObjectMeta(name=name, namespace="p"), spec=spec))  # type: ignore[arg-type]
 
         fed = {"others": caches.others, "runtimes": caches.runtimes, "pods": caches.pods}
@@ -69,7 +71,7 @@ async def test_both_schedulers_count_others_and_know_runtimes(tmp_path: Path) ->
             async with asyncio.timeout(10):
                 await asyncio.gather(*(cache.synced() for cache in vars(caches).values()))
                 other.start()
-                api = SchedulerView(other)
+                api = SchedulerView(other, WorkerSizes(caches.queues, caches.nodes, None))
                 big = await api.explain(Key("p", "big"), clock.now())
                 assert "n1: 2 of 4 GPUs are held by pods outside Stoker (t/thief)" in big.summary
                 assert "no runtime 'fast'" in (await api.explain(Key("p", "fast"), clock.now())).summary

@@ -79,7 +79,7 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
         assert [placed.worker for placed in start.placement] == list(range(len(start.placement)))
         assert job.spec.least_workers <= len(start.placement) <= job.spec.workers, "all of a gang or none"
         resource = job.spec.gpu.resource if job.spec.gpus_per_worker else ""
-        touched |= {(placed.node, resource, job.spec.cpu_milli > 0) for placed in start.placement}
+        touched |= {(placed.node, resource, job.cpu_milli > 0) for placed in start.placement}
         queues.add(job.spec.queue)
         avoid = world.state.entries[job.key].avoided(sched.at(world.now))
         assert not avoid & {placed.node for placed in start.placement}
@@ -113,13 +113,13 @@ def _check_starts(world: History, starts: tuple[Start, ...], sched: SimpleNamesp
         assert not cpu or held["cpu"] <= status.cpu_milli
         assert not cpu or usage.free_cpu_milli >= 0
     for name in queues:
-        started = [world.jobs[start.key.name].spec for start in starts if world.jobs[start.key.name].spec.queue == name]
+        started = [job for start in starts if (job := world.jobs[start.key.name]).spec.queue == name]
         assert not any(path(world, other)[1:2] == [name] for other in world.queues), "jobs run in leaves"
         for one in path(world, name):
             limit, (gpus, cpu) = world.queues[one].spec.limit, held_below(world, one)
-            if limit.gpus is not None and any(s.gpus_per_worker for s in started):
+            if limit.gpus is not None and any(job.spec.gpus_per_worker for job in started):
                 assert gpus <= limit.gpus
-            if limit.cpu is not None and any(s.cpu_milli for s in started):
+            if limit.cpu is not None and any(job.cpu_milli for job in started):
                 assert cpu <= int(limit.cpu) * 1000
             types = {start.gpu_type for start in starts if world.jobs[start.key.name].spec.queue == name}
             for gpu_type in types & set(limit.of_types):

@@ -26,7 +26,7 @@ def faults(**spec: Any) -> dict[str, str]:
 
 def test_a_minimal_job_has_every_default_and_survives_the_round_trip() -> None:
     job = make()
-    assert (job.spec.queue, job.spec.workers, job.spec.gpus_per_worker, job.spec.cpu_milli) == ("default", 1, 0, 1000)
+    assert (job.spec.queue, job.spec.workers, job.spec.gpus_per_worker, job.spec.cpu) == ("default", 1, 0, None)
     assert TrainingJob.model_validate(job.dump()) == job
     assert TrainingJob.model_validate_json(job.model_dump_json(by_alias=True)) == job
 
@@ -99,8 +99,8 @@ def test_what_is_wrong_is_said_with_a_pointer_and_a_way_out(
 
 
 def test_numbers_are_taken_as_quantities() -> None:
-    assert make(cpu=2, memory=1073741824).spec.memory_bytes == 2**30
-    assert make(cpu=0.5).spec.cpu_milli == 500
+    assert make(cpu=2, memory=1073741824).memory_bytes == 2**30
+    assert make(cpu=0.5).cpu_milli == 500
 
 
 def test_only_the_switches_of_a_job_can_be_changed() -> None:

@@ -46,8 +46,8 @@ def used(history: History, name: str) -> Counter[str]:
                 counted.add((job.uid, str(job.status.attempt), str(placed.worker), placed.node))
                 if placed.node == name:
                     held[job.spec.gpu.resource] += job.spec.gpus_per_worker
-                    held["cpu"] += job.spec.cpu_milli
-                    held["memory"] += job.spec.memory_bytes
+                    held["cpu"] += job.cpu_milli
+                    held["memory"] += job.memory_bytes
                     named = effective_runtime(job.spec.runtime, "default", history.runtimes.values())
                     runtime = history.runtimes.get(named)
                     held.update(runtime.spec.extended_resources if runtime else {})
@@ -88,12 +88,12 @@ def room(history: History, job: TrainingJob, avoid: frozenset[str]) -> int:
                 for gpu in gpus
             )
             fits = min(fits, (len(gpus) - held[spec.gpu.resource]) // spec.gpus_per_worker if wanted else 0)
-        if spec.cpu_milli:
-            fits = min(fits, (node.status.cpu_milli - held["cpu"]) // spec.cpu_milli)
+        if job.cpu_milli:
+            fits = min(fits, (node.status.cpu_milli - held["cpu"]) // job.cpu_milli)
         for resource, count in runtime.extended_resources.items():
             fits = min(fits, (node.status.extended.get(resource, 0) - held[resource]) // count)
         zone = node.metadata.labels.get("zone") if in_one else ""
-        total[zone] += max(0, min(fits, (node.status.memory_bytes - held["memory"]) // spec.memory_bytes))
+        total[zone] += max(0, min(fits, (node.status.memory_bytes - held["memory"]) // job.memory_bytes))
     return max((count for zone, count in total.items() if zone is not None), default=0)
 
 
@@ -122,7 +122,7 @@ def held_below(world: History, name: str) -> tuple[int, int]:
     below = [job for job in jobs if job.spec.queue in world.queues and name in path(world, job.spec.queue)]
     return (
         sum(len(job.status.placement) * job.spec.gpus_per_worker for job in below),
-        sum(len(job.status.placement) * job.spec.cpu_milli for job in below),
+        sum(len(job.status.placement) * job.cpu_milli for job in below),
     )
 
 
@@ -145,7 +145,7 @@ def held_of_type(world: History, name: str, gpu_type: str) -> int:
 
 
 def total_cores(job: TrainingJob) -> float:
-    return job.spec.least_workers * job.spec.cpu_milli / 1000
+    return job.spec.least_workers * job.cpu_milli / 1000
 
 
 def holders_below(world: History, name: str, resource: str) -> frozenset[str]:

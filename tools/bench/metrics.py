@@ -33,6 +33,7 @@ from stoker.spec.pod import PODS, Container, Pod, PodPhase, PodSpec, PodStatus
 from stoker.spec.queue import QUEUES, Queue
 from stoker.store.cache import WatchCache
 from stoker.store.clock import SystemClock
+from stoker.worker_sizes import WorkerSizes
 from stoker_api.health_metrics import MOST
 from stoker_api.scheduler_view import SchedulerView
 from tools.bench.record import record
@@ -58,7 +59,7 @@ async def bench(count: int) -> None:
     jobs, pods, queues, nodes = (_cache(kind) for kind in (JOBS, PODS, QUEUES, NODES))
     rows, feed = JobRows(jobs, pods, queues, clock), SchedulerFeed(jobs, queues, nodes)
     feed.start()
-    scheduler = SchedulerView(feed)
+    scheduler = SchedulerView(feed, WorkerSizes(queues, nodes, None))
     for number in range(QUEUES_OF):
         _put(queues, Queue(metadata=ObjectMeta(name=f"q{number}", uid=f"q{number}")))
     for number in range(NODE_COUNT):

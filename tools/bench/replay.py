@@ -203,6 +203,8 @@ def spec_of(queue: str, gpus: int, priority: int) -> TrainingJobSpec:
         workers=-(-gpus // PER_NODE),
         gpus_per_worker=min(gpus, PER_NODE),
         priority=priority,
+        cpu="1",
+        memory="1Gi",
         trainer=TRAINER,
     )
 

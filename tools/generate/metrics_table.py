@@ -18,10 +18,12 @@ from stoker.push.relay import FAMILIES as PUSH_FAMILIES
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Kind
+from stoker.spec.node import NODES
 from stoker.spec.pod import PODS
 from stoker.spec.queue import QUEUES
 from stoker.store.cache import WatchCache
 from stoker.store.clock import ManualClock
+from stoker.worker_sizes import WorkerSizes
 from stoker_api.health_metrics import HealthMetrics, StartableJobs
 from stoker_api.jobs import progress_metrics
 from stoker_api.metrics import ApiMetrics, CodeHeld, GpuPrices, QueueCounts
@@ -69,7 +71,8 @@ def operator() -> list[Series]:
 def api() -> list[Series]:
     caches: dict[str, WatchCache[Any]] = {kind.kind: _cache(kind) for kind in (JOBS, QUEUES)}
     clock = ManualClock()
-    scheduler = SchedulerView(SchedulerFeed(caches["TrainingJob"], caches["Queue"], _cache(PODS)))
+    queues, nodes = caches["Queue"], _cache(NODES)
+    scheduler = SchedulerView(SchedulerFeed(caches["TrainingJob"], queues, nodes), WorkerSizes(queues, nodes, None))
     collectors = (
         QueueCounts(dict, dict),
         CodeHeld(lambda: (0, 0)),

@@ -119,13 +119,13 @@ async def _submitted(
 ) -> Response:
     if query.dry_run:
         job = await found.submitter.dry_run(caller, project, body)
-        return json_response(found.renderer.job(job), headers=_warning(found, job))
+        return json_response(found.renderer.job(found.scheduler.sized(job)), headers=_warning(found, job))
     done = await found.submitter.submit(caller, project, body, idempotency_key)
     headers = {"Location": f"/v1/projects/{project}/jobs/{done.job.metadata.name}", "ETag": etag(done.job)}
     headers |= _warning(found, done.job)
     if done.replayed:
         headers["Idempotency-Replayed"] = "true"
-    return json_response(found.renderer.job(done.job), status=201, headers=headers)
+    return json_response(found.renderer.job(found.scheduler.sized(done.job)), status=201, headers=headers)
 
 
 def _warning(found: Services, job: TrainingJob) -> dict[str, str]:

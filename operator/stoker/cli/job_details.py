@@ -16,7 +16,16 @@ from .output import Column, age_text, facts, one_line, values
 def _workers_text(workers: int, least: int | None, most: int | None, placed: Sequence[int] | None, *each: Any) -> str:
     """'4 (elastic, 2 to 8), each 1 GPUs, …'."""
     elastic = f" (elastic, {least} to {most})" if least and most else ""
-    return "{}{}, each {} GPUs, {} cores, {} memory".format(len(placed) if placed else workers, elastic, *each)
+    return f"{len(placed) if placed else workers}{elastic}, each {_each_text(*each)}"
+
+
+def _each_text(gpus: int, *amounts: str | None) -> str:
+    """'1 GPUs, 7 cores, 56Gi memory (share of a GPU)'. `amounts`: as the spec says, as was found, who says so."""
+    spec_cpu, spec_memory, found_cpu, found_memory, *sources = amounts
+    cpu, memory = found_cpu or spec_cpu, found_memory or spec_memory
+    known = [f"{gpus} GPUs", *([f"{cpu} cores"] if cpu else []), *([f"{memory} memory"] if memory else [])]
+    share = " (share of a GPU)" if "GpuShare" in sources else ""
+    return ", ".join(known) + (share if cpu and memory else "; the rest is not known yet")
 
 
 def _data_text(names: Sequence[str] | None, *sources: Sequence[str | None] | None) -> str:
@@ -43,7 +52,8 @@ _JOB_FACTS = (
     Column(
         "workers",
         "spec.workers spec.elastic.min spec.elastic.max status.placement.worker"
-        " spec.gpusPerWorker spec.cpu spec.memory",
+        " spec.gpusPerWorker spec.cpu spec.memory status.resources.cpu status.resources.memory"
+        " status.resources.cpuFrom status.resources.memoryFrom",
         _workers_text,
     ),
     Column(

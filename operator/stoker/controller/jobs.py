@@ -102,6 +102,7 @@ class JobReconciler:
                 refused=refused,
                 name_taken=name_taken,
                 queue_ttl_s=self._admission.queue_ttl_s(job),
+                resources=self._admission.resources(job),
                 barred_by=self._admission.blocker(job),
                 **self._preempted(job),
             )

@@ -85,7 +85,7 @@ class Operator:
         self._counters = counters or Counters()
         self._queue: WorkQueue[Key] = WorkQueue(clock)
         self.recorder = Recorder(store, clock)
-        self._admission = Admission(jobs, queues, runtimes)
+        self._admission = Admission(jobs, queues, nodes, runtimes)
         self._reconciler = JobReconciler(
             store,
             jobs,

@@ -61,11 +61,10 @@ class _Sum:
 
     def add(self, job: TrainingJob, sign: int) -> None:
         """A job, or one less."""
-        spec = job.spec
         self.jobs += sign
         self.gpus += sign * job.gpus
-        self.cpu_milli += sign * job.workers * spec.cpu_milli
-        self.memory_bytes += sign * job.workers * spec.memory_bytes
+        self.cpu_milli += sign * job.workers * job.cpu_milli
+        self.memory_bytes += sign * job.workers * job.memory_bytes
         if job.status.gpu_type not in ("", UNKNOWN_TYPE) and job.status.phase in PLACED:
             self.gpu_types[job.status.gpu_type] += sign * job.gpus
 

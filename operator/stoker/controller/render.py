@@ -193,4 +193,4 @@ def _trainer_config(job: TrainingJob, recipe: str) -> str:
 def _resources(job: TrainingJob) -> Resources:
     spec = job.spec
     gpus = {spec.gpu.resource: str(spec.gpus_per_worker)} if spec.gpus_per_worker else {}
-    return Resources(requests={"cpu": spec.cpu, "memory": spec.memory, **gpus}, limits=gpus)
+    return Resources(requests={"cpu": job.cpu, "memory": job.memory, **gpus}, limits=gpus)

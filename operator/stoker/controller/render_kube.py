@@ -188,7 +188,7 @@ def _env(job: TrainingJob, worker: int, runtime: TrainingRuntimeSpec, settings: 
     env = own | worker_env(job, worker, SOURCE_DIR)
     env |= {
         "STOKER_GPUS": str(spec.gpus_per_worker),
-        "STOKER_CPU_MILLI": str(spec.cpu_milli),
+        "STOKER_CPU_MILLI": str(job.cpu_milli),
         "STOKER_TERMINATION_GRACE_SECONDS": str(grace_s(job) + GRACE_MARGIN_S),
         "STOKER_CHECKPOINT_DIR": f"{root}/checkpoints",
         "STOKER_OUTPUT_DIR": f"{root}/output",
@@ -245,7 +245,7 @@ def _resources(job: TrainingJob, runtime: TrainingRuntimeSpec) -> Resources:
     if spec.gpus_per_worker:
         devices[spec.gpu.resource] = str(spec.gpus_per_worker)
     return Resources(
-        requests={"cpu": spec.cpu, "memory": spec.memory, **devices}, limits={"memory": spec.memory, **devices}
+        requests={"cpu": job.cpu, "memory": job.memory, **devices}, limits={"memory": job.memory, **devices}
     )
 
 

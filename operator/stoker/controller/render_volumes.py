@@ -20,7 +20,6 @@ from stoker.spec.kube_pod import (
 )
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import LABEL_JOB, LABEL_JOB_UID
-from stoker.spec.quantity import memory_bytes
 from stoker.spec.runtime import OfferedData, TrainingRuntimeSpec, own_claim
 from stoker.spec.runtime import checkpoint_claim as checkpoint_claim_name
 
@@ -155,7 +154,9 @@ def _offered(volume: DataVolume, runtime: TrainingRuntimeSpec) -> OfferedData:
 
 def shared_memory(job: TrainingJob, runtime: TrainingRuntimeSpec) -> str:
     """The size of /dev/shm; what is in it counts as the worker's memory."""
-    return runtime.shared_memory or str(memory_bytes(job.spec.memory) // 2)
+    if job.status.resources is not None:
+        return job.status.resources.shared_memory
+    return job.spec.shared_memory or runtime.shared_memory or str(job.memory_bytes // 2)
 
 
 def checkpoint_root(job: TrainingJob) -> str:

@@ -58,6 +58,8 @@ class WaitingJobs:
         self._store, self._jobs, self._feed = store, jobs, feed
         self._recorder, self._clock, self._counters = recorder, clock, counters
         self._new: dict[Key, None] = {}
+        self._unsized: set[Key] = set()
+        """What their workers get is being worked out: usually that is in their status a moment later."""
         self._due_s: dict[Key, float] = {}
         self._heap: list[tuple[float, Key]] = []
         self._rest_until: datetime = datetime.min.replace(tzinfo=UTC)
@@ -66,7 +68,12 @@ class WaitingJobs:
         """A job came or changed."""
         if job.status.phase is not Phase.QUEUED or job.spec.suspend or job.spec.cancel:
             self.forget(job.key)
-        elif job.key not in self._due_s and job.key not in self._new:
+        elif not job.is_sized:
+            if job.key not in self._unsized:
+                self._put(job.key, self._clock.now().timestamp() + _SETTLE_S)
+            self._unsized.add(job.key)
+        elif job.key in self._unsized or (job.key not in self._due_s and job.key not in self._new):
+            self.forget(job.key)
             if has_scheduled_condition(job.status):
                 self._put(job.key, self._clock.now().timestamp() + _SETTLE_S)
             else:
@@ -75,6 +82,7 @@ class WaitingJobs:
     def forget(self, key: Key) -> None:
         self._new.pop(key, None)
         self._due_s.pop(key, None)
+        self._unsized.discard(key)
 
     def next_at(self) -> datetime | None:
         """When a pass is wanted though nothing changed."""

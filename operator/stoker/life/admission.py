@@ -2,8 +2,8 @@
 
 The api and the admission policies refuse most such jobs on submission. One that slips past, or was accepted before an
 administrator changed a Queue or a TrainingRuntime, waits with condition Accepted=False until it may run. Pure. Owns
-the rules, their messages, and when the condition is written: once per change. Called by `lifecycle` (the condition),
-`why.blockers` and the controller's `admission`.
+the rules, their messages, when the condition is written (once per change), and when what its workers get is. Called by
+`lifecycle` (both), `why.blockers` and the controller's `admission`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
-from stoker.spec.job import TrainingJob, TrainingJobStatus
+from stoker.spec.job import Phase, TrainingJob, TrainingJobStatus
 from stoker.spec.meta import Condition
 from stoker.spec.queue import Queue
 from stoker.spec.reasons import Code, Reason
@@ -21,7 +21,7 @@ from stoker.spec.runtime import TrainingRuntime, missing_data
 from .conditions import with_condition
 from .context import Context, earliest
 from .pod_end import EARLIEST
-from .step import Note, Step
+from .step import Facts, Note, Step
 
 ACCEPTED_CONDITION = "Accepted"
 """False in the status of a job that can't be read or may not run as it stands; removed once it may."""
@@ -97,6 +97,15 @@ def admission_step(job: TrainingJob, cleared: Step, context: Context) -> Step:
     new = with_condition(new, ACCEPTED_CONDITION, False, blocker.code, context.now, job.metadata.generation)
     is_new = former is None or former.reason != blocker.code
     return Step(new, Note("NotAccepted", blocker.message, warning=True) if is_new else None)
+
+
+def sized_step(job: TrainingJob, step: Step, facts: Facts) -> Step:
+    """`step`, by which a job that is accepted also gets into its status what its workers get: once, and before it may
+    start."""
+    status = job.status if step.status is None else step.status
+    if job.is_sized or facts.resources is None or facts.barred_by is not None or status.phase is not Phase.QUEUED:
+        return step
+    return Step(status.model_copy(update={"resources": facts.resources}), step.note, step.before)
 
 
 def without_accepted(status: TrainingJobStatus) -> TrainingJobStatus:

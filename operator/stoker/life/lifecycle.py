@@ -20,7 +20,7 @@ from stoker.spec.reasons import Code
 from stoker.spec.worker import exit_record
 from stoker.spec.worker_pod import worker_name
 
-from .admission import admission_step, without_accepted
+from .admission import admission_step, sized_step, without_accepted
 from .conditions import mark_unscheduled, with_condition
 from .context import Context, earliest
 from .ending import end_attempt
@@ -38,7 +38,7 @@ def step(
     facts: Facts = NO_FACTS,
 ) -> Step:
     """The next step of a job whose pods (of all attempts) are `pods`, by name and owner. Cost: linear in the pods."""
-    return mark_unscheduled(_next(job, pods, Context(now, settings, facts)), job, now)
+    return sized_step(job, mark_unscheduled(_next(job, pods, Context(now, settings, facts)), job, now), facts)
 
 
 def _next(job: TrainingJob, pods: Sequence[Pod], context: Context) -> Step:
@@ -107,6 +107,7 @@ def _ended(job: TrainingJob, pods: Sequence[Pod], context: Context) -> Step:
         new = TrainingJobStatus(
             attempt=status.attempt,
             attempts=status.attempts,
+            resources=status.resources,
             progress=status.progress,
             message="queued again on request",
             queued_at=now,

@@ -10,6 +10,7 @@ from stoker.spec.data import FETCH_S
 from stoker.spec.job import Placed, TrainingJobStatus
 from stoker.spec.pod import Pod
 from stoker.spec.reasons import Code, Reason
+from stoker.spec.worker_size import WorkerResources
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Facts:
     """The same as a code."""
     keeps: tuple[Placed, ...] = ()
     """Where it goes on with fewer workers, if it is elastic and that makes enough room."""
+    resources: WorkerResources | None = None
+    """What its workers would get now, if it waits and that is not in its status; None: it can't be known yet."""
     barred_by: Reason | None = None
     """Why it may not run as it stands: the first of `admission.admission_blockers`."""
 

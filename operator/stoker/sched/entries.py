@@ -123,8 +123,8 @@ class Entry:
 
     @property
     def admitted(self) -> bool:
-        """Its queue and its runtime take it."""
-        return self.queue.allows(self.job) and self.runtime.serves(self.job)
+        """Its queue and its runtime take it, and it is known what its workers get."""
+        return self.queue.allows(self.job) and self.runtime.serves(self.job) and self.job.is_sized
 
     @property
     def placement(self) -> tuple[Placed, ...]:
@@ -369,7 +369,7 @@ def grows(job: TrainingJob) -> bool:
 
 def request_now(job: TrainingJob, runtime: RuntimeState, placement: Sequence[Placed]) -> Request:
     """With as many workers as it is placed with, or as there is room kept for; without a place, as it may start."""
-    request = request_of(job.spec, runtime.needs)
+    request = request_of(job, runtime.needs)
     return request if job.spec.elastic is None or not placement else request.sized(len(placement))
 
 

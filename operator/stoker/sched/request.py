@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from stoker.spec.job import TrainingJobSpec
+from stoker.spec.job import TrainingJob
 from stoker.spec.job_parts import GpuRequest
 from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.node import UNKNOWN_MODEL, capability_number, capability_text
@@ -145,8 +145,9 @@ class Request(NamedTuple):
         return self.times(self.workers)
 
 
-def request_of(spec: TrainingJobSpec, needs: Needs = BUILT_IN) -> Request:
+def request_of(job: TrainingJob, needs: Needs = BUILT_IN) -> Request:
     """Jobs with equal requests fit, or don't fit, in the same places. Of an elastic job: the least that will do."""
+    spec = job.spec
     apart = spec.gpus_per_worker * spec.most_workers > 1
     wanted = WHOLE_GPUS[apart]
     if spec.gpus_per_worker and spec.gpu != GpuRequest():
@@ -154,7 +155,7 @@ def request_of(spec: TrainingJobSpec, needs: Needs = BUILT_IN) -> Request:
         least = _memory_bytes(spec.gpu.min_memory) if spec.gpu.min_memory else 0
         able = capability_number(spec.gpu.min_compute_capability)
         wanted = GpuFilter(models, least, able, resource=spec.gpu.resource, apart=apart)
-    cpu, memory = _cpu_milli(spec.cpu), _memory_bytes(spec.memory)
+    cpu, memory = _cpu_milli(job.cpu), _memory_bytes(job.memory)
     nodes = needs.gpu_nodes if spec.gpus_per_worker else needs.nodes
     near = Near(spec.topology.required or "", spec.topology.preferred or "") if spec.most_workers > 1 else ANYWHERE
     workers = spec.least_workers

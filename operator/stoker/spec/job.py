@@ -45,6 +45,7 @@ from .quantity import cpu_milli, memory_bytes
 from .reasons import Code
 from .usage import JobUsage
 from .worker import Held, Progress, Stalled
+from .worker_size import LEAST_CPU, LEAST_MEMORY, WorkerResources
 
 MAX_GPUS_PER_WORKER = 64
 MAX_PRIORITY = 1_000_000
@@ -65,10 +66,14 @@ class TrainingJobSpec(SpecModel):
     """Whole GPUs of each worker; one rank runs on each. 0: the job trains on CPU."""
     gpu: GpuRequest = GpuRequest()
     topology: JobTopology = JobTopology()
-    cpu: Quantity = "1"
-    """Cores per worker."""
-    memory: Quantity = "1Gi"
-    """Memory per worker."""
+    cpu: Quantity | None = None
+    """Cores per worker. Absent: what its queue or runtime says, else the share of its GPUs, as status.resources has it.
+    Without GPUs 1."""
+    memory: Quantity | None = None
+    """Memory per worker. Absent: as with cpu; without GPUs 1Gi."""
+    shared_memory: Quantity | None = None
+    """Size of /dev/shm, counted as the worker's memory; on one machine it is the machine's own. Absent: what the
+    runtime says, else half of memory."""
     trainer: Trainer
     env: dict[EnvName, Annotated[str, Field(max_length=32_768)]] = Field(default={}, max_length=256)
     """Environment variables of every worker."""
@@ -148,16 +153,6 @@ class TrainingJobSpec(SpecModel):
     @property
     def most_workers(self) -> int:
         return self.workers if self.elastic is None else self.elastic.max
-
-    @property
-    def cpu_milli(self) -> int:
-        """Per worker."""
-        return cpu_milli(self.cpu)
-
-    @property
-    def memory_bytes(self) -> int:
-        """Per worker."""
-        return memory_bytes(self.memory)
 
 
 class Placed(StatusModel):
@@ -280,6 +275,9 @@ class TrainingJobStatus(StatusModel):
     """The current or newest attempt; 0: none yet."""
     intent: Intent = Intent.NONE
     """What was asked of the current attempt; recorded before its pods are stopped."""
+    resources: WorkerResources | None = None
+    """What each worker gets where the job does not say all of it. Absent: as its spec says; of a queued job that says
+    neither: not known yet, and until then it does not start."""
     placement: tuple[Placed, ...] = ()
     """One entry per worker while an attempt is under way, else empty."""
     gpu_type: str = ""
@@ -355,6 +353,33 @@ class TrainingJob(Resource):
     def gpus(self) -> int:
         """Of these workers."""
         return self.workers * self.spec.gpus_per_worker
+
+    @property
+    def is_sized(self) -> bool:
+        """It is known what each worker gets."""
+        return self.status.resources is not None or (self.spec.cpu is not None and self.spec.memory is not None)
+
+    @property
+    def cpu(self) -> str:
+        """Cores per worker; the least as long as that is not known."""
+        resources = self.status.resources
+        return resources.cpu if resources is not None else self.spec.cpu or LEAST_CPU
+
+    @property
+    def memory(self) -> str:
+        """Memory per worker; the least as long as that is not known."""
+        resources = self.status.resources
+        return resources.memory if resources is not None else self.spec.memory or LEAST_MEMORY
+
+    @property
+    def cpu_milli(self) -> int:
+        """As cpu."""
+        return cpu_milli(self.cpu)
+
+    @property
+    def memory_bytes(self) -> int:
+        """As memory."""
+        return memory_bytes(self.memory)
 
 
 MUTABLE = frozenset({"suspend", "cancel", "retry_generation", "priority"})

@@ -13,6 +13,7 @@ from .fields import DISTINCT, DnsLabel, Duration, GpuType, Quantity
 from .meta import Conditions, Kind, Resource, SpecModel, StatusModel
 from .names import API_VERSION, DEFAULT_QUEUE, FINALIZER_IN_USE
 from .quantity import cpu_milli, memory_bytes
+from .worker_size import WorkerDefaults
 
 Amounts = tuple[int | None, int | None, int | None]
 """GPUs, thousandths of a core, bytes. None: not named."""
@@ -99,6 +100,8 @@ class QueueSpec(SpecModel):
     discipline: Discipline = Discipline.FIFO
     """The order of its jobs of one priority. fifo: those that have waited longer go first. las: those that have had the
     fewest GPU-hours so far; running jobs that have had many more are stopped for them, after saving."""
+    defaults: WorkerDefaults = WorkerDefaults()
+    """What workers of its jobs get that don't say it themselves; goes before what their runtime says."""
     ttl_after_finished: Duration | None = None
     """Its jobs that don't say it themselves are deleted, with their logs, this long after they have ended; those that
     have ended already, too. Absent: as the operator is set up."""

@@ -19,6 +19,7 @@ class Code(StrEnum):
     QUEUE_LIMIT = "QueueLimit"
     RUNTIME_MISSING = "RuntimeMissing"
     DATA_MISSING = "DataMissing"
+    SIZE_UNKNOWN = "SizeUnknown"
     NEVER_FITS = "NeverFits"
     NO_CAPACITY = "NoCapacity"
     GUARANTEE_LENT = "GuaranteeLent"

@@ -17,6 +17,7 @@ from .fields import DISTINCT, DnsLabel, EnvName, ImageName, ObjectName, Quantity
 from .markers import Form, Keyed, repeated
 from .meta import Kind, Resource, SpecModel
 from .names import API_VERSION, GPU_RESOURCES
+from .worker_size import WorkerDefaults
 
 DEFAULT_RUNTIME = "default"
 MAX_ID = 2**31 - 1
@@ -163,8 +164,11 @@ class TrainingRuntimeSpec(SpecModel):
     """The PriorityClass of the pods, against other people's; within Stoker spec.priority of the job counts."""
     host_network: bool = False
     """Workers use the node's own network (for RDMA without a network plugin); breaks *restricted*."""
+    defaults: WorkerDefaults = WorkerDefaults()
+    """What workers get where neither the job nor its queue says it."""
     shared_memory: Quantity | None = None
-    """Size of /dev/shm, counted as the worker's memory. Absent: half of the worker's memory."""
+    """Size of /dev/shm of jobs that don't say it, counted as the worker's memory. Absent: half of the worker's
+    memory."""
     extended_resources: dict[_Label, Annotated[int, Field(ge=1, le=1024)]] = Field(default={}, max_length=16)
     """Other countable resources of each worker, as nodes offer them: {"rdma/hca": 1}. Those of GPUs
     count for nothing: how many there are is the job's to say."""

@@ -49,8 +49,9 @@ def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Reason
         one: [*never_in_queue(entry.queue, one), *(never_on_nodes(state.nodes, one) if served else ())]
         for one in requests
     }
+    unsized = () if found else tuple(_unsized(entry))
     if all(never.values()):
-        return (*found, *_each_once(never.values()))
+        return (*found, *_each_once(never.values()), *unsized)
     short = {
         one: [*_limit(state, entry, one), *(_nodes(state, entry, one, now) if served else ())]
         for one in requests
@@ -63,7 +64,7 @@ def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Reason
     if any(one.code in (Code.NO_CAPACITY, Code.BEHIND_RESERVATION) for one in found):
         found += _lent(state, entry)
     found += _given_back(state, entry, now)
-    return tuple(found)
+    return (*found, *unsized)
 
 
 def _each_once(found: Iterable[Iterable[Reason]]) -> Iterator[Reason]:
@@ -101,6 +102,11 @@ def _barring(state: SchedulerState, entry: Entry) -> Iterator[Reason]:
             ]
             there = sentences.open_runtimes(sorted(others))
         yield found.model_copy(update={"message": found.message + there}) if there else found
+
+
+def _unsized(entry: Entry) -> Iterator[Reason]:
+    if not entry.job.is_sized:
+        yield Reason(code=Code.SIZE_UNKNOWN, message=sentences.unsized(entry.request.gpus))
 
 
 def _time(entry: Entry, now: datetime) -> Iterator[Reason]:

@@ -212,4 +212,7 @@ def _times(entry: Entry, now: datetime) -> list[tuple[datetime, str | None]]:
 
 
 def _changed(job: TrainingJob, changes: Mapping[str, Any]) -> TrainingJob:
-    return job.model_copy(update={"spec": job.spec.model_copy(update=changes)})
+    status, amounts = job.status, {name: changes[name] for name in ("cpu", "memory") if name in changes}
+    if status.resources is not None and amounts:
+        status = status.model_copy(update={"resources": status.resources.model_copy(update=amounts)})
+    return job.model_copy(update={"spec": job.spec.model_copy(update=changes), "status": status})

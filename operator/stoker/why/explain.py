@@ -66,7 +66,7 @@ def never_fits(state: SchedulerState, job: TrainingJob) -> tuple[Reason, ...]:
     for a queue that isn't, nothing is ruled out. The job need not have been observed.
     """
     runtime = state.runtimes.states.get(state.runtimes.name_of(job))
-    request = request_of(job.spec, runtime.needs if runtime is not None else BUILT_IN)
+    request = request_of(job, runtime.needs if runtime is not None else BUILT_IN)
     queue = state.queues.get(job.spec.queue)
     return (
         *(never_in_queue(queue, request) if queue is not None else ()),

@@ -40,7 +40,7 @@ def _retries(job: TrainingJob, category: Category) -> str:
 
 def _of_category(job: TrainingJob, category: Category) -> str:
     if category is Category.KILLED:
-        return f"if memory ran out, ask for more than {job.spec.memory}: --memory"
+        return f"if memory ran out, ask for more than {job.memory}: --memory"
     if category is Category.OUT_OF_MEMORY:
         return _GPU_MEMORY
     return ""

@@ -57,6 +57,15 @@ def open_runtimes(names: Sequence[str]) -> str:
     return f"; open to it: {listed(names, 5)}" if names else "; none is open to it yet"
 
 
+def unsized(gpus: int) -> str:
+    if not gpus:
+        return "what its workers get of cpu and memory is being worked out"
+    return (
+        "cpu and memory are a share of a node, as its GPUs are: known once there is a node whose GPUs would do; a job "
+        "that names both does not wait for that"
+    )
+
+
 def backing_off(until: datetime) -> str:
     return f"backing off until {clock(until)}"
 

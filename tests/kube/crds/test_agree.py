@@ -149,6 +149,7 @@ SHARED = [
     either("workers", mostly([1, 2, 4096], [0, 4097])),
     either("gpusPerWorker", mostly([1, 64], [0, 65])),
     either("cpu", mostly([1, "2", "500m"], ["x", -1])),
+    either("sharedMemory", mostly(["1Gi"], ["x", -1])),
     either("env", st.dictionaries(mostly(["A", "b_1", "STOKER_TRACE_FILE"], ["1", "RANK", ""]), st.just("v"))),
     either("runtime", LABELS),
     either("data", st.lists(VOLUMES, max_size=2)),
@@ -260,6 +261,7 @@ def test_a_job(spec: dict[str, Any], door: Door) -> None:
             either("tolerationSeconds", st.integers(-1, 1)),
         ), max_size=2)),
         either("sharedMemory", st.sampled_from(["1Gi", "x", 5])),
+        either("defaults", some(either("perGpu", some(either("cpu", st.sampled_from(["8", "x"])))))),
         either("extendedResources", st.dictionaries(st.sampled_from(["rdma/hca", ""]), st.integers(0, 1025))),
         either("security", some(
             either("runAsUser", st.integers(0, 2**31)),
@@ -290,6 +292,7 @@ def test_a_runtime(spec: dict[str, Any], door: Door) -> None:
             either("memory", st.sampled_from(["1Ti", "1T1"])),
         )),
         either("guarantee", some(either("gpus", st.integers(-1, 8)), either("cpu", st.sampled_from(["8", "x"])))),
+        either("defaults", some(either("withoutGpus", some(either("memory", st.sampled_from(["8Gi", "x"])))))),
         either("weight", st.sampled_from([0, 1, 3, 10**7, "2"])),
         either("parent", st.sampled_from(["top", "default", "No_Label", ""])),
         either("projects", st.lists(LABELS, max_size=3)),
