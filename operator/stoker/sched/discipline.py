@@ -19,7 +19,7 @@ import numpy as np
 _HOUR_S = 3600.0
 BOUNDS_S = (4 * _HOUR_S, 8 * _HOUR_S, 16 * _HOUR_S)
 """GPU-seconds from which on a job is in the second class, the third, …"""
-STANDS_BACK_S = np.array([0.0, 36.0, 44.0, 52.0]) * _HOUR_S
+STANDS_BACK_S = np.array([0.0, 38.0, 46.0, 53.0]) * _HOUR_S
 """By class."""
 LOSS = 0.04
 """A job is stopped by this only while that loses at most so much of what its attempt has had: soon after a checkpoint.
