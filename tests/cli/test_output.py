@@ -181,7 +181,7 @@ def test_details_of_an_ended_job(make_job: Any) -> None:
         "project      default\n"
         "phase        Succeeded (Completed)\n"
         "queue        default, priority 0\n"
-        "workers      1, each 1 GPUs, 7 cores, 56Gi memory (share of a GPU)\n"
+        "workers      1, each 1 GPU, 7 cores, 56Gi memory (share of a GPU)\n"
         "runs         image-classification\n"
         "user         ada\n"
         f"created      {clock_text(created)} (1h2m ago)\n"

@@ -14,16 +14,20 @@ from .output import Column, age_text, facts, one_line, values
 
 
 def _workers_text(workers: int, least: int | None, most: int | None, placed: Sequence[int] | None, *each: Any) -> str:
-    """'4 (elastic, 2 to 8), each 1 GPUs, …'."""
+    """'4 (elastic, 2 to 8), each 1 GPU, …'."""
     elastic = f" (elastic, {least} to {most})" if least and most else ""
-    return f"{len(placed) if placed else workers}{elastic}, each {_each_text(*each)}"
+    return f"{len(placed) if placed else workers}{elastic}, each {worker_text(*each)}"
 
 
-def _each_text(gpus: int, *amounts: str | None) -> str:
-    """'1 GPUs, 7 cores, 56Gi memory (share of a GPU)'. `amounts`: as the spec says, as was found, who says so."""
+def worker_text(gpus: int, *amounts: str | None) -> str:
+    """'1 GPU, 7 cores, 56Gi memory (share of a GPU)'. `amounts`: as the spec says, as was found, who says so."""
     spec_cpu, spec_memory, found_cpu, found_memory, *sources = amounts
     cpu, memory = found_cpu or spec_cpu, found_memory or spec_memory
-    known = [f"{gpus} GPUs", *([f"{cpu} cores"] if cpu else []), *([f"{memory} memory"] if memory else [])]
+    known = [
+        f"{gpus} GPU{'s' * (gpus != 1)}",
+        *([f"{cpu} core{'s' * (cpu != '1')}"] if cpu else []),
+        *([f"{memory} memory"] if memory else []),
+    ]
     share = " (share of a GPU)" if "GpuShare" in sources else ""
     return ", ".join(known) + (share if cpu and memory else "; the rest is not known yet")
 

@@ -98,6 +98,7 @@ def run(calls: Calls, **given: Any) -> None:
     Ctrl-C detaches: the job goes on. Leaves with the job's exit code: 0 if it succeeded, the command's own if that
     failed, 130 if it was cancelled (or you detached), else 1.
     """
+    from stoker.cli.job_details import worker_text
     from stoker.cli.remarks import remarks
     from stoker.cli.tracking import track
     from stoker.client.client import Client
@@ -109,6 +110,9 @@ def run(calls: Calls, **given: Any) -> None:
     client = Client(calls=calls)
     job = _send(client.submit, manifests[0], given, 0)
     click.echo(f"submitted {job.metadata.name}", err=True)
+    if (found := job.status.resources) is not None:
+        amounts = (found.cpu, found.memory, found.cpu_from, found.memory_from)
+        click.echo(f"each worker: {worker_text(job.spec.gpus_per_worker, None, None, *amounts)}", err=True)
     for text in remarks(client, job, gpus_named="gpusPerWorker" in manifests[0].body["spec"]):
         click.echo(f"note: {text}", err=True)
     click.get_current_context().exit(track(client, job))
