@@ -97,7 +97,7 @@ async def test_who_names_no_runtime_gets_the_projects(world, body):
     assert (await world.submit(**body("two"), project="beta", who="bob")).status_code == 201, "theirs is built in"
     put["spec"].pop("projects")
     assert (await world.call("PUT", "/v1/runtimes/strict", who="admin", json=put)).status_code == 200
-    assert (await world.submit(**body("one"))).status_code == 201
+    assert (await world.submit(**body("one", cpu="1", memory="1Gi"))).status_code == 201
 
     async def summary() -> str:
         return (await world.call("GET", "/v1/projects/alpha/jobs/one/explain")).json()["summary"]

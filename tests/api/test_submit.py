@@ -9,7 +9,7 @@ from stoker.spec.meta import Key
 
 
 async def test_a_submitted_job_is_there_at_once(world, body):
-    answer = await world.submit(**body("one", priority=3))
+    answer = await world.submit(**body("one", priority=3, cpu="1", memory="1Gi"))
     assert answer.status_code == 201
     job = answer.json()
     assert answer.headers["location"] == "/v1/projects/alpha/jobs/one"

@@ -62,7 +62,9 @@ def test_the_size_that_was_worked_out_is_shown(script: Any, sse: Any, make_job: 
     job["status"]["resources"] = {"cpu": "7", "cpuFrom": "GpuShare", "memory": "56Gi", "sharedMemory": "28Gi"}
     _serve(script, sse, job, sse("job", job), sse("end", {"phase": "Succeeded"}))
     result = _run(script, "run", "-f", str(EXAMPLES / "digits.yaml"))
-    assert result.stderr == "submitted a\neach worker: 1 GPU, 7 cores, 56Gi memory (share of a GPU)\na Succeeded: done\n"
+    assert (
+        result.stderr == "submitted a\neach worker: 1 GPU, 7 cores, 56Gi memory (share of a GPU)\na Succeeded: done\n"
+    )
 
 
 def test_a_warning_of_the_server_is_shown_on_standard_error(script: Any, make_job: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,9 @@ TRAIN = SHOWS_PROGRESS + (
 )
 
 
+PROGRAMS = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
 def test_a_script_runs_its_folder_waits_and_reads_what_came_of_it(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -30,7 +34,9 @@ def test_a_script_runs_its_folder_waits_and_reads_what_came_of_it(tmp_path: Path
     with running(tmp_path / "data") as server:
         script = [sys.executable, str(Path(__file__).parent / "sdk_script.py")]
         token = (tmp_path / "data/token").read_text().strip()
-        done = subprocess.run([*script, server.url, token, str(folder)], capture_output=True, text=True, timeout=100)
+        done = subprocess.run(
+            [*script, server.url, token, str(folder)], capture_output=True, text=True, timeout=100, env=PROGRAMS
+        )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("<Job train-") and lines[0].endswith(": Succeeded · step 3/3 · loss 0.3333> True")

@@ -45,16 +45,19 @@ def test_on_one_machine(page: str, tmp_path: Path) -> None:
 def test_nothing_is_left_of_commands_whose_test_was_killed(tmp_path: Path) -> None:
     """Not of those either that left the session, lost their parent or ignore signals."""
     daemon = "trap '' TERM HUP; (echo $BASHPID; exec sleep 1000) & echo $$; wait"
-    command = f"setsid bash -c {shlex.quote(daemon)} & (setsid sleep 1000 & echo $!); wait"
+    os.mkfifo(tmp_path / "end")
+    command = f"setsid bash -c {shlex.quote(daemon)} & (setsid sleep 1000 & echo $!); read < {tmp_path / 'end'}"
     test = "import subprocess, sys\nsubprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE).wait()"
     for ends in ("killed", "the command"):
         args = [sys.executable, "-c", test, sys.executable, PROCESS_TREE, "bash", "-c"]
-        process = subprocess.Popen([*args, command if ends == "killed" else command[:-4]], stdout=subprocess.PIPE)
+        process = subprocess.Popen([*args, command], stdout=subprocess.PIPE)
         with process:
             assert process.stdout is not None
             left = [int(process.stdout.readline()) for _ in range(3)]
             if ends == "killed":
                 process.kill()
+            else:
+                (tmp_path / "end").write_text("\n")
             process.stdout.read()  # its end: no process has it open any more
         assert not [pid for pid in left if Path(f"/proc/{pid}").exists()], ends
 

@@ -135,7 +135,13 @@ def _job(name: str, project: str, phase: Phase = Phase.QUEUED, cancel: bool = Fa
             resource_version="1",
             creation_timestamp=NOW - timedelta(hours=1),
         ),
-        spec=TrainingJobSpec(gpus_per_worker=1, cancel=cancel, trainer={"command": ["x"]}),  # type: ignore[arg-type]
+        spec=TrainingJobSpec(
+            gpus_per_worker=1,
+            cpu="1",
+            memory="1Gi",
+            cancel=cancel,
+            trainer={"command": ["x"]},  # type: ignore[arg-type]
+        ),
         status=TrainingJobStatus(
             phase=phase,
             attempt=0 if phase is Phase.QUEUED else 1,

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stoker.sched.eligible import needs_of
 from stoker.sched.request import request_of
-from stoker.sched.worker_size import Share, resources_of, smallest_share
+from stoker.sched.worker_size import Share, resources_of, smallest_share, with_fewer_gpus
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import ObjectMeta
+from stoker.spec.quantity import cpu_milli, memory_bytes
 from stoker.spec.queue import Queue
 from stoker.spec.runtime import TrainingRuntime
+from tests.support.examples import examples
 
 GIB = 2**30
 LARGE = Share(32_000, 250 * GIB)
@@ -80,6 +84,21 @@ def test_who_says_what_a_worker_gets(
     found = resources_of(wanted, queue, runtime, lambda: share)
     said = found and f"{found.cpu} {found.cpu_from}, {found.memory} {found.memory_from}, {found.shared_memory}"
     assert said == expect
+
+
+@examples(50)
+@given(
+    share=st.builds(Share, cpu=st.integers(100, 64_000), memory=st.integers(2**27, 2**39)),
+    gpus=st.integers(2, 8),
+    data=st.data(),
+)
+def test_fewer_gpus_never_bring_more_than_is_foreseen(share: Share, gpus: int, data: st.DataObject) -> None:
+    fewer = data.draw(st.integers(1, gpus - 1))
+    now, then = (resources_of(job(gpusPerWorker=count), None, None, lambda: share) for count in (gpus, fewer))
+    assert now is not None and then is not None
+    foreseen = with_fewer_gpus(now, gpus, fewer)
+    assert cpu_milli(then.cpu) <= cpu_milli(foreseen.cpu) <= cpu_milli(now.cpu)
+    assert memory_bytes(then.memory) <= memory_bytes(foreseen.memory) <= memory_bytes(now.memory)
 
 
 def test_the_smallest_share_of_nodes_whose_gpus_would_do(sched: Any) -> None:

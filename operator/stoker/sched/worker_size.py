@@ -101,9 +101,27 @@ def _of_share(gpus: int, share: Share) -> WorkerSize:
     """Rounded down: to whole cores, below one to tenths; to whole Gi, below 8 to 64Mi."""
     cpu, memory = int(_LEFT_TO_WORKERS * gpus * share.cpu), int(_LEFT_TO_WORKERS * gpus * share.memory)
     return WorkerSize.model_construct(
-        cpu=exact_cpu(_down(cpu, 1000 if cpu >= 1000 else 100)),
-        memory=exact_bytes(_down(memory, 2**30 if memory >= _WHOLE_GI_FROM else 2**26)),
+        cpu=exact_cpu(_down(cpu, _cpu_step(cpu))), memory=exact_bytes(_down(memory, _memory_step(memory)))
     )
+
+
+def with_fewer_gpus(found: WorkerResources, gpus: int, fewer: int) -> WorkerResources:
+    """What a worker with `fewer` GPUs would get at most, by what one with `gpus` got: it may be rounded down."""
+    cpu, memory = cpu_milli(found.cpu), memory_bytes(found.memory)
+    changes = {}
+    if found.cpu_from is not SizeFrom.JOB:
+        changes["cpu"] = exact_cpu(min(cpu, (cpu + _cpu_step(cpu)) * fewer // gpus))
+    if found.memory_from is not SizeFrom.JOB:
+        changes["memory"] = exact_bytes(min(memory, (memory + _memory_step(memory)) * fewer // gpus))
+    return found.model_copy(update=changes)
+
+
+def _cpu_step(cpu: int) -> int:
+    return 1000 if cpu >= 1000 else 100
+
+
+def _memory_step(memory: int) -> int:
+    return 2**30 if memory >= _WHOLE_GI_FROM else 2**26
 
 
 def _down(amount: int, step: int) -> int:

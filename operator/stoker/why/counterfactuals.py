@@ -19,9 +19,10 @@ from stoker.sched.gpu_choice import choices
 from stoker.sched.place import fitting, free_room, place
 from stoker.sched.request import ANYWHERE, WHOLE_GPUS, Request
 from stoker.sched.state import SchedulerState
+from stoker.sched.worker_size import with_fewer_gpus
 from stoker.spec.job import TrainingJob
 from stoker.spec.job_parts import GpuRequest, JobTopology
-from stoker.spec.quantity import format_cpu
+from stoker.spec.quantity import cpu_milli, format_cpu, memory_bytes
 from stoker.spec.queue import Queue
 from stoker.spec.reasons import Change, HintCode, Reason, Value
 
@@ -92,7 +93,7 @@ def _smaller(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[tup
             for one in choices(state, entry.queue, changed)
         )
 
-    gpus = _largest(request.gpus - 1, lambda value: fits(request._replace(gpus=value)))
+    gpus = _largest(request.gpus - 1, lambda value: fits(_with_fewer_gpus(entry.job, request, value)))
     if gpus:
         yield {"gpus_per_worker": gpus}, Change.GPUS_PER_WORKER, gpus
     if request.workers > 1:
@@ -211,8 +212,18 @@ def _times(entry: Entry, now: datetime) -> list[tuple[datetime, str | None]]:
     return sorted(times, key=lambda one: (one[0], one[1] or ""))
 
 
+def _with_fewer_gpus(job: TrainingJob, request: Request, gpus: int) -> Request:
+    found = job.status.resources
+    if found is None:
+        return request._replace(gpus=gpus)
+    found = with_fewer_gpus(found, request.gpus, gpus)
+    return request._replace(gpus=gpus, cpu=cpu_milli(found.cpu), memory=memory_bytes(found.memory))
+
+
 def _changed(job: TrainingJob, changes: Mapping[str, Any]) -> TrainingJob:
     status, amounts = job.status, {name: changes[name] for name in ("cpu", "memory") if name in changes}
-    if status.resources is not None and amounts:
-        status = status.model_copy(update={"resources": status.resources.model_copy(update=amounts)})
+    if (found := status.resources) is not None:
+        if (gpus := changes.get("gpus_per_worker")) is not None:
+            found = with_fewer_gpus(found, job.spec.gpus_per_worker, gpus)
+        status = status.model_copy(update={"resources": found.model_copy(update=amounts)})
     return job.model_copy(update={"spec": job.spec.model_copy(update=changes), "status": status})

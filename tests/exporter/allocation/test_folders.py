@@ -62,7 +62,7 @@ class Workers:
 
     def start(self, uid, *uuids, **more):
         folder = WorkerFolder(self.path, uid)
-        handle = start(folder, self.order(uid, *uuids, **more), self.folder / "job", PROGRAM, os.environ, Seam())
+        handle = start(folder, self.order(uid, *uuids, **more), self.folder / "job", PROGRAM, os.environ, Seam(), {})
         assert handle is not None
         self.handles.append(handle)
         until((folder.path / STARTED_FILE).exists, every_s=0.005)
