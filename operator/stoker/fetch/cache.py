@@ -5,7 +5,7 @@
     <root>/<project>/.<entry>.size         its bytes; mtime: its last use
     <root>/<project>/.<entry>.part/        under way, by who holds .<entry>.lock
 
-An entry is in use while somebody holds a lock on its folder (the workers' supervisors do), and for an hour after its
+An entry is in use while a lock on its folder is held (workers' supervisors do), and for an hour after its
 last fetch, for workers that are still to start. Called by `fetching`.
 """
 

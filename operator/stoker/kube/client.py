@@ -106,7 +106,7 @@ class KubeClient:
     ) -> KubeClient:
         """`kubeconfig` None: `$KUBECONFIG`, else the pod's service account, else `~/.kube/config`.
 
-        `anonymous`: of that only where the server is; each request brings the token of whom it is for.
+        `anonymous`: of that only where the server is; each request brings its caller's token.
         """
         path = None if kubeconfig is None else str(kubeconfig)
         return cls(ApiServer(clock, path, context, anonymous=anonymous), clock, seam=seam, limit=limit, meter=meter)
