@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from stoker.fetch.cache import first_file
 from tests.local.test_fetch import Site, sha256
 from tests.support.harness import until
 
@@ -104,8 +105,9 @@ def test_fetched_data_is_held_while_a_worker_runs(machine: Machine, site: Site) 
     url = site.put("/held.txt", b"held")
     machine("submit", "--name", "holds", "--data", f"d={url}", "--", "sleep", "600")
     until(lambda: machine.job("holds")["status"]["phase"] == "Running", "it runs", timeout_s=60)
-    [folder] = [path.parent for path in (machine.home / "data").glob("*/*/held.txt") if not path.parent.is_symlink()]
-    number = os.open(folder, os.O_RDONLY)
+    [file] = [path for path in (machine.home / "data").glob("*/*/held.txt") if not path.parent.is_symlink()]
+    assert first_file(file.parent) == file, "what a worker holds"
+    number = os.open(file, os.O_RDONLY)
     with pytest.raises(BlockingIOError):
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     machine("cancel", "holds")

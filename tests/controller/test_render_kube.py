@@ -352,7 +352,7 @@ def test_data_by_url_is_fetched_by_a_container_of_ours_as_the_job() -> None:
     order = json.loads(given["STOKER_FETCH"])
     assert (order["root"], order["project"], [item["name"] for item in order["items"]]) == (
         "/fetched",
-        "team-a",
+        "data",
         ["a", "b"],
     )
     assert (
@@ -363,11 +363,40 @@ def test_data_by_url_is_fetched_by_a_container_of_ours_as_the_job() -> None:
     found = {one["mountPath"]: one for one in rendered["spec"]["containers"][0]["volumeMounts"]}
     for place, item in (("/data/a", order["items"][0]), ("/in", order["items"][1])):
         assert found[place] == {
-            "name": "stoker-data", "mountPath": place, "subPath": f"team-a/{item['entry']}", "readOnly": True
+            "name": "stoker-data", "mountPath": place, "subPath": f"team-a/data/{item['entry']}", "readOnly": True
         }  # fmt: skip
     assert "sizeLimit" in volume(rendered, "/in")["emptyDir"]
     assert (env_values(rendered)["STOKER_DATA_A"], env_values(rendered)["STOKER_DATA_B"]) == ("/data/a", "/in")
+    assert "STOKER_DATA_HOLD" not in env_values(rendered), "what is the pod's alone needs no lock"
     assert len(pod(job(data=[{"name": "c", "claim": "c"}]))["spec"]["initContainers"]) == 1
+
+
+@pytest.mark.parametrize("cache", [{"claim": "kept", "limit": "2Gi"}, {"hostPath": "/var/kept", "limit": "2Gi"}])
+def test_a_cache_shows_what_fetches_the_projects_part_and_workers_their_entry_read_only(cache: dict[str, str]) -> None:
+    data = [{"name": "a", "url": "https://x.example/a.txt"}, {"name": "c", "claim": "c"}]
+    rendered = pod(job(data=data), cache=cache)
+    fetching = rendered["spec"]["initContainers"][1]
+    order = json.loads({one["name"]: one.get("value", "") for one in fetching["env"]}["STOKER_FETCH"])
+    on_node = "hostPath" in cache
+    assert (order["limit_bytes"], order["free_share"]) == (2 << 30, 0.2 if on_node else 0.0)
+    volumes = {one["name"]: one for one in rendered["spec"]["volumes"]}
+    whole, shown = (
+        fetching["volumeMounts"][0],
+        next(one for one in rendered["spec"]["containers"][0]["volumeMounts"] if one["mountPath"] == "/data/a"),
+    )
+    assert (whole["mountPath"], whole["subPath"]) == ("/fetched", "team-a")
+    entry = f"data/{order['items'][0]['entry']}"
+    assert shown["readOnly"]
+    if on_node:
+        assert volumes[whole["name"]]["hostPath"] == {"path": "/var/kept", "type": "Directory"}
+        assert volumes[shown["name"]]["hostPath"] == {"path": "/var/kept/team-a"}, "no link leads out of it"
+        assert shown["subPath"] == entry
+    else:
+        assert volumes[shown["name"]]["persistentVolumeClaim"] == {"claimName": "kept"}
+        assert (shown["name"], shown["subPath"]) == (whole["name"], f"team-a/{entry}")
+    mounted = [one["name"] for one in rendered["spec"]["containers"][0]["volumeMounts"]]
+    assert mounted.count(shown["name"]) == 1 and "stoker-cache" not in mounted, "nothing else of it"
+    assert env_values(rendered)["STOKER_DATA_HOLD"] == "/data/a"
 
 
 def env_values(rendered: dict[str, Any]) -> dict[str, str]:

@@ -14,7 +14,8 @@ from .operator_world import World
 async def test_a_job_waits_for_a_name_and_a_pod_with_data_of_every_kind_runs(world: World) -> None:
     node = await world.node("n")
     runtime = f"offers-{world.project}"
-    made = {"apiVersion": "stoker.dev/v1alpha1", "kind": "TrainingRuntime", "metadata": {"name": runtime}}
+    made: dict[str, object] = {"apiVersion": "stoker.dev/v1alpha1", "kind": "TrainingRuntime"}
+    made |= {"metadata": {"name": runtime}, "spec": {"cache": {"hostPath": "/var/kept"}}}
     await world.kubectl("create", "-f", "-", stdin=json.dumps(made))
     url = {"name": "train", "url": "https://data.example/train.tar.gz", "unpack": True}
     await world.submit("a", runtime=runtime, data=[url, {"name": "sets", "path": "sets", "subPath": "v1"}])
@@ -34,7 +35,9 @@ async def test_a_job_waits_for_a_name_and_a_pod_with_data_of_every_kind_runs(wor
     spec = json.loads(await world.kubectl("get", "pod", "-n", world.project, pod.metadata.name, "-o", "json"))["spec"]
     assert [one["name"] for one in spec["initContainers"]] == ["stoker-supervisor", "stoker-data"]
     mounted = {one["mountPath"]: one for one in spec["containers"][0]["volumeMounts"]}
-    assert mounted["/data/train"]["readOnly"] and mounted["/data/train"]["subPath"].startswith(f"{world.project}/url-")
+    assert mounted["/data/train"]["readOnly"] and mounted["/data/train"]["subPath"].startswith("data/url-")
+    shown = next(one for one in spec["volumes"] if one["name"] == mounted["/data/train"]["name"])
+    assert shown["hostPath"]["path"] == f"/var/kept/{world.project}", "of the cache only what is the project's"
     assert mounted["/data/sets"]["readOnly"] and mounted["/data/sets"]["subPath"] == "v1"
     await world.kubectl("delete", "trainingruntime", runtime)
     await world.kubectl(

@@ -107,7 +107,9 @@ def test_data_that_is_being_fetched_is_reported_and_has_a_limit_of_its_own() -> 
     fetching = pod(**data(running={"startedAt": ago(7000)}))
     status = status_of(go(starting, fetching))
     assert (status.phase, status.reason) == (Phase.STARTING, Code.DATA_FETCHING)
-    assert status.message.startswith("data is being fetched on n0")
+    assert status.message.startswith("data is being fetched on n0 (given up after")
+    apart = status_of(go(starting, fetching, keeps_data=False)).message
+    assert apart.startswith("data is being fetched on n0, by each worker for itself since its runtime has no cache (")
     reported = after(starting, status)
     late = NOW + timedelta(hours=3)
     assert status_of(go(reported, fetching, now=late)).intent is Intent.WITHDRAW

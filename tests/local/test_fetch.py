@@ -181,13 +181,14 @@ def test_the_least_used_go_when_room_is_needed_but_none_that_is_in_use(tmp_path:
     for number, name in enumerate(("held", "old", "older", "new")):
         part = cache.part(name)
         (part / "file").write_bytes(b"")
+        (part / "file").chmod(0o444)
         cache.keep(part, name, 25)
         used_at = time.time() - (0 if name == "new" else IN_USE_S + 100 + number)
         os.utime(tmp_path / "p" / f".{name}.size", (used_at, used_at))
     (tmp_path / "q").mkdir()
     (tmp_path / "q" / ".torn.part").mkdir()
-    held = os.open(cache.path("held"), os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_SH)
+    held = os.open(cache.path("held") / "file", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_SH)  # as a worker's supervisor does
     cache.make_room(25)
     assert sorted(path.name for path in (tmp_path / "p").iterdir() if path.name[0] != ".") == ["held", "new", "old"]
     assert not (tmp_path / "q" / ".torn.part").exists()
@@ -195,6 +196,9 @@ def test_the_least_used_go_when_room_is_needed_but_none_that_is_in_use(tmp_path:
     assert sorted(path.name for path in (tmp_path / "p").iterdir() if path.name[0] != ".") == ["held", "new"]
     with pytest.raises(Refused, match="no room for 75 bytes: 50 of 100 are taken by data in use"):
         cache.make_room(75)
+    with pytest.raises(Refused, match="0 may be taken of its disk"):
+        Cache(tmp_path, "p", 100, lambda: None, free_share=1.0).make_room(1)
+    assert (cache.path("held") / "file").stat().st_mode & 0o777 == 0o444, "a look leaves it as it was"
     os.close(held)
     cache.make_room(75)
     assert cache.use("new") and not cache.use("held")

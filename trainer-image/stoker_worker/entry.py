@@ -39,6 +39,7 @@ def main(argv: list[str], stop_requests: list[int]) -> None:
         pod = _compose(argv[1:], stop_requests)
         folder, launch, ready_fd = pod.folder, pod.launch, -1
         _take_lock(folder)
+        _hold_data(launch.env.pop("STOKER_DATA_HOLD", ""))
     else:
         folder, launch, ready_fd = _order(argv)
     supervisor = Supervisor(folder, launch, stop_requests, ready_fd, pod)
@@ -72,10 +73,21 @@ def _hold_data(folders: str) -> None:
     import fcntl
 
     for folder in filter(None, folders.split(os.pathsep)):
+        file = _first_file(folder)
         try:
-            fcntl.flock(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if file:
+                fcntl.flock(os.open(file, os.O_RDONLY | os.O_CLOEXEC), fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             pass  # it is gone already: the command says so
+
+
+def _first_file(folder: str) -> str:
+    """The file that stands for the whole in locks (`stoker.fetch.cache`); '': it has none."""
+    for below, folders, files in os.walk(folder):
+        folders.sort()
+        if files:
+            return below + "/" + min(files)
+    return ""
 
 
 def _compose(words: list[str], stop_requests: list[int]) -> PodOrder:

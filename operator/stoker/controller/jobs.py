@@ -99,6 +99,7 @@ class JobReconciler:
             facts = replace(
                 self._facts(mine),
                 ephemeral=self._renderer.is_ephemeral(job),
+                keeps_data=self._renderer.keeps_data(job),
                 refused=refused,
                 name_taken=name_taken,
                 queue_ttl_s=self._admission.queue_ttl_s(job),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from stoker.spec.data import FETCH_ENV, FETCH_VARIABLE, fetch_order
+from stoker.spec.data import FETCH_ENV, FETCH_VARIABLE
 from stoker.spec.job import TrainingJob
 from stoker.spec.kube_pod import (
     Affinity,
@@ -37,12 +37,12 @@ from stoker.spec.runtime import TrainingRuntimeSpec
 
 from .render import RECIPE_COMMAND, grace_s, node_of, owned_by, pod_metadata, pod_name, secret_env, worker_env
 from .render_volumes import (
-    FETCH_DIR,
     SOURCE_DIR,
     STOKER_DIR,
     Source,
     checkpoint_root,
     fetch_mounts,
+    fetch_order_of,
     fetches,
     mounts,
     volumes,
@@ -110,7 +110,7 @@ def render_pod(
                     volume_mounts=mounts(job, runtime, None)[:1],
                     security_context=_container_security(TrainingRuntimeSpec()),
                 ),
-                *([_fetch_container(job, settings)] if fetches(job) else []),
+                *([_fetch_container(job, runtime, settings)] if fetches(job) else []),
             ),
             containers=(
                 KubeContainer(
@@ -142,11 +142,11 @@ def render_pod(
     )
 
 
-def _fetch_container(job: TrainingJob, settings: ClusterSettings) -> KubeContainer:
+def _fetch_container(job: TrainingJob, runtime: TrainingRuntimeSpec, settings: ClusterSettings) -> KubeContainer:
     """Fetches the job's data as the job, with its network and those of its variables that say who it is."""
     env = {name: value for name, value in job.spec.env.items() if name in FETCH_ENV}
     env |= {
-        FETCH_VARIABLE: fetch_order(job.spec.data, FETCH_DIR, job.metadata.namespace),
+        FETCH_VARIABLE: fetch_order_of(job, runtime),
         "STOKER_TERMINATION_LOG": "/dev/termination-log",
         "HOME": "/tmp",
     }
@@ -160,7 +160,7 @@ def _fetch_container(job: TrainingJob, settings: ClusterSettings) -> KubeContain
             *(one for one in secret_env(job) if one.name in FETCH_ENV),
         ),
         resources=Resources(requests={"cpu": "10m", "memory": "64Mi"}, limits={"cpu": "2", "memory": "1Gi"}),
-        volume_mounts=fetch_mounts(),
+        volume_mounts=fetch_mounts(job, runtime),
         security_context=_container_security(TrainingRuntimeSpec()),
     )
 
@@ -196,6 +196,8 @@ def _env(job: TrainingJob, worker: int, runtime: TrainingRuntimeSpec, settings: 
         "MASTER_PORT": str(_master_port(job, runtime)),
     }
     env |= {one.variable: one.place for one in spec.data}
+    if held := [one.place for one in spec.data if one.url is not None and runtime.cache is not None]:
+        env["STOKER_DATA_HOLD"] = ":".join(held)
     if "HOME" not in spec.secret_env:
         env.setdefault("HOME", "/tmp")
     if spec.trainer.working_dir is not None:

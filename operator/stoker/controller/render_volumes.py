@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stoker.spec.data import FETCH_BYTES, DataVolume
+from stoker.spec.data import FETCH_BYTES, DataVolume, fetch_order
 from stoker.spec.job import TrainingJob
 from stoker.spec.kube_pod import (
     ClaimResources,
     ClaimSource,
     ClaimSpec,
     EmptyDir,
+    HostFolder,
     PersistentVolumeClaim,
     Projected,
     Projection,
@@ -30,11 +31,15 @@ CHECKPOINTS_DIR = "/checkpoints"
 SOURCE_DIR = f"{STOKER_DIR}/source"
 """The folder of the job that this one begins with."""
 FETCH_DIR = "/fetched"
+_FETCHED = "data"
+"""The folder of a project's part of the volume in which its data is."""
+_NODES_FREE_SHARE = 0.2
+"""Of a node's disk, that fetched data leaves free: below 15 % its kubelet begins to evict pods."""
 TOKEN_DIR = "/var/run/secrets/stoker.dev"
 AUDIENCE = "stoker"
 
 # Ours are prefixed, so that a runtime's or a job's own names can't meet them.
-_SUPERVISOR, _SHM, _TMP, _TOKEN, _CHECKPOINTS, _SOURCE, _DATA = (
+_SUPERVISOR, _SHM, _TMP, _TOKEN, _CHECKPOINTS, _SOURCE, _DATA, _CACHE = (
     "stoker-supervisor",
     "stoker-shm",
     "stoker-tmp",
@@ -42,6 +47,7 @@ _SUPERVISOR, _SHM, _TMP, _TOKEN, _CHECKPOINTS, _SOURCE, _DATA = (
     "stoker-checkpoints",
     "stoker-source",
     "stoker-data",
+    "stoker-cache",
 )
 
 
@@ -73,7 +79,7 @@ def volumes(
             for number, volume in enumerate(job.spec.data)
             if volume.url is None
         ),
-        *([Volume(name=_DATA, empty_dir=EmptyDir(size_limit=str(FETCH_BYTES)))] if fetches(job) else []),
+        *(_fetched_volumes(job, runtime) if fetches(job) else ()),
         *(
             Volume.model_validate({**extra.source, "name": f"runtime-{number}"})
             for number, extra in enumerate(runtime.volumes)
@@ -127,14 +133,50 @@ def fetches(job: TrainingJob) -> bool:
     return any(volume.url is not None for volume in job.spec.data)
 
 
-def fetch_mounts() -> tuple[VolumeMount, ...]:
-    """Of the container that fetches; each worker fetches for itself."""
-    return (VolumeMount(name=_DATA, mount_path=FETCH_DIR), VolumeMount(name=_TMP, mount_path="/tmp"))
+def fetch_order_of(job: TrainingJob, runtime: TrainingRuntimeSpec) -> str:
+    """What is to be fetched, as the container that does it is given it."""
+    if runtime.cache is None:
+        return fetch_order(job.spec.data, FETCH_DIR, _FETCHED)
+    free_share = 0.0 if runtime.cache.host_path is None else _NODES_FREE_SHARE
+    return fetch_order(job.spec.data, FETCH_DIR, _FETCHED, runtime.cache.limit_bytes, free_share)
+
+
+def fetch_mounts(job: TrainingJob, runtime: TrainingRuntimeSpec) -> tuple[VolumeMount, ...]:
+    """Of the container that fetches: of a cache only what is the project's."""
+    name = _CACHE if _on_node(runtime) else _DATA
+    return (
+        VolumeMount(name=name, mount_path=FETCH_DIR, sub_path=job.metadata.namespace),
+        VolumeMount(name=_TMP, mount_path="/tmp"),
+    )
+
+
+def _fetched_volumes(job: TrainingJob, runtime: TrainingRuntimeSpec) -> tuple[Volume, ...]:
+    """Where data is fetched to.
+
+    A folder of the node's is there twice. What fetches has the project's folder in it by a subPath, which the kubelet
+    makes in the mode of the whole. Workers see below a volume that is the project's folder, so that no link in it, by
+    whichever hand, leads them to another project's: the kubelet follows none out of a volume.
+    """
+    cache = runtime.cache
+    if cache is None:
+        return (Volume(name=_DATA, empty_dir=EmptyDir(size_limit=str(FETCH_BYTES))),)
+    if cache.host_path is None:
+        return (Volume(name=_DATA, persistent_volume_claim=ClaimSource(claim_name=cache.claim or "")),)
+    return (
+        Volume(name=_CACHE, host_path=HostFolder(path=cache.host_path, type="Directory")),
+        Volume(name=_DATA, host_path=HostFolder(path=f"{cache.host_path}/{job.metadata.namespace}")),
+    )
+
+
+def _on_node(runtime: TrainingRuntimeSpec) -> bool:
+    return runtime.cache is not None and runtime.cache.host_path is not None
 
 
 def _data_mount(name: str, volume: DataVolume, runtime: TrainingRuntimeSpec, job: TrainingJob) -> VolumeMount:
     if volume.url is not None:
-        below = f"{job.metadata.namespace}/{volume.cache_name}"
+        below = f"{_FETCHED}/{volume.cache_name}"
+        if not _on_node(runtime):
+            below = f"{job.metadata.namespace}/{below}"
         return VolumeMount(name=_DATA, mount_path=volume.place, sub_path=below, read_only=True)
     below, read_only = volume.sub_path, volume.read_only
     if volume.claim is None:

@@ -36,6 +36,10 @@ class Renderer(Protocol):
         """Its checkpoints die with its pods."""
         ...
 
+    def keeps_data(self, job: TrainingJob) -> bool:
+        """What it names by url is fetched into a cache, not by each of its workers for itself."""
+        ...
+
     def reader(self, job: TrainingJob) -> Pod | None:
         """The pod that reads what it has left; None: there is nothing that a pod could read. Raises: CannotRender."""
         ...
@@ -78,6 +82,9 @@ class LocalRenderer:
     def is_ephemeral(self, _job: TrainingJob) -> bool:
         return False
 
+    def keeps_data(self, _job: TrainingJob) -> bool:
+        return True
+
     def reader(self, _job: TrainingJob) -> Pod | None:
         return None  # the api reads the data folder
 
@@ -110,6 +117,12 @@ class ClusterRenderer:
             return render_volumes.is_ephemeral(job, self._runtime(job))
         except CannotRender:
             return False
+
+    def keeps_data(self, job: TrainingJob) -> bool:
+        try:
+            return self._runtime(job).cache is not None
+        except CannotRender:
+            return True
 
     def reader(self, job: TrainingJob) -> Pod | None:
         runtime = self._runtime(job)

@@ -36,7 +36,7 @@ def main() -> None:
         from .cache import Cache
         from .fetching import Unavailable, fetch
 
-        cache = Cache(Path(order.root), order.project, order.limit_bytes, watch.alive)
+        cache = Cache(Path(order.root), order.project, order.limit_bytes, watch.alive, order.free_share)
         places = {}
         for item in order.items:
             watch.item = item.name

@@ -5,8 +5,8 @@
     <root>/<project>/.<entry>.size         its bytes; mtime: its last use
     <root>/<project>/.<entry>.part/        under way, by who holds .<entry>.lock
 
-An entry is in use while a lock on its folder is held (workers' supervisors do), and for an hour after its
-last fetch, for workers that are still to start. Called by `fetching`.
+An entry is in use while a lock on its first file is held (workers' supervisors do, on other nodes too), and for an hour
+after its last fetch, for workers that are still to start. Called by `fetching`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ class _Entry:
 class Cache:
     """The part of one project; what is removed may be any's. `alive` is called while there is work or a wait."""
 
-    def __init__(self, root: Path, project: str, limit_bytes: int, alive: Callable[[], None]) -> None:
-        self.root, self.limit_bytes, self.alive = root, limit_bytes, alive
+    def __init__(
+        self, root: Path, project: str, limit_bytes: int, alive: Callable[[], None], free_share: float = 0.0
+    ) -> None:
+        self.root, self.limit_bytes, self.alive, self.free_share = root, limit_bytes, alive, free_share
         self.folder = root / project
         self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -90,12 +92,12 @@ class Cache:
             self._remove_torn()
             entries = sorted(self._entries(), key=lambda entry: entry.used_at)
             held = sum(entry.size_bytes for entry in entries)
-            while held + size_bytes > self.limit_bytes or self._free() < size_bytes + FREE_BYTES:
+            while held + size_bytes > self.limit_bytes or self._free() < size_bytes:
                 gone = next((entry for entry in entries if self._remove_unused(entry)), None)
                 if gone is None:
                     raise Refused(
                         f"there is no room for {size_bytes} bytes: {held} of {self.limit_bytes} are taken by data in "
-                        f"use, {self._free()} are free on its disk"
+                        f"use, {max(0, self._free())} may be taken of its disk"
                     )
                 entries.remove(gone)
                 held -= gone.size_bytes
@@ -133,8 +135,7 @@ class Cache:
             return False
         gone = entry.folder.with_name(f".{entry.folder.name}.gone")
         try:
-            with contextlib.suppress(FileNotFoundError), _opened(entry.folder) as number:
-                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(FileNotFoundError), _let_go(entry.folder):
                 entry.folder.rename(gone)
             self.remove(gone)
             _note(entry.folder).unlink(missing_ok=True)
@@ -143,8 +144,9 @@ class Cache:
         return True
 
     def _free(self) -> int:
+        """Bytes of its disk that may be taken."""
         disk = os.statvfs(self.root)
-        return disk.f_bavail * disk.f_frsize
+        return disk.f_bavail * disk.f_frsize - max(FREE_BYTES, int(disk.f_blocks * disk.f_frsize * self.free_share))
 
     @contextlib.contextmanager
     def _lock(self, path: Path) -> Iterator[None]:
@@ -168,12 +170,30 @@ def _taken(file: TextIO) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def _let_go(folder: Path) -> Iterator[None]:
+    """No worker has it meanwhile. Raises: OSError, where one has."""
+    file = first_file(folder)
+    if file is None:
+        yield
+        return
+    mode = file.stat().st_mode
+    file.chmod(mode | 0o200)  # network file systems lock against others only what may be written, and files only
     try:
-        yield number
-    finally:
-        os.close(number)
+        with file.open("r+b") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError:
+        file.chmod(mode)
+        raise
+
+
+def first_file(folder: Path) -> Path | None:
+    """The file that stands for the whole in locks; the supervisor finds the same (`stoker_worker.entry`)."""
+    for below, folders, files in os.walk(folder):
+        folders.sort()
+        if files:
+            return Path(below, min(files))
+    return None
 
 
 def _note(folder: Path) -> Path:

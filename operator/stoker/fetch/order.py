@@ -28,6 +28,8 @@ class Order:
     project: str
     limit_bytes: int
     """The cache's."""
+    free_share: float
+    """Of the cache's disk, that stays free."""
     timeout_s: float
     """For all of it."""
     items: tuple[Item, ...]

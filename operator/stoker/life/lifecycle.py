@@ -145,7 +145,7 @@ def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, context: Con
     # Once all of them run nothing is held up, however long it took.
     late = not complete or any(pod.status.phase is PodPhase.PENDING for pod in mine.values())
     late = late and status.phase is Phase.STARTING
-    holdup = start_holdup(job, mine, now, context.settings, context.facts.name_taken) if late else None
+    holdup = start_holdup(job, mine, now, context.settings, context.facts) if late else None
     stop_first = intent_step(job, holdup, context)
     if stop_first is not None:
         return stop_first

@@ -20,7 +20,7 @@ from stoker.spec.project_secrets import CONFIG_ERROR, said_of
 from stoker.spec.quantity import format_duration
 from stoker.spec.reasons import Code
 
-from .step import Settings
+from .step import Facts, Settings
 
 IMAGE_CONDITION = "ImageAvailable"
 """False in the status of a job from the first failed pull on."""
@@ -73,17 +73,17 @@ class StartHoldup:
 
 
 def start_holdup(
-    job: TrainingJob, pods: Mapping[int, Pod], now: datetime, settings: Settings, name_taken: str = ""
+    job: TrainingJob, pods: Mapping[int, Pod], now: datetime, settings: Settings, facts: Facts
 ) -> StartHoldup:
     """What holds up the gang most; by default Code.PLACED and the start time-out."""
-    if name_taken:
-        return StartHoldup(Code.NAME_TAKEN, name_taken[:1024], _after(job, settings.start_timeout_s))
+    if facts.name_taken:
+        return StartHoldup(Code.NAME_TAKEN, facts.name_taken[:1024], _after(job, settings.start_timeout_s))
     late = {worker: pod for worker, pod in sorted(pods.items()) if pod.status.phase is PodPhase.PENDING}
     return (
         _unschedulable(job, late, settings)
         or _secret(job, late, now)
         or _image(job, late, now, settings)
-        or _fetching(job, late, settings)
+        or _fetching(job, late, settings, facts)
         or _pulling(job, pods, late, settings)
         or StartHoldup(
             Code.PLACED,
@@ -142,13 +142,14 @@ def _image(job: TrainingJob, late: Mapping[int, Pod], now: datetime, settings: S
     )
 
 
-def _fetching(job: TrainingJob, late: Mapping[int, Pod], settings: Settings) -> StartHoldup | None:
+def _fetching(job: TrainingJob, late: Mapping[int, Pod], settings: Settings, facts: Facts) -> StartHoldup | None:
     where = sorted({pod.spec.node_name for pod in late.values() if _fetch_state(pod).running is not None})
     if not where:
         return None
     place = where[0] if len(where) == 1 else f"{len(where)} nodes"
     waited = format_duration(settings.fetch_timeout_s)
-    message = f"data is being fetched on {place} (given up after {waited})"
+    for_each = "" if facts.keeps_data else ", by each worker for itself since its runtime has no cache"
+    message = f"data is being fetched on {place}{for_each} (given up after {waited})"
     return StartHoldup(Code.DATA_FETCHING, message, _after(job, settings.fetch_timeout_s))
 
 

@@ -52,6 +52,8 @@ class Facts:
     """Node → since when its kubelet has not reported. A node that is gone: since the beginning of time."""
     ephemeral: bool = False
     """It has no volume for checkpoints: they are deleted with its pods."""
+    keeps_data: bool = True
+    """What it names by url is fetched into a cache, not by each of its workers for itself."""
     refused: str = ""
     """The store's reason for refusing a pod of the current attempt."""
     name_taken: str = ""

@@ -154,7 +154,7 @@ def variable_of(name: str) -> str:
 FETCH_VARIABLE = "STOKER_FETCH"
 """What is to be fetched, for `stoker.fetch`."""
 FETCH_BYTES = 100 << 30
-"""Of a job's fetched data on a cluster; on one machine of all jobs'."""
+"""Of a job's fetched data on a cluster where its runtime names no cache; on one machine of all jobs'."""
 FETCH_S = 4 * 3600.0
 FETCH_ENV = frozenset(
     {
@@ -173,8 +173,10 @@ FETCH_ENV = frozenset(
 """Of a job's own variables and secrets these reach what fetches: none that could lead it to run a program."""
 
 
-def fetch_order(data: Iterable[DataVolume], root: str, project: str) -> str:
-    """What `stoker.fetch` is to do, as JSON; '': nothing."""
+def fetch_order(
+    data: Iterable[DataVolume], root: str, project: str, limit_bytes: int = FETCH_BYTES, free_share: float = 0.0
+) -> str:
+    """What `stoker.fetch` is to do, as JSON; '': nothing. `free_share`: of the cache's disk, that stays free."""
     items = [
         {
             "name": one.name,
@@ -187,7 +189,14 @@ def fetch_order(data: Iterable[DataVolume], root: str, project: str) -> str:
         for one in data
         if one.url is not None
     ]
-    order = {"root": root, "project": project, "limit_bytes": FETCH_BYTES, "timeout_s": FETCH_S, "items": items}
+    order = {
+        "root": root,
+        "project": project,
+        "limit_bytes": limit_bytes,
+        "free_share": free_share,
+        "timeout_s": FETCH_S,
+        "items": items,
+    }
     return json.dumps(order) if items else ""
 
 

@@ -22,6 +22,11 @@ class EmptyDir(StatusModel):
     size_limit: str | None = None
 
 
+class HostFolder(StatusModel):
+    path: str
+    type: str | None = None
+
+
 class ClaimSource(StatusModel):
     claim_name: str
     read_only: bool | None = None
@@ -51,6 +56,7 @@ class Volume(StatusModel):
 
     name: str
     empty_dir: EmptyDir | None = None
+    host_path: HostFolder | None = None
     persistent_volume_claim: ClaimSource | None = None
     projected: Projected | None = None
 

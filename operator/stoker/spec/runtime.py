@@ -17,6 +17,7 @@ from .fields import DISTINCT, DnsLabel, EnvName, ImageName, ObjectName, Quantity
 from .markers import Form, Keyed, repeated
 from .meta import Kind, Resource, SpecModel
 from .names import API_VERSION, GPU_RESOURCES
+from .quantity import memory_bytes
 from .worker_size import WorkerDefaults
 
 DEFAULT_RUNTIME = "default"
@@ -25,12 +26,26 @@ MAX_TOLERATION_S = 2**31 - 1
 CAPABILITY = Form(re.compile(r"[A-Z][A-Z0-9_]*"), "must be a Linux capability without CAP_, for example IPC_LOCK")
 
 
+HOST_PATH = Form(
+    re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+"),
+    "must be an absolute path of letters, digits, '-', '_' and '.', of which no part begins with '.'",
+)
+CACHE_SAYS = "give either claim or hostPath"
+
+
 def _capability(value: str) -> str:
     if not CAPABILITY.fits(value):
         raise ValueError(CAPABILITY.says)
     return value
 
 
+def _host_path(value: str) -> str:
+    if not HOST_PATH.fits(value):
+        raise ValueError(HOST_PATH.says)
+    return value
+
+
+HostPath = Annotated[str, Field(max_length=1024), HOST_PATH, AfterValidator(_host_path)]
 Capability = Annotated[str, Field(max_length=64), CAPABILITY, AfterValidator(_capability)]
 _Label = Annotated[str, Field(min_length=1, max_length=316)]
 _LabelValue = Annotated[str, Field(max_length=63)]
@@ -121,6 +136,27 @@ class OfferedData(SpecModel):
     """Workers can't write there. Else they can if their job says readOnly: false."""
 
 
+class CacheVolume(SpecModel):
+    """Where data that jobs name by url is kept, each project's in a folder of its own."""
+
+    claim: ObjectName | None = None
+    """A claim of this name in the job's project."""
+    host_path: HostPath | None = None
+    """A folder of the nodes, in which all users may make folders (mode 0777)."""
+    limit: Quantity = "100Gi"
+    """Bytes of each project's data there; what was used least goes first."""
+
+    @property
+    def limit_bytes(self) -> int:
+        return memory_bytes(self.limit)
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.claim is None) == (self.host_path is None):
+            raise ValueError(CACHE_SAYS)
+        return self
+
+
 Named = TypeVar("Named", tuple[ExtraVolume, ...], tuple[OfferedData, ...])
 
 
@@ -179,6 +215,8 @@ class TrainingRuntimeSpec(SpecModel):
     """Volumes for every worker: data sets, caches, device folders."""
     data: Annotated[tuple[OfferedData, ...], Keyed("name")] = Field(default=(), max_length=64)
     """Data by name, for jobs that ask for it."""
+    cache: CacheVolume | None = None
+    """Absent: what jobs name by url is fetched by each worker for itself."""
     env: dict[EnvName, Annotated[str, Field(max_length=32_768)]] = Field(default={}, max_length=64)
     """NCCL's settings, say; a job's own env comes on top."""
     projects: Annotated[tuple[DnsLabel, ...], *DISTINCT] | None = Field(default=None, max_length=1024)

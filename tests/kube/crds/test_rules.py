@@ -385,6 +385,17 @@ CASES = [
         {"checkpoints": {"template": {"size": "1Gi"}}},
         "give either claim or template",
     ),
+    runtime({"cache": {}}, {"cache": {"claim": "c"}}, "give either claim or hostPath"),
+    runtime(
+        {"cache": {"claim": "c", "hostPath": "/a"}},
+        {"cache": {"hostPath": "/mnt/a.b", "limit": "1Ti"}},
+        "give either claim or hostPath",
+    ),
+    *(
+        runtime({"cache": {"hostPath": bad}}, {"cache": {"hostPath": "/mnt/x"}}, "must be an absolute path of letters")
+        for bad in ("mnt", "/", "/mnt/../etc", "/mnt/", "/a\n")
+    ),
+    runtime({"cache": {"hostPath": "/a", "limit": "x"}}, {"cache": {"hostPath": "/a"}}, NO_QUANTITY),
     runtime({"tolerations": [{}]}, {"tolerations": [{"operator": "Exists"}]}, "a toleration without a key"),
     runtime(
         {"tolerations": [{"key": "a", "operator": "Exists", "value": "x"}]},

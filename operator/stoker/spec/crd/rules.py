@@ -56,7 +56,7 @@ from stoker.spec.outcome import POLICIES, Category
 from stoker.spec.quantity import AT_LEAST_A_MINUTE, DURATION, LONGEST_S, NOT_ZERO, QUANTITY, TOO_LARGE, TOO_LONG
 from stoker.spec.queue import NOT_DEFAULT_SAYS, QueueSpec
 from stoker.spec.recipes import RECIPES
-from stoker.spec.runtime import CheckpointStore, Toleration
+from stoker.spec.runtime import CACHE_SAYS, CacheVolume, CheckpointStore, Toleration
 
 from .cel import Rule, TextRule, listed, quoted, unchanged
 
@@ -256,6 +256,7 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
         ),
         Rule(f"!has(self.url) || !self.unpack || self.url.matches({_whole(ARCHIVE)})", UNPACK_SAYS, field="unpack"),
     ],
+    CacheVolume: [Rule("has(self.claim) != has(self.hostPath)", CACHE_SAYS)],
     CheckpointStore: [Rule("has(self.claim) != has(self.template)", "give either claim or template")],
     Toleration: [
         Rule(
