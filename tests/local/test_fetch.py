@@ -31,7 +31,7 @@ Files = dict[str, tuple[int, bytes, dict[str, str]]]
 class Site:
     """A server with files, each with the status and headers it is answered with; `asked` counts GETs."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         self.files: Files = {}
         self.asked: list[str] = []
         site = self
@@ -55,7 +55,7 @@ class Site:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.server = LocalServer(Handler)
+        self.server = LocalServer(Handler, host=host)
         self.url = self.server.url
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 

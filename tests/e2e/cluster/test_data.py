@@ -1,14 +1,23 @@
-"""A job's data on real nodes: fetched by url before its workers start, offered by the runtime, and not there."""
+"""A job's data on real nodes: fetched by url before its workers start, kept in a cache, offered by the runtime, and not
+there.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stoker.fetch.cache import first_file
+from stoker.spec.data import DataVolume
 from stoker.spec.job import Phase
-from tests.support.cluster_stack import Project
+from tests.local.test_fetch import Site, sha256
+from tests.support.cluster_stack import Project, Stack
 from tests.support.harness import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -65,3 +74,121 @@ def test_data_that_is_not_there_fails_by_a_category_of_its_own(project: Project)
     end = project.job("gone").status.attempts[0]
     assert end.category == "DataUnavailable" and "/nothing-here?…: 404" in end.message, end.message
     assert "Signature=secret" not in json.dumps(end.model_dump(mode="json"))
+
+
+@pytest.fixture(scope="module")
+def site(stack: Stack) -> Iterator[Site]:
+    """Where pods reach it."""
+    found = Site(stack.bed.machine_address)
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+
+
+def cached(project: Project, kind: str) -> Path:
+    """The project's runtime has a cache from now on. Returns: the project's part of it, as the machine sees it."""
+    bed = project.stack.bed
+    if kind == "claim":
+        cache: dict[str, Any] = {"claim": "checkpoints"}
+        folder = bed.folder / f"shared-{project.name}"
+    else:
+        admits = "pod-security.kubernetes.io/enforce=privileged"  # a path of the node's is nothing for *restricted*
+        bed.kubectl("label", "namespace", project.name, admits, "--overwrite")
+        folder = bed.folder / "cache"
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o777)
+        cache = {"hostPath": str(folder)}
+    runtime = {"imagePullPolicy": "Never", "defaultFor": [project.name], "cache": cache}
+    project.stack.put_runtime(f"cached-{project.name}", runtime)
+    until(
+        lambda: f"cached-{project.name}" in [one.metadata.name for one in project.client.runtimes()], "the api has it"
+    )
+    return folder / project.name
+
+
+def submit(project: Project, name: str, data: list[dict[str, Any]], command: str, **spec: Any) -> None:
+    trainer = {"image": project.stack.images["foreign-python"], "command": ["python3", "-c", command]}
+    project.client.submit({"memory": "128Mi", "data": data, "trainer": trainer, **spec}, name=name)
+
+
+SHOW = """
+import os
+for name in ("LINK", "DIGEST"):
+    folder = os.environ["STOKER_DATA_" + name]
+    print(name, *(f"{file}={open(os.path.join(folder, file)).read()}" for file in os.listdir(folder)))
+    for act in (lambda: open(folder + "/new", "w"), lambda: os.chmod(folder, 0o777), lambda: os.rmdir(folder + "/..")):
+        try:
+            act()
+        except OSError as error:
+            print(error.strerror, flush=True)
+print(sorted(os.listdir("/data")), os.path.exists("/fetched"), flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["claim", "hostPath"])
+def test_a_gangs_data_is_fetched_once_into_the_cache_and_shown_read_only(
+    project: Project, site: Site, kind: str
+) -> None:
+    """Without a digest the subPath is a link to the newest version, which the kubelet follows."""
+    cached(project, kind)
+    path = f"/{project.name}-{kind}"
+    url, fixed = site.put(f"{path}/a.txt", b"one", ETag='"1"'), site.put(f"{path}/b.txt", b"fixed")
+    data = [{"name": "link", "url": url}, {"name": "digest", "url": fixed, "digest": sha256(b"fixed")}]
+    for number, text in enumerate((b"one", b"one", b"two")):
+        site.put(f"{path}/a.txt", text, ETag=f'"{text.decode()}"')
+        submit(project, f"shows-{number}", data, SHOW, workers=2)
+        project.until_phase(f"shows-{number}", Phase.SUCCEEDED)
+        for worker in (0, 1):
+            said = project.log(f"shows-{number}", 1, worker)
+            assert f"LINK a.txt={text.decode()}\n" in said and "DIGEST b.txt=fixed\n" in said, said
+            assert said.count("Read-only file system") == 4 and "['digest', 'link'] False" in said, said
+    # A file is asked for by HEAD first: what counts is what was sent.
+    assert [site.asked.count(f"{path}/{name}.txt") for name in "ab"] == [2, 1], "six workers of three jobs"
+
+
+def test_a_running_worker_holds_its_data_and_another_project_fetches_for_itself(project: Project, site: Site) -> None:
+    part = cached(project, "hostPath")
+    url = site.put(f"/{project.name}/held.txt", b"held")
+    data = [{"name": "d", "url": url, "digest": sha256(b"held")}]
+    submit(project, "holds", data, "import time; time.sleep(600)")
+    project.until_phase("holds", Phase.RUNNING)
+    [file] = part.glob("data/sha256-*/held.txt")
+    assert first_file(file.parent) == file
+    with file.open("rb") as opened:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        project.client.cancel("holds")
+        project.until_phase("holds", Phase.CANCELLED)
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    other = project.stack.project(f"{project.name}-b")
+    try:
+        cached(other, "hostPath")
+        submit(other, "reads", data, "import os; print(os.listdir(os.environ['STOKER_DATA_D']))")
+        other.until_phase("reads", Phase.SUCCEEDED)
+        assert other.log("reads", 1) == "['held.txt']\n"
+        assert site.asked.count(f"/{project.name}/held.txt") == 2
+    finally:
+        other.client.close()
+        project.stack.bed.kubectl("delete", "namespace", other.name, "--wait=false")
+
+
+def test_no_link_in_a_projects_cache_leads_to_anothers(project: Project, site: Site) -> None:
+    """It looks right to what fetches, which has a folder of that name; on the node it is another project's."""
+    part = cached(project, "hostPath")
+    theirs = part.parent / "etc" / "ssl"
+    theirs.mkdir(parents=True, exist_ok=True)
+    (theirs / "secret.txt").write_text("another project's")
+    data = {"name": "d", "url": f"{site.url}/{project.name}", "digest": sha256(b"")}
+    link = part / "data" / DataVolume.model_validate(data).cache_name
+    link.parent.mkdir(parents=True)
+    os.chown(link.parent, 65532, 65532)
+    part.chmod(0o777)
+    link.symlink_to("../../etc/ssl")
+    submit(project, "follows", [data], "import os; print(os.listdir(os.environ['STOKER_DATA_D']))")
+
+    def refused() -> bool:
+        events = project.stack.bed.kubectl("get", "events", "-n", project.name, "-o", "json")
+        return any("not in volume path" in one["message"] for one in json.loads(events)["items"])
+
+    until(refused, "the kubelet's refusal", timeout_s=90)
+    assert not project.log("follows", 1)
