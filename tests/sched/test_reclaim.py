@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import cProfile
 import pstats
+import random
 from types import SimpleNamespace
+from unittest import mock
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.sched.decide import Decisions
+from stoker.sched.job_order import JobOrder
 from stoker.spec.job import Phase
-from tests.support.preempting import claims, run, wrote
+from tests.support.examples import examples
+from tests.support.preempting import claims, preempting, run, wrote
 
 
 def test_an_owner_gets_its_guarantee_back_from_borrowers_and_no_more(sched: SimpleNamespace) -> None:
@@ -81,3 +89,44 @@ def test_a_reclaim_is_linear_in_its_victims(sched: SimpleNamespace) -> None:
     """By function calls, that no other load of the machine changes."""
     small, large = reclaimed(sched, 8), reclaimed(sched, 48)
     assert large[0] < 1.3 * small[0] and large[1] < 1.5 * small[1], (small, large)
+
+
+def reclaiming(sched: SimpleNamespace, seed: int) -> Decisions:
+    """Owners, two of them below one parent, and a queue that preempts by priority, all with many jobs of few classes,
+    some of which have waited long enough to reserve."""
+    rng = random.Random(seed)
+    queues = [
+        sched.queue("top", guarantee=rng.choice([8, 16])),
+        sched.queue("own", guarantee=rng.randrange(8), parent="top"),
+        sched.queue("too", guarantee=rng.randrange(8), parent="top"),
+        preempting(sched.queue("urgent", guarantee=rng.choice([None, 4]), gpus=rng.choice([None, 12]))),
+        sched.queue("lent", budget=100.0),
+    ]
+    world = sched.World().feed(*queues, *(sched.node(f"n{i}", 8) for i in range(4)))
+    for i in range(32):
+        if rng.random() < 0.9:
+            queue = rng.choice(["lent", "lent", "lent", "urgent", "too"])
+            world.feed(run(sched, f"r{i:02}", f"n{i // 8}", queue=queue, since=rng.randrange(90)))
+    for i in range(rng.choice([10, 40])):
+        asked = {"queue": rng.choice(["own", "too", "urgent", "lent"]), "priority": rng.choice([0, 0, 1])}
+        world.feed(sched.job(f"x{i:02}", rng.choice([1, 1, 1, 2]), queued=rng.choice([0, 395]), **asked))
+    decided: Decisions = world.decide(400)
+    return decided
+
+
+@examples(25)
+@given(seed=st.integers(0, 2**32))
+def test_claims_decided_in_a_row_are_those_of_one_turn_after_another(seed: int, sched: SimpleNamespace) -> None:
+    found = reclaiming(sched, seed)
+    with mock.patch.object(JobOrder, "goes_on", return_value=False):
+        assert reclaiming(sched, seed) == found
+
+
+def test_claims_are_decided_in_a_row(sched: SimpleNamespace) -> None:
+    world = sched.World().feed(sched.queue("own", guarantee=16), sched.queue("lent"))
+    world.feed(*(sched.node(f"n{i}", 8) for i in range(2)))
+    world.feed(*(run(sched, f"b{i:02}", f"n{i // 8}", queue="lent", since=i) for i in range(16)))
+    world.feed(*(sched.job(f"x{i:02}", queue="own") for i in range(16)))
+    with mock.patch.object(JobOrder, "pop", autospec=True, side_effect=JobOrder.pop) as turns:
+        assert len(claims(world.decide(100))) == 16
+    assert turns.call_count == 2, "one turn, and that there is no other"

@@ -74,38 +74,43 @@ class ClaimTable:
             kinds = {}
             self._journal.put(self.of, entry.queue.name, kinds)
         held = entry.held
-        if held not in kinds:
-            self._journal.put(kinds, held, SortedList())
-        kinds[held].add(entry.order)
-        self._journal.note(kinds[held].remove, entry.order)
+        orders = kinds.get(held)
+        if orders is None:
+            orders = SortedList()
+            self._journal.put(kinds, held, orders)
+        orders.add(entry.order)
+        self._journal.note(orders.remove, entry.order)
         for victim in claim.victims:
-            self._journal.put(self.victims, victim.key, entry.key)
+            key = victim.key
+            self._journal.put(self.victims, key, entry.key)
             if victim.keeps:
-                self._journal.put(self.keeps, victim.key, victim)
-            self._running.note(victim.key)
+                self._journal.put(self.keeps, key, victim)
+            self._running.note(key)
         self._holdings.hold(entry, claim.placement)
 
-    def drop(self, entry: Entry) -> None:
-        """Nothing happens where it has no claim."""
+    def drop(self, entry: Entry, *, stays: bool = False) -> None:
+        """Nothing happens where it has no claim. `stays`: it starts there, and what it holds stays counted."""
         if entry.key not in self.jobs:
             return
-        self._holdings.unhold(entry)
+        if not stays:
+            self._holdings.unhold(entry)
         self._journal.drop(self.jobs, entry.key)
         self._journal.drop(self.moved, entry.key)
         self._journal.drop(self.ready, entry.key)
         self.given_up.set(entry.key, None)
-        kinds = self.of[entry.queue.name]
-        orders = kinds[entry.held]
+        kinds, held = self.of[entry.queue.name], entry.held
+        orders = kinds[held]
         orders.remove(entry.order)
         self._journal.note(orders.add, entry.order)
         if not orders:
-            self._journal.drop(kinds, entry.held)
+            self._journal.drop(kinds, held)
         for victim in entry.claim.victims if entry.claim is not None else ():
-            if self.victims.get(victim.key) == entry.key:
-                self._journal.drop(self.victims, victim.key)
-                self._journal.drop(self.keeps, victim.key)
-                self._running.note(victim.key)
-                for name in self._entries[victim.key].workers_on if victim.key in self._entries else ():
+            key = victim.key
+            if self.victims.get(key) == entry.key:
+                self._journal.drop(self.victims, key)
+                self._journal.drop(self.keeps, key)
+                self._running.note(key)
+                for name in self._entries[key].workers_on if key in self._entries else ():
                     self._changes.fill_node(name)  # it stays, and others may have counted on what it would leave
 
     def stays(self, entry: Entry, old: Entry) -> bool:

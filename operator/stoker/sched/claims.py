@@ -64,8 +64,11 @@ def _hopeful(state: SchedulerState) -> Iterator[Key]:
         if slot is None or name not in table.claims:
             continue
         short = (table.free_gpu[slot] < 0, table.free_cpu[slot] < 0, table.free_mem[slot] < 0)
-        for key, held in table.claims[name].items():
-            if key in claims.jobs and (key in claims.ready or not _wants(held.request, short)):
+        last, hopeful = None, claims.ready
+        for key, (_, request) in table.claims[name].items():
+            if request is not last:  # mostly they ask for the same
+                last, hopeful = request, claims.ready if _wants(request, short) else claims.jobs
+            if key in hopeful:
                 yield key
 
 
@@ -172,7 +175,9 @@ def _age(entry: Entry) -> tuple[datetime, Order]:
 def _is_held(state: SchedulerState, victim: Victim) -> bool:
     """It still has its place."""
     entry = state.entries.get(victim.key)
-    return entry is not None and (entry.job.uid, entry.attempt, entry.pending) == (victim.uid, victim.attempt, False)
+    if entry is None or entry.pending:
+        return False
+    return entry.attempt == victim.attempt and entry.job.uid == victim.uid
 
 
 def _is_possible(state: SchedulerState, entry: Entry) -> bool:

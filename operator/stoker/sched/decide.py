@@ -113,7 +113,7 @@ def _claim_changes(state: SchedulerState) -> Iterator[ClaimChange]:
         entry = state.entries.get(key)
         if entry is None or (not entry.pending and (entry.assumed or entry.claim is None)):
             continue
-        claim = entry.claim if entry.admitted else None
+        claim = entry.claim if key in state.claims.jobs or entry.admitted else None
         state.journal.set(entry, "claim", claim)
         if claim != entry.job.status.claim:
             meta = entry.job.metadata
@@ -197,18 +197,14 @@ def _pass(
         found = _fit(state, lane, order, reservations, too_big)
         if found in (BlockedBy.CAPACITY, BlockedBy.EITHER):
             freed.in_vain()
-        claim = None
         if isinstance(found, BlockedBy) and lane.queue.may_preempt:
-            claim = preemption.claim_for(entry, lane, reservations)
-        if claim is not None:
-            if lane.place is not None:
-                state.lanes.set_blocked_by(lane, None)
-            state.set_claim(entry, claim)
-            preemption.took(entry)
-            freed.started()
-            if lane.jobs:
-                turns.add(lane)
-            continue
+            last = _claim(state, entry, lane, reservations, preemption, turns)
+            if last is not None:
+                done = last.order
+                freed.started()
+                if lane.jobs:
+                    turns.add(lane)
+                continue
         if isinstance(found, BlockedBy):
             if lane.place is None or lane.place.blocked_by is not found:
                 state.lanes.set_blocked_by(lane, found)
@@ -228,6 +224,29 @@ def _pass(
             turns.add(lane)
 
 
+def _claim(
+    state: SchedulerState,
+    entry: Entry,
+    lane: Lane,
+    reservations: Reservations,
+    preemption: Preemption,
+    turns: JobOrder,
+) -> Entry | None:
+    """Claims for a job that does not fit, the lane's first, and for those behind it as long as their turns come next.
+    Returns: the last that has one."""
+    claim, last = preemption.claim_for(entry, lane, reservations), None
+    if claim is not None and lane.place is not None:
+        state.lanes.set_blocked_by(lane, None)
+    while claim is not None:
+        state.set_claim(entry, claim)
+        preemption.took(entry)
+        claim, last = None, entry
+        if lane.jobs and turns.goes_on(lane):
+            entry = state.entries[lane.jobs.first()[2]]
+            claim = preemption.next_claim(entry, lane, reservations)  # it fits no more than the one before
+    return last
+
+
 def _fit(
     state: SchedulerState,
     lane: Lane,
@@ -242,7 +261,9 @@ def _fit(
         kind, spread = (request, lane.avoid), None
         if not lane.queue.has_room(request):
             blocked_by.add(BlockedBy.LIMIT)
-        elif kind in too_big or (spread := place(state.nodes, *kind)) is None:
+        elif kind in too_big:
+            blocked_by.add(BlockedBy.CAPACITY)
+        elif (spread := place(state.nodes, *kind)) is None:
             too_big.add(kind)
             blocked_by.add(BlockedBy.CAPACITY)
         else:

@@ -62,14 +62,17 @@ class ExpectedEnds:
         """When what holds the slot's GPUs began and ends at the latest, in the order in which it is expected to end."""
         table, entries = self._table, self._entries
         name, held, not_begun = table.names[slot], [], 0
-        for key, claim in table.claims.get(name, {}).items():
-            entry = entries.get(key)
+        for key, (workers, request) in table.claims.get(name, {}).items():
+            entry, gpus = entries.get(key), workers * request.gpus
+            if not gpus:
+                continue
             span = _NOT_BEGUN if entry is None else entry.span or _span(entry)
             if span is _NOT_BEGUN:
-                not_begun += claim.gpus
+                not_begun += gpus
             else:
-                began = min(span[0], now_s)
-                held.append((min(max(now_s - began, LEAST_S), span[1] - now_s), began, span[1], claim.gpus))
+                began, until = span
+                began = min(began, now_s)
+                held.append((min(max(now_s - began, LEAST_S), until - now_s), began, until, gpus))
         if not_begun:
             held.append((LEAST_S, now_s, _NEVER, not_begun))
         for taken in table.others.get(name, {}).values():

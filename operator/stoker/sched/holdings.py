@@ -26,10 +26,10 @@ class Holdings:
     def hold(self, entry: Entry, placement: Sequence[Placed]) -> None:
         if not placement:
             return
-        held = workers_on(placement)
-        self._journal.set(entry, "workers_on", held)
-        for name, workers in held.items():
-            self._nodes.claim(name, entry.key, Claim(workers, entry.held))
+        there, held = workers_on(placement), entry.held
+        self._journal.set(entry, "workers_on", there)
+        for name, workers in there.items():
+            self._nodes.claim(name, entry.key, Claim(workers, held))
         self._charge(entry, 1)
         self._changes.shift()  # reservations may move to other nodes
 
@@ -47,15 +47,15 @@ class Holdings:
                 self._changes.free_queue(queue.name)
 
     def _charge(self, entry: Entry, sign: int) -> None:
+        queue, gpu_type = entry.queue, entry.gpu_type
         amounts = entry.request.times(sum(entry.workers_on.values()))
-        for queue in entry.queue.path if entry.gpu_type not in ("", UNKNOWN_TYPE) else ():
-            if entry.gpu_type not in queue.typed:
-                account = Account(f"{queue.name}/{entry.gpu_type}")
-                self._journal.set(queue, "typed", {**queue.typed, entry.gpu_type: account})
-        for account in entry.accounts:
+        for one in queue.path if gpu_type not in ("", UNKNOWN_TYPE) else ():
+            if gpu_type not in one.typed:
+                account = Account(f"{one.name}/{gpu_type}")
+                self._journal.set(one, "typed", {**one.typed, gpu_type: account})
+        for account in queue.accounts(gpu_type):
             self._journal.set(account, "used", account.used.plus(amounts, sign))
         self._running.note(entry.key)
-        queue = entry.queue
         for holding in (queue.holding, queue.holding_gpus) if entry.request.gpus else (queue.holding,):
             if sign > 0:
                 self._journal.put(holding, entry.key, None)

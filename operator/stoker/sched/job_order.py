@@ -131,15 +131,27 @@ class JobOrder:
                     self._push(queue, kind, turn)
             self._look(queue, part, ())
 
+    def goes_on(self, lane: Lane) -> bool:
+        """The last turn was the lane's, and were it added again, so would be the next."""
+        group, order = self._out, lane.jobs.first()
+        if group is None or group.queue is not lane.queue or (group.turns and group.turns[0].order <= order):
+            return False
+        if len(self._groups) == 1:
+            return True
+        rank: Rank = self._level(group.queue, group.kind) * group.padding + order[1:]
+        above: _Branch | None = group.above
+        while above is not None and above.queue is not None:
+            rank, above = self._level(above.queue, above.kind) + rank, above.above
+        first = self._first(self._top)
+        return first is None or rank < first.rank
+
     def pop(self) -> tuple[Order, Lane, bool] | None:
         """The next head and its lane, and whether it may but reserve. None: there is none.
 
         A lane that was started from is to be added again if it has more.
         """
-        if self._out is not None and self._out.turns:
-            self._enter(self._out)
-        self._out = None
-        while (group := self._first_group()) is not None:
+        while (group := self._next_group()) is not None:
+            self._out = group
             turn = heappop(group.turns)
             lane = turn.lane
             if turn.stream is not None:
@@ -154,11 +166,17 @@ class JobOrder:
                         again = _Turn(found.order, turn.only_reserves, next(self._count), found.lane, turn.stream)
                         heappush(group.turns, again)
             if lane is not None:
-                self._out = group
                 return turn.order, lane, turn.only_reserves
-            if group.turns:
-                self._enter(group)
         return None
+
+    def _next_group(self) -> _Group | None:
+        """Taken out of those that have turns."""
+        if self._out is not None and self._out.turns:
+            if len(self._groups) == 1:
+                return self._out  # whatever its rank
+            self._enter(self._out)
+        self._out = None
+        return self._first_group()
 
     def _first_group(self) -> _Group | None:
         """Taken out, as its rank changes with its turn."""

@@ -168,22 +168,28 @@ class NodeTable:
         held, others = self.claims.get(name, {}), self.others.get(name, {})
         gpus, cpu, memory = int(self.free_gpu[slot]), int(self.free_cpu[slot]), int(self.free_mem[slot])
         extended = {resource: int(self.extended[resource].free[slot]) for resource, _ in request.extended}
-        gone = [*(held[key] for key in jobs), *(others[one].claim for one in pods)]
-        for claim, sign in chain(((one, 1) for one in gone), ((one, -1) for one in kept)):
-            more = claim.request.times(sign * claim.workers)
-            gpus, cpu, memory = gpus + more.gpus, cpu + more.cpu, memory + more.memory
-            for resource, count in claim.request.extended:
+        changes = [(held[key], 1) for key in jobs]
+        changes += [(others[one].claim, 1) for one in pods]
+        changes += [(one, -1) for one in kept]
+        for (count, of), sign in changes:
+            count *= sign
+            gpus, cpu, memory = gpus + count * of.gpus, cpu + count * of.cpu, memory + count * of.memory
+            for resource, each in of.extended:
                 if resource in extended:
-                    extended[resource] += sign * claim.workers * count
+                    extended[resource] += count * each
         if not self.is_any(request.filter):
-            stay = [claim for key, claim in held.items() if key not in jobs]
-            stay += kept
-            stay += [taken.claim for one, taken in others.items() if one not in pods]
+            stay: list[Claim] = []
+            if slot in self.mixed:  # else it makes no difference who stays
+                stay += kept
+                stay += [claim for key, claim in held.items() if key not in jobs]
+                stay += [taken.claim for one, taken in others.items() if one not in pods]
             gpus = min(gpus, self._room_beside(slot, stay, request.filter))
         wanted = request.times(workers)
-        return all(have >= want or not want for have, want in zip((gpus, cpu, memory), wanted, strict=True)) and all(
-            extended[resource] >= workers * count for resource, count in request.extended
-        )
+        if (wanted.gpus and gpus < wanted.gpus) or (wanted.cpu and cpu < wanted.cpu):
+            return False
+        if wanted.memory and memory < wanted.memory:
+            return False
+        return all(extended[resource] >= workers * count for resource, count in request.extended)
 
     # -- changes
 
@@ -288,8 +294,7 @@ class NodeTable:
     def mark_moved(self, name: str) -> None:
         slot = self.slots.get(name)
         if slot is not None:
-            self.moved.add(slot)
-            self._journal.note(self.moved.add, slot)
+            self._mark_moved(slot)
 
     # -- inside
 
@@ -350,7 +355,7 @@ class NodeTable:
         slot = self.slots.get(name)
         if slot is None:
             return
-        self.mark_moved(name)
+        self._mark_moved(slot)
         self._count(slot, claim, sign, lasting)
         for resource, count in claim.request.extended:
             view = self.extended.get(resource)
@@ -359,9 +364,13 @@ class NodeTable:
                 self._journal.cell(view.free, slot, view.free[slot] + amount)
                 if lasting:
                     self._journal.cell(view.rest, slot, view.rest[slot] + amount)
-        if claim.gpus and self.is_mixed(slot):
+        if slot in self.mixed and claim.gpus:
             for wanted, gpus in self.columns.items():
                 self._fill_gpus(gpus, wanted, slot)
+
+    def _mark_moved(self, slot: int) -> None:
+        self.moved.add(slot)
+        self._journal.note(self.moved.add, slot)
 
     def _count(self, slot: int, claim: Claim, sign: int, lasting: bool) -> None:
         gpus, cpu, memory = claim.request.times(sign * claim.workers)

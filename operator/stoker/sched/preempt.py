@@ -130,7 +130,18 @@ class Preemption:
             if found is None:
                 self._vain[kind] = entry.order[0]
                 return None
-        spread, stopped = found
+        return self._claim(request, entry, *found)
+
+    def next_claim(self, entry: Entry, lane: Lane, reservations: Reservations) -> Claim | None:
+        """The same for the lane's next job, as long as no new search is needed."""
+        if self._series is None:
+            return None
+        request = choices(self._state, entry.queue, entry.request)[0]
+        kept = reservations.ahead_of(entry.order, entry.queue)
+        found = self._next(request, entry, lane, kept, reservations)
+        return None if found is None else self._claim(request, entry, *found)
+
+    def _claim(self, request: Request, entry: Entry, spread: Spread, stopped: Keeps) -> Claim:
         for one, keeps in stopped.items():
             self._leaving.add(one, keeps=keeps)
         self._stale = True

@@ -27,6 +27,11 @@ def _request(*parts: Any) -> Request:
     return Request(*parts)
 
 
+@lru_cache(maxsize=4096)
+def _on(request: Request, gpu_type: str) -> Request:
+    return _request(*request._replace(filter=request.filter._replace(type=gpu_type)))
+
+
 HUGE = 2**48  # more than any node has; a whole gang's sum still fits 64 bits
 
 
@@ -130,7 +135,7 @@ class Request(NamedTuple):
         """The same on GPUs of that type only; empty: as it is."""
         if not gpu_type or not self.gpus or self.filter.type == gpu_type:
             return self
-        return _request(*self._replace(filter=self.filter._replace(type=gpu_type)))
+        return _on(self, gpu_type)
 
     @property
     def one_worker(self) -> Request:

@@ -190,8 +190,6 @@ class RunningJobs:
             self._rows[entry.key], self.jobs[row] = row, entry
             if entry.request.filter.resource != GPU_RESOURCE:
                 self._parts[row] = entry.request.filter.resource
-            if self._slot_of(entry) < 0:
-                self._spread[row] = None
         self._sorted = None
         self.came += 1
         self._by_key += [(entry.key, row) for row, entry in zip(rows, come, strict=True)]
@@ -202,17 +200,14 @@ class RunningJobs:
             getattr(self, name)[rows] = floats[:, at]
         for at, name in enumerate(_INTS):
             getattr(self, name)[rows] = ints[:, at]
+        self._spread |= dict.fromkeys(rows[at] for at in np.flatnonzero(self.slot[rows] < 0))
 
     def _ints(self, entry: Entry) -> tuple[int, ...]:
         """In the order of `_INTS`."""
-        request, queue = entry.request, self._ids.setdefault(entry.queue.name, len(self._ids))
-        each, slot = (request.gpus, request.cpu, request.memory), self._slot_of(entry)
-        return (queue, *each, *request.totals, -entry.job.spec.priority, sum(entry.workers_on.values()), slot)
-
-    def _slot_of(self, entry: Entry) -> int:
-        """-1: it is on several nodes, or on one that is not known."""
-        on = entry.workers_on
-        return self._slots.get(next(iter(on)), -1) if len(on) == 1 else -1
+        request, on = entry.request, entry.workers_on
+        queue = self._ids.setdefault(entry.queue.name, len(self._ids))
+        slot = self._slots.get(next(iter(on)), -1) if len(on) == 1 else -1  # see `_spread`
+        return (queue, *request[1:4], *request.totals, -entry.job.spec.priority, sum(on.values()), slot)
 
     def _grow(self, least: int) -> None:
         old, more = len(self.jobs), max(8, len(self.jobs) // 2, least)

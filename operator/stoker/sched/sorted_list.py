@@ -49,9 +49,14 @@ class SortedList(Generic[T]):
         if not self._chunks:
             self._chunks = [self.RUN([item])]  # no longer than need be: most hold one item
             return
-        at = bisect_left(self._splits, item)
-        chunk = self._chunks[at]
-        insort(chunk, item)
+        last = self._chunks[-1]
+        if last[-1] < item:  # mostly it comes last
+            at, chunk = len(self._splits), last
+            chunk.insert(len(chunk), item)
+        else:
+            at = bisect_left(self._splits, item)
+            chunk = self._chunks[at]
+            insort(chunk, item)
         if len(chunk) > 2 * self.CHUNK:
             self._chunks.insert(at + 1, self.RUN(chunk[self.CHUNK :]))
             del chunk[self.CHUNK :]
@@ -59,11 +64,14 @@ class SortedList(Generic[T]):
 
     def remove(self, item: T) -> None:
         """Raises: KeyError if it is not there."""
-        at = bisect_left(self._splits, item)
-        chunk = self._chunks[at] if self._chunks else []
-        index = bisect_left(chunk, item)
-        if index == len(chunk) or chunk[index] != item:
-            raise KeyError(item)
+        at = index = 0
+        if not self._chunks or self._chunks[0][0] is not item:  # mostly it is the first
+            at = bisect_left(self._splits, item)
+            chunk = self._chunks[at] if self._chunks else []
+            index = bisect_left(chunk, item)
+            if index == len(chunk) or chunk[index] != item:
+                raise KeyError(item)
+        chunk = self._chunks[at]
         del chunk[index]
         if not chunk:
             del self._chunks[at]

@@ -191,13 +191,18 @@ class SchedulerState:
 
     def assume(self, entry: Entry, placement: tuple[Placed, ...], gpu_type: str) -> None:
         """Count a decided start, until observe_job shows what became of it or `drop_assumption`."""
+        claim = entry.claim
+        is_held = claim is not None and (claim.placement, entry.gpu_type) == (placement, gpu_type)
+        if is_held:
+            self.claims.drop(entry, stays=True)
         self.lanes.drop(entry)
         self.journal.set(entry, "claim", None)
         self.journal.set(entry, "pending", False)
         self.journal.set(entry, "assumed", placement)
         self._size(entry)
         self.journal.set(entry, "gpu_type", gpu_type)
-        self.holdings.hold(entry, placement)
+        if not is_held:
+            self.holdings.hold(entry, placement)
         self._recount(entry.key)
 
     def drop_assumption(self, key: Key) -> None:

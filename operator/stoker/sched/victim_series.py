@@ -23,6 +23,8 @@ class VictimSeries:
         """`request`: what each of them asks for, nothing extended."""
         self._problem = problem
         self._wants = [at for at, amount in enumerate(request.times(1)) if amount]
+        self._each: dict[Request, list[int]] = {}
+        """Request → what a worker of it holds of what is asked for here."""
         self._on = [list(one) for one in problem.on_slot]
         self._free: list[list[int]] = problem.free.tolist()
         self._at = {slot: place for place, slot in enumerate(problem.slots.tolist())}
@@ -62,7 +64,7 @@ class VictimSeries:
         """What the job holds is to be had no more, what those hold will be free."""
         places: set[int] = set()
         for one, sign in ((job, -1), *[(one, 1) for one in stopped]):
-            amounts = self._wanted(one.request)
+            amounts = self._each.get(one.request) or self._wanted(one.request)
             for name, workers in one.workers_on.items():
                 place = self._at.get(slots.get(name, -1))
                 if place is not None:
@@ -79,9 +81,9 @@ class VictimSeries:
                 heappush(self._queue, found)
 
     def _wanted(self, request: Request) -> list[int]:
-        """What a worker of it holds of what is asked for here."""
         amounts = request.times(1)
-        return [amounts[at] for at in self._wants]
+        found = self._each[request] = [amounts[at] for at in self._wants]
+        return found
 
     def _priced(self, place: int) -> tuple[float, int, int, tuple[int, ...]] | None:
         price, count = self._problem.price(place, self._on[place], self._free[place])
