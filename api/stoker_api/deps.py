@@ -14,11 +14,13 @@ from typing import Any, TypedDict
 
 from prometheus_client.registry import Collector
 
+from stoker.node_health import NodeCaches
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.event import EVENTS, Event
+from stoker.spec.gpu_health import GPUNodeHealth
 from stoker.spec.gpu_types import SHIPPED, GpuTypes
 from stoker.spec.job import JOBS, TrainingJob
-from stoker.spec.node import NODES, GPUNode
+from stoker.spec.node import GPUNode
 from stoker.spec.other_pod import OtherPod
 from stoker.spec.pod import PODS, Pod
 from stoker.spec.queue import QUEUES, Queue
@@ -47,6 +49,8 @@ class Deps:
     jobs: WatchCache[TrainingJob]
     queues: WatchCache[Queue]
     nodes: WatchCache[GPUNode]
+    """Joined with `health`, which it keeps current too."""
+    health: WatchCache[GPUNodeHealth]
     pods: WatchCache[Pod]
     events: WatchCache[Event]
     """With the index `event_cache` gives it."""
@@ -117,6 +121,7 @@ class Caches(TypedDict):
     jobs: WatchCache[TrainingJob]
     queues: WatchCache[Queue]
     nodes: WatchCache[GPUNode]
+    health: WatchCache[GPUNodeHealth]
     pods: WatchCache[Pod]
     events: WatchCache[Event]
 
@@ -129,10 +134,12 @@ def caches(
     pods: WatchCache[Pod] | None = None,
 ) -> Caches:
     """Those of `Deps`, over any store; the ones that are not given are made."""
+    known = NodeCaches(store, clock)
     return Caches(
         jobs=WatchCache(store, JOBS, clock=clock) if jobs is None else jobs,
         queues=WatchCache(store, QUEUES, clock=clock),
-        nodes=WatchCache(store, NODES, clock=clock),
+        nodes=known.nodes,
+        health=known.health,
         pods=WatchCache(store, PODS, clock=clock) if pods is None else pods,
         events=event_cache(store, clock),
     )

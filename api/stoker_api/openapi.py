@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from stoker.spec.code import CodeManifest
-from stoker.spec.reports import GpuEventsReport, OwnersQuery, ProgressReport, ReceiptsReport, WorkerReport
+from stoker.spec.reports import GpuEventsReport, GpusReport, OwnersQuery, ProgressReport, ReceiptsReport, WorkerReport
 from stoker.spec.rest import FileTicketRequest, ProblemDocument, QueuePut, RuntimePut, SecretPut, TicketExchange
 from stoker.spec.usage import GpuReceipt
 from stoker_api.routes import api_routes
@@ -46,7 +46,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     bodies = (
         Submission, CloneRequest, JobPatch, CodeManifest,
         QueuePut, RuntimePut, SecretPut, WorkerReport, ProgressReport, ReceiptsReport, GpuReceipt,
-        OwnersQuery, GpuEventsReport, ProblemDocument, TicketExchange, FileTicketRequest,
+        OwnersQuery, GpuEventsReport, GpusReport, ProblemDocument, TicketExchange, FileTicketRequest,
     )  # fmt: skip
     _, own = models_json_schema(
         [(model, "validation") for model in bodies],

@@ -25,6 +25,7 @@ from .files.readers import FileReaders
 from .files.remote import RemoteFiles
 from .files.transfers import Transfers
 from .gpu_events import GpuEvents
+from .gpu_health import GpuHealthKeeper
 from .health_metrics import HealthMetrics
 from .jobs.change import Changer
 from .jobs.checks import Checks
@@ -84,6 +85,7 @@ class Services:
     """None: this server keeps no metrics of jobs."""
     curve_streams: CurveStreams | None
     gpu_events: GpuEvents
+    gpu_health: GpuHealthKeeper
     idle: IdleWatch
     push: Relay | None
     tickets: Tickets
@@ -162,6 +164,9 @@ class Services:
             curves=curves,
             curve_streams=curve_streams,
             gpu_events=GpuEvents(deps.store),
+            gpu_health=GpuHealthKeeper(
+                deps.store, deps.nodes, deps.health, deps.clock, on_cluster=deps.runtimes is not None
+            ),
             idle=IdleWatch(
                 deps.store,
                 index.placed,

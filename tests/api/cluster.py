@@ -23,6 +23,7 @@ from stoker.kube.project_secrets import KubeSecrets
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
 from stoker.kube.views import cluster_pods
+from stoker.spec.gpu_health import HEALTH
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.queue import QUEUES, released
 from stoker.spec.runtime import RUNTIMES
@@ -207,7 +208,8 @@ class Hands:
 
     async def wipe(self) -> None:
         """Nothing of ours is left but namespaces, accounts and the node."""
-        objects = [(kind, obj.key) for kind in (QUEUES, RUNTIMES) for obj in (await self.store.list(kind)).items]
+        kinds = (QUEUES, RUNTIMES, HEALTH)
+        objects = [(kind, obj.key) for kind in kinds for obj in (await self.store.list(kind)).items]
         await self.remove_jobs()
         await asyncio.gather(*(self.store.delete(kind, key) for kind, key in objects))
         for queue in (await self.store.list(QUEUES)).items:  # no operator is there to let it go

@@ -12,9 +12,9 @@ from typing import Any
 
 from stoker.controller.operator import Operator
 from stoker.life.step import Settings
+from stoker.node_health import NodeCaches
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.node import NODES
 from stoker.spec.pod import Pod
 from stoker.spec.queue import QUEUES
 from stoker.spec.runtime import RUNTIMES
@@ -30,7 +30,7 @@ class OperatorWorld:
         clock = SystemClock()
         self.jobs = WatchCache(own, JOBS, clock=clock)
         self.queues = WatchCache(own, QUEUES, clock=clock)
-        self.nodes = WatchCache(own, NODES, clock=clock)
+        self.nodes = NodeCaches(own, clock).nodes
         self.runtimes = WatchCache(own, RUNTIMES, clock=clock)
         self.caches: list[WatchCache[Any]] = [self.jobs, self.queues, self.nodes, self.runtimes, pods]
         self.options: dict[str, Any] = {}

@@ -104,7 +104,7 @@ def test_cores_that_are_held_outside(sched: SimpleNamespace) -> None:
         (lambda s: [s.node("n0"), s.runtime(extended={"rdma/hca": 1})], "no node that it may use offers rdma/hca"),
         (
             lambda s: [s.node("n0", [("A100", 80, "unhealthy (device plugin)")] * 2 + [("A100", 80, "")] * 6)],
-            "2 GPUs can't be leased (unhealthy (device plugin))",
+            "2 GPUs can't be leased (2 of n0: unhealthy (device plugin))",
         ),
     ],
 )

@@ -1,4 +1,5 @@
-"""What exporters report: receipts, and GPU events; and whose pods they ask about. Their token is bound to their node.
+"""What exporters report: receipts, GPU events, how GPUs are; and whose pods they ask about. Their token is bound to
+their node.
 
 Strict: an exporter speaks of its own node only, and of jobs that there are, or that were and are known to usage.
 """
@@ -16,6 +17,8 @@ from stoker.spec.meta import Key
 from stoker.spec.reports import (
     GpuEventsAnswer,
     GpuEventsReport,
+    GpusAnswer,
+    GpusReport,
     OwnersAnswer,
     OwnersQuery,
     PodOwner,
@@ -26,6 +29,7 @@ from stoker.spec.reports import (
 from stoker.spec.usage import GpuReceipt
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, dump, json_body, json_response
+from stoker_api.gpu_health import UnknownNode
 from stoker_api.kept_file import FileUnavailable
 from stoker_api.middleware.limits import Bounds, bounded
 from stoker_api.problems import Problem, ProblemCode
@@ -133,6 +137,21 @@ async def report_gpu_events(request: Request) -> Response:
             if job is not None and _ran_on(job, node):
                 await found.gpu_events.write(job, node, event)
     return json_response(dump(GpuEventsAnswer(taken=len(report.events))))
+
+
+@router.post("/v1/report/gpus", response_model=GpusAnswer, openapi_extra=body_of("GpusReport"))
+@access(Access.EXPORTER)
+async def report_gpus(request: Request) -> Response:
+    """How the GPUs of one node are. What makes one sick keeps new jobs off it; what has not changed is not written."""
+    found = services(request)
+    report = parse_report(GpusReport, await json_body(request))
+    _speaks_of(request.state.node, report.node)
+    try:
+        await found.gpu_health.take(report)
+    except UnknownNode:
+        detail = f"Node {report.node!r} is not known here yet; post its GPUs again later."
+        raise Problem(ProblemCode.UNAVAILABLE, detail, retry_after_s=_RETRY_S) from None
+    return json_response(dump(GpusAnswer(taken=len(report.gpus))))
 
 
 def _not_now(error: FileUnavailable) -> Problem:

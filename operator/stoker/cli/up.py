@@ -39,10 +39,12 @@ from stoker.local.datadir import DataDir, DataDirError, write_private
 from stoker.local.lost_store import check_store
 from stoker.local.project_secrets import LocalSecrets
 from stoker.local.store import EmbeddedStore
+from stoker.node_health import NodeCaches, gpus_with_health
 from stoker.nvml import has_driver
 from stoker.process import keep_loaded, set_up_logging, stop_on_signals
 from stoker.spec.job import JOBS
-from stoker.spec.node import NODES, Gpu
+from stoker.spec.meta import Key
+from stoker.spec.node import Gpu
 from stoker.spec.pod import PODS
 from stoker.spec.quantity import format_bytes, format_cpu
 from stoker.spec.queue import QUEUES
@@ -150,7 +152,8 @@ class _Up:
             report_key = self._datadir.report_key()
             jobs = WatchCache(store, JOBS, clock=clock)
             queues = WatchCache(store, QUEUES, clock=clock)
-            nodes = WatchCache(store, NODES, clock=clock)
+            known = NodeCaches(store, clock)
+            nodes = known.nodes
             pods = WatchCache(store, PODS, clock=clock, indexes={PODS_BY_JOB: job_of})
             events = event_cache(store, clock)
             counters = Counters()
@@ -184,6 +187,7 @@ class _Up:
                 log_bytes=self._options.log_bytes,
                 keep_results_s=self._options.keep_results_s(),
                 pass_env=self._options.passed(),
+                gpus_as_known=lambda gpus: gpus_with_health(gpus, known.health.get(Key("", NODE_NAME))),
                 job_exists=lambda uid: not jobs.is_synced or jobs.by_uid(uid) is not None,
             )
             files = LocalFiles(self._datadir.jobs, self._datadir.workers, pods)
@@ -199,6 +203,7 @@ class _Up:
                     jobs=jobs,
                     queues=queues,
                     nodes=nodes,
+                    health=known.health,
                     pods=pods,
                     events=events,
                     feed=operator.feed,

@@ -26,10 +26,10 @@ from stoker.kube.lease import LeaderElection, StillWorking
 from stoker.kube.review import TokenReviewer
 from stoker.kube.store import KubeStore
 from stoker.kube.views import cluster_pods
+from stoker.node_health import NodeCaches
 from stoker.process import keep_loaded, stop_on_signals
 from stoker.push.relay import MetricsPage, Relay
 from stoker.spec.job import JOBS
-from stoker.spec.node import NODES
 from stoker.spec.queue import QUEUES
 from stoker.spec.runtime import RUNTIMES
 from stoker.store.cache import WatchCache
@@ -105,7 +105,7 @@ class _Process:
             jobs = WatchCache(store, JOBS, clock=clock)
             queues = WatchCache(store, QUEUES, clock=clock)
             runtimes = WatchCache(store, RUNTIMES, clock=clock)
-            nodes = WatchCache(store, NODES, clock=clock)
+            nodes = NodeCaches(store, clock).nodes
             pods, others = cluster_pods(store, clock, {PODS_BY_JOB: job_of})
             caches: dict[str, WatchCache[Any]] = {
                 "TrainingJob": jobs,

@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from prometheus_client.core import Sample
 
@@ -18,6 +18,7 @@ from stoker import __version__
 from stoker.exporter.clock import Moment
 from stoker.nvml.frames import Frame, GpuEvent, GpuReading, Message, Trouble
 
+from .gpu_readings import GpuReadings
 from .ledger_writer import EVERY_S, LedgerCopy, LedgerWriter
 from .meters.node import NodeMeters
 from .meters.snapshot import Snapshot
@@ -37,8 +38,10 @@ class Pushes(Protocol):
     def offer(self, at: float, samples: Iterable[Sample]) -> bool: ...
 
 
-class EventSink(Protocol):
+class Reports(Protocol):
     def event(self, event: GpuEvent, owners: Iterable[Owner]) -> None: ...
+
+    def gpus(self, gpus: Sequence[dict[str, Any]]) -> None: ...
 
 
 class PollLoop:
@@ -53,14 +56,15 @@ class PollLoop:
         tracks_allocation: bool = True,
         polls: bool = True,
         push: Pushes | None = None,
-        events: EventSink | None = None,
+        reports: Reports | None = None,
         parts: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         """parts: What the other parts count of themselves, as `catalogue.EXPORTER`. polls: False without hardware."""
         self._meters, self._page, self._writer = meters, page, writer
         self._clock, self._interval_s = clock, interval_s
         self._tracks, self._polls = tracks_allocation, polls
-        self._push, self._events, self._parts = push, events, parts
+        self._push, self._reports, self._parts = push, reports, parts
+        self._readings = GpuReadings()
         self._inbox: queue.SimpleQueue[Message | Allocation | None] = queue.SimpleQueue()
         self._allocation: Allocation | None = None
         self._trouble = ""
@@ -138,8 +142,8 @@ class PollLoop:
         owners = self._meters.owners(event.uuid)
         whose = ", ".join(f"{owner.pod_namespace}/{owner.pod_name}" for owner in owners) or "no pod"
         log.warning("GPU %d (%s), held by %s: %s %s %s", *_event_words(event, whose))
-        if self._events is not None:
-            self._events.event(event, owners)
+        if self._reports is not None:
+            self._reports.event(event, owners)
 
     def _take_trouble(self, trouble: Trouble) -> None:
         if trouble.code != self._trouble:
@@ -155,6 +159,8 @@ class PollLoop:
         node, gpus, books = self._meters.ledger.node, self._meters.gpus(now), self._writer.books
         snapshot = Snapshot(now.at, node, gpus, books, self._exporter_values(now), __version__)
         self._page.show(lambda: families(snapshot))
+        if self._reports is not None:
+            self._reports.gpus(self._readings.of(gpus, now))
         if self._push is not None:
             self._push.offer(now.at, samples(snapshot))
 

@@ -110,7 +110,7 @@ def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
         tracks_allocation=tracks,
         polls=not options.simulated_gpus,
         push=push,
-        events=reporter,
+        reports=reporter,
         parts=lambda: _counts(watch, reporter, push),
     )
     server = _server(options, page)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from stoker.spec.event import EVENTS, Event
+from stoker.spec.gpu_health import HEALTH
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Key, Kind, Resource
 from stoker.spec.node import NODES
@@ -40,7 +41,7 @@ T = TypeVar("T", bound=Resource)
 
 logger = logging.getLogger(__name__)
 
-KINDS: tuple[Kind[Any], ...] = (JOBS, QUEUES, NODES, PODS, EVENTS)
+KINDS: tuple[Kind[Any], ...] = (JOBS, QUEUES, NODES, HEALTH, PODS, EVENTS)
 
 
 class EmbeddedStore:

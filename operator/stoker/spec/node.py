@@ -28,8 +28,10 @@ class Gpu(StatusModel):
     """A slice of a GPU, or one that pods share: two of them may be one physical GPU."""
     simulated: bool = False
     """Offered by `stoker up --virtual-gpus`: a slot, not a device."""
+    power_limit_watts: int = 0
+    """The limit that is enforced; 0: not known."""
     unavailable: str = ""
-    """Why it can't be leased ("in use by foreign process 4242 (python)", "lost"); empty: it can."""
+    """Why it can't be leased ("in use by foreign process 4242 (python)", "lost", "sick: XID 79 …"); empty: it can."""
 
 
 def capability_number(text: str | None) -> int:

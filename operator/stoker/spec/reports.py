@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
+from .gpu_health import MOST_GPUS
 from .meta import StatusModel
-from .usage import MAX_RECEIPTS
+from .usage import MAX_COUNT, MAX_RECEIPTS
 from .worker import MAX_UNIX_S, Progress
 
 _NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -166,5 +167,51 @@ class GpuEventsReport(StatusModel):
 
 class GpuEventsAnswer(StatusModel):
     """The answer to `POST /v1/report/gpu-events`."""
+
+    taken: int
+
+
+class ReportedXid(StatusModel):
+    """The newest XID of one number."""
+
+    code: Annotated[int, Field(ge=0, le=MAX_COUNT)]
+    at: Annotated[float, Field(ge=0, le=MAX_UNIX_S)]
+    """Unix time in seconds."""
+
+
+class ReportedGpu(StatusModel):
+    """How a GPU is, as the exporter reads it now. What is not known is absent."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    uuid: Annotated[str, Field(min_length=1, max_length=128)]
+    index: Annotated[int, Field(ge=0, le=MAX_COUNT)]
+    model: Annotated[str, Field(max_length=128)] = ""
+    memory_bytes: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
+    compute_capability: Annotated[str, Field(max_length=8)] | None = None
+    power_limit_watts: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
+    lost: bool = False
+    """It can't be read any more."""
+    recovery_action: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
+    """What the driver asks for: 1 reset, 2 reboot, 3 and 4 drain; 0: nothing."""
+    row_remap_pending: bool = False
+    row_remap_failed: bool = False
+    throttled: bool = False
+    """Held down by the hardware for a good part of the last minutes."""
+    uncorrected_errors: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
+    """Of memory, since the driver was loaded."""
+    xids: Annotated[tuple[ReportedXid, ...], Field(max_length=256)] = ()
+    """Since the exporter began."""
+
+
+class GpusReport(StatusModel):
+    """The body of `POST /v1/report/gpus`: all GPUs that the exporter can say something of."""
+
+    node: Annotated[str, Field(max_length=253)]
+    gpus: Annotated[tuple[ReportedGpu, ...], Field(max_length=MOST_GPUS)]
+
+
+class GpusAnswer(StatusModel):
+    """The answer to `POST /v1/report/gpus`."""
 
     taken: int

@@ -17,6 +17,8 @@ from stoker.spec.reasons import Change, Value
 
 from .phrases import amount, are, clock, counted, listed, part
 
+_NAMED_NODES = 3
+
 AT_RISK_WAYS = "have it report its checkpoints ($STOKER_PROGRESS_FILE), or submit it with preemptible: false"
 AT_RISK = f"it may be preempted, and has reported no checkpoint: preempted, it would begin anew; {AT_RISK_WAYS}"
 AT_RISK_LATER = f"it may be preempted, and begins anew if it has reported no checkpoint by then; {AT_RISK_WAYS}"
@@ -253,8 +255,12 @@ def outside(pods: Sequence[str], ours: bool, resource: str, some: int, whole: in
     return f"{where} {are(1 if resource == 'memory' else some)} held by {who} ({listed(pods, 3)})"
 
 
-def gpus_unusable(count: int, why: str) -> str:
-    return f"{amount('gpus', count)} can't be leased" + (f" ({why})" if why else "")
+def gpus_unusable(gone: Mapping[tuple[str, str], int]) -> str:
+    """`gone`: (why, node) → how many."""
+    said = f"{amount('gpus', sum(gone.values()))} can't be leased"
+    most = sorted(gone.items(), key=lambda item: (-item[1], item[0]))
+    parts = [f"{count} of {node}: {why}" for (why, node), count in most[:_NAMED_NODES]]
+    return f"{said} ({'; '.join(parts)}{f' and {len(most) - _NAMED_NODES} more' if len(most) > _NAMED_NODES else ''})"
 
 
 def gpus_of_unknown_model(count: int) -> str:

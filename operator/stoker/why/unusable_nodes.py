@@ -147,9 +147,14 @@ def _unusable(table: NodeTable, request: Request, slots: list[int]) -> Iterator[
     resource = request.filter.resource
     if request.gpus:
         short = [slot for slot in slots if table.total[slot] > table.usable[slot]]
-        gone = [gpu.unavailable for gpu in _gpus(table, short, resource) if gpu.unavailable]
+        gone = Counter(
+            (gpu.unavailable, table.names[slot])
+            for slot in short
+            for gpu in _gpus(table, [slot], resource)
+            if gpu.unavailable
+        )
         if gone:
-            yield sentences.gpus_unusable(len(gone), gone[0] if len(set(gone)) == 1 else "")
+            yield sentences.gpus_unusable(gone)
     if request.gpus and not table.is_any(request.filter):
         gpus = list(_gpus(table, slots, resource))
         if not gpus and resource != GPU_RESOURCE:

@@ -1,7 +1,8 @@
-"""Receipts and GPU events on their way to the api: when to post, when to wait.
+"""Receipts, GPU events and how the GPUs are, on their way to the api: when to post, when to wait.
 
-Owns the thread and the pauses. Receipts go every 30 s, those that are final and events at once. After a failure it
-waits 1 s … 60 s, or as long as the api asks for. Called by main; `offer` and `event` never block on network or disk.
+Owns the thread and the pauses. Receipts go every 30 s; those that are final, events and GPUs that have changed at once.
+After a failure it waits 1 s … 60 s, or as long as the api asks for. Called by main; `offer`, `event` and `gpus` never
+block on network or disk.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stoker.exporter.owners import Owner
 from stoker.exporter.receipts import Receipt
@@ -22,6 +24,7 @@ from stoker.nvml.frames import GpuEvent
 from stoker.push.link import NoResponse
 
 from .delivery import Delivered, NotNow, Posts, deliver
+from .gpus_post import GpusPost
 from .outbox import Receipts, WaitingEvents, event_item
 from .spool import ReportSpool
 
@@ -62,6 +65,7 @@ class UsageReporter:
         self._every_s, self._gather_s = every_s, gather_s
         self._spool = ReportSpool(None if state is None else state / "spool")
         self._receipts, self._events = Receipts(), WaitingEvents()
+        self._gpus = GpusPost(posts, self._head)
         for item in self._spool.read_receipts():
             self._receipts.put(item)
         for item in self._spool.read_events():
@@ -122,6 +126,13 @@ class UsageReporter:
             self._events.put(item)
             self._urgent = True
             self._changed.notify()
+
+    def gpus(self, gpus: Sequence[dict[str, Any]]) -> None:
+        """How each is now, as `gpu_readings` has it."""
+        with self._changed:
+            if self._gpus.offer(gpus):
+                self._urgent = True
+                self._changed.notify()
 
     def _is_repeated(self, what: tuple[object, ...], at: float) -> bool:
         reported_at = self._reported_at.get(what)
@@ -185,6 +196,7 @@ class UsageReporter:
         with self._changed:
             self._receipts.expire(time.time())
         try:
+            self._gpus.send()
             self._send_all("events", EVENTS_PATH, self._events)
             self._send_all("receipts", USAGE_PATH, self._receipts)
         except (NotNow, NoResponse) as error:

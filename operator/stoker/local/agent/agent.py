@@ -65,12 +65,14 @@ class NodeAgent:
         host_env: Mapping[str, str] | None = None,
         pass_env: Collection[str] = (),
         keep_results_s: float | None = None,
+        gpus_as_known: Callable[[tuple[Gpu, ...]], tuple[Gpu, ...]] = lambda gpus: gpus,
     ) -> None:
         """`pods` is kept current by the caller. `job_exists(uid)`: True also where it is not known yet.
 
         `report_url`: the api's address, '' where there is none; asked at each launch. `host_env`: what workers may
         inherit a few names of, and those in `pass_env`; this process's if None. `log_bytes`: what each worker's log may
         hold. `keep_results_s`: how long what a job saved stays once the job is deleted; None: for ever.
+        `gpus_as_known`: with their health, where that is known.
         """
         self._pods = pods
         self._datadir = datadir
@@ -92,6 +94,7 @@ class NodeAgent:
             report_url=report_url,
             report_key=report_key,
             log_bytes=log_bytes,
+            gpus_as_known=gpus_as_known,
         )
         self._lives = Lives(store, self._queue, around, clock=clock, seam=seam, threads=self._threads)
         self.ready = asyncio.Event()

@@ -54,9 +54,16 @@ Gang = tuple[str, int]
 class LeaseTable:
     """Called on the event loop only."""
 
-    def __init__(self, ports: Iterable[int], port_is_free: Callable[[int], bool]) -> None:
-        """`ports`: what may be leased, in order of preference; each is tried by `port_is_free` first."""
+    def __init__(
+        self,
+        ports: Iterable[int],
+        port_is_free: Callable[[int], bool],
+        as_known: Callable[[tuple[Gpu, ...]], tuple[Gpu, ...]] = lambda gpus: gpus,
+    ) -> None:
+        """`ports`: what may be leased, in order of preference; each is tried by `port_is_free` first. `as_known`: the
+        inventory's GPUs with what is known of them besides, at this moment."""
         self._ports = tuple(ports)
+        self._as_known = as_known
         self._port_is_free = port_is_free
         self._next_port = 0
         self._gpus: tuple[Gpu, ...] = ()
@@ -120,7 +127,7 @@ class LeaseTable:
         """
         if wish.gpus == 0:
             return []
-        fitting = [gpu for gpu in self._gpus if _fits(gpu, wish)]
+        fitting = [gpu for gpu in self._as_known(self._gpus) if _fits(gpu, wish)]
         usable = [gpu for gpu in fitting if not gpu.unavailable]
         free = sorted(
             (gpu for gpu in usable if gpu.uuid not in self._holder), key=lambda gpu: (gpu.memory_bytes, gpu.index)

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from stoker.local.project_secrets import LocalSecrets, SecretMissing
 from stoker.spec.data import FETCH_VARIABLE
+from stoker.spec.node import Gpu
 from stoker.spec.pod import PODS, Pod, PodPhase
 from stoker.spec.project_secrets import CONFIG_ERROR
 from stoker.spec.report_tokens import worker_token
@@ -64,6 +65,8 @@ class Surroundings:
     report_url: Callable[[], str]
     report_key: bytes
     log_bytes: int
+    gpus_as_known: Callable[[tuple[Gpu, ...]], tuple[Gpu, ...]] = lambda gpus: gpus
+    """As of a LeaseTable."""
 
     def report_target(self, pod_uid: str) -> ReportTarget | None:
         url = self.report_url()
@@ -98,7 +101,7 @@ class Lives:
         """Pods for which a release may make room, first come first."""
         self._gate = asyncio.Semaphore(STEPS_AT_ONCE)
         self._fetches = DataFetches(around.datadir.data, around.host_env, seam, queue.add)
-        self.leases = LeaseTable(leasable_ports(), port_is_free)
+        self.leases = LeaseTable(leasable_ports(), port_is_free, around.gpus_as_known)
         self.workers: dict[str, Worker] = {}
         self.ended: dict[str, str] = {}
         """Folders that only wait for their removal: pod uid -> job uid ('' unknown)."""

@@ -1,6 +1,6 @@
 """Each kind's CustomResourceDefinition: names, columns, selectable fields, and its schema.
 
-GPUNode has none: on a cluster it is a projection of Node.
+GPUNode has none: on a cluster it is a projection of Node, with what the GPUNodeHealth of its name adds.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
+from stoker.spec.gpu_health import HEALTH
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Kind
-from stoker.spec.names import DNS_LABEL, GROUP, JOB_NAME, JOB_NAME_MAX, VERSION
+from stoker.spec.names import DNS_LABEL, GROUP, JOB_NAME, JOB_NAME_MAX, OBJECT_NAME, VERSION
 from stoker.spec.queue import QUEUES
 from stoker.spec.runtime import RUNTIMES
 
@@ -112,6 +113,19 @@ DEFINITIONS = (
             _AGE,
         ),
         name_rule=cel.named(63, DNS_LABEL),
+    ),
+    Definition(
+        HEALTH,
+        short=("gn",),
+        categories=("stoker",),
+        columns=(
+            PrinterColumn("Models", ".status.gpus[*].model", "Its GPUs."),
+            PrinterColumn("Causes", ".status.gpus[*].causes[*].code", "What is wrong; empty: nothing."),
+            PrinterColumn("Since", ".status.gpus[*].causes[*].since", "Since when.", wide=True),
+            PrinterColumn("Cordons", ".spec.cordons[*].reason", "Why an administrator has closed it.", wide=True),
+            _AGE,
+        ),
+        name_rule=cel.named(253, OBJECT_NAME),
     ),
 )
 

@@ -82,12 +82,15 @@ def of_type(annotation: Any, marks: Iterable[Any], use: Use) -> Schema:
         schema = {"type": "string", "enum": [member.value for member in annotation]}
     else:
         schema = dict(_PLAIN[annotation])
+        if annotation is datetime and not use.status:
+            schema["maxLength"] = _LONGEST_TIME
     if not use.status:
         for mark in marks:
             _mark(schema, mark)
     return schema
 
 
+_LONGEST_TIME = 64
 _PLAIN: Mapping[Any, Schema] = {
     str: {"type": "string"},
     bool: {"type": "boolean"},

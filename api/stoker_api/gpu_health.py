@@ -1,0 +1,87 @@
+"""What exporters report of their nodes' GPUs, kept as GPUNodeHealth objects: at most one write a change.
+
+Owns the objects' making and writing; what readings mean is `stoker.life.gpu_health`'s. Called by
+`routes/report_usage.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from stoker.life.gpu_health import assessed
+from stoker.spec.gpu_health import HEALTH, GPUNodeHealth, GPUNodeHealthStatus
+from stoker.spec.meta import Key, ObjectMeta, OwnerReference
+from stoker.spec.node import GPUNode
+from stoker.spec.reports import GpusReport
+from stoker.store.cache import WatchCache
+from stoker.store.clock import Clock
+from stoker.store.port import AlreadyExists, Conflict, NotFound, Store
+
+log = logging.getLogger(__name__)
+
+_MANAGER = "api"
+_TRIES = 4
+
+
+class UnknownNode(Exception):
+    """The node is not known here (yet)."""
+
+
+class GpuHealthKeeper:
+    def __init__(
+        self,
+        store: Store,
+        nodes: WatchCache[GPUNode],
+        health: WatchCache[GPUNodeHealth],
+        clock: Clock,
+        *,
+        on_cluster: bool,
+    ) -> None:
+        """`on_cluster`: nodes come and go there; what is known of their GPUs goes with them."""
+        self._store, self._nodes, self._health, self._clock = store, nodes, health, clock
+        self._on_cluster = on_cluster
+
+    async def take(self, report: GpusReport) -> None:
+        """Nothing is written where nothing has changed. Raises: UnknownNode, StoreError."""
+        node = self._nodes.get(Key("", report.node))
+        if node is None:
+            raise UnknownNode(report.node)
+        known = self._health.get(node.key)
+        for _ in range(_TRIES):
+            try:
+                await self._write(known or await self._create(node), report)
+            except (Conflict, NotFound, AlreadyExists):
+                known = await self._stored(node.key)  # the cache was behind
+            else:
+                return
+        raise Conflict(f"{HEALTH} {report.node} kept changing")
+
+    async def _write(self, known: GPUNodeHealth, report: GpusReport) -> None:
+        gpus = assessed(known, report, self._clock.now())
+        if gpus == known.status.gpus:
+            return
+        status = GPUNodeHealthStatus(gpus=gpus)
+        await self._store.patch_status(
+            HEALTH,
+            known.key,
+            status.model_dump(mode="json", by_alias=True, exclude_none=True),
+            manager=_MANAGER,
+            uid=known.uid,
+            resource_version=known.metadata.resource_version,
+        )
+        for gpu, causes in known.model_copy(update={"status": status}).sick():
+            log.warning(
+                "GPU %d of node %s (%s): %s", gpu.index, report.node, gpu.uuid, ", ".join(c.code for c in causes)
+            )
+
+    async def _create(self, node: GPUNode) -> GPUNodeHealth:
+        owner = OwnerReference(api_version="v1", kind="Node", name=node.metadata.name, uid=node.uid, controller=False)
+        owners = (owner,) if self._on_cluster else ()
+        made = GPUNodeHealth(metadata=ObjectMeta(name=node.metadata.name, owner_references=owners))
+        return await self._store.create(HEALTH, made)
+
+    async def _stored(self, key: Key) -> GPUNodeHealth | None:
+        try:
+            return await self._store.get(HEALTH, key)
+        except NotFound:
+            return None

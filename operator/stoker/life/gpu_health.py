@@ -1,0 +1,109 @@
+"""What a GPU's readings mean: from an exporter's report to the causes why the GPU takes no new work.
+
+Pure. Owns which XIDs mean the board (those of a program's own mistakes never do), which causes end by themselves and
+which stay until an administrator clears them. Called by the api, which keeps the result.
+Source: NVIDIA "XID errors" (catalogue) and NVML's `nvmlDeviceGpuRecoveryAction_t`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from stoker.spec.gpu_health import MOST_GPUS, GpuCause, GpuHealth, GPUNodeHealth, SickCause
+from stoker.spec.node import capability_number, capability_text
+from stoker.spec.reports import GpusReport, ReportedGpu
+
+XIDS = {
+    48: SickCause.UNCONTAINED_ERROR,
+    62: SickCause.HARDWARE_FAULT,
+    64: SickCause.REMAP_FAILED,
+    74: SickCause.HARDWARE_FAULT,
+    79: SickCause.OFF_THE_BUS,
+    94: SickCause.CONTAINED_ERROR,
+    95: SickCause.UNCONTAINED_ERROR,
+    119: SickCause.HARDWARE_FAULT,
+    120: SickCause.HARDWARE_FAULT,
+    140: SickCause.UNCONTAINED_ERROR,
+    143: SickCause.HARDWARE_FAULT,
+    145: SickCause.HARDWARE_FAULT,
+}
+"""Any other XID says nothing about the board: most are a program's."""
+_PASSING = frozenset({SickCause.RECOVERY_ACTION, SickCause.REMAP_PENDING, SickCause.THROTTLED})
+"""They are over when the readings say so; all others are over when an administrator does."""
+_ACTIONS = {1: "a reset", 2: "a reboot of the node", 3: "its jobs to end", 4: "its jobs to end, and a reset"}
+_MEMORY = (SickCause.UNCONTAINED_ERROR, SickCause.CONTAINED_ERROR)
+
+
+def assessed(known: GPUNodeHealth, report: GpusReport, now: datetime) -> tuple[GpuHealth, ...]:
+    """The node's GPUs after the report, by number. One that it leaves out stays if something was wrong with it."""
+    before = {gpu.uuid: gpu for gpu in known.status.gpus}
+    after = {
+        reading.uuid: _assessed(reading, before.get(reading.uuid), known.cleared_at(reading.uuid), now)
+        for reading in report.gpus
+    }
+    sick = {gpu.uuid for gpu, _ in known.sick()}
+    room = MOST_GPUS - len(after)
+    left = [gpu for uuid, gpu in before.items() if uuid not in after and uuid in sick][:room]
+    return tuple(sorted((*after.values(), *left), key=lambda gpu: (gpu.index, gpu.uuid)))
+
+
+def _assessed(reading: ReportedGpu, before: GpuHealth | None, cleared_at: datetime | None, now: datetime) -> GpuHealth:
+    states = dict(_states(reading, now, is_cleared=cleared_at is not None))
+    xids = dict(_xids(reading, cleared_at, now))
+    causes = {cause.code: cause for cause in (before.causes if before else ())}
+    for code, old in list(causes.items()):
+        is_cleared = cleared_at is not None and old.since <= cleared_at
+        if is_cleared and code in xids:
+            del causes[code]  # it happened again
+        elif code in states and code in _PASSING:
+            causes[code] = old.model_copy(update={"message": states[code].message})
+        elif code not in states and (is_cleared or code in _PASSING):
+            del causes[code]
+    causes = states | xids | causes
+    capability = capability_number(reading.compute_capability)
+    return GpuHealth(
+        uuid=reading.uuid,
+        index=reading.index,
+        # A GPU that is lost is still what it was.
+        model=_line(reading.model) or (before.model if before else ""),
+        memory_bytes=reading.memory_bytes or (before.memory_bytes if before else 0),
+        compute_capability=capability_text(capability) if capability else before and before.compute_capability,
+        power_limit_watts=reading.power_limit_watts,
+        causes=tuple(causes[code] for code in sorted(causes)),
+    )
+
+
+def _states(reading: ReportedGpu, now: datetime, *, is_cleared: bool) -> Iterator[tuple[str, GpuCause]]:
+    """What holds now."""
+    if reading.lost:
+        yield _cause(SickCause.OFF_THE_BUS, now, "it can't be read any more")
+    if reading.row_remap_failed:
+        yield _cause(SickCause.REMAP_FAILED, now, "a row of its memory could not be remapped")
+    if reading.row_remap_pending:
+        yield _cause(SickCause.REMAP_PENDING, now, "rows of its memory wait for a reset to be remapped")
+    if reading.recovery_action:
+        action = _ACTIONS.get(reading.recovery_action, f"recovery action {reading.recovery_action}")
+        yield _cause(SickCause.RECOVERY_ACTION, now, f"the driver asks for {action}")
+    if reading.throttled:
+        yield _cause(SickCause.THROTTLED, now, "its hardware slows it down (heat or power)")
+    known = {XIDS.get(xid.code) for xid in reading.xids}
+    if reading.uncorrected_errors and not is_cleared and known.isdisjoint(_MEMORY):
+        yield _cause(SickCause.CONTAINED_ERROR, now, "uncorrected memory errors")  # cleared, new ones come as XIDs
+
+
+def _xids(reading: ReportedGpu, cleared_at: datetime | None, now: datetime) -> Iterator[tuple[str, GpuCause]]:
+    """What happened, the newest of each cause, unless it was cleared since."""
+    for xid in sorted(reading.xids, key=lambda xid: xid.at):
+        at = datetime.fromtimestamp(min(xid.at, now.timestamp()), UTC)  # a clock that is ahead is wrong
+        if xid.code in XIDS and (cleared_at is None or at > cleared_at):
+            yield _cause(XIDS[xid.code], at, f"XID {xid.code}")
+
+
+def _cause(code: SickCause, since: datetime, message: str) -> tuple[str, GpuCause]:
+    return code.value, GpuCause(code=code.value, since=since, message=message)
+
+
+def _line(text: str) -> str:
+    """One line that any terminal may show."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()

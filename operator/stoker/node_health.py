@@ -1,0 +1,95 @@
+"""Nodes as they are to be used: with what is known of their GPUs' health, and what an administrator has closed.
+
+Owns what a GPUNodeHealth means for its node. On one machine a GPU is known by its uuid, and is left out alone. On a
+cluster the device plug-in picks the GPUs: unless it has itself taken as many away as are sick, the whole node is left
+out. Operator, api and `stoker up` follow nodes through this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+
+from stoker.spec.gpu_health import HEALTH, GpuCause, GpuHealth, GPUNodeHealth, SickCause
+from stoker.spec.names import GPU_RESOURCE
+from stoker.spec.node import CORDONED, NODES, Gpu, GPUNode
+from stoker.store.cache import WatchCache
+from stoker.store.clock import Clock
+from stoker.store.joined_cache import JoinedCache
+from stoker.store.port import Store
+
+_PLUGIN_SEES = frozenset({SickCause.OFF_THE_BUS, SickCause.UNCONTAINED_ERROR, SickCause.CONTAINED_ERROR})
+"""What NVIDIA's device plug-in takes GPUs away for too. Source: k8s-device-plugin, internal/rm/health.go."""
+
+
+class NodeCaches:
+    """`nodes`: to be used instead of a watch cache of nodes. `health`: what it is joined with."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.health = WatchCache(store, HEALTH, clock=clock)
+        self.nodes = JoinedCache(WatchCache(store, NODES, clock=clock), self.health, joined)
+
+
+def joined(node: GPUNode, health: GPUNodeHealth | None) -> GPUNode:
+    """The node as it may be used."""
+    if health is None:
+        return node
+    status = node.status
+    update: dict[str, object] = {"gpus": gpus_with_health(status.gpus, health)}
+    if health.cordon is not None and status.ready:
+        update |= {"ready": False, "message": CORDONED}
+    return node.model_copy(update={"status": status.model_copy(update=update)})
+
+
+def sick_message(gpu: GpuHealth, causes: Collection[GpuCause]) -> str:
+    """What is wrong with it, for people."""
+    first = min(causes, key=lambda cause: cause.since)
+    what = ", ".join(cause.message or cause.code for cause in causes)
+    return f"sick: {what} since {first.since:%Y-%m-%d %H:%M}Z"
+
+
+def gpus_with_health(gpus: tuple[Gpu, ...], health: GPUNodeHealth | None) -> tuple[Gpu, ...]:
+    """`unavailable` where a GPU is sick or cordoned, and the power limit where it is known."""
+    if health is None:
+        return gpus
+    reported = {gpu.uuid: gpu for gpu in health.status.gpus}
+    why = {gpu.uuid: sick_message(gpu, causes) for gpu, causes in health.sick()}
+    why |= {one.gpu: CORDONED for one in health.spec.cordons if one.gpu and one.gpu not in why}
+    if all(gpu.uuid for gpu in gpus):
+        return tuple(
+            _with(gpu, why.get(gpu.uuid, ""), reported[gpu.uuid].power_limit_watts if gpu.uuid in reported else None)
+            for gpu in gpus
+        )
+    # Which is which is not known: a limit counts if all of them have it.
+    limits = [gpu.power_limit_watts for gpu in health.status.gpus]
+    limit = max((watts for watts in limits if watts is not None), default=None) if None not in limits else None
+    left_out = "" if not why or _are_taken_away(gpus, health) else _whole_node(health, why)
+    return tuple(_with(gpu, left_out, limit) for gpu in gpus)
+
+
+def _are_taken_away(gpus: Sequence[Gpu], health: GPUNodeHealth) -> bool:
+    """The device plug-in offers no more GPUs than are well, and for what is wrong it takes them away itself."""
+    if any(one.gpu for one in health.spec.cordons) or any(gpu.part or gpu.resource != GPU_RESOURCE for gpu in gpus):
+        return False
+    sick = list(health.sick())
+    offered = sum(not gpu.unavailable for gpu in gpus)
+    return offered <= len(health.status.gpus) - len(sick) and all(
+        any(cause.code in _PLUGIN_SEES for cause in causes) for _, causes in sick
+    )
+
+
+def _whole_node(health: GPUNodeHealth, why: dict[str, str]) -> str:
+    numbers = {gpu.uuid: gpu.index for gpu in health.status.gpus}
+    first = min(why, key=lambda uuid: (numbers.get(uuid, 0), uuid))
+    named = f"GPU {numbers[first]}" if first in numbers else first
+    if len(why) == 1:
+        return f"{named} of its node is {why[first]}"
+    return f"{len(why)} GPUs of its node are out of use, the first ({named}) is {why[first]}"
+
+
+@lru_cache(maxsize=4096)
+def _with(gpu: Gpu, unavailable: str, power_limit_watts: int | None) -> Gpu:
+    """Nodes of one kind go on sharing their GPUs (`kube.nodes`)."""
+    return gpu.model_copy(
+        update={"unavailable": gpu.unavailable or unavailable, "power_limit_watts": power_limit_watts or 0}
+    )

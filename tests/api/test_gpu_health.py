@@ -1,0 +1,104 @@
+"""What exporters report of GPUs: kept per node, believed of the exporter's own node only, written when it changes."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from stoker.spec.gpu_health import HEALTH, MOST_GPUS, Cordon, GPUNodeHealth, GPUNodeHealthSpec
+from stoker.spec.meta import Key
+
+NODE = Key("", "node-a")
+FACTS = {"model": "NVIDIA H200", "memoryBytes": 141 << 30, "computeCapability": "9.0", "powerLimitWatts": 700}
+
+
+def gpu(number: int, **facts: Any) -> dict[str, Any]:
+    return {"uuid": f"GPU-{number}", "index": number, **FACTS, **facts}
+
+
+async def post(world: Any, *gpus: dict[str, Any], node: str = "node-a", body: Any = None) -> Any:
+    data = json.dumps({"node": node, "gpus": gpus}) if body is None else body
+    headers = {"Authorization": f"Bearer {await world.exporter_token()}", "Content-Type": "application/json"}
+    return await world.client.post("/v1/report/gpus", content=data, headers=headers)
+
+
+async def stored(world: Any) -> GPUNodeHealth:
+    health: GPUNodeHealth = await world.store.get(HEALTH, NODE)
+    await world.deps.health.at_least(health.metadata.resource_version, timeout_s=5)
+    return health
+
+
+def unavailable(world: Any) -> list[str]:
+    return [gpu.unavailable for gpu in world.deps.nodes.get(NODE).status.gpus]
+
+
+async def test_a_report_is_kept_and_closes_what_is_sick(world):
+    assert (await post(world, gpu(0), gpu(1))).json() == {"taken": 2}
+    well = await stored(world)
+    assert [(one.uuid, one.power_limit_watts, one.causes) for one in well.status.gpus] == [
+        ("GPU-0", 700, ()),
+        ("GPU-1", 700, ()),
+    ]
+    await post(world, gpu(0), gpu(1))
+    assert (await stored(world)).metadata.resource_version == well.metadata.resource_version, "nothing has changed"
+    at = time.time() - 5
+    await post(world, gpu(0, xids=[{"code": 79, "at": at}]), gpu(1))
+    (gpu_0, causes) = next((await stored(world)).sick())
+    assert (gpu_0.uuid, [cause.code for cause in causes]) == ("GPU-0", ["OffTheBus"])
+    assert abs(causes[0].since.timestamp() - at) < 0.001
+    await world.deps.nodes.wait_for(lambda _: any(unavailable(world)), timeout_s=5)
+    shown = (await world.call("GET", "/v1/nodes")).json()["items"]
+    (node,) = [one for one in shown if one["metadata"]["name"] == "node-a"]
+    assert "sick: XID 79 since" in json.dumps(node)
+    await post(world, gpu(0), gpu(1))
+    assert list((await stored(world)).sick()), "the exporter began anew and has no XIDs"
+
+
+async def test_an_administrator_closes_a_node_by_the_object_and_the_api_leaves_that_alone(world):
+    await post(world, gpu(0))
+    spec = GPUNodeHealthSpec(cordons=(Cordon(reason="fans"),))
+    await world.store.update(HEALTH, (await stored(world)).model_copy(update={"spec": spec}))
+    await world.deps.nodes.wait_for(lambda nodes: nodes.get(NODE).status.message == "cordoned", timeout_s=5)
+    await stored(world)
+    await post(world, gpu(0, throttled=True))
+    health = await stored(world)
+    assert health.spec == spec and [gpu.uuid for gpu, _ in health.sick()] == ["GPU-0"]
+
+
+async def test_an_exporter_speaks_of_its_own_node_and_a_node_must_be_there(world):
+    assert (await post(world, gpu(0), node="node-b")).status_code == 403
+    headers = {"Authorization": f"Bearer {await world.exporter_token('node-z')}"}
+    answer = await world.client.post("/v1/report/gpus", json={"node": "node-z", "gpus": []}, headers=headers)
+    assert answer.status_code in (401, 503), "on a cluster a token is a pod's, and its node is there"
+    assert (await world.call("POST", "/v1/report/gpus", who="admin", json={})).status_code == 401
+    assert not (await world.store.list(HEALTH)).items
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b'{"node":"node-a"}',
+        {"gpus": [gpu(n) for n in range(MOST_GPUS + 1)]},
+        {"gpus": [gpu(0, uuid="")]},
+        {"gpus": [gpu(0, uuid="x" * 200)]},
+        {"gpus": [gpu(0, index=-1)]},
+        {"gpus": [gpu(0, memoryBytes=2**60)]},
+        {"gpus": [gpu(0, powerLimitWatts=0)]},
+        {"gpus": [gpu(0, xids=[{"code": 79, "at": 1e300}])]},
+        {"gpus": [gpu(0, xids=[{"code": 79, "at": 1}] * 300)]},
+    ],
+)
+async def test_what_makes_no_sense_is_refused_and_writes_nothing(world, body):
+    data = body if isinstance(body, bytes) else json.dumps({"node": "node-a", **body})
+    assert (await post(world, body=data)).status_code in (400, 422)
+    assert not (await world.store.list(HEALTH)).items
+
+
+async def test_hostile_words_are_plain_ones_by_the_time_they_are_kept(world):
+    await post(world, gpu(0, model="\x1b[31mred\n", computeCapability="9.0'; --", newer={"field": [1]}))
+    (kept,) = (await stored(world)).status.gpus
+    assert (kept.model, kept.compute_capability) == ("[31mred", None)

@@ -1,0 +1,125 @@
+"""What a node's health means for what may be placed there: the GPU alone where it is known, else its node."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from stoker.node_health import joined
+from stoker.spec.gpu_health import HEALTH, GPUNodeHealth
+from stoker.spec.job import JOBS
+from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.node import Gpu, GPUNode, GPUNodeStatus
+from stoker.spec.reasons import Code
+from stoker.why.explain import explain
+
+from .conftest import World
+
+T0 = datetime(2026, 11, 24, 10, 0, tzinfo=UTC)
+SICK = "sick: XID 79 since 2026-11-24 10:00Z"
+
+
+def health(
+    gpus: int, sick: dict[int, str], *, cordons: tuple[str, ...] = (), watts: Any = 700, name: str = "n1"
+) -> GPUNodeHealth:
+    """`sick`: number of a GPU → its cause."""
+    return GPUNodeHealth.model_validate(
+        {
+            "metadata": {"name": name},
+            "spec": {"cordons": [{"gpu": gpu} for gpu in cordons]},
+            "status": {
+                "gpus": [
+                    {
+                        "uuid": f"{name}-{i}",
+                        "index": i,
+                        "powerLimitWatts": watts,
+                        "causes": [{"code": sick[i], "since": T0, "message": "XID 79"}] if i in sick else [],
+                    }
+                    for i in range(gpus)
+                ]
+            },
+        }
+    )
+
+
+def node(*unavailable: str, uuids: bool = True, part: bool = False) -> GPUNode:
+    gpus = tuple(
+        Gpu(uuid=f"n1-{i}" if uuids else "", index=i, model="H200", memory_bytes=1, unavailable=why, part=part)
+        for i, why in enumerate(unavailable)
+    )
+    return GPUNode(metadata=ObjectMeta(name="n1"), status=GPUNodeStatus(ready=True, gpus=gpus))
+
+
+def why(seen: GPUNode) -> list[str]:
+    return [gpu.unavailable for gpu in seen.status.gpus]
+
+
+def test_where_gpus_are_known_by_uuid_the_sick_one_is_left_out() -> None:
+    assert why(joined(node("", "", ""), health(3, {1: "OffTheBus"}))) == ["", SICK, ""]
+    assert why(joined(node("", "in use", ""), health(3, {}, cordons=("n1-1", "n1-2")))) == ["", "in use", "cordoned"]
+    assert joined(node(""), None) == node("")
+
+
+@pytest.mark.parametrize(
+    ("plugin", "sick", "part", "left_out"),
+    [
+        (["", "", ""], {1: "OffTheBus"}, False, True),
+        (["", "", "unhealthy"], {1: "OffTheBus"}, False, False),
+        (["", ""], {2: "OffTheBus"}, False, False),
+        (["", "", "unhealthy"], {0: "OffTheBus", 1: "ContainedError"}, False, True),
+        (["", "", "unhealthy"], {1: "Throttled"}, False, True),
+        (["", "", "unhealthy"], {1: "OffTheBus"}, True, True),
+        (["", "", "unhealthy"], {}, False, False),
+    ],
+)
+def test_where_the_device_plugin_picks_the_whole_node_is_unless_it_leaves_them_out_itself(
+    plugin: list[str], sick: dict[int, str], part: bool, left_out: bool
+) -> None:
+    seen = why(joined(node(*plugin, uuids=False, part=part), health(3, sick)))
+    assert all(seen) if left_out else seen == plugin
+    if left_out and len(sick) == 1:
+        assert seen[0] == f"GPU {next(iter(sick))} of its node is {SICK}"
+    elif left_out:
+        assert seen[0] == f"2 GPUs of its node are out of use, the first (GPU 0) is {SICK}"
+
+
+def test_a_cordoned_gpu_takes_its_node_along_where_which_one_it_is_is_not_known() -> None:
+    seen = why(joined(node("", "", "unhealthy", uuids=False), health(3, {}, cordons=("n1-2",))))
+    assert seen[0] == "GPU 2 of its node is cordoned"
+
+
+def test_a_cordoned_node_takes_nothing() -> None:
+    seen = joined(node(""), health(1, {}, cordons=("",)))
+    assert (seen.status.ready, seen.status.message) == (False, "cordoned")
+
+
+def test_the_power_limit_counts_where_all_gpus_have_it() -> None:
+    one = health(2, {})
+    assert [gpu.power_limit_watts for gpu in joined(node("", ""), one).status.gpus] == [700, 700]
+    assert [gpu.power_limit_watts for gpu in joined(node("", "", uuids=False), one).status.gpus] == [700, 700]
+    none = health(2, {}, watts=None)
+    assert [gpu.power_limit_watts for gpu in joined(node("", "", uuids=False), none).status.gpus] == [0, 0]
+
+
+async def _write(world: World, known: GPUNodeHealth) -> None:
+    made = await world.store.create(HEALTH, known)
+    status = known.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    await world.store.patch_status(HEALTH, made.key, status, manager="api")
+
+
+async def test_a_sick_gpu_gets_no_job_and_why_names_it_until_it_is_well(world: World) -> None:
+    await _write(world, health(2, {0: "OffTheBus"}))
+    await world.node(2)
+    await world.submit("one", gpusPerWorker=1)
+    await world.submit("two", gpusPerWorker=2)
+    await world.jobs.wait_for(lambda jobs: jobs.get(Key("p", "one")).status.placement, timeout_s=10)
+    await world.jobs.wait_for(lambda jobs: jobs.get(Key("p", "two")).status.reason is Code.NO_CAPACITY, timeout_s=10)
+    async with world.operator.feed.current() as state:
+        said = explain(state, Key("p", "two"), datetime.now(UTC)).summary
+    assert f"1 GPU can't be leased (1 of n1: {SICK})" in said
+    world.kubelet.script = lambda pod: 0
+    await world.store.delete(HEALTH, Key("", "n1"))
+    await world.jobs.wait_for(lambda jobs: jobs.get(Key("p", "two")).status.phase == "Succeeded", timeout_s=10)
+    assert (await world.store.get(JOBS, Key("p", "two"))).status.attempt == 1
