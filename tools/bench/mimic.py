@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,7 @@ from stoker.kube.client import MERGE_PATCH, Call, KubeClient
 from stoker.kube.limit import RequestLane
 from stoker.spec.meta import Key
 from stoker.spec.pod import Pod
+from stoker.spec.worker import ExitRecord
 from stoker.store.cache import Change, WatchCache
 from stoker.store.port import NotFound
 
@@ -51,14 +53,14 @@ class Mimic:
             await asyncio.sleep(0.1)
         try:
             if life is not None:
-                await self._run(path, *life, stopped)
+                await self._run(path, pod.uid, *life, stopped)
             await stopped.wait()
             with_no_grace = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
             await self._client.request(_WRITE, "DELETE", path, body=encoded(with_no_grace))
         except NotFound:
             return
 
-    async def _run(self, path: str, node: str, run_s: float, stopped: asyncio.Event) -> None:
+    async def _run(self, path: str, uid: str, node: str, run_s: float, stopped: asyncio.Event) -> None:
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -66,16 +68,20 @@ class Mimic:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._client.request(_WRITE, "POST", f"{path}/binding", body=encoded(binding))
-        began = now()
+        began, began_s = now(), time.time()
         await self._say(path, "Running", {"running": {"startedAt": began}}, began)
         try:
             await asyncio.wait_for(stopped.wait(), run_s)
         except TimeoutError:
             phase, code = "Succeeded", 0
         else:
-            phase, code = "Failed", 143
-        ended = {"terminated": {"exitCode": code, "startedAt": began, "finishedAt": now()}}
-        await self._say(path, phase, ended, began)
+            phase, code = "Failed", 75
+        record = ExitRecord(  # the supervisor's: an end without it counts as a lost node
+            pod_uid=uid, started_at=began_s, finished_at=time.time(), stop_requested=bool(code), exit_code=code
+        )
+        ended = {"exitCode": code, "reason": "Error" if code else "Completed", "startedAt": began, "finishedAt": now()}
+        ended["message"] = record.model_dump_json(by_alias=True)
+        await self._say(path, phase, {"terminated": ended}, began)
 
     async def _say(self, path: str, phase: str, state: dict[str, Any], began: str) -> None:
         ready = "True" if phase == "Running" else "False"
