@@ -79,6 +79,23 @@ def test_a_claim_that_counted_on_anothers_victim_is_planned_anew_once_that_one_s
     assert claims(world.decide(101)) == {"y": ["big"]}
 
 
+def test_a_claim_may_count_on_the_victim_of_a_claim_elsewhere(sched: SimpleNamespace) -> None:
+    """It stands when something changes on its node."""
+    queues = [preempting(sched.queue(name, gpus=2)) for name in "rp"]
+    world = sched.World().feed(*queues, sched.queue("s"), sched.node("a", 4), sched.node("b", 4))
+    world.feed(run(sched, "s1", "a", queue="s"), run(sched, "s2", "b", gpus=2, queue="s"))
+    world.feed(*(run(sched, f"{name}-{node}", node, queue=name) for name in "rp" for node in "ab"))
+    first, second = sched.job("x", 2, queue="r", priority=1), sched.job("y", 2, queue="p", priority=1, queued=1)
+    world.feed(first)
+    (change,) = world.decide(100).claims
+    assert change.claim is not None and [one.node for one in change.claim.placement] == ["a"]
+    world.feed(wrote(first, claim=change.claim), second)
+    (change,) = world.decide(101).claims
+    assert change.claim is not None and [one.node for one in change.claim.placement] == ["b"], "r-b leaves it, for x"
+    world.feed(wrote(second, claim=change.claim), sched.other("them/pod", "b", cpu="1"))
+    assert claims(world.decide(102)) == {}
+
+
 @pytest.mark.parametrize("change", [{"suspend": True}, {"cancel": True}])
 def test_a_claim_ends_with_what_it_is_for(change: dict[str, bool], sched: SimpleNamespace) -> None:
     world = preempted(sched)

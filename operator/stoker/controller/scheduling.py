@@ -236,9 +236,6 @@ class Scheduling:
         job = self._jobs.get(change.key)
         if job is None or job.uid != change.uid or job.metadata.resource_version != change.resource_version:
             return
-        if change.voided:
-            self._counters.claim_voided(job)
-            self._recorder.record(job, Note("ClaimVoided", "pods outside Stoker took the room that was kept for it"))
         claim = change.claim
         update: dict[str, object] = {"claim": claim}
         preempts = claim is not None and bool(claim.victims)
@@ -247,7 +244,13 @@ class Scheduling:
         written = await try_write_status(self._store, job, job.status.model_copy(update=update))
         if written is Written.REFUSED:
             self._leave(job)
-        elif written is Written.DONE and claim is not None and preempts:
+            return
+        if written is not Written.DONE:
+            return
+        if change.voided:
+            self._counters.claim_voided(job)
+            self._recorder.record(job, Note("ClaimVoided", "pods outside Stoker took the room that was kept for it"))
+        if claim is not None and preempts:
             self._counters.reason_given(Code.PREEMPTING)
             self._recorder.record(job, Note("Preempting", claim_message(job, claim)))
 

@@ -181,11 +181,12 @@ def _is_held(state: SchedulerState, victim: Victim) -> bool:
 
 
 def _is_possible(state: SchedulerState, entry: Entry) -> bool:
-    """Its room will be free once the victims of the claims there, and the pods on their way out, have gone."""
+    """Its room will be free once all victims there, whatever claim they are stopped for, and the pods on their way out
+    have gone."""
     table, victims = state.nodes, state.victims
     for name, workers in entry.workers_on.items():
         held, others = table.claims[name], table.others.get(name, {})
-        gone = [key for key in held if key != entry.key and victims.get(key) in held]
+        gone = [key for key in held if key != entry.key and key in victims]
         pods = [one for one, taken in others.items() if taken.terminating or one.ours]
         if not table.would_take(name, entry.held, workers, [entry.key, *gone], pods, _kept(state, name, gone)):
             return False
