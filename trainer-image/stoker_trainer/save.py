@@ -79,10 +79,19 @@ class Keeper:
     def resume(self) -> bool:
         """Takes up the newest checkpoint that is whole; false where there is none. All ranks call it.
 
-        Raises: BadConfig where it belongs to another training.
+        Raises: BadConfig, on all ranks, where it belongs to another training.
         """
         t = self._training
-        data = t.ranks.from_first(self._find() if t.ranks.rank == 0 else None)
+        found = refusal = None
+        try:
+            found = self._find() if t.ranks.rank == 0 else None
+        except BadConfig as error:
+            refusal = str(error)
+        # Said by all: a rank that leaves alone is a lost peer to the others, which gloo may miss until its time-out.
+        refused = t.ranks.from_first(None if refusal is None else refusal.encode())
+        if refused is not None:
+            raise BadConfig(refused.decode())
+        data = t.ranks.from_first(found)
         others = t.ranks.from_first(b"others" if self.taken_over is not None else None) is not None
         if data is None:
             return False
