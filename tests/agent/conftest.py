@@ -22,7 +22,9 @@ from stoker.store.seam import Seam
 NODE = "node-1"
 
 
-def pod(name, command, *, gpus=0, job=None, worker=0, workers=1, grace_s=5, node=NODE, finalizers=(), **env):
+def pod(
+    name, command, *, gpus=0, memory="0", job=None, worker=0, workers=1, grace_s=5, node=NODE, finalizers=(), **env
+):
     """A pod as the controller renders it."""
     job = job or name
     variables = {
@@ -47,7 +49,7 @@ def pod(name, command, *, gpus=0, job=None, worker=0, workers=1, grace_s=5, node
                 Container(
                     command=tuple(map(str, command)),
                     env=tuple(EnvVar(name=k, value=v) for k, v in variables.items()),
-                    resources=Resources(requests={"cpu": "1"}, limits=limits),
+                    resources=Resources(requests={"cpu": "1", "memory": memory}, limits=limits),
                 ),
             ),
         ),
@@ -75,6 +77,7 @@ class Node:
         self.datadir, self.inventory, self.seam = datadir, VirtualGpus(gpus), Seam()
         self.jobs = set()
         self.keep_results_s = None
+        self.memory_groups = None
         self.stack = None
 
     async def start(self):
@@ -97,6 +100,7 @@ class Node:
             log_bytes=1 << 30,
             job_exists=lambda uid: uid in self.jobs,
             keep_results_s=self.keep_results_s,
+            memory_groups=self.memory_groups,
         )
         tasks = [asyncio.create_task(self.pods.run()), asyncio.create_task(self.agent.run())]
 

@@ -105,6 +105,20 @@ def test_queues_through_the_sdk_and_the_command(live: Live) -> None:
         assert spec["limit"] == {"gpus": 2, "memory": "8Gi", "gpuTypes": {"h100": 2, "a100": 1}}
         assert spec["guarantee"] == {"gpus": 1, "cpu": "4", "gpuTypes": {"h100": 1}}
         assert "1 (h100 1)" in CliRunner().invoke(cli, ["queue", "ls"]).stdout
+        sizes = (
+            "--default-per-gpu",
+            "cpu=8",
+            "--default-per-gpu",
+            "memory=64Gi",
+            "--default-without-gpus",
+            "memory=2Gi",
+        )
+        for args in (sizes, ("--default-per-gpu", "cpu=6"), ("--unset", "default-without-gpus")):
+            changed = CliRunner().invoke(cli, ["queue", "set", "small", *args, "-o", "json"])
+        assert json.loads(changed.stdout)["spec"]["defaults"]["perGpu"] == {"cpu": "6", "memory": "64Gi"}
+        assert not json.loads(changed.stdout)["spec"]["defaults"].get("withoutGpus")
+        wrong = CliRunner().invoke(cli, ["queue", "set", "small", "--default-per-gpu", "gpus=1"])
+        assert wrong.exit_code == 2 and "write cpu=8 or memory=64Gi" in wrong.output
         for option, text in (("--guarantee", "h100=x"), ("--limit", "=4")):
             wrong = CliRunner().invoke(cli, ["queue", "set", "small", option, text])
             assert wrong.exit_code == 2 and "write gpus=8, h100=8, cpu=64 or memory=512Gi" in wrong.output

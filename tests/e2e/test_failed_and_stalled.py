@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stoker.client.client import Client
+from stoker.local.agent.memory_groups import find_memory_groups
 from stoker.spec.event import Event
 from stoker.spec.job import ENDED, Phase, TrainingJob
 from stoker.spec.outcome import Category
@@ -100,6 +102,24 @@ def test_a_hold_outlives_the_server_and_ends_on_request(server: Server) -> None:
     assert [end.category for end in over.status.attempts] == [Category.USER_ERROR] * 2
     assert over.status.held_s == pytest.approx(sum(end.held_s for end in over.status.attempts))
     assert over.status.held_s > 0.5 and over.status.ran_s < over.status.held_s
+
+
+def test_a_worker_that_holds_more_than_its_memory_is_ended_and_says_what_to_ask_for(
+    server: Server, tmp_path: Path
+) -> None:
+    if why_not := find_memory_groups(tmp_path).why_not:
+        pytest.skip(why_not)
+    with server.client() as client:
+        script = "print('taking', flush=True); kept = bytearray(300 << 20)"
+        never = {"retry": {"rules": [{"categories": ["Killed"], "limit": 0}]}}
+        submit(client, "greedy", script, **never)
+        job = ended(client, "greedy")
+        assert (job.status.phase, job.status.attempts[-1].category) == (Phase.FAILED, Category.KILLED)
+        said = "out of memory: asked 64Mi, peak 64Mi; ask for more: stoker clone greedy --set spec.memory=128Mi"
+        assert job.status.message == f"{said} (ended by SIGKILL; its last line: taking)"
+        assert said in client.why("greedy").summary
+        more = client.clone("greedy", {"memory": "512Mi"})
+        assert ended(client, more.metadata.name).status.phase is Phase.SUCCEEDED
 
 
 def test_a_retry_waits_for_the_end_of_the_hold(server: Server) -> None:

@@ -71,6 +71,31 @@ async def test_a_slice_is_bound_where_it_is_offered_and_the_next_job_waits_for_i
     await world.until(waits_for_a_slice, "what it waits for")
 
 
+async def test_what_a_worker_gets_is_its_share_of_the_node_as_the_pod_asks_for_it(world: World) -> None:
+    await world.node("n", gpus=4)
+    world.kubelet.script = lambda _pod: Play()
+    await world.submit("share", gpusPerWorker=1)
+    job = await world.phase("share", Phase.RUNNING)
+    resources = job.status.resources
+    assert resources is not None and (resources.cpu, resources.memory) == ("1", "7360Mi"), "8 cores, 32Gi, less a tenth"
+    assert (resources.cpu_from, resources.memory_from, resources.shared_memory) == ("GpuShare", "GpuShare", "3680Mi")
+    (pod,) = world.pods_of("share")
+    made = json.loads(await world.kubectl("get", "pod", "-n", world.project, pod.metadata.name, "-o", "json"))
+    [asked] = [one["resources"] for one in made["spec"]["containers"]]
+    assert (asked["requests"]["memory"], asked["limits"]["memory"]) == ("7360Mi", "7360Mi")
+    assert asked["requests"]["cpu"] == "1" and "cpu" not in asked["limits"]
+
+
+async def test_a_pod_that_the_kernel_ended_for_its_memory_says_what_to_ask_for(world: World) -> None:
+    await world.node("n")
+    world.kubelet.script = lambda _pod: Play(code=137, out_of_memory=True)
+    await world.submit("greedy", memory="2Gi", retry={"rules": [{"categories": ["Killed"], "limit": 0}]})
+    job = await world.phase("greedy", Phase.FAILED)
+    assert job.status.attempts[-1].category is Category.KILLED
+    says = "out of memory: asked 2Gi, reached; ask for more: stoker clone greedy --set spec.memory=4Gi"
+    assert job.status.message == says
+
+
 async def test_a_gangs_names_go_when_it_has_ended_and_come_back_when_it_is_run_again(world: World) -> None:
     await world.node("n", gpus=2)
     world.kubelet.script = lambda _pod: Play(code=1)

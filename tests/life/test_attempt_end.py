@@ -111,7 +111,10 @@ KUBELETS = [
     ("deleted by hand, without a supervisor", {"deleted_at": NOW, **container(code=143)}, Category.INTERRUPTED, ""),
     ("deleted before its container was made", {"deleted_at": NOW, **GONE}, Category.INTERRUPTED, ""),
     ("the container is not to be found", container("ContainerStatusUnknown", 137), Category.NODE_LOST, ""),
-    ("the kernel killed it", container("OOMKilled", 137), Category.KILLED, "out of memory"),
+    ("the kernel killed it", container("OOMKilled", 137), Category.KILLED,
+     "out of memory: asked 1Gi, reached; ask for more: stoker clone j --set spec.memory=2Gi"),
+    ("the kernel killed it, but not its supervisor", container("OOMKilled", 137, record(137, signal=9)),
+     Category.KILLED, "out of memory: asked 1Gi, reached;"),
     ("killed by hand", container(code=137), Category.KILLED, "killed"),
     ("a bare worker failed", container(code=3, message="one\nValueError: no\n"), Category.USER_ERROR,
      "ValueError: no"),
@@ -134,6 +137,35 @@ def test_what_a_kubelet_says(status: dict[str, Any], category: Category | None, 
     blamed = [(blame.node, blame.until) for blame in new.blamed]
     own = category in (Category.REJECTED, Category.NODE_LOST)
     assert blamed == ([("n0", NOW + timedelta(seconds=120))] if own else [])
+
+
+@pytest.mark.parametrize(
+    ("said", "category", "words"),
+    [
+        (
+            {"signal": 9, "memory_peak_bytes": 2**30},
+            Category.KILLED,
+            "out of memory: asked 1Gi, peak 1Gi; ask for more",
+        ),
+        ({"memory_peak_bytes": 2**30}, Category.KILLED, "out of memory: asked 1Gi, peak 1Gi; ask for more"),
+        (
+            {"memory_peak_bytes": 2**29},
+            Category.KILLED,
+            "out of memory: asked 1Gi, peak 512Mi: the node itself ran out",
+        ),
+        ({"stop_requested": True, "memory_peak_bytes": 2**30}, Category.INTERRUPTED, "stopped from outside"),
+    ],
+)
+def test_a_supervisor_says_that_memory_ran_out(said: dict[str, Any], category: Category, words: str) -> None:
+    new = status_of(go(job(), failed(0, 1, memory_killed=True, **said)))
+    assert new.attempts[-1].category is category and new.message.startswith(words)
+
+
+def test_what_was_killed_for_its_memory_names_its_last_line_behind_the_command() -> None:
+    new = status_of(
+        go(job(workers=2), done(), failed(1, 137, signal=9, memory_killed=True, message="ended by SIGKILL"))
+    )
+    assert new.message.startswith("worker 1: out of memory: ") and new.message.endswith("=2Gi (ended by SIGKILL)")
 
 
 def test_of_an_exit_record_that_was_cut_the_whole_fields_count_and_another_pods_is_none() -> None:

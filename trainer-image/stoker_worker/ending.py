@@ -37,6 +37,7 @@ class Ending:
         self._first: dict[str, Any] | None = None
         self._message = ""
         self._out_of_memory = False
+        self._memory_killed = False
 
     @property
     def failed(self) -> bool:
@@ -71,6 +72,10 @@ class Ending:
         self.refused = True
         self.rank_ended(0, code, None, why)
 
+    def memory_killed(self) -> None:
+        """The kernel has killed a process of ours for lack of memory; it counts before the first failure only."""
+        self._memory_killed = self._memory_killed or not self.failed
+
     def stop_asked(self) -> None:
         """A stop counts as requested only before the first rank ended: later it explains nothing."""
         self._stop_requested = self._stop_requested or not (self._ranks or self.reached)
@@ -100,7 +105,9 @@ class Ending:
                 if last_line:
                     self._message += "; its last line: " + last_line
 
-    def record(self, progress: dict[str, Any] | None, log_bytes: int) -> dict[str, Any]:
+    def record(
+        self, progress: dict[str, Any] | None, log_bytes: int, memory_peak_bytes: int | None = None
+    ) -> dict[str, Any]:
         """The exit record with the names of the JSON."""
         first, code, message = self._first or {}, self.exit_code, self._message
         if self._first is None and code == STOPPED:
@@ -119,6 +126,8 @@ class Ending:
             "graceExceeded": self.grace_exceeded,
             "stalled": self.stalled,
             "outOfMemory": self._out_of_memory,
+            "memoryKilled": self._memory_killed,
+            "memoryPeakBytes": memory_peak_bytes,
             "heldS": self.held_s,
             "message": message,
             "progress": progress,

@@ -62,10 +62,21 @@ def _order(argv: list[str]) -> tuple[str, Launch, int]:
         launch = read_launch(launch_path)
         if secrets_fd >= 0:
             launch.env.update(read_secrets(secrets_fd))
+        if launch.memory_group:
+            _join(launch)
         _hold_data(launch.env.pop("STOKER_DATA_HOLD", ""))
         return folder, launch, ready_fd
     except (OSError, ValueError, KeyError, TypeError) as error:
         _leave("can't read %s: %r" % (launch_path, error))
+
+
+def _join(launch: Launch) -> None:
+    """Go where the worker's memory is limited, before anything is started."""
+    from .memory_group import join
+
+    if not join(launch.memory_group):
+        sys.stderr.write("stoker_worker: the job's memory is not enforced: %s can't be joined\n" % launch.memory_group)
+        launch.memory_group = ""
 
 
 def _hold_data(folders: str) -> None:

@@ -64,6 +64,8 @@ class Launch:
         self.master_port: int = data["masterPort"]
         self.log_bytes: int = data.get("logBytes") or 0
         """What the log may hold; 0: as much as the disk takes."""
+        self.memory_group: str = data.get("memoryGroup") or ""
+        """The worker's own control group, which limits its memory; '': it has none."""
         self.report: dict[str, str] | None = data.get("report")
         self.code = self.env.get("STOKER_CODE") or ""
         """The digest of the user's code; '': there is none to fetch."""

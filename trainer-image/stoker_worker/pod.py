@@ -10,6 +10,7 @@ import os
 
 from .folder import CODE_FOLDER, LAUNCH_FILE, PROGRESS_FILE, Launch, replace_file
 from .light_stdlib import render_json
+from .memory_group import own_group
 
 MYPY = False
 if MYPY:
@@ -121,6 +122,7 @@ def _launch(environ: Mapping[str, str], argv: list[str], folder: str) -> dict[st
         "gpus": gpus,
         "masterAddr": environ.get("MASTER_ADDR") or "127.0.0.1",
         "masterPort": int(environ.get("MASTER_PORT") or MASTER_PORT),
+        "memoryGroup": own_group(),
         "report": report_target(environ, folder),
     }
 

@@ -195,6 +195,7 @@ class Supervisor:
         if code != 0:
             while output.open and output.pump(time.monotonic()):  # its last line may still be in the pipe
                 pass
+            self._see_memory(self._launch.memory_group)
         first = not self._ending.failed
         self._ending.rank_ended(local_rank, code, signum, output.last_line() if code != 0 else "")
         if first and self._ending.failed and self._live and self._stop_at is None:
@@ -205,6 +206,14 @@ class Supervisor:
                 self._kill_at = time.monotonic() + self._launch.grace_s
             else:
                 self._end_others(time.monotonic(), FAILURE_GRACE_S)
+
+    def _see_memory(self, group: str) -> None:
+        """Whether a rank that failed did so because the kernel took its memory, or one of its children's."""
+        if group:
+            from .memory_group import kills
+
+            if kills(group):
+                self._ending.memory_killed()
 
     def _end_others(self, now: float, grace_s: float) -> None:
         for pid in self._live:
@@ -387,7 +396,7 @@ class Supervisor:
             for line in keep_files(self._folder, self._launch):
                 self._log.say(line)
         self._log.finish()
-        record = self._ending.record(read_progress(self._folder), self._log.size())
+        record = self._ending.record(read_progress(self._folder), self._log.size(), self._memory_peak_bytes())
         stands = write_exit(self._folder, record)
         if self._pod is not None:
             stands = write_termination(self._pod.termination_log, record) or stands
@@ -395,6 +404,13 @@ class Supervisor:
             self._log.say("the exit record could not be written: the disk takes nothing")
         self._reporter_side.finish(self._stop_at)
         return int(record["exitCode"]) if stands else BROKEN
+
+    def _memory_peak_bytes(self) -> int | None:
+        if not self._launch.memory_group:
+            return None
+        from .memory_group import peak_bytes
+
+        return peak_bytes(self._launch.memory_group)
 
 
 def _masking(launch: Launch) -> Masking | None:

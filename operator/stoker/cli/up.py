@@ -34,6 +34,7 @@ from stoker.heap import hold_heap_together
 from stoker.local.agent.agent import NodeAgent
 from stoker.local.agent.inventory import NvmlGpus, Together, VirtualGpus
 from stoker.local.agent.logs import WorkerLogs
+from stoker.local.agent.memory_groups import find_memory_groups
 from stoker.local.agent.sessions import WorkerCalls
 from stoker.local.datadir import DataDir, DataDirError, write_private
 from stoker.local.lost_store import check_store
@@ -136,6 +137,7 @@ class _Up:
         self._listening = listening
         self._prices = prices
         self._ready = asyncio.Event()
+        self._memory_groups = find_memory_groups(datadir.path)
         host, port = options.host, listening.getsockname()[1]
         self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -188,6 +190,7 @@ class _Up:
                 keep_results_s=self._options.keep_results_s(),
                 pass_env=self._options.passed(),
                 gpus_as_known=lambda gpus: gpus_with_health(gpus, known.health.get(Key("", NODE_NAME))),
+                memory_groups=self._memory_groups,
                 job_exists=lambda uid: not jobs.is_synced or jobs.by_uid(uid) is not None,
             )
             files = LocalFiles(self._datadir.jobs, self._datadir.workers, pods)
@@ -285,11 +288,14 @@ class _Up:
         folder = self._datadir.path
         home = "" if folder == data_folder().absolute() else f"STOKER_HOME={shlex.quote(str(folder))} "
         cpus, memory = format_cpu(self._options.cpu_milli), format_bytes(self._options.memory_bytes)
+        why_not = self._memory_groups.why_not
+        free = f"  memory is counted, not enforced: {why_not}\n" if why_not else ""
         click.echo(
             f"stoker: ready at {self._url}\n"
             f"  token  {token_file}\n"
             f"  page   {page}  (signs in once, within a minute; `{home}stoker page` makes another)\n"
             f"  offers {' and '.join(offers)}, {cpus} CPUs, {memory} memory\n"
+            f"{free}"
             f"  try    {home}stoker run --gpus {1 if gpus else 0} --no-code -- python -c 'print(42)'",
             err=True,
         )

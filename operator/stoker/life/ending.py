@@ -27,6 +27,7 @@ from stoker.spec.worker import ExitRecord, exit_record
 
 from .conditions import with_condition
 from .failure_hold import held_s, intent_behind
+from .memory_end import memory_end
 from .pod_end import WorkerOutcome, read_worker
 from .stall import late_stall_note
 from .start_holdup import IMAGE_CONDITION
@@ -57,6 +58,7 @@ class _EndedWorker:
     exit_code: int | None
     disrupted: bool = False
     zero_after_stop: bool = False
+    memory_killed: bool = False
 
 
 def end_attempt(
@@ -270,6 +272,7 @@ def _read(
         end.exit_code,
         end.disrupted,
         end.zero_after_stop,
+        end.memory_killed,
     )
 
 
@@ -316,11 +319,15 @@ def _message(
         says += f" (last saved: step {progress.checkpoint.step})"
     ours = job.status.intent in _OURS and category is Category.INTERRUPTED
     who = f"worker {cause.index}: " if job.workers > 1 and not ours else ""
-    if cause.exit_code is not None and category is not Category.INTERRUPTED:
+    if cause.memory_killed:
+        says = memory_end(job, cause.record.memory_peak_bytes if cause.record else None)
+    elif cause.exit_code is not None and category is not Category.INTERRUPTED:
         signal = cause.record.signal if cause.record else None
         code = f"signal {signal}" if signal else f"exit {cause.exit_code}"
         says = code if category is Category.USER_ERROR else f"{says} ({code})"
     detail = f": {cause.message}" if cause.message else ""
+    if cause.memory_killed and cause.message:
+        detail = f" ({cause.message})"  # what stands before it is to be copied
     return f"{who}{says}{detail}"[:1024]
 
 

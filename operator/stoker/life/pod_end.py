@@ -33,6 +33,7 @@ _DISRUPTIONS = {
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError"})
 # In that message: the node's driver or runtime failed, not the user's image.
 _NODES_RUNTIME = ("hook", "nvidia", "cdi", "device")
+_OOM_KILLED = "OOMKilled"
 _VANISHED = "ContainerStatusUnknown"
 _KILLED = 137
 
@@ -48,6 +49,8 @@ class WorkerOutcome:
     """The cluster ended it."""
     zero_after_stop: bool = False
     """Exit code 0, but only after a stop was requested."""
+    memory_killed: bool = False
+    """The kernel ended it, or one of its processes, for lack of memory."""
 
 
 def over_at(pod: Pod, lost: Mapping[str, datetime], margin_s: float) -> datetime | None:
@@ -77,17 +80,20 @@ def read_worker(
     exit_zero: ExitZero = ExitZero.SUCCEEDED,
 ) -> WorkerOutcome:
     """What became of a worker whose pod is over; `record` is its `exit_record`."""
+    terminated = pod.terminated
     if record is not None:
+        if terminated is not None and terminated.reason == _OOM_KILLED:
+            record = record.model_copy(update={"memory_killed": True})
         category = worker_category(
             record, rejected=False, own_trainer=own_trainer, gang_stopped=gang_stopped, exit_zero=exit_zero
         )
         disruption = _disruption(pod) if category is Category.INTERRUPTED else None
         message = disruption or record.message or pod.status.message
         zero = category is None and record.stop_requested
-        return WorkerOutcome(record, category, message, record.exit_code, disruption is not None, zero)
+        killed = record.memory_killed and category is Category.KILLED
+        return WorkerOutcome(record, category, message, record.exit_code, disruption is not None, zero, killed)
     if not pod.ended:
         return _unseen(pod, lost)
-    terminated = pod.terminated
     disrupted = _disruption(pod)
     if terminated is not None and terminated.reason == "Completed" and terminated.exit_code == 0:
         # Without a supervisor nothing says when the stop was requested; a done pod is seldom deleted before it is read.
@@ -134,8 +140,8 @@ def _container(pod: Pod, terminated: Terminated) -> WorkerOutcome:
     code, reason = terminated.exit_code, terminated.reason
     deleted = pod.metadata.deletion_timestamp is not None
     message = _last_line(terminated.message) or pod.status.message
-    if reason == "OOMKilled":
-        return WorkerOutcome(None, Category.KILLED, "out of memory: killed by the kernel; request more memory", code)
+    if reason == _OOM_KILLED:
+        return WorkerOutcome(None, Category.KILLED, message, code, memory_killed=True)
     if reason in _NOT_STARTED:
         nodes_fault = any(word in terminated.message.lower() for word in _NODES_RUNTIME)
         category = Category.REJECTED if nodes_fault else Category.USER_ERROR

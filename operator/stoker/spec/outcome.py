@@ -141,6 +141,8 @@ def worker_category(
         return Category.INTERRUPTED if stopped else None
     if record.stop_requested or (gang_stopped and own_trainer and record.exit_code == ExitCode.STOPPED):
         return Category.INTERRUPTED
+    if record.memory_killed:  # the command itself, or a child that it did not go on without
+        return Category.KILLED
     if record.signal is not None:
         return Category.KILLED if record.signal == 9 else Category.USER_ERROR
     if record.out_of_memory:  # the supervisor's word about a command, whose exit code says nothing

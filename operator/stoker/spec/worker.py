@@ -79,6 +79,8 @@ class Launch(StatusModel):
     metrics_port: int | None = None
     log_bytes: int = 0
     """What the log may hold; 0: as much as the disk takes."""
+    memory_group: str = ""
+    """The control group that the supervisor joins, limited to the worker's memory; '': there is none."""
     report: ReportTarget | None = None
 
 
@@ -180,6 +182,10 @@ class ExitRecord(StatusModel):
     """The ranks were ended for making no progress: whatever they ended with, that is the cause."""
     out_of_memory: bool = False
     """A user's command failed, and its last line names torch's OutOfMemoryError."""
+    memory_killed: bool = False
+    """Before the first failure the kernel had killed a process of the worker for lack of memory."""
+    memory_peak_bytes: int | None = None
+    """The most memory that its processes held together. Absent: no control group of its own, or an old kernel."""
     held_s: float = 0.0
     """How long the worker was kept after the failure, before this end."""
     message: str = ""

@@ -24,7 +24,7 @@ def failure_hints(job: TrainingJob) -> tuple[Reason, ...]:
         return ()
     retried = Reason(code=HintCode.RETRIES, message=_retries(job, last.category))
     text = last.message[:_MOST_TEXT]
-    hint = _left_out(job, text) or _of_text(job, text) or _of_category(job, last.category)
+    hint = _left_out(job, text) or _of_text(job, text) or _of_category(job, last.category, text)
     return (retried, Reason(code=HintCode.CAUSE, message=hint)) if hint else (retried,)
 
 
@@ -38,8 +38,8 @@ def _retries(job: TrainingJob, category: Category) -> str:
     return f"the category is {category}: not retried; a rule in spec.retry can change that"
 
 
-def _of_category(job: TrainingJob, category: Category) -> str:
-    if category is Category.KILLED:
+def _of_category(job: TrainingJob, category: Category, text: str) -> str:
+    if category is Category.KILLED and "out of memory: asked" not in text:
         return f"if memory ran out, ask for more than {job.memory}: --memory"
     if category is Category.OUT_OF_MEMORY:
         return _GPU_MEMORY

@@ -28,6 +28,8 @@ class Play:
     """The exit code of its process; None: it runs until it is stopped, then saves and exits 75."""
     lasts_s: float = 0.0
     """How long a process with a code runs; where it is stopped before, it exits 75 too."""
+    out_of_memory: bool = False
+    """The kernel ends all its processes, the supervisor too."""
     rejected: tuple[str, str] | None = None
     """The kubelet refuses it: reason and message."""
     image: tuple[str, str] | None = None
@@ -94,6 +96,8 @@ class Kubelets:
             exit_code=code,
         ).model_dump_json(by_alias=True)
         ended: dict[str, Any] = {"exitCode": code, "reason": "Error" if code else "Completed", "message": record}
+        if play.out_of_memory:
+            ended = {"exitCode": 137, "reason": "OOMKilled"}
         ended |= {"startedAt": _text(at), "finishedAt": _text(datetime.now(UTC))}
         await self._status(
             pod, {"phase": "Failed" if code else "Succeeded", **_container({"terminated": ended})}, sandbox=True

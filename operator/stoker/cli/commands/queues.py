@@ -44,8 +44,12 @@ _PLACES = {
     "min-runtime": ("preemption", "minRuntime"),
     "discipline": ("discipline",),
     "ttl": ("ttlAfterFinished",),
+    "default-per-gpu": ("defaults", "perGpu"),
+    "default-without-gpus": ("defaults", "withoutGpus"),
 }
 """Option → where its value stands in the spec."""
+_SIZES = ("default-per-gpu", "default-without-gpus")
+_AMOUNTS = ("limit", "guarantee", *_SIZES)
 
 
 @queue.command("set", short_help="Create a queue, or change what is given of it.")
@@ -90,6 +94,19 @@ _PLACES = {
 )
 @click.option("--ttl", metavar="DURATION", help="Delete its jobs this long after their end, where they name no time.")
 @click.option(
+    "--default-per-gpu",
+    metavar="RESOURCE=AMOUNT",
+    multiple=True,
+    help="cpu or memory that a worker gets for each of its GPUs if its job does not say it, for example memory=64Gi. "
+    "Repeatable. [default: the GPU's share of a node]",
+)
+@click.option(
+    "--default-without-gpus",
+    metavar="RESOURCE=AMOUNT",
+    multiple=True,
+    help="The same of a worker without GPUs. Repeatable. [default: cpu=1, memory=1Gi]",
+)
+@click.option(
     "--unset",
     type=click.Choice(list(_PLACES)),
     metavar="OPTION",
@@ -108,20 +125,16 @@ def set_(calls: Calls, name: str, form: str, unset: tuple[str, ...], **given: An
     if both:
         raise click.UsageError(f"--{both[0]} is given a value and unset; choose one")
 
-    amounts = {option: [_amount(option, text) for text in given[option]] for option in ("limit", "guarantee")}
+    amounts = {option: [_amount(option, text) for text in values.get(option, ())] for option in _AMOUNTS}
 
     def change(spec: dict[str, Any]) -> None:
         for option, path in _PLACES.items():
-            part = spec
-            for key in path[:-1]:
-                part = part.setdefault(key, {})
-            if amounts.get(option):
-                for where, amount in amounts[option]:
-                    _put(spec, (option, *where), amount)
-            elif option in values:
-                part[path[-1]] = list(values[option]) if option == "project" else values[option]
+            for where, amount in amounts.get(option, ()):
+                _put(spec, (*path, *where), amount)
+            if option in values and option not in _AMOUNTS:
+                _put(spec, path, list(values[option]) if option == "project" else values[option])
             elif option in unset:
-                part.pop(path[-1], None)
+                _remove(spec, path)
 
     echo_objects(QUEUES, [calls.change("queues", name, change)], form, one=True)
 
@@ -140,6 +153,8 @@ def _amount(option: str, text: str) -> tuple[tuple[str, ...], int | str]:
     resource, _, amount = text.partition("=")
     if resource in ("cpu", "memory") and amount:
         return (resource,), amount
+    if option in _SIZES:
+        raise click.UsageError(f"--{option} {text}: write cpu=8 or memory=64Gi")
     if not resource or not amount.isdecimal():
         raise click.UsageError(f"--{option} {text}: write gpus=8, h100=8, cpu=64 or memory=512Gi")
     return ("gpus",) if resource == "gpus" else ("gpuTypes", resource), int(amount)
@@ -149,3 +164,9 @@ def _put(spec: dict[str, Any], path: tuple[str, ...], value: object) -> None:
     for key in path[:-1]:
         spec = spec.setdefault(key, {})
     spec[path[-1]] = value
+
+
+def _remove(spec: dict[str, Any], path: tuple[str, ...]) -> None:
+    for key in path[:-1]:
+        spec = spec.get(key, {})
+    spec.pop(path[-1], None)

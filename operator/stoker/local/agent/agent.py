@@ -30,6 +30,7 @@ from .folders import Places, look_at_all, remove_unused
 from .inventory import Inventory
 from .leftovers import pod_uid_of
 from .life import MANAGER, Lives, Surroundings
+from .memory_groups import MemoryGroups
 from .retention import remove_old_results
 
 T = TypeVar("T")
@@ -66,6 +67,7 @@ class NodeAgent:
         pass_env: Collection[str] = (),
         keep_results_s: float | None = None,
         gpus_as_known: Callable[[tuple[Gpu, ...]], tuple[Gpu, ...]] = lambda gpus: gpus,
+        memory_groups: MemoryGroups | None = None,
     ) -> None:
         """`pods` is kept current by the caller. `job_exists(uid)`: True also where it is not known yet.
 
@@ -73,6 +75,7 @@ class NodeAgent:
         inherit a few names of, and those in `pass_env`; this process's if None. `log_bytes`: what each worker's log may
         hold. `keep_results_s`: how long what a job saved stays once the job is deleted; None: for ever.
         `gpus_as_known`: with their health, where that is known.
+        `memory_groups`: what holds workers to their memory; None: nothing does.
         """
         self._pods = pods
         self._datadir = datadir
@@ -95,6 +98,7 @@ class NodeAgent:
             report_key=report_key,
             log_bytes=log_bytes,
             gpus_as_known=gpus_as_known,
+            memory_groups=memory_groups or MemoryGroups(None, datadir.workers),
         )
         self._lives = Lives(store, self._queue, around, clock=clock, seam=seam, threads=self._threads)
         self.ready = asyncio.Event()

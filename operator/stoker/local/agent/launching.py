@@ -14,7 +14,7 @@ from stoker.spec.names import GPU_RESOURCE, LABEL_JOB_UID
 from stoker.spec.node import capability_number
 from stoker.spec.pod import Container, Pod
 from stoker.spec.project_secrets import project_name
-from stoker.spec.quantity import cpu_milli
+from stoker.spec.quantity import cpu_milli, memory_bytes
 from stoker.spec.worker import CODE_FOLDER, PROGRESS_FILE, Launch, LaunchMode, ReportTarget
 
 from .leases import Gang, Wish, WorkerLease
@@ -49,6 +49,8 @@ class Order:
     """Variable → whence its value comes."""
     grace_s: float
     cpu_milli: int
+    memory_bytes: int
+    """0: it says none."""
     wish: Wish
 
     @property
@@ -80,6 +82,7 @@ def parse_pod(pod: Pod) -> Order:
             secrets=_secrets(container),
             grace_s=float(env.get("STOKER_GRACE_SECONDS", pod.spec.termination_grace_period_seconds)),
             cpu_milli=cpu_milli(container.resources.requests.get("cpu", "1")),
+            memory_bytes=memory_bytes(container.resources.requests.get("memory", "0")),
             wish=Wish(
                 gpus=int(container.resources.limits.get(GPU_RESOURCE, "0")),
                 models=tuple(model for model in env.get("STOKER_GPU_MODELS", "").split(",") if model),
@@ -120,6 +123,7 @@ def compose_launch(
     host_env: Mapping[str, str],
     pass_env: Collection[str] = (),
     places: Mapping[str, str] = {},
+    memory_group: str = "",
 ) -> Launch:
     """The order for the supervisor: complete: it needs no answer. `pass_env`: what of `host_env` goes with it, too."""
     output = job_folder / "output"
@@ -181,6 +185,7 @@ def compose_launch(
         master_port=lease.master_port,
         metrics_port=lease.metrics_port,
         log_bytes=log_bytes,
+        memory_group=memory_group,
         report=report,
     )
 

@@ -34,6 +34,7 @@ from .folders import FoundWorker, Places, WorkerFolder
 from .launching import BadPod, Order, compose_launch, lease_of, parse_pod
 from .leases import CannotLease, HeldByOthers, LeaseTable, leasable_ports, port_is_free
 from .leftovers import Leftovers
+from .memory_groups import MemoryGroups
 from .spawning import RanAlready, start
 from .worker import Stage, Worker
 
@@ -65,6 +66,7 @@ class Surroundings:
     report_url: Callable[[], str]
     report_key: bytes
     log_bytes: int
+    memory_groups: MemoryGroups
     gpus_as_known: Callable[[tuple[Gpu, ...]], tuple[Gpu, ...]] = lambda gpus: gpus
     """As of a LeaseTable."""
 
@@ -150,6 +152,7 @@ class Lives:
             return
         if down.stage is not Stage.BURIED:
             await self._leftovers.gone(pod_uid)  # outside the gate: what will not die holds up no other worker
+            await self._in_thread(self._remove_memory_group, pod_uid)
             self._release(pod_uid)
             down.stage = Stage.BURIED
         async with self._gate:
@@ -222,6 +225,7 @@ class Lives:
             host_env=self._around.host_env,
             pass_env=self._around.pass_env,
             places=places,
+            memory_group=await self._in_thread(self._memory_group, order),
         )
         self._fetches.drop(pod.uid)
         worker = Worker(pod.uid, order.job_uid, order.grace_s, Stage.STARTING)
@@ -256,6 +260,9 @@ class Lives:
             self._fetches.drop(pod.uid)
             return None
         return fetch.places
+
+    def _memory_group(self, order: Order) -> str:
+        return self._around.memory_groups.make(order.pod_uid, order.memory_bytes) if order.memory_bytes else ""
 
     def _secrets(self, order: Order) -> dict[str, str]:
         """Raises: SecretMissing, StoreError, OSError."""
@@ -372,6 +379,11 @@ class Lives:
                 logger.warning("worker %s: %s", worker.pod_uid, line)
             found = await self._in_thread(folder.look)
             await self._tell(pod, status.lost(found.started.at if found.started else None, self._clock.now()))
+
+    def _remove_memory_group(self, pod_uid: str) -> None:
+        launch = self._around.folder(pod_uid).read_launch()
+        if launch is not None and launch.memory_group:
+            self._around.memory_groups.remove(launch.memory_group)
 
     def _forget(self, worker: Worker) -> None:
         self.workers.pop(worker.pod_uid, None)
