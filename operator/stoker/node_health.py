@@ -35,7 +35,8 @@ def joined(node: GPUNode, health: GPUNodeHealth | None) -> GPUNode:
     if health is None:
         return node
     status = node.status
-    update: dict[str, object] = {"gpus": gpus_with_health(status.gpus, health)}
+    sick = tuple(gpu.model_copy(update={"causes": causes}) for gpu, causes in health.sick())
+    update: dict[str, object] = {"gpus": gpus_with_health(status.gpus, health), "sick": sick}
     if health.cordon is not None and status.ready:
         update |= {"ready": False, "message": CORDONED}
     return node.model_copy(update={"status": status.model_copy(update=update)})

@@ -58,6 +58,7 @@ OTHER: dict[str, Any] = {
     "api.currency": "EUR",
     "api.gpuPrices": {"H100": 2.5},
     "gpuTypes": {"h100 nvl": "h100-nvl"},
+    "health.moves": {"Throttled": "stay"},
     "exporter.driverRoot": "/home/kubernetes/bin/nvidia",
     "exporter.kubeletRoot": "/data/kubelet",
     "exporter.maxUnavailable": "1",
@@ -166,7 +167,7 @@ def test_only_maps_are_open() -> None:
     assert named <= {
         "affinity", "annotations", "commonLabels", "from", "gpuPrices", "gpuTypes", "headers", "items", "labels",
         "limits", "nodeSelector", "podAnnotations", "requests", "tolerations", "topologySpreadConstraints", "valueFrom",
-        "anyOf", "global", "to",
+        "anyOf", "global", "moves", "to",
     }, open_objects  # fmt: skip
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from stoker.node_health import joined
-from stoker.spec.gpu_health import HEALTH, GPUNodeHealth
-from stoker.spec.job import JOBS
+from stoker.spec.gpu_health import HEALTH, GpuHolder, GPUNodeHealth, GPUNodeHealthStatus
+from stoker.spec.job import JOBS, Phase
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import Gpu, GPUNode, GPUNodeStatus
+from stoker.spec.outcome import Intent
 from stoker.spec.reasons import Code
 from stoker.why.explain import explain
 
@@ -123,3 +124,32 @@ async def test_a_sick_gpu_gets_no_job_and_why_names_it_until_it_is_well(world: W
     await world.store.delete(HEALTH, Key("", "n1"))
     await world.jobs.wait_for(lambda jobs: jobs.get(Key("p", "two")).status.phase == "Succeeded", timeout_s=10)
     assert (await world.store.get(JOBS, Key("p", "two"))).status.attempt == 1
+
+
+@pytest.mark.parametrize("cause", ["OffTheBus", "Throttled"])
+async def test_a_job_whose_gpu_falls_sick_goes_on_elsewhere_and_its_neighbour_stays(world: World, cause: str) -> None:
+    """At once, or once it has saved."""
+    world.kubelet.script = lambda pod: None
+    await world.node(1, "n1")
+    for name in ("moved", "stays"):
+        await world.submit(name, gpusPerWorker=1)
+        await world.phase(name, Phase.RUNNING)
+        await world.node(1, "n2" if name == "moved" else "n3")
+    job = world.jobs.get(Key("p", "moved"))
+    assert job.status.placement[0].node == "n1"
+    known = health(1, {0: cause})
+    holders = (GpuHolder(job_uid=job.uid, attempt=1),)
+    gpu = known.status.gpus[0].model_copy(update={"holders": holders})
+    await _write(world, known.model_copy(update={"status": GPUNodeHealthStatus(gpus=(gpu,))}))
+    await world.nodes.wait_for(lambda nodes: nodes.get(Key("", "n1")).status.sick, timeout_s=10)
+    if cause == "Throttled":
+        progress = {"at": 1.0, "checkpoint": {"step": 5, "at": T0.timestamp() + 1}}
+        assert world.jobs.get(Key("p", "moved")).status.intent is Intent.NONE
+        await world.store.patch_status(JOBS, job.key, {"progress": progress}, manager="api")
+    await world.jobs.wait_for(lambda jobs: jobs.get(job.key).status.attempt == 2, timeout_s=10)
+    moved = await world.phase("moved", Phase.RUNNING)
+    assert moved.status.placement[0].node == "n3" and moved.status.retries == {}
+    assert moved.status.attempts[0].intent is Intent.PREEMPT
+    assert world.jobs.get(Key("p", "stays")).status.attempt == 1
+    counted = world.counters.preempted_gpus.labels("default", "GpuSick")
+    assert counted._value.get() == 1

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from stoker.spec.gpu_health import Move, SickCause
+
 from .base import (
     Duration,
     Host,
@@ -28,6 +30,12 @@ from .base import (
 class Topology(Values):
     levels: list[LabelKey] = []
     """Keys of node labels, outermost first, that say which nodes are close together: a job may ask for one of them."""
+
+
+class Health(Values):
+    moves: dict[SickCause, Move] = {}
+    """Cause of a sick GPU → when a job that has it is saved and moved: `now`, `checkpoint` (once it has saved since) or
+    `stay`, for example `Throttled: stay`; before the shipped table (docs/gpu-health.md)."""
 
 
 class DisruptionBudget(Values):

@@ -12,7 +12,7 @@ from stoker.spec.names import GPU_TYPE
 
 from .base import Host, Interval, MaybeLabel, MaybeName, Name, Object, Port, Strings, Values
 from .exporter import Exporter
-from .parts import Api, Operator, Topology
+from .parts import Api, Health, Operator, Topology
 
 RUNBOOKS = "https://github.com/stoker-dev/stoker/blob/main/docs/runbooks"
 
@@ -246,6 +246,7 @@ class ChartValues(Values):
     gpu_types: dict[str, Annotated[str, Field(pattern=GPU_TYPE.anchored)]] = {}
     """Words of a GPU model's name → what queues call its type, for example `h100 nvl: h100-nvl`; before the shipped
     table."""
+    health: Health = Health()
     operator: Operator = Operator()
     api: Api = Api()
     exporter: Exporter = Exporter()

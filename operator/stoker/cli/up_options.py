@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from stoker.life.gpu_moves import parse_moves
 from stoker.life.step import Settings
 from stoker.push.sender import PushOptions
 from stoker.spec.fields import EnvName
@@ -39,6 +40,7 @@ class UpOptions:
     idle_action: str = IdleAction.NOTIFY.value
     usage_half_life: str = "1d"
     gpu_types: tuple[str, ...] = ()
+    sick_gpu: tuple[str, ...] = ()
     allow_hosts: tuple[str, ...] = ()
     exporter: bool = True
     """Run one, where there is a driver or GPUs are simulated."""
@@ -61,7 +63,8 @@ class UpOptions:
         """The operator's. Raises: ValueError."""
         half_life_s = new_duration(self.usage_half_life) or None
         # One node: there is no other to go to, so blame only lets a bad moment pass.
-        return Settings(start_timeout_s=120.0, blame_s=5.0, usage_half_life_s=half_life_s)
+        moves = parse_moves(self.sick_gpu)
+        return Settings(start_timeout_s=120.0, blame_s=5.0, usage_half_life_s=half_life_s, moves=moves)
 
     def types(self) -> GpuTypes:
         """Raises: ValueError."""

@@ -86,7 +86,7 @@ class Counters:
         self.preempted_gpus = Counter(
             "stoker_preempted_gpus",
             "GPUs of attempts that were stopped for another job: Reclaimed for a queue that is guaranteed them, "
-            "Preempted within their own queue.",
+            "Preempted within their own queue; GpuSick: moved off a GPU that is sick.",
             ["queue", "reason"],
             registry=None,
         )
@@ -108,7 +108,7 @@ class Counters:
         for counter in (self.gangs_withdrawn, self.claims_voided):
             counter.labels(label(name))
         for counter in (self.preempted_gpus, self.preempted_lost):
-            for reason in (Code.PREEMPTED, Code.RECLAIMED):
+            for reason in (Code.PREEMPTED, Code.RECLAIMED, Code.GPU_SICK):
                 counter.labels(label(name), reason.value)
         self.queue_wait.labels(label(name))
 

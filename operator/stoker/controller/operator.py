@@ -156,10 +156,11 @@ class Operator:
                 self._queue.add(key)
 
     def _on_node(self, change: Change[GPUNode]) -> None:
-        """A node that stops reporting, or goes, or comes back, concerns the jobs that have workers there."""
-        before = change.old.status.lost_since if change.old else None
-        after = change.new.status.lost_since if change.new else None
-        if before == after and (change.old is None) == (change.new is None):
+        """A node that stops reporting, or goes, or comes back, or whose GPUs are sick, concerns the jobs that have
+        workers there."""
+        before = (change.old.status.lost_since, change.old.status.sick) if change.old else None
+        after = (change.new.status.lost_since, change.new.status.sick) if change.new else None
+        if before == after:
             return
         for pod in self._on_node_now.find(change.key.name):
             for key in job_of(pod):

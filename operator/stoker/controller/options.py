@@ -13,10 +13,12 @@ from typing import Any
 import click
 
 from stoker.heap import hold_heap_together
+from stoker.life.gpu_moves import parse_moves
 from stoker.life.step import Settings
 from stoker.process import set_up_logging
 from stoker.push import flags
 from stoker.push.sender import PushOptions
+from stoker.spec.gpu_health import Move
 from stoker.spec.gpu_types import GpuTypes, parse_rows
 from stoker.spec.quantity import NOT_ZERO, new_duration
 
@@ -79,6 +81,7 @@ def _options(given: dict[str, Any]) -> OperatorOptions:
             blame_s=given["blame"],
             ttl_s=given["ttl_after_finished"],
             usage_half_life_s=given["usage_half_life"] or None,
+            moves=given["sick_gpu"],
         ),
         namespace=given["namespace"] or _own_namespace(),
         lease_name=given["lease"],
@@ -147,6 +150,14 @@ def _params() -> list[click.Parameter]:
             "1d",
             "What a queue held so long ago counts half in the order between queues. 0s: only what it holds now counts.",
         ),
+        _option(
+            "--sick-gpu",
+            "STOKER_SICK_GPU",
+            (),
+            "CAUSE=now, checkpoint or stay: when a job whose GPU is sick for that is saved and moved. Repeatable.",
+            multiple=True,
+            callback=_moves,
+        ),
         *flags.params(),
     ]
 
@@ -171,6 +182,13 @@ def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> f
 def _gpu_types(_context: click.Context, _option: click.Parameter, rows: tuple[str, ...]) -> GpuTypes:
     try:
         return GpuTypes(parse_rows(rows))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _moves(_context: click.Context, _option: click.Parameter, rows: tuple[str, ...]) -> dict[str, Move]:
+    try:
+        return parse_moves(rows)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

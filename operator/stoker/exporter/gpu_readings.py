@@ -20,7 +20,7 @@ HELD_DOWN, RELEASED = 0.2, 0.05
 _BY_HARDWARE = ("throttle_seconds_total|hw_thermal", "throttle_seconds_total|hw_power_brake")
 _PROGRAMS = frozenset({13, 31, 43, 45, 68, 69, 109})
 """XIDs of programs' own mistakes, which come in storms and say nothing about a GPU."""
-_MOST_XIDS = 64
+_MOST_XIDS = _MOST_HOLDERS = 64
 _XID = "xid_last_timestamp_seconds|"
 
 
@@ -79,3 +79,5 @@ def _facts(gpu: GpuState, throttled: bool) -> Iterator[tuple[str, Any]]:
     newest = {int(key.removeprefix(_XID)): at for key, at in values.items() if key.startswith(_XID)}
     xids = sorted(((at, code) for code, at in newest.items() if code not in _PROGRAMS), reverse=True)[:_MOST_XIDS]
     yield "xids", [{"code": code, "at": at} for at, code in xids]
+    holders = sorted({(share.owner.job_uid, share.owner.attempt) for share in gpu.shares if share.owner.job_uid})
+    yield "holders", [{"jobUid": uid, "attempt": attempt} for uid, attempt in holders[:_MOST_HOLDERS]]

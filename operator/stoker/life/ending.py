@@ -40,6 +40,8 @@ LONG_ATTEMPT_S = 60.0
 _OURS = frozenset({Intent.PREEMPT, Intent.RESIZE})
 # Ends that say something about the node, not about the job.
 _NODES_FAULT = frozenset({Category.NODE_LOST, Category.REJECTED, Category.DEVICE_UNAVAILABLE})
+# Ends that a sick GPU explains.
+_GPUS_FAULT = frozenset({Category.USER_ERROR, Category.KILLED, Category.STALLED, Category.DEVICE_UNAVAILABLE})
 _WITHDRAWN_AS = {Code.IMAGE_UNAVAILABLE: Category.IMAGE, Code.SECRET_MISSING: Category.SECRET_MISSING}
 _ZERO_SAYS = (
     "exit 0 after SIGTERM counts as done; set stop.exitZeroAfterSignal: Stopped if the script saves and exits 0 on"
@@ -86,13 +88,20 @@ def end_attempt(
     if withdrawn:
         category = _WITHDRAWN_AS.get(status.reason, Category.START_TIMEOUT)
     intent = intent_behind(status.intent, cause.record if cause else None)
+    broken = _broken_by(status.intent, cause, facts)
+    if broken:
+        intent = Intent.PREEMPT
     what = verdict(intent, category)
     if what is Verdict.FAILED and intent is Intent.MAX_DURATION:
         category = Category.MAX_DURATION
     kept_s = held_s(job, (w.record for w in workers if w.record is not None), now)
     message = status.message if withdrawn and status.message else _message(job, workers, cause, category)
+    if broken:
+        message = f"{broken} ({message})"[:1024]
     ran_s = max(0.0, _lasted_s(job, workers, now) - kept_s)
     claim, counts_as = _resized(job, workers, what, now)
+    if broken:
+        counts_as = Intent.PREEMPT
     ended = AttemptEnd(
         number=status.attempt,
         started_at=status.started_at,
@@ -132,6 +141,8 @@ def end_attempt(
     update |= _next(job, what, intent, category, ended, now)
     if update["phase"] is Phase.QUEUED and status.intent is Intent.RESIZE and counts_as is Intent.PREEMPT:
         update["reason"] = facts.preempted_as
+    if update["phase"] is Phase.QUEUED and broken:
+        update["reason"] = Code.GPU_SICK
     if update["phase"] is Phase.QUEUED:
         update["blamed"] = _blamed(job, workers, category, now, blame_s)
     new = status.model_copy(update=update)
@@ -143,6 +154,14 @@ def end_attempt(
     if what is Verdict.SUCCEEDED and job.spec.trainer.recipe is None:
         before = next((_zero_note(job, worker.index) for worker in workers if worker.zero_after_stop), None)
     return Step(new, Note(_EVENT[phase], text, warning=phase in (Phase.FAILED, Phase.QUEUED)), before=before)
+
+
+def _broken_by(intent: Intent, cause: _EndedWorker | None, facts: Facts) -> str:
+    """The sick GPU for which the attempt failed before it could be asked to end; "": it did not."""
+    if intent is not Intent.NONE or cause is None or cause.category not in _GPUS_FAULT:
+        return ""
+    was_held = cause.record is not None and cause.record.held_s > 0  # it had failed before
+    return "" if was_held else facts.moved_for
 
 
 def _resized(

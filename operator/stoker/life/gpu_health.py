@@ -71,6 +71,7 @@ def _assessed(reading: ReportedGpu, before: GpuHealth | None, cleared_at: dateti
         compute_capability=capability_text(capability) if capability else before and before.compute_capability,
         power_limit_watts=reading.power_limit_watts,
         causes=tuple(causes[code] for code in sorted(causes)),
+        holders=reading.holders if causes else (),
     )
 
 

@@ -62,6 +62,8 @@ def _intent(job: TrainingJob, holdup: StartHoldup | None, context: Context) -> t
         return Intent.SUSPEND, Code.STOPPING, "suspend requested"
     if status.phase is Phase.STOPPING:
         return Intent.NONE, status.reason, status.message
+    if context.facts.moved_for:
+        return Intent.PREEMPT, Code.GPU_SICK, context.facts.moved_for
     if context.facts.preempted_for and context.facts.keeps:
         return Intent.RESIZE, Code.RESIZED, context.facts.preempted_for
     if context.facts.preempted_for:

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from stoker.spec.data import FETCH_S
+from stoker.spec.gpu_health import Move
 from stoker.spec.job import Placed, TrainingJobStatus
 from stoker.spec.pod import Pod
 from stoker.spec.reasons import Code, Reason
 from stoker.spec.worker_size import WorkerResources
+
+from .gpu_moves import MOVES
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Settings:
     """How long ended jobs are kept where neither they nor their queues say it; None: until they are deleted."""
     usage_half_life_s: float | None = 86400.0
     """Of what queues held, which counts in the order between them; None: it does not count."""
+    moves: Mapping[str, Move] = field(default_factory=lambda: MOVES)
+    """Cause of a sick GPU → what becomes of the attempt that has it."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class Facts:
     """Why the current attempt is to make room, for people: a claim names it."""
     preempted_as: Code = Code.PREEMPTED
     """The same as a code."""
+    moved_for: str = ""
+    """Why the current attempt is to go on elsewhere, for people: a GPU that it has is sick."""
     keeps: tuple[Placed, ...] = ()
     """Where it goes on with fewer workers, if it is elastic and that makes enough room."""
     resources: WorkerResources | None = None

@@ -51,6 +51,26 @@ class GpuCause(StatusModel):
     """The same for people, for example 'XID 79'."""
 
 
+class Move(StrEnum):
+    """What becomes of an attempt whose GPU is sick."""
+
+    NOW = "now"
+    """It is asked to save and to end, and goes on elsewhere."""
+    CHECKPOINT = "checkpoint"
+    """The same, once it has saved since."""
+    STAY = "stay"
+    """Nothing."""
+
+
+class GpuHolder(StatusModel):
+    """An attempt that has the GPU."""
+
+    job_uid: Annotated[str, Field(max_length=64)]
+    """Of the job."""
+    attempt: Annotated[int, Field(ge=0, le=2**53)]
+    """Its number."""
+
+
 class GpuHealth(StatusModel):
     """One GPU as its node's exporter reads it."""
 
@@ -68,6 +88,8 @@ class GpuHealth(StatusModel):
     """The limit that is enforced. Absent: not known."""
     causes: Annotated[tuple[GpuCause, ...], Keyed("code")] = ()
     """What is wrong with it; empty: nothing. Those that an administrator has cleared don't count."""
+    holders: tuple[GpuHolder, ...] = ()
+    """While something is wrong: which attempts have it."""
 
 
 class GPUNodeHealthStatus(StatusModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
+from .gpu_health import GpuHealth
 from .meta import Kind, Resource, StatusModel
 from .names import API_VERSION, GPU_RESOURCE
 
@@ -68,6 +69,8 @@ class GPUNodeStatus(StatusModel):
     """What workers may share, in thousandths of a core."""
     memory_bytes: int = 0
     gpus: tuple[Gpu, ...] = ()
+    sick: tuple[GpuHealth, ...] = ()
+    """The GPUs with something wrong that counts: `gpu_health`."""
 
 
 class GPUNode(Resource):

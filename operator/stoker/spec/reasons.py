@@ -30,6 +30,7 @@ class Code(StrEnum):
     PREEMPTED = "Preempted"
     RECLAIMED = "Reclaimed"
     RESIZED = "Resized"
+    GPU_SICK = "GpuSick"
     BACKING_OFF = "BackingOff"
     SUSPENDED = "Suspended"
     # on the way

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from .gpu_health import MOST_GPUS
+from .gpu_health import MOST_GPUS, GpuHolder
 from .meta import StatusModel
 from .usage import MAX_COUNT, MAX_RECEIPTS
 from .worker import MAX_UNIX_S, Progress
@@ -202,6 +202,8 @@ class ReportedGpu(StatusModel):
     """Of memory, since the driver was loaded."""
     xids: Annotated[tuple[ReportedXid, ...], Field(max_length=256)] = ()
     """Since the exporter began."""
+    holders: Annotated[tuple[GpuHolder, ...], Field(max_length=64)] = ()
+    """Attempts of jobs that have it, or a part of it."""
 
 
 class GpusReport(StatusModel):

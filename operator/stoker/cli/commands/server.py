@@ -75,6 +75,13 @@ from stoker.push import flags
     help="What queues call GPUs with these words in their model's name, for example 'rtx 4090=rtx4090'. Repeatable.",
 )
 @click.option(
+    "--sick-gpu",
+    "sick_gpu",
+    multiple=True,
+    metavar="CAUSE=MOVE",
+    help="When a job whose GPU is sick for that is saved and moved: now, checkpoint or stay. Repeatable.",
+)
+@click.option(
     "--allow-host", "allow_hosts", multiple=True, metavar="NAME", help="A Host name to answer to. Repeatable."
 )
 @click.option(
