@@ -24,7 +24,7 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
 FROM tools AS requirements
 WORKDIR /source
 COPY pyproject.toml tools/images/requirements.py ./
-RUN python3 requirements.py cluster >requirements.txt
+RUN python3 requirements.py cluster >requirements.txt && python3 requirements.py --only stores >stores.txt
 
 FROM tools AS ours
 WORKDIR /source
@@ -51,8 +51,26 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash "$site" \
     && ln -s ../app/bin/stoker /opt/stoker/bin/stoker
 
+# What fetches jobs' data runs in an environment of its own, for s3fs wants another python-dateutil than the kubernetes
+# package. It falls back on the one above: what both want alike is there once. Of botocore only S3 and its logins are kept.
+FROM dependencies AS stores
+COPY constraints-stores.txt ./
+COPY --from=requirements /source/stores.txt ./
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    python3 -m venv --without-pip /opt/stoker/fetch \
+    && site=$(/opt/stoker/fetch/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+    && /opt/stoker/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/stoker.pth" \
+    && echo /opt/stoker/app >>"$site/stoker.pth" \
+    && sort -s -u -t= -k1,1 constraints-stores.txt /opt/stoker/constraints.txt >/tmp/constraints.txt \
+    && /build/bin/pip --python /opt/stoker/fetch/bin/python install --quiet --no-cache-dir --no-compile --only-binary :all: \
+      -c /tmp/constraints.txt -r stores.txt \
+    && find "$site" -type d -name tests -prune -exec rm -rf {} + \
+    && find "$site/botocore/data" -mindepth 1 -maxdepth 1 -type d ! -name s3 ! -name sts ! -name 'sso*' -exec rm -rf {} + \
+    && python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash "$site"
+
 FROM python
 COPY --from=dependencies /opt/stoker /opt/stoker
+COPY --from=stores /opt/stoker/fetch /opt/stoker/fetch
 COPY --from=ours /opt/stoker/app /opt/stoker/app
 ENV PATH=/opt/stoker/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     HOME=/tmp USER=stoker LOGNAME=stoker PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1

@@ -344,7 +344,7 @@ def test_data_by_url_is_fetched_by_a_container_of_ours_as_the_job() -> None:
     rendered = pod(subject, security={"readOnlyRoot": False, "addCapabilities": ["IPC_LOCK"]})
     _, fetching = rendered["spec"]["initContainers"]
     assert (fetching["name"], fetching["image"]) == ("stoker-data", "registry.example/stoker:1")
-    assert fetching["command"] == ["python", "-m", "stoker.fetch"]
+    assert fetching["command"] == ["/opt/stoker/fetch/bin/python", "-m", "stoker.fetch"]
     given = {one["name"]: one.get("value") for one in fetching["env"]}
     assert set(given) == {
         "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "HOME", "STOKER_FETCH", "STOKER_TERMINATION_LOG"

@@ -78,7 +78,15 @@ RECIPES: dict[str, Recipe] = {
             name="control-plane",
             repository="stoker",
             dockerfile="Dockerfile",
-            inputs=(*_TRAINER, "LICENSE", "NOTICE", "README.md", "api/stoker_api", "operator/stoker"),
+            inputs=(
+                *_TRAINER,
+                "constraints-stores.txt",
+                "LICENSE",
+                "NOTICE",
+                "README.md",
+                "api/stoker_api",
+                "operator/stoker",
+            ),
             disk_bytes=3 * _GB,
         ),
         Recipe(

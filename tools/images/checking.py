@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.controller.render_kube import FETCH
 from tools.verify.resume import default_config
 
 from . import building, machine
@@ -41,6 +42,10 @@ _ROOTS = (
     "import os; print(*[path for path in ('/root', '/app', '/app/private') if not os.access(path, os.R_OK)]);"
     " assert os.environ['HOME'] == '/root' and not os.access('/app', os.W_OK)"
 )
+_STORES = (
+    "import botocore.session, fsspec; botocore.session.get_session().create_client('s3', region_name='x');"
+    " print(*[fsspec.get_filesystem_class(name).__name__ for name in ('https', 's3', 'gs', 'hf')])"
+)
 _BYTECODE = (
     "import os, sys; own = [getattr(m, '__cached__', None) for m in list(sys.modules.values())];"
     " missing = [p for p in own if isinstance(p, str) and not os.path.exists(p)];"
@@ -66,6 +71,12 @@ STARTS: dict[str, tuple[Start, ...]] = {
         Start("operator", ("python", "-m", "stoker.controller.main", "--help"), "--kubeconfig"),
         Start("api", ("python", "-m", "stoker_api.main", "--help"), "--kubeconfig"),
         Start("supervisor", ("python", "-m", "stoker_worker.bundle", "install", "/tmp/stoker")),
+        Start("what fetches", FETCH, "STOKER_FETCH: KeyError", code=1),
+        Start(
+            "stores of data",
+            (FETCH[0], "-c", _STORES),
+            "HTTPFileSystem S3FileSystem ExtendedGcsFileSystem HfFileSystem",
+        ),
         Start(
             "all is compiled",
             ("python", "-c", "import stoker.controller.main, stoker_api.main, kubernetes.aio; " + _BYTECODE),

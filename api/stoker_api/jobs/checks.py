@@ -161,8 +161,8 @@ class Checks:
                 raise Problem(ProblemCode.CLUSTER_ONLY, f"{faults[0].pointer} {faults[0].detail}.", errors=faults)
         await self.check_queue(principal, job)
         runtime = await self._check_runtime(principal, job)
-        check_schemes(job.spec)
         if self._runtimes is None:
+            check_schemes(job.spec)
             await check_local_data(job.spec)
         else:
             check_offered_data(job.spec, runtime)

@@ -34,7 +34,8 @@ async def check_local_data(spec: TrainingJobSpec) -> None:
 
 
 def check_schemes(spec: TrainingJobSpec) -> None:
-    """Whether what fetches can talk to the stores that urls name; it has our own environment. Raises: Problem."""
+    """On one machine: whether what fetches, in our own environment, can talk to the stores that urls name. (A cluster's
+    image has all.) Raises: Problem."""
     for number, volume in enumerate(spec.data):
         package = _PACKAGES.get((volume.url or "").partition("://")[0])
         if package is not None and find_spec(package) is None:
@@ -42,7 +43,7 @@ def check_schemes(spec: TrainingJobSpec) -> None:
             raise invalid(
                 f"/spec/data/{number}/url",
                 f"{scheme}:// needs the package {package}, which is not installed beside this server; "
-                "install it there, or give an https:// url (stores sign such for a while)",
+                "install stoker[up,stores] there, or give an https:// url (stores sign such for a while)",
             )
 
 

@@ -51,7 +51,8 @@ from .render_volumes import (
 START = ("/bin/sh", f"{STOKER_DIR}/start")
 INSTALL = ("python", "-m", "stoker_worker.bundle", "install", STOKER_DIR)
 """Puts the supervisor (`worker.pyz`, `start`) where every worker finds it."""
-FETCH = ("python", "-m", "stoker.fetch")
+FETCH = ("/opt/stoker/fetch/bin/python", "-m", "stoker.fetch")
+"""The image has an environment of its own for it (Dockerfile)."""
 MASTER_PORT = 29400
 METRICS_PORT = 9464
 """Where the supervisor lets a trainer serve /metrics (`stoker_worker.pod`)."""
