@@ -192,3 +192,13 @@ def test_no_link_in_a_projects_cache_leads_to_anothers(project: Project, site: S
 
     until(refused, "the kubelet's refusal", timeout_s=90)
     assert not project.log("follows", 1)
+
+
+def test_a_bucket_is_read_by_what_the_image_has_for_it(project: Project, site: Site) -> None:
+    """s3fs, which the operator's and api's own environment could not have."""
+    site.put("/bucket/set/a.txt", b"of a bucket", ETag='"1"', **{"Last-Modified": "Tue, 24 Nov 2026 10:00:00 GMT"})
+    keys = {"AWS_ENDPOINT_URL": site.url, "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key"}
+    data = [{"name": "d", "url": "s3://bucket/set/a.txt"}]
+    submit(project, "reads", data, "import os; print(open(os.environ['STOKER_DATA_D'] + '/a.txt').read())", env=keys)
+    project.until_phase("reads", Phase.SUCCEEDED)
+    assert project.log("reads", 1) == "of a bucket\n"

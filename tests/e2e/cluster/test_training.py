@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,6 +11,8 @@ import pytest
 from stoker.cli.manifest import read_manifests
 from stoker.client.updates import JobChanged
 from stoker.spec.job import Phase
+from stoker.spec.quantity import memory_bytes
+from stoker.spec.worker_size import SizeFrom
 from tests.support.cluster_stack import RACK, ROOT, Project, Stack
 from tests.support.harness import until
 
@@ -110,3 +113,23 @@ def test_a_job_begins_with_what_another_has_kept(project: Project) -> None:
     for name, where in (("longer", kept), ("elsewhere", {})):
         log = train(name, 2, {**where, "from": {"job": "base"}})
         assert "resumed at step 23" in log and "done: step 46" in log, log
+
+
+def test_a_worker_with_a_gpu_gets_its_share_of_a_real_node(project: Project) -> None:
+    """Of cores and memory, less a tenth: as `run` says it, as the pod asks for it, as the kernel limits it."""
+    nodes = json.loads(project.stack.bed.kubectl("get", "nodes", "-o", "json"))["items"]
+    shares = [one["status"]["allocatable"] for one in nodes]
+    at_most = min(memory_bytes(one["memory"]) / int(one["nvidia.com/gpu"]) for one in shares)
+    script = "print(open('/sys/fs/cgroup/memory.max').read(), end='', flush=True)"
+    image = project.stack.images["foreign-python"]
+    ran = project.stoker(
+        "run", "--gpus", "1", "--image", image, "--no-code", "--name", "sized", "--", "python3", "-c", script
+    )
+    found = project.job("sized").status.resources
+    assert found is not None and (found.cpu_from, found.memory_from) == (SizeFrom.GPU_SHARE, SizeFrom.GPU_SHARE)
+    assert 0.7 * at_most < memory_bytes(found.memory) <= 0.9 * at_most, (found, at_most)
+    assert f"{found.cpu} core" in ran.stderr and "share" in ran.stderr, ran.stderr
+    [pod] = project.pods("sized")
+    asked = pod["spec"]["containers"][0]["resources"]
+    assert (asked["requests"]["cpu"], asked["limits"]["memory"]) == (found.cpu, found.memory)
+    assert int(ran.stdout) == memory_bytes(found.memory)

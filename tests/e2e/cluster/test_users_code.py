@@ -65,6 +65,9 @@ def test_a_folder_is_sent_trains_and_is_not_sent_twice(project: Project, folder:
     changed = project.stoker(*(word.format("changed") for word in command), cwd=folder)
     assert "changed" in changed.stdout
     figure("stoker run after one file changed", _sent(changed.stderr))
+    project.stoker("clone", "first", "--name", "cloned", "--set", "spec.env={NAMED: again}")
+    assert "with ['a', 'b']" in project.stoker("follow", "cloned").stdout, "the first job's code, not the folder's"
+    assert project.job("cloned").spec.env["NAMED"] == "again"
 
 
 def test_another_project_does_not_get_at_it(project: Project, folder: Path) -> None:
