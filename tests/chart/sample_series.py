@@ -167,6 +167,7 @@ def _gpu(book: Book, at: float, share: float, node: str, gpu: int, model: Model,
         book.add(at, f"{name}throttle_seconds_total", STEP_S * part, reason=reason, **labels)
     for direction in ("tx", "rx"):
         book.add(at, f"{name}pcie_bytes_total", STEP_S * 2.1e9 * sm, direction=direction, **labels)
+        book.gauge(at, f"{name}pcie_bytes_per_second", 2.1e9 * sm, direction=direction, **labels)
     book.add(at, f"{name}pcie_replays_total", 0, **labels)
     for kind in ("corrected", "uncorrected"):
         book.add(at, f"{name}ecc_errors_total", 0, type=kind, scope="volatile", **labels)

@@ -240,10 +240,11 @@ def mig(played):
     assert played.during.of("stoker_job_gpu_energy_joules_total", uuid=first, method="mig_slices")
 
 
-def wrap(played):
-    """The bytes that the page rose by are those that were sent, over more than one wrap."""
+def pcie(played):
+    """The bytes that the page rose by are those that were sent."""
     name = "stoker_gpu_pcie_bytes_total"
-    for direction, rate in (("tx", 1e9), ("rx", 1.5e9)):
+    for direction, rate in (("tx", 26e9), ("rx", 50e9)):
+        assert played.during.one("stoker_gpu_pcie_bytes_per_second", direction=direction) == pytest.approx(rate)
         rise = played.during.one(name, direction=direction) - played.before.one(name, direction=direction)
         between_s = played.during.began_at - played.before.began_at
         assert rise == pytest.approx(rate * between_s, abs=rate * WINDOW_S)
@@ -292,7 +293,7 @@ FURTHER = {
     "segfault": segfault,
     "restart": driver_restart,
     "MIG": mig,
-    "wrap": wrap,
+    "PCIe": pcie,
     "XID": xid,
     "no library": nothing_before,
     "no GPUs": no_gpus,

@@ -314,6 +314,16 @@ READING(nvmlDeviceGetPerformanceState, unsigned, pstate, 1)
 READING(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, reasons, 1)
 READING(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, reasons, 1)
 READING(nvmlDeviceGetPcieReplayCounter, unsigned, pcie_replay, 1)
+
+/* KB/s over the last 20 ms; the real one blocks for them. */
+int nvmlDeviceGetPcieThroughput(device_t device, unsigned kind, unsigned *kilobytes) {
+  ENTER(device);
+  enum key key = kind ? K_pcie_rx : K_pcie_tx;
+  if (kind > 1 || isnan(value_at(d.steps, key, d.now))) return NOT_SUPPORTED;
+  *kilobytes = (unsigned)(integral(d.steps, key, d.now - 0.02, d.now) / 0.02 / 1000);
+  return SUCCESS;
+}
+
 READING(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, pcie_gen, 1)
 READING(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, pcie_gen_max, 1)
 READING(nvmlDeviceGetCurrPcieLinkWidth, unsigned, pcie_width, 1)

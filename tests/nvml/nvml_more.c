@@ -73,8 +73,8 @@ static double field_number(struct device d, unsigned id, unsigned scope, unsigne
   case 194: *type = 5; return VALUE(tl_slowdown);
   case 195: *type = 5; return VALUE(tl_mem_max);
   case 196: *type = 5; return VALUE(tl_gpu_max);
-  case 197: *type = 1; return fmod(counted(d, K_pcie_tx) + d.gpu->counter_offset, 4294967296.0);
-  case 198: *type = 1; return fmod(counted(d, K_pcie_rx) + d.gpu->counter_offset, 4294967296.0);
+  case 197: *type = 1; return fmod(counted(d, K_pcie_tx), 4294967296.0);
+  case 198: *type = 1; return fmod(counted(d, K_pcie_rx), 4294967296.0);
   case 202: return d.gpu->nvlink5 && !all_links ? floor(counted(d, K_nvlink_tx) / VALUE(nvlinks)) : NAN;
   case 204: return d.gpu->nvlink5 && !all_links ? floor(counted(d, K_nvlink_rx) / VALUE(nvlinks)) : NAN;
   case 230: *type = 1; return VALUE(recovery);
@@ -290,7 +290,8 @@ int nvmlGpmMetricsGet(struct gpm_get *get) {
     static const struct {
       unsigned id;
       enum key key;
-    } known[] = {{1, K_gfx}, {2, K_sm}, {3, K_occ}, {5, K_tensor}, {10, K_dram}, {11, K_fp64}, {12, K_fp32}, {13, K_fp16}};
+    } known[] = {{1, K_gfx}, {2, K_sm}, {3, K_occ}, {5, K_tensor}, {10, K_dram}, {11, K_fp64}, {12, K_fp32}, {13, K_fp16},
+                 {20, K_pcie_tx}, {21, K_pcie_rx}}; /* those two in MiB/s */
     one->code = field_fault(__func__, b->slot, one->id);
     if (one->code) continue;
     one->code = NOT_SUPPORTED;
@@ -298,7 +299,7 @@ int nvmlGpmMetricsGet(struct gpm_get *get) {
       if (known[k].id != one->id) continue;
       double sum = integral(gpm_steps(s, b), known[k].key, a->at, b->at);
       one->code = isnan(sum) ? NOT_SUPPORTED : SUCCESS;
-      one->value = b->at - a->at < 0.1 ? NAN : sum / (b->at - a->at);
+      one->value = b->at - a->at < 0.1 ? NAN : sum / (b->at - a->at) / (one->id >= 20 ? 1048576 : 1);
     }
   }
   return SUCCESS;

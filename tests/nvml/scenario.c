@@ -117,7 +117,6 @@ static void read_line(struct scenario *s, char *line) {
     gpu->energy_since = number(fields, count, "energy_since", 0);
     gpu->energy_offset_mj = number(fields, count, "energy_offset_mj", 0);
     gpu->energy_tick_s = number(fields, count, "energy_tick_s", 0);
-    gpu->counter_offset = number(fields, count, "counter_offset", 0);
     fill_step(add_step(&gpu->steps, -FOREVER), fields, count);
   } else if (!strcmp(kind, "mig")) {
     if (index < 0 || index >= s->gpu_count || s->gpus[index].mig_count == MAX_MIG) refuse("a wrong gpu", whole_line);

@@ -218,15 +218,30 @@ def test_nvlink_bytes_of_all_links(scenario, fifth):
         assert moved <= rate * (last.at + last.took_s - first.at) + 2e4
 
 
-def test_pcie_counters_are_read_as_they_are_and_wrap(scenario):
-    gpu = scenario.add_gpu(energy_since=time.time(), counter_offset=2**32 - 10**8)
+@pytest.mark.parametrize("rate", [1e9, 3.9e9, 6e9, 10e9, 26e9, 50e9])
+def test_pcie_bytes_by_gpm(scenario, rate):
+    """Whatever the rate: NVML's counters of 32 bits would show 1.41 of 10 GB/s."""
+    scenario.add_gpu(pcie_tx=rate, pcie_rx=rate / 2)
     with listening(scenario.write().env()) as heard:
-        first = heard.wait(Frame)
-        gpu.step(time.time(), pcie_tx=1e9)
-        scenario.write()
-        last = heard.wait(Frame, lambda frame: frame.gpus[0].values["pcie_bytes_total|tx"] < 3e9)
-    assert first.gpus[0].values["pcie_bytes_total|tx"] == gpu.counter_offset
-    assert last.gpus[0].values["pcie_bytes_total|rx"] == gpu.counter_offset
+        first, *_, last = [frame for frame in heard.frames(5) if "pcie_bytes_total|tx" in frame.gpus[0].values]
+    for direction, true in (("tx", rate), ("rx", rate / 2)):
+        moved = (
+            last.gpus[0].values[f"pcie_bytes_total|{direction}"] - first.gpus[0].values[f"pcie_bytes_total|{direction}"]
+        )
+        assert moved == pytest.approx(true * (last.mono_s - first.mono_s), rel=0.05)
+        assert last.gpus[0].values[f"pcie_bytes_per_second|{direction}"] == pytest.approx(true, rel=1e-6)
+
+
+@pytest.mark.parametrize("without", ["GPM", "GPM's rates", "the collector gpm"])
+def test_pcie_rate_without_gpm_is_a_gauge(scenario, without):
+    """No counter: the one that NVML has can't be trusted."""
+    scenario.add_gpu(pcie_tx=26e9, pcie_rx=2e9, gpm=without != "GPM")
+    for metric in (20, 21) if without == "GPM's rates" else ():
+        scenario.fault("nvmlGpmMetricsGet", field=metric, code=NOT_SUPPORTED)
+    options = ("--collectors", "pcie") if without == "the collector gpm" else ()
+    values = read(scenario, *options, enough=has("pcie_bytes_per_second|rx")).values
+    assert values["pcie_bytes_per_second|tx"] == pytest.approx(26e9, rel=1e-6)
+    assert not [key for key in values if key.startswith("pcie_bytes_total")]
 
 
 def test_processes_with_their_share_of_sm_time(scenario):

@@ -147,18 +147,18 @@ def _return_mig(stage: Stage) -> None:
     stage.until(lambda now: now.of("stoker_mig_sm_active_ratio", mig_uuid=device.uuid), "the device to come")
 
 
-def _near_the_wrap(stage: Stage) -> None:
-    stage.scenario.add_gpu(**{**RICH, "pcie_tx": 1e9, "pcie_rx": 1.5e9}, counter_offset=(1 << 32) - int(2e9))
+def _full_link(stage: Stage) -> None:
+    stage.scenario.add_gpu(**{**RICH, "pcie_tx": 26e9, "pcie_rx": 50e9})
 
 
-def _wrap(stage: Stage) -> Scrape:
-    """Past 2³² bytes, twice."""
+def _move_much(stage: Stage) -> Scrape:
+    """Many times what a counter of 32 bits holds."""
     first = stage.scrapes[0].one("stoker_gpu_pcie_bytes_total", direction="tx") or 0.0
 
-    def wrapped(now: Scrape) -> bool:
-        return (now.one("stoker_gpu_pcie_bytes_total", direction="tx") or 0.0) > first + 2 * (1 << 32)
+    def moved(now: Scrape) -> bool:
+        return (now.one("stoker_gpu_pcie_bytes_total", direction="tx") or 0.0) > first + 20 * (1 << 32)
 
-    return stage.until(wrapped, "8 GiB sent")
+    return stage.until(moved, "80 GiB sent")
 
 
 def _xid(stage: Stage) -> Scrape:
@@ -249,7 +249,7 @@ CASES = (
     Case("restart", "the driver is loaded anew: its counters begin at 0", _rich, _restart_driver, begins_anew=True,
          outage=True),
     Case("MIG", "a MIG device vanishes and comes again", _mig, _remove_mig, _return_mig, begins=_both_active),
-    Case("wrap", "PCIe counters of 32 bits begin anew", _near_the_wrap, _wrap),
+    Case("PCIe", "26 and 50 GB/s: NVML's counters of 32 bits wrap every tenth of a second", _full_link, _move_much),
     Case("XID", "XID 79, twice", _rich, _xid),
     Case("no library", "the driver is installed while the exporter runs", _no_library, heal=_install, begins=_blind),
     Case(

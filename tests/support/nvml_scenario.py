@@ -133,8 +133,6 @@ class Gpu(Steps):
     """Unix seconds since when energy and other counters count; 0: an hour before the file was written first."""
     energy_offset_mj: int = 0
     energy_tick_s: float = 0.0
-    counter_offset: int = 0
-    """Bytes on the PCIe counters before: near 2**32 they wrap soon."""
     devices: list[Mig] = field(default_factory=list)
 
     def add_mig(self, **fields: object) -> Mig:
@@ -262,7 +260,6 @@ def _gpu_line(gpu: Gpu) -> str:
         "energy_since": repr(gpu.energy_since),
         "energy_offset_mj": gpu.energy_offset_mj,
         "energy_tick_s": gpu.energy_tick_s,
-        "counter_offset": gpu.counter_offset,
     }
     named = "".join(f"\t{name}={value}" for name, value in fields.items())
     return f"gpu{named}{_values(gpu.first)}{_processes(gpu.processes)}"

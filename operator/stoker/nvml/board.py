@@ -20,7 +20,7 @@ REASONS = {
     "sync_boost": SYNC_BOOST,
 }
 _CLOCKS = (("graphics", 0), ("sm", 1), ("memory", 2), ("video", 3))
-_NS, _MHZ, _KIB = 1e-9, 1e6, 1024.0
+_NS, _MHZ, _KB, _KIB = 1e-9, 1e6, 1000.0, 1024.0
 _FAST = {
     "temperatures": (Field("temperature_celsius|memory", 82),),
     "throttling": (
@@ -30,7 +30,6 @@ _FAST = {
         Field("throttle_seconds_total|hw_thermal", 270, _NS),
         Field("throttle_seconds_total|hw_power_brake", 271, _NS),
     ),
-    "pcie": (Field("pcie_bytes_total|tx", 197), Field("pcie_bytes_total|rx", 198)),
     "nvlink": (
         Field("nvlink_bytes_total|tx", 138, _KIB, ALL_LINKS),
         Field("nvlink_bytes_total|rx", 139, _KIB, ALL_LINKS),
@@ -99,6 +98,11 @@ class Board:
         if "clocks" in self._collectors:
             self._read_clocks(gauges)
         return gauges
+
+    def read_pcie_rates(self) -> dict[str, float]:
+        """Of the last 20 ms, for which each call blocks: where GPM has none. Raises: Lost, DriverLost."""
+        read = {name: self._calls.ask("nvmlDeviceGetPcieThroughput", kind) for kind, name in enumerate(("tx", "rx"))}
+        return {f"pcie_bytes_per_second|{name}": rate * _KB for name, rate in read.items() if rate is not None}
 
     def _read_temperatures(self, values: dict[str, float]) -> None:
         core = self._calls.ask("nvmlDeviceGetTemperatureV", 0)

@@ -39,7 +39,8 @@ class Device:
         self._board = Board(self._calls, collectors, POWER_FIELDS)
         self._load = Load(self._calls, seen_us)
         self._processes = Processes(self._calls, seen_us, all_pids) if "processes" in collectors else None
-        self._gpm = Gpm(self._calls) if "gpm" in collectors else None
+        self._gpm = Gpm(self._calls, pcie="pcie" in collectors) if "gpm" in collectors else None
+        self._reads_pcie = "pcie" in collectors
         self._mig = MigDevices(self._calls, self._gpm)
         self._reads_mig = "mig" in collectors
         self._info = self._read_info()
@@ -56,8 +57,11 @@ class Device:
         failure = self._calls.take_failure()
         if failure and not any(key in values for key in _VITAL):
             raise GpuLost(code_name(failure))
+        gpm = self._gpm.read(now_s) if self._gpm else {}
         if self._is_turn(GAUGES_EVERY):
             self._gauges = self._board.read_gauges() | self._load.read_gauges()
+            if self._reads_pcie and (self._gpm is None or self._gpm.has_pcie is False):
+                self._gauges |= self._board.read_pcie_rates()
         if self._is_turn(RARE_EVERY):
             self._rare = self._board.read_rare(values)
         self._polls += 1
@@ -65,8 +69,7 @@ class Device:
         running = self._processes.read() if self._processes else None
         if running is not None:
             values["processes"] = float(len(running))
-        if self._gpm:
-            values |= self._gpm.read(now_s)
+        values |= gpm
         self._mig.read_mode()
         devices = self._mig.read(now_s, running) if self._reads_mig else ()
         info = {

@@ -17,7 +17,7 @@ from .model import (
     stat,
     table,
 )
-from .queries import GPU, eq, increase, most, most_over, rate, total
+from .queries import GPU, eq, increase, most, most_over, of, rate, total
 
 HERE = 'node=~"$node"', 'gpu=~"$gpu"'
 NAME = "{{node}}/{{gpu}}"
@@ -199,9 +199,13 @@ _HEAT = (
 _LINKS = (
     series(
         "PCIe",
-        "Bytes per second, all GPUs chosen.",
+        "Bytes per second, all GPUs chosen. Before Hopper: of 20 ms every five seconds.",
         "Bps",
-        Query(f"sum by (direction) ({rate('stoker_gpu_pcie_bytes_total', *HERE)})", "{{direction}}"),
+        Query(
+            f"sum by (direction) ({rate('stoker_gpu_pcie_bytes_total', *HERE)} "
+            f"or {of('stoker_gpu_pcie_bytes_per_second', *HERE)})",
+            "{{direction}}",
+        ),
         none=NOT_TOLD,
     ),
     series(

@@ -1,4 +1,4 @@
-"""One device's values as they are exported: gauges as read, counters made monotone, ratios integrated. Pure.
+"""One device's values as they are exported: gauges and counters as read, ratios integrated. Pure.
 
 Lives in memory alone: after a restart of the exporter the integrals begin at 0, which Prometheus knows as a reset.
 """
@@ -9,10 +9,8 @@ from collections.abc import Mapping
 
 from stoker.exporter.catalogue import COUNTER, HARDWARE, MIG, Family
 
-WRAP = 1 << 32
-"""Where counters of 32 bits begin anew (PCIe bytes by field value)."""
-_WRAPS = "pcie_bytes_total"
-_ENERGY = "energy_joules_total"
+_OF_THE_CHILD = "pcie_bytes_total"
+"""Counted by the NVML child itself: where it begins anew, it goes on from what it was."""
 _INTEGRALS = {
     "busy_ratio": "busy_seconds_total",
     "memory_controller_busy_ratio": "memory_controller_busy_seconds_total",
@@ -34,7 +32,7 @@ class DeviceValues:
 
     def __init__(self, counters: frozenset[str] = GPU_COUNTERS) -> None:
         self._counters = counters
-        self._raw: dict[str, float] = {}
+        self._before: dict[str, float] = {}
         self._offset: dict[str, float] = {}
         self._integrals: dict[str, float] = {}
         self.deltas: dict[str, float] = {}
@@ -48,18 +46,13 @@ class DeviceValues:
         shown = dict(values)
         self.deltas = {}
         counters = {key: value for key, value in values.items() if key.partition("|")[0] in self._counters}
-        fell = {key for key, value in counters.items() if value < self._raw.get(key, value)}
-        # A driver that starts anew resets all of them at once, and not between two polls.
-        same_driver = observed_s is not None or 0 < self._raw.get(_ENERGY, 0.0) <= counters.get(_ENERGY, -1.0)
-        wrapped = same_driver and all(key.startswith(_WRAPS) and self._raw[key] < WRAP for key in fell)
         for key, value in counters.items():
-            if key in fell:
-                self._offset[key] = self._offset.get(key, 0.0) + WRAP if wrapped else 0.0
-            if (before := self._raw.get(key)) is not None:
-                begun = WRAP - before if wrapped else 0.0
-                self.deltas[key] = value + begun if key in fell else value - before
-            self._raw[key] = value
+            if (before := self._before.get(key)) is not None:
+                self.deltas[key] = value - before if value >= before else value
+                if value < before and key.startswith(_OF_THE_CHILD):
+                    self._offset[key] = self._offset.get(key, 0.0) + before
             shown[key] = value + self._offset.get(key, 0.0)
+        self._before |= counters
         for ratio, integral in _INTEGRALS.items():
             if integral not in self._counters:
                 continue
