@@ -31,7 +31,7 @@ from .identity import IdentityUnavailable
 from .middleware.guard import Guard
 from .middleware.limits import Arriving, Limits
 from .middleware.observe import Observe
-from .openapi import document
+from .openapi import document, operation_id
 from .problems import Problem, ProblemCode
 from .routes.common import no_query_twice
 from .services import Services
@@ -76,6 +76,7 @@ def bare_app(**settings: Any) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=operation_id,
         dependencies=[Depends(authorize), Depends(no_query_twice)],
         **settings,
     )

@@ -1,15 +1,20 @@
 """The OpenAPI document (3.1), kept in `docs/openapi.json` and compared in a test.
 
 FastAPI writes what it sees in the routes; this adds what the routes do themselves: bodies read raw, bearer tokens,
-problem documents. `python -m tools.generate.docs` writes it.
+problem documents by code, and examples. `python -m tools.generate.docs` writes it.
 """
 
 from __future__ import annotations
 
+import copy
+import itertools
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
 from stoker.spec.code import CodeManifest
@@ -19,27 +24,28 @@ from stoker.spec.usage import GpuReceipt
 from stoker_api.routes import api_routes
 
 from .access import Access, declared
+from .api_examples import Example, examples
+from .declared_problems import ANYWHERE, problems_of
 from .jobs.clone import CloneRequest, JobPatch
 from .jobs.request import Submission
-from .problems import MEDIA_TYPE
+from .problems import MEDIA_TYPE, ProblemCode
 
 _REF = "#/components/schemas/{model}"
-_PROBLEM = {
-    "description": "A problem document (RFC 9457)",
-    "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model=ProblemDocument.__name__)}}},
-}
+_PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model=ProblemDocument.__name__)}}}
+_FASTAPIS_WORDS = "Successful Response"
+_DESCRIPTION = "Submit, follow and explain GPU jobs. Errors are problem documents (RFC 9457). See docs/api.md."
+
+
+def operation_id(route: APIRoute) -> str:
+    """`submit_job`: the endpoint's name, which no other has."""
+    return route.name
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """The document of an app's routes; made once."""
+    """The document of an app's routes; made once. Cost: half a second; not for the event loop."""
     if app.openapi_schema:
         return app.openapi_schema
-    found = get_openapi(
-        title="Stoker",
-        version="v1",
-        description="Submit, follow and explain GPU jobs. See docs/api.md.",
-        routes=app.routes,
-    )
+    found = copy.deepcopy(get_openapi(title="Stoker", version="v1", description=_DESCRIPTION, routes=app.routes))
     schemas = found.setdefault("components", {}).setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
@@ -55,17 +61,65 @@ def document(app: FastAPI) -> dict[str, Any]:
     )
     for name, schema in own["$defs"].items():
         schemas.setdefault(name, schema)
-    found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    opened = {route.path for route in api_routes() if declared(route.endpoint) is Access.OPEN}
-    for path, item in found["paths"].items():
-        for operation in item.values():
-            for parameter in operation.get("parameters", ()):
-                _never_null(parameter["schema"])
-            operation["responses"].pop("422", None)
-            operation["responses"]["default"] = _PROBLEM
-            operation["security"] = [] if path in opened else [{"token": []}]
+    for schema in schemas.values():
+        _without_titles(schema)
+    components = found["components"]
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    components["responses"] = {"Problem": {"description": f"Of any request: {_listed(ANYWHERE)}", "content": _PROBLEM}}
+    known = examples()
+    for route in api_routes():
+        if route.include_in_schema:
+            for method in (route.methods or set()) - {"HEAD"}:
+                operation = found["paths"][route.path_format][method.lower()]
+                _complete(operation, route)
+                _exemplify(operation, known[operation_id(route)])
     app.openapi_schema = found
     return found
+
+
+def _complete(operation: dict[str, Any], route: APIRoute) -> None:
+    """What FastAPI does not know of the operation."""
+    operation["summary"], operation["description"] = _summary(route.description), _on_lines(route.description)
+    operation["security"] = [] if declared(route.endpoint) is Access.OPEN else [{"token": []}]
+    for parameter in operation.get("parameters", ()):
+        _never_null(parameter["schema"])
+        _without_titles(parameter["schema"])
+        parameter["schema"].pop("description", None)  # the parameter's own says it
+    responses = operation["responses"]
+    responses.pop("422", None)
+    for status, response in responses.items():
+        if response["description"] == _FASTAPIS_WORDS:
+            response["description"] = HTTPStatus(int(status)).phrase
+    for status, codes in itertools.groupby(problems_of(route), key=lambda code: code.status):
+        responses[str(status)] = {"description": _listed(codes), "content": _PROBLEM}
+    responses["default"] = {"$ref": "#/components/responses/Problem"}
+
+
+def _summary(text: str) -> str:
+    """Its first sentence."""
+    return _on_lines(text).partition("\n")[0].partition(". ")[0].rstrip(".")
+
+
+def _on_lines(text: str) -> str:
+    """Paragraphs on one line each."""
+    return "\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+def _listed(codes: Iterable[ProblemCode]) -> str:
+    return "; ".join(f"{code}: {code.summary}" for code in codes)
+
+
+def _exemplify(operation: dict[str, Any], example: Example) -> None:
+    """Write a request that works, and its answer, into the operation."""
+    for parameter in operation.get("parameters", ()):
+        if parameter["name"] in example.parameters:
+            parameter["example"] = example.parameters[parameter["name"]]
+    if example.body is not None:
+        (content,) = operation["requestBody"]["content"].values()
+        content["example"] = example.body
+    if example.answer is not None:
+        content = operation["responses"][str(example.status)]["content"]
+        next(iter(content.values()))["example"] = example.answer
 
 
 def _never_null(schema: dict[str, Any]) -> None:
@@ -73,3 +127,15 @@ def _never_null(schema: dict[str, Any]) -> None:
     if {"type": "null"} in schema.get("anyOf", ()):
         (only,) = [option for option in schema.pop("anyOf") if option != {"type": "null"}]
         schema.update(only)
+
+
+def _without_titles(schema: Any) -> None:
+    """Pydantic's titles repeat the names."""
+    if isinstance(schema, list):
+        for one in schema:
+            _without_titles(one)
+    elif isinstance(schema, Mapping):
+        if isinstance(schema.get("title"), str):
+            del schema["title"]  # type: ignore[attr-defined]
+        for one in schema.values():
+            _without_titles(one)

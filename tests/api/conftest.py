@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ import pytest
 from stoker.controller.render import owned_by
 from stoker.kube.client import MERGE_PATCH
 from stoker.local.project_secrets import LocalSecrets
-from stoker.local.store import EmbeddedStore
+from stoker.local.store import KINDS, EmbeddedStore
 from stoker.spec.event import EVENTS, Event, ObjectRef
 from stoker.spec.job import JOBS, TrainingJob
-from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.meta import Key, Kind, ObjectMeta
 from stoker.spec.node import NODES, Gpu, GPUNode
 from stoker.spec.pod import PODS, Container, Pod, PodSpec
 from stoker.spec.queue import QUEUES, Queue, QueueResources, QueueSpec
@@ -32,8 +32,11 @@ from stoker.store.clock import SystemClock
 from stoker_api.app import create_app
 from stoker_api.code.store import CodeStore
 from stoker_api.curves.store import CurveStore
+from stoker_api.declared_problems import ANYWHERE, problems_of
 from stoker_api.deps import Deps, caches, running_caches
 from stoker_api.files.local import LocalFiles
+from stoker_api.problems import MEDIA_TYPE
+from stoker_api.routes import api_routes
 from stoker_api.serve import serving
 from stoker_api.services import Services
 from stoker_api.streams.sse import StreamSettings
@@ -237,7 +240,7 @@ def body() -> Callable[..., dict[str, Any]]:
 
 
 @contextlib.asynccontextmanager
-async def _embedded(path: Path, streams: StreamSettings) -> AsyncIterator[World]:
+async def _embedded(path: Path, streams: StreamSettings, kinds: Iterable[Kind[Any]] = KINDS) -> AsyncIterator[World]:
     clock = SystemClock()
     tokens = TokenFile.open(path / "tokens")
     admin = tokens.ensure_admin().read_text().strip()
@@ -252,7 +255,7 @@ async def _embedded(path: Path, streams: StreamSettings) -> AsyncIterator[World]
     usage = UsageStore(path / "usage.db", clock)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(usage)
-        store = await stack.enter_async_context(EmbeddedStore(path / "store.db", clock))
+        store = await stack.enter_async_context(EmbeddedStore(path / "store.db", clock, kinds=kinds))
         identity = TokenIdentity(tokens, REPORT_KEY)
         code = CodeStore(path / "code", clock)
         held = caches(store, clock)
@@ -330,12 +333,28 @@ async def _running(making: contextlib.AbstractAsyncContextManager[World]) -> Asy
             yield found
 
 
+async def _only_declared_problems(answer: httpx.Response) -> None:
+    """Every problem that a test of the api meets is one that the document has of the operation."""
+    if answer.headers.get("content-type") != MEDIA_TYPE:
+        return
+    await answer.aread()
+    path, method = answer.request.url.path, answer.request.method
+    for route in api_routes():
+        if route.include_in_schema and method in route.methods and route.path_regex.match(path) and answer.content:
+            allowed = (*ANYWHERE, *problems_of(route))
+            assert answer.json()["code"] in allowed, f"{route.name} may answer {answer.text}: @refuses does not say so"
+            return
+
+
+HOOKS = {"response": [_only_declared_problems]}
+
+
 @pytest.fixture
 async def world(new_world: NewWorld) -> AsyncIterator[World]:
     """The app called in process: for everything that is no stream."""
     async with new_world() as found, found.services.running():
         transport = httpx.ASGITransport(found.app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url=BASE) as found.client:
+        async with httpx.AsyncClient(transport=transport, base_url=BASE, event_hooks=HOOKS) as found.client:
             yield found
 
 
@@ -344,7 +363,7 @@ async def served(new_world: NewWorld) -> AsyncIterator[World]:
     """The app behind uvicorn on a loopback port."""
     async with new_world() as found, serving(found.app) as port:
         found.base = f"{BASE}:{port}"
-        async with httpx.AsyncClient(base_url=found.base, timeout=10) as found.client:
+        async with httpx.AsyncClient(base_url=found.base, timeout=10, event_hooks=HOOKS) as found.client:
             yield found
 
 

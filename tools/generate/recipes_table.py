@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from stoker.spec.crd import words
+from stoker.spec import descriptions
 from stoker.spec.recipes import RECIPES
 
 HEAD = "| setting | values | default | what |\n|---|---|---|---|"
@@ -40,7 +40,7 @@ def tables() -> str:
         ),
     ]
     for name, of in settings.items():
-        lines += [f"\n## {name}\n", f"{words.of_class(RECIPES[name])}\n", HEAD]
+        lines += [f"\n## {name}\n", f"{descriptions.of_class(RECIPES[name])}\n", HEAD]
         lines += [_row(path, setting, setting.default) for path, setting in of.items() if path not in alike]
     return "\n".join(lines) + "\n"
 
@@ -65,7 +65,7 @@ def _settings(model: type[BaseModel]) -> Iterator[tuple[str, Setting]]:
 def _of_model(
     model: type[BaseModel], schema: dict[str, Any], parts: dict[str, Any], under: str
 ) -> Iterator[tuple[str, Setting]]:
-    described = words.of_fields(model)
+    described = descriptions.of_fields(model)
     for name, field in model.model_fields.items():
         path = f"{under}{field.alias or name}"
         part = _resolved(schema["properties"][field.alias or name], parts)

@@ -39,6 +39,7 @@ class JobPatch(SpecModel):
     """The body of `PATCH …/{name}`: a merge patch of the job's spec."""
 
     spec: dict[str, JsonValue]
+    """What changes: priority, suspend, cancel or retryGeneration."""
 
 
 def clone_of(job: TrainingJob, body: bytes) -> bytes:

@@ -68,12 +68,15 @@ GenerateName = Annotated[str, Field(max_length=JOB_NAME_MAX - SUFFIX_LENGTH), Af
 
 class SubmissionMetadata(SpecModel):
     name: JobName | None = None
+    """The job's. Absent: made from `generateName`, or from the recipe or the program."""
     generate_name: GenerateName | None = None
     """The name's beginning; five characters are added."""
     namespace: str | None = None
     """The project; if given it must be the path's."""
     labels: dict[QualifiedName, LabelValue] = Field(default={}, max_length=64)
+    """Names and values that lists select by."""
     annotations: dict[QualifiedName, str] = Field(default={}, max_length=64)
+    """Names and texts kept with the job."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -88,8 +91,11 @@ class Submission(SpecModel):
     """The body of `POST /v1/projects/{project}/jobs`."""
 
     api_version: Literal["stoker.dev/v1alpha1"] = API_VERSION  # type: ignore[assignment]
+    """The group and version of its form."""
     kind: Literal["TrainingJob"] = "TrainingJob"
+    """What it is."""
     metadata: SubmissionMetadata = SubmissionMetadata()
+    """Absent: a name is made for it."""
     spec: TrainingJobSpec
 
 

@@ -18,7 +18,11 @@ from pathlib import Path
 WEB = Path(__file__).parent / "web"
 FIRST = "js/main.js"
 """What the index begins with."""
-_MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_MEDIA_TYPES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml; charset=utf-8",
+}
 _IMPORT = re.compile(r'from ?"(\.[^"]+)"')
 SECURITY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -38,7 +42,7 @@ class Asset:
 
     @classmethod
     def of(cls, media_type: str, data: bytes) -> Asset:
-        return cls(f"{media_type}; charset=utf-8", data, gzip.compress(data, 9, mtime=0))
+        return cls(media_type, data, gzip.compress(data, 9, mtime=0))
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def assets() -> Assets:
     preloads = "\n".join(f'<link rel="modulepreload" href="{base}/{name}">' for name in imported(texts))
     index = (WEB / "index.html").read_text().replace("<!-- modules -->", preloads).replace("{base}", base)
     files = {name: Asset.of(_MEDIA_TYPES[found[name].suffix], data) for name, data in texts.items()}
-    return Assets(digest, Asset.of("text/html", index.encode()), files)
+    return Assets(digest, Asset.of("text/html; charset=utf-8", index.encode()), files)
 
 
 def imported(texts: Mapping[str, bytes]) -> list[str]:

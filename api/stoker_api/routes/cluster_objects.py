@@ -30,6 +30,7 @@ from stoker.spec.rest import (
 from stoker.spec.runtime import RUNTIMES, TrainingRuntime
 from stoker_api.access import Caller, access, require
 from stoker_api.bodies import body_of, dump, json_body, json_response
+from stoker_api.declared_problems import refuses
 from stoker_api.identity import (
     CREATE_QUEUE,
     CREATE_RUNTIME,
@@ -54,7 +55,7 @@ router = APIRouter()
 @router.get("/v1/queues", tags=["queues"], response_model=None, responses={200: {"model": QueueList}})
 @access(LIST_QUEUES)
 async def list_queues(request: Request) -> Response:
-    """All queues with what their jobs hold, by name."""
+    """List the queues with what their jobs hold, by name."""
     found = services(request)
     return json_response(joined(await _queues_with_usage(found, _queues(found).listed())))
 
@@ -62,6 +63,7 @@ async def list_queues(request: Request) -> Response:
 @router.get("/v1/queues/{name}", tags=["queues"], response_model=None, responses={200: {"model": QueueWithUsage}})
 @access(LIST_QUEUES)
 async def get_queue(request: Request, name: Name) -> Response:
+    """One queue with what its jobs hold."""
     found = services(request)
     queue = await _queues(found).find(name)
     (shown,) = await _queues_with_usage(found, [queue])
@@ -98,9 +100,12 @@ async def put_queue(request: Request, caller: Caller, name: Name, if_match: IfMa
     responses={202: {"model": BeingDeleted, "description": "Jobs that have not ended use it: it goes with the last"}},
 )
 @access(DELETE_QUEUE)
+@refuses(ProblemCode.QUEUE_PROTECTED)
 async def delete_queue(request: Request, name: Name, if_match: IfMatch = None) -> Response:
-    """Delete a queue that has none below it: at once, or with the last job that uses it (202). It takes no new jobs
-    from now on."""
+    """Delete a queue that has none below it.
+
+    At once, or with the last job that uses it (202). It takes no new jobs from now on.
+    """
     found = services(request)
     queues = _queues(found)
     queue = await queues.find(name)
@@ -142,7 +147,7 @@ async def _queues_with_usage(found: Services, queues: Collection[Queue]) -> list
 @router.get("/v1/runtimes", tags=["runtimes"], response_model=None, responses={200: {"model": RuntimeList}})
 @access(LIST_RUNTIMES)
 async def list_runtimes(request: Request) -> Response:
-    """All runtimes, by name."""
+    """List the runtimes, by name."""
     found = _runtimes(services(request))
     return json_response(joined(dump(runtime) for runtime in (found.listed() if found else ())))
 
@@ -150,6 +155,7 @@ async def list_runtimes(request: Request) -> Response:
 @router.get("/v1/runtimes/{name}", tags=["runtimes"], response_model=None, responses={200: {"model": TrainingRuntime}})
 @access(LIST_RUNTIMES)
 async def get_runtime(request: Request, name: Name) -> Response:
+    """One runtime."""
     found = _runtimes(services(request))
     if found is None:
         raise not_found(f"runtime {name!r}")
@@ -165,6 +171,7 @@ async def get_runtime(request: Request, name: Name) -> Response:
     openapi_extra=body_of("RuntimePut"),
 )
 @access(UPDATE_RUNTIME)
+@refuses(ProblemCode.CLUSTER_ONLY)
 async def put_runtime(request: Request, caller: Caller, name: Name, if_match: IfMatch = None) -> Response:
     """Create the runtime or replace its spec. Workers that run keep what they were started with."""
     wanted = parse_put(RuntimePut, name, await json_body(request))
@@ -182,6 +189,7 @@ async def put_runtime(request: Request, caller: Caller, name: Name, if_match: If
 
 @router.delete("/v1/runtimes/{name}", tags=["runtimes"], status_code=204, response_model=None)
 @access(DELETE_RUNTIME)
+@refuses(ProblemCode.RUNTIME_IN_USE)
 async def delete_runtime(request: Request, name: Name, if_match: IfMatch = None) -> Response:
     """Delete a runtime that no job which has not ended names. Without `default` the built-in one holds."""
     running = services(request)
@@ -208,7 +216,7 @@ def _runtimes(found: Services) -> Objects[TrainingRuntime] | None:
 @router.get("/v1/nodes", tags=["nodes"], response_model=None, responses={200: {"model": NodeList}})
 @access(LIST_NODES)
 async def list_nodes(request: Request) -> Response:
-    """All nodes, by name."""
+    """List the nodes with what running jobs hold of them, by name."""
     found = services(request)
     nodes = sorted(found.deps.nodes.values(), key=lambda node: node.metadata.name)
     used = await found.scheduler.node_usage(node.metadata.name for node in nodes)

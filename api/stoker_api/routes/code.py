@@ -27,6 +27,7 @@ from stoker_api.code.pack import MAX_PACK, BadPack
 from stoker_api.code.project import Missing, WrongSize
 from stoker_api.code.quota import CodeFull
 from stoker_api.code.store import CodeStore
+from stoker_api.declared_problems import refuses
 from stoker_api.identity import CREATE_JOB
 from stoker_api.middleware.limits import Bounds, bounded
 from stoker_api.problems import Problem, ProblemCode, invalid
@@ -62,7 +63,7 @@ _SEND_S = 60.0
 )
 @access(CREATE_JOB)
 async def get_code(request: Request, project: Project, digest: Digest) -> Response:
-    """Whether the bundle is here with all its files: then nothing need be sent. Counts as a use of it."""
+    """Whether a bundle of code is here with all its files: then nothing need be sent. Counts as a use of it."""
     bundle = await _store(services(request)).find(project, digest)
     if bundle is None:
         raise Problem(
@@ -78,14 +79,14 @@ async def get_code(request: Request, project: Project, digest: Digest) -> Respon
     responses={
         200: {"model": CodeStored, "description": "It was here"},
         201: {"model": CodeStored, "description": "Stored"},
-        409: {"description": "CodeIncomplete: POST the files whose SHA-256 `missing` lists, then PUT again"},
     },
     openapi_extra=body_of("CodeManifest"),
 )
 @access(CREATE_JOB)
+@refuses(ProblemCode.CODE_INCOMPLETE, ProblemCode.CODE_FULL)
 @bounded(MANIFEST_BOUNDS)
 async def put_code(request: Request, project: Project, digest: Digest) -> Response:
-    """Store a bundle by its manifest. Files that are here already stay for an hour at least."""
+    """Store a bundle of code by its manifest. Files that are here already stay for an hour at least."""
     check_project(project)
     code = _store(services(request))
     body = await json_body(request)
@@ -116,11 +117,13 @@ async def put_code(request: Request, project: Project, digest: Digest) -> Respon
     openapi_extra={"requestBody": {"required": True, "content": {PACK_TYPE: _BYTES}}},
 )
 @access(CREATE_JOB)
+@refuses(ProblemCode.INVALID_PACK, ProblemCode.CODE_FULL)
 @bounded(PACK_BOUNDS)
 async def post_files(request: Request, project: Project) -> Response:
-    """Send files, each as its SHA-256, a blank, its size, a line feed and its bytes; `Content-Encoding: gzip` is taken.
+    """Send files that a bundle of code lacks.
 
-    Files before the one that is refused are kept: ask anew what is missing.
+    Each as its SHA-256, a blank, its size, a line feed and its bytes; `Content-Encoding: gzip` is taken. Files before
+    the one that is refused are kept: ask anew what is missing.
     """
     check_project(project)
     found = services(request)
@@ -185,8 +188,12 @@ def wrong_size(index: int, detail: str) -> Problem:
     "/v1/report/code", tags=["report"], response_model=None, responses={200: {"content": {BUNDLE_TYPE: _BYTES}}}
 )
 @access(Access.WORKER)
+@refuses(ProblemCode.NOT_FOUND)
 async def report_code(request: Request) -> Response:
-    """The bundle that the pod's job names: the manifest's size, a line feed, the manifest, then each distinct file."""
+    """The code that the worker's job names.
+
+    The manifest's size, a line feed, the manifest, then each distinct file.
+    """
     found = services(request)
     job = await _job_of(found, request.state.pod_uid)
     name, project, digest = job.metadata.name, job.metadata.namespace, job.spec.trainer.code

@@ -59,9 +59,9 @@ def one_or_more(words: Iterable[str]) -> dict[str, JsonValue]:
 
 
 Project = Annotated[str, Path(max_length=63, description="The project (namespace).", json_schema_extra=LABEL)]
-Name = Annotated[str, Path(max_length=63, json_schema_extra=LABEL)]
+Name = Annotated[str, Path(max_length=63, description="The object's name.", json_schema_extra=LABEL)]
 IfMatch = Annotated[str | None, Header(max_length=1024, description="Act only if the ETag is still this.")]
-IfNoneMatch = Annotated[str | None, Header(max_length=1024)]
+IfNoneMatch = Annotated[str | None, Header(max_length=1024, description="304 if the ETag is still this.")]
 RESUME = "Resume behind this id."
 LastEventId = Annotated[
     str | None, Header(max_length=64, description=RESUME, json_schema_extra={"pattern": "^[0-9]+$"})
@@ -69,7 +69,7 @@ LastEventId = Annotated[
 LogPosition = Annotated[
     str | None, Header(max_length=40, description=RESUME, json_schema_extra={"pattern": r"^[0-9]+\.[0-9]+$"})
 ]
-Accept = Annotated[str, Header(max_length=1024)]
+Accept = Annotated[str, Header(max_length=1024, description="`text/event-stream` follows it.")]
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -18,6 +18,7 @@ from stoker_api.curves.feed import LONGEST_NAME, MOST_STEP, CurveFeed
 from stoker_api.curves.history import KnownJob, Range
 from stoker_api.curves.render import as_json, curve_json
 from stoker_api.curves.thinning import MOST_POINTS
+from stoker_api.declared_problems import STREAM, refuses
 from stoker_api.identity import GET_JOB, Principal
 from stoker_api.kept_file import FileUnavailable
 from stoker_api.problems import Problem, ProblemCode, not_found
@@ -33,8 +34,8 @@ NO_METRICS = "The job has reported no metrics (yet): see docs/curves.md."
 class CurvesQuery(QueryModel):
     metric: str | None = Field(default=None, max_length=LONGEST_NAME, description="Absent: all.")
     attempt: int | None = Field(default=None, ge=0, lt=2**31, description="Absent: all.")
-    first_step: int | None = Field(default=None, ge=0, le=MOST_STEP)
-    last_step: int | None = Field(default=None, ge=0, le=MOST_STEP)
+    first_step: int | None = Field(default=None, ge=0, le=MOST_STEP, description="From this step on.")
+    last_step: int | None = Field(default=None, ge=0, le=MOST_STEP, description="Up to this step.")
     since: str | None = Field(
         default=None,
         max_length=40,
@@ -53,6 +54,7 @@ class CurvesQuery(QueryModel):
     responses={200: {"model": JobCurves, "content": {EVENT_STREAM: {"schema": {"type": "string"}}}}},
 )
 @access(GET_JOB)
+@refuses(*STREAM)
 async def job_metrics(
     request: Request,
     project: Project,

@@ -18,10 +18,12 @@ from starlette.types import Message, Receive, Scope, Send
 from stoker.spec.rest import FileList
 from stoker_api.access import Caller, access
 from stoker_api.bodies import dump, json_response, unchanged
+from stoker_api.declared_problems import FILE, refuses
 from stoker_api.files.ranges import Span, modified_text, wanted
 from stoker_api.files.transfers import Transfer
 from stoker_api.identity import GET_FILES
 from stoker_api.ports import FileStamp, OpenFile
+from stoker_api.problems import ProblemCode
 from stoker_api.services import Services, services
 
 from .common import IfNoneMatch, Name, Project, QueryModel, find_job
@@ -42,15 +44,16 @@ _IfRange = Annotated[str | None, Header(max_length=1024, description="The range 
 
 class FilesQuery(QueryModel):
     folder: str = Field(default="", max_length=4096, description="Only what is below it. Absent: everything.")
-    limit: int = Field(default=1000, ge=1, le=MOST_LISTED)
+    limit: int = Field(default=1000, ge=1, le=MOST_LISTED, description="Files at most.")
 
 
 @router.get("/v1/projects/{project}/jobs/{name}/files", response_model=FileList)
 @access(GET_FILES)
+@refuses(*FILE)
 async def list_files(
     request: Request, project: Project, name: Name, caller: Caller, query: Annotated[FilesQuery, Query()]
 ) -> Response:
-    """What the job has left in its output folder so far, and beside its code, by path."""
+    """The job's files: what it has left in its output folder so far, and beside its code, by path."""
     found = services(request)
     job = await find_job(found, project, name)
     with found.transfers.begin(caller.name):
@@ -65,6 +68,7 @@ _PATH = "/v1/projects/{project}/jobs/{name}/files/{path:path}"
 @router.get(_PATH, response_model=None, responses=_WHOLE)
 @router.head(_PATH, response_model=None, include_in_schema=False)
 @access(GET_FILES)
+@refuses(*FILE, ProblemCode.RANGE_NOT_SATISFIABLE)
 async def read_file(
     request: Request,
     project: Project,

@@ -42,13 +42,14 @@ _OK: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
 @router.get("/livez", response_model=None, responses=_OK)
 @access(Access.OPEN)
 async def livez() -> Response:
+    """Whether the process answers."""
     return Response("ok\n", media_type="text/plain")
 
 
 @router.get("/readyz", response_model=None, responses=_OK)
 @access(Access.OPEN)
 async def readyz(request: Request) -> Response:
-    """200 once the api has read the store, and while that can be written."""
+    """Whether the api can serve: it has read the store, which can be written."""
     found = services(request)
     if not found.ready:
         raise Problem(ProblemCode.UNAVAILABLE, "The api is still reading the store.", retry_after_s=1)
@@ -60,7 +61,7 @@ async def readyz(request: Request) -> Response:
 @router.get("/version", response_model=None, responses={200: {"model": ServerVersion}})
 @access(Access.OPEN)
 async def version(request: Request) -> Response:
-    """`mode`: what jobs may ask for here, `OneMachine` or `Cluster`."""
+    """The server's version, and its mode: what jobs may ask for here."""
     mode = "OneMachine" if services(request).deps.runtimes is None else "Cluster"
     return json_response(json.dumps({"version": __version__, "apiVersion": API_VERSION, "mode": mode}).encode())
 
@@ -72,8 +73,10 @@ class WhoAmIQuery(QueryModel):
 @router.get("/v1/whoami", response_model=None, responses={200: {"model": WhoAmI}})
 @access(Access.KNOWN)
 async def whoami(request: Request, caller: Caller, query: Annotated[WhoAmIQuery, Query()]) -> Response:
-    """The token's name, the nearest role, the projects whose jobs it sees (of those that have any, and its own), and
-    what it may do."""
+    """Who the token is, and what it may do.
+
+    Its name, the nearest role, and the projects whose jobs it sees (of those that have any, and its own).
+    """
     found = services(request)
     identity = found.deps.identity
     projects = ["*"]
@@ -104,14 +107,8 @@ async def _rights(identity: Identity, caller: Principal, project: str | None) ->
 @router.get("/metrics", response_model=None, responses=_OK)
 @access(GET_METRICS)
 async def metrics(request: Request) -> Response:
-    """Prometheus' text format."""
+    """The api's metrics in Prometheus' text format."""
     return Response(services(request).metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-
-@router.get("/openapi.json", response_model=None, include_in_schema=False)
-@access(Access.KNOWN)
-async def openapi(request: Request) -> Response:
-    return json_response(json.dumps(request.app.openapi()).encode())
 
 
 class TargetRole(StrEnum):
@@ -122,13 +119,15 @@ class TargetRole(StrEnum):
 
 
 class TargetsQuery(QueryModel):
-    role: TargetRole
+    role: TargetRole = Field(
+        description="servers: the api and exporters, with a token. workers: trainers, without one."
+    )
 
 
 @router.get("/v1/sd/prometheus", response_model=None, responses={200: {"model": list[ScrapeTargetGroup]}})
 @access(GET_METRICS)
 async def scrape_targets(request: Request, query: Annotated[TargetsQuery, Query()]) -> Response:
-    """Targets in the format of `http_sd_configs`; `stoker prometheus-config` prints what asks for them."""
+    """What Prometheus is to scrape, as its `http_sd_configs` take it. See `stoker prometheus-config`."""
     deps = services(request).deps
     found = server_targets(deps) if query.role is TargetRole.SERVERS else worker_targets(deps)
     entries = [{"targets": [target.address], "labels": dict(target.labels)} for target in found]

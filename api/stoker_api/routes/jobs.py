@@ -15,6 +15,7 @@ from stoker.spec.reasons import Explanation
 from stoker.spec.rest import JobList
 from stoker_api.access import ALL, Caller, access, require
 from stoker_api.bodies import body_of, dump, json_body, json_response, unchanged
+from stoker_api.declared_problems import SUBMIT, refuses
 from stoker_api.identity import CREATE_JOB, DELETE_JOB, GET_JOB, LIST_JOBS, UPDATE_JOB, Principal, seen_by
 from stoker_api.jobs.change import Action
 from stoker_api.jobs.clone import clone_of, patched
@@ -43,11 +44,11 @@ _JOB = "/v1/projects/{project}/jobs/{name}"
 
 
 class SubmitQuery(QueryModel):
-    dry_run: bool = False
+    dry_run: bool = Field(default=False, description="All is checked, nothing stored.")
 
 
 class ListQuery(QueryModel):
-    queue: str | None = Field(default=None, max_length=63, json_schema_extra=LABEL)
+    queue: str | None = Field(default=None, max_length=63, description="Of this queue.", json_schema_extra=LABEL)
     phase: str | None = Field(
         default=None,
         max_length=200,
@@ -84,8 +85,8 @@ class ListQuery(QueryModel):
         description="A '-' before it: the largest, newest or last first. Jobs without such a value come last.",
         json_schema_extra={"enum": list(SORTS)},
     )
-    limit: int = Field(default=50, ge=1, le=500)
-    cursor: str | None = Field(default=None, max_length=1024)
+    limit: int = Field(default=50, ge=1, le=500, description="At most so many.")
+    cursor: str | None = Field(default=None, max_length=1024, description="The `nextCursor` of the page before.")
 
 
 IdempotencyKey = Annotated[
@@ -101,6 +102,7 @@ IdempotencyKey = Annotated[
     openapi_extra=body_of("Submission"),
 )
 @access(CREATE_JOB)
+@refuses(*SUBMIT)
 async def submit_job(
     request: Request,
     caller: Caller,
@@ -142,6 +144,7 @@ def _warning(found: Services, job: TrainingJob) -> dict[str, str]:
     openapi_extra=body_of("CloneRequest"),
 )
 @access(CREATE_JOB)
+@refuses(*SUBMIT)
 async def clone_job(
     request: Request,
     caller: Caller,
@@ -160,10 +163,11 @@ async def clone_job(
 
 @router.patch(_JOB, response_model=None, responses={200: {"model": TrainingJob}}, openapi_extra=body_of("JobPatch"))
 @access(UPDATE_JOB)
+@refuses(ProblemCode.QUEUE_FORBIDDEN, ProblemCode.UNKNOWN_QUEUE, ProblemCode.PRIORITY_TOO_HIGH)
 async def patch_job(
     request: Request, caller: Caller, project: Project, name: Name, if_match: IfMatch = None
 ) -> Response:
-    """Change what may change of the job: priority, suspend, cancel, retryGeneration. A merge patch (RFC 7396)."""
+    """Change a job's priority; suspend, cancel or retry it. A merge patch (RFC 7396) of what may change of its spec."""
     found = services(request)
     before = await find_job(found, project, name)
     body = await json_body(request)
@@ -184,7 +188,7 @@ async def patch_job(
 async def list_jobs(
     request: Request, caller: Caller, project: Project, query: Annotated[ListQuery, Query()]
 ) -> Response:
-    """Jobs, newest first or in another order. Project `-`: all that the token may see."""
+    """List jobs, newest first or in another order. Project `-`: all that the token may see."""
     found = services(request)
     wanted = Filter(
         sees=await seen_by(found.deps.identity, caller, found.index.projects()) if project == ALL else project.__eq__,
@@ -248,7 +252,7 @@ def _phases(text: str | None) -> frozenset[Phase] | None:
         raise invalid("/phase", f"must be some of {', '.join(Phase)}, separated by commas", place="query") from None
 
 
-def _action_route(action: Action, description: str) -> None:
+def _action_route(action: Action, description: str, *refused: ProblemCode) -> None:
     @router.post(
         f"{_JOB}/{action}",
         name=f"{action}_job",
@@ -258,6 +262,7 @@ def _action_route(action: Action, description: str) -> None:
         responses={202: {"model": TrainingJob}},
     )
     @access(UPDATE_JOB)
+    @refuses(*refused)
     async def act(request: Request, project: Project, name: Name, if_match: IfMatch = None) -> Response:
         found = services(request)
         before = await find_job(found, project, name)
@@ -268,13 +273,13 @@ def _action_route(action: Action, description: str) -> None:
 _action_route(Action.CANCEL, "Stop the job for good. What has ended stays as it is.")
 _action_route(Action.SUSPEND, "Save and stop the job until it is resumed.")
 _action_route(Action.RESUME, "Put a suspended job back into its queue.")
-_action_route(Action.RETRY, "Run a Failed or Cancelled job again, from its last checkpoint.")
+_action_route(Action.RETRY, "Run a Failed or Cancelled job again, from its last checkpoint.", ProblemCode.NOT_ENDED)
 
 
 @router.get(_JOB + "/explain", response_model=None, responses={200: {"model": Explanation}})
 @access(GET_JOB)
 async def explain_job(request: Request, project: Project, name: Name) -> Response:
-    """The scheduler's own reasons, computed now."""
+    """Why the job is where it is, and what would start it: the scheduler's own reasons, computed now."""
     found = services(request)
     job = await find_job(found, project, name)
     try:

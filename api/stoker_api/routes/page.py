@@ -1,4 +1,6 @@
-"""The web page: its index at each of its views' addresses, and its files. Holds nothing of any user: open to all.
+"""The web page: its index at each of its views' addresses, its files, and the api's document.
+
+Holds nothing of any user: open to all.
 
 Not part of the api's document: what the page shows it asks of the other routes, with its user's token.
 """
@@ -6,11 +8,13 @@ Not part of the api's document: what the page shows it asks of the other routes,
 from __future__ import annotations
 
 import asyncio
+import json
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
 
 from stoker_api.access import Access, access
+from stoker_api.bodies import JSON
 from stoker_api.page.assets import FOR_EVER, SECURITY, Asset, assets
 from stoker_api.problems import Problem, ProblemCode
 
@@ -37,6 +41,20 @@ async def page_file(request: Request, digest: str, path: str) -> Response:
     if file is None:
         raise Problem(ProblemCode.NOT_FOUND, "The page has no such file (any more); load the page anew.")
     return _response(request, file, FOR_EVER)
+
+
+@router.get("/openapi.json", response_model=None)
+@access(Access.OPEN)
+async def openapi(request: Request) -> Response:
+    return _response(request, await asyncio.to_thread(_document, request.app), "no-cache")
+
+
+def _document(app: FastAPI) -> Asset:
+    """Made at the first call."""
+    if not hasattr(app.state, "document"):
+        app.state.document = Asset.of(JSON, json.dumps(app.openapi()).encode())
+    made: Asset = app.state.document
+    return made
 
 
 def _response(request: Request, asset: Asset, kept: str) -> Response:

@@ -45,7 +45,7 @@ _KEY: TypeAdapter[str] = TypeAdapter(SecretKey)
 )
 @access(LIST_SECRETS)
 async def list_secrets(request: Request, project: Project) -> Response:
-    """The project's secrets by name: their keys, and when they changed. Their values are shown to no one."""
+    """The project's secrets: their keys, and when they changed. Their values are shown to no one."""
     found = await _secrets(request).listed(bearer(request), project)
     return json_response(joined(dump(secret) for secret in found))
 

@@ -16,6 +16,7 @@ from stoker.spec.reports import AliveAnswer, LogAnswer, ProgressReport, ReaderAn
 from stoker.spec.worker_pod import identity, is_reader
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, dump, expect_type, json_body, json_response
+from stoker_api.declared_problems import refuses
 from stoker_api.jobs.stray_workers import unwanted, why_stop
 from stoker_api.problems import MEDIA_TYPE as PROBLEM
 from stoker_api.problems import TRACE_ID, Problem, ProblemCode
@@ -42,6 +43,7 @@ class LogQuery(QueryModel):
 
 @router.get("/v1/report/reader", response_model=ReaderAnswer)
 @access(Access.WORKER)
+@refuses(ProblemCode.NOT_FOUND)
 async def report_reader(request: Request) -> Response:
     """The sessions that wait for a pod that reads a job's files."""
     found = services(request)
@@ -55,8 +57,9 @@ async def report_reader(request: Request) -> Response:
 
 @router.post("/v1/report/progress", status_code=204, response_model=None, openapi_extra=body_of("ProgressReport"))
 @access(Access.WORKER)
+@refuses(ProblemCode.FORBIDDEN, ProblemCode.NOT_FOUND)
 async def report_progress(request: Request) -> Response:
-    """The supervisor's newest progress. Stale reports are taken and left aside: a worker need not care."""
+    """A worker's newest progress. Stale reports are taken and left aside: a worker need not care."""
     found = services(request)
     try:
         report = parse_report(ProgressReport, await json_body(request, max_bytes=MAX_REPORT))
@@ -77,6 +80,7 @@ async def report_progress(request: Request) -> Response:
 
 @router.post("/v1/report/alive", response_model=AliveAnswer, openapi_extra=body_of("WorkerReport"))
 @access(Access.WORKER)
+@refuses(ProblemCode.FORBIDDEN, ProblemCode.NOT_FOUND)
 async def report_alive(request: Request) -> Response:
     """Whether the worker is still wanted. One that is not (its pod, job or attempt is over) is to save and to end."""
     found = services(request)
@@ -95,9 +99,9 @@ async def report_alive(request: Request) -> Response:
     "/v1/report/log",
     response_model=LogAnswer,
     openapi_extra={"requestBody": {"required": True, "content": {OCTETS: {"schema": _BYTES}}}},
-    responses={409: {"model": LogAnswer, "description": "The body begins too late; go on at `offset`."}},
 )
 @access(Access.WORKER)
+@refuses(ProblemCode.NOT_FOUND, ProblemCode.LOG_GAP, ProblemCode.LOGS_FULL)
 async def report_log(request: Request, query: Annotated[LogQuery, Query()]) -> Response:
     """A piece of the worker's log. What is held already is left aside, so every piece may be posted again."""
     found = services(request)

@@ -29,6 +29,7 @@ from stoker.spec.reports import (
 from stoker.spec.usage import GpuReceipt
 from stoker_api.access import Access, access
 from stoker_api.bodies import body_of, dump, json_body, json_response
+from stoker_api.declared_problems import refuses
 from stoker_api.gpu_health import UnknownNode
 from stoker_api.kept_file import FileUnavailable
 from stoker_api.middleware.limits import Bounds, bounded
@@ -48,6 +49,7 @@ _BOUNDS = Bounds(max_body=MAX_REPORT, too_large="send fewer receipts at once")
 @router.post("/v1/report/usage", response_model=ReceiptsAnswer, openapi_extra=body_of("ReceiptsReport"))
 @bounded(_BOUNDS)
 @access(Access.EXPORTER)
+@refuses(ProblemCode.FORBIDDEN, ProblemCode.NOT_FOUND)
 async def report_usage(request: Request) -> Response:
     """Receipts of one node. Those taken are on the disk; what was known already counts as taken. A refused one will be
     refused again; the answer says why."""
@@ -97,8 +99,9 @@ async def report_usage(request: Request) -> Response:
 
 @router.post("/v1/report/owners", response_model=OwnersAnswer, openapi_extra=body_of("OwnersQuery"))
 @access(Access.EXPORTER)
+@refuses(ProblemCode.FORBIDDEN)
 async def report_owners(request: Request) -> Response:
-    """Whose the pods are, of those on the exporter's node. What is not (yet) known is left out; what is no worker of
+    """Whose the pods on the exporter's node are. What is not (yet) known is left out; what is no worker of
     Stoker's has an empty jobUid."""
     found = services(request)
     asked = parse_report(OwnersQuery, await json_body(request))
@@ -124,8 +127,9 @@ async def report_owners(request: Request) -> Response:
 
 @router.post("/v1/report/gpu-events", response_model=GpuEventsAnswer, openapi_extra=body_of("GpuEventsReport"))
 @access(Access.EXPORTER)
+@refuses(ProblemCode.FORBIDDEN)
 async def report_gpu_events(request: Request) -> Response:
-    """What befell GPUs: an event on each job that held one. Telling twice makes no second event."""
+    """What befell GPUs: an event on each job that held one. One that is known is not written again."""
     found = services(request)
     report = parse_report(GpuEventsReport, await json_body(request))
     node = request.state.node
@@ -141,6 +145,7 @@ async def report_gpu_events(request: Request) -> Response:
 
 @router.post("/v1/report/gpus", response_model=GpusAnswer, openapi_extra=body_of("GpusReport"))
 @access(Access.EXPORTER)
+@refuses(ProblemCode.FORBIDDEN)
 async def report_gpus(request: Request) -> Response:
     """How the GPUs of one node are. What makes one sick keeps new jobs off it; what has not changed is not written."""
     found = services(request)

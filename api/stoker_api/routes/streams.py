@@ -11,6 +11,7 @@ from starlette.responses import Response
 from stoker.spec.rest import EventList
 from stoker_api.access import Caller, access
 from stoker_api.bodies import dump, json_response
+from stoker_api.declared_problems import STREAM, refuses
 from stoker_api.identity import GET_JOB
 from stoker_api.jobs.render import joined
 from stoker_api.problems import Problem, ProblemCode, invalid
@@ -42,6 +43,7 @@ PLAIN = "text/plain"
     responses={200: {"model": EventList, "content": {EVENT_STREAM: {"schema": {"type": "string"}}}}},
 )
 @access(GET_JOB)
+@refuses(*STREAM)
 async def job_events(
     request: Request,
     project: Project,
@@ -50,7 +52,10 @@ async def job_events(
     accept: Accept = "application/json",
     last_event_id: LastEventId = None,
 ) -> Response:
-    """`Accept: text/event-stream`: `event` (resumable by id), `job` (its state, on each change), `end`."""
+    """The job's events, as a list or followed.
+
+    `Accept: text/event-stream`: `event` (resumable by id), `job` (its state, on each change), `end`.
+    """
     found = services(request)
     job = await find_job(found, project, name)
     after = event_number(last_event_id)
@@ -60,10 +65,10 @@ async def job_events(
 
 
 class LogsQuery(QueryModel):
-    worker: int = Field(default=0, ge=0, lt=4096)
+    worker: int = Field(default=0, ge=0, lt=4096, description="Its number, from 0.")
     attempt: int | None = Field(default=None, ge=1, lt=2**31, description="Absent: the newest.")
-    follow: bool = False
-    tail_lines: int | None = Field(default=None, ge=0, le=1_000_000)
+    follow: bool = Field(default=False, description="Stay, and send what is written from now on.")
+    tail_lines: int | None = Field(default=None, ge=0, le=1_000_000, description="Only so many of the last lines.")
     since: str | None = Field(
         default=None,
         max_length=40,
@@ -79,6 +84,7 @@ class LogsQuery(QueryModel):
     responses={200: {"content": {PLAIN: {}, EVENT_STREAM: {"schema": {"type": "string"}}}}},
 )
 @access(GET_JOB)
+@refuses(ProblemCode.NO_LOG, *STREAM)
 async def job_logs(
     request: Request,
     project: Project,
@@ -88,7 +94,10 @@ async def job_logs(
     accept: Accept = PLAIN,
     last_event_id: LogPosition = None,
 ) -> Response:
-    """`Accept: text/event-stream`: `log` (resumable by id), `attempt`, `time`, `end`; else the bytes as they are."""
+    """A worker's log, as it is or followed.
+
+    `Accept: text/event-stream`: `log` (resumable by id), `attempt`, `time`, `end`; else the bytes as they are.
+    """
     found = services(request)
     job = await find_job(found, project, name)
     if query.worker >= job.spec.most_workers:

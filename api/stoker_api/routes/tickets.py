@@ -14,6 +14,7 @@ from stoker.spec.rest import FileTicketRequest, NewTicket, TicketExchange, Ticke
 from stoker_api.access import Access, Caller, access, bearer
 from stoker_api.bodies import body_of, dump, json_body, json_response
 from stoker_api.body_parsing import parse_body
+from stoker_api.declared_problems import FILE, refuses
 from stoker_api.identity import GET_FILES
 from stoker_api.middleware.limits import Bounds, bounded
 from stoker_api.page.tickets import Ticket, WantedFile
@@ -44,6 +45,7 @@ async def make_sign_in_ticket(request: Request, caller: Caller) -> Response:
     openapi_extra=body_of("TicketExchange"),
 )
 @access(Access.OPEN)
+@refuses(ProblemCode.TICKET_SPENT, ProblemCode.TOO_MANY_WRONG_TICKETS)
 @bounded(_SMALL)
 async def exchange_ticket(request: Request) -> Response:
     """The token for which a sign-in ticket stands."""
@@ -71,7 +73,10 @@ async def make_file_ticket(request: Request, caller: Caller, project: Project, n
 
 @router.get("/v1/file-tickets/{ticket}", response_model=None, responses=_FILE)
 @access(Access.OPEN)
-async def read_ticket_file(request: Request, ticket: Annotated[str, Path(max_length=128)]) -> Response:
+@refuses(*FILE, ProblemCode.NOT_FOUND, ProblemCode.TICKET_SPENT, ProblemCode.TOO_MANY_WRONG_TICKETS)
+async def read_ticket_file(
+    request: Request, ticket: Annotated[str, Path(max_length=128, description="As it was made for the file.")]
+) -> Response:
     """The file for which a ticket stands, whole, if who made the ticket may still read it."""
     found = services(request)
     taken = _taken(request, ticket, file=True, again="fetch the file anew")

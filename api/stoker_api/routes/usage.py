@@ -16,6 +16,7 @@ from stoker.spec.rest import JobUsageReport, UsageReport
 from stoker.spec.usage import GpuReceipt, JobUsage, UsageState
 from stoker_api.access import Access, Caller, access
 from stoker_api.bodies import dump, json_response, unchanged
+from stoker_api.declared_problems import refuses
 from stoker_api.identity import GET_JOB, seen_by
 from stoker_api.kept_file import FileUnavailable
 from stoker_api.problems import Problem, ProblemCode, invalid, not_found
@@ -47,9 +48,9 @@ class UsageQuery(QueryModel):
         json_schema_extra=TIME,
     )
     until: str | None = Field(default=None, max_length=40, description="As since. Absent: now.", json_schema_extra=TIME)
-    project: str | None = Field(default=None, max_length=63, json_schema_extra=LABEL)
-    queue: str | None = Field(default=None, max_length=63, json_schema_extra=LABEL)
-    user: str | None = Field(default=None, max_length=256)
+    project: str | None = Field(default=None, max_length=63, description="Of this one only.", json_schema_extra=LABEL)
+    queue: str | None = Field(default=None, max_length=63, description="Of this one only.", json_schema_extra=LABEL)
+    user: str | None = Field(default=None, max_length=256, description="Of this submitter only.")
     limit: int = Field(
         default=1000, ge=1, le=MOST_ROWS, description="Rows at most; `truncated` says that there are more."
     )
@@ -61,6 +62,7 @@ class JobUsageQuery(QueryModel):
 
 @router.get("/v1/usage", response_model=None, responses={200: {"model": UsageReport}})
 @access(Access.KNOWN)
+@refuses(ProblemCode.NOT_FOUND)
 async def list_usage(request: Request, caller: Caller, query: Annotated[UsageQuery, Query()]) -> Response:
     """GPU time summed over whole hours, of the projects whose jobs the token may list."""
     found = services(request)
@@ -111,7 +113,7 @@ async def job_usage(
     query: Annotated[JobUsageQuery, Query()],
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """What one job has had, per attempt, worker and GPU. It outlives the job: of a name the newest job is meant."""
+    """What one job has had of GPUs, per attempt and worker. It outlives the job: of a name the newest job is meant."""
     found = services(request)
     usage, deps = usage_of(found), found.deps
     try:

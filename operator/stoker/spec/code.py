@@ -56,6 +56,7 @@ class CodeFile(SpecModel):
     size: int = Field(default=0, ge=0, le=MAX_BYTES)
     """Bytes."""
     executable: bool = False
+    """May be run as a program."""
     link: str | None = Field(default=None, min_length=1, max_length=MAX_PATH)
     """Where a symbolic link points: relative, and within the folder."""
 

@@ -16,9 +16,13 @@ class EventType(StrEnum):
 
 class ObjectRef(StatusModel):
     kind: str
+    """What it is."""
     namespace: str = ""
+    """Its project; empty: it is shared by all."""
     name: str
+    """Its name."""
     uid: str = ""
+    """Of this very object."""
 
 
 class Event(Resource):
@@ -27,11 +31,17 @@ class Event(Resource):
     api_version: str = "v1"
     kind: str = "Event"
     involved_object: ObjectRef
+    """What it happened to."""
     type: EventType = EventType.NORMAL
+    """Normal, or Warning: look at it."""
     reason: str
+    """What happened, as a stable code."""
     message: str = ""
+    """The same, for people."""
     first_timestamp: datetime
+    """When it happened."""
     reporting_component: str = "stoker"
+    """Which part of Stoker or of the cluster says so."""
 
 
 MESSAGE_MAX = 1024

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic.alias_generators import to_camel
 
+from .descriptions import into_json_schema
 from .markers import Keyed
 
 
@@ -21,7 +22,12 @@ class SpecModel(BaseModel):
     """What a user writes: unknown fields are errors with a pointer to them."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, extra="forbid", frozen=True
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        extra="forbid",
+        frozen=True,
+        json_schema_extra=into_json_schema,
     )
 
 
@@ -29,7 +35,12 @@ class StatusModel(BaseModel):
     """What Stoker or the cluster writes: unknown fields (a newer version's) are left aside."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, extra="ignore", frozen=True
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        extra="ignore",
+        frozen=True,
+        json_schema_extra=into_json_schema,
     )
 
 
@@ -61,34 +72,55 @@ SeenTime = Annotated[datetime, WrapValidator(_seen_time)]
 
 class OwnerReference(StatusModel):
     api_version: str
+    """The owner's."""
     kind: str
+    """The owner's."""
     name: str
+    """The owner's."""
     uid: str
+    """The owner's: of two objects of one name only this one is meant."""
     controller: bool = True
+    """It is the owner that looks after the object."""
     block_owner_deletion: bool = False
+    """Whether the owner, deleted in the foreground, waits for the object."""
 
 
 class ObjectMeta(StatusModel):
     name: str
+    """Unique among the objects of its kind in its namespace."""
     namespace: str = ""
+    """The project; empty: the object is shared by all."""
     uid: str = ""
+    """Of this very object: one that is made anew under its name has another."""
     resource_version: str = ""
+    """Changes with each write of the object."""
     generation: int = 0
+    """Counts the changes of the spec."""
     creation_timestamp: datetime | None = None
+    """When it was created."""
     deletion_timestamp: SeenTime | None = None
+    """Since when it is being deleted. Absent: it is not."""
     deletion_grace_period_seconds: int | None = None
+    """How long it may take to end."""
     labels: Mapping[str, str] = {}
+    """Names and values that lists select by; those under stoker.dev/ are Stoker's."""
     annotations: Mapping[str, str] = {}
+    """Names and texts kept with it; those under stoker.dev/ are Stoker's."""
     finalizers: tuple[str, ...] = ()
+    """What must be done before it goes."""
     owner_references: tuple[OwnerReference, ...] = ()
+    """The objects with which it is deleted."""
 
 
 class Resource(StatusModel):
     """The root of every stored object. Subclasses add `spec` and `status`."""
 
     api_version: str = ""
+    """The group and version of its form."""
     kind: str = ""
+    """What it is."""
     metadata: ObjectMeta
+    """Its name, labels and versions."""
 
     @property
     def key(self) -> Key:

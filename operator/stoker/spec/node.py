@@ -20,9 +20,13 @@ class Gpu(StatusModel):
     uuid: str
     """Empty where it is not known: Kubernetes knows only how many GPUs a node has."""
     index: int
+    """Its number on the node."""
     model: str
+    """As its driver names it; `unknown` where it is not known."""
     memory_bytes: int
+    """Of the device; 0 where it is not known."""
     compute_capability: str | None = None
+    """What its CUDA cores can do (9.0). Absent: not known."""
     resource: str = GPU_RESOURCE
     """What the node's device plug-in calls it."""
     part: bool = False
@@ -51,7 +55,9 @@ class Taint(StatusModel):
     """Source: Kubernetes core/v1 Taint."""
 
     key: str
+    """What kind of pods it keeps away."""
     value: str = ""
+    """More of that."""
     effect: str
     """NoSchedule, PreferNoSchedule or NoExecute."""
 
@@ -60,15 +66,19 @@ class GPUNodeStatus(StatusModel):
     ready: bool = False
     """Whether anything may be placed there now: the kubelet reports, and the node is not cordoned."""
     message: str = ""
+    """Why it is not ready."""
     lost_since: datetime | None = None
     """Since when its kubelet has not reported (Ready is False or Unknown)."""
     taints: tuple[Taint, ...] = ()
+    """Which pods are kept away; those that tolerate it are not."""
     extended: Mapping[str, int] = {}
     """Other countable resources that workers may share (`rdma/hca`, …)."""
     cpu_milli: int = 0
     """What workers may share, in thousandths of a core."""
     memory_bytes: int = 0
+    """What workers may share."""
     gpus: tuple[Gpu, ...] = ()
+    """Its GPUs, by index."""
     sick: tuple[GpuHealth, ...] = ()
     """The GPUs with something wrong that counts: `gpu_health`."""
 
@@ -77,6 +87,7 @@ class GPUNode(Resource):
     api_version: str = API_VERSION
     kind: str = "GPUNode"
     status: GPUNodeStatus = GPUNodeStatus()
+    """What is known of it now."""
 
 
 NODES = Kind(GPUNode, API_VERSION, "GPUNode", "gpunodes", namespaced=False)

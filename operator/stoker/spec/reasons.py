@@ -103,12 +103,15 @@ class Reason(StatusModel):
     """One thing that keeps a job from starting, or would start it, as data. `message` says the same for people."""
 
     code: Code | HintCode
+    """Stable; its fields are what applies of those below."""
     message: str
+    """The same, for people."""
     resource: str | None = None
     """gpus, cpu (cores), memory (bytes), gpus.h100 (of that type), or the name of an extended resource."""
     queue: str | None = None
     """Whose limit, guarantee or rule it is."""
     runtime: str | None = None
+    """Whose rule it is."""
     nodes: tuple[str, ...] = ()
     """Where: at most 20."""
     short: float | None = None
@@ -125,15 +128,18 @@ class Reason(StatusModel):
     change: Change | None = None
     """With this change the job would start now (WAIT: then)."""
     value: Value | None = None
+    """What to set it to, which pods or nodes are meant, or until when to wait."""
 
 
 class QueueLevel(StatusModel):
     """A queue as it stands: the job's own or one above it. Resources are named as in a Reason."""
 
     name: str
+    """Of the queue."""
     held: dict[str, float]
     """By its jobs and those of the queues below; room that is kept for jobs that preempt is in it."""
     limit: dict[str, float]
+    """The most that its jobs may hold."""
     guarantee: dict[str, float]
     """What counts of it."""
     share: float = 0.0
@@ -147,8 +153,11 @@ class Explanation(StatusModel):
     """The whole answer of `stoker why`."""
 
     phase: str
+    """Of the job."""
     summary: str
+    """All of it in a sentence or two."""
     blockers: tuple[Reason, ...] = ()
+    """What keeps a waiting job from starting: all of it."""
     position: int | None = None
     """1 = next in its queue."""
     hints: tuple[Reason, ...] = ()

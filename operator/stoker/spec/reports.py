@@ -24,11 +24,17 @@ class WorkerReport(StatusModel):
     """
 
     pod_uid: Annotated[str, Field(max_length=128)]
+    """The worker's."""
     job_uid: Annotated[str, Field(max_length=128)]
+    """Whose worker it is."""
     project: Annotated[str, Field(max_length=63, pattern=_NAME)]
+    """The job's."""
     job_name: Annotated[str, Field(max_length=63, pattern=_NAME)]
+    """The job's."""
     attempt: Annotated[int, Field(ge=0)]
+    """Of the job."""
     worker: Annotated[int, Field(ge=0)]
+    """Its number, from 0."""
 
 
 class ProgressReport(WorkerReport):
@@ -83,6 +89,7 @@ class ReceiptsReport(StatusModel):
     """The body of `POST /v1/report/usage`: what the node's exporter counted."""
 
     node: Annotated[str, Field(max_length=253)]
+    """The exporter's own."""
     receipts: Annotated[tuple[dict[str, Any], ...], Field(max_length=MAX_RECEIPTS)]
     """As `GpuReceipt`; each is read by itself, so that a wrong one costs no other."""
 
@@ -100,30 +107,42 @@ class ReceiptsAnswer(StatusModel):
     taken: int
     """On the disk now, those that were there already among them."""
     refused: tuple[ReceiptRefused, ...]
+    """Those that are wrong."""
 
 
 class PodName(StatusModel):
     namespace: Annotated[str, Field(max_length=63)]
+    """The pod's."""
     name: Annotated[str, Field(max_length=253)]
+    """The pod's."""
 
 
 class OwnersQuery(StatusModel):
     """The body of `POST /v1/report/owners`: pods that hold GPUs of the exporter's node."""
 
     pods: Annotated[tuple[PodName, ...], Field(max_length=1024)]
+    """Of which the exporter asks."""
 
 
 class PodOwner(StatusModel):
     """A pod, and the worker it is; jobUid is empty where it is none of Stoker's."""
 
     namespace: str
+    """The pod's."""
     name: str
+    """The pod's."""
     pod_uid: str
+    """The pod's."""
     job_uid: str = ""
+    """Whose worker it is."""
     project: str = ""
+    """The job's."""
     job_name: str = ""
+    """The job's."""
     attempt: int = 0
+    """Of the job."""
     worker: int = 0
+    """Its number, from 0."""
     ended: bool = False
     """It holds nothing any more; kubelets before 1.34 list its devices nevertheless."""
 
@@ -138,8 +157,11 @@ class JobHolder(StatusModel):
     """A job that held the GPU."""
 
     job_uid: Annotated[str, Field(max_length=64)]
+    """Of this very job."""
     project: Annotated[str, Field(max_length=63)]
+    """The job's."""
     job_name: Annotated[str, Field(max_length=63)]
+    """The job's."""
 
 
 class ReportedGpuEvent(StatusModel):
@@ -150,11 +172,15 @@ class ReportedGpuEvent(StatusModel):
     at: Annotated[float, Field(ge=0, le=MAX_UNIX_S)]
     """Unix time in seconds."""
     uuid: Annotated[str, Field(max_length=128)]
+    """The GPU's."""
     index: int
+    """The GPU's on its node."""
     kind: Literal["xid", "lost", "recovered", "recovery_action", "mig_changed"]
+    """What happened."""
     code: int = 0
     """The XID, or the recovery action."""
     text: Annotated[str, Field(max_length=1024)] = ""
+    """The same, for people."""
     owners: Annotated[tuple[JobHolder, ...], Field(max_length=64)] = ()
 
 
@@ -162,6 +188,7 @@ class GpuEventsReport(StatusModel):
     """The body of `POST /v1/report/gpu-events`."""
 
     node: Annotated[str, Field(max_length=253)]
+    """The exporter's own."""
     events: Annotated[tuple[ReportedGpuEvent, ...], Field(max_length=256)]
 
 
@@ -169,12 +196,14 @@ class GpuEventsAnswer(StatusModel):
     """The answer to `POST /v1/report/gpu-events`."""
 
     taken: int
+    """Events that are known now, those that were known among them."""
 
 
 class ReportedXid(StatusModel):
     """The newest XID of one number."""
 
     code: Annotated[int, Field(ge=0, le=MAX_COUNT)]
+    """Its number."""
     at: Annotated[float, Field(ge=0, le=MAX_UNIX_S)]
     """Unix time in seconds."""
 
@@ -185,17 +214,25 @@ class ReportedGpu(StatusModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
     uuid: Annotated[str, Field(min_length=1, max_length=128)]
+    """The GPU's."""
     index: Annotated[int, Field(ge=0, le=MAX_COUNT)]
+    """Its number on the node."""
     model: Annotated[str, Field(max_length=128)] = ""
+    """As its driver names it."""
     memory_bytes: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
+    """Of the device."""
     compute_capability: Annotated[str, Field(max_length=8)] | None = None
+    """What its CUDA cores can do (9.0)."""
     power_limit_watts: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
+    """What it may draw."""
     lost: bool = False
     """It can't be read any more."""
     recovery_action: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
     """What the driver asks for: 1 reset, 2 reboot, 3 and 4 drain; 0: nothing."""
     row_remap_pending: bool = False
+    """A reset would replace rows of its memory."""
     row_remap_failed: bool = False
+    """Rows of its memory can't be replaced any more."""
     throttled: bool = False
     """Held down by the hardware for a good part of the last minutes."""
     uncorrected_errors: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
@@ -210,10 +247,13 @@ class GpusReport(StatusModel):
     """The body of `POST /v1/report/gpus`: all GPUs that the exporter can say something of."""
 
     node: Annotated[str, Field(max_length=253)]
+    """The exporter's own."""
     gpus: Annotated[tuple[ReportedGpu, ...], Field(max_length=MOST_GPUS)]
+    """By index."""
 
 
 class GpusAnswer(StatusModel):
     """The answer to `POST /v1/report/gpus`."""
 
     taken: int
+    """GPUs of the report."""

@@ -32,6 +32,7 @@ class JobList(StatusModel):
 
 class EventList(StatusModel):
     items: tuple[Event, ...]
+    """Oldest first."""
 
 
 class JobFile(StatusModel):
@@ -40,9 +41,11 @@ class JobFile(StatusModel):
     path: str
     """Within the output folder. What was written beside the code is below `beside-code`."""
     kind: Literal["file", "link"]
+    """A file, or a symbolic link."""
     size: int
     """Units: bytes."""
     modified_at: datetime
+    """When it was last written."""
 
 
 class FileList(StatusModel):
@@ -58,9 +61,11 @@ class ProjectSecret(StatusModel):
     """A secret of a project: all that is ever shown of it."""
 
     name: str
+    """By which jobs name it."""
     keys: tuple[str, ...]
     """Of its values."""
     created_at: datetime
+    """When its first value was set."""
     changed_at: datetime
     """When a value was last set or deleted."""
 
@@ -74,21 +79,27 @@ class SecretPut(SpecModel):
     """One value of a secret; it is never shown again."""
 
     value: str = Field(min_length=1, max_length=MAX_SECRET)
+    """What workers get."""
 
 
 class NodeUsage(StatusModel):
     """What running jobs hold of a node. Units: GPUs, thousandths of a core, bytes."""
 
     gpus: int = 0
+    """GPUs."""
     cpu_milli: int = 0
+    """Thousandths of a core."""
     memory_bytes: int = 0
+    """Bytes."""
 
 
 class QueueUsage(NodeUsage):
     """What a queue's jobs hold, and how many there are."""
 
     running: int = 0
+    """Jobs that have a place."""
     pending: int = 0
+    """Jobs that wait."""
     held_gpus: int = 0
     """Of `gpus`: those of jobs that have failed and are kept for a look inside (onFailure.hold)."""
 
@@ -99,12 +110,14 @@ class QueueWithUsage(Queue):
 
 class QueueList(StatusModel):
     items: tuple[QueueWithUsage, ...]
+    """By name."""
 
 
 class BeingDeleted(StatusModel):
     """What keeps a deleted object for the moment."""
 
     message: str
+    """Why it is still there."""
 
 
 class NodeWithUsage(GPUNode):
@@ -113,6 +126,7 @@ class NodeWithUsage(GPUNode):
 
 class NodeList(StatusModel):
     items: tuple[NodeWithUsage, ...]
+    """By name."""
 
 
 class QueuePut(SpecModel):
@@ -135,6 +149,7 @@ class CodeStored(StatusModel):
     """A bundle of code that is here, with all its files."""
 
     digest: str
+    """The bundle's."""
     files: int
     """Links among them."""
     size: int
@@ -145,9 +160,11 @@ class PackStored(StatusModel):
     """What became of a pack's files. Units: files, bytes."""
 
     stored: int
+    """New here."""
     known: int
     """They were here already."""
     bytes_stored: int
+    """Of the new ones."""
 
 
 class Hint(StatusModel):
@@ -163,22 +180,33 @@ class UsageRow(StatusModel):
     """GPU time summed. What it is the sum of stands in the fields that `by` named. Absent: not known, never 0."""
 
     user: str | None = None
+    """The submitter."""
     queue: str | None = None
+    """The jobs' queue."""
     project: str | None = None
+    """The jobs' project."""
     job: str | None = None
+    """The job's name."""
     job_uid: str | None = None
+    """Of this very job."""
     model: str | None = None
+    """Of the GPUs."""
     day: str | None = None
+    """Its date, UTC."""
     hour: str | None = None
     """Its begin, UTC."""
     simulated: bool
     """Of slots of `--virtual-gpus`; never summed with devices."""
     jobs: int
+    """That had these GPUs."""
     gpu_hours: float
+    """Hours that GPUs were the jobs'."""
     busy_hours: float | None = None
     """A kernel ran."""
     sm_active_hours: float | None = None
+    """SM activity, summed."""
     tensor_active_hours: float | None = None
+    """Tensor cores' activity, summed."""
     idle_hours: Mapping[str, float]
     """By class."""
     unobserved_hours: float
@@ -195,9 +223,11 @@ class UsageRow(StatusModel):
 
 class UsageReport(StatusModel):
     since: datetime
+    """The first hour."""
     until: datetime
     """Whole hours from `since` to before `until`."""
     by: tuple[str, ...]
+    """What each row is the sum of."""
     currency: str | None = None
     """Absent: no prices are set."""
     rows: tuple[UsageRow, ...]
@@ -211,41 +241,59 @@ class UsageReport(StatusModel):
 
 class AttemptUsage(StatusModel):
     attempt: int
+    """Its number, from 1."""
     usage: JobUsage
+    """What it has had."""
 
 
 class GpuUsage(StatusModel):
     """One GPU of one worker in one attempt."""
 
     attempt: int
+    """Its number, from 1."""
     worker: int
+    """Its number, from 0."""
     node: str
+    """Where the GPU is."""
     uuid: str
+    """The GPU's."""
     model: str
+    """The GPU's."""
     method: str
     """How the worker's share came about: exclusive, even, mig_slices."""
     begin_at: datetime
+    """Since when the worker had it."""
     usage: JobUsage
+    """What the worker has had of it."""
 
 
 class JobUsageReport(StatusModel):
     """What one job has had of GPUs."""
 
     project: str
+    """The job's."""
     job: str
+    """Its name."""
     job_uid: str
+    """Of this very job."""
     queue: str
+    """The job's."""
     user: str
+    """Its submitter."""
     deleted: bool
     """The job itself is gone."""
     usage: JobUsage
+    """In all."""
     efficiency: float | None = None
     """SM activity per observed GPU-second. Absent: the GPUs don't report it."""
     cost: float | None = None
     """Absent: no price is set for these GPUs."""
     unpriced_hours: float = 0.0
+    """GPU-hours on devices without a price."""
     currency: str | None = None
+    """Of the cost. Absent: no prices are set."""
     attempts: tuple[AttemptUsage, ...] = ()
+    """By number."""
     gpus: tuple[GpuUsage, ...] = ()
     truncated: bool = False
     """There are more GPUs; `?attempt=` shows those of one attempt."""
@@ -258,11 +306,15 @@ class MetricCurve(StatusModel):
     """One metric in one attempt, in the order in which it was reported; point n is the n-th of each."""
 
     metric: str
+    """Its name, as the job reports it."""
     attempt: int
+    """Its number, from 1."""
     steps: tuple[int, ...]
+    """Of the training."""
     times: tuple[float, ...]
     """Unix seconds."""
     values: tuple[float, ...]
+    """Of the metric."""
 
 
 class MetricSample(StatusModel):
@@ -290,8 +342,11 @@ class JobCurves(StatusModel):
     """What one job has reported of its training."""
 
     project: str
+    """The job's."""
     job: str
+    """Its name."""
     job_uid: str
+    """Of this very job."""
     deleted: bool
     """The job itself is gone."""
     left_out: bool = False
@@ -315,8 +370,11 @@ class JobCurves(StatusModel):
 
 class WhoAmI(StatusModel):
     name: str
+    """Whose token it is."""
     role: str
+    """The nearest: reader, user or admin."""
     projects: tuple[str, ...]
+    """Whose jobs it sees; `*`: all."""
     may: tuple[str, ...] = ()
     """The rights that the token has in the project asked for, and on what all share: `create trainingjobs`. Empty: an
     older server."""
@@ -333,6 +391,7 @@ class TicketExchange(SpecModel):
     """The body of `POST /v1/sign-in-tickets/exchange`."""
 
     ticket: str = Field(min_length=1, max_length=128)
+    """As `POST /v1/sign-in-tickets` gave it."""
 
 
 class TicketToken(StatusModel):
@@ -366,24 +425,38 @@ class ScrapeTargetGroup(StatusModel):
 
 class ServerVersion(StatusModel):
     version: str
+    """Of the server."""
     api_version: str
+    """Of the objects."""
     mode: Literal["OneMachine", "Cluster"]
+    """What jobs may ask for here."""
 
 
 class ProblemFault(StatusModel):
     pointer: str
+    """Leads to the field (RFC 6901)."""
     detail: str
+    """What is wrong with it."""
     in_: Annotated[str, Field(alias="in")] = "body"
+    """Where the field is: body, query, header or path."""
 
 
 class ProblemDocument(StatusModel):
     """RFC 9457."""
 
     type: str
+    """A URI of the code."""
     title: str
+    """What the code means."""
     status: int
+    """The HTTP status."""
     detail: str
+    """What happened here, and what to do."""
     code: str
+    """Stable; clients branch on it."""
     errors: tuple[ProblemFault, ...]
+    """The fields that are wrong, if it is about fields."""
     retryable: bool
+    """The same request may pass later."""
     trace_id: str
+    """Finds the request in the server's log."""

@@ -30,36 +30,63 @@ class GpuReceipt(StatusModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
     ledger: str = Field(min_length=1, max_length=64)
+    """The exporter's file in which it is counted; a new one begins at zero."""
     node: str = Field(max_length=253)
+    """Where the GPU is."""
     uuid: str = Field(min_length=1, max_length=128)
+    """The GPU's."""
     job_uid: str = Field(min_length=1, max_length=64)
+    """Whose worker had it."""
     attempt: int = Field(ge=0, le=MAX_COUNT)
+    """Of the job."""
     worker: int = Field(ge=0, le=MAX_COUNT)
+    """Its number, from 0."""
     project: str = Field(max_length=63)
+    """The job's."""
     job_name: str = Field(max_length=63)
+    """The job's."""
     pod_uid: str = Field(default="", max_length=64)
+    """The worker's."""
     model: str = Field(default="", max_length=128)
+    """The GPU's, as its driver names it."""
     seq: int = Field(ge=0, le=MAX_COUNT)
+    """Counts the receipts of one worker and GPU."""
     begin_at: float = Field(ge=0, le=MAX_UNIX_S)
     """Unix time in seconds."""
     at: float = Field(ge=0, le=MAX_UNIX_S)
     """Unix time in seconds."""
     final: bool = False
+    """The last one: the worker has ended."""
     allocated_s: float = Field(ge=0)
+    """Seconds that the GPU was the worker's."""
     unobserved_s: float = Field(default=0.0, ge=0)
+    """Of these: about which nothing is known."""
     busy_s: float | None = Field(default=None, ge=0)
+    """In which a kernel ran. Absent: not known."""
     sm_active_s: float | None = Field(default=None, ge=0)
+    """SM activity, summed. Absent: the GPU does not report it."""
     tensor_active_s: float | None = Field(default=None, ge=0)
+    """Tensor cores' activity, summed. Absent: the GPU does not report it."""
     dram_active_s: float | None = Field(default=None, ge=0)
+    """Memory's activity, summed. Absent: the GPU does not report it."""
     idle_s: _ByName = {}
+    """Seconds by class: no_process, no_activity, low_activity."""
     throttled_s: _ByName = {}
+    """Seconds by reason: sw_power_cap, hw_power_brake, sw_thermal, hw_thermal, sync_boost."""
     energy_j: float | None = Field(default=None, ge=0)
+    """Joules of the GPU. Absent: not known."""
     unobserved_energy_j: float = Field(default=0.0, ge=0)
+    """Of these: in time of which nothing else is known."""
     method: str = Field(default="exclusive", max_length=32)
+    """How the worker's share came about: exclusive, even, mig_slices."""
     memory_peak_bytes: int | None = Field(default=None, ge=0, le=MAX_COUNT)
+    """The most that was in use. Absent: not known."""
     memory_total_bytes: int | None = Field(default=None, ge=0, le=MAX_COUNT)
+    """Of the GPU. Absent: not known."""
     idle_since: float | None = Field(default=None, ge=0, le=MAX_UNIX_S)
+    """Since when it is idle, Unix time in seconds. Absent: it is not."""
     simulated: bool = False
+    """A slot of `--virtual-gpus`, no device."""
 
 
 class UsageState(StrEnum):

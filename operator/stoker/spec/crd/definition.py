@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
+from stoker.spec import descriptions
 from stoker.spec.gpu_health import HEALTH
 from stoker.spec.job import JOBS
 from stoker.spec.meta import Kind
@@ -17,7 +18,7 @@ from stoker.spec.names import DNS_LABEL, GROUP, JOB_NAME, JOB_NAME_MAX, OBJECT_N
 from stoker.spec.queue import QUEUES
 from stoker.spec.runtime import RUNTIMES
 
-from . import cel, schema, words
+from . import cel, schema
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def _root(definition: Definition) -> dict[str, Any]:
     }
     if "status" in kind.model.model_fields:
         properties["status"] = schema.of_model(_part(kind, "status"), schema.Use(status=True))
-    root: dict[str, Any] = {"type": "object", "description": words.of_class(kind.model)}
+    root: dict[str, Any] = {"type": "object", "description": descriptions.of_class(kind.model)}
     if kind.model.model_fields["spec"].is_required():
         root["required"] = ["spec"]
     return root | {"properties": properties, "x-kubernetes-validations": [definition.name_rule.dump()]}

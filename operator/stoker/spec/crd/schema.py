@@ -19,10 +19,11 @@ import annotated_types as bounds
 from pydantic import BaseModel, JsonValue
 from pydantic.fields import FieldInfo
 
+from stoker.spec import descriptions
 from stoker.spec.markers import Distinct, Form, Keyed
 from stoker.spec.quantity import QUANTITY
 
-from . import cel, rules, words
+from . import cel, rules
 
 Schema = dict[str, Any]
 
@@ -39,7 +40,7 @@ class Use:
 def of_model(model: type[BaseModel], use: Use) -> Schema:
     """The schema of an object with the model's fields."""
     schema: Schema = {"type": "object"}
-    described = words.of_class(model)
+    described = descriptions.of_class(model)
     if described:
         schema["description"] = described
     properties = {info.alias or name: _of_field(model, name, info, use) for name, info in model.model_fields.items()}
@@ -147,7 +148,7 @@ def _list_type(marks: list[Any]) -> Schema:
 
 def _described(model: type[BaseModel], name: str, schema: Schema, default: Any, use: Use) -> str:
     """The field's own words, else its class's; then its values (where no enum says them) and its default."""
-    parts = [words.of_fields(model).get(name) or schema.get("description", "")]
+    parts = [descriptions.of_field(model, name) or schema.get("description", "")]
     if use.status and "enum" in schema:
         parts.append(f"One of {', '.join(filter(None, schema.pop('enum')))}, or what a newer version says.")
     if use.status and "enum" in schema.get("items", {}):

@@ -1,6 +1,7 @@
-"""What the models' docstrings say, for `kubectl explain`: of classes, and of fields (the string below a field).
+"""What the models' docstrings say: of classes, and of fields (the string below a field).
 
-Reads the source of the classes, so it is for generating only.
+One source for `kubectl explain` (`crd`) and for the OpenAPI document. Reads the source of the classes, so it is for
+documents, which are made once, and never for a request. Called by `crd` and, through `meta`, by Pydantic.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import inspect
 import textwrap
 from functools import cache
 from itertools import pairwise
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
@@ -27,6 +29,30 @@ def of_fields(model: type[BaseModel]) -> dict[str, str]:
         if issubclass(base, BaseModel) and base is not BaseModel:
             found |= _below_fields(base)
     return found
+
+
+def of_field(model: type[BaseModel], name: str) -> str:
+    """The field's own words, else those of the class that is its type."""
+    return of_fields(model).get(name) or next(map(of_class, _classes(model.model_fields[name].annotation)), "")
+
+
+def into_json_schema(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    """`json_schema_extra` of a model: its JSON schema says what its docstrings say."""
+    schema.pop("description", None)
+    if described := of_class(model):
+        schema["description"] = described
+    properties = schema.get("properties", {})
+    for name, info in model.model_fields.items():
+        shown = properties.get(info.serialization_alias or name, {})
+        if "description" not in shown and (described := of_field(model, name)):
+            shown["description"] = described
+
+
+def _classes(annotation: Any) -> list[type[BaseModel]]:
+    """The models that a value may be; not those that it holds."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    return [model for arg in get_args(annotation) for model in _classes(arg)]
 
 
 def _below_fields(model: type[BaseModel]) -> dict[str, str]:
