@@ -1,21 +1,25 @@
-"""What exporters report of their nodes' GPUs, kept as GPUNodeHealth objects: at most one write a change.
+"""What exporters report of their nodes' GPUs and administrators say of them, kept as GPUNodeHealth objects.
 
-Owns the objects' making and writing; what readings mean is `stoker.life.gpu_health`'s. Called by
-`routes/report_usage.py`.
+Owns the objects' making and writing, at most one write a change; what readings mean is `stoker.life.gpu_health`'s.
+Called by `routes/report_usage.py` and `routes/nodes.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Callable
 
 from stoker.life.gpu_health import assessed
-from stoker.spec.gpu_health import HEALTH, GPUNodeHealth, GPUNodeHealthStatus
+from stoker.spec.gpu_health import HEALTH, GPUNodeHealth, GPUNodeHealthSpec, GPUNodeHealthStatus
 from stoker.spec.meta import Key, ObjectMeta, OwnerReference
 from stoker.spec.node import GPUNode
 from stoker.spec.reports import GpusReport
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import AlreadyExists, Conflict, NotFound, Store
+
+from .jobs.submit import READ_OWN_WRITE_S
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +59,19 @@ class GpuHealthKeeper:
             else:
                 return
         raise Conflict(f"{HEALTH} {report.node} kept changing")
+
+    async def say(self, node: GPUNode, change: Callable[[GPUNodeHealthSpec], GPUNodeHealthSpec]) -> None:
+        """Change what an administrator says, and see it in `nodes`. Raises: StoreError."""
+        for _ in range(_TRIES):
+            try:
+                known = await self._stored(node.key) or await self._create(node)
+                new = await self._store.update(HEALTH, known.model_copy(update={"spec": change(known.spec)}))
+            except (Conflict, NotFound, AlreadyExists):
+                continue
+            with contextlib.suppress(TimeoutError):
+                await self._health.at_least(new.metadata.resource_version, timeout_s=READ_OWN_WRITE_S)
+            return
+        raise Conflict(f"{HEALTH} {node.metadata.name} kept changing")
 
     async def _write(self, known: GPUNodeHealth, report: GpusReport) -> None:
         gpus = assessed(known, report, self._clock.now())

@@ -48,13 +48,14 @@ UPDATE_RUNTIME = Right("update", "trainingruntimes")
 DELETE_RUNTIME = Right("delete", "trainingruntimes")
 # Not `nodes`: who sees how full the GPUs are need not see every node's addresses and labels.
 LIST_NODES = Right("list", "gpunodes")
+UPDATE_NODE = Right("update", "gpunodes")
 GET_METRICS = Right("get", "", "/metrics")
 
 PROJECT_RIGHTS = (GET_JOB, LIST_JOBS, CREATE_JOB, UPDATE_JOB, DELETE_JOB, EXEC_JOB, FORWARD_JOB, GET_FILES)
 SHARED_RIGHTS = (
     *(LIST_QUEUES, CREATE_QUEUE, UPDATE_QUEUE, DELETE_QUEUE),
     *(LIST_RUNTIMES, CREATE_RUNTIME, UPDATE_RUNTIME, DELETE_RUNTIME),
-    *(LIST_NODES, GET_METRICS),
+    *(LIST_NODES, UPDATE_NODE, GET_METRICS),
 )
 PROJECT_RESOURCES = frozenset(
     {"trainingjobs", "trainingjobs/exec", "trainingjobs/portforward", "trainingjobs/files", "projectsecrets"}

@@ -19,7 +19,16 @@ from pydantic.json_schema import models_json_schema
 
 from stoker.spec.code import CodeManifest
 from stoker.spec.reports import GpuEventsReport, GpusReport, OwnersQuery, ProgressReport, ReceiptsReport, WorkerReport
-from stoker.spec.rest import FileTicketRequest, ProblemDocument, QueuePut, RuntimePut, SecretPut, TicketExchange
+from stoker.spec.rest import (
+    FileTicketRequest,
+    NodeCordon,
+    NodeUncordon,
+    ProblemDocument,
+    QueuePut,
+    RuntimePut,
+    SecretPut,
+    TicketExchange,
+)
 from stoker.spec.usage import GpuReceipt
 from stoker_api.routes import api_routes
 
@@ -51,8 +60,8 @@ def document(app: FastAPI) -> dict[str, Any]:
         schemas.pop(name, None)
     bodies = (
         Submission, CloneRequest, JobPatch, CodeManifest,
-        QueuePut, RuntimePut, SecretPut, WorkerReport, ProgressReport, ReceiptsReport, GpuReceipt,
-        OwnersQuery, GpuEventsReport, GpusReport, ProblemDocument, TicketExchange, FileTicketRequest,
+        QueuePut, RuntimePut, NodeCordon, NodeUncordon, SecretPut, WorkerReport, ProgressReport, ReceiptsReport,
+        GpuReceipt, OwnersQuery, GpuEventsReport, GpusReport, ProblemDocument, TicketExchange, FileTicketRequest,
     )  # fmt: skip
     _, own = models_json_schema(
         [(model, "validation") for model in bodies],

@@ -102,3 +102,48 @@ async def test_hostile_words_are_plain_ones_by_the_time_they_are_kept(world):
     await post(world, gpu(0, model="\x1b[31mred\n", computeCapability="9.0'; --", newer={"field": [1]}))
     (kept,) = (await stored(world)).status.gpus
     assert (kept.model, kept.compute_capability) == ("[31mred", None)
+
+
+async def node(world: Any, verb: str = "", *, who: str = "admin", **body: Any) -> Any:
+    if not verb:
+        return await world.call("GET", "/v1/nodes/node-a", who=who)
+    return await world.call("POST", f"/v1/nodes/node-a/{verb}", who=who, json=body)
+
+
+def closed(answer: Any) -> list[str]:
+    assert answer.status_code == 200, answer.text
+    return [gpu.get("unavailable", "") for gpu in answer.json()["status"]["gpus"]]
+
+
+async def test_an_administrator_closes_a_gpu_and_says_that_it_is_well(world):
+    await post(world, gpu(0, xids=[{"code": 94, "at": time.time() - 5}]), gpu(1))
+    await stored(world)
+    shown = await node(world, who="reader")
+    assert [one["uuid"] for one in shown.json()["status"]["sick"]] == ["GPU-0"] and "usage" in shown.json()
+    assert (await node(world, "cordon", who="alice", gpu="1")).status_code == 403
+    answer = await node(world, "cordon", gpu="1", reason="fan fails")
+    assert any("cordoned" in why or "2 GPUs of its node" in why for why in closed(answer))
+    (entry,) = (await stored(world)).spec.cordons
+    assert (entry.gpu, entry.reason, entry.by) == ("GPU-1", "fan fails", world.name("admin"))
+    await node(world, "cordon", gpu="GPU-1")
+    assert len((await stored(world)).spec.cordons) == 1
+    answer = await node(world, "uncordon", gpu="GPU-0")
+    assert not answer.json()["status"].get("sick") and any(closed(answer)), "the other is cordoned"
+    answer = await node(world, "uncordon", gpu="1")
+    assert not any("sick" in why or "cordoned" in why for why in closed(answer))
+    await post(world, gpu(0, xids=[{"code": 94, "at": time.time() + 0.001}]), gpu(1))
+    assert [one.uuid for one, _ in (await stored(world)).sick()] == ["GPU-0"], "it happened again"
+
+
+async def test_a_node_is_closed_and_opened_whole_and_no_other_gpu_or_node_is(world):
+    answer = await node(world, "cordon", reason="power")
+    assert (answer.json()["status"]["ready"], answer.json()["status"]["message"]) == (False, "cordoned")
+    assert (await node(world, "uncordon")).json()["status"]["ready"] is True
+    assert (await stored(world)).spec == GPUNodeHealthSpec()
+    unknown = await node(world, "cordon", gpu="GPU-none")
+    assert unknown.status_code == 422 and "is no GPU of node 'node-a'" in unknown.json()["detail"]
+    assert (await node(world, "cordon", gpu="x" * 129)).status_code == 422
+    assert (await node(world, "cordon", reasons="typo")).status_code == 422
+    for verb in ("cordon", "uncordon"):
+        assert (await world.call("POST", f"/v1/nodes/none/{verb}", who="admin", json={})).status_code == 404
+    assert (await world.call("GET", "/v1/nodes/none")).status_code == 404

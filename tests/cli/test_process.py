@@ -63,6 +63,8 @@ def test_help_and_completion_import_nothing_heavy() -> None:
         "port-forward",
         "cancel",
         "queue ls",
+        "node ls",
+        "node cordon n0",
         "token list",
     ]
     commands = [[*line.split(), "--help"] for line in words]
@@ -149,6 +151,7 @@ def test_what_looks_or_acts_validates_nothing(script: Any, make_job: Any) -> Non
         "get a",
         "get nodes",
         "queue ls",
+        "node ls",
         "why a",
         "events a",
         "usage",

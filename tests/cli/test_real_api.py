@@ -83,6 +83,28 @@ def test_what_get_prints_can_be_submitted(live: Live) -> None:
         assert made.stdout == "other\n", made.stderr
 
 
+def test_nodes_through_the_sdk_and_the_command(live: Live) -> None:
+    live.gpus()
+
+    def command(*args: str) -> Any:
+        return CliRunner().invoke(cli, ["node", *args])
+
+    made = command("cordon", "node-a", "--gpu", "1", "--reason", "fan fails")
+    assert made.exit_code == 0, made.stderr
+    assert "`stoker node uncordon node-a --gpu 1` opens it again" in made.stdout
+    assert "GPU 1: cordoned" in command("ls").stdout
+    assert "GPU 1: cordoned" in CliRunner().invoke(cli, ["get", "node", "node-a"]).stdout
+    with Client() as client:
+        assert client.node("node-a").status.gpus[1].unavailable == "cordoned"
+        assert not client.uncordon("node-a", gpu="GPU-1").status.gpus[1].unavailable
+        assert not client.cordon("node-a", reason="power").status.ready
+    assert command("uncordon", "node-a").stdout == "node node-a takes new jobs again\n"
+    wrong = command("cordon", "node-a", "--gpu", "7")
+    assert wrong.exit_code == 1 and "is no GPU of node 'node-a'; known are GPU-0, GPU-1" in wrong.stderr
+    missing = CliRunner().invoke(cli, ["get", "node", "none"])
+    assert missing.exit_code == 1 and "node 'none'" in missing.stderr
+
+
 def test_queues_through_the_sdk_and_the_command(live: Live) -> None:
     made = CliRunner().invoke(cli, ["queue", "set", "small", "--gpus", "1", "--project", "default", "-o", "json"])
     assert made.exit_code == 0 and json.loads(made.stdout)["spec"]["limit"] == {"gpus": 1}

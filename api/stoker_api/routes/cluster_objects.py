@@ -1,11 +1,10 @@
-"""What all projects share: queues and training runtimes (list, get, put, delete), and nodes (list).
+"""What all projects share: queues and training runtimes (list, get, put, delete).
 
 Writing is the administrator's. On one machine there are no runtimes.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 
 from fastapi import APIRouter, Request
@@ -14,15 +13,11 @@ from starlette.responses import Response
 from stoker.spec.job import ENDED
 from stoker.spec.meta import ObjectMeta
 from stoker.spec.names import DEFAULT_QUEUE, FINALIZER_IN_USE
-from stoker.spec.node import GPUNode
 from stoker.spec.queue import QUEUES, Queue, deletion_words, protected
 from stoker.spec.rest import (
     BeingDeleted,
-    NodeList,
-    NodeUsage,
     QueueList,
     QueuePut,
-    QueueUsage,
     QueueWithUsage,
     RuntimeList,
     RuntimePut,
@@ -36,7 +31,6 @@ from stoker_api.identity import (
     CREATE_RUNTIME,
     DELETE_QUEUE,
     DELETE_RUNTIME,
-    LIST_NODES,
     LIST_QUEUES,
     LIST_RUNTIMES,
     UPDATE_QUEUE,
@@ -47,7 +41,7 @@ from stoker_api.objects import Objects, parse_put, refuse_stale
 from stoker_api.problems import Problem, ProblemCode, not_found
 from stoker_api.services import Services, services
 
-from .common import IfMatch, Name
+from .common import IfMatch, Name, with_usage
 
 router = APIRouter()
 
@@ -138,7 +132,7 @@ async def _queues_with_usage(found: Services, queues: Collection[Queue]) -> list
     used, held = await found.scheduler.queue_usage(queue.metadata.name for queue in queues), found.index.held_gpus()
 
     return [
-        _with_usage(queue, used[name].model_copy(update={"held_gpus": held.get(name, 0)}))
+        with_usage(queue, used[name].model_copy(update={"held_gpus": held.get(name, 0)}))
         for queue in queues
         if (name := queue.metadata.name)
     ]
@@ -211,19 +205,3 @@ async def delete_runtime(request: Request, name: Name, if_match: IfMatch = None)
 def _runtimes(found: Services) -> Objects[TrainingRuntime] | None:
     cache = found.deps.runtimes
     return None if cache is None else Objects(found.deps.store, cache, RUNTIMES, "runtime")
-
-
-@router.get("/v1/nodes", tags=["nodes"], response_model=None, responses={200: {"model": NodeList}})
-@access(LIST_NODES)
-async def list_nodes(request: Request) -> Response:
-    """List the nodes with what running jobs hold of them, by name."""
-    found = services(request)
-    nodes = sorted(found.deps.nodes.values(), key=lambda node: node.metadata.name)
-    used = await found.scheduler.node_usage(node.metadata.name for node in nodes)
-    return json_response(
-        joined(_with_usage(node, used[name]) for node in nodes if (name := node.metadata.name) in used)
-    )
-
-
-def _with_usage(obj: Queue | GPUNode, usage: QueueUsage | NodeUsage) -> bytes:
-    return dump(obj)[:-1] + b',"usage":' + json.dumps(usage.model_dump(by_alias=True)).encode() + b"}"

@@ -16,8 +16,12 @@ from starlette.requests import HTTPConnection
 from stoker.spec.fields import DnsLabel
 from stoker.spec.job import JOBS, TrainingJob
 from stoker.spec.meta import Key
+from stoker.spec.node import GPUNode
 from stoker.spec.quantity import new_duration
+from stoker.spec.queue import Queue
+from stoker.spec.rest import NodeUsage, QueueUsage
 from stoker.store.port import NotFound
+from stoker_api.bodies import dump
 from stoker_api.body_parsing import invalid_fields
 from stoker_api.problems import FieldError, Problem, ProblemCode, invalid, not_found
 from stoker_api.services import Services
@@ -113,6 +117,11 @@ async def find_job(services: Services, project: str, name: str) -> TrainingJob:
         return await services.deps.store.get(JOBS, key)  # created by another process a moment ago
     except NotFound:
         raise not_found(f"job {name!r} in project {project!r}") from None
+
+
+def with_usage(obj: Queue | GPUNode, usage: QueueUsage | NodeUsage) -> bytes:
+    """The object as JSON, with what jobs hold of it."""
+    return dump(obj)[:-1] + b',"usage":' + json.dumps(usage.model_dump(by_alias=True)).encode() + b"}"
 
 
 async def job_of_uid(services: Services, project: str, name: str, uid: str) -> TrainingJob | None:

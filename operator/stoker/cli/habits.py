@@ -80,6 +80,14 @@ TOKEN_HABITS: Mapping[str, str] = {
     "remove": "token revoke NAME",
     "rm": "token revoke NAME",
 }
+NODE_HABITS: Mapping[str, str] = {
+    "close": "node cordon NODE",
+    "drain": "node cordon NODE",
+    "get": "get node NODE",
+    "list": "node ls",
+    "open": "node uncordon NODE",
+    "show": "get node NODE",
+}
 SECRET_HABITS: Mapping[str, str] = {
     "add": "secret set NAME",
     "create": "secret set NAME",
@@ -99,7 +107,7 @@ ALSO: Mapping[str, str] = {
     "top": "usage JOB says what one job's GPUs did",
 }
 """What the word may mean beside that."""
-_WHOLE = {"": HABITS, "queue": QUEUE_HABITS, "secret": SECRET_HABITS, "token": TOKEN_HABITS}
+_WHOLE = {"": HABITS, "queue": QUEUE_HABITS, "node": NODE_HABITS, "secret": SECRET_HABITS, "token": TOKEN_HABITS}
 
 
 def unknown_command(word: str, group: str, known: list[str]) -> str:

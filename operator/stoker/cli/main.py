@@ -50,6 +50,7 @@ _COMMANDS = {
     "retry": _Entry("Jobs", "act", "Run failed or cancelled jobs again."),
     "delete": _Entry("Jobs", "act", "Delete jobs, with their events and logs."),
     "queue": _Entry("Queues", "queues", "List, set and remove queues."),
+    "node": _Entry("Nodes", "nodes", "List nodes; close them or single GPUs to new jobs."),
     "secret": _Entry("Other", "project_secrets", "Set, list and delete a project's secrets."),
     "token": _Entry("Other", "tokens", "Make, list and revoke tokens for the server of a data folder."),
     "prometheus-config": _Entry("Other", "prometheus", "Print the scrape configuration for Prometheus."),

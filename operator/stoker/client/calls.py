@@ -237,6 +237,15 @@ class Calls:
         body = self._delete(f"/v1/{kind}/{quote(name, safe='')}")
         return str(body.get("message", "")) if body else ""
 
+    def cordon(self, node: str, gpu: str = "", reason: str = "") -> Any:
+        """The node, which, or whose GPU by uuid or number, takes no new jobs from now on."""
+        path = f"/v1/nodes/{quote(node, safe='')}/cordon"
+        return self.wire.call("POST", path, body={"gpu": gpu, "reason": reason}).body
+
+    def uncordon(self, node: str, gpu: str = "") -> Any:
+        """The node, which takes new jobs again; the GPU, whatever was wrong with it."""
+        return self.wire.call("POST", f"/v1/nodes/{quote(node, safe='')}/uncordon", body={"gpu": gpu}).body
+
     def whoami(self) -> Any:
         return self._get("/v1/whoami")
 

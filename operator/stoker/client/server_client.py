@@ -98,7 +98,19 @@ class ServerClient:
         self.calls.delete_secret(name, key, project)
 
     def nodes(self) -> tuple[NodeWithUsage, ...]:
+        """What jobs hold of each, and what is wrong with its GPUs (`status.sick`)."""
         return self._all(NodeWithUsage, self.calls.items("nodes"))
+
+    def node(self, name: str) -> NodeWithUsage:
+        return self._parse(NodeWithUsage, self.calls.item("nodes", name))
+
+    def cordon(self, node: str, *, gpu: str = "", reason: str = "") -> NodeWithUsage:
+        """Close the node, or its GPU of this uuid or number, to new jobs (an administrator's)."""
+        return self._parse(NodeWithUsage, self.calls.cordon(node, gpu, reason))
+
+    def uncordon(self, node: str, *, gpu: str = "") -> NodeWithUsage:
+        """Open the node again; or the GPU, which is well then, whatever was wrong with it until now."""
+        return self._parse(NodeWithUsage, self.calls.uncordon(node, gpu))
 
     def whoami(self) -> WhoAmI:
         return self._parse(WhoAmI, self.calls.whoami())

@@ -106,6 +106,8 @@ class Cordon(SpecModel):
     """The GPU's uuid. Empty: the whole node."""
     reason: Annotated[str, Field(max_length=MAX_TEXT)] = ""
     """Why, for people."""
+    by: Annotated[str, Field(max_length=MAX_TEXT)] = ""
+    """Who said so to the api."""
 
 
 class Cleared(SpecModel):
@@ -115,6 +117,8 @@ class Cleared(SpecModel):
     """The GPU's uuid."""
     at: Moment
     """Causes that began until then don't count any more."""
+    by: Annotated[str, Field(max_length=MAX_TEXT)] = ""
+    """Who said so to the api."""
 
 
 class GPUNodeHealthSpec(SpecModel):

@@ -90,4 +90,4 @@ class GPUNode(Resource):
     """What is known of it now."""
 
 
-NODES = Kind(GPUNode, API_VERSION, "GPUNode", "gpunodes", namespaced=False)
+NODES = Kind(GPUNode, API_VERSION, "GPUNode", "nodes", namespaced=False)

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypedDict
 from pydantic import Field
 
 from .event import Event
+from .gpu_health import MAX_TEXT
 from .job import Phase, TrainingJob
 from .meta import SpecModel, StatusModel
 from .node import GPUNode
@@ -127,6 +128,23 @@ class NodeWithUsage(GPUNode):
 class NodeList(StatusModel):
     items: tuple[NodeWithUsage, ...]
     """By name."""
+
+
+class NodeCordon(SpecModel):
+    """The body of `POST /v1/nodes/{name}/cordon`."""
+
+    gpu: Annotated[str, Field(max_length=128)] = ""
+    """The GPU's uuid, or its number on the node. Empty: the whole node."""
+    reason: Annotated[str, Field(max_length=MAX_TEXT)] = ""
+    """Why, for people."""
+
+
+class NodeUncordon(SpecModel):
+    """The body of `POST /v1/nodes/{name}/uncordon`."""
+
+    gpu: Annotated[str, Field(max_length=128)] = ""
+    """The GPU's uuid, or its number on the node: it is well again, whatever was wrong until now. Empty: the node is
+    open again; what is wrong with its GPUs stays."""
 
 
 class QueuePut(SpecModel):

@@ -102,16 +102,10 @@ def _shown(show: Show, form: str, *, watch: bool) -> None:
 
 def _objects(calls: Calls, kind: str, name: str | None, form: str) -> Show:
     def show(changes: Changes | None) -> None:
-        from stoker.cli.job_text import NAME
         from stoker.cli.object_tables import OF
         from stoker.cli.output import echo_objects
 
-        if kind == "nodes":  # the server has no route for one
-            items = [node for node in calls.items(kind) if name in (None, NAME.read(node))]
-            if name and not items:
-                raise ApiError(404, "NotFound", f"there is no node {name!r}; `stoker get nodes` lists them")
-        else:
-            items = [calls.item(kind, name)] if name else calls.items(kind)
+        items = [calls.item(kind, name)] if name else calls.items(kind)
         echo_objects(OF[kind], items, form, one=name is not None, changes=changes)
 
     return show
