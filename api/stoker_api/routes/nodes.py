@@ -29,7 +29,8 @@ from .common import with_usage
 log = logging.getLogger(__name__)
 router = APIRouter(tags=["nodes"])
 _NODE = "/v1/nodes/{name}"
-Name = Annotated[str, Path(max_length=253, json_schema_extra={"pattern": r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"})]
+_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+Name = Annotated[str, Path(max_length=253, description="The node's name.", json_schema_extra={"pattern": _NAME})]
 
 
 @router.get("/v1/nodes", response_model=None, responses={200: {"model": NodeList}})
