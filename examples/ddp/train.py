@@ -46,7 +46,8 @@ def main() -> None:
     net = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)).to(device)
     model = DistributedDataParallel(net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    saved = Path(os.environ.get("STOKER_CHECKPOINT_DIR", "."), "ddp.pt")  # one folder for all workers
+    saved = Path(os.environ.get("STOKER_CHECKPOINT_DIR", "checkpoints"), "ddp.pt")  # one folder for all workers
+    saved.parent.mkdir(parents=True, exist_ok=True)
     done = 0
     if saved.exists():
         state = torch.load(saved, map_location=device)
@@ -61,6 +62,7 @@ def main() -> None:
             fresh = saved.with_suffix(".new")
             torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, fresh)
             fresh.replace(saved)  # whole or not at all
+            report(step, checkpoint=saved)
 
     last_save = time.monotonic()
     for step in range(done + 1, steps + 1):
