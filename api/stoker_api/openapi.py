@@ -74,13 +74,17 @@ def document(app: FastAPI) -> dict[str, Any]:
         _without_titles(schema)
     components = found["components"]
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    components["responses"] = {"Problem": {"description": f"Of any request: {_listed(ANYWHERE)}", "content": _PROBLEM}}
+    components["responses"] = {"Problem": {"description": f"Of any request. {_listed(ANYWHERE)}", "content": _PROBLEM}}
     known = examples()
     for route in api_routes():
         if route.include_in_schema:
             for method in (route.methods or set()) - {"HEAD"}:
                 operation = found["paths"][route.path_format][method.lower()]
                 _complete(operation, route)
+                if operation_id(route) not in known:
+                    raise LookupError(
+                        f"{operation_id(route)} has no example: write one into api/stoker_api/examples.json"
+                    )
                 _exemplify(operation, known[operation_id(route)])
     app.openapi_schema = found
     return found

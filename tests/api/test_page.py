@@ -18,7 +18,7 @@ CSP = (
 )
 MOST_BYTES = 250_000
 ELSEWHERE = re.compile(r"innerHTML|dangerously|document\.write|\beval\(|https?://(?!www\.w3\.org)")
-VIEWS = ("/", "/jobs/alpha/one", "/compare", "/queues", "/gpus")
+VIEWS = ("/", "/jobs/alpha/one", "/compare", "/queues", "/gpus", "/docs")
 
 
 async def test_the_index_comes_at_each_view(world):

@@ -40,7 +40,16 @@ from .permissions import (
 )
 
 ROWS = rows()
-PAGE = {"/", "/jobs/{path:path}", "/compare", "/queues", "/gpus", "/page/{digest}/{path:path}", "/openapi.json"}
+PAGE = {
+    "/",
+    "/jobs/{path:path}",
+    "/compare",
+    "/queues",
+    "/gpus",
+    "/docs",
+    "/page/{digest}/{path:path}",
+    "/openapi.json",
+}
 """The same for everybody: what the page shows it asks of other routes."""
 OPEN = {"/livez", "/readyz", "/version", *PAGE, "/v1/sign-in-tickets/exchange", "/v1/file-tickets/{ticket}"}
 TICKETS = [row for row in ROWS if row.path.endswith("/file-tickets")]

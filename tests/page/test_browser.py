@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from stoker.client.client import Client
+from stoker_api.routes import api_routes
 from tests.support.browser import accessibility_faults
 from tests.support.harness import SHOWS_PROGRESS, Server, until
 
 pytestmark = [pytest.mark.slow]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e"
 SHOWN = "<script>alert(1)</script><img src=x onerror=alert(2)>\\u001b[31m\\u202e"
+OPERATIONS = [route for route in api_routes() if route.include_in_schema]
 METRIC = "<script>alert(3)</script>"  # one with control characters is not kept
 TRAINS = (
     SHOWS_PROGRESS
@@ -226,6 +228,42 @@ def test_a_reader_of_another_project_is_offered_nothing(up, client, browse):
     page.get_by_text("or the token may not see it").wait_for()
 
 
+def test_the_api_is_read_and_tried(up, client, browse, token):
+    page = browse(f"{up.url}/docs")  # without a token
+    page.locator(".operation").first.wait_for()
+    assert page.locator(".operation").count() == len(OPERATIONS)
+    page.locator("#submit_job > summary").click()
+    submit = page.locator("#submit_job")
+    submit.get_by_role("button", name="Send POST").wait_for()
+    assert submit.get_by_role("button", name="Send POST").is_disabled()
+    assert page.url.endswith("/docs?op=submit_job")
+    page.get_by_label("Token, to send the examples with").fill(token)
+    page.get_by_role("button", name="Use it").click()
+    page.get_by_text("Examples are sent with the token of admin").wait_for()
+    submit.get_by_text("Its fields").first.click()
+    submit.get_by_text("What is asked for.").first.click()
+    submit.locator(".schema", has_text="How many workers").first.wait_for()
+    submit.get_by_label("dryRun", exact=True).fill("true")
+    submit.get_by_label("idempotency-key", exact=True).fill("")
+    assert "?dryRun=true" in submit.locator(".command").inner_text()
+    submit.get_by_role("button", name="Send POST").click()
+    submit.locator(".answer", has_text="200 OK").wait_for()
+    submit.locator(".answer", has_text='"name": "digits-1"').wait_for()
+    submit.get_by_label("Body of submit_job").fill("{")
+    submit.get_by_role("button", name="Send POST").click()
+    submit.locator(".answer", has_text='"code": "InvalidJson"').wait_for()
+    submit.locator(".errors", has_text="NeverFits").wait_for()
+    page.get_by_label("Search operations").fill("job_logs")
+    page.locator("#job_logs > summary").click()
+    logs = page.locator("#job_logs")
+    logs.get_by_label("name", exact=True).fill("trains")
+    logs.get_by_label("follow", exact=True).fill("true")
+    logs.get_by_role("button", name="Send GET").click()
+    logs.locator(".answer", has_text="step 1 of it").wait_for()
+    logs.get_by_role("button", name="Stop").click()
+    logs.get_by_role("button", name="Stop").wait_for(state="hidden")
+
+
 VIEWS = {
     "/": "table.jobs",
     "/jobs/default/trains": "#why",
@@ -237,13 +275,14 @@ VIEWS = {
     "/jobs/default/trains?tab=spec&against=hostile": ".diff",
     "/jobs/default/trains?tab=files": "text=model.txt",
     "/jobs/default/missing": ".failure",
+    "/docs?op=submit_job": ".operation-body",
     "/queues?queue=default": "text=Waiting in default",
     "/gpus": ".cells",
     "/compare?jobs=default/trains,default/hostile": "figure canvas",
 }
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1440, False), (360, True)])
+@pytest.mark.parametrize(("width", "dark"), [(1440, False), (1440, True), (360, False), (360, True)])
 def test_every_view_is_accessible_and_fits(up, client, browse, token, width, dark):
     page = browse(up.url, token, width, dark=dark)
     faults = []

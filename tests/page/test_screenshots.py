@@ -34,6 +34,7 @@ VIEWS = {
     "why": "/jobs/default/bert-large",
     "curves": "/jobs/default/resnet50-a?tab=curves",
     "gpus": "/gpus",
+    "api": "/docs?op=patch_job",
 }
 
 
@@ -67,7 +68,7 @@ def test_pictures(up: Server, browse: Any, tmp_path: Path) -> None:
                 page = browse(up.url, (up.data / "token").read_text().strip(), width, dark=dark)
                 for name, path in VIEWS.items():
                     page.goto(up.url + path)
-                    page.locator("table.jobs, .blocker, canvas, .cells").first.wait_for()
+                    page.locator("table.jobs, .blocker, canvas, .cells, .operation-body").first.wait_for()
                     page.wait_for_load_state("networkidle") if name == "gpus" else page.wait_for_timeout(700)
                     shot = folder / f"page-{name}-{width}-{'dark' if dark else 'light'}.png"
                     page.screenshot(path=shot, full_page=width == 360)

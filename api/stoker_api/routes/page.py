@@ -1,4 +1,4 @@
-"""The web page: its index at each of its views' addresses, its files, and the api's document.
+"""The web page: its index at each of its views' addresses, its files, and the api's document, which `/docs` shows.
 
 Holds nothing of any user: open to all.
 
@@ -26,6 +26,7 @@ router = APIRouter(include_in_schema=False)
 @router.get("/compare", response_model=None)
 @router.get("/queues", response_model=None)
 @router.get("/gpus", response_model=None)
+@router.get("/docs", response_model=None)
 @access(Access.OPEN)
 async def page(request: Request) -> Response:
     """The index: the view is chosen in the browser, by the address."""

@@ -13,9 +13,10 @@ const VIEWS = [
   [/^\/jobs\/([^/]+)\/([^/]+)$/, "Job", async () => (await import("./views/job.js")).Job],
   [/^\/queues$/, "Queues", async () => (await import("./views/queues.js")).Queues],
   [/^\/gpus$/, "GPUs", async () => (await import("./views/gpus.js")).Gpus],
+  [/^\/docs$/, "API", async () => (await import("./views/docs.js")).Docs],
   [/^\/compare$/, "Compare", async () => (await import("./views/compare.js")).Compare],
 ];
-const LINKS = [["/", "Jobs"], ["/queues", "Queues"], ["/gpus", "GPUs"], ["/compare", "Compare"]];
+const LINKS = [["/", "Jobs"], ["/queues", "Queues"], ["/gpus", "GPUs"], ["/compare", "Compare"], ["/docs", "API"]];
 const started = signal(false);
 
 function View() {
@@ -48,7 +49,9 @@ function Frame() {
 }
 
 function Page() {
+  const open = place.value.path === "/docs" && !me.value;
   if (!started.value) return html`<p class="boot" role="status">Loading Stoker …</p>`;
+  if (open) return html`<header class="top"><a class="brand" href="/"><${Flame} />Stoker</a></header><${LostConnection} /><main id="main" tabindex="-1"><${View} /></main>`;
   if (!token.value || refused.value || (!me.value && connection.value.ok)) return html`<${SignIn} />`;
   if (!me.value) return html`<${LostConnection} /><p class="boot">Waiting for the server …</p>`;
   return html`<${Frame} />`;

@@ -31,7 +31,7 @@ export function Compare() {
   };
   const found = load.data?.filter(({ job }) => job) ?? [];
   return html`<div class="view-head"><h1>Compare</h1></div>
-    <form class="row" onSubmit=${add}><label><span>Add a job (at most ${MOST})</span><input name="job" placeholder="name or project/name" spellcheck="false" autocomplete="off" /></label>
+    <form class="row" onSubmit=${add}><label><span>Add a job (at most ${MOST})</span><input name="job" placeholder="name or project/name" spellcheck=${false} autocomplete="off" /></label>
       <button type="submit" disabled=${keys.length >= MOST}>Add</button></form>
     ${keys.length === 0 ? html`<${Empty} title="No jobs are chosen.">Choose some in <a href="/">Jobs</a> and press Compare, or add them here.</${Empty}>`
       : waiting(load, "the jobs") ?? html`${load.data.filter(({ error }) => error).map(({ key, error }) => html`<div class="row"><${Failure} error=${{ title: key, message: error.message }} again=${() => set(keys.filter((one) => one !== key))} /></div>`)}

@@ -34,12 +34,12 @@ export function Clone({ job, onClose, onDone, start = {}, title, cancels = false
   return html`<${Dialog} title=${title ?? `Clone ${nameOf(job)}`} onClose=${onClose}>
     <form class="stack" onSubmit=${run}>
       <p>A new job with the same code; what is not changed stays.</p>
-      <label><span>Name</span><input value=${name} placeholder=${`${nameOf(job)}-…`} onInput=${(event) => setName(event.target.value.trim())} spellcheck="false" /></label>
+      <label><span>Name</span><input value=${name} placeholder=${`${nameOf(job)}-…`} onInput=${(event) => setName(event.target.value.trim())} spellcheck=${false} /></label>
       <div class="fields">${FIELDS.map(([field, label, type]) => html`<label><span>${label}</span>
-        <input name=${field} type=${type} class=${field in patch ? "changed" : ""} defaultValue=${patch[field] ?? job.spec[field] ?? ""} onInput=${change(field, type)} spellcheck="false" /></label>`)}</div>
+        <input name=${field} type=${type} class=${field in patch ? "changed" : ""} defaultValue=${patch[field] ?? job.spec[field] ?? ""} onInput=${change(field, type)} spellcheck=${false} /></label>`)}</div>
       ${Object.keys(other).length > 0 && html`<p>It also changes <code>${JSON.stringify(other)}</code>.</p>`}
       <label><span>Further changes of its spec, as JSON</span>
-        <textarea rows="3" value=${more} placeholder='{"trainer": {"config": {"epochs": 20}}}' spellcheck="false" onInput=${(event) => setMore(event.target.value)}></textarea></label>
+        <textarea rows="3" value=${more} placeholder='{"trainer": {"config": {"epochs": 20}}}' spellcheck=${false} onInput=${(event) => setMore(event.target.value)}></textarea></label>
       ${hasEnded(job) && html`<label class="check"><input type="checkbox" checked=${fromCheckpoint} onChange=${(event) => setFromCheckpoint(event.target.checked)} /> Go on from its newest checkpoint</label>`}
       ${cancels && html`<label class="check"><input type="checkbox" checked=${cancelOther} onChange=${(event) => setCancelOther(event.target.checked)} /> Cancel ${nameOf(job)} once the clone is submitted</label>`}
       <${Outcome} state=${state} />

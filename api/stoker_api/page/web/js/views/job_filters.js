@@ -68,7 +68,7 @@ function Typed({ label, name, hint, type = "text", hidden = false, element }) {
     timer.current = setTimeout(() => refilter({ [name]: event.target.value.trim() }), TYPING_MS);
   };
   return html`<label class=${hidden ? "search" : ""}><span class=${hidden ? "unseen" : ""}>${label}</span>
-    <input ref=${field} type=${type} placeholder=${hint} defaultValue=${value} onInput=${onInput} spellcheck="false" autocomplete="off" /></label>`;
+    <input ref=${field} type=${type} placeholder=${hint} defaultValue=${value} onInput=${onInput} spellcheck=${false} autocomplete="off" /></label>`;
 }
 
 function Choice({ label, name, options }) {

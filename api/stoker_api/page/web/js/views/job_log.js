@@ -28,7 +28,7 @@ export function Log({ job, reload }) {
         ${["all", ...Array(workers).keys()].map((one) => html`<option value=${one} selected=${String(one) === worker}>${one === "all" ? "all, by time" : one}</option>`)}</select></label>`}
       ${newest > 1 && html`<label><span>Attempt</span><select value=${attempt} onChange=${(event) => refine({ attempt: event.target.value }, { replace: true })}>
         <option value="" selected=${!attempt}>the newest</option>${Array.from({ length: newest }, (_, n) => newest - n).map((one) => html`<option value=${one} selected=${String(one) === attempt}>${one}</option>`)}</select></label>`}
-      <label class="grow"><span>Search in the log</span><input type="search" value=${search} onInput=${(event) => setSearch(event.target.value)} spellcheck="false" /></label>
+      <label class="grow"><span>Search in the log</span><input type="search" value=${search} onInput=${(event) => setSearch(event.target.value)} spellcheck=${false} /></label>
       <label class="check"><input type="checkbox" checked=${wrap} onChange=${(event) => setWrap(event.target.checked)} /> Wrap long lines</label>
       ${search && html`<span role="status" class="faint">${plural(found.length, "line")} of ${whole(state.lines.length)}</span>`}
     </div>

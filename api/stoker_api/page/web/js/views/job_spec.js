@@ -18,7 +18,7 @@ export function Spec({ job, project, name }) {
   };
   return html`
     <form class="row" onSubmit=${submit}>
-      <label><span>Compare with the job</span><input name="against" defaultValue=${other} placeholder="name or project/name" spellcheck="false" autocomplete="off" /></label>
+      <label><span>Compare with the job</span><input name="against" defaultValue=${other} placeholder="name or project/name" spellcheck=${false} autocomplete="off" /></label>
       <button type="submit">Show what differs</button>
       ${other ? html`<button type="button" class="quiet" onClick=${() => refine({ against: "" })}>Show the whole spec</button>` : html`<${Copy} text=${text} what="Copy the spec" />`}
     </form>

@@ -28,7 +28,7 @@ export function SignIn() {
       <h2>With a token</h2>
       <p>It stays in this tab until the tab is closed.</p>
       <label for="token">Token</label>
-      <input id="token" name="token" type="password" autocomplete="off" spellcheck="false" required />
+      <input id="token" name="token" type="password" autocomplete="off" spellcheck=${false} required />
       <button type="submit" class="main" disabled=${busy}>${busy ? "Signing in …" : "Sign in"}</button>
     </form>
   </main>`;
