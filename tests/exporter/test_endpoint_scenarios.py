@@ -181,6 +181,14 @@ def bare(played):
 
 
 def old_library(played):
+    """Throttled time without NVML's counter of it: as long as the reason is in force, so is the counter of another."""
+    of_job, integrated = (
+        {reason: played.during.one(f"{name}_seconds_total", reason=reason) for reason in ("sw_power_cap", "hw_thermal")}
+        for name in ("stoker_job_gpu_throttled", "stoker_gpu_throttle")
+    )
+    assert of_job["hw_thermal"] == pytest.approx(of_job["sw_power_cap"], abs=0.25) and of_job["hw_thermal"] > 1
+    assert integrated["hw_thermal"] >= of_job["hw_thermal"]
+    assert played.during.one("stoker_gpu_throttle_seconds_total", reason="hw_power_brake") == 0
     assert not played.after.of("stoker_gpu_memory_reserved_bytes")
     assert not played.after.of("stoker_gpu_sm_active_ratio")
     assert not played.after.of("stoker_job_gpu_sm_active_seconds_total")

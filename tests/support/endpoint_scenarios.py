@@ -212,10 +212,19 @@ def _powers_seen(stage: Stage) -> Scrape:
 
 
 def _without_functions(stage: Stage) -> None:
-    _rich(stage)
+    """And without the time counters of thermal reasons and of the power brake."""
+    stage.scenario.add_gpu(**{**RICH, "reasons": 0x4 | 0x40})
+    for number in (269, 270, 271):
+        stage.scenario.fault("nvmlDeviceGetFieldValues", field=number, code=NOT_SUPPORTED)
     stage.scenario.missing = (
         *("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetMarginTemperature"),
         *("nvmlDeviceGetCurrentClocksEventReasons", "nvmlGpmQueryDeviceSupport", "nvmlDeviceGetSamples"),
+    )
+
+
+def _be_throttled(stage: Stage) -> Scrape:
+    return stage.until(
+        lambda now: (now.one("stoker_job_gpu_throttled_seconds_total", reason="hw_thermal") or 0.0) > 1, "a second"
     )
 
 
@@ -239,7 +248,7 @@ def _time_counted(now: Scrape) -> object:
 CASES = (
     Case("well", "all is supported", _rich),
     Case("bare", "every call but identity is NOT_SUPPORTED", _not_supported, begins=_time_counted),
-    Case("old lib", "a library without newer functions", _without_functions, begins=energy_counted),
+    Case("old lib", "a library without newer functions", _without_functions, _be_throttled, begins=energy_counted),
     Case("slow", "each call takes 50 ms", _slow, options=("--interval", "3s", "--stuck-after", "20s")),
     Case("lost", "GPU_IS_LOST, then it is back", _two, _lose, _well_again, outage=True),
     Case("hang", "a call does not return", _rich, _hang, outage=True),

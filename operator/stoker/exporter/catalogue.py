@@ -72,7 +72,8 @@ HARDWARE = (
     _g("pstate", "Performance state; 0 is the fastest.", of="clocks"),
     _c(
         "throttle_seconds_total",
-        "Time the clocks were held down: sw_power_cap, hw_power_brake, sw_thermal, hw_thermal, sync_boost.",
+        "Time the clocks were held down: sw_power_cap, hw_power_brake, sw_thermal, hw_thermal, sync_boost; by NVML's "
+        "counters, else the integral of throttle_active.",
         "reason",
         of="throttling",
     ),

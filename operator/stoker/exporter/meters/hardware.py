@@ -11,6 +11,7 @@ from stoker.exporter.catalogue import COUNTER, HARDWARE, MIG, Family
 
 _OF_THE_CHILD = "pcie_bytes_total"
 """Counted by the NVML child itself: where it begins anew, it goes on from what it was."""
+_HELD_DOWN, _THROTTLED = "throttle_active|", "throttle_seconds_total|"
 _INTEGRALS = {
     "busy_ratio": "busy_seconds_total",
     "memory_controller_busy_ratio": "memory_controller_busy_seconds_total",
@@ -35,6 +36,8 @@ class DeviceValues:
         self._before: dict[str, float] = {}
         self._offset: dict[str, float] = {}
         self._integrals: dict[str, float] = {}
+        self._throttled: dict[str, float] = {}
+        """Time counters that NVML does not have (older drivers), by the reasons read at each poll."""
         self.deltas: dict[str, float] = {}
         """What each counter rose by since the reading before; a counter that began anew rose by what it shows."""
 
@@ -43,14 +46,16 @@ class DeviceValues:
 
         observed_s: Seconds since the reading before if the time between counts as observed, else None.
         """
-        shown = dict(values)
         self.deltas = {}
+        self._integrate_reasons(values, observed_s or 0.0)
+        values = {**self._throttled, **values}
+        shown = dict(values)
         counters = {key: value for key, value in values.items() if key.partition("|")[0] in self._counters}
         for key, value in counters.items():
             if (before := self._before.get(key)) is not None:
                 self.deltas[key] = value - before if value >= before else value
-                if value < before and key.startswith(_OF_THE_CHILD):
-                    self._offset[key] = self._offset.get(key, 0.0) + before
+                if value < before:
+                    self._offset[key] = self._offset.get(key, 0.0) + before if key.startswith(_OF_THE_CHILD) else 0.0
             shown[key] = value + self._offset.get(key, 0.0)
         self._before |= counters
         for ratio, integral in _INTEGRALS.items():
@@ -59,6 +64,19 @@ class DeviceValues:
             if (active := values.get(ratio)) is not None:
                 self._integrals[integral] = self._integrals.get(integral, 0.0) + unit(active) * (observed_s or 0.0)
         return shown | self._integrals
+
+    def _integrate_reasons(self, values: Mapping[str, float], observed_s: float) -> None:
+        """A counter that comes after all goes on from the integral; one that was there is never replaced by it."""
+        for key, active in values.items():
+            if not key.startswith(_HELD_DOWN):
+                continue
+            counter = _THROTTLED + key.removeprefix(_HELD_DOWN)
+            if counter not in values:
+                if counter in self._throttled or counter not in self._before:
+                    self._throttled[counter] = self._throttled.get(counter, 0.0) + active * observed_s
+            elif counter in self._throttled:
+                self._offset[counter] = self._throttled.pop(counter) - values[counter]
+                self._before[counter] = values[counter]
 
 
 def unit(ratio: float) -> float:
