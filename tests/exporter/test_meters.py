@@ -1,5 +1,7 @@
 """What counts as what: one rule a test, on a small node."""
 
+from itertools import pairwise
+
 import pytest
 
 from stoker.exporter.meters.idle import ACTIVE, doing, in_use
@@ -312,7 +314,23 @@ def test_energy_by_power_where_there_is_no_counter():
     values = gpu(node, 10)
     assert values["energy_joules_total"] == 500 and values["energy_source_info|power_integral"] == 1
     assert job(node)["energy_joules_total|exclusive"] == 500
-    assert "account_joules_total|unobserved" in accounts(node)
+    assert "account_joules_total|unobserved" not in accounts(node)  # 8 s of it: not known, which is no 0
+    assert "unobserved_energy_joules_total" not in job(node)
+
+
+def test_a_crash_adds_nothing_to_what_prometheus_makes_of_energy_by_power():
+    """Falls are taken as resets to 0: to what is not 0 they would add all that the GPU ever used."""
+    node, shown = meters(), []
+    kept = node.ledger.as_json(moment(0))
+    for s in range(100):
+        if s in (30, 60, 90):  # killed; the newest ledger is of 2 s before
+            node = meters(resume(parse(kept), moment(s), "boot-1"), s)
+        node.frame(frame(s, reading({**WORKING, "power_watts": 300.0})))
+        shown.append(gpu(node, s)["energy_joules_total"])
+        if s % 30 == 27:
+            kept = node.ledger.as_json(moment(s))
+    increase = sum(now - before if now >= before else now for before, now in pairwise(shown))
+    assert increase == 300.0 * (99 - 3)  # all but the second of each kill; with a saved one it was 77,400
 
 
 def test_a_counter_that_jumps_beyond_all_power_is_no_energy():

@@ -30,7 +30,8 @@ class EnergyMeter:
     at_ns: int = 0
     """When it was."""
     integral_uj: int = 0
-    """All energy by power × time; of this process."""
+    """All energy by power × time; of this process alone: a crash takes back a part of a saved one, and Prometheus
+    takes each fall for a reset to 0 and adds all of it once more."""
     power_w: float | None = None
 
     def read(self, values: Mapping[str, float], now_ns: int, observed_ns: int | None) -> Used | None:

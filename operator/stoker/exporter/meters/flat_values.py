@@ -8,10 +8,10 @@ from stoker.exporter.clock import NS, UJ, Moment
 from stoker.exporter.receipts import IDLE_CLASSES
 from stoker.nvml.frames import Frame
 
-from .account import Account
+from .account import UNOBSERVED, Account
 from .allocated import View
 from .device_usage import DeviceUsage
-from .energy import INTEGRAL
+from .energy import COUNTER, INTEGRAL
 from .idle import ACTIVE
 from .live import LiveGpu
 from .snapshot import GpuState, JobState
@@ -50,12 +50,15 @@ def gpu_state(
 
 def account_values(account: Account) -> dict[str, float]:
     values = {f"account_seconds_total|{name}": ns / NS for name, ns in account.time_ns.items()}
-    if account.energy.source:
+    source = account.energy.source
+    if source:
         values |= {f"account_joules_total|{name}": uj / UJ for name, uj in account.energy_uj.items()}
+    if source == INTEGRAL and not account.energy_uj[UNOBSERVED]:
+        del values[f"account_joules_total|{UNOBSERVED}"]  # power × time of what was not observed is not known
     return values
 
 
-def job_state(hold: DeviceUsage, index: int) -> JobState:
+def job_state(hold: DeviceUsage, account: Account) -> JobState:
     """Idle classes are there once anything was observed: a series that begins at 1 hides its first second."""
     values = {"allocated_seconds_total": hold.allocated_ns / NS, "unobserved_seconds_total": hold.unobserved_ns / NS}
     values |= {f"{name}_seconds_total": ns / NS for name, ns in hold.ratio_ns.items()}
@@ -63,11 +66,11 @@ def job_state(hold: DeviceUsage, index: int) -> JobState:
         values |= {f"idle_seconds_total|{name}": hold.idle_ns.get(name, 0) / NS for name in IDLE_CLASSES}
     values |= {f"throttled_seconds_total|{reason}": ns / NS for reason, ns in hold.throttled_ns.items()}
     values |= {f"energy_joules_total|{method}": uj / UJ for method, uj in hold.energy_uj.items()}
-    if hold.energy_uj or hold.unobserved_uj:
+    if hold.unobserved_uj or (hold.energy_uj and account.energy.source == COUNTER):
         values["unobserved_energy_joules_total"] = hold.unobserved_uj / UJ
     if hold.memory_peak_bytes is not None:
         values["memory_peak_bytes"] = float(hold.memory_peak_bytes)
-    return JobState(index, hold.uuid, hold.owner, values)
+    return JobState(account.index, hold.uuid, hold.owner, values)
 
 
 def _energy(account: Account) -> dict[str, float]:

@@ -100,7 +100,7 @@ def resume(ledger: Ledger, now: Moment, boot_id: str) -> Ledger:
 
 
 def _account(data: dict[str, Any]) -> Account:
-    return Account(**{**data, "energy": EnergyMeter(**{**data["energy"], "power_w": None})})
+    return Account(**{**data, "energy": EnergyMeter(**{**data["energy"], "power_w": None, "integral_uj": 0})})
 
 
 def _hold(data: dict[str, Any]) -> DeviceUsage:

@@ -136,7 +136,7 @@ class NodeMeters:
         """The accounts and every job's totals."""
         accounts = self.ledger.accounts
         shown = {uuid: account_values(one) for uuid, one in accounts.items() if self._tracks and one.seen}
-        jobs = (job_state(hold, accounts[hold.gpu].index) for hold in self.ledger.holds if hold.owner.job_uid)
+        jobs = (job_state(hold, accounts[hold.gpu]) for hold in self.ledger.holds if hold.owner.job_uid)
         return Books(shown, tuple(jobs))
 
     def receipts(self, *, final_only: bool = False) -> tuple[Receipt, ...]:
