@@ -103,6 +103,11 @@ TestLeasing.settings = examples(60, stateful_step_count=30)
             "asks for 1 GPU of compute capability 9.1 or more, 0 free: 4 here, 0 of that kind",
         ),
         (
+            Wish(gpus=1, max_power_watts=400),
+            CannotLease,
+            "asks for 1 GPU limited to 400 W or less, 0 free: 4 here, 0 of that kind",
+        ),
+        (
             Wish(gpus=2, min_memory_bytes=100 * GIB),
             HeldByOthers,
             "asks for 2 GPUs with at least 100 GiB, 0 free: 4 here, 2 of that kind, 2 held by other workers",
@@ -166,3 +171,18 @@ def test_a_port_that_is_listened_on_is_not_free():
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert not port_is_free(server.getsockname()[1])
+
+
+def test_what_is_known_besides_the_inventory_counts_at_the_moment_of_the_lease():
+    known = {"G0": {"unavailable": "sick: XID 79"}, "G1": {"power_limit_watts": 350}}
+    leases = LeaseTable(
+        range(1000, 1100),
+        lambda port: True,
+        lambda gpus: tuple(one.model_copy(update=known.get(one.uuid, {})) for one in gpus),
+    )
+    leases.set_inventory((gpu(0), gpu(1), gpu(2)))
+    assert leases.take("a", ("j", 1), Wish(gpus=1, max_power_watts=400)).gpu_uuids == ("G1",)
+    with pytest.raises(CannotLease, match=r"1 unavailable \(sick: XID 79\)"):
+        leases.take("b", ("k", 1), Wish(gpus=2))
+    del known["G0"]
+    assert set(leases.take("b", ("k", 1), Wish(gpus=2)).gpu_uuids) == {"G0", "G2"}

@@ -58,9 +58,12 @@ def node(
     lost: float | None = None,
     shared: bool = False,
     parts: Mapping[str, int] | None = None,
+    watts: int | Sequence[int] = 0,
 ) -> GPUNode:
-    """`gpus`: a count, or (model, GiB, why unavailable) each; `parts`: what is offered by other names, how many each.
-    `cpu` in cores, `memory` in GiB; taints as k=v:effect; `lost` in seconds after T0."""
+    """`gpus`: a count, or (model, GiB, why unavailable) each; `parts`: what is offered by other names, how many each;
+    `watts`: the power limit of all GPUs, or of the first ones. `cpu` in cores, `memory` in GiB; taints as k=v:effect;
+    `lost` in seconds after T0."""
+    powers = dict(enumerate([watts] * 64 if isinstance(watts, int) else watts))
     ready = ready and not cordoned and lost is None
     message = CORDONED if cordoned else "agent silent"
     kinds = [(model, gpu_memory, "")] * gpus if isinstance(gpus, int) else list(gpus)
@@ -85,6 +88,7 @@ def node(
                     memory_bytes=size * GI,
                     compute_capability=capability,
                     resource=resource,
+                    power_limit_watts=powers.get(i, 0),
                     part=shared or resource != GPU_RESOURCE,
                     unavailable=why,
                 )
@@ -227,6 +231,7 @@ def job(
     attempt: int = 0,
     preemptible: bool = True,
     min_capability: str | None = None,
+    max_power: int | None = None,
     required: str | None = None,
     preferred: str | None = None,
     elastic: tuple[int, int] | None = None,
@@ -244,7 +249,11 @@ def job(
             elastic=None if elastic is None else Elastic(min=elastic[0], max=elastic[1]),
             gpus_per_worker=gpus,
             gpu=GpuRequest(
-                models=models, min_memory=min_memory, min_compute_capability=min_capability, resource=resource
+                models=models,
+                min_memory=min_memory,
+                min_compute_capability=min_capability,
+                max_power=max_power,
+                resource=resource,
             )
             if gpus
             else GpuRequest(),

@@ -336,6 +336,19 @@ CASES = [
         {},
     ),
     Case(
+        "a GPU of unknown power limit is none that is low enough",
+        lambda s: [
+            *(s.node(name, 8, watts=watts) for name, watts in zip("abc", (0, 400, 700), strict=True)),
+            s.node("d", 8, watts=[350, 350, 700, 700]),
+            s.queue(),
+            s.job("x", 8, max_power=400),
+            s.job("y", 2, max_power=399, queued=1),
+            s.job("z", 8, max_power=300, queued=2),
+        ],
+        {"x": ["b"], "y": ["d"]},
+        {"z": ["NoCapacity"]},
+    ),
+    Case(
         "models match part of the name, case ignored",
         lambda s: [s.node("a", 8, model="NVIDIA H100 80GB HBM3"), s.queue(), s.job("x", models=("h100",))],
         {"x": ["a"]},

@@ -76,7 +76,7 @@ def room(history: History, job: TrainingJob, avoid: frozenset[str]) -> int:
         offered = [gpu for gpu in node.status.gpus if gpu.resource == spec.gpu.resource]
         held, gpus = used(history, name), [gpu for gpu in offered if not gpu.unavailable]
         there = Counter(gpu.resource for gpu in node.status.gpus if not gpu.unavailable)
-        if len({(gpu.model, gpu.memory_bytes) for gpu in offered}) > 1:
+        if len({(gpu.model, gpu.memory_bytes, gpu.power_limit_watts) for gpu in offered}) > 1:
             return -1
         if any(held[resource] > there[resource] for resource in (GPU_RESOURCE, MIG)):
             return -1
@@ -85,6 +85,7 @@ def room(history: History, job: TrainingJob, avoid: frozenset[str]) -> int:
             wanted = all(
                 (not spec.gpu.models or any(model.lower() in gpu.model.lower() for model in spec.gpu.models))
                 and (spec.gpu.min_memory is None or gpu.memory_bytes >= 40 * 2**30)
+                and (spec.gpu.max_power is None or 0 < gpu.power_limit_watts <= spec.gpu.max_power)
                 for gpu in gpus
             )
             fits = min(fits, (len(gpus) - held[spec.gpu.resource]) // spec.gpus_per_worker if wanted else 0)

@@ -42,6 +42,7 @@ requests = st.fixed_dictionaries(
         "cpu": st.sampled_from(["0", "1", "2"]),
         "models": st.sampled_from([(), (), ("a100",), ("T4",)]),
         "min_memory": st.sampled_from([None, None, None, "40Gi"]),
+        "max_power": st.sampled_from([None, None, None, 400]),
         "not_before": st.sampled_from([None, None, None, 20, 350]),
         "blamed": st.sampled_from([None, None, {"a": 15}, {"a": 400, "b": 25}]),
         "suspend": st.sampled_from([False, False, False, True]),
@@ -54,11 +55,12 @@ requests = st.fixed_dictionaries(
 TAINTS = ["nvidia.com/gpu=yes:NoSchedule", "team=x:NoExecute", "soft:PreferNoSchedule"]
 UNREADY: list[dict[str, Any]] = [{"ready": False}, {"cordoned": True}, {"lost": 5}]
 places = st.builds(
-    lambda zone, taints, hcas, unready, slices: {
+    lambda zone, taints, hcas, unready, slices, watts: {
         "labels": zone,
         "taints": taints,
         "extended": hcas,
         "parts": {MIG: slices},
+        "watts": watts,
         **unready,
     },
     st.sampled_from([{}, {"zone": "1"}, {"zone": "1"}, {"zone": "2"}]),
@@ -66,6 +68,7 @@ places = st.builds(
     st.sampled_from([{}, {"rdma/hca": 2}, {"rdma/hca": 4}]),
     st.sampled_from([{}, {}, {}, {}, *UNREADY]),
     st.sampled_from([0, 0, 2, 3]),
+    st.sampled_from([0, 300, 700]),
 )
 node_action = st.tuples(st.just("node"), pick(NODES), gpu_kinds, st.integers(0, 6), places)
 KINDS: list[dict[str, Any]] = [
@@ -347,5 +350,5 @@ def _valid(request: dict[str, Any]) -> dict[str, Any]:
     request = {**request, "elastic": (least, 4) if least else None}
     if request["resource"] != GPU_RESOURCE:
         alone = {"gpus": 1, "workers": 1, "elastic": None}
-        return {**request, **alone, "models": (), "min_memory": None}
-    return request if request["gpus"] else {**request, "models": (), "min_memory": None}
+        return {**request, **alone, "models": (), "min_memory": None, "max_power": None}
+    return request if request["gpus"] else {**request, "models": (), "min_memory": None, "max_power": None}

@@ -38,9 +38,11 @@ class GpuGroup(NamedTuple):
     resource: str = GPU_RESOURCE
     part: bool = False
     """As of `Gpu`."""
+    power: int = 0
+    """Watts of the enforced limit; 0: not known."""
 
     def suits(self, wanted: GpuFilter) -> bool:
-        return self._is_named(wanted) and wanted.matches(self.model, self.memory, self.capability)
+        return self._is_named(wanted) and wanted.matches(self.model, self.memory, self.capability, self.power)
 
     def may_suit(self, wanted: GpuFilter) -> bool:
         """It does, or may turn out to."""
@@ -72,15 +74,15 @@ class Claim(NamedTuple):
 
 
 def group(node: GPUNode, types: GpuTypes) -> tuple[GpuGroup, ...]:
-    counts: dict[tuple[str, int, int, str, bool], tuple[int, int]] = {}
+    counts: dict[tuple[str, int, int, str, bool, int], tuple[int, int]] = {}
     for gpu in node.status.gpus:
         able = capability_number(gpu.compute_capability)
-        kind = gpu.model.lower(), gpu.memory_bytes, able, gpu.resource, gpu.part
+        kind = gpu.model.lower(), gpu.memory_bytes, able, gpu.resource, gpu.part, gpu.power_limit_watts
         usable, total = counts.get(kind, (0, 0))
         counts[kind] = usable + (not gpu.unavailable), total + 1
     return tuple(
-        GpuGroup(model, memory, usable, total, able, types.offered_as(resource, model), resource, part)
-        for (model, memory, able, resource, part), (usable, total) in sorted(counts.items())
+        GpuGroup(model, memory, usable, total, able, types.offered_as(resource, model), resource, part, power)
+        for (model, memory, able, resource, part, power), (usable, total) in sorted(counts.items())
     )
 
 

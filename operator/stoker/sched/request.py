@@ -53,18 +53,22 @@ class GpuFilter(NamedTuple):
     """As a device plug-in calls them, or SEVERAL_RESOURCES."""
     apart: bool = False
     """Of a gang of several processes: no two may get parts of one physical GPU."""
+    max_power: int = 0
+    """Watts of the enforced limit; 0: any."""
 
-    def matches(self, model: str, memory: int, capability: int = 0) -> bool:
-        """But for the type. `model` in lower case; a `capability` of 0 is not known, and none that suffices."""
+    def matches(self, model: str, memory: int, capability: int = 0, power: int = 0) -> bool:
+        """But for the type. `model` in lower case; a `capability` or `power` of 0 is not known: it never suffices."""
         if memory < self.min_memory or capability < self.min_capability:
+            return False
+        if self.max_power and not 0 < power <= self.max_power:
             return False
         return not self.models or any(name in model for name in self.models)
 
     def may_match(self, model: str, memory: int, capability: int = 0) -> bool:
-        """`matches`, or what the GPU is is not known (yet)."""
+        """`matches`, or what the GPU is is not known (yet). Power limits come and go."""
         if model == UNKNOWN_MODEL and not memory:
             return True
-        return self.matches(model, memory, capability or self.min_capability)
+        return self.matches(model, memory, capability or self.min_capability, self.max_power)
 
     def __str__(self) -> str:
         """As it follows the word GPU: 'of type h100 with 80Gi or more', 'of model h100 or a100'."""
@@ -74,7 +78,8 @@ class GpuFilter(NamedTuple):
         memory = f"with {format_bytes(self.min_memory)} or more" if self.min_memory else ""
         least = capability_text(self.min_capability)
         capability = f"of compute capability {least} or more" if self.min_capability else ""
-        return " ".join(part for part in (offered, of_type, models, memory, capability) if part)
+        power = f"limited to {self.max_power} W or less" if self.max_power else ""
+        return " ".join(part for part in (offered, of_type, models, memory, capability, power) if part)
 
 
 ANY_GPU = GpuFilter()
@@ -159,7 +164,8 @@ def request_of(job: TrainingJob, needs: Needs = BUILT_IN) -> Request:
         models = tuple(sorted({model.lower() for model in spec.gpu.models}))
         least = _memory_bytes(spec.gpu.min_memory) if spec.gpu.min_memory else 0
         able = capability_number(spec.gpu.min_compute_capability)
-        wanted = GpuFilter(models, least, able, resource=spec.gpu.resource, apart=apart)
+        power = spec.gpu.max_power or 0
+        wanted = GpuFilter(models, least, able, resource=spec.gpu.resource, apart=apart, max_power=power)
     cpu, memory = _cpu_milli(job.cpu), _memory_bytes(job.memory)
     nodes = needs.gpu_nodes if spec.gpus_per_worker else needs.nodes
     near = Near(spec.topology.required or "", spec.topology.preferred or "") if spec.most_workers > 1 else ANYWHERE

@@ -129,12 +129,12 @@ def _kind_of(gpu: Gpu, request: Request) -> str:
 
 
 def _kinds_that_do(table: NodeTable, request: Request) -> list[str]:
-    kinds = {(gpu.model, gpu.memory_bytes, gpu.compute_capability): gpu for gpu in _gpus(table)}
+    kinds = {(gpu.model, gpu.memory_bytes, gpu.compute_capability, gpu.power_limit_watts): gpu for gpu in _gpus(table)}
     return sorted(
         {
             _kind_of(gpu, request)
-            for (model, memory, capability), gpu in kinds.items()
-            if request.filter.matches(model.lower(), memory, capability_number(capability))
+            for (model, memory, capability, power), gpu in kinds.items()
+            if request.filter.matches(model.lower(), memory, capability_number(capability), power)
         }
     )
 

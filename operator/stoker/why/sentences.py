@@ -271,6 +271,10 @@ def gpus_of_unknown_capability(count: int) -> str:
     return f"{amount('gpus', count)} of unknown compute capability"
 
 
+def gpus_of_unknown_power(count: int) -> str:
+    return f"{amount('gpus', count)} whose power limit no exporter has reported"
+
+
 def offered_nowhere(resource: str) -> str:
     return f"no node that it may use offers {resource}"
 

@@ -165,6 +165,9 @@ def _unusable(table: NodeTable, request: Request, slots: list[int]) -> Iterator[
         unable = sum(not gpu.compute_capability and gpu.model != UNKNOWN_MODEL for gpu in gpus)
         if request.filter.min_capability and unable:
             yield sentences.gpus_of_unknown_capability(unable)
+        limitless = sum(not gpu.power_limit_watts for gpu in gpus)
+        if request.filter.max_power and limitless:
+            yield sentences.gpus_of_unknown_power(limitless)
     for name, _ in request.extended:
         if not any(_node(table, slot).status.extended.get(name) for slot in slots):
             yield sentences.offered_nowhere(name)

@@ -199,6 +199,7 @@ SPECS = st.one_of(
             some(
                 either("minMemory", mostly([None], ["8G"])),
                 either("minComputeCapability", mostly([None], ["8.0", "8.10", "0.1"])),
+                either("maxPower", mostly([None, 400], [0, 100_001, "400"])),
                 either("resource", mostly(["nvidia.com/gpu"], ["nvidia.com/gpu.shared", "nvidia.com/mig-", "cpu"])),
             ),
         ),

@@ -210,6 +210,11 @@ CASES = [
         {"gpusPerWorker": 1, "gpu": {"minComputeCapability": "8.9"}},
         "is no compute capability",
     ),
+    job(
+        {"gpusPerWorker": 0, "gpu": {"maxPower": 400}},
+        {"gpusPerWorker": 1, "gpu": {"maxPower": 400}},
+        "gpu says which GPUs, but gpusPerWorker is 0",
+    ),
     *(
         job(
             {"gpusPerWorker": 1, "gpu": {"resource": name}},

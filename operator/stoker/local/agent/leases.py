@@ -37,6 +37,8 @@ class Wish:
     min_memory_bytes: int = 0
     min_capability: int = 0
     """As `capability_number`."""
+    max_power_watts: int = 0
+    """Of the enforced limit; 0: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,8 @@ class LeaseTable:
 def _fits(gpu: Gpu, wish: Wish) -> bool:
     if gpu.memory_bytes < wish.min_memory_bytes or capability_number(gpu.compute_capability) < wish.min_capability:
         return False
+    if wish.max_power_watts and not 0 < gpu.power_limit_watts <= wish.max_power_watts:
+        return False
     return not wish.models or any(model.lower() in gpu.model.lower() for model in wish.models)
 
 
@@ -173,7 +177,8 @@ def _like(wish: Wish) -> str:
     memory = f" with at least {wish.min_memory_bytes / GIB:.4g} GiB" if wish.min_memory_bytes else ""
     least = capability_text(wish.min_capability)
     capability = f" of compute capability {least} or more" if wish.min_capability else ""
-    return model + memory + capability
+    power = f" limited to {wish.max_power_watts} W or less" if wish.max_power_watts else ""
+    return model + memory + capability + power
 
 
 def leasable_ports(proc: Path = Path("/proc")) -> range:

@@ -141,7 +141,7 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
         ),
         Rule(
             "self.gpusPerWorker > 0 || (size(self.gpu.models) == 0 && !has(self.gpu.minMemory)"
-            " && !has(self.gpu.minComputeCapability)"
+            " && !has(self.gpu.minComputeCapability) && !has(self.gpu.maxPower)"
             f" && self.gpu.resource == {quoted(GPU_RESOURCE)})",
             "gpu says which GPUs, but gpusPerWorker is 0; ask for at least one or leave gpu out",
             field="gpu",
