@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given
 
 from stoker.sched.decide import Start, decide
 from stoker.sched.occupancy import node_room
-from stoker.sched.reservations import Reservations
+from stoker.sched.place import place
+from stoker.sched.reservations import Kept, Reservations
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.names import GPU_RESOURCE
@@ -214,10 +215,24 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
+@pytest.fixture
+def placed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever leaves room for reservations goes where a search beside them finds."""
+    leave_room = Kept.leave_room
+
+    def checked(self: Kept, lane: Any, request: Any, spread: Any) -> Any:
+        found = leave_room(self, lane, request, spread)
+        if found is not None:
+            assert found == place(self._table, request, lane.avoid, self.nodes)
+        return found
+
+    monkeypatch.setattr(Kept, "leave_room", checked)
+
+
 @examples(75, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(history=actions)
-def test_a_reservation_that_is_not_searched_anew_is_what_a_search_would_find(
-    history: list[tuple[Any, ...]], sched: SimpleNamespace, looked_up: list[bool]
+def test_what_is_not_searched_anew_is_what_a_search_would_find(
+    history: list[tuple[Any, ...]], sched: SimpleNamespace, looked_up: list[bool], placed_anew: None
 ) -> None:
     world = History(sched)
     for action in [*history, *[("decide", 200)] * 3]:

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from stoker.sched.decide import decide
 from stoker.sched.state import SchedulerState
-from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import GPUNode
 from stoker.spec.queue import Queue, QueueSpec
@@ -189,11 +189,18 @@ def replay(
 
 
 def job(number: int, work: Work) -> TrainingJob:
-    return TrainingJob(
-        metadata=ObjectMeta(name=f"j{number}", namespace="p", uid=f"u{number}", resource_version="1"),
-        spec=work.spec or spec_of(work.queue, work.gpus, work.priority),
-        status=TrainingJobStatus(queued_at=T0 + timedelta(seconds=work.at_s)),
-    )
+    """A copy of one that was checked, which costs half."""
+    blank = _blank()
+    meta = blank.metadata.model_copy(update={"name": f"j{number}", "uid": f"u{number}"})
+    status = blank.status.model_copy(update={"queued_at": T0 + timedelta(seconds=work.at_s)})
+    spec = work.spec or spec_of(work.queue, work.gpus, work.priority)
+    return blank.model_copy(update={"metadata": meta, "spec": spec, "status": status})
+
+
+@cache
+def _blank() -> TrainingJob:
+    meta = ObjectMeta(name="blank", namespace="p", resource_version="1")
+    return TrainingJob(metadata=meta, spec=spec_of("all", 1, 0))
 
 
 @cache

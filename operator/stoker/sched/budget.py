@@ -53,7 +53,7 @@ def may_cost_s(entry: Entry, now: datetime) -> float:
 def cost_of(state: SchedulerState, entry: Entry, now: datetime) -> Cost:
     """What its reservation has cost as of the last count, and whether it is given back at `now`."""
     known = state.costs.get(entry.key)
-    if known is not None and known.uid == entry.job.uid and state.counted_at == now:
+    if known is not None and state.counted_at == now and known.uid == entry.job.uid:
         return known
     return _counted(known, entry, now)
 

@@ -109,7 +109,8 @@ class Entry:
     @property
     def since(self) -> datetime:
         """From when it waits for room: queued, back-off over."""
-        return max(self.queued_at, self.job.status.not_before or EARLIEST)
+        not_before = self.job.status.not_before
+        return self.queued_at if not_before is None else max(self.queued_at, not_before)
 
     @property
     def queued_at(self) -> datetime:
@@ -242,11 +243,11 @@ class QueueState(Account):
     def has_room(self, request: Request, kept: Mapping[str, Totals] = NONE_KEPT) -> bool:
         """Within the limits, its own and those above. `kept`: account -> what is spoken for. What isn't wanted can't be
         short."""
-        wanted = request.totals
+        limited = self._limited(request.filter.type)
+        wanted = request.totals if limited else NOTHING
         return all(
             limit is None or not want or used + keep + want <= limit
-            for one in self.accounts(request.filter.type)
-            if one.limit != NOT_NAMED
+            for one in limited
             for limit, used, keep, want in zip(one.limit, one.used, kept.get(one.name, NOTHING), wanted, strict=True)
         )
 
@@ -254,9 +255,12 @@ class QueueState(Account):
         """Within the limits if nothing else ran."""
         return all(
             limit is None or want <= limit
-            for one in self.accounts(request.filter.type)
+            for one in self._limited(request.filter.type)
             for limit, want in zip(one.limit, request.totals, strict=True)
         )
+
+    def _limited(self, gpu_type: str) -> list[Account]:
+        return [one for one in self.accounts(gpu_type) if one.limit != NOT_NAMED]
 
     def is_below_guarantee(self, kind: LaneKind) -> bool:
         """What the guarantee does not name is not looked at; for jobs with GPUs it must name these."""
@@ -328,6 +332,10 @@ class Reservation:
     """Nodes: (slot, workers). Empty: only its share of the queue's limit, which is what blocks it."""
     settled: bool = False
     """There is no choice: of the room that is there now or kept for it already it needs all."""
+
+    def keeps_as(self, other: Reservation) -> bool:
+        """The same for the same job."""
+        return (self.order[2], self.request, self.spread) == (other.order[2], other.request, other.spread)
 
     def binds(self, order: Order, queue: QueueState) -> bool:
         """A job with this order in that queue is behind it."""

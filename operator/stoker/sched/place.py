@@ -50,12 +50,15 @@ class Keep:
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
-        self.gpu, self.cpu, self.memory = (np.zeros_like(table.usable) for _ in range(3))
+        self.slots: set[int] = set()
+        """Where something is kept."""
+        self.gpu, self.cpu, self.memory = np.zeros((3, len(table.ready)), dtype=np.int64)
         self._extended: dict[str, Column] = {}
         self._mixed: dict[int, list[Claim]] = {}  # slot with GPUs that differ -> what is kept there
 
     def add(self, slot: int, claim: Claim) -> None:
         gpus, cpu, memory = claim.request.times(claim.workers)
+        self.slots.add(slot)
         for resource, count in claim.request.extended:
             kept = self._extended.setdefault(resource, np.zeros_like(self.gpu))
             kept[slot] += claim.workers * count
@@ -129,8 +132,7 @@ def _place_one(table: NodeTable, request: Request, avoid: Collection[str], free:
     fits = table.open_for(request.nodes)
     for need, column in free.wanted(request):
         fits = fits & (column >= need)
-    fits = without(table, fits, avoid)
-    slots = np.flatnonzero(fits)
+    slots = (without(table, fits, avoid) if avoid else fits).nonzero()[0]
     if not len(slots):
         return None
     return ((int(slots[tightness(table, slots).argmin()]), 1),)
@@ -197,7 +199,7 @@ class Reserved(NamedTuple):
     """As a Reservation's."""
 
 
-def reserve(table: NodeTable, wanted: Wanted, keep: Keep, ends: ExpectedEnds, now_s: float) -> Reserved | None:
+def reserve(table: NodeTable, wanted: Wanted, keep: Keep | None, ends: ExpectedEnds, now_s: float) -> Reserved | None:
     """The nodes to keep free, beside `keep`, for a gang that waits; None if it could not run there.
 
     Chosen worker by worker: first where one fits now, then where nodes are kept for the gang already, then where room
@@ -210,12 +212,15 @@ def reserve(table: NodeTable, wanted: Wanted, keep: Keep, ends: ExpectedEnds, no
         return None
     free = free_room(table, request, keep)
     now = fitting(table, request, wanted.avoid, free)
-    kept = np.zeros_like(table.ready)
-    kept[[table.slots[name] for name in wanted.stay if name in table.slots]] = True
+    kept: Mask = np.zeros(len(could), dtype=np.bool_)
+    if wanted.stay:
+        kept[[table.slots[name] for name in wanted.stay if name in table.slots]] = True
     # A gang that has nodes already stays in their domain while that could hold it.
-    could = likeliest(table, request.near, request.workers, could, now + 2 * request.workers * (kept & (could > 0)))
+    if request.near.required:
+        most = now + 2 * request.workers * (kept & (could > 0))
+        could = likeliest(table, request.near, request.workers, could, most)
     now = np.minimum(now, could)
-    slots = np.flatnonzero(could)
+    slots = could.nonzero()[0]
     if request.workers == 1:
         at, nth = slots, np.zeros_like(slots)
     else:
@@ -247,13 +252,15 @@ def reserve(table: NodeTable, wanted: Wanted, keep: Keep, ends: ExpectedEnds, no
     return Reserved(spread, start_s, idle_s, int((rule < 2).sum()) == request.workers)
 
 
-def fits_one(table: NodeTable, request: Request, slot: int, keep: Keep) -> bool:
+def fits_one(table: NodeTable, request: Request, slot: int, keep: Keep | None) -> bool:
     """A worker may find room there now, beside what is kept."""
-    free = table.free_gpu[slot]
-    if not table.is_any(request.filter):
-        free = min(free, table.view(request.filter).room[slot])
-    there = (free - keep.gpu[slot], table.free_cpu[slot] - keep.cpu[slot], table.free_mem[slot] - keep.memory[slot])
-    return all(have >= want or not want for have, want in zip(there, request.times(1), strict=True))
+    _, gpus, cpu, memory, *_ = request
+    kept = (keep.gpu[slot], keep.cpu[slot], keep.memory[slot]) if keep is not None and slot in keep.slots else (0, 0, 0)
+    if (gpus and table.free_gpu[slot] - kept[0] < gpus) or (cpu and table.free_cpu[slot] - kept[1] < cpu):
+        return False
+    if memory and table.free_mem[slot] - kept[2] < memory:
+        return False
+    return not gpus or table.is_any(request.filter) or bool(table.view(request.filter).room[slot] - kept[0] >= gpus)
 
 
 def without(table: NodeTable, mask: Mask, avoid: Collection[str]) -> Mask:

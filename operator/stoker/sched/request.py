@@ -155,12 +155,15 @@ class Request(NamedTuple):
         return self.times(self.workers)
 
 
+_NONE_IN_PARTICULAR = GpuRequest()
+
+
 def request_of(job: TrainingJob, needs: Needs = BUILT_IN) -> Request:
     """Jobs with equal requests fit, or don't fit, in the same places. Of an elastic job: the least that will do."""
     spec = job.spec
     apart = spec.gpus_per_worker * spec.most_workers > 1
     wanted = WHOLE_GPUS[apart]
-    if spec.gpus_per_worker and spec.gpu != GpuRequest():
+    if spec.gpus_per_worker and spec.gpu != _NONE_IN_PARTICULAR:
         models = tuple(sorted({model.lower() for model in spec.gpu.models}))
         least = _memory_bytes(spec.gpu.min_memory) if spec.gpu.min_memory else 0
         able = capability_number(spec.gpu.min_compute_capability)

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-
-import numpy as np
+from functools import cached_property
 
 from stoker.spec.meta import Key
+from stoker.spec.queue import NOT_NAMED
 
 from .budget import cost_of, in_budget, may_cost_s
 from .entries import Entry, Lane, Order, QueueState, Reservation
@@ -44,9 +44,10 @@ class Kept:
 
     def __init__(self, state: SchedulerState, reservations: Iterable[Reservation] = ()) -> None:
         self._table = state.nodes
+        self._is_some = False
         self.nodes: Keep | None = None
         self.queues: dict[str, Totals] = {}
-        """Account → what of its limit."""
+        """Account with a limit → what of it."""
         for one in reservations:
             self.add(one)
 
@@ -55,15 +56,19 @@ class Kept:
             self.nodes = self.nodes or Keep(self._table)
             for slot, workers in one.spread:
                 self.nodes.add(slot, Claim(workers, one.request))
+        self._is_some = True
         for account in one.lane.queue.accounts(one.request.filter.type):
-            self.queues[account.name] = self.queues.get(account.name, NOTHING).plus(one.request.totals)
+            if account.limit != NOT_NAMED:
+                self.queues[account.name] = self.queues.get(account.name, NOTHING).plus(one.request.totals)
 
     def leave_room(self, lane: Lane, request: Request, spread: Spread) -> Spread | None:
         """Where the lane's job may go though `spread` is where it would go without reservations; None: nowhere."""
-        if self.queues and not lane.queue.has_room(request, self.queues):
+        if self._is_some and not lane.queue.has_room(request, self.queues):
             return None
         if self.nodes is None:
             return spread
+        if request.workers == 1 and not lane.avoid and spread[0][0] not in self.nodes.slots:
+            return spread  # of less to choose from the best is the same
         return place(self._table, request, lane.avoid, self.nodes)
 
 
@@ -80,6 +85,8 @@ class Reservations:
         self.plan: list[Reservation] = []
         self._before = {one.order[2]: at for at, one in enumerate(state.plan)}
         """Job → its place in the plan of the last decide."""
+        self._is_as_before = True
+        """So far it is that plan."""
 
     def add(self, order: Order, lane: Lane) -> None:
         queue = lane.queue
@@ -99,6 +106,10 @@ class Reservations:
         else:
             self.limited[queue.name] += 1
         one = Reservation(order, lane, request, spread, settled)
+        if self._is_as_before:
+            self._is_as_before = self._before.get(order[2]) == len(self.plan) and one.keeps_as(
+                self._state.plan[len(self.plan)]
+            )
         self._kept.add(one)
         self._latest = max(self._latest or order[1:], order[1:])
         self.plan.append(one)
@@ -115,7 +126,7 @@ class Reservations:
         state = self._state
         entry = state.entries[order[2]]
         cost = cost_of(state, entry, self._now)
-        keep = self._kept.nodes or Keep(state.nodes)
+        keep = self._kept.nodes
         last = self._as_before(order, lane, requests, cost.nodes, keep)
         if last is not None:
             return last.request, last.spread, True
@@ -134,7 +145,7 @@ class Reservations:
         return request, found.spread, found.settled
 
     def _as_before(
-        self, order: Order, lane: Lane, requests: Sequence[Request], stay: tuple[str, ...], keep: Keep
+        self, order: Order, lane: Lane, requests: Sequence[Request], stay: tuple[str, ...], keep: Keep | None
     ) -> Reservation | None:
         """Its reservation of the last decide, if `reserve` would find the same: no node has another size, and neither
         what got free since, nor what those ahead keep elsewhere than before, is of use to it."""
@@ -146,18 +157,25 @@ class Reservations:
             return None
         if tuple([table.names[slot] for slot, _ in last.spread]) != stay:
             return None
-        mine = {slot for slot, _ in last.spread}
-        then, now = ({(one.order[2], one.request, one.spread) for one in plan} for plan in (state.plan[:at], self.plan))
-        moved = {slot for _, _, spread in then ^ now for slot, _ in spread}
+        mine, freed, moved = {slot for slot, _ in last.spread}, self._freed, set[int]()
+        if not self._is_as_before or at != len(self.plan):
+            plans = state.plan[:at], self.plan
+            then, now = ({(one.order[2], one.request, one.spread) for one in plan} for plan in plans)
+            moved = {slot for _, _, spread in then ^ now for slot, _ in spread}
         if moved & mine:
             return None
-        freed = {table.slots[name] for name in state.changes.freed_nodes if name in table.slots}
         if freed & mine:  # by a pod outside the jobs, its own nodes could hold more than before
             could = capacity(table, last.request, lane.avoid, keep)
             if any(could[slot] > workers for slot, workers in last.spread if slot in freed):
                 return None
         moved |= freed
         return None if any(fits_one(table, last.request, slot, keep) for slot in moved - mine) else last
+
+    @cached_property
+    def _freed(self) -> set[int]:
+        """Slots that got room since the last decide."""
+        slots = self._state.nodes.slots
+        return {slots[name] for name in self._state.changes.freed_nodes if name in slots}
 
 
 def reserves(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> bool:
@@ -173,18 +191,17 @@ def next_reserving(state: SchedulerState, now: datetime, reserve_after_s: float)
 
 
 def idle_for(
-    state: SchedulerState, plan: Iterable[Reservation], held_back: int
+    state: SchedulerState, plan: Sequence[Reservation], held_back: int
 ) -> dict[Key, tuple[float, tuple[str, ...]]]:
     """Holder -> GPUs that are idle for its sake while jobs that want `held_back` GPUs are held back, and its nodes.
 
     A GPU is counted once, for the first in order that keeps it; what those held back could not fill is not counted.
     """
     found: dict[Key, tuple[float, tuple[str, ...]]] = {}
-    free = np.maximum(state.nodes.free_gpu, 0)
+    free = {slot: max(int(state.nodes.free_gpu[slot]), 0) for one in plan for slot, _ in one.spread}
     for one in plan:
         slots = [slot for slot, _ in one.spread]
-        idle = int(free[slots].sum()) if slots else 0
-        free[slots] = 0
+        idle = sum(free.pop(slot, 0) for slot in slots)
         gpus, limited = one.lane.request.totals.gpus, any(queue.limit[0] is not None for queue in one.lane.queue.path)
         if limited:
             idle = max(idle, min(gpus, room_in(one.lane.queue)[0]))
