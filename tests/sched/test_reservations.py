@@ -110,6 +110,32 @@ def test_a_spent_budget_gives_the_nodes_back_and_why_has_the_numbers(sched: Simp
     assert spent in explain(fresh.state, gang, sched.at(crowd.now)).blockers
 
 
+@pytest.mark.parametrize(("budget", "is_kept"), [(0.1, False), (0.2, True)])
+def test_why_says_that_keeping_the_whole_cluster_would_cost_more_than_it_may(
+    budget: float, is_kept: bool, sched: SimpleNamespace
+) -> None:
+    """Jobs are taken to run as long again as they have, 600 s at least: in 1000, 800, 600 and 600 s. That the first
+    three wait for the last costs 1000 GPU-seconds; by then the gang has waited for 2000 s."""
+    world = sched.World().feed(sched.node("a", 4), sched.queue("large", budget=budget), sched.queue("small"))
+    for name, started in (("p", 0), ("q", 200), ("r", 400), ("s", 900)):
+        job = sched.job(name, 1, queue="small", on=["a"])
+        status = job.status.model_copy(update={"started_at": sched.at(started)})
+        world.feed(job.model_copy(update={"status": status}))
+    world.feed(sched.job("gang", 4, queue="large"), sched.job("behind", 1, queue="small", queued=1))
+    assert world.starts(1000) == {}
+    assert (sched.key("gang") in [one.order[2] for one in world.state.plan]) == is_kept
+    said = explain(world.state, sched.key("gang"), sched.at(1000))
+    assert said.blockers[0].code == "NoCapacity" and said.blockers[0].short == 4
+    spent = [one.message for one in said.blockers if one.code == "ReservationSpent"]
+    assert spent == [
+        "no nodes are kept for it: until it starts that could leave GPUs idle for 0.417 GPU-hours, half as much again "
+        "as is expected, and may for 0.222 GPU-hours (reservationBudget 0.1 of queue 'large' x 4 GPUs x 33m20s of "
+        "waiting by then)"
+    ] * (not is_kept)
+    early = explain(world.state, sched.key("gang"), sched.at(200))
+    assert [one.code for one in early.blockers] == ["NoCapacity"], "it would not reserve yet"
+
+
 @pytest.mark.parametrize(
     ("ended", "kept"),
     [

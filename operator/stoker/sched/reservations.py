@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import NamedTuple
 
 from stoker.spec.meta import Key
 from stoker.spec.queue import NOT_NAMED
 
-from .budget import cost_of, in_budget, may_cost_s
+from .budget import Cost, cost_of, in_budget, may_cost_s
 from .entries import Entry, Lane, Order, QueueState, Reservation
 from .gpu_choice import choices
 from .gpu_groups import Claim
@@ -130,18 +131,10 @@ class Reservations:
         last = self._as_before(order, lane, requests, cost.nodes, keep)
         if last is not None:
             return last.request, last.spread, True
-        best: tuple[Reserved, Request] | None = None
-        for request in requests:
-            wanted = Wanted(request, lane.avoid, cost.nodes)
-            found = reserve(state.nodes, wanted, keep, state.ends, self._now.timestamp())
-            if found is not None and (best is None or found.start_s < best[0].start_s):
-                best = found, request
-        if best is None:
+        soonest = starts_soonest(state, lane, requests, cost, keep, self._now)
+        if soonest is None or too_dear(entry, cost, soonest[1], self._now) is not None:
             return None
-        found, request = best
-        then_s = may_cost_s(entry, self._now + timedelta(seconds=found.start_s))
-        if not cost.nodes and cost.idle_s + _MARGIN * found.idle_s > then_s:
-            return None  # it would probably be given back before the gang could start
+        request, found = soonest
         return request, found.spread, found.settled
 
     def _as_before(
@@ -176,6 +169,39 @@ class Reservations:
         """Slots that got room since the last decide."""
         slots = self._state.nodes.slots
         return {slots[name] for name in self._state.changes.freed_nodes if name in slots}
+
+
+def starts_soonest(
+    state: SchedulerState, lane: Lane, requests: Iterable[Request], cost: Cost, keep: Keep | None, now: datetime
+) -> tuple[Request, Reserved] | None:
+    """On GPUs of which type, and what to keep for it then, beside `keep`."""
+    best: tuple[Request, Reserved] | None = None
+    for request in requests:
+        wanted = Wanted(request, lane.avoid, cost.nodes)
+        found = reserve(state.nodes, wanted, keep, state.ends, now.timestamp())
+        if found is not None and (best is None or found.start_s < best[1].start_s):
+            best = request, found
+    return best
+
+
+class TooDear(NamedTuple):
+    """A reservation that is not begun, as it would probably be given back before its job could start.
+
+    Units: GPU-seconds; of waiting: seconds."""
+
+    could_s: float
+    """What it may come to cost."""
+    may_s: float
+    waited_s: float
+    """By then."""
+
+
+def too_dear(entry: Entry, cost: Cost, found: Reserved, now: datetime) -> TooDear | None:
+    starts_at = now + timedelta(seconds=found.start_s)
+    could_s, may_s = cost.idle_s + _MARGIN * found.idle_s, may_cost_s(entry, starts_at)
+    if cost.nodes or could_s <= may_s:
+        return None
+    return TooDear(could_s, may_s, (starts_at - entry.waiting_from).total_seconds())
 
 
 def reserves(state: SchedulerState, entry: Entry, now: datetime, reserve_after_s: float) -> bool:

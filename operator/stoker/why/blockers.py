@@ -17,7 +17,7 @@ from stoker.sched.entries import Account, Entry, QueueState
 from stoker.sched.gpu_choice import choices
 from stoker.sched.place import capacity, place
 from stoker.sched.request import Request
-from stoker.sched.reservations import Kept
+from stoker.sched.reservations import MAX_RESERVATIONS, Kept, reserves, starts_soonest, too_dear
 from stoker.sched.state import SchedulerState
 from stoker.sched.topology import likeliest
 from stoker.spec.meta import Key
@@ -63,6 +63,8 @@ def blockers(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Reason
         found += _reserved(state, entry, [one for one, reasons in short.items() if not reasons], now)
     if any(one.code in (Code.NO_CAPACITY, Code.BEHIND_RESERVATION) for one in found):
         found += _lent(state, entry)
+    if any(one.code is Code.NO_CAPACITY for one in found):
+        found += _not_kept(state, entry, now)
     found += _given_back(state, entry, now)
     return (*found, *unsized)
 
@@ -218,6 +220,25 @@ def _reserved(state: SchedulerState, entry: Entry, requests: Sequence[Request], 
                 jobs=(str(holder.key),),
             )
             return
+
+
+def _not_kept(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Reason]:
+    """It has waited long, and keeping nodes for it until it could start would cost more than it may."""
+    lane, queue = entry.lane, entry.queue
+    kept = {one.order[2]: one for one in state.plan if one.order[2] in state.entries}
+    gangs = sum(bool(one.spread) for one in kept.values())
+    if lane is None or lane.jobs.first() != entry.order or entry.key in kept or gangs >= MAX_RESERVATIONS:
+        return
+    requests = [one for one in choices(state, queue, entry.request) if queue.has_room(one)]
+    if not requests or not reserves(state, entry, now, state.reserve_after_s):
+        return
+    cost = cost_of(state, entry, now)
+    ahead = Kept(state, (one for one in kept.values() if one.binds(entry.order, queue))).nodes
+    soonest = starts_soonest(state, lane, requests, cost, ahead, now)
+    found = too_dear(entry, cost, soonest[1], now) if soonest is not None else None
+    if found is not None:
+        message = sentences.reservation_too_dear(queue.name, queue.budget, *found, entry.request.totals.gpus)
+        yield Reason(code=Code.RESERVATION_SPENT, message=message, queue=queue.name)
 
 
 def _given_back(state: SchedulerState, entry: Entry, now: datetime) -> Iterator[Reason]:

@@ -117,6 +117,15 @@ def reservation_spent(queue: str, budget: float, idle_s: float, may_s: float, gp
     )
 
 
+def reservation_too_dear(queue: str, budget: float, could_s: float, may_s: float, waited_s: float, gpus: int) -> str:
+    """Units: GPU-seconds; seconds."""
+    return (
+        f"no nodes are kept for it: until it starts that could leave GPUs idle for {_hours(could_s)}, half as much "
+        f"again as is expected, and may for {_hours(may_s)} (reservationBudget {budget:g} of queue '{queue}' x "
+        f"{counted(gpus, 'GPU')} x {format_duration(waited_s)} of waiting by then)"
+    )
+
+
 def kept_again(at: datetime) -> str:
     return f"; they are kept again from {clock(at)}"
 
