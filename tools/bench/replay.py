@@ -2,6 +2,7 @@
 
     python -m tools.bench.replay trace philly.csv           80 x 8 GPUs; columns timestamp, duration, num_gpus, cluster
     python -m tools.bench.replay gangs                      gangs under 1-GPU jobs that never run out, 10 x 8 GPUs, 50 h
+    python -m tools.bench.replay gangs --guaranteed         the same where jobs are stopped for the gang
     python -m tools.bench.replay kueue                      Kueue's own configurations (`kueue`), against their bounds
 
 `--order`, each in turn: fifo; las (discipline `las`); skip (fifo without reservations: who does not fit is passed);
@@ -35,7 +36,7 @@ from stoker.sched.state import SchedulerState
 from stoker.spec.job import Phase, TrainingJob, TrainingJobSpec
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import GPUNode
-from stoker.spec.queue import Queue, QueueSpec
+from stoker.spec.queue import Queue, QueueResources, QueueSpec
 from stoker.spec.worker import Checkpoint, Progress
 from tools.bench import kueue
 from tools.bench.record import record
@@ -267,6 +268,7 @@ def main() -> int:
     replayed.add_argument("--lost", type=float, default=120.0, help="seconds that a preemption costs its victim")
     among = commands.add_parser("gangs")
     among.add_argument("--seeds", type=int, default=3)
+    among.add_argument("--guaranteed", action="store_true", help="the gang's GPUs, so that others are stopped for it")
     others = commands.add_parser("kueue")
     others.add_argument("shapes", nargs="*", choices=[*kueue.SHAPES, "all"], default="all")
     for command in (replayed, among):
@@ -293,7 +295,10 @@ def main() -> int:
             else:
                 for heavy in (True, False):
                     for gpus in (80, 32, 8):
-                        record(order=name, budget=budget, **among_small(gpus, heavy, order, options.seeds))
+                        gang = QueueSpec(guarantee=QueueResources(gpus=gpus)) if options.guaranteed else order.spec
+                        queued = replace(order, queues={"gang": gang})
+                        figures = among_small(gpus, heavy, queued, options.seeds)
+                        record(order=name, budget=budget, guaranteed=options.guaranteed, **figures)
     return 0
 
 
@@ -333,17 +338,18 @@ def show(found: dict[str, object]) -> None:
 
 
 def among_small(gpus: int, heavy: bool, order: Order, seeds: int) -> dict[str, object]:
-    until_s, shares, starts = 50 * 3600.0, [], []
+    until_s, shares, lost, starts = 50 * 3600.0, [], [], []
     for seed in range(seeds):
         found = replay(gangs(gpus, heavy, seed), nodes(10), order, until_s)
         shares.append(found.busy_gpu_s / (80 * until_s))
+        lost.append(found.lost_gpu_s / (80 * until_s))
         started = found.waits_s.get(str(gpus)) if gpus > 1 else None
         starts.append(started[0] / 3600 if started else None)
     kind = "heavy-tailed" if heavy else "exponential"
-    use = ", ".join(f"{share:.0%}" for share in shares)
+    use = ", ".join(f"{share:.1%} ({gone:.2%} lost)" for share, gone in zip(shares, lost, strict=True))
     after = ", ".join("never" if start is None else f"{start:.1f} h" for start in starts)
     print(f"  {gpus:3} GPUs, {kind:12}: use {use}; the gang starts after {after}", flush=True)
-    return {"gpus": gpus, "run_times": kind, "use": shares, "started_h": starts}
+    return {"gpus": gpus, "run_times": kind, "use": shares, "lost": lost, "started_h": starts}
 
 
 def against_bound(name: str, shape: kueue.Shape) -> None:
