@@ -71,7 +71,7 @@ def test_a_secret_reaches_the_job_that_may_use_it_and_nothing_else(project: Proj
     assert kubectl("logs", f"early-{job.status.attempt}-0", "-n", project.name, "-c", "worker") == shown
 
     refused = mallory.stoker("submit", *command, "--name", "stolen", *script, check=False)
-    assert refused.returncode == 1 and "there is no secret 'hf' that" in refused.stderr.lower(), refused.stderr
+    assert refused.returncode == 1 and "needs the right to use projectsecrets hf" in refused.stderr, refused.stderr
     body = {
         "apiVersion": "stoker.dev/v1alpha1",
         "kind": "TrainingJob",

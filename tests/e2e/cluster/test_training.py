@@ -18,6 +18,7 @@ from tests.support.harness import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 Figure = Callable[[str, object], None]
+MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def test_a_gang_of_two_trains_on_two_nodes(project: Project, figure: Figure) -> None:
@@ -120,7 +121,7 @@ def test_a_worker_with_a_gpu_gets_its_share_of_a_real_node(project: Project) -> 
     nodes = json.loads(project.stack.bed.kubectl("get", "nodes", "-o", "json"))["items"]
     shares = [one["status"]["allocatable"] for one in nodes]
     at_most = min(memory_bytes(one["memory"]) / int(one["nvidia.com/gpu"]) for one in shares)
-    script = "print(open('/sys/fs/cgroup/memory.max').read(), end='', flush=True)"
+    script = f"import os; print(next(open(path).read() for path in {MEMORY_LIMITS} if os.path.exists(path)))"
     image = project.stack.images["foreign-python"]
     ran = project.stoker(
         "run", "--gpus", "1", "--image", image, "--no-code", "--name", "sized", "--", "python3", "-c", script
