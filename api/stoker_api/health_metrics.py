@@ -1,4 +1,5 @@
-"""How the api itself is: whether its caches are current, how full its folders are, whether what could run is started.
+"""How the api itself is: whether its caches are current, how full its folders are, whether what could run is started;
+and which GPUs are sick, as it keeps it.
 
 Owns those families of `/metrics`, and since when each job has been startable that does not start, by the api's own run
 of `decide`: the operator starts a job within a second; one that stays startable for minutes means that no operator
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,11 @@ FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("queue",),
     ),
     "stoker_api_startable_check_seconds": ("How long that run took.", ()),
+    "stoker_sick_gpus": (
+        "GPUs that take no new job for this, as their exporters report and administrators have not cleared. Absent: "
+        "none.",
+        ("node", "cause"),
+    ),
 }
 
 
@@ -122,7 +129,7 @@ class HealthMetrics(Collector):
             yield GaugeMetricFamily(name, text, labels=labels)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        families = stale, used, startable, check = list(self.describe())
+        families = stale, used, startable, check, sick = list(self.describe())
         for kind, cache in self._caches.items():
             stale.add_metric((kind,), cache.stale_s)
         for folder, ratio in self._used.items():
@@ -131,6 +138,11 @@ class HealthMetrics(Collector):
             startable.add_metric((queue,), seconds)
         if self._startable.looked_at is not None:
             check.add_metric((), self._startable.took_s)
+        nodes = self._caches.get("Node")
+        for node in nodes.values() if nodes is not None else ():
+            counts = Counter(cause.code for gpu in node.status.sick for cause in gpu.causes)
+            for code, count in sorted(counts.items()):
+                sick.add_metric((node.metadata.name, code), count)
         return families
 
 

@@ -18,7 +18,9 @@ from stoker.store.clock import Clock
 from stoker.store.joined_cache import JoinedCache
 from stoker.store.port import Store
 
-_PLUGIN_SEES = frozenset({SickCause.OFF_THE_BUS, SickCause.UNCONTAINED_ERROR, SickCause.CONTAINED_ERROR})
+_PLUGIN_SEES = frozenset(
+    {SickCause.OFF_THE_BUS, SickCause.LOST, SickCause.UNCONTAINED_ERROR, SickCause.CONTAINED_ERROR}
+)
 """What NVIDIA's device plug-in takes GPUs away for too. Source: k8s-device-plugin, internal/rm/health.go."""
 
 

@@ -50,6 +50,7 @@ async def test_a_report_is_kept_and_closes_what_is_sick(world):
     assert (gpu_0.uuid, [cause.code for cause in causes]) == ("GPU-0", ["OffTheBus"])
     assert abs(causes[0].since.timestamp() - at) < 0.001
     await world.deps.nodes.wait_for(lambda _: any(unavailable(world)), timeout_s=5)
+    assert b'stoker_sick_gpus{cause="OffTheBus",node="node-a"} 1.0' in world.services.metrics.text()
     shown = (await world.call("GET", "/v1/nodes")).json()["items"]
     (node,) = [one for one in shown if one["metadata"]["name"] == "node-a"]
     assert "sick: XID 79 since" in json.dumps(node)

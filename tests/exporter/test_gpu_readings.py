@@ -80,7 +80,11 @@ def test_it_goes_on_counting_until_it_is_clearly_over() -> None:
     total, is_held = 0.0, []
     for step in range(120):
         total += (0.5 if step < 40 else 0.08 if step < 80 else 0.0) * EVERY_S
-        values = {"up": 1.0, "throttle_seconds_total|hw_power_brake": total}
+        values = {
+            "up": 1.0,
+            "throttle_seconds_total|hw_thermal": total,
+            "throttle_seconds_total|hw_power_brake": 2.0 * step,
+        }
         (gpu,) = readings.of([GpuState(0, "GPU-a", {}, values)], at(step * EVERY_S))
         is_held.append(gpu["throttled"])
     assert is_held[39] and is_held[79] and not is_held[119]

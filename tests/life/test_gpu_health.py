@@ -48,9 +48,9 @@ def xid(code: int, at: float = T - 5) -> dict[str, Any]:
     ("facts", "expected"),
     [
         ({}, []),
-        ({"lost": True}, ["OffTheBus"]),
+        ({"lost": True}, ["Lost"]),
         (xid(79), ["OffTheBus"]),
-        ({"lost": True, **xid(79)}, ["OffTheBus"]),
+        ({"lost": True, **xid(79)}, ["Lost", "OffTheBus"]),
         (xid(95), ["UncontainedError"]),
         (xid(48), ["UncontainedError"]),
         (xid(94), ["ContainedError"]),
@@ -73,7 +73,7 @@ def test_what_readings_mean(facts: dict[str, Any], expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("facts", "stays"),
     [
-        ({"lost": True}, True),
+        ({"lost": True}, False),
         (xid(79), True),
         (xid(94), True),
         ({"rowRemapFailed": True}, True),

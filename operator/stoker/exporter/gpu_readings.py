@@ -17,7 +17,8 @@ WINDOW_S, EVERY_S = 300.0, 10.0
 """Over which hardware throttling is looked at, and how often."""
 HELD_DOWN, RELEASED = 0.2, 0.05
 """Of that time: from when on a GPU counts as throttled, and until when."""
-_BY_HARDWARE = ("throttle_seconds_total|hw_thermal", "throttle_seconds_total|hw_power_brake")
+_BY_HARDWARE = "throttle_seconds_total|hw_thermal"
+"""Not the power brake: that is the rack's, and would take all of its nodes away at once."""
 _PROGRAMS = frozenset({13, 31, 43, 45, 68, 69, 109})
 """XIDs of programs' own mistakes, which come in storms and say nothing about a GPU."""
 _MOST_XIDS = _MOST_HOLDERS = 64
@@ -46,11 +47,11 @@ class _HeldDown:
     def read(self, gpu: GpuState, mono_s: float) -> bool:
         if self._read and mono_s - self._read[-1][0] < EVERY_S:
             return self._is
-        held = [gpu.values[name] for name in _BY_HARDWARE if name in gpu.values]
-        if not held or (self._read and sum(held) < self._read[-1][1]):
+        held_s = gpu.values.get(_BY_HARDWARE)
+        if held_s is None or (self._read and held_s < self._read[-1][1]):
             self._read.clear()
-        if held:
-            self._read.append((mono_s, sum(held)))
+        if held_s is not None:
+            self._read.append((mono_s, held_s))
         while self._read and mono_s - self._read[0][0] > WINDOW_S:
             self._read.popleft()
         share = (self._read[-1][1] - self._read[0][1]) / WINDOW_S if self._read else 0.0

@@ -29,8 +29,8 @@ XIDS = {
     145: SickCause.HARDWARE_FAULT,
 }
 """Any other XID says nothing about the board: most are a program's."""
-_PASSING = frozenset({SickCause.RECOVERY_ACTION, SickCause.REMAP_PENDING, SickCause.THROTTLED})
-"""They are over when the readings say so; all others are over when an administrator does."""
+_PASSING = frozenset({SickCause.LOST, SickCause.RECOVERY_ACTION, SickCause.REMAP_PENDING, SickCause.THROTTLED})
+"""They are over when the readings say so (a GPU is lost while it is reset, too), others when an administrator does."""
 _ACTIONS = {1: "a reset", 2: "a reboot of the node", 3: "its jobs to end", 4: "its jobs to end, and a reset"}
 _MEMORY = (SickCause.UNCONTAINED_ERROR, SickCause.CONTAINED_ERROR)
 
@@ -78,7 +78,7 @@ def _assessed(reading: ReportedGpu, before: GpuHealth | None, cleared_at: dateti
 def _states(reading: ReportedGpu, now: datetime, *, is_cleared: bool) -> Iterator[tuple[str, GpuCause]]:
     """What holds now."""
     if reading.lost:
-        yield _cause(SickCause.OFF_THE_BUS, now, "it can't be read any more")
+        yield _cause(SickCause.LOST, now, "it can't be read any more")
     if reading.row_remap_failed:
         yield _cause(SickCause.REMAP_FAILED, now, "a row of its memory could not be remapped")
     if reading.row_remap_pending:
@@ -87,7 +87,7 @@ def _states(reading: ReportedGpu, now: datetime, *, is_cleared: bool) -> Iterato
         action = _ACTIONS.get(reading.recovery_action, f"recovery action {reading.recovery_action}")
         yield _cause(SickCause.RECOVERY_ACTION, now, f"the driver asks for {action}")
     if reading.throttled:
-        yield _cause(SickCause.THROTTLED, now, "its hardware slows it down (heat or power)")
+        yield _cause(SickCause.THROTTLED, now, "its hardware slows it down for heat")
     known = {XIDS.get(xid.code) for xid in reading.xids}
     if reading.uncorrected_errors and not is_cleared and known.isdisjoint(_MEMORY):
         yield _cause(SickCause.CONTAINED_ERROR, now, "uncorrected memory errors")  # cleared, new ones come as XIDs

@@ -12,6 +12,7 @@ from stoker.spec.job import TrainingJob
 
 MOVES: Mapping[str, Move] = {
     SickCause.OFF_THE_BUS: Move.NOW,
+    SickCause.LOST: Move.NOW,
     SickCause.UNCONTAINED_ERROR: Move.NOW,
     SickCause.CONTAINED_ERROR: Move.NOW,
     SickCause.HARDWARE_FAULT: Move.NOW,

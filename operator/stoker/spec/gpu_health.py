@@ -29,6 +29,7 @@ class SickCause(StrEnum):
     """Why a GPU takes no new work."""
 
     OFF_THE_BUS = "OffTheBus"
+    LOST = "Lost"
     UNCONTAINED_ERROR = "UncontainedError"
     CONTAINED_ERROR = "ContainedError"
     HARDWARE_FAULT = "HardwareFault"
@@ -42,9 +43,9 @@ class GpuCause(StatusModel):
     """One thing that is wrong with a GPU."""
 
     code: str
-    """OffTheBus, UncontainedError or ContainedError (of memory), HardwareFault (by other XIDs that mean the board),
-    RemapFailed, RecoveryAction (what the driver asks for), RemapPending, Throttled (by the hardware); or what a newer
-    version says."""
+    """OffTheBus, Lost (it can't be read), UncontainedError or ContainedError (of memory), HardwareFault (by other XIDs
+    that mean the board), RemapFailed, RecoveryAction (what the driver asks for), RemapPending, Throttled (by the
+    hardware); or what a newer version says."""
     since: Moment
     """When it was first seen, or seen again after an administrator had cleared it."""
     message: str = ""
