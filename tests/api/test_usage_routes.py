@@ -230,6 +230,17 @@ def test_a_short_job_keeps_its_joules():
     amounts = Amounts(allocated_s=7.5, energy_j=1049.986, energy_of_s=7.5)
     shown = row(Sum({}, simulated=False, jobs=1, amounts=amounts, cost=None, unpriced_s=0.0))
     assert shown.energy_kwh is not None and shown.energy_kwh * 3.6e6 == pytest.approx(1049.986, abs=0.01)
+    assert shown.unobserved_energy_kwh is None
+
+
+async def test_what_a_job_used_unobserved_is_its_energy_and_stands_beside_it(world):
+    one = await running(world, "one")
+    receipt = of(one, allocated_s=3600.0, unobserved_s=600.0, energy_j=1.8e6, unobserved_energy_j=3.6e5)
+    assert (await post(world, "usage", body(receipt))).json()["taken"] == 1
+    usage = (await world.call("GET", "/v1/projects/alpha/jobs/one/usage")).json()["usage"]
+    assert (usage["energyJoules"], usage["unobservedEnergyJoules"]) == (1.8e6, 3.6e5)
+    (row,) = (await world.call("GET", "/v1/usage?by=job&since=3d")).json()["rows"]
+    assert (row["energyKwh"], row["unobservedEnergyKwh"]) == (0.5, 0.1)
 
 
 async def two_jobs(world: Any) -> tuple[Any, Any]:

@@ -76,6 +76,7 @@ def _job_counters(
             book.add(at, f"{name}throttled_seconds_total", step * part, reason=reason, **labels)
         watts = power(model, sm, at, gpu)
         book.add(at, f"{name}energy_joules_total", step * watts, method="exclusive", **labels)
+        book.add(at, f"{name}energy_joules_total", step * watts / 1000, method="exclusive_unobserved", **labels)
         book.gauge(at, f"{name}memory_peak_bytes", job.memory * model.memory_gib * GIB, **labels)
 
 

@@ -1,5 +1,6 @@
 """What counts as what: one rule a test, on a small node."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -17,6 +18,11 @@ SEVEN = [0, 1, 2, 3, 4, 5, 6, 7]
 def job(node, name="a"):
     (found,) = [job for job in node.books().jobs if job.owner.job_name == name]
     return found.values
+
+
+def energy(values):
+    """Of all methods."""
+    return sum(joules for name, joules in values.items() if name.startswith("energy_joules_total"))
 
 
 def accounts(node, uuid="GPU-0"):
@@ -93,6 +99,33 @@ def test_a_gap_is_unobserved_as_a_whole_and_so_is_its_energy():
     assert accounts(node)["account_seconds_total|unobserved"] == 3
     assert accounts(node)["account_joules_total|unobserved"] == 300
     assert values["busy_seconds_total"] == 3 and gpu(node, 6)["busy_seconds_total"] == 3
+
+
+@pytest.mark.parametrize("late_s", [0.0, 6.0, 13.0], ids=["after the energy was read", "twice", "before"])
+def test_a_poll_that_hangs_and_returns_loses_nothing(late_s):
+    """The parent has long accounted its time as unobserved; the energy is still its sole holder's."""
+    node = meters()
+    node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))
+    run(node, [0, 1, 2], WORKING)
+    for s in (9, 16):
+        node.tick(moment(s))
+    read = reading({**WORKING, "energy_joules_total": 1e6 + 100 * (3 + late_s)})
+    node.frame(frame(3, replace(read, late_s=late_s)))  # it began at 3 and returned at 16
+    run(node, [17, 18], WORKING)
+    values = job(node)
+    assert (values["allocated_seconds_total"], energy(values)) == (18, 1800)
+    assert accounts(node)["account_joules_total|attributed"] == values["energy_joules_total|exclusive"]
+    assert accounts(node)["account_joules_total|unobserved"] == values["unobserved_energy_joules_total"]
+    (receipt,) = node.receipts()
+    assert (receipt.energy_j, receipt.unobserved_energy_j) == (1800, values["unobserved_energy_joules_total"])
+
+
+def test_of_a_shared_gpu_nothing_unobserved_is_a_jobs_energy():
+    node = meters()
+    node.allocation(held(*(Holding("GPU-0", owner(name), 0.5, "even") for name in "ab")), moment(0))
+    run(node, [0, 1, 9], WORKING)
+    assert (energy(job(node)), job(node)["unobserved_energy_joules_total"]) == (50, 400)
+    assert {(one.energy_j, one.unobserved_energy_j) for one in node.receipts()} == {(50, 0)}
 
 
 def test_a_silent_gpu_is_accounted_while_it_is_silent_and_not_shown():

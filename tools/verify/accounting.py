@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -272,7 +273,7 @@ def _job_rows(client: Client, run: Run) -> list[JobRow]:
 
 
 def _counters(run: Run, job_uid: str, uuid: str) -> dict[str, float]:
-    """The job's, as they are shown."""
+    """The job's, as they are shown; over their own labels, the methods of energy among them."""
     token = (run.server.data / "scrape.token").read_text().strip()
     words = Path(f"/proc/{run.exporter()}/cmdline").read_bytes().decode().split("\0")
     url = f"http://127.0.0.1:{words[words.index('--port') + 1]}/metrics"
@@ -280,12 +281,12 @@ def _counters(run: Run, job_uid: str, uuid: str) -> dict[str, float]:
         urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"}), timeout=10
     ) as answer:
         text = answer.read().decode()
-    return {
-        sample.name.removeprefix("stoker_job_gpu_"): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.labels.get("job_uid") == job_uid and sample.labels["uuid"] == uuid
-    }
+    counters: dict[str, float] = defaultdict(float)
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.labels.get("job_uid") == job_uid and sample.labels["uuid"] == uuid:
+                counters[sample.name.removeprefix("stoker_job_gpu_")] += sample.value
+    return counters
 
 
 def _hold(rows: list[Row], jobs: list[JobRow], ledger: Ledger) -> None:

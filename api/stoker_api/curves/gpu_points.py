@@ -36,7 +36,7 @@ def values_between(before: GpuReceipt, receipt: GpuReceipt) -> dict[str, float]:
     for name, now, then, most in (
         ("smActive", receipt.sm_active_s, before.sm_active_s, 1.0),
         ("busy", receipt.busy_s, before.busy_s, 1.0),
-        ("powerWatts", receipt.energy_j, before.energy_j, None),
+        ("powerWatts", _observed_j(receipt), _observed_j(before), None),
     ):
         if now is not None and then is not None and now >= then:
             value = (now - then) / observed_s
@@ -45,3 +45,7 @@ def values_between(before: GpuReceipt, receipt: GpuReceipt) -> dict[str, float]:
         found["memoryPeakBytes"] = float(receipt.memory_peak_bytes)
     gpu = f"{PREFIX}{receipt.worker}/{''.join(c if c.isprintable() else '?' for c in receipt.uuid[:16])}/"
     return {gpu + name: value for name, value in found.items()}
+
+
+def _observed_j(receipt: GpuReceipt) -> float | None:
+    return None if receipt.energy_j is None else receipt.energy_j - receipt.unobserved_energy_j

@@ -40,6 +40,7 @@ class Amounts(NamedTuple):
     energy_j: float = 0.0
     energy_of_s: float = 0.0
     unobserved_energy_j: float = 0.0
+    """Part of energy_j."""
 
     @classmethod
     def of(cls, receipt: GpuReceipt) -> Self:
@@ -58,7 +59,7 @@ class Amounts(NamedTuple):
             receipt.idle_s.get("no_process", 0.0),
             receipt.idle_s.get("no_activity", 0.0),
             receipt.idle_s.get("low_activity", 0.0),
-            *known(receipt.energy_j),
+            *((0.0, 0.0) if receipt.energy_j is None else (receipt.energy_j, receipt.allocated_s)),
             receipt.unobserved_energy_j,
         )
 
@@ -102,7 +103,7 @@ def impossible(receipt: GpuReceipt, now_s: float) -> str:
     # A clock may have been set back meanwhile: by more than AHEAD_S, and its receipts were refused before.
     if receipt.allocated_s > receipt.at - receipt.begin_at + AHEAD_S:
         return "allocatedS is more than the time from beginAt to at"
-    if (receipt.energy_j or 0.0) + receipt.unobserved_energy_j > _MAX_WATTS * (receipt.allocated_s + _ENERGY_SLACK_S):
+    if max(receipt.energy_j or 0.0, receipt.unobserved_energy_j) > _MAX_WATTS * (receipt.allocated_s + _ENERGY_SLACK_S):
         return "energyJ is more than a GPU can use in allocatedS"
     whole_s = receipt.allocated_s * (1 + _SLACK_RATIO) + _SLACK_S
     parts = {

@@ -31,8 +31,8 @@ def row(one: Sum) -> UsageRow:
             "tensor_active_hours": hours(a.tensor_active_s) if a.tensor_active_of_s else None,
             "idle_hours": {name: hours(value) for name, value in a.idle_s.items()},
             "unobserved_hours": hours(a.unobserved_s),
-            # To millijoules: a short job has a kilojoule.
-            "energy_kwh": round(a.energy_j / _JOULES_PER_KWH, 9) if a.energy_of_s else None,
+            "energy_kwh": _kwh(a.energy_j) if a.energy_of_s else None,
+            "unobserved_energy_kwh": _kwh(a.unobserved_energy_j) if a.unobserved_energy_j > 0 else None,
             "cost": None if one.cost is None else round(one.cost, 4),
             "unpriced_hours": hours(one.unpriced_s),
             "efficiency": None if a.sm_ratio is None else round(a.sm_ratio, 4),
@@ -90,6 +90,11 @@ def efficiency(receipts: Collection[GpuReceipt]) -> float | None:
 
 def hours(seconds: float) -> float:
     return round(seconds / HOUR_S, 6)
+
+
+def _kwh(joules: float) -> float:
+    """To millijoules: a short job has a kilojoule."""
+    return round(joules / _JOULES_PER_KWH, 9)
 
 
 def _gpu(slot: GpuSlot, receipts: list[GpuReceipt]) -> GpuUsage:

@@ -88,6 +88,7 @@ class UsageTotals:
             unobserved_seconds=rounded(a.unobserved_s),
             throttled_seconds={name: rounded(value) for name, value in sorted(self.throttled_s.items()) if value > 0},
             energy_joules=rounded(a.energy_j) if a.energy_of_s else None,
+            unobserved_energy_joules=rounded(a.unobserved_energy_j) if a.unobserved_energy_j > 0 else None,
             memory_peak_bytes=self.memory_peak_bytes,
             memory_total_bytes=self.memory_total_bytes,
             idle_since=idle_since,

@@ -65,6 +65,7 @@ _CSV = {
     "idle_low_activity_hours": "idleHours.low_activity",
     "unobserved_hours": "unobservedHours",
     "energy_kwh": "energyKwh",
+    "unobserved_energy_kwh": "unobservedEnergyKwh",
     "cost": "cost",
     "unpriced_hours": "unpricedHours",
     "efficiency": "efficiency",
@@ -160,6 +161,10 @@ def _cost_text(cost: float | None, currency: str | None, unpriced_hours: float) 
     return f"{cost:.2f} {currency}{without}"
 
 
+def _of_energy(unobserved_j: float | None) -> str:
+    return f"GPUs alone; {unobserved_j / 3.6e6:.3f} kWh of it unobserved" if unobserved_j else "GPUs alone"
+
+
 SUMMARY = Column(
     "usage",
     "gpuSeconds smActiveSeconds busySeconds idleSeconds unobservedSeconds energyJoules simulated state",
@@ -186,8 +191,8 @@ _JOB_FACTS = (
     Column("unobserved", "usage.unobservedSeconds", lambda part_s: format_duration(part_s) if part_s else ""),
     Column(
         "energy",
-        "usage.energyJoules",
-        lambda joules: "" if joules is None else f"{joules / 3.6e6:.3f} kWh (GPUs alone)",
+        "usage.energyJoules usage.unobservedEnergyJoules",
+        lambda joules, unobserved: "" if joules is None else f"{joules / 3.6e6:.3f} kWh ({_of_energy(unobserved)})",
     ),
     Column(
         "memory peak",

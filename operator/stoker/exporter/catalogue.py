@@ -155,8 +155,12 @@ JOB = (
     _c("dram_active_seconds_total", "Integral of memory bandwidth used (Hopper and newer)."),
     _c("idle_seconds_total", "Part of allocated_seconds: no_process, no_activity, low_activity.", "class"),
     _c("throttled_seconds_total", "Time the clocks were held down while it was this worker's.", "reason"),
-    _c("energy_joules_total", "Energy; method: exclusive, even, mig_slices.", "method"),
-    _c("unobserved_energy_joules_total", "Energy used between polls too far apart to say how."),
+    _c(
+        "energy_joules_total",
+        "Energy; method: exclusive, even, mig_slices; exclusive_unobserved: between polls too far apart to say how.",
+        "method",
+    ),
+    _c("unobserved_energy_joules_total", "Energy used between polls too far apart; of sole holders also in the above."),
     _g("memory_peak_bytes", "The most device memory seen in use."),
 )
 

@@ -51,7 +51,7 @@ class Receipt:
     throttled_s: dict[str, float] = field(default_factory=dict)
     energy_j: float | None = None
     unobserved_energy_j: float = 0.0
-    """Used between two polls too far apart to attribute it; not part of energy_j."""
+    """Part of energy_j: used between two polls too far apart to say how, while no other pod held the GPU."""
     method: str = "exclusive"
     memory_peak_bytes: int | None = None
     memory_total_bytes: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .board import Board
@@ -48,12 +49,14 @@ class Device:
         self._gauges: dict[str, float] = {}
         self._rare: dict[str, float] = {}
 
-    def read(self, now_s: float) -> GpuReading:
-        """now_s: of a monotonic clock."""
+    def read(self, clock: Callable[[], float], poll_s: float) -> GpuReading:
+        """clock: Monotonic seconds. poll_s: When the poll began."""
         values: dict[str, float] = {}
+        now_s = clock()
         self._calls.take_failure()
         self._board.read(values)
         self._load.read(values)
+        late_s = clock() - poll_s
         failure = self._calls.take_failure()
         if failure and not any(key in values for key in _VITAL):
             raise GpuLost(code_name(failure))
@@ -78,7 +81,7 @@ class Device:
             "power_source": "counter" if "energy_joules_total" in values else "integral",
         }
         processes = None if running is None else tuple(one.process for one in running)
-        return GpuReading(self.index, self.uuid, "", info, values, processes, devices)
+        return GpuReading(self.index, self.uuid, "", info, values, processes, devices, late_s)
 
     def _is_turn(self, every: int) -> bool:
         return self._polls == 0 or (self._polls + self.index) % every == 0

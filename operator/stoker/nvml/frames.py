@@ -72,6 +72,8 @@ class GpuReading:
     processes: tuple[Process, ...] | None = None
     """None: not visible from here (another pid namespace), or not supported."""
     mig: tuple[MigReading, ...] = ()
+    late_s: float = 0.0
+    """How long after the poll's begin its energy was read: a call may hang before and return after all."""
 
 
 @dataclass(frozen=True, slots=True)

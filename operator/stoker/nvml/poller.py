@@ -72,7 +72,7 @@ class Poller:
                 codes = ", ".join(f"GPU {index}: {code}" for index, code in self._session.unreadable.items())
                 return Trouble(at, "NO_GPUS", codes)
         try:
-            readings = self._read_all(at)
+            readings = self._read_all(at, began_s)
         except DriverLost as error:
             self._trouble = error.code
             self._check(error.code)
@@ -89,7 +89,7 @@ class Poller:
         session = self._session
         return Frame(number, at, mono_s, took_s, session.driver, session.cuda, readings, dict(self._refused))
 
-    def _read_all(self, at: float) -> tuple[GpuReading, ...]:
+    def _read_all(self, at: float, began_s: float) -> tuple[GpuReading, ...]:
         assert self._session is not None
         readings: dict[str, GpuReading] = {}
         for device in self._session.devices:
@@ -97,7 +97,7 @@ class Poller:
                 readings[device.uuid] = GpuReading(device.index, device.uuid, self._known[device.uuid].lost)
                 continue
             try:
-                readings[device.uuid] = device.read(self._clock())
+                readings[device.uuid] = device.read(self._clock, began_s)
             except DriverLost:
                 raise
             except GpuLost as error:

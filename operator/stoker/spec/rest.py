@@ -231,6 +231,8 @@ class UsageRow(StatusModel):
     """About which nothing is known; never counted as idle."""
     energy_kwh: float | None = None
     """Of the GPUs alone."""
+    unobserved_energy_kwh: float | None = None
+    """Of energyKwh: used while nothing else was known of GPUs that one job alone held. Absent: none."""
     cost: float | None = None
     """Absent: no price is set for these GPUs."""
     unpriced_hours: float

@@ -76,7 +76,7 @@ class GpuReceipt(StatusModel):
     energy_j: float | None = Field(default=None, ge=0)
     """Joules of the GPU. Absent: not known."""
     unobserved_energy_j: float = Field(default=0.0, ge=0)
-    """Of these: in time of which nothing else is known."""
+    """Of these: in time of which nothing else is known, while no other pod held the GPU."""
     method: str = Field(default="exclusive", max_length=32)
     """How the worker's share came about: exclusive, even, mig_slices."""
     memory_peak_bytes: int | None = Field(default=None, ge=0, le=MAX_COUNT)
@@ -121,6 +121,8 @@ class JobUsage(StatusModel):
     """By reason: sw_power_cap, hw_power_brake, sw_thermal, hw_thermal, sync_boost."""
     energy_joules: float | None = None
     """Of the GPUs alone. Absent: not known."""
+    unobserved_energy_joules: float | None = None
+    """Of these: used while nothing else was known of a GPU that only this job held. Absent: none."""
     memory_peak_bytes: int | None = None
     """The most that one GPU held."""
     memory_total_bytes: int | None = None

@@ -18,13 +18,13 @@ WORKER = ("cluster", "node", "gpu", "attempt", "worker")
 NAME = "worker {{worker}} on {{node}}/{{gpu}}"
 
 
-def _sum(metric: str, *own: str) -> str:
-    return f"sum({lasting(metric, THIS, own=own)})"
+def _sum(metric: str, *matchers: str, own: tuple[str, ...] = ()) -> str:
+    return f"sum({lasting(metric, THIS, *matchers, own=own)})"
 
 
 _ALLOCATED = _sum("stoker_job_gpu_allocated_seconds_total")
 _GPU_HOURS_EACH = f"{total(GPU, lasting('stoker_job_gpu_allocated_seconds_total', THIS))} / 3600"
-_JOULES = _sum("stoker_job_gpu_energy_joules_total", "method")
+_JOULES = _sum("stoker_job_gpu_energy_joules_total", own=("method",))
 _ENERGY_W = f"sum({rate('stoker_job_gpu_energy_joules_total', THIS)})"
 _SAMPLES = f"sum({rate('stoker_train_samples_total', ITS_TRAINER)})"
 _PHASES = "stoker_train_phase_seconds_total"
@@ -113,7 +113,7 @@ _NOW = (
         "Idle",
         "Share of GPU-hours without activity, or under a tenth.",
         "percentunit",
-        Query(f"{_sum('stoker_job_gpu_idle_seconds_total', 'class')} / {_ALLOCATED}"),
+        Query(f"{_sum('stoker_job_gpu_idle_seconds_total', own=('class',))} / {_ALLOCATED}"),
         decimals=1,
         steps=((0.1, "orange"), (0.3, "red")),
     ),
@@ -137,11 +137,11 @@ _NOW = (
         none=NOT_TOLD,
     ),
     stat(
-        "Energy in kWh",
-        "The same.",
-        "kwatth",
-        Query(f"{_JOULES} / 3.6e6"),
-        decimals=3,
+        "Energy unobserved",
+        "Part of its energy: used between polls too far apart to say how, while the job alone held the GPU.",
+        "joule",
+        Query(_sum("stoker_job_gpu_energy_joules_total", eq("method", "exclusive_unobserved"))),
+        decimals=2,
         base="blue",
         none=NOT_TOLD,
     ),

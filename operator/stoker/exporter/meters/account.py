@@ -76,11 +76,16 @@ class Account:
                 self.time_ns[ATTRIBUTED if self.simulated and hold.confirmed else UNOBSERVED] += part_ns
         self.time_ns[self._rest(seen is not None or self.simulated, doubtful)] += left_ns
 
-    def spend(self, used: Used, holds: Sequence[DeviceUsage], observed: bool, doubtful: bool) -> None:
-        """Divide energy by the time that each hold had in its span."""
+    def spend(self, used: Used, holds: Sequence[DeviceUsage], ahead_ns: int, observed: bool, doubtful: bool) -> None:
+        """Divide energy by the time that each hold had in its span.
+
+        ahead_ns: How much of the time accounted lies behind that span's end.
+        """
         left_uj = used.energy_uj
         for hold in holds:
-            part_uj = min(left_uj, used.energy_uj * hold.unmetered_ns // max(used.span_ns, 1))
+            part_uj = min(
+                left_uj, used.energy_uj * (hold.unmetered_ns - hold.unmetered_since(ahead_ns)) // max(used.span_ns, 1)
+            )
             left_uj -= part_uj
             hold.add_energy(part_uj, observed)
             self.energy_uj[ATTRIBUTED if observed and hold.confirmed else UNOBSERVED] += part_uj

@@ -46,6 +46,8 @@ class DeviceUsage:
     energy_uj: dict[str, int] = field(default_factory=dict)
     """By method."""
     unobserved_uj: int = 0
+    alone_uj: int = 0
+    """Part of unobserved_uj while no other pod had a part of the device: this pod used it, whatever it did."""
     memory_peak_bytes: int | None = None
     memory_total_bytes: int | None = None
     idle_since: float | None = None
@@ -74,12 +76,16 @@ class DeviceUsage:
         self.share, self.method, self.confirmed, self.ended_ns = share, method, True, None
         self.allocated_ns += self.pending_ns
         self.unobserved_ns += self.pending_ns
-        self.unobserved_uj += self.pending_uj
+        self._add_unobserved_energy(self.pending_uj)
         self.pending_ns = self.pending_uj = 0
 
     def end(self, now_ns: int) -> None:
         self.ended_ns, self.confirmed, self.idle_since = now_ns, True, None
         self.pending_ns = self.pending_uj = self.unmetered_ns = 0
+
+    def unmetered_since(self, ahead_ns: int) -> int:
+        """Its part of the newest time that long, as far as its energy was not read."""
+        return min(self.unmetered_ns, int(ahead_ns * self.share))
 
     def add_unobserved(self, part_ns: int, at: float) -> None:
         self.unmetered_ns += part_ns
@@ -122,7 +128,12 @@ class DeviceUsage:
         elif observed:
             self.energy_uj[self.method] = self.energy_uj.get(self.method, 0) + part_uj
         else:
-            self.unobserved_uj += part_uj
+            self._add_unobserved_energy(part_uj)
+
+    def _add_unobserved_energy(self, part_uj: int) -> None:
+        self.unobserved_uj += part_uj
+        if self.method == "exclusive":
+            self.alone_uj += part_uj
 
     def see_memory(self, values: Mapping[str, float]) -> None:
         if (used := values.get("memory_used_bytes")) is not None:
@@ -161,8 +172,8 @@ class DeviceUsage:
             dram_active_s=ratios["dram_active"],
             idle_s=_seconds(self.idle_ns),
             throttled_s=_seconds(self.throttled_ns),
-            energy_j=sum(self.energy_uj.values()) / UJ if self.energy_uj else None,
-            unobserved_energy_j=self.unobserved_uj / UJ,
+            energy_j=(sum(self.energy_uj.values()) + self.alone_uj) / UJ if self.energy_uj or self.alone_uj else None,
+            unobserved_energy_j=self.alone_uj / UJ,
             method=self.method,
             memory_peak_bytes=self.memory_peak_bytes,
             memory_total_bytes=self.memory_total_bytes,

@@ -66,7 +66,10 @@ def job_state(hold: DeviceUsage, account: Account) -> JobState:
         values |= {f"idle_seconds_total|{name}": hold.idle_ns.get(name, 0) / NS for name in IDLE_CLASSES}
     values |= {f"throttled_seconds_total|{reason}": ns / NS for reason, ns in hold.throttled_ns.items()}
     values |= {f"energy_joules_total|{method}": uj / UJ for method, uj in hold.energy_uj.items()}
-    if hold.unobserved_uj or (hold.energy_uj and account.energy.source == COUNTER):
+    counted = bool(hold.energy_uj) and account.energy.source == COUNTER
+    if hold.alone_uj or (counted and "exclusive" in hold.energy_uj):
+        values["energy_joules_total|exclusive_unobserved"] = hold.alone_uj / UJ
+    if hold.unobserved_uj or counted:
         values["unobserved_energy_joules_total"] = hold.unobserved_uj / UJ
     if hold.memory_peak_bytes is not None:
         values["memory_peak_bytes"] = float(hold.memory_peak_bytes)

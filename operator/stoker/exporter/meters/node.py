@@ -78,7 +78,7 @@ class NodeMeters:
         )
         for reading in frame.gpus:
             if not reading.lost:
-                self._read(reading, now)
+                self._read(reading, Moment(frame.at + reading.late_s, frame.mono_s + reading.late_s))
         if self._whole(frame):
             self._success_at = frame.at
         self.tick(now)
@@ -185,14 +185,15 @@ class NodeMeters:
         holds, doubtful = self._allocated.on(reading.uuid), self._allocated.doubtful(reading.uuid)
         seen = None if observed_ns is None else live.seen(holds)
         account.advance(now, holds, seen, doubtful)
+        ahead_ns = max(0, account.accounted_ns - now.mono_ns)  # of a poll that hung after it read the energy
         energy_at_ns = account.energy.at_ns
         used = account.energy.read(reading.values, now.mono_ns, observed_ns)
         if used is not None:
             observed = observed_ns is not None and used.span_ns <= self._gap_ns
-            account.spend(used, holds, observed, doubtful)
+            account.spend(used, holds, ahead_ns, observed, doubtful)
         if account.energy.at_ns != energy_at_ns:
             for hold in holds:
-                hold.unmetered_ns = 0
+                hold.unmetered_ns = hold.unmetered_since(ahead_ns)
 
     def _account(self, uuid: str, index: int, now: Moment) -> Account:
         accounts = self.ledger.accounts

@@ -26,7 +26,7 @@ export function Usage({ job }) {
     usage.smActiveSeconds !== undefined && ["SM active", gpuHours(usage.smActiveSeconds), share(usage.smActiveSeconds)],
     usage.tensorActiveSeconds !== undefined && ["Tensor cores active", gpuHours(usage.tensorActiveSeconds), share(usage.tensorActiveSeconds)],
     efficiency !== undefined && ["Efficiency", percent(efficiency), "SM activity per observed time"],
-    usage.energyJoules !== undefined && ["Energy", energy(usage.energyJoules), "of the GPUs alone"],
+    usage.energyJoules !== undefined && ["Energy", energy(usage.energyJoules), usage.unobservedEnergyJoules ? `of the GPUs alone; ${energy(usage.unobservedEnergyJoules)} of it unobserved` : "of the GPUs alone"],
     cost !== undefined && ["Cost", `${number(cost)} ${currency ?? ""}`, unpricedHours > 0 ? `and ${number(unpricedHours)} GPU-h without a price` : null],
     usage.memoryPeakBytes !== undefined && ["Most memory", bytes(usage.memoryPeakBytes), usage.memoryTotalBytes ? `of ${bytes(usage.memoryTotalBytes)} of one GPU` : null],
     usage.unobservedSeconds >= 1 && ["Not observed", duration(usage.unobservedSeconds), "nothing is known of it"],
