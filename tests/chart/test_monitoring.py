@@ -45,6 +45,14 @@ def test_alerts_lead_to_the_pages_that_are_named() -> None:
     assert values.RUNBOOKS in (rendering.CHART / "templates" / "monitoring" / "rules.yaml").read_text()
 
 
+def test_which_xids_page_is_a_value() -> None:
+    assert values.CRITICAL_XIDS in (rendering.CHART / "templates" / "monitoring" / "rules.yaml").read_text()
+    groups = _rendered(criticalXids="79|119", applicationXids="31|94")["gpus"]["groups"]
+    rules = {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
+    assert 'xid=~"79|119"' in rules["StokerGpuXidCritical"] and 'xid=~"31|94"' in rules["StokerGpuXidApplication"]
+    assert 'xid="94"' in rules["StokerGpuEccUncorrectable"]
+
+
 def test_prometheus_shows_its_own_token_to_api_and_operators_and_may_read() -> None:
     found = objects(MATRIX["monitored"])
     monitors = {one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == "ServiceMonitor"}

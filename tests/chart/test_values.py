@@ -64,6 +64,8 @@ OTHER: dict[str, Any] = {
     "exporter.maxUnavailable": "1",
     "exporter.withoutCollectors": ["pcie"],
     "monitoring.push.url": "https://prometheus.example/api/v1/write",
+    "monitoring.rules.applicationXids": "31|94",
+    "monitoring.rules.criticalXids": "79",
     "monitoring.rules.runbooks": "https://wiki.example/runbooks",
     "operator.ttlAfterFinished": "7d",
     "networkPolicy.egress.apiServer.ports": [8443],

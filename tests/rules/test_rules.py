@@ -117,9 +117,10 @@ def test_each_alert_says_what_to_do_and_where_it_is_written(name: str) -> None:
     page = (ROOT / "docs" / "runbooks" / f"{name}.md").read_text()
     assert page.startswith(f"# {name}\n")
     assert [line for line in page.splitlines() if line.startswith("## ")] == SECTIONS
-    named = set(LABEL.findall(notes["summary"] + notes["description"]))
+    texts = notes["summary"] + notes["description"]
+    named = set(LABEL.findall(texts))
     always = set.intersection(*(set(labels) for labels in fired()[name]))
-    optional = set(re.findall(r"{{ with \$labels\.(\w+) }}", notes["description"]))
+    optional = set(re.findall(r"{{ (?:with|if) \$labels\.(\w+) }}", texts))
     assert named <= always or optional, f"texts name {named - always}, which the alert has not"
 
 

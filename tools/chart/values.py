@@ -14,6 +14,8 @@ from .base import Host, Interval, MaybeLabel, MaybeName, Name, Object, Port, Str
 from .exporter import Exporter
 from .parts import Api, Health, Operator, Topology
 
+CRITICAL_XIDS = "48|62|64|74|79|95|119|120|140|143|145"
+XIDS = r"^[0-9]+(\|[0-9]+)*$"
 RUNBOOKS = "https://github.com/stoker-dev/stoker/blob/main/docs/runbooks"
 
 
@@ -184,6 +186,10 @@ class Rules(Values):
     """Alerts about jobs, with project, job_name, queue and user to route them by."""
     dcgm: bool = False
     """Series under the names of dcgm-exporter, for dashboards that are written for it."""
+    critical_xids: Annotated[str, Field(pattern=XIDS)] = CRITICAL_XIDS
+    """XIDs that page (StokerGpuXidCritical)."""
+    application_xids: Annotated[str, Field(pattern=XIDS)] = "94"
+    """XIDs that ended one process and make a warning (StokerGpuXidApplication)."""
     runbooks: Annotated[str, Field(pattern=r"^https?://[^\s]+[^/\s]$")] = RUNBOOKS
     """Base URL of the runbooks, for example of your copy of docs/runbooks."""
 

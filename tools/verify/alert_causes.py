@@ -22,8 +22,8 @@ from tests.support.nvml_scenario import GPU_IS_LOST, Scenario
 from .alert_stages import Case, Served
 
 GIB = 1 << 30
-GPUS = 14
-LOST, XID, APP_XID, ECC, REMAP, PENDING, RECOVERY, HOT, WARM, BRAKE, MARGIN, STRAY, FULL = range(1, 14)
+GPUS = 12
+LOST, XID, APP_XID, ECC, REMAP, PENDING, RECOVERY, HOT, WARM, STRAY, FULL = range(1, 12)
 _STUCK = "for number in (6, 15): signal.signal(number, signal.SIG_IGN)\nshow(step=3)\ntime.sleep(600)"
 _SAVES = (
     "from pathlib import Path\nn = 0\nwhile True:\n    n += 1; time.sleep(0.5)\n"
@@ -48,8 +48,6 @@ class World:
     def stages(self) -> Iterator[tuple[str, list[Case]]]:
         yield "hardware", self.hardware()
         yield "the jobs", self.jobs()
-        slow = Case("StokerExporterSlow", "every call into the driver takes 4 ms", self.slow, self.fast)
-        yield "a driver that is slow", [slow]
         what = "a living worker's launch.json can't be read"
         yield "attribution", [Case("StokerGpuAttributionFailing", what, self.garble, self.mend)]
         stop, go_on = signal.SIGSTOP, signal.SIGCONT
@@ -75,13 +73,10 @@ class World:
         def flag(alert: str, cause: str, gpu: int, name: str) -> Case:
             return step(alert, f"NVML: {cause}", gpu, {name: 1}, {name: 0})
 
-        busy, calm = {"margin": 0, "busy": 90, "sm": 50}, {"margin": 50, "busy": 0, "sm": 0}
         ecc = {"ecc_uncorrected_volatile": 2}
         stray = "a process on a GPU that no job holds"
         return [
             Case("StokerGpuLost", "NVML: GPU is lost", self.lose, self.find),
-            Case("StokerGpuMissing", "the same"),
-            Case("StokerExporterBlind", "the same"),
             Case("StokerGpuXidCritical", "XID 79", self.xid(XID, 79)),
             Case("StokerGpuXidApplication", "XID 94", self.xid(APP_XID, 94)),
             Case("StokerGpuEccUncorrectable", "two uncorrected errors", lambda: self.step(ECC, **ecc)),
@@ -89,9 +84,7 @@ class World:
             flag("StokerGpuRowRemapPending", "remapping pends", PENDING, "remap_pending"),
             flag("StokerGpuRecoveryAction", "action 1, reset", RECOVERY, "recovery"),
             down("StokerGpuThermalHardware", HOT, "hw_thermal", 0x40),
-            down("StokerGpuThermalSoftware", WARM, "sw_thermal", 0x20),
-            down("StokerGpuPowerBrake", BRAKE, "hw_power_brake", 0x80),
-            step("StokerGpuTemperatureMargin", "margin 0 while busy", MARGIN, busy, calm),
+            down("StokerGpuThrottled", WARM, "sw_thermal", 0x20),
             Case("StokerGpuUnallocatedUse", stray, self.stray(True), self.stray(False)),
             Case("StokerGpuMemoryGrowing", "memory in use grows to 97 %", self.grow, self.shrink),
         ]
@@ -125,10 +118,8 @@ class World:
 
     def of_served(self) -> list[Case]:
         case = self.served.case
-        slow: dict[str, float] = {
-            f'stoker_api_request_seconds_bucket{{le="{le}"}}': rise
-            for le, rise in (("2.5", 1), ("10", 50), ("+Inf", 50))
-        }
+        blind = 'stoker_exporter_collect_success{node="other"}'
+        links = 'stoker_gpu_nvlink_links_active{node="other",gpu="0"}'
 
         def gauge(alert: str, name: str, wrong: float) -> Case:
             return case(alert, {name: wrong}, {name: 0.0})
@@ -143,11 +134,18 @@ class World:
             gauge("StokerJobNotStarted", 'stoker_queue_startable_seconds{queue="other"}', 600),
             self._counter("StokerGangsWithdrawn", 'stoker_gangs_withdrawn_total{queue="other"}', 1),
             self._counter("StokerApiErrors", 'stoker_api_request_seconds_count{code="503"}', 50),
-            case("StokerApiSlow", slow, dict.fromkeys(slow, 0.0), tuple(slow)),
-            self._counter("StokerLogsFull", 'stoker_api_log_posts_total{outcome="full"}', 1),
             self._counter(
                 "StokerPushDropping", 'stoker_exporter_push_samples_total{node="other",outcome="dropped"}', 10
             ),
+            case(
+                "StokerGpuMissing",
+                {'stoker_exporter_gpus_expected{node="other"}': 8, 'stoker_exporter_gpus_visible{node="other"}': 7},
+                {'stoker_exporter_gpus_visible{node="other"}': 8},
+            ),
+            case("StokerExporterBlind", {blind: 0}, {blind: 1}),
+            case("StokerGpuLinkDegraded", {links: 12}, {links: 18}),
+            gauge("StokerExporterAbsent", 'stoker_node_gpus{node="bare",state="ready"}', 8),
+            gauge("StokerNodeLost", 'stoker_node_gpus{node="other",state="lost"}', 8),
             gauge("StokerExporterStuck", 'stoker_exporter_child_stuck{node="other"}', 1),
         ]
 
@@ -197,14 +195,6 @@ class World:
     def wake(self) -> None:
         """The idle job's GPU works."""
         self.step(0, busy=90, sm=60, used=9 * GIB)
-
-    def slow(self) -> None:
-        self.scenario.latency(4000)
-        self.scenario.write()
-
-    def fast(self) -> None:
-        self.scenario.clear_latencies()
-        self.scenario.write()
 
     def garble(self) -> None:
         folder = self.server.data / "workers" / "00000000-0000-4000-8000-000000000000"

@@ -35,6 +35,7 @@ THRESHOLDS = {
     "stoker_gpu_idle_seconds) > 1800": "stoker_gpu_idle_seconds) > 8",
     "stoker_job_idle_seconds) > 1800": "stoker_job_idle_seconds) > 8",
     ") < 1800": ") < 20",
+    ") < 3600": ") < 40",
     "[40s], 7200": "[40s], 80",
     "> 240": "> 5",
     "startable_seconds) > 300": "startable_seconds) > 5",

@@ -212,7 +212,11 @@ class _Up:
                     feed=operator.feed,
                     hosts=self._options.allow_hosts,
                     calls=WorkerCalls(self._datadir),
-                    collectors=(OperatorMetrics(lambda: reading(operator, watched, leader=True), counters, rows),),
+                    collectors=(
+                        OperatorMetrics(
+                            lambda: reading(operator, watched, leader=True, nodes=nodes.values()), counters, rows
+                        ),
+                    ),
                     files=files,
                     secrets=LocalSecrets(self._datadir.secrets),
                     folders={"data": self._datadir.path},

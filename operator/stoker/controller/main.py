@@ -150,6 +150,7 @@ class _Process:
                     leader=election.is_leader,
                     past_errors=self._past_errors,
                     unreadable_jobs=unreadable.reported,
+                    nodes=nodes.values(),
                 )
                 limit = client.limit
                 return replace(known, calls=self._seam.counts, api_window=limit.window, api_refusals=limit.refusals)

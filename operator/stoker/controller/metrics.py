@@ -16,6 +16,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from stoker.spec.node import CORDONED, GPUNode, GPUNodeStatus
 from stoker.store.cache import WatchCache
 
 from .counters import Counters
@@ -41,6 +42,7 @@ class Reading:
     """Kind → objects in the cache."""
     watch_stale_s: Mapping[str, float]
     """Kind → seconds since the store last said where it stands."""
+    nodes: Iterable[GPUNode] = ()
     calls: Mapping[str, int] | None = None
     """By the seam's name: `kube.create Pod`. None: there is no API server."""
     api_window: int = 0
@@ -54,6 +56,7 @@ def reading(
     leader: bool,
     past_errors: int = 0,
     unreadable_jobs: int = 0,
+    nodes: Iterable[GPUNode] = (),
 ) -> Reading:
     """What operator and caches count now. `operator`: this term's, None: there was none yet; `past_errors`: of earlier
     terms. What is known of an API server comes on top (`dataclasses.replace`)."""
@@ -68,6 +71,7 @@ def reading(
         unreadable_jobs=unreadable_jobs,
         objects={name: len(cache) for name, cache in caches.items()},
         watch_stale_s={name: cache.stale_s for name, cache in caches.items()},
+        nodes=nodes,
     )
 
 
@@ -120,6 +124,7 @@ def _of_itself(now: Reading) -> Iterable[Metric]:
         "same process.",
         now.watch_stale_s,
     )
+    yield _node_gpus(now.nodes)
     if now.calls is None:
         return
     yield _gauge("stoker_operator_api_window", "Requests that may be under way at once.", now.api_window)
@@ -132,6 +137,27 @@ def _of_itself(now: Reading) -> Iterable[Metric]:
     for (verb, kind), count in sorted(by_verb.items()):
         calls.add_metric((verb, kind), count)
     yield calls
+
+
+def _node_gpus(nodes: Iterable[GPUNode]) -> Metric:
+    family = GaugeMetricFamily(
+        "stoker_node_gpus",
+        "GPUs of a node, without simulated ones; state: ready, cordoned, lost (its kubelet is silent), not_ready.",
+        labels=("node", "state"),
+    )
+    for node in nodes:
+        count = sum(not gpu.simulated for gpu in node.status.gpus)
+        if count:
+            family.add_metric((node.metadata.name, _state(node.status)), count)
+    return family
+
+
+def _state(status: GPUNodeStatus) -> str:
+    if status.lost_since is not None:
+        return "lost"
+    if status.message == CORDONED:
+        return "cordoned"
+    return "ready" if status.ready else "not_ready"
 
 
 def _gauge(name: str, says: str, value: float) -> Metric:
