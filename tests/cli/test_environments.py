@@ -166,7 +166,7 @@ def test_on_a_cluster_it_is_said_that_the_folder_s_packages_are_not_installed(pr
     assert Environments(read_folder(project)).elsewhere(command).says == ""
     (project / "requirements.txt").write_text("rich\n")
     found = Environments(read_folder(project)).elsewhere(command)
-    assert found.says == "the image's; requirements.txt is not installed"
+    assert found.says == "the image's; requirements.txt is not installed (--install does that)"
 
 
 @pytest.mark.parametrize(

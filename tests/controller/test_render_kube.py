@@ -487,3 +487,39 @@ def test_the_pod_that_reads_files_is_restricted_and_has_the_claim_read_only() ->
     (preferred,) = spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert preferred["preference"]["matchFields"][0]["values"] == ["last"]
     assert env(rendered)["STOKER_OUTPUT_DIR"] == "/checkpoints/u-1/output"
+
+
+LISTS = {"command": ["python", "train.py"], "code": "sha256:" + "0" * 64, "requirements": "uv.lock"}
+
+
+@pytest.mark.parametrize("cache", [{"claim": "kept", "limit": "2Gi"}, {"hostPath": "/var/kept", "limit": "2Gi"}])
+@pytest.mark.parametrize("data", [[], [{"name": "a", "url": "https://x.example/a.txt"}]])
+def test_what_a_job_lists_is_installed_into_its_projects_part_of_the_cache(
+    cache: dict[str, str], data: list[dict[str, str]]
+) -> None:
+    rendered = pod(job(trainer=LISTS, data=data), cache=cache)
+    env = env_values(rendered)
+    assert env["STOKER_REQUIREMENTS"] == "uv.lock" and env["STOKER_ENVIRONMENTS_BYTES"] == str(2 << 30)
+    [mount] = [
+        one
+        for one in rendered["spec"]["containers"][0]["volumeMounts"]
+        if one["mountPath"] == env["STOKER_ENVIRONMENTS_DIR"] == "/stoker/environments"
+    ]
+    assert mount["subPath"] == "team-a/environments" and not mount.get("readOnly")
+    [volume] = [one for one in rendered["spec"]["volumes"] if one["name"] == mount["name"]]
+    if "claim" in cache:
+        assert volume["persistentVolumeClaim"] == {"claimName": "kept"}
+    else:
+        assert volume["hostPath"] == {"path": "/var/kept", "type": "Directory"}
+    names = [one["name"] for one in rendered["spec"]["volumes"]]
+    assert len(set(names)) == len(names)
+    assert len(rendered["spec"]["initContainers"]) == 1 + len(data)
+
+
+def test_without_a_cache_or_a_list_nothing_of_it_is_mounted() -> None:
+    alone = pod(job(trainer=LISTS))
+    assert env_values(alone)["STOKER_REQUIREMENTS"] == "uv.lock"
+    assert "STOKER_ENVIRONMENTS_DIR" not in env_values(alone)
+    for rendered in (alone, pod(job(), cache={"claim": "kept"})):
+        mounts = [one["mountPath"] for one in rendered["spec"]["containers"][0]["volumeMounts"]]
+        assert "/stoker/environments" not in mounts

@@ -45,6 +45,27 @@ async def test_a_job_waits_for_a_name_and_a_pod_with_data_of_every_kind_runs(wor
     )
 
 
+async def test_a_pod_that_installs_into_the_cache_is_taken_by_the_api_server(world: World) -> None:
+    await world.node("n")
+    runtime = f"installs-{world.project}"
+    made: dict[str, object] = {"apiVersion": "stoker.dev/v1alpha1", "kind": "TrainingRuntime"}
+    made |= {"metadata": {"name": runtime}, "spec": {"cache": {"claim": "kept"}}}
+    await world.kubectl("create", "-f", "-", stdin=json.dumps(made))
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "kept"}}
+    claim["spec"] = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}, "volumeName": "v"}
+    await world.kubectl("create", "-n", world.project, "-f", "-", stdin=json.dumps(claim))
+    lists = {"command": ["python", "x.py"], "code": "sha256:" + "0" * 64, "requirements": "uv.lock"}
+    await world.submit("a", runtime=runtime, trainer=lists)
+    await world.until(lambda: world.pods_of("a"), "its pod")
+    (pod,) = world.pods_of("a")
+    spec = json.loads(await world.kubectl("get", "pod", "-n", world.project, pod.metadata.name, "-o", "json"))["spec"]
+    mounted = {one["mountPath"]: one for one in spec["containers"][0]["volumeMounts"]}["/stoker/environments"]
+    assert mounted["subPath"] == f"{world.project}/environments"
+    env = {one["name"]: one.get("value") for one in spec["containers"][0]["env"]}
+    assert (env["STOKER_REQUIREMENTS"], env["STOKER_ENVIRONMENTS_DIR"]) == ("uv.lock", "/stoker/environments")
+    await world.kubectl("delete", "trainingruntime", runtime)
+
+
 async def test_a_claim_that_is_not_there_is_named(world: World) -> None:
     await world.node("n")
     await world.submit("a", data=[{"name": "d", "claim": "missing"}])

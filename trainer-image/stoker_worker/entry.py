@@ -2,8 +2,8 @@
 
 Called by `__main__`. Two ways in: `<launch.json> [--lock-fd N] [--ready-fd N] [--secrets-fd N] [--open-files N]` (node
 agent: the order is a file), and `--pod [--stop] -- <argv…>` (a container's entry point: the order is the environment).
-A third, `--session`, is for processes that a supervisor starts beside its ranks; `--reader` is no supervisor
-(`reader`).
+`--session` and `--install` are for processes that a supervisor starts beside its ranks and before them; `--reader` is
+no supervisor (`reader`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,13 @@ def main(argv: list[str], stop_requests: list[int]) -> None:
         from .session import main as serve_session
 
         os._exit(serve_session(argv[1:], stop_requests))
+    if argv[:1] == ["--install"]:
+        from .install import main as install
+
+        sys.stdout.flush()
+        code = install(argv[1:])
+        sys.stdout.flush()
+        os._exit(code)
     if argv[:1] == ["--reader"]:
         from .reader import main as serve_files
 

@@ -26,6 +26,8 @@ CODE_FOLDER = "code"
 CODE_MARK = "code-complete"
 """Empty, beside the code: what has a newer ctime there is the command's own."""
 SESSIONS_FOLDER = "sessions"
+ENVIRONMENT_FILE = "environment.json"
+"""Where the job's own packages were installed."""
 
 EXIT_RESERVE_BYTES = 8192
 """Kept free on the disk from the start, so that a worker on a full disk can still say how it ended."""
@@ -69,6 +71,8 @@ class Launch:
         self.report: dict[str, str] | None = data.get("report")
         self.code = self.env.get("STOKER_CODE") or ""
         """The digest of the user's code; '': there is none to fetch."""
+        self.requirements = self.env.get("STOKER_REQUIREMENTS") or ""
+        """The list of packages within the code; '': none are installed."""
         self.code_timeout_s = _number(self.env.get("STOKER_CODE_TIMEOUT_SECONDS"), 300.0)
         self.hold_s = _number(self.env.get("STOKER_HOLD_SECONDS"), 0.0)
         self.stall_s = _number(self.env.get("STOKER_STALL_AFTER_SECONDS"), 0.0)
@@ -88,6 +92,14 @@ def read_secrets(fd: int) -> dict[str, str]:
     """Variables that stand in no file; the descriptor is closed. Raises: OSError, ValueError."""
     found: dict[str, str] = parse_json(_read_all(fd, 1 << 24))
     return found
+
+
+def read_environment(folder: str) -> str:
+    """'': there is none."""
+    try:
+        return str(parse_json(_read(folder + "/" + ENVIRONMENT_FILE, 65_536))["path"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def write_started(folder: str, at: float) -> None:

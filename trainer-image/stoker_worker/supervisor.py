@@ -25,6 +25,7 @@ from .wake_pipe import WakePipe
 
 MYPY = False
 if MYPY:
+    from .installing import Installing
     from .masking import Masking
     from .pod import PodOrder
     from .sessions import WorkerSessions
@@ -65,6 +66,8 @@ class Supervisor:
         self._ending = Ending(launch)
         self._fetch: CodeFetch | None = None
         """The user's code on its way; nothing is started before it is there."""
+        self._installing: Installing | None = None
+        """The job's own packages on their way; after the code, before the ranks."""
         self._outputs: list[RankOutput] = []
         self._by_fd: dict[int, RankOutput] = {}
         self._live: dict[int, int] = {}  # pid -> rank's number in this worker
@@ -142,8 +145,43 @@ class Supervisor:
             self._fetch = None
             if fetch.refusal:
                 self._refuse(fetch.refusal)
+            elif self._launch.requirements and not self._stop_requests:
+                self._install()
             else:
                 self._start_ranks()
+
+    def _install(self) -> None:
+        from .installing import Installing
+
+        output = RankOutput(-1, self._log, False, _masking(self._launch))
+        try:
+            self._installing = Installing(self._folder, self._launch, output)
+        except OSError as error:
+            self._refuse("can't install %s: %s" % (self._launch.requirements, error))
+            return
+        self._childless = False
+        self._carry(output)
+
+    def _installed(self, installing: Installing, status: int) -> None:
+        """Go on with the environment, if it is there and still wanted."""
+        self._installing = None
+        output = installing.output
+        while output.open and output.pump(time.monotonic()):
+            pass
+        if not output.open and self._by_fd.get(output.read_fd) is output:
+            self._poll.unregister(output.read_fd)
+            del self._by_fd[output.read_fd]
+        why = installing.ended(status)
+        if self._stop_at is not None:
+            return
+        if why:
+            self._refuse(why)
+        else:
+            self._start_ranks()
+
+    def _carry(self, output: RankOutput) -> None:
+        self._by_fd[output.read_fd] = output
+        self._poll.register(output.read_fd, select.POLLIN)
 
     def _refuse(self, why: str) -> None:
         self._log.say(why)
@@ -166,8 +204,7 @@ class Supervisor:
             else:
                 self._live[pid] = local_rank
                 self._childless = False
-                self._by_fd[output.read_fd] = output
-                self._poll.register(output.read_fd, select.POLLIN)
+                self._carry(output)
             finally:
                 output.close_write()
 
@@ -185,6 +222,8 @@ class Supervisor:
             local_rank = self._live.pop(pid, None)
             if local_rank is not None:
                 self._rank_ended(local_rank, status)
+            elif self._installing is not None and pid == self._installing.pid:
+                self._installed(self._installing, status)
             elif self._sessions is not None:
                 self._sessions.pids.discard(pid)
 
@@ -224,6 +263,8 @@ class Supervisor:
         """The first stop request counts; later ones change nothing."""
         self._stop_at = now
         self._ending.stop_asked()
+        if self._installing is not None:  # there is nothing that it could save
+            send_group(self._installing.pid, _signal.SIGKILL)
         if self._reporter_side.why_stop:
             self._log.say("asked to stop by the api: " + self._reporter_side.why_stop)
         if self._stall is not None and self._stall.began:
@@ -281,9 +322,14 @@ class Supervisor:
         if self._kill_at is None:
             self._kill_at = now + self._launch.grace_s
 
+    @property
+    def _prepares(self) -> bool:
+        """Something must be there before the ranks can start."""
+        return self._fetch is not None or self._installing is not None
+
     def _is_over(self, now: float) -> bool:
         """Whether nothing is left to wait for."""
-        if self._live or self._fetch is not None:
+        if self._live or self._prepares:
             return False
         held = self._hold.lasts
         if self._hold.waits(self._ending, self._stop_at is not None) and not (held and now >= self._hold.until):
@@ -305,7 +351,7 @@ class Supervisor:
                 if self._stop_at is not None:
                     self._ending.grace_exceeded = True
                 self._kill_family()
-        elif self._fetch is None and not self._hold.lasts:
+        elif not self._prepares and not self._hold.lasts:
             self._clear_leftovers(now)
 
     def _clear_leftovers(self, now: float) -> None:
@@ -347,7 +393,7 @@ class Supervisor:
                 due.append(now + LOOK_EVERY_S)
         elif self._hold.lasts:
             due.append(self._hold.until)
-        elif self._fetch is None:
+        elif not self._prepares:
             due.append(now + KILL_AGAIN_S)
         due += self._reporter_side.due(now)
         if self._stall is not None:

@@ -45,6 +45,7 @@ class Client(ServerClient):
         *,
         code: str | os.PathLike[str] | None = None,
         no_code: bool = False,
+        install: bool = False,
         name: str | None = None,
         project: str | None = None,
         **options: Unpack[JobOptions],
@@ -54,7 +55,8 @@ class Client(ServerClient):
             job = stoker.run(["python", "train.py", "--lr", "0.1"], gpus=1, env={"TRY": "3"})
 
         As `stoker run` does: what .gitignore and .stokerignore say is left out, and on this machine `python` is yours.
-        `no_code`: ship nothing, run the command where it is. Raises: BadInput where the folder can't be shipped.
+        `no_code`: ship nothing, run the command where it is. `install`: install what the folder's uv.lock or
+        requirements.txt lists where the job runs. Raises: BadInput where the folder can't be shipped.
         """
         from .code.placing import place_commands
 
@@ -63,7 +65,7 @@ class Client(ServerClient):
         spec: dict[str, Any] = {"trainer": {"command": list(command)}}
         apply_options(spec, options)
         folder = None if code is None else os.fspath(code)
-        place_commands(self.calls, [spec], folder=folder, no_code=no_code, project=project)
+        place_commands(self.calls, [spec], folder=folder, no_code=no_code, install=install, project=project)
         return self.submit(spec, name=name, project=project)
 
     def submit(

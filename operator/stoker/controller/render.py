@@ -119,6 +119,8 @@ def worker_env(job: TrainingJob, worker: int, source: str) -> dict[str, str]:
         env["STOKER_CODE"] = spec.trainer.code
     if spec.trainer.python_path:
         env["STOKER_PYTHON_PATH"] = ":".join(spec.trainer.python_path)
+    if spec.trainer.requirements is not None:
+        env["STOKER_REQUIREMENTS"] = spec.trainer.requirements
     if spec.on_failure.hold is not None:
         env["STOKER_HOLD_SECONDS"] = str(math.ceil(parse_duration(spec.on_failure.hold)))
     limit_s = stall_s(spec)

@@ -37,6 +37,7 @@ from stoker.spec.runtime import TrainingRuntimeSpec
 
 from .render import RECIPE_COMMAND, grace_s, node_of, owned_by, pod_metadata, pod_name, secret_env, worker_env
 from .render_volumes import (
+    ENVIRONMENTS_DIR,
     SOURCE_DIR,
     STOKER_DIR,
     Source,
@@ -199,6 +200,9 @@ def _env(job: TrainingJob, worker: int, runtime: TrainingRuntimeSpec, settings: 
     env |= {one.variable: one.place for one in spec.data}
     if held := [one.place for one in spec.data if one.url is not None and runtime.cache is not None]:
         env["STOKER_DATA_HOLD"] = ":".join(held)
+    if spec.trainer.requirements is not None and runtime.cache is not None:
+        env["STOKER_ENVIRONMENTS_DIR"] = ENVIRONMENTS_DIR
+        env["STOKER_ENVIRONMENTS_BYTES"] = str(runtime.cache.limit_bytes)
     if "HOME" not in spec.secret_env:
         env.setdefault("HOME", "/tmp")
     if spec.trainer.working_dir is not None:

@@ -30,9 +30,12 @@ STOKER_DIR = "/stoker"
 CHECKPOINTS_DIR = "/checkpoints"
 SOURCE_DIR = f"{STOKER_DIR}/source"
 """The folder of the job that this one begins with."""
+ENVIRONMENTS_DIR = f"{STOKER_DIR}/environments"
+"""What was installed for jobs of the project, of the runtime's cache."""
 FETCH_DIR = "/fetched"
 _FETCHED = "data"
 """The folder of a project's part of the volume in which its data is."""
+_INSTALLED = "environments"
 _NODES_FREE_SHARE = 0.2
 """Of a node's disk, that fetched data leaves free: below 15 % its kubelet begins to evict pods."""
 TOKEN_DIR = "/var/run/secrets/stoker.dev"
@@ -80,6 +83,7 @@ def volumes(
             if volume.url is None
         ),
         *(_fetched_volumes(job, runtime) if fetches(job) else ()),
+        *(_environments_volume(job, runtime)),
         *(
             Volume.model_validate({**extra.source, "name": f"runtime-{number}"})
             for number, extra in enumerate(runtime.volumes)
@@ -109,6 +113,7 @@ def mounts(job: TrainingJob, runtime: TrainingRuntimeSpec, source: Source | None
             else ()
         ),
         *(_data_mount(f"data-{number}", volume, runtime, job) for number, volume in enumerate(job.spec.data)),
+        *(_environments_mount(job, runtime)),
         *(
             VolumeMount(
                 name=f"runtime-{number}",
@@ -166,6 +171,22 @@ def _fetched_volumes(job: TrainingJob, runtime: TrainingRuntimeSpec) -> tuple[Vo
         Volume(name=_CACHE, host_path=HostFolder(path=cache.host_path, type="Directory")),
         Volume(name=_DATA, host_path=HostFolder(path=f"{cache.host_path}/{job.metadata.namespace}")),
     )
+
+
+def _environments_volume(job: TrainingJob, runtime: TrainingRuntimeSpec) -> tuple[Volume, ...]:
+    """Where what the job lists is installed, unless it fetches data too: then it is there already."""
+    if job.spec.trainer.requirements is None or runtime.cache is None or fetches(job):
+        return ()
+    return _fetched_volumes(job, runtime)[:1]
+
+
+def _environments_mount(job: TrainingJob, runtime: TrainingRuntimeSpec) -> tuple[VolumeMount, ...]:
+    """Writable, and of the project's folder only this one: no link that a job leaves there leads the kubelet astray."""
+    if job.spec.trainer.requirements is None or runtime.cache is None:
+        return ()
+    name = _CACHE if _on_node(runtime) else _DATA
+    below = f"{job.metadata.namespace}/{_INSTALLED}"
+    return (VolumeMount(name=name, mount_path=ENVIRONMENTS_DIR, sub_path=below),)
 
 
 def _on_node(runtime: TrainingRuntimeSpec) -> bool:

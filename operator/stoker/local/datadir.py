@@ -14,6 +14,7 @@ Owns the folder's layout, its lock and its private files. Never reads the store.
       exporter/               the exporter's: ledger, spool, log
       endpoint.json           where the api listens
       code/<project>/         users' code (docs/code.md)
+      environments/<project>/ packages that jobs list, installed (docs/environments.md)
       secrets/<project>/      secrets of projects, one file each (docs/secrets.md)
       workers/<pod-uid>/      one worker each (docs/worker-contract.md)
       jobs/<job-uid>/checkpoints, jobs/<job-uid>/output
@@ -89,6 +90,11 @@ class DataDir:
     def data(self) -> Path:
         """What was fetched for jobs."""
         return self.path / "data"
+
+    @property
+    def environments(self) -> Path:
+        """What was installed for jobs, by project."""
+        return self.path / "environments"
 
     @property
     def secrets(self) -> Path:

@@ -102,6 +102,12 @@ def _image_name(value: str) -> str:
     return value
 
 
+def _requirements(value: str) -> str:
+    if not names.REQUIREMENTS.fits(value):
+        raise ValueError(names.REQUIREMENTS.says)
+    return value
+
+
 def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     twice = repeated(values)
     if twice is not None:
@@ -116,6 +122,7 @@ Duration = Annotated[str, Field(max_length=32), DURATION, AfterValidator(_durati
 JobName = Annotated[str, Field(max_length=names.JOB_NAME_MAX), names.JOB_NAME, AfterValidator(_job_name)]
 ObjectName = Annotated[str, Field(max_length=253), names.OBJECT_NAME, AfterValidator(_object_name)]
 ImageName = Annotated[str, Field(max_length=512), names.IMAGE_NAME, AfterValidator(_image_name)]
+Requirements = Annotated[str, Field(max_length=1024), names.REQUIREMENTS, AfterValidator(_requirements)]
 DnsLabel = Annotated[str, Field(max_length=63), names.DNS_LABEL, AfterValidator(_dns_label)]
 ComputeCapability = Annotated[
     str, Field(max_length=4), names.COMPUTE_CAPABILITY, BeforeValidator(_as_text), AfterValidator(_compute_capability)

@@ -25,6 +25,7 @@ from .fields import (
     LongDuration,
     ObjectName,
     Quantity,
+    Requirements,
     SecretKey,
 )
 from .meta import SpecModel
@@ -142,6 +143,7 @@ INIT_FROM_RECIPE_SAYS = "initFrom belongs to recipe; a command reads checkpoint.
 WITHIN_CODE_SAYS = "with code, workingDir must be a path within it, without '..'"
 PYTHON_PATH_SAYS = "pythonPath names folders within the code: paths without a leading '/', '..' and ':'"
 PYTHON_PATH_NEEDS_SAYS = "pythonPath goes with code"
+REQUIREMENTS_NEED_SAYS = "requirements names a file of the code, which this job has not"
 
 
 class Trainer(SpecModel):
@@ -168,6 +170,9 @@ class Trainer(SpecModel):
         default=None, max_length=32
     )
     """Folders within the code that Python looks into first, before packages that are installed: src, say, or '.'."""
+    requirements: Requirements | None = None
+    """A list of packages within the code, uv.lock or a requirements.txt: installed before the command starts, once for
+    all jobs of the project that find the same Python. Absent: what the image has."""
 
     @field_validator("python_path")
     @classmethod
@@ -198,6 +203,8 @@ class Trainer(SpecModel):
             raise ValueError(LEFT_OUT_SAYS)
         if self.python_path and self.code is None:
             raise ValueError(PYTHON_PATH_NEEDS_SAYS)
+        if self.requirements is not None and self.code is None:
+            raise ValueError(REQUIREMENTS_NEED_SAYS)
         return self
 
 

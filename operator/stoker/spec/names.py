@@ -87,6 +87,10 @@ OBJECT_NAME = Form(
     _DNS_1123, "must be the name of a Kubernetes object: lower-case letters, digits, '-' and '.', at most 253"
 )
 IMAGE_NAME = Form(_IMAGE, "must be an image reference, for example 'registry.example/team/train:1.2' or '…@sha256:…'")
+REQUIREMENTS = Form(
+    re.compile(r"([A-Za-z0-9_-][A-Za-z0-9._-]*/)*(uv\.lock|[A-Za-z0-9_-][A-Za-z0-9._-]*\.txt)"),
+    "must be the path of uv.lock or a .txt file in the code: letters, digits, '-', '_', '.', no part starting with '.'",
+)
 SECRET_KEY = Form(
     re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]*"),
     "must be a key of a secret: letters, digits, '-', '_' and '.', not starting with '-' or '.'",

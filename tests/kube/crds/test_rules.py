@@ -167,6 +167,11 @@ CASES = [
         trainer(RUN | CODE | {"pythonPath": [path]}, RUN | CODE | {"pythonPath": ["a.."]}, "folders within the code")
         for path in ("/src", "a/..", "a:b")
     ),
+    trainer(RUN | {"requirements": "uv.lock"}, RUN | CODE | {"requirements": "a/uv.lock"}, "names a file of the code"),
+    *(
+        trainer(RUN | CODE | {"requirements": path}, RUN | CODE | {"requirements": "a/dev.txt"}, "must be the path of")
+        for path in ("/uv.lock", "../uv.lock", "a/../b.txt", "setup.py", ".txt", "a b.txt")
+    ),
     trainer(RUN | CODE | {"workingDir": "a/.."}, RUN | CODE | {"workingDir": "a.."}, "with code, workingDir must be a"),
     trainer({"recipe": "gpt-9"}, IC, "there is: bert, gpt, image-classification, lstm"),
     trainer(RUN | {"config": {"epochs": 1}}, IC | {"config": {"epochs": 1}}, "config belongs to recipe"),

@@ -66,6 +66,11 @@ def _spec_options(function: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option("--code", metavar="FOLDER", help="The folder to ship with the command. [default: this one]"),
             click.option("--no-code", is_flag=True, help="Ship nothing: run the command where it is."),
+            click.option(
+                "--install",
+                is_flag=True,
+                help="Install what the folder's uv.lock or requirements.txt lists before the command starts.",
+            ),
             click.option("--image", help="The container image to run the command in; on a cluster."),
             click.option(
                 "--runtime",
@@ -181,6 +186,7 @@ def _place(calls: Calls, manifests: list[Manifest], given: dict[str, Any], *, dr
         [manifest.body["spec"] for manifest in manifests],
         folder=given["code"],
         no_code=given["no_code"],
+        install=given["install"],
         dry_run=dry_run,
         say=lambda text: click.echo(text, err=True),
         bar=_sending_bar,

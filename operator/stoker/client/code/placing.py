@@ -35,6 +35,7 @@ def place_commands(
     no_code: bool,
     dry_run: bool = False,
     project: str | None = None,
+    install: bool = False,
     say: Callable[[str], object] = lambda text: None,
     bar: Callable[[int], AbstractContextManager[Progress | None]] = lambda size: nullcontext(),
 ) -> None:
@@ -43,7 +44,8 @@ def place_commands(
     `say` is called with what becomes of the code, for people. `bar` shows the sending of so many bytes.
 
     A job that names `workingDir` or `code` is left as it is, unless `folder` is named. A dry run sends no code, and so
-    leaves `code` out: the server would not know it.
+    leaves `code` out: the server would not know it. `install`: the packages that the folder lists are installed for the
+    jobs.
     """
     if folder is not None and no_code:
         raise BadInput("give either --code FOLDER or --no-code")
@@ -59,11 +61,15 @@ def place_commands(
         if folder is not None or (not no_code and not {"workingDir", "code"} & spec["trainer"].keys())
     ]
     shipped = [spec["trainer"] for spec in shipping]
+    if install and not shipped:
+        raise BadInput("--install goes with a command that ships its folder")
     bundle = None
     if shipped:
         bundle = _read(folder or _here())
         for trainer in shipped:
             _check_program(trainer, bundle)
+            if install:
+                trainer["requirements"] = _list_of_packages(trainer, bundle)
     here = any("image" not in trainer for trainer in trainers) and _on_this_machine(calls)
     environments = [] if bundle is None else _give_environments(shipping, bundle, here=here)
     if any(environment.launched for environment in environments):
@@ -79,7 +85,8 @@ def place_commands(
     if dry_run:
         say(_text(bundle, "dry run: not sent, and not in the job shown", skipped))
         for trainer in shipped:
-            trainer.pop("pythonPath", None)  # it goes with code
+            for field in ("pythonPath", "requirements"):  # they go with code
+                trainer.pop(field, None)
         return
     with bar(bundle.manifest.total_bytes) as progress:
         sent = calls.send_code(bundle, project=project, progress=progress)
@@ -102,7 +109,9 @@ def _give_environments(specs: Sequence[dict[str, Any]], bundle: Bundle, *, here:
     for spec in specs:
         trainer = spec["trainer"]
         start = trainer.get("workingDir")
-        if here and "image" not in trainer:
+        if "requirements" in trainer:
+            found = environments.installed(trainer["command"], str(trainer["requirements"]))
+        elif here and "image" not in trainer:
             found = environments.here(trainer["command"], start if isinstance(start, str) else "")
         else:
             found = environments.elsewhere(trainer["command"])
@@ -139,6 +148,8 @@ def _make_local(trainer: dict[str, Any], bundle: Bundle | None) -> None:
     if "image" in trainer or ("workingDir" in trainer and not with_code):
         return
     program = trainer["command"][0]
+    if "requirements" in trainer and "/" not in program:
+        return  # of the environment that is made for it
     if with_code and "/" in program and (bundle is None or _in_bundle(trainer, bundle) is not None):
         return
     found = shutil.which(program)
@@ -157,6 +168,22 @@ def _in_bundle(trainer: dict[str, Any], bundle: Bundle) -> str | None:
         return None
     path = posixpath.normpath(posixpath.join(start, program))
     return path if path in bundle.by_path else None
+
+
+def _list_of_packages(trainer: dict[str, Any], bundle: Bundle) -> str:
+    """Beside the command's start first, then in the folder itself. Raises: BadInput."""
+    from stoker.client.environment.environments import LISTS
+
+    start = trainer.get("workingDir")
+    places = dict.fromkeys((posixpath.normpath(start) if isinstance(start, str) and start else ".", "."))
+    for place in places:
+        for name in LISTS:
+            path = posixpath.normpath(posixpath.join(place, name))
+            if path in bundle.by_path:
+                return path
+    raise BadInput(
+        f"--install: the folder ships neither {' nor '.join(LISTS)}; trainer.requirements names another file"
+    )
 
 
 def _check_program(trainer: dict[str, Any], bundle: Bundle) -> None:

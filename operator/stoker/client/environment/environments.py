@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stoker.client.code.bundle import Bundle
+from stoker.client.errors import BadInput
 
 from .editable import editable_of
 from .interpreter import ACTIVE, ASK_S, Interpreter, Kind, ask, python_of
@@ -22,7 +23,7 @@ from .launchers import Opaque, launcher_of, take_apart
 LAUNCHER_S = 600.0
 """A launcher may bring its environment up to date first, as it does whenever it runs something."""
 
-_LISTS = ("uv.lock", "requirements.txt")
+LISTS = ("uv.lock", "requirements.txt")
 """Files of a folder that list packages."""
 
 
@@ -68,15 +69,27 @@ class Environments:
 
     def elsewhere(self, command: Sequence[str]) -> Environment:
         """For a job on a cluster: the command as it is, and what this machine's environment has of the folder."""
-        python = python_of(shutil.which(command[0]) or command[0]) if launcher_of(command) is None else None
-        found = self._ask(python or self._own_python() or shutil.which("python"))
-        path = () if found is None else editable_of(found, self._bundle).python_path
-        listed = next((name for name in _LISTS if name in self._bundle.by_path), None)
+        path = self._path_elsewhere(command)
+        listed = next((name for name in LISTS if name in self._bundle.by_path), None)
         says = [
-            f"; {listed} is not installed" if listed else "",
+            f"; {listed} is not installed (--install does that)" if listed else "",
             f"; imports from the copy first ({', '.join(path)})" if path else "",
         ]
         return Environment(tuple(command), python_path=path, says=f"the image's{''.join(says)}" if any(says) else "")
+
+    def installed(self, command: Sequence[str], listed: str) -> Environment:
+        """For a job whose packages are installed where it runs: the command as it is. Raises: BadInput."""
+        if launcher := launcher_of(command):
+            raise BadInput(f"{launcher} makes an environment of its own; without --install, or as `python …`")
+        path = self._path_elsewhere(command)
+        says = f"; imports from the copy first ({', '.join(path)})" if path else ""
+        return Environment(tuple(command), python_path=path, says=f"{listed}, installed once for the project{says}")
+
+    def _path_elsewhere(self, command: Sequence[str]) -> tuple[str, ...]:
+        """What this machine's environment has of the folder."""
+        python = python_of(shutil.which(command[0]) or command[0]) if launcher_of(command) is None else None
+        found = self._ask(python or self._own_python() or shutil.which("python"))
+        return () if found is None else editable_of(found, self._bundle).python_path
 
     def _given(self, command: Sequence[str], found: Interpreter | None, says: str = "") -> Environment:
         if found is None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.spec.data import FETCH_VARIABLE, variable_of
+from stoker.spec.data import FETCH_BYTES, FETCH_VARIABLE, variable_of
 from stoker.spec.job_parts import SecretRef
 from stoker.spec.names import GPU_RESOURCE, LABEL_JOB_UID
 from stoker.spec.node import capability_number
@@ -125,8 +125,10 @@ def compose_launch(
     pass_env: Collection[str] = (),
     places: Mapping[str, str] = {},
     memory_group: str = "",
+    environments: Path | None = None,
 ) -> Launch:
-    """The order for the supervisor: complete: it needs no answer. `pass_env`: what of `host_env` goes with it, too."""
+    """The order for the supervisor: complete: it needs no answer. `pass_env`: what of `host_env` goes with it, too.
+    `environments`: where those of all projects are installed."""
     output = job_folder / "output"
     real = lease.gpu_uuids and not lease.simulated
     base = {name: host_env[name] for name in (*INHERITED, *pass_env) if name in host_env}
@@ -158,6 +160,9 @@ def compose_launch(
     if "STOKER_PYTHON_PATH" in order.env:
         within = [str(folder / CODE_FOLDER / path) for path in order.env["STOKER_PYTHON_PATH"].split(os.pathsep)]
         ours["PYTHONPATH"] = os.pathsep.join([*within, *filter(None, [order.env.get("PYTHONPATH")])])
+    if "STOKER_REQUIREMENTS" in order.env and environments is not None:
+        ours["STOKER_ENVIRONMENTS_DIR"] = str(environments / order.project)
+        ours["STOKER_ENVIRONMENTS_BYTES"] = str(FETCH_BYTES)
     own = {name: value for name, value in order.env.items() if name != FETCH_VARIABLE}
     ours |= {variable_of(name): place for name, place in places.items()}
     if places:

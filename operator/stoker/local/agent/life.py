@@ -225,6 +225,7 @@ class Lives:
             host_env=self._around.host_env,
             pass_env=self._around.pass_env,
             places=places,
+            environments=self._around.datadir.environments,
             memory_group=await self._in_thread(self._memory_group, order),
         )
         self._fetches.drop(pod.uid)

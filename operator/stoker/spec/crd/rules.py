@@ -42,6 +42,7 @@ from stoker.spec.job_parts import (
     PARTS_SAYS,
     PYTHON_PATH_NEEDS_SAYS,
     PYTHON_PATH_SAYS,
+    REQUIREMENTS_NEED_SAYS,
     SECRET_TWICE_SAYS,
     SHARE_SAYS,
     WITHIN_CODE_SAYS,
@@ -211,6 +212,7 @@ _OF_MODEL: dict[type[BaseModel], list[Rule]] = {
             PYTHON_PATH_NEEDS_SAYS,
             field="pythonPath",
         ),
+        Rule("!has(self.requirements) || has(self.code)", REQUIREMENTS_NEED_SAYS, field="requirements"),
         Rule(
             "has(self.recipe) || size(dyn(self.config)) == 0",
             "config belongs to recipe; give a command its settings as arguments or env",
