@@ -129,8 +129,14 @@ def test_what_can_not_be_had_is_said_without_the_urls_secrets(site: Site, fetch:
     assert fetch(f"{site.url}/denied?Signature=top-secret").endswith("denied?…: 403 Forbidden")
     site.put("/busy", b"", status=503)
     assert fetch(f"{site.url}/busy?sig=top-secret").endswith("503 Service Unavailable, after 3 tries")
-    assert "limit of 3 bytes" in fetch(url, limit_bytes=3)
+    assert fetch(url, limit_bytes=3) == f"data d: {url}: it is larger than the limit of 3 bytes"
     assert fetch("s3://bucket/x").startswith("data d: s3://bucket/x: ")
+
+
+def test_a_cache_that_can_not_be_written_is_said(site: Site, fetch: Any, tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    said = fetch(site.put("/x.bin", b"data"))
+    assert said == f"data d: user {os.getuid()} can't make a folder in the cache: Not a directory"
 
 
 def packed(*members: tuple[str, bytes | None]) -> bytes:

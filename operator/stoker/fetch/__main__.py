@@ -28,7 +28,7 @@ def main() -> None:
         order = read_order(os.environ["STOKER_FETCH"])
     except (KeyError, TypeError, ValueError) as error:
         _fail(f"STOKER_FETCH: {error!r}")
-    watch = _Watch(order.timeout_s)
+    watch = _Watch(order.timeout_s, order.items[0].name)
     threading.Thread(target=watch.run, daemon=True).start()
     if stat.S_ISFIFO(os.fstat(0).st_mode):
         threading.Thread(target=_end_with_input, daemon=True).start()
@@ -51,11 +51,11 @@ def main() -> None:
 class _Watch:
     """Ends the process when all takes too long, or nothing comes any more."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, item: str) -> None:
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
         self._moved_at = time.monotonic()
-        self.item = ""
+        self.item = item
 
     def alive(self) -> None:
         self._moved_at = time.monotonic()

@@ -41,9 +41,13 @@ class Cache:
     def __init__(
         self, root: Path, project: str, limit_bytes: int, alive: Callable[[], None], free_share: float = 0.0
     ) -> None:
+        """Raises: Refused."""
         self.root, self.limit_bytes, self.alive, self.free_share = root, limit_bytes, alive, free_share
         self.folder = root / project
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Refused(f"user {os.getuid()} can't make a folder in the cache: {error.strerror}") from None
 
     def path(self, entry: str) -> Path:
         return self.folder / entry

@@ -24,7 +24,9 @@ def says(error: BaseException, env: Mapping[str, str] = os.environ) -> str:
     """The error in a line: status or words of the store, queries of URLs and credentials left out."""
     cause = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
     status = getattr(cause, "status", None)
-    if isinstance(status, int):
+    if isinstance(cause, Refused):
+        text = str(cause)
+    elif isinstance(status, int):
         text = f"{status} {getattr(cause, 'message', '')}"
     elif isinstance(cause, FileNotFoundError):
         text = "it is not there"
