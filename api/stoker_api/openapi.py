@@ -38,6 +38,7 @@ from .declared_problems import ANYWHERE, problems_of
 from .jobs.clone import CloneRequest, JobPatch
 from .jobs.request import Submission
 from .problems import MEDIA_TYPE, ProblemCode
+from .streams.sse import EVENT_STREAM
 
 _REF = "#/components/schemas/{model}"
 _PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model=ProblemDocument.__name__)}}}
@@ -103,6 +104,8 @@ def _complete(operation: dict[str, Any], route: APIRoute) -> None:
     for status, response in responses.items():
         if response["description"] == _FASTAPIS_WORDS:
             response["description"] = HTTPStatus(int(status)).phrase
+        if EVENT_STREAM in response.get("content", {}):  # last: it is no answer's usual form
+            response["content"][EVENT_STREAM] = response["content"].pop(EVENT_STREAM)
     for status, codes in itertools.groupby(problems_of(route), key=lambda code: code.status):
         responses[str(status)] = {"description": _listed(codes), "content": _PROBLEM}
     responses["default"] = {"$ref": "#/components/responses/Problem"}

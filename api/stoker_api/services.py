@@ -43,6 +43,7 @@ from .sessions.rendezvous import Rendezvous
 from .streams.curve_stream import CurveStreams
 from .streams.followers import Followers
 from .streams.job_events import JobEvents
+from .streams.job_lists import JobLists
 from .streams.log_stream import LogStreams
 from .streams.sse import StreamHub
 from .usage.board import UsageBoard
@@ -71,6 +72,7 @@ class Services:
     hub: StreamHub
     job_events: JobEvents
     logs: LogStreams
+    job_lists: JobLists
     sessions: Sessions
     audit: SessionAudit
     rendezvous: Rendezvous
@@ -153,6 +155,7 @@ class Services:
             under_way=under_way,
             hub=StreamHub(metrics, deps.streams),
             job_events=JobEvents(deps.jobs, deps.events, board, renderer, followers, deps.clock, deps.streams, pacing),
+            job_lists=JobLists(renderer, followers, deps.streams, pacing),
             logs=LogStreams(deps.jobs, deps.pods, deps.logs, followers, deps.clock, deps.streams, pacing),
             sessions=sessions,
             audit=audit,

@@ -2,12 +2,14 @@
 
 The api runs in a process of its own over the embedded store, filled with jobs that have not ended. A real browser opens
 the page and filters; then jobs are submitted, first alone, then while so many pages are open. Of these only the calls
-are made: the newest 50 jobs, every 3 seconds.
+are made: each follows the newest 50 jobs, as several users.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 import shutil
 import sys
 import tempfile
@@ -28,7 +30,9 @@ from stoker_api.serve import serving
 from stoker_api.token_identity import TokenIdentity
 from stoker_api.tokens import TokenFile
 
-EVERY_S = 3.0
+OF_A_USER = 50
+"""Pages; one caller may have 100 streams."""
+SETTLE_S = 3.0
 SUBMITS = 400
 AT_ONCE = 500
 SPEC = {"trainer": {"command": ["python", "train.py"]}, "gpusPerWorker": 1}
@@ -103,13 +107,24 @@ async def submits(client: httpx.AsyncClient, what: str) -> str:
     return f"{what:30} p50 {times[SUBMITS // 2]:6.1f} ms   p99 {times[int(SUBMITS * 0.99)]:6.1f} ms"
 
 
-async def reader(client: httpx.AsyncClient, begins_s: float, waits: list[float]) -> None:
-    await asyncio.sleep(begins_s)
-    while True:
-        begun = time.perf_counter()
-        (await client.get("/v1/projects/-/jobs")).raise_for_status()
-        waits.append(time.perf_counter() - begun)
-        await asyncio.sleep(EVERY_S)
+async def reader(client: httpx.AsyncClient, token: str, received: list[int]) -> None:
+    headers = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream"}
+    async with client.stream("GET", "/v1/projects/-/jobs", headers=headers) as answer:
+        answer.raise_for_status()
+        async for part in answer.aiter_raw():
+            received.append(len(part))
+
+
+async def idle(pid: int, what: str) -> str:
+    before_s = cpu_s(pid)
+    await asyncio.sleep(SETTLE_S)
+    return f"{what:30} {100 * (cpu_s(pid) - before_s) / SETTLE_S:6.1f} % of a core"
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds that the process has had of a core."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def measure(count: int, pages: int) -> None:
@@ -127,16 +142,21 @@ async def measure(count: int, pages: int) -> None:
             async with httpx.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=30) as client:
                 await submits(client, "")
                 print(await submits(client, "submit, no page open"))
-                waits: list[float] = []
-                readers = [asyncio.create_task(reader(client, EVERY_S * n / pages, waits)) for n in range(pages)]
-                await asyncio.sleep(EVERY_S)
+                print(await idle(process.pid, "nothing new, no page open"))
+                tokens = TokenFile.open(Path(temporary))
+                users = [tokens.add(f"user-{n}", "reader", ["*"]) for n in range(math.ceil(pages / OF_A_USER))]
+                received: list[int] = []
+                readers = [asyncio.create_task(reader(client, users[n // OF_A_USER], received)) for n in range(pages)]
+                await asyncio.sleep(SETTLE_S)
+                received.clear()
+                print(await idle(process.pid, f"nothing new, {pages} pages open"))
+                begun = time.perf_counter()
                 print(await submits(client, f"submit, {pages} pages open"))
+                kb = sum(received) / 1000 / pages / (time.perf_counter() - begun)
+                print(f"{'sent to such a page':30} {kb:6.1f} kB/s meanwhile")
                 for task in readers:
                     task.cancel()
                 await asyncio.gather(*readers, return_exceptions=True)
-                waits.sort()
-                p99_ms = waits[int(len(waits) * 0.99)] * 1000
-                print(f"{'list of such a page':30} p99 {p99_ms:6.1f} ms   ({len(waits)} asked)")
         finally:
             process.kill()
             await process.wait()

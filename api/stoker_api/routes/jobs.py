@@ -15,7 +15,7 @@ from stoker.spec.reasons import Explanation
 from stoker.spec.rest import JobList
 from stoker_api.access import ALL, Caller, access, require
 from stoker_api.bodies import body_of, dump, json_body, json_response, unchanged
-from stoker_api.declared_problems import SUBMIT, refuses
+from stoker_api.declared_problems import STREAM, SUBMIT, refuses
 from stoker_api.identity import CREATE_JOB, DELETE_JOB, GET_JOB, LIST_JOBS, UPDATE_JOB, Principal, seen_by
 from stoker_api.jobs.change import Action
 from stoker_api.jobs.clone import clone_of, patched
@@ -24,10 +24,13 @@ from stoker_api.jobs.lists import NEWEST_FIRST, SORTS, Conditions, SortBy, jobs_
 from stoker_api.jobs.render import etag, joined
 from stoker_api.problems import Problem, ProblemCode, invalid
 from stoker_api.services import Services, services
+from stoker_api.streams.job_lists import Page
+from stoker_api.streams.sse import EVENT_STREAM
 
 from .common import (
     LABEL,
     TIME,
+    Accept,
     IfMatch,
     IfNoneMatch,
     Name,
@@ -37,6 +40,7 @@ from .common import (
     find_job,
     moment,
     one_or_more,
+    wants_events,
 )
 
 router = APIRouter(tags=["jobs"])
@@ -183,29 +187,55 @@ async def patch_job(
     return json_response(found.renderer.job(job), headers={"ETag": etag(job)})
 
 
-@router.get("/v1/projects/{project}/jobs", response_model=None, responses={200: {"model": JobList}})
+@router.get(
+    "/v1/projects/{project}/jobs",
+    response_model=None,
+    responses={200: {"model": JobList, "content": {EVENT_STREAM: {"schema": {"type": "string"}}}}},
+)
 @access(LIST_JOBS)
+@refuses(*STREAM)
 async def list_jobs(
-    request: Request, caller: Caller, project: Project, query: Annotated[ListQuery, Query()]
+    request: Request,
+    caller: Caller,
+    project: Project,
+    query: Annotated[ListQuery, Query()],
+    accept: Accept = "application/json",
 ) -> Response:
-    """List jobs, newest first or in another order. Project `-`: all that the token may see."""
+    """List jobs, newest first or in another order. Project `-`: all that the token may see.
+
+    `Accept: text/event-stream`: `jobs`, the page, then what has changed of it, with the `order` of all by uid.
+    """
     found = services(request)
-    wanted = Filter(
-        sees=await seen_by(found.deps.identity, caller, found.index.projects()) if project == ALL else project.__eq__,
-        project=None if project == ALL else project,
-        queue=query.queue,
-        phases=_phases(query.phase),
-    )
-    now = found.deps.clock.now()
-    conditions = _conditions(query, now)
+    clock, phases = found.deps.clock, _phases(query.phase)
+    conditions = _conditions(query, clock.now())
     if query.sort not in SORTS:
         raise invalid("/sort", f"must be one of {', '.join(SortBy)}; with a '-' before it backwards", place="query")
-    try:
-        page, rest = await jobs_page(
-            found.index, wanted, conditions, sort=query.sort, cursor=query.cursor, limit=query.limit, now=now
+
+    async def wanted() -> Filter:
+        if project != ALL:
+            return Filter(project.__eq__, project, query.queue, phases)
+        sees = await seen_by(found.deps.identity, caller, found.index.projects())
+        return Filter(sees, None, query.queue, phases)
+
+    async def read(wanted: Filter) -> Page:
+        return await jobs_page(
+            found.index,
+            wanted,
+            conditions,
+            sort=query.sort,
+            cursor=query.cursor,
+            limit=query.limit,
+            now=clock.now(),
         )
+
+    try:
+        page, rest = first = await read(await wanted())
     except ValueError as error:
         raise invalid("/cursor", str(error), place="query") from None
+    if wants_events(accept):
+        looks_at_all = not conditions.any or query.sort != NEWEST_FIRST
+        frames = found.job_lists.follow(first, wanted, read, looks_at_all=looks_at_all)
+        return found.hub.response("jobs", caller.name, frames, EVENT_STREAM)
     cursor = json.dumps(rest).encode()
     return json_response(joined((found.renderer.job(job) for job in page), b',"nextCursor":' + cursor))
 

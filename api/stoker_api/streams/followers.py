@@ -39,10 +39,11 @@ class Follower:
 
 
 class Followers:
-    """The followers of every job, by its uid."""
+    """The followers of every job, by its uid, and those of lists of jobs."""
 
     def __init__(self, jobs: WatchCache[TrainingJob], events: WatchCache[Event], pods: WatchCache[Pod]) -> None:
         self._followers: dict[str, set[Follower]] = {}
+        self._of_all: set[Follower] = set()
         self._unsubscribe = [
             jobs.subscribe(self._on_job),
             events.subscribe(self._on_event),
@@ -54,7 +55,7 @@ class Followers:
             stop()
 
     def __len__(self) -> int:
-        return sum(len(followers) for followers in self._followers.values())
+        return len(self._of_all) + sum(len(followers) for followers in self._followers.values())
 
     @contextmanager
     def follow(self, uid: str) -> Iterator[Follower]:
@@ -68,7 +69,23 @@ class Followers:
             if not followers and self._followers.get(uid) is followers:
                 del self._followers[uid]
 
+    @contextmanager
+    def follow_all(self) -> Iterator[Follower]:
+        """One that is woken by each change of any job and its progress, not by events and pods."""
+        follower = Follower()
+        self._of_all.add(follower)
+        try:
+            yield follower
+        finally:
+            self._of_all.discard(follower)
+
     def wake(self, uid: str) -> None:
+        """The job itself has changed, or its progress."""
+        self._wake_its_own(uid)
+        for follower in self._of_all:
+            follower.wake()
+
+    def _wake_its_own(self, uid: str) -> None:
         for follower in self._followers.get(uid, ()):
             follower.wake()
 
@@ -79,10 +96,10 @@ class Followers:
 
     def _on_event(self, change: Change[Event]) -> None:
         if change.new is not None:
-            self.wake(change.new.involved_object.uid)
+            self._wake_its_own(change.new.involved_object.uid)
 
     def _on_pod(self, change: Change[Pod]) -> None:
         pod = change.new or change.old
         owner = owning_job(pod.metadata) if pod is not None else None
         if owner is not None:
-            self.wake(owner.uid)
+            self._wake_its_own(owner.uid)

@@ -36,6 +36,8 @@ _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 class StreamSettings:
     heartbeat_s: float = 15.0
     progress_every_s: float = 0.5
+    list_every_s: float = 1.0
+    """A followed list is read again at most so often."""
     send_timeout_s: float = 30.0
     """A follower that takes nothing for so long is cut off."""
     linger_s: float = 0.25

@@ -1,8 +1,8 @@
 // All jobs that the token may see: filtered, sorted and paged by the server, as the address says; live.
-import { call } from "../api.js";
 import { ago, duration, gpus, plain, whole } from "../format.js";
 import { attention, gpusOf, keyOf, nameOf, projectOf, ranS, userOf } from "../job_facts.js";
-import { useLoad, useNow } from "../load.js";
+import { useJobList } from "../job_list.js";
+import { useNow } from "../load.js";
 import { Bulk } from "../parts/bulk.js";
 import { Empty, Failure, waiting } from "../parts/notices.js";
 import { Progress } from "../parts/progress.js";
@@ -13,7 +13,6 @@ import { projects } from "../session.js";
 import { Fragment, html, useState } from "../ui.js";
 import { FILTERS, Filters } from "./job_filters.js";
 
-const EVERY_MS = 3000;
 const NEWEST = "-created";
 const COLUMNS = [
   ["State", null], ["Job", "name"], ["User", null], ["Queue", null], ["GPUs", "-gpus"], ["Ran", "-duration"], ["Progress", null],
@@ -25,7 +24,7 @@ export function Jobs() {
   const project = query.get("project") || only(projects()) || "-";
   const asked = Object.fromEntries(FILTERS.map((name) => [name, query.get(name)]));
   const path = address(`/v1/projects/${encodeURIComponent(project)}/jobs`, { ...asked, sort: query.get("sort"), cursor: query.get("cursor") });
-  const load = useLoad(path, (signal) => call("GET", path, { signal }), EVERY_MS);
+  const load = useJobList(path);
   const now = useNow();
   const [chosen, setChosen] = useState(new Map());
   const jobs = load.data?.items ?? [];
