@@ -56,12 +56,13 @@ class Leasing(RuleBasedStateMachine):
     def take(self, pod, count, job):
         free = {g.uuid for g in self.inventory if not g.unavailable} - set(self.table.holders)
         try:
-            lease = self.table.take(f"p{pod}", (f"j{job}", 1), Wish(gpus=count))
+            lease = self.table.take(f"p{pod}", (f"j{job}", 1), Wish(gpus=count), peers=1 + job)
         except CannotLease:
             assert f"p{pod}" in self.leases or len(free) < count
         else:
             assert f"p{pod}" not in self.leases and len(lease.gpu_uuids) == count
             assert set(lease.gpu_uuids) <= free
+            assert len(lease.peer_ports) == (1 + job if job else 0)
             self.leases[f"p{pod}"], self.gangs[f"p{pod}"] = lease, f"j{job}"
 
     @rule(pod=st.integers(0, 7))
@@ -82,9 +83,10 @@ class Leasing(RuleBasedStateMachine):
         assert len(held) == len(set(held))
         assert self.table.holders == {u: pod for pod, lease in self.leases.items() for u in lease.gpu_uuids}
         metrics = [lease.metrics_port for lease in self.leases.values()]
-        rendezvous = {(self.gangs[pod], lease.master_port) for pod, lease in self.leases.items()}
-        assert len({gang for gang, _ in rendezvous}) == len(rendezvous), "a gang with two rendezvous ports"
-        ports = metrics + [port for _, port in rendezvous]
+        shared = {(self.gangs[pod], lease.master_port, lease.peer_ports) for pod, lease in self.leases.items()}
+        assert len({gang for gang, _, _ in shared}) == len(shared), "a gang with two rendezvous ports"
+        assert all(peers[0] == port for _, port, peers in shared if peers)
+        ports = metrics + [port for _, port, peers in shared for port in peers or (port,)]
         assert len(ports) == len(set(ports))
 
 
@@ -148,7 +150,7 @@ def test_anothers_gpu_can_not_be_adopted():
 def test_ports_run_out_with_words():
     leases = table(ports=range(1001, 1004))
     leases.take("a", ("j", 1), Wish())
-    with pytest.raises(CannotLease, match="none of the 3 ports"):
+    with pytest.raises(CannotLease, match="of the 3 ports that may be leased 1 are free, 2 wanted"):
         leases.take("b", ("k", 1), Wish())
     assert leases.holders == {}
 

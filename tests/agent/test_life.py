@@ -75,7 +75,7 @@ async def test_workers_of_a_gang_share_the_rendezvous_port_and_nothing_else(node
             [
                 "sh",
                 "-c",
-                "echo $MASTER_PORT $STOKER_METRICS_PORT $STOKER_GPU_UUIDS; sleep 100",
+                "echo $MASTER_PORT $STOKER_METRICS_PORT $STOKER_GPU_UUIDS $TF_CONFIG; sleep 100",
             ],
             gpus=1,
             job="gang",
@@ -90,6 +90,11 @@ async def test_workers_of_a_gang_share_the_rendezvous_port_and_nothing_else(node
     assert said[0][0] == said[1][0]
     assert len({said[0][0], said[0][1], said[1][1]}) == 3
     assert {said[0][2], said[1][2]} == {"SIM-0", "SIM-1"}
+    first, second = (json.loads("".join(words[3:])) for words in said)
+    assert first["cluster"] == second["cluster"] and [first["task"]["index"], second["task"]["index"]] == [0, 1]
+    peers = [address.rpartition(":") for address in first["cluster"]["worker"]]
+    assert [host for host, _, _ in peers] == ["127.0.0.1"] * 2 and peers[0][2] == said[0][0]
+    assert len({peers[1][2], said[0][0], said[0][1], said[1][1]}) == 4, "a port of its own"
 
 
 async def test_what_cannot_be_leased_is_refused_with_numbers(node):

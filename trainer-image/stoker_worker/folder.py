@@ -64,6 +64,8 @@ class Launch:
         self.gpus: int = data.get("gpus") or len(self.gpu_uuids)
         self.master_addr: str = data.get("masterAddr") or "127.0.0.1"
         self.master_port: int = data["masterPort"]
+        self.peer_ports: list[int] = data.get("peerPorts") or []
+        """One for each worker of the gang, where they share an address."""
         self.log_bytes: int = data.get("logBytes") or 0
         """What the log may hold; 0: as much as the disk takes."""
         self.memory_group: str = data.get("memoryGroup") or ""

@@ -57,8 +57,10 @@ def _add_other_frameworks(env: dict[str, str], launch: Launch) -> None:
     env.setdefault("JAX_PROCESS_ID", env["RANK"])
     first, _, domain = launch.master_addr.partition(".")
     pod, _, number = first.rpartition("-")
+    workers = ["%s:%d" % (launch.master_addr, port) for port in launch.peer_ports]
     if domain and pod and number == "0":  # each worker has a name of its own, made like the first one's
         workers = ["%s-%d.%s:%d" % (pod, worker, domain, launch.master_port) for worker in range(launch.workers)]
+    if workers:
         task = {"type": "worker", "index": launch.worker}
         env.setdefault("TF_CONFIG", render_json({"cluster": {"worker": workers}, "task": task}))
 

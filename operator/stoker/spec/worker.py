@@ -77,6 +77,8 @@ class Launch(StatusModel):
     master_addr: str = "127.0.0.1"
     master_port: int
     metrics_port: int | None = None
+    peer_ports: tuple[int, ...] = ()
+    """Of the gang's workers, in their order, where they share an address. Empty: each has its own."""
     log_bytes: int = 0
     """What the log may hold; 0: as much as the disk takes."""
     memory_group: str = ""

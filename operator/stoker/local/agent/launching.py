@@ -190,6 +190,7 @@ def compose_launch(
         simulated_gpus=lease.simulated,
         master_port=lease.master_port,
         metrics_port=lease.metrics_port,
+        peer_ports=lease.peer_ports,
         log_bytes=log_bytes,
         memory_group=memory_group,
         report=report,
@@ -205,4 +206,6 @@ def _working_dir(order: Order, folder: Path, output: Path) -> str:
 
 def lease_of(launch: Launch) -> WorkerLease:
     """What a worker that was found again holds."""
-    return WorkerLease(launch.gpu_uuids, launch.simulated_gpus, launch.master_port, launch.metrics_port or 0)
+    return WorkerLease(
+        launch.gpu_uuids, launch.simulated_gpus, launch.master_port, launch.metrics_port or 0, launch.peer_ports
+    )

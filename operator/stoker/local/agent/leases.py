@@ -16,6 +16,8 @@ from stoker.spec.node import Gpu, capability_number, capability_text
 GIB = 1 << 30
 _LOWEST_PORT = 10_000
 _MOST_PORTS = 10_000
+MOST_PEERS = 64
+"""Workers of a gang that have a port each; of more, each could hardly use what names them all."""
 _EPHEMERAL_PORTS = (32_768, 60_999)  # the kernel's default, where /proc does not say
 
 
@@ -47,6 +49,8 @@ class WorkerLease:
     simulated: bool
     master_port: int
     metrics_port: int
+    peer_ports: tuple[int, ...] = ()
+    """One for each worker of its gang, the first of which is the rendezvous; empty: it needs none."""
 
 
 Gang = tuple[str, int]
@@ -72,7 +76,7 @@ class LeaseTable:
         self._holder: dict[str, str] = {}  # GPU uuid -> pod uid
         self._metrics: dict[str, int] = {}  # pod uid -> metrics port
         self._gang_of: dict[str, Gang] = {}  # pod uid -> its gang
-        self._rendezvous: dict[Gang, int] = {}  # gang -> port, while a pod of it holds a lease
+        self._gang_ports: dict[Gang, tuple[int, ...]] = {}  # gang -> rendezvous, peers; while a pod of it holds a lease
 
     @property
     def holders(self) -> dict[str, str]:
@@ -83,28 +87,34 @@ class LeaseTable:
         """What there is now. A GPU that vanished stays with its holder."""
         self._gpus = tuple(gpus)
 
-    def take(self, pod_uid: str, gang: Gang, wish: Wish) -> WorkerLease:
-        """A lease for the pod. Raises: CannotLease; HeldByOthers where a release may be enough."""
+    def take(self, pod_uid: str, gang: Gang, wish: Wish, peers: int = 1) -> WorkerLease:
+        """A lease for the pod. `peers`: how many workers of the gang want a port each.
+
+        Raises: CannotLease; HeldByOthers where a release may be enough.
+        """
         if pod_uid in self._gang_of:
             raise CannotLease(f"pod {pod_uid} holds a lease already")
         gpus = self._choose(wish)
-        master_port = self._rendezvous.get(gang)
-        ports = [self._free_port(set())] if master_port is None else [master_port]
-        ports.append(self._free_port(set(ports)))
-        self._hold(pod_uid, gang, [gpu.uuid for gpu in gpus], ports[0], ports[1])
-        return WorkerLease(
+        known = self._gang_ports.get(gang)
+        peers = peers if peers <= MOST_PEERS else 1
+        free = self._free_ports(1 if known else 1 + peers)
+        ports = known or tuple(free[1:])
+        lease = WorkerLease(
             gpu_uuids=tuple(gpu.uuid for gpu in gpus),
             simulated=any(gpu.simulated for gpu in gpus),
             master_port=ports[0],
-            metrics_port=ports[1],
+            metrics_port=free[0],
+            peer_ports=ports if 1 < len(ports) == peers else (),
         )
+        self._hold(pod_uid, gang, lease)
+        return lease
 
     def adopt(self, pod_uid: str, gang: Gang, lease: WorkerLease) -> None:
         """Hold again what a worker that was found alive holds. Raises: CannotLease if that is another's."""
         for uuid in lease.gpu_uuids:
             if self._holder.get(uuid, pod_uid) != pod_uid:
                 raise CannotLease(f"GPU {uuid} is held by pod {self._holder[uuid]}")
-        self._hold(pod_uid, gang, lease.gpu_uuids, lease.master_port, lease.metrics_port)
+        self._hold(pod_uid, gang, lease)
 
     def release(self, pod_uid: str) -> None:
         """The pod's processes are gone: what it held is free. Releasing twice changes nothing."""
@@ -113,14 +123,14 @@ class LeaseTable:
         self._metrics.pop(pod_uid, None)
         gang = self._gang_of.pop(pod_uid, None)
         if gang is not None and gang not in self._gang_of.values():
-            del self._rendezvous[gang]
+            del self._gang_ports[gang]
 
-    def _hold(self, pod_uid: str, gang: Gang, uuids: Iterable[str], master_port: int, metrics_port: int) -> None:
-        for uuid in uuids:
+    def _hold(self, pod_uid: str, gang: Gang, lease: WorkerLease) -> None:
+        for uuid in lease.gpu_uuids:
             self._holder[uuid] = pod_uid
-        self._metrics[pod_uid] = metrics_port
+        self._metrics[pod_uid] = lease.metrics_port
         self._gang_of[pod_uid] = gang
-        self._rendezvous.setdefault(gang, master_port)
+        self._gang_ports.setdefault(gang, lease.peer_ports or (lease.master_port,))
 
     def _choose(self, wish: Wish) -> list[Gpu]:
         """The GPUs that fit, smallest memory first: large ones stay for those who need them.
@@ -154,14 +164,17 @@ class LeaseTable:
         fits_later = any(sum(gpu.simulated is kind for gpu in usable) >= wish.gpus for kind in (False, True))
         raise (HeldByOthers if fits_later else CannotLease)(f"{asked}, {len(free)} free: {', '.join(parts)}")
 
-    def _free_port(self, taken: set[int]) -> int:
-        used = taken | set(self._metrics.values()) | set(self._rendezvous.values())
+    def _free_ports(self, count: int) -> list[int]:
+        used = {*self._metrics.values(), *(port for ports in self._gang_ports.values() for port in ports)}
+        found: list[int] = []
         for _ in self._ports:
             port = self._ports[self._next_port % len(self._ports)]
             self._next_port += 1  # go round: a port just released may still have late visitors
             if port not in used and self._port_is_free(port):
-                return port
-        raise CannotLease(f"none of the {len(self._ports)} ports that may be leased is free")
+                found.append(port)
+                if len(found) == count:
+                    return found
+        raise CannotLease(f"of the {len(self._ports)} ports that may be leased {len(found)} are free, {count} wanted")
 
 
 def _fits(gpu: Gpu, wish: Wish) -> bool:

@@ -22,7 +22,7 @@ from stoker.spec.node import Gpu
 from stoker.spec.pod import PODS, Pod, PodPhase
 from stoker.spec.project_secrets import CONFIG_ERROR
 from stoker.spec.report_tokens import worker_token
-from stoker.spec.worker import LOG_FILE, ReportTarget
+from stoker.spec.worker import LOG_FILE, LaunchMode, ReportTarget
 from stoker.store.clock import Clock
 from stoker.store.port import Conflict, NotFound, Store
 from stoker.store.seam import Seam
@@ -201,7 +201,8 @@ class Lives:
             places = await self._fetched(pod, order, secrets)
             if places is None:
                 return
-            lease = self.leases.take(pod.uid, order.gang, order.wish)
+            peers = order.workers if order.mode is LaunchMode.ONCE else 1
+            lease = self.leases.take(pod.uid, order.gang, order.wish, peers)
         except SecretMissing as missing:  # as a kubelet waits: its operator withdraws the gang
             await self._tell(pod, status.waiting(CONFIG_ERROR, str(missing)))
             return
