@@ -150,7 +150,7 @@ def test_anothers_gpu_can_not_be_adopted():
 def test_ports_run_out_with_words():
     leases = table(ports=range(1001, 1004))
     leases.take("a", ("j", 1), Wish())
-    with pytest.raises(CannotLease, match="of the 3 ports that may be leased 1 are free, 2 wanted"):
+    with pytest.raises(CannotLease, match="of the 3 ports that may be leased 0 are free, 2 wanted"):
         leases.take("b", ("k", 1), Wish())
     assert leases.holders == {}
 
