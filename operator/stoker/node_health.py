@@ -44,6 +44,11 @@ def joined(node: GPUNode, health: GPUNodeHealth | None) -> GPUNode:
     return node.model_copy(update={"status": status.model_copy(update=update)})
 
 
+def is_left_out(node: GPUNode) -> bool:
+    """No job may go there, for what is wrong with its GPUs."""
+    return bool(node.status.sick and node.status.gpus) and all(gpu.unavailable for gpu in node.status.gpus)
+
+
 def sick_message(gpu: GpuHealth, causes: Collection[GpuCause]) -> str:
     """What is wrong with it, for people."""
     first = min(causes, key=lambda cause: cause.since)

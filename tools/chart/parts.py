@@ -36,6 +36,9 @@ class Health(Values):
     moves: dict[SickCause, Move] = {}
     """Cause of a sick GPU → when a job that has it is saved and moved: `now`, `checkpoint` (once it has saved since) or
     `stay`, for example `Throttled: stay`; before the shipped table (docs/gpu-health.md)."""
+    taint: bool = False
+    """Keep other people's pods off nodes that are left out for a sick GPU, by the taint stoker.dev/sick-gpu:NoSchedule.
+    The operator may change nodes then."""
 
 
 class DisruptionBudget(Values):

@@ -41,6 +41,7 @@ from .counters import Counters
 from .job_rows import JobRows
 from .jobs import PODS_BY_JOB, job_of
 from .metrics import OperatorMetrics, Reading, reading
+from .node_taints import NodeTaints
 from .operator import Operator
 from .options import OperatorOptions, operator_command
 from .probes import Answer, Page, serve_probes, text
@@ -139,6 +140,8 @@ class _Process:
                     async with asyncio.TaskGroup() as term:
                         term.create_task(operator.run())
                         term.create_task(unreadable.run(operator.recorder))
+                        if options.taint_sick_nodes:
+                            term.create_task(NodeTaints(store, nodes, clock).run())
                 finally:
                     self._past_errors += operator.reconcile_errors
                     self._operator = None

@@ -45,6 +45,7 @@ class OperatorOptions:
     topology: tuple[str, ...]
     """Its levels: keys of node labels, outermost first."""
     gpu_types: GpuTypes
+    taint_sick_nodes: bool
     push: PushOptions | None
 
 
@@ -93,6 +94,7 @@ def _options(given: dict[str, Any]) -> OperatorOptions:
         workers=given["workers"],
         topology=given["topology_level"],
         gpu_types=given["gpu_type"],
+        taint_sick_nodes=given["taint_sick_nodes"],
         push=flags.push_options(given),
     )
 
@@ -157,6 +159,13 @@ def _params() -> list[click.Parameter]:
             "CAUSE=now, checkpoint or stay: when a job whose GPU is sick for that is saved and moved. Repeatable.",
             multiple=True,
             callback=_moves,
+        ),
+        _option(
+            "--taint-sick-nodes",
+            "STOKER_TAINT_SICK_NODES",
+            False,
+            "Keep other people's pods off nodes that are left out for a sick GPU.",
+            is_flag=True,
         ),
         *flags.params(),
     ]

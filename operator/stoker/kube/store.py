@@ -10,14 +10,17 @@ a `stoker.store.port.Store`.
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from stoker.spec.event import EVENTS
 from stoker.spec.meta import Key, Kind, Resource
+from stoker.spec.node import NODES, Taint
 from stoker.store.clock import Clock
 from stoker.store.port import Conflict, Forbidden, Gone, Invalid, Page, Unavailable
 
@@ -167,6 +170,20 @@ class KubeStore:
     ) -> None:
         """`patch_status` of an object that can't be read (`on_unreadable`), to report that to its owner."""
         await self._patch_status(kind, key, patch, manager, uid, None)
+
+    async def taint_node(self, name: str, taint: Taint, *, there: bool) -> None:
+        """Put the taint on a cluster's node, or take it off. Nothing else of it is written. Raises: StoreError."""
+        path = f"/api/v1/nodes/{quote(name, safe='')}"
+        raw = await self._client.request(Call("get", "Node", name), "GET", path)
+        node = json.loads(raw)
+        before = node["spec"].get("taints") or []
+        others = [one for one in before if (one.get("key"), one.get("effect")) != (taint.key, taint.effect)]
+        after = [*others, {"key": taint.key, "effect": taint.effect}] if there else others
+        if len(after) == len(before):
+            return
+        version = node["metadata"]["resourceVersion"]  # the list is written as a whole
+        patch = json.dumps({"metadata": {"resourceVersion": version}, "spec": {"taints": after}}).encode()
+        await self._write("taint", NODES, Key("", name), "PATCH", path, patch, MERGE_PATCH)
 
     async def delete(self, kind: Kind[T], key: Key, *, uid: str | None = None, grace_s: int | None = None) -> None:
         wire, _ = self._writable(kind)
