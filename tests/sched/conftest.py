@@ -12,9 +12,10 @@ import pytest
 
 from stoker.controller.render import owned_by
 from stoker.sched.decide import Decisions, decide
-from stoker.sched.entries import Lane, QueueState
+from stoker.sched.entries import Lane
 from stoker.sched.nodes import _COLUMNS
 from stoker.sched.occupancy import node_room, queue_usage
+from stoker.sched.queue_state import QueueState
 from stoker.sched.request import ANY_GPU, WHOLE_GPUS
 from stoker.sched.state import SchedulerState
 from stoker.sched.waiters import Waiting

@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.sched.entries import Entry, QueueState
+from stoker.sched.entries import Entry
 from stoker.sched.leaving import Leaving
+from stoker.sched.queue_state import QueueState
 from stoker.sched.running import cost_of
 from stoker.sched.state import SchedulerState
 from stoker.sched.stoppable import Stoppable

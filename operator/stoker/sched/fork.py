@@ -23,9 +23,10 @@ from pydantic import BaseModel
 
 from stoker.spec.meta import Key
 
-from .entries import Entry, Lane, Place, QueueState, RuntimeState
+from .entries import Entry, Lane, Place, RuntimeState
 from .gpu_groups import Claim
 from .journal import Journal
+from .queue_state import QueueState
 from .request import Request
 from .sorted_list import SortedList
 

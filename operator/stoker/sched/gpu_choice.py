@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .entries import Lane, LaneKind, QueueState
+from .entries import Lane
+from .queue_state import LaneKind, QueueState
 from .request import Request, Totals
 from .state import SchedulerState
 

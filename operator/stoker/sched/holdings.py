@@ -12,10 +12,11 @@ from stoker.spec.job import Placed
 from stoker.spec.queue import NOT_NAMED
 
 from .changes import Changes
-from .entries import NOWHERE, Account, Entry, workers_on
+from .entries import NOWHERE, Entry, workers_on
 from .gpu_groups import Claim
 from .journal import Journal
 from .nodes import NodeTable
+from .queue_state import Account
 from .running import RunningJobs
 
 

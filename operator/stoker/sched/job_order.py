@@ -14,8 +14,9 @@ from itertools import count
 from operator import is_
 from typing import Any, NamedTuple, Protocol
 
-from .entries import Lane, LaneKind, Order, QueueState
+from .entries import Lane, Order
 from .gpu_choice import guarantees_types, kind_of
+from .queue_state import LaneKind, QueueState
 from .share import Cluster, share_of
 from .state import SchedulerState
 from .waiters import From, Waiting

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .columns import Column, Mask
-from .entries import Account, QueueState
 from .leaving import Leaving
+from .queue_state import Account, QueueState
 from .request import NOTHING
 from .state import SchedulerState
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from stoker.spec.meta import Key
 from stoker.spec.rest import NodeUsage, QueueUsage
 
-from .entries import QueueState
+from .queue_state import QueueState
 from .request import NOTHING
 from .state import SchedulerState
 

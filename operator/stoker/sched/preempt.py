@@ -21,10 +21,11 @@ from stoker.spec.queue import NOT_NAMED
 
 from . import victims
 from .columns import Column, Mask
-from .entries import Account, Entry, Lane, QueueState, earliest
+from .entries import Entry, Lane, earliest
 from .gpu_choice import choices, is_entitled
 from .leaving import Leaving
 from .place import Room, Spread, fitting, free_room, place, placed
+from .queue_state import Account, QueueState
 from .request import HUGE, NOTHING, Request, Totals
 from .reservations import Kept, Reservations
 from .running import Floats

@@ -14,8 +14,8 @@ from stoker.spec.queue import NO_RESOURCES, Discipline, Queue, QueueResources
 from stoker.spec.queue_tree import links
 
 from .changes import Changes
-from .entries import NO_PREEMPTION, Account, QueueState
 from .journal import Journal
+from .queue_state import NO_PREEMPTION, Account, QueueState
 from .request import NOTHING, Totals
 
 

@@ -20,10 +20,11 @@ from stoker.spec.meta import Key
 from stoker.spec.queue import NOT_NAMED
 
 from .budget import Cost, cost_of, in_budget, may_cost_s
-from .entries import Entry, Lane, Order, QueueState, Reservation
+from .entries import Entry, Lane, Order, Reservation
 from .gpu_choice import choices
 from .gpu_groups import Claim
 from .place import Keep, Reserved, Spread, Wanted, capacity, fits_one, place, reserve
+from .queue_state import QueueState
 from .request import NOTHING, Request, Totals
 from .state import SchedulerState
 from .waiters import room_in

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from .entries import QueueState
+from .queue_state import QueueState
 from .request import Totals
 from .state import SchedulerState
 

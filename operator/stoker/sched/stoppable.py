@@ -15,10 +15,11 @@ from stoker.spec.queue import NOT_NAMED, WithinQueue
 
 from .columns import Column, Mask
 from .discipline import BOUNDS_OR_NEVER, LOSS, STANDS_BACK_S
-from .entries import Account, Entry, QueueState
+from .entries import Entry
 from .gpu_choice import is_entitled
 from .leaving import Leaving
 from .lenders import Asked, Lenders
+from .queue_state import Account, QueueState
 from .request import Request, Totals
 from .running import Floats, Held
 from .state import SchedulerState

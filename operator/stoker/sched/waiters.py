@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, cast
 from stoker.spec.queue import NOT_NAMED
 
 from .eligible import NodeFilter
-from .entries import BlockedBy, Lane, Order, Place, QueueState
+from .entries import BlockedBy, Lane, Order, Place
 from .journal import Journal
+from .queue_state import QueueState
 from .request import GpuFilter
 from .sorted_list import SortedList
 

@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from .budget import in_budget
-from .entries import Order, QueueState
+from .entries import Order
 from .job_order import Stream
+from .queue_state import QueueState
 from .reservations import MAX_RESERVATIONS, Reservations
 from .state import SchedulerState
 from .waiters import From, Kind, LaneIndex, Needs, Waiting, room_in

@@ -13,9 +13,10 @@ from itertools import islice
 from stoker.life.admission import admission_blockers
 from stoker.life.preemption import claim_message
 from stoker.sched.budget import cost_of, may_cost_s
-from stoker.sched.entries import Account, Entry, QueueState
+from stoker.sched.entries import Entry
 from stoker.sched.gpu_choice import choices
 from stoker.sched.place import capacity, place
+from stoker.sched.queue_state import Account, QueueState
 from stoker.sched.request import Request
 from stoker.sched.reservations import MAX_RESERVATIONS, Kept, reserves, starts_soonest, too_dear
 from stoker.sched.state import SchedulerState

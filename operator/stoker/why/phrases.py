@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypedDict
 
-from stoker.sched.entries import Account
+from stoker.sched.queue_state import Account
 from stoker.spec.quantity import format_bytes, format_cpu
 
 RESOURCES = ("gpus", "cpu", "memory")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stoker.sched.entries import Account, Entry, QueueState
+from stoker.sched.entries import Entry
+from stoker.sched.queue_state import Account, QueueState
 from stoker.sched.state import SchedulerState
 from stoker.spec.job import TrainingJob
 from stoker.spec.queue import WithinQueue

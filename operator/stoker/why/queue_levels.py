@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stoker.sched.entries import Account, Entry, QueueState
+from stoker.sched.entries import Entry
+from stoker.sched.queue_state import Account, QueueState
 from stoker.sched.request import Totals
 from stoker.sched.share import Cluster, share_of
 from stoker.sched.state import SchedulerState
