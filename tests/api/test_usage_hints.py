@@ -11,6 +11,7 @@ from stoker_api.usage import hints
 from stoker_api.usage.amounts import Amounts
 from stoker_api.usage.hints import JobAmounts
 from stoker_api.usage.prices import Prices
+from stoker_api.usage.straggler import straggler
 
 from .receipts import receipt
 
@@ -112,3 +113,54 @@ def test_without_a_price_there_is_none():
 def test_wrong_prices_say_what_to_write(given, currency, why):
     with pytest.raises(ValueError, match=why):
         Prices.parse(given, currency)
+
+
+def gang(*active_s: float | None, held_s: float = 0.0, **more: Any) -> list[GpuReceipt]:
+    """Its GPUs, a worker each: what each was active of 1,200 s. The last is held down for `held_s`."""
+    return [
+        had(worker=number, uuid=f"GPU-{number}", node=f"n{number}", sm_active_s=seconds, **more)
+        if number < len(active_s) - 1 or not held_s
+        else had(worker=number, uuid=f"GPU-{number}", node=f"n{number}", sm_active_s=seconds,
+                 throttled_s={"hw_thermal": held_s}, **more)
+        for number, seconds in enumerate(active_s)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("receipts", "named", "lost_gpu_s"),
+    [
+        (gang(600, 600, 600, 600), None, None),
+        (gang(600, 600, 610, 700), None, None),
+        (gang(600, 900, 600, 600), 1, 4 * 1200 / 3),
+        (gang(600, 600, 600, 900, held_s=600), 3, 4 * 1200 / 3),
+        (gang(None, None, None, None, held_s=600), 3, 4 * 1200 / 2),
+        (gang(600, 600, 600, 600, held_s=600), 3, 4 * 1200 / 2),
+        (gang(600, 600, 600, 600, held_s=60), None, None),
+        (gang(600, 600, 900), None, None),
+        ([*gang(600, 900, 600, 600), *gang(600, 600, 600, 600, attempt=2)], None, None),
+        ([*gang(600, 600, 600), had(worker=3, uuid="GPU-3", allocated_s=300.0, sm_active_s=290.0)], None, None),
+    ],
+    ids=[
+        "alike", "nearly alike", "one is active most", "and held down", "no SM figures: held down", "SMs don't show it",
+        "held down a little", "too few", "an attempt before", "one is not observed for long",
+    ],
+)  # fmt: skip
+def test_the_slowest_gpu_of_a_gang_is_named_with_what_it_costs(
+    receipts: list[GpuReceipt], named: int | None, lost_gpu_s: float | None
+) -> None:
+    found = straggler(receipts, hints.OBSERVED_S)
+    assert (None if found is None else (found.worker, found.uuid, found.node)) == (
+        None if named is None else (named, f"GPU-{named}", f"n{named}")
+    )
+    if found is not None:
+        assert found.lost_gpu_s == pytest.approx(lost_gpu_s)
+    said = [hint for hint in hints.of_job(receipts, 1) if hint.code == "Straggler"]
+    assert bool(said) == (named is not None)
+
+
+def test_a_straggler_in_words() -> None:
+    (hint,) = [one for one in hints.of_job(gang(600, 600, 600, 900, held_s=600), 1) if one.code == "Straggler"]
+    assert hint.text.startswith(
+        "The other GPUs wait for worker 3's (GPU-3 on n3): its SMs were active 75% of the time (50%) and it was held "
+        "down by heat or power 50% of it (0%), in brackets the gang's median. That cost about 0.4 GPU-hours."
+    )

@@ -14,6 +14,7 @@ from stoker.spec.rest import Hint
 from stoker.spec.usage import GpuReceipt
 
 from .amounts import Amounts
+from .straggler import straggler
 from .totals import GpuSlot, slot_of
 
 OBSERVED_S = 600.0
@@ -33,6 +34,7 @@ class HintCode(StrEnum):
     IDLE = "Idle"
     COMPUTE = "Compute"
     MEMORY = "Memory"
+    STRAGGLER = "Straggler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,9 @@ def of_job(receipts: Collection[GpuReceipt], gpus_per_worker: int | None) -> lis
                 "same.",
             )
         )
+    slowest = None if found else straggler(receipts, OBSERVED_S)
+    if slowest is not None:
+        found.append(Hint(code=HintCode.STRAGGLER, text=str(slowest)))
     ratio_held = had.memory_ratio
     if ratio_held is not None and ratio_held < MEMORY_RATIO:
         enough = -(-int(had.memory_peak_bytes * _ROOM) // _GIB)

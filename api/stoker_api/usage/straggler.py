@@ -1,0 +1,82 @@
+"""The slowest GPU of a gang, from what its GPUs did: whom the others wait for, and what that costs. Pure.
+
+Ranks that train in step end each step with the slowest. The GPU that needs longest is active most, while the others
+wait in a collective: with activities a of it and m in the median, its step takes a, theirs m, and 1 - m/a of the gang's
+time is lost (a little more, since kernels that wait count as activity too). Where activity does not show it, the time
+for which a GPU was held down says at most what is lost. Not measured on hardware. Called by `hints`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from statistics import median
+
+from stoker.spec.usage import GpuReceipt
+
+from .amounts import Amounts
+
+FEWEST = 4
+"""GPUs: of fewer no median says which is the odd one."""
+APART = 0.10
+"""Of the time: so much more active, or held down, than the median."""
+_HELD_DOWN = ("hw_thermal", "sw_thermal", "hw_power_brake")
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    worker: int
+    node: str
+    uuid: str
+    active: tuple[float, float] | None
+    """Its SM activity and the median's; None: that does not show it."""
+    held_down: tuple[float, float]
+    """Its share of time held down by heat or power, and the median's."""
+    lost_gpu_s: float
+    """Of the gang's GPU-seconds; at most, where `active` is None."""
+
+    def __str__(self) -> str:
+        signs = []
+        if self.active is not None:
+            signs.append(f"its SMs were active {self.active[0]:.0%} of the time ({self.active[1]:.0%})")
+        if self.held_down[0] > self.held_down[1]:
+            signs.append(f"it was held down by heat or power {self.held_down[0]:.0%} of it ({self.held_down[1]:.0%})")
+        cost = f"{'at most' if self.active is None else 'about'} {self.lost_gpu_s / 3600:.1f} GPU-hours"
+        return (
+            f"The other GPUs wait for worker {self.worker}'s ({self.uuid} on {self.node}): {' and '.join(signs)}, in "
+            f"brackets the gang's median. That cost {cost}. If it shows again with other work, have an administrator "
+            f"look at it (`stoker node cordon {self.node} --gpu {self.uuid}`)."
+        )
+
+
+@dataclass(slots=True)
+class _Slot:
+    amounts: Amounts = field(default_factory=Amounts)
+    held_s: float = 0.0
+
+
+def straggler(receipts: Collection[GpuReceipt], observed_s: float) -> Straggler | None:
+    """Of the newest attempt, all of whose GPUs were observed for `observed_s`. None: no GPU stands out."""
+    newest = max(receipt.attempt for receipt in receipts)
+    slots: dict[tuple[int, str, str], _Slot] = defaultdict(_Slot)
+    for receipt in receipts:
+        if receipt.attempt == newest:
+            slot = slots[receipt.worker, receipt.node, receipt.uuid]
+            slot.amounts = slot.amounts.plus(Amounts.of(receipt))
+            slot.held_s += sum(receipt.throttled_s.get(why, 0.0) for why in _HELD_DOWN)
+    if len(slots) < FEWEST or any(slot.amounts.seen_s < observed_s for slot in slots.values()):
+        return None
+    held = {key: slot.held_s / slot.amounts.seen_s for key, slot in slots.items()}
+    active = {key: slot.amounts.sm_ratio or 0.0 for key, slot in slots.items()}
+    middle, middle_held = median(active.values()), median(held.values())
+    whole_s = sum(slot.amounts.allocated_s for slot in slots.values())
+    is_active = all(slot.amounts.sm_ratio is not None for slot in slots.values())
+    slowest = max(active, key=lambda key: active[key])
+    if is_active and active[slowest] >= middle + APART:
+        shown = active[slowest], middle
+        return Straggler(*slowest, shown, (held[slowest], middle_held), whole_s * (1 - middle / active[slowest]))
+    slowest = max(held, key=lambda key: held[key])
+    if held[slowest] >= middle_held + APART:
+        return Straggler(*slowest, None, (held[slowest], middle_held), whole_s * (held[slowest] - middle_held))
+    return None
