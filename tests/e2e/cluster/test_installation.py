@@ -83,6 +83,7 @@ def test_removed_and_installed_again_the_jobs_are_found(
         until(lambda: not any(name.startswith("pod/") for name in _left(stack)), "its pods are gone")
         kept = _left(stack)
         assert kept == {
+            "customresourcedefinition/gpunodes.stoker.dev",
             "customresourcedefinition/queues.stoker.dev",
             "customresourcedefinition/trainingjobs.stoker.dev",
             "customresourcedefinition/trainingruntimes.stoker.dev",
