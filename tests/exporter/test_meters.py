@@ -291,6 +291,62 @@ def test_two_jobs_back_to_back_and_the_firsts_final_receipt():
     assert [one.owner.job_name for one in node.books().jobs] == ["b"]
 
 
+def test_a_hold_begins_and_ends_when_the_pod_says_and_not_when_that_was_seen():
+    """Between two polls: the parts of one interval, each to the pod that held the GPU."""
+    node = meters()
+    first, second = owner("a"), owner("b")
+    node.allocation(held(Holding("GPU-0", first)), moment(0))
+    run(node, SEVEN[:4], WORKING)
+    after = Holding("GPU-0", second, since_s=BEGIN_S + 3.75)
+    node.allocation(held(after, s=3.9, ended_s={first.pod_uid: BEGIN_S + 3.25}), moment(3.9))
+    run(node, SEVEN[4:], WORKING)
+    assert (job(node)["allocated_seconds_total"], energy(job(node))) == (3.25, 325)
+    assert (job(node, "b")["allocated_seconds_total"], energy(job(node, "b"))) == (3.25, 325)
+    assert accounts(node)["account_seconds_total|unallocated"] == 0.5
+    assert [(one.job_name, one.final) for one in node.receipts()] == [("a", True), ("b", False)]
+
+
+def test_what_pods_held_while_the_exporter_was_away_is_theirs():
+    """One ended, another began: the energy of the gap is divided by their own times."""
+    node = meters()
+    first, second = owner("a"), owner("b")
+    node.allocation(held(Holding("GPU-0", first)), moment(0))
+    run(node, SEVEN[:3], WORKING)
+    node = meters(resume(parse(node.ledger.as_json(moment(2))), moment(20), "boot-1"), 20)
+    node.allocation(
+        held(Holding("GPU-0", second, since_s=BEGIN_S + 14), s=20, ended_s={first.pod_uid: BEGIN_S + 10}), moment(20)
+    )
+    run(node, [22, 23], WORKING)
+    assert (job(node)["allocated_seconds_total"], energy(job(node))) == (10, 1000)
+    assert (job(node, "b")["allocated_seconds_total"], energy(job(node, "b"))) == (9, 900)
+    assert accounts(node)["account_seconds_total|unobserved"] == 20
+    assert [(one.job_name, one.final) for one in node.receipts()] == [("a", True), ("b", False)]
+
+
+def test_a_pod_can_not_choose_when_it_held_a_gpu():
+    """Files of its folder are its own: before what was accounted and after now counts nothing."""
+    node = meters()
+    first, second = owner("a"), owner("b")
+    node.allocation(held(Holding("GPU-0", first)), moment(0))
+    run(node, SEVEN[:4], WORKING)
+    late = Holding("GPU-0", second, since_s=BEGIN_S + 1e6)
+    node.allocation(held(late, s=3.5, ended_s={first.pod_uid: BEGIN_S - 1e6}), moment(3.5))
+    run(node, SEVEN[4:], WORKING)
+    assert job(node)["allocated_seconds_total"] == 3 and job(node, "b")["allocated_seconds_total"] == 3.5
+
+
+def test_the_end_of_a_hold_does_not_wait_for_ever_for_its_energy():
+    node = meters()
+    first = owner("a")
+    node.allocation(held(Holding("GPU-0", first)), moment(0))
+    run(node, SEVEN[:4], WORKING)
+    node.allocation(held(s=3.5, ended_s={first.pod_uid: BEGIN_S + 3.5}), moment(3.5))
+    node.frame(frame(4, reading(WORKING, lost="GPU_IS_LOST")))
+    assert [one.final for one in node.receipts()] == [False]
+    node.tick(moment(40))
+    assert [(one.final, one.allocated_s) for one in node.receipts()] == [(True, 3.5)]
+
+
 def test_a_holder_in_doubt_gets_what_is_its_once_that_is_known():
     node = meters()
     node.allocation(held(Holding("GPU-0", owner("a"))), moment(0))

@@ -5,11 +5,14 @@
 Three GPUs of known, changing power; one job holds two of them, two hold the third one after the other. Meanwhile NVML's
 child, the exporter and `stoker up` are killed, a GPU is lost, the driver restarts. After each of these the exporter's
 ledger is held against the exact integral of the scenario's power, which is what NVML's own counter shows. At the end
-receipts in the api are held against the counters on /metrics. Exits 1 if one is off by more than max(1 %, two polls).
+what the api says of each job is held against the counters on /metrics, and against the power's integral between its
+worker's first and last act. Exits 1 if an account is off by more than max(1 %, two polls), or a job by more than 1 %
+and one poll.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -33,8 +36,8 @@ from tests.support.harness import Server, until
 from tests.support.nvml_scenario import GPU_IS_LOST, Scenario
 
 GPUS = 3
-POLLS_S = 2.0
-"""Two polls."""
+POLL_S = 1.0
+POLLS_S = 2 * POLL_S
 MOST_WATTS = 540.0
 OBSERVED_S = 3.0
 LOST_S, DOWN_S, SERVER_AWAY_S = 3.0, 2.0, 2.0
@@ -72,7 +75,8 @@ class Row:
 
 @dataclass(frozen=True)
 class JobRow:
-    """What one job had of one GPU: by the last counters, by the api; how long its script ran and its attempt was."""
+    """What one job had of one GPU: by the last counters, by the api; how long its script ran, and its worker lived by
+    its own files; what NVML's counter rose by in that time."""
 
     job: str
     gpu: int
@@ -80,10 +84,19 @@ class JobRow:
     receipt_s: float
     unobserved_s: float
     script_s: float
-    attempt_s: float
+    lived_s: float
     counted_j: float
     receipt_j: float
     unobserved_j: float
+    true_j: float
+
+    @property
+    def off_s(self) -> float:
+        return self.receipt_s - self.lived_s
+
+    @property
+    def off_j(self) -> float:
+        return self.receipt_j - self.true_j
 
 
 @dataclass
@@ -129,8 +142,8 @@ class Run:
         """Joules; a driver that is not loaded counts nothing."""
         gpu, rise = self.scenario.gpus[index], 0.0
         for down_at, up_at in [*self.downs, (end, end)]:
-            rise += gpu.integral("watts", begin, down_at)
-            begin = up_at
+            rise += gpu.integral("watts", begin, max(begin, min(down_at, end)))
+            begin = max(begin, up_at)
         return rise
 
 
@@ -154,7 +167,8 @@ def _driver(folder: Path) -> Scenario:
 def check(folder: Path) -> tuple[list[Row], list[JobRow]]:
     """Play it; returns the figures. Raises: AssertionError naming what is off, TimeoutError."""
     scenario = _driver(folder / "nvml")
-    server = Server(folder / "data", env=scenario.env())
+    # Its jobs stay on a GPU that is lost: they are what is counted.
+    server = Server(folder / "data", "--sick-gpu", "Lost=stay", env=scenario.env())
     run = Run(server, scenario)
     try:
         server.start()
@@ -248,10 +262,6 @@ def _job_rows(client: Client, run: Run) -> list[JobRow]:
 
         until(final, f"the last receipts of {name}")
         job, report = client.get(name), client.job_usage(name)
-        spans = [(one.started_at, one.ended_at) for one in job.status.attempts]
-        attempt_s = sum(
-            [(end - begin).total_seconds() for begin, end in spans if begin is not None and end is not None]
-        )
         script_s = float((run.server.data.parent / f"{name}-may-end-ran").read_text())
         for one in report.gpus:
             index = next(number for number, gpu in enumerate(run.scenario.gpus) if gpu.uuid == one.uuid)
@@ -268,8 +278,17 @@ def _job_rows(client: Client, run: Run) -> list[JobRow]:
             counted = until(shown, f"the last counters of {name}")
             seconds = (counted["allocated_seconds_total"], usage.gpu_seconds, usage.unobserved_seconds)
             joules = (counted["energy_joules_total"], usage.energy_joules, counted["unobserved_energy_joules_total"])
-            rows.append(JobRow(name, index, *seconds, script_s, attempt_s, *joules))
+            begun_at, ended_at = _lived(run.server.data / "workers", job.uid, one.attempt)
+            true_j = run.counter_rise(index, begun_at, ended_at)
+            rows.append(JobRow(name, index, *seconds, script_s, ended_at - begun_at, *joules, true_j))
     return rows
+
+
+def _lived(workers: Path, job_uid: str, attempt: int) -> tuple[float, float]:
+    """Unix seconds of the first and the last act of the attempt's worker."""
+    orders = {path.parent: json.loads(path.read_bytes()) for path in workers.glob("[!.]*/launch.json")}
+    (folder,) = [path for path, one in orders.items() if (one["jobUid"], one["attempt"]) == (job_uid, attempt)]
+    return (folder / "started.json").stat().st_mtime, (folder / "exit.json").stat().st_mtime
 
 
 def _counters(run: Run, job_uid: str, uuid: str) -> dict[str, float]:
@@ -304,9 +323,8 @@ def _hold(rows: list[Row], jobs: list[JobRow], ledger: Ledger) -> None:
         where = f"{job.job} on GPU {job.gpu}"
         assert abs(job.counted_s - job.receipt_s) < 0.01, f"{where}: {job.counted_s} s, api {job.receipt_s}"
         assert abs(job.counted_j - job.receipt_j) < 0.01, f"{where}: {job.counted_j} J, api {job.receipt_j}"
-        # Two polls: its begin and its end are each seen by one.
-        least_s, most_s = job.script_s - 2 * POLLS_S, job.attempt_s + 2 * POLLS_S
-        assert least_s <= job.receipt_s <= most_s, f"{where}: {job.receipt_s} s, not {least_s} to {most_s}"
+        assert abs(job.off_s) <= 0.01 * job.lived_s + POLL_S, f"{where}: {job.off_s:+.3f} s off"
+        assert abs(job.off_j) <= 0.01 * job.true_j + POLL_S * MOST_WATTS, f"{where}: {job.off_j:+.1f} J off"
     for account in ledger.accounts.values():  # nothing double, nothing lost between jobs and accounts
         holds = [hold for hold in ledger.holds if hold.gpu == account.uuid]
         observed_ns = sum(hold.allocated_ns - hold.unobserved_ns for hold in holds)
@@ -325,13 +343,17 @@ def print_tables(rows: list[Row], jobs: list[JobRow]) -> None:
         print(f"| {row.after} | {row.gpu} | {row.attributed_s:.1f} | {row.unallocated_s:.1f} ", end="")
         print(f"| {row.unobserved_s:.1f} | {row.off_s:+.4f} | {row.attributed_j:,.0f} ", end="")
         print(f"| {row.unallocated_j:,.0f} | {row.unobserved_j:,.0f} | {row.nvml_j:,.0f} | {row.off_j:+.1f} |")
-    print("\n| job | GPU | counter s | api s | of it unobserved s | its script ran s | its attempt was s ", end="")
-    print("| counter J | api J | unobserved J |")
-    print("|---|---|" + "---:|" * 8)
+    print(
+        "\n| job | GPU | counter s | api s | of it unobserved s | its script ran s | its worker lived s | off s ",
+        end="",
+    )
+    print("| counter J | api J | of it unobserved J | NVML's counter J | off J | off % |")
+    print("|---|---|" + "---:|" * 12)
     for job in sorted(jobs, key=lambda one: (one.gpu, one.job)):
         print(f"| {job.job} | {job.gpu} | {job.counted_s:.3f} | {job.receipt_s:.3f} | {job.unobserved_s:.1f} ", end="")
-        print(f"| {job.script_s:.1f} | {job.attempt_s:.1f} | {job.counted_j:,.2f} ", end="")
-        print(f"| {job.receipt_j:,.2f} | {job.unobserved_j:,.1f} |")
+        print(f"| {job.script_s:.1f} | {job.lived_s:.2f} | {job.off_s:+.2f} | {job.counted_j:,.2f} ", end="")
+        print(f"| {job.receipt_j:,.2f} | {job.unobserved_j:,.1f} | {job.true_j:,.1f} | {job.off_j:+.1f} ", end="")
+        print(f"| {100 * job.off_j / job.true_j:+.2f} |")
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ class Holding:
     """Of the device's time and energy. 1/n of n owners of a shared GPU where nothing better is known."""
     method: str = "exclusive"
     """How the share came about: exclusive, even, mig_slices."""
+    since_s: float | None = None
+    """CLOCK_BOOTTIME seconds since when, where that is known better than by when it was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Allocation:
     doubtful: tuple[str, ...] = ()
     """Uuids of GPUs and MIG devices that may be held, for a device that is held can't be resolved to a uuid: their time
     is unobserved, as with `known=False`, never unallocated."""
+    ended_s: dict[str, float] = field(default_factory=dict)
+    """Pod's uid → CLOCK_BOOTTIME seconds of its end, of pods that have ended lately, where that is known."""
     simulated: tuple[str, ...] = ()
     """Uuids that are slots, not devices (`stoker up --virtual-gpus`)."""
 

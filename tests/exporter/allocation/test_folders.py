@@ -109,6 +109,22 @@ def test_a_worker_holds_its_gpus_from_start_to_end(workers, allocation, clock):
     assert allocation.read().holdings == ()
 
 
+def test_it_is_said_when_a_worker_began_and_ended(workers, clock):
+    """By started.json and the exit record, on the clock of the meters."""
+    handle = workers.start("u1", "GPU-0000")
+    begun_at = (workers.path / "u1" / STARTED_FILE).stat().st_mtime
+    allocation = FolderAllocation(workers.path, lambda: [gpu(0)], clock, lambda: begun_at + 7)
+    read = allocation.read()
+    assert read.holdings[0].since_s == pytest.approx(clock.now - 7, abs=1e-3) and read.ended_s == {}
+    workers.end(handle)
+    lived_s = (workers.path / "u1" / EXIT_FILE).stat().st_mtime - begun_at
+    for reader in (allocation, FolderAllocation(workers.path, lambda: [gpu(0)], clock, lambda: begun_at + 7)):
+        assert reader.read().ended_s == {"u1": pytest.approx(clock.now - 7 + lived_s, abs=1e-3)}
+        assert reader.read().holdings == ()
+    an_hour_later = FolderAllocation(workers.path, lambda: [gpu(0)], clock, lambda: begun_at + lived_s + 3700)
+    assert an_hour_later.read().ended_s == {}
+
+
 def test_a_killed_supervisor_holds_nothing_though_it_left_no_record(workers, allocation):
     handle = workers.start("u1", "GPU-0000", argv=("sleep", "2"))
     workers.end(handle, signal.SIGKILL)

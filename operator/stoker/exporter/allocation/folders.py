@@ -16,7 +16,8 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from .devices import Devices
 from .reasons import REASONS, Reason
 
 EVERY_S = 1.0
+ENDS_KEPT_S = 3600.0
+"""For so long it is said when a worker ended: an exporter that was away meanwhile still learns it."""
 _REMOVED = "."
 """Folders that are being removed begin so."""
 
@@ -52,17 +55,24 @@ class _Known:
     order: _Order | None
     over: bool = False
     """The worker has ended; none is started in its folder again."""
+    begun_at: float = 0.0
+    ended_at: float | None = None
+    """Unix seconds: when started.json and the exit record were written. None: no record, or it lives."""
 
 
 class FolderAllocation:
     """`owners.Allocations` by the folders in `workers`. `gpus`: the newest frame's, () before there is one."""
 
     def __init__(
-        self, workers: Path, gpus: Callable[[], Sequence[GpuReading]] = tuple, clock: Clock = boottime_s
+        self,
+        workers: Path,
+        gpus: Callable[[], Sequence[GpuReading]] = tuple,
+        clock: Clock = boottime_s,
+        wall: Clock = time.time,
     ) -> None:
         self._workers = workers
         self._gpus = gpus
-        self._clock = clock
+        self._clock, self._wall = clock, wall
         self._good_s = clock()
         self._known: dict[str, _Known] = {}
         self._trouble: Reason | None = None
@@ -85,10 +95,16 @@ class FolderAllocation:
         for gone in self._known.keys() - set(names):
             del self._known[gone]
         living = [known for known in map(self._look, names) if known is not None]
-        orders = [known.order for known in living if known.order is not None]
+        orders = {known.order: known.begun_at for known in living if known.order is not None}
         unreadable = len(living) - len(orders)
+        passed_s = now - self._wall()  # from the wall clock to CLOCK_BOOTTIME
+        ends = {
+            known.order.owner.pod_uid: known.ended_at + passed_s
+            for known in self._known.values()
+            if known.order is not None and known.ended_at is not None and known.ended_at + passed_s > now - ENDS_KEPT_S
+        }
         self._good_s, self._trouble = now, None
-        holdings = tuple(_holdings(orders))
+        holdings = tuple(_holdings({order: at + passed_s for order, at in orders.items()}))
         held = {holding.uuid for holding in holdings}
         devices = Devices(self._gpus())
         unseen = len({uuid for uuid in held if devices.gpus and not devices.shows(uuid)})
@@ -98,6 +114,7 @@ class FolderAllocation:
             holdings,
             unattributed={str(reason): count for reason, count in why.items() if count},
             doubtful=tuple(sorted(devices.holdable - held)) if unreadable else (),
+            ended_s=ends,
             simulated=tuple(sorted({uuid for order in orders if order.simulated for uuid in order.uuids})),
         )
 
@@ -114,9 +131,12 @@ class FolderAllocation:
         identity = (found.st_ino, found.st_mtime_ns)
         if known is None or known.identity != identity:
             known = self._known[name] = _Known(identity, _read_order(folder))
-        if not _has_begun(folder):
+        begun_at = _written_at(folder / "started.json")
+        if begun_at is None:
             return None
-        known.over = not _is_held(folder)
+        known.begun_at, known.over = begun_at, not _is_held(folder)
+        if known.over:
+            known.ended_at = _written_at(folder / "exit.json")
         return None if known.over else known
 
     def _unknown(self, reason: Reason, error: Exception) -> Allocation:
@@ -126,8 +146,12 @@ class FolderAllocation:
         return Allocation(self._good_s, known=False, unattributed={str(reason): max(1, len(self._gpus()))})
 
 
-def _has_begun(folder: Path) -> bool:
-    return (folder / "started.json").exists()
+def _written_at(file: Path) -> float | None:
+    """Unix seconds; None if it is not there. Raises: OSError."""
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def _is_held(folder: Path) -> bool:
@@ -164,12 +188,15 @@ def _read_order(folder: Path) -> _Order | None:
     return None
 
 
-def _holdings(orders: Sequence[_Order]) -> Iterator[Holding]:
-    """The node agent leases a GPU to one worker at a time; two would have equal parts."""
-    owners: dict[str, list[Owner]] = {}
-    for order in orders:
+def _holdings(orders: Mapping[_Order, float]) -> Iterator[Holding]:
+    """The node agent leases a GPU to one worker at a time; two would have equal parts.
+
+    orders: Order → since when its worker lives.
+    """
+    owners: dict[str, list[tuple[Owner, float]]] = {}
+    for order, since_s in orders.items():
         for uuid in order.uuids:
-            owners.setdefault(uuid, []).append(order.owner)
+            owners.setdefault(uuid, []).append((order.owner, since_s))
     for uuid, holders in sorted(owners.items()):
-        for owner in holders:
-            yield Holding(uuid, owner, 1.0 / len(holders), "exclusive" if len(holders) == 1 else "even")
+        for owner, since_s in holders:
+            yield Holding(uuid, owner, 1.0 / len(holders), "exclusive" if len(holders) == 1 else "even", since_s)

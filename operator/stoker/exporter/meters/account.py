@@ -56,18 +56,21 @@ class Account:
         seen: Device uuid → what was seen of it since `accounted_ns`; None: nothing, the time is unobserved.
         doubtful: It is not known whether another pod holds a part of it: what is left is then unobserved.
         """
-        dt_ns = now.mono_ns - self.accounted_ns
+        begin_ns, dt_ns = self.accounted_ns, now.mono_ns - self.accounted_ns
         if dt_ns <= 0:
             return
         self.accounted_ns = now.mono_ns
         left_ns = dt_ns
         for hold in holds:
-            part_ns = min(left_ns, int(dt_ns * hold.share))
+            held_ns = hold.held_ns(begin_ns, now.mono_ns)
+            if not held_ns:
+                continue
+            part_ns = min(left_ns, int(held_ns * hold.share))
             left_ns -= part_ns
             one = seen.get(hold.uuid) if seen is not None else None
             if hold.confirmed and one is not None:
-                hold.add_observed(part_ns, now, dt_ns, one.values, one.doing)
-                hold.add_throttled(one.throttled_s, hold.share, dt_ns)
+                hold.add_observed(part_ns, now, held_ns, one.values, one.doing)
+                hold.add_throttled(one.throttled_s, part_ns / dt_ns, dt_ns)
                 if one.memory_is_owners:
                     hold.see_memory(one.values)
                 self.time_ns[ATTRIBUTED] += part_ns

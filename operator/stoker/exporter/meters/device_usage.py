@@ -52,6 +52,10 @@ class DeviceUsage:
     memory_total_bytes: int | None = None
     idle_since: float | None = None
     seq: int = 0
+    from_ns: int = 0
+    """CLOCK_BOOTTIME since when it holds the device."""
+    until_ns: int | None = None
+    """When it let go, as soon as that is known: it has ended once everything up to then is accounted."""
     ended_ns: int | None = None
     """CLOCK_BOOTTIME when it was found to have ended."""
     confirmed: bool = True
@@ -73,7 +77,28 @@ class DeviceUsage:
         """The pod is known to hold the device; so it did all the time that this was not known."""
         if owner.job_uid or not self.owner.job_uid:
             self.owner = owner
-        self.share, self.method, self.confirmed, self.ended_ns = share, method, True, None
+        self.share, self.method, self.ended_ns, self.until_ns = share, method, None, None
+        self._confirm()
+
+    def let_go(self, until_ns: int, accounted_ns: int) -> None:
+        """It held the device until then. accounted_ns: Up to when its time was accounted, in doubt perhaps."""
+        self.until_ns = until_ns
+        if self.confirmed:
+            return
+        behind_ns, all_ns = self._newest(self.pending_ns, accounted_ns - until_ns), self.pending_ns
+        self.pending_uj -= self.pending_uj * behind_ns // max(all_ns, 1)
+        self.pending_ns -= behind_ns
+        self.unmetered_ns -= self._newest(self.unmetered_ns, accounted_ns - until_ns)
+        self._confirm()
+
+    def held_ns(self, begin_ns: int, end_ns: int) -> int:
+        """How much of that time it held the device."""
+        end_ns = end_ns if self.until_ns is None else min(end_ns, self.until_ns)
+        return max(0, end_ns - max(begin_ns, self.from_ns))
+
+    def _confirm(self) -> None:
+        """What waited in doubt is its own."""
+        self.confirmed = True
         self.allocated_ns += self.pending_ns
         self.unobserved_ns += self.pending_ns
         self._add_unobserved_energy(self.pending_uj)
@@ -85,7 +110,10 @@ class DeviceUsage:
 
     def unmetered_since(self, ahead_ns: int) -> int:
         """Its part of the newest time that long, as far as its energy was not read."""
-        return min(self.unmetered_ns, int(ahead_ns * self.share))
+        return self._newest(self.unmetered_ns, ahead_ns)
+
+    def _newest(self, its_ns: int, newest_ns: int) -> int:
+        return min(its_ns, int(max(0, newest_ns) * self.share))
 
     def add_unobserved(self, part_ns: int, at: float) -> None:
         self.unmetered_ns += part_ns

@@ -88,13 +88,15 @@ def resume(ledger: Ledger, now: Moment, boot_id: str) -> Ledger:
             account.energy.at_ns += shift_ns
             account.energy.after_boot()
         for hold in ledger.holds:
+            hold.from_ns += shift_ns
+            hold.until_ns = None if hold.until_ns is None else hold.until_ns + shift_ns
             hold.ended_ns = None if hold.ended_ns is None else hold.ended_ns + shift_ns
         ledger.boot_id, ledger.written = boot_id, now
     gone_ns = now.mono_ns - FORGET_S * NS
     ledger.accounts = {uuid: one for uuid, one in ledger.accounts.items() if one.accounted_ns >= gone_ns}
     ledger.holds = [hold for hold in ledger.holds if hold.gpu in ledger.accounts]
     for hold in ledger.holds:
-        hold.confirmed = hold.ended_ns is not None
+        hold.confirmed = hold.ended_ns is not None or hold.until_ns is not None
         hold.idle_since = None
     return ledger
 

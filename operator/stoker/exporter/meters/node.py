@@ -98,9 +98,12 @@ class NodeMeters:
 
     def allocation(self, allocation: Allocation, now: Moment) -> bool:
         """Who holds what from now on; time up to now is its former holders'. Returns whether a hold began or ended."""
-        self.tick(now)
+        if not self._allocated.awaited:
+            self.tick(now)
         self._simulate(allocation.simulated, now)
-        return self._allocated.update(allocation, now)
+        changed = self._allocated.update(allocation, now)
+        self._allocated.settle(now)
+        return changed
 
     def tick(self, now: Moment) -> None:
         """Account what can't be observed: silent, lost and simulated GPUs. At least once an interval."""
@@ -109,6 +112,7 @@ class NodeMeters:
             silent = live is None or live.read_ns is None or live.lost or now.mono_ns - live.read_ns > self._silent_ns
             if account.seen and (silent or account.simulated):
                 account.advance(now, self._allocated.on(uuid), None, self._allocated.doubtful(uuid))
+        self._allocated.settle(now)
         self._allocated.age(now)
 
     def owners(self, uuid: str) -> tuple[Owner, ...]:
