@@ -334,7 +334,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
     views: dict[Any, Any] = {**table.columns, **table.extended, **table.doors}
     return {
         "slots": dict(table.slots),
-        "has parts": table._has_parts,
+        "has parts": table.gpus._has_parts,
         "domains": [dict(one) for one in (table._domains._numbers, table._domains._nodes, table._domains._labels)],
         "names": list(table.names),
         "spare": (list(table._spare), list(table._domains._spare)),
@@ -405,9 +405,9 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
             *({entry.key: (entry.claim, entry.claim_decided) for entry in state.entries.values()}, state.preempt_at),
             *(
                 dict(state.claims.keeps),
-                dict(state.elastic),
-                {kind: set(keys) for kind, keys in state.below_most.items()},
-                state.grow_at,
+                dict(state.elastic.placed),
+                {kind: set(keys) for kind, keys in state.elastic.below_most.items()},
+                state.elastic.grow_at,
             ),
             *(
                 set(state.changes.filled_nodes),
@@ -437,7 +437,7 @@ def fingerprint(state: SchedulerState) -> dict[str, Any]:
 def accounting(state: SchedulerState) -> dict[str, Any]:
     """What is counted where, whatever the history: the same for a state rebuilt from scratch."""
     filters = {wanted for wanted in state.nodes.columns if not wanted.type}.union(WHOLE_GPUS)
-    filters |= {ANY_GPU._replace(type=gpu_type) for gpu_type in state.nodes.types_for(ANY_GPU)}
+    filters |= {ANY_GPU._replace(type=gpu_type) for gpu_type in state.nodes.gpus.types_for(ANY_GPU)}
     return {
         "nodes": {name: node_room(state, name) for name in state.nodes.slots},
         "free": {

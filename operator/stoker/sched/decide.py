@@ -73,14 +73,15 @@ def decide(
     state.lanes.file_due(now)
     starts = tuple(islice(_all(state, now, reserve_after_s), most)) if _has_work(state, now) else ()
     timer = state.lanes.timers.first()[0] if state.lanes.timers else None
-    wake_at = earliest(timer, state.spent_at, state.preempt_at, state.grow_at)
+    wake_at = earliest(timer, state.spent_at, state.preempt_at, state.elastic.grow_at)
     return Decisions(starts, wake_at, tuple(unwritten(state, now)), tuple(_claim_changes(state)))
 
 
 def _has_work(state: SchedulerState, now: datetime) -> bool:
     if state.lanes.untried or state.changes or _is_due(state, now) or _is_late(state, now):
         return True
-    return state.grow_at is not None and state.grow_at <= now
+    grow_at = state.elastic.grow_at
+    return grow_at is not None and grow_at <= now
 
 
 def _is_late(state: SchedulerState, now: datetime) -> bool:
@@ -149,8 +150,8 @@ def _drain(state: SchedulerState, now: datetime, reserve_after_s: float, preempt
         kept = _where(reservations.plan)
         _try_reserved(state)
     preemption.settle()
-    if state.elastic or state.grow_at is not None:
-        state.journal.set(state, "grow_at", grow(state, now, Kept(state, reservations.plan)))
+    if state.elastic.placed or state.elastic.grow_at is not None:
+        state.journal.set(state.elastic, "grow_at", grow(state, now, Kept(state, reservations.plan)))
     state.changes.settle()
     state.journal.set(state, "plan", tuple(reservations.plan))
     held_back = sum(len(lane.jobs) * lane.request.totals.gpus for lane in reserved)

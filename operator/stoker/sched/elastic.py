@@ -132,7 +132,7 @@ def grow(state: SchedulerState, now: datetime, kept: Kept) -> datetime | None:
     """Have those grow that may: those with fewer workers than they wish for first, then in order. Returns: when time
     alone may let another do so."""
     growths, later = Growths(state, now, kept), list[datetime | None]()
-    kinds = (keys for one, keys in state.below_most.items() if growths.has_room(one))
+    kinds = (keys for one, keys in state.elastic.below_most.items() if growths.has_room(one))
     jobs = [entry for keys in kinds for key in keys if may_grow(state, entry := state.entries[key])]
     for entry in sorted(jobs, key=lambda one: (len(one.placement) >= one.job.spec.workers, one.order)):
         found = growths.of(entry)

@@ -21,7 +21,7 @@ def choices(state: SchedulerState, queue: QueueState, request: Request) -> tuple
     type, if there are several."""
     if not request.gpus or not state.tree.typing:
         return (request,)
-    types = state.nodes.types_for(request.filter)
+    types = state.nodes.gpus.types_for(request.filter)
     if len(types) < 2:
         return tuple(request.on(name) for name in types) or (request,)
     table, wanted = state.nodes, request.totals
@@ -42,7 +42,7 @@ def guarantees_types(state: SchedulerState, queue: QueueState) -> bool:
 def kind_of(state: SchedulerState, lane: Lane) -> LaneKind:
     if not lane.request.gpus or not guarantees_types(state, lane.queue):
         return lane.request.gpus > 0
-    return state.nodes.types_for(lane.request.filter) or True
+    return state.nodes.gpus.types_for(lane.request.filter) or True
 
 
 def is_entitled(queue: QueueState, wanted: Totals, gpu_type: str) -> bool:

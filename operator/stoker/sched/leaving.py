@@ -19,7 +19,7 @@ from .state import SchedulerState
 
 
 class Leaving:
-    """Shape: one entry per slot. GPUs of one node are taken to be of one type: see `NodeTable.mixed`."""
+    """Shape: one entry per slot. GPUs of one node are taken to be of one type: see `NodeGpus.mixed`."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._table = state.nodes
@@ -71,7 +71,7 @@ class Leaving:
         self._count_all()
         room, table = free_room(table=self._table, request=request, keep=keep), self._table
         gpu = room.gpu + self.gpu
-        if not table.is_any(request.filter):
+        if not table.gpus.is_any(request.filter):
             fitting = table.view(request.filter).room
             gpu = np.minimum(gpu, fitting if keep is None else fitting - keep.gpu)
         extended = tuple(

@@ -18,14 +18,14 @@ import numpy as np
 
 from stoker.spec.gpu_types import SHIPPED, GpuTypes
 from stoker.spec.meta import Key
-from stoker.spec.names import GPU_RESOURCE
 from stoker.spec.node import GPUNode
 
 from .columns import Column, DoorView, ExtendedView, ForeignClaim, GpuView, Holder, Mask, View
 from .eligible import NodeFilter
-from .gpu_groups import Claim, GpuGroup, group, worst_held
+from .gpu_groups import Claim
 from .journal import Journal, K
 from .node_domains import NodeDomains
+from .node_gpus import NodeGpus
 from .request import WHOLE_GPUS, GpuFilter, Request, Totals
 
 V = TypeVar("V", GpuView, ExtendedView, DoorView)
@@ -40,10 +40,11 @@ _COLUMNS = (
 class NodeTable:
     def __init__(self, journal: Journal, levels: Sequence[str] | None = None, types: GpuTypes = SHIPPED) -> None:
         """`levels`: the topology's, as keys of node labels, outermost first; None: all nodes are close together."""
-        self._journal, self.types = journal, types
+        self._journal = journal
         self.levels = tuple(levels or ())
         self.is_one_place = levels is None
         self._domains = NodeDomains(journal, self.levels)
+        self.gpus = NodeGpus(journal, types)
         self.slots: dict[str, int] = {}
         self.objects: dict[str, GPUNode] = {}
         self.claims: dict[str, dict[Key, Claim]] = {}
@@ -55,17 +56,8 @@ class NodeTable:
         self.doors: dict[NodeFilter, DoorView] = {}
         self.moved: set[int] = set()
         """Slots whose holders changed since `expected_ends` looked. An undo adds to it too."""
-        self._groups: dict[int, tuple[GpuGroup, ...]] = {}
-        self._kinds: dict[GpuGroup, int] = {}
-        """GPUs of one type on one node, their numbers aside → how many nodes have such."""
-        self.of_types: dict[str, int] = {}
-        """Type → usable GPUs of all nodes."""
-        self._has_parts = False
-        """Some node offers slices, or GPUs that are shared."""
         self._narrowed: dict[GpuFilter, tuple[GpuFilter, ...]] = {}
         """Filter → the same for one type only, of those in `columns`."""
-        self.mixed: dict[int, None] = {}
-        """Slots with GPUs of several types."""
         self._spare: list[int] = []
         self._ranks: Column | None = None
         self._capacity: Totals | None = None
@@ -83,15 +75,11 @@ class NodeTable:
 
     def free_for(self, wanted: GpuFilter) -> Column:
         """GPUs that a request with this filter may count on, per slot."""
-        return self.free_gpu if self.is_any(wanted) else np.minimum(self.free_gpu, self.view(wanted).room)
+        return self.free_gpu if self.gpus.is_any(wanted) else np.minimum(self.free_gpu, self.view(wanted).room)
 
     def rest_for(self, wanted: GpuFilter) -> Column:
         """The same without jobs and without terminating pods."""
-        return self.rest_gpu if self.is_any(wanted) else np.minimum(self.rest_gpu, self.view(wanted).rest)
-
-    def is_any(self, wanted: GpuFilter) -> bool:
-        """Every GPU will do that there is."""
-        return not self._has_parts and wanted in WHOLE_GPUS
+        return self.rest_gpu if self.gpus.is_any(wanted) else np.minimum(self.rest_gpu, self.view(wanted).rest)
 
     def view(self, wanted: GpuFilter) -> GpuView:
         """What types of GPUs leave to a request with this filter, for which not every GPU will do."""
@@ -103,16 +91,9 @@ class NodeTable:
                 self._journal.put(self._narrowed, broad, (*self._narrowed.get(broad, ()), wanted))
         return found
 
-    def types_for(self, wanted: GpuFilter) -> tuple[str, ...]:
-        """The types of GPUs that there are and that would do."""
-        return tuple(sorted({kind.type for kind in self._kinds if kind.suits(wanted)}))
-
     def type_at(self, names: Iterable[str], wanted: GpuFilter) -> str:
         """What type the GPUs are of that a request with this filter gets on those nodes; empty: they may differ."""
-        found = {
-            one.type for name in names for one in self._groups.get(self.slots.get(name, -1), ()) if one.suits(wanted)
-        }
-        return found.pop() if len(found) == 1 else ""
+        return self.gpus.type_on((self.slots[name] for name in names if name in self.slots), wanted)
 
     def domain_of(self, level: str) -> Column:
         """Each slot's domain of the level; 0: in none, as all are of a level that is not the topology's."""
@@ -121,10 +102,10 @@ class NodeTable:
 
     def whole_for(self, wanted: GpuFilter) -> Column:
         """GPUs per slot that match or may turn out to, unavailable ones too. Cost: O(nodes), for answers to people."""
-        if self.is_any(wanted):
+        if self.gpus.is_any(wanted):
             return self.total
         whole = np.zeros_like(self.total)
-        for slot, groups in self._groups.items():
+        for slot, groups in self.gpus.groups.items():
             whole[slot] = sum(one.total for one in groups if one.may_suit(wanted))
         return whole
 
@@ -143,13 +124,6 @@ class NodeTable:
         if self._capacity is None:
             self._capacity = Totals(int(self.usable.sum()), int(self.cap_cpu.sum()), int(self.cap_mem.sum()))
         return self._capacity
-
-    def is_mixed(self, slot: int) -> bool:
-        return slot in self.mixed
-
-    def overlap(self, slot: int, one: GpuFilter, other: GpuFilter) -> bool:
-        """Some GPU of the node would do for both."""
-        return any(found.suits(one) and found.suits(other) for found in self._groups.get(slot, ()))
 
     def would_take(
         self,
@@ -177,13 +151,13 @@ class NodeTable:
             for resource, each in of.extended:
                 if resource in extended:
                     extended[resource] += count * each
-        if not self.is_any(request.filter):
+        if not self.gpus.is_any(request.filter):
             stay: list[Claim] = []
-            if slot in self.mixed:  # else it makes no difference who stays
+            if slot in self.gpus.mixed:  # else it makes no difference who stays
                 stay += kept
                 stay += [claim for key, claim in held.items() if key not in jobs]
                 stay += [taken.claim for one, taken in others.items() if one not in pods]
-            gpus = min(gpus, self._room_beside(slot, stay, request.filter))
+            gpus = min(gpus, self.gpus.room_beside(slot, stay, request.filter))
         wanted = request.times(workers)
         if (wanted.gpus and gpus < wanted.gpus) or (wanted.cpu and cpu < wanted.cpu):
             return False
@@ -204,19 +178,13 @@ class NodeTable:
         if slot is None:
             slot = self._new_slot(name)
         self._journal.set(self, "_capacity", None)
-        groups = group(node, self.types)
-        usable = sum(one.usable for one in groups)
+        usable, total = self.gpus.put(slot, node)
         caps = (usable, status.cpu_milli, status.memory_bytes)
-        self._journal.cell(self.total, slot, sum(one.total for one in groups))
+        self._journal.cell(self.total, slot, total)
         for (cap, rest, free), amount in zip(self._triples(), caps, strict=True):
             for column in (cap, rest, free):
                 self._journal.cell(column, slot, amount)
         self._journal.cell(self.ready, slot, status.ready)
-        self._set_groups(slot, groups)
-        if len(groups) > 1:
-            self._journal.put(self.mixed, slot, None)
-        else:
-            self._journal.drop(self.mixed, slot)
         for claim, lasting in self._held(name):
             self._count(slot, claim, -1, lasting)
         for wanted, gpus in self.columns.items():
@@ -234,8 +202,7 @@ class NodeTable:
             return
         self._journal.drop(self.objects, name)
         self._journal.drop(self.slots, name)
-        self._set_groups(slot, None)
-        self._journal.drop(self.mixed, slot)
+        self.gpus.drop(slot)
         self._spare.append(slot)
         self._journal.note(self._spare.pop)
         self._journal.set(self, "_ranks", None)
@@ -316,26 +283,6 @@ class NodeTable:
         if view.users == 0:
             self._journal.drop(views, wanted)
 
-    def _set_groups(self, slot: int, groups: tuple[GpuGroup, ...] | None) -> None:
-        for some, sign in ((self._groups.get(slot, ()), -1), (groups or (), 1)):
-            for one in some:
-                self._add_up(self._kinds, one._replace(usable=0, total=0), sign)
-                self._add_up(self.of_types, one.type, sign * one.usable)
-        has_parts = any(kind.part or kind.resource != GPU_RESOURCE for kind in self._kinds)
-        if has_parts != self._has_parts:
-            self._journal.set(self, "_has_parts", has_parts)
-        if groups is None:
-            self._journal.drop(self._groups, slot)
-        else:
-            self._journal.put(self._groups, slot, groups)
-
-    def _add_up(self, counts: dict[K, int], name: K, more: int) -> None:
-        count = counts.get(name, 0) + more
-        if count:
-            self._journal.put(counts, name, count)
-        else:
-            self._journal.drop(counts, name)
-
     def _held(self, name: str) -> Iterator[tuple[Claim, bool]]:
         """(what is held on the node, whether it lasts)."""
         for claim in self.claims.get(name, {}).values():
@@ -364,7 +311,7 @@ class NodeTable:
                 self._journal.cell(view.free, slot, view.free[slot] + amount)
                 if lasting:
                     self._journal.cell(view.rest, slot, view.rest[slot] + amount)
-        if slot in self.mixed and claim.gpus:
+        if slot in self.gpus.mixed and claim.gpus:
             for wanted, gpus in self.columns.items():
                 self._fill_gpus(gpus, wanted, slot)
 
@@ -387,17 +334,10 @@ class NodeTable:
     def _fill_gpus(self, view: GpuView, wanted: GpuFilter, slot: int) -> None:
         name = self.names[slot]
         taken = self.others.get(name, {}).values()
-        rest = self._room_beside(slot, (one.claim for one in taken if not one.terminating), wanted)
+        rest = self.gpus.room_beside(slot, (one.claim for one in taken if not one.terminating), wanted)
         held = chain(self.claims.get(name, {}).values(), (one.claim for one in taken))
-        for column, value in ((view.rest, rest), (view.room, self._room_beside(slot, held, wanted))):
+        for column, value in ((view.rest, rest), (view.room, self.gpus.room_beside(slot, held, wanted))):
             self._journal.cell(column, slot, value)
-
-    def _room_beside(self, slot: int, held: Iterable[Claim], wanted: GpuFilter) -> int:
-        """GPUs that a request with this filter may count on beside those holders, as far as types go: on a slot of one
-        type all of them."""
-        groups = self._groups.get(slot, ())
-        matching = sum(one.usable for one in groups if one.suits(wanted))
-        return matching - worst_held(groups, held, wanted) if 0 < matching < self.usable[slot] else matching
 
     def _fill_extended(self, view: ExtendedView, resource: str, slot: int) -> None:
         name = self.names[slot]

@@ -43,7 +43,7 @@ def queue_usage(state: SchedulerState, name: str) -> QueueUsage:
     queue = state.queues.get(name) or QueueState(name)
     subtree = list(queue.subtree())
     waiting = [key for one in subtree for key in one.holding if key in state.claims.jobs]
-    growing = [key for key in state.elastic if state.entries[key].queue in subtree]
+    growing = [key for key in state.elastic.placed if state.entries[key].queue in subtree]
     kept = (state.entries[key] for key in (*waiting, *growing))
     claims = [one.request.times(sum(one.kept.values())) for one in kept]
     gpus, cpu_milli, memory_bytes = map(int, map(sub, queue.used, map(sum, zip(NOTHING, *claims, strict=True))))

@@ -65,7 +65,7 @@ class Keep:
         self.gpu[slot] += gpus
         self.cpu[slot] += cpu
         self.memory[slot] += memory
-        if gpus and self._table.is_mixed(slot):
+        if gpus and slot in self._table.gpus.mixed:
             self._mixed.setdefault(slot, []).append(claim)
 
     def leave(self, resource: str, there: Column) -> Column:
@@ -88,8 +88,8 @@ class Keep:
     def _left(self, slot: int, claims: list[Claim], wanted: GpuFilter) -> Iterator[int]:
         table = self._table
         for kept in {claim.request.filter for claim in claims}:
-            if table.overlap(slot, wanted, kept):
-                held = sum(claim.gpus for claim in claims if table.overlap(slot, kept, claim.request.filter))
+            if table.gpus.overlap(slot, wanted, kept):
+                held = sum(claim.gpus for claim in claims if table.gpus.overlap(slot, kept, claim.request.filter))
                 yield int(table.free_for(kept)[slot]) - held
 
 
@@ -260,7 +260,9 @@ def fits_one(table: NodeTable, request: Request, slot: int, keep: Keep | None) -
         return False
     if memory and table.free_mem[slot] - kept[2] < memory:
         return False
-    return not gpus or table.is_any(request.filter) or bool(table.view(request.filter).room[slot] - kept[0] >= gpus)
+    return (
+        not gpus or table.gpus.is_any(request.filter) or bool(table.view(request.filter).room[slot] - kept[0] >= gpus)
+    )
 
 
 def without(table: NodeTable, mask: Mask, avoid: Collection[str]) -> Mask:

@@ -206,8 +206,8 @@ class Preemption:
         if not len(rows):
             return None
         jobs = state.running.jobs
-        elastic = [row for row in rows if (one := jobs[row]) and may_shrink(one)] if state.elastic else []
-        if elastic or (request.gpus and state.nodes.mixed):
+        elastic = [row for row in rows if (one := jobs[row]) and may_shrink(one)] if state.elastic.placed else []
+        if elastic or (request.gpus and state.nodes.gpus.mixed):
             self._series = None
             return self._search_tried(request, lane, kept, rows, elastic)
         short = self._short(request, entry.queue, kept.queues)
@@ -239,7 +239,7 @@ class Preemption:
     ) -> tuple[Spread, Keeps] | None:
         """Elastic jobs (their rows, cheapest first) shrink before any is stopped whole; and where nodes have GPUs of
         several types, what a job's end leaves there is only known once it is tried."""
-        state, left = self._state, bool(request.gpus and self._state.nodes.mixed)
+        state, left = self._state, bool(request.gpus and self._state.nodes.gpus.mixed)
 
         def room() -> Room:
             return free_room(state.nodes, request, kept.nodes) if left else self._leaving.room(request, kept.nodes)
@@ -263,7 +263,7 @@ class Preemption:
             short = self._short(request, lane.queue, kept.queues, left=left)
             found = self._candidates(rows, short)._replace(held=state.running.held())
             there, amounts = room(), [one.amount for one in short]
-            for closed in ((), tuple(state.nodes.mixed)):
+            for closed in ((), tuple(state.nodes.gpus.mixed)):
                 stopped = cheapest_of(
                     Problem(state.nodes, request, lane.avoid, there, found, amounts, closed, domain)
                     for domain in domains(state.nodes, request.near)

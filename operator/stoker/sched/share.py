@@ -31,7 +31,7 @@ class Cluster(NamedTuple):
 
     @classmethod
     def of(cls, state: SchedulerState) -> Cluster:
-        return cls(state.nodes.capacity, state.nodes.of_types if state.tree.typing else _NO_TYPES)
+        return cls(state.nodes.capacity, state.nodes.gpus.of_types if state.tree.typing else _NO_TYPES)
 
 
 class Share(NamedTuple):

@@ -1,9 +1,9 @@
 """What the scheduler knows: nodes, queues, runtimes, jobs, its own assumed starts and foreign pods.
 
 Owns how an object's change reaches the tables that it is made of: `nodes`, `queue_tree`, `runtime_table`, `lanes`,
-`claim_table`, `holdings`, `running`, `foreign_pods`. Fed level-triggered with the objects as they are now, in any order
-and as often as one likes; never reads a store or a clock. Fed by `stoker.scheduler_feed`, read by `decide` and
-`stoker.why`. One thread at a time: `stoker.scheduler_feed` sees to that.
+`claim_table`, `holdings`, `running`, `elastic_jobs`, `foreign_pods`. Fed level-triggered with the objects as they are
+now, in any order and as often as one likes; never reads a store or a clock. Fed by `stoker.scheduler_feed`, read by
+`decide` and `stoker.why`. One thread at a time: `stoker.scheduler_feed` sees to that.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from stoker.spec.runtime import TrainingRuntime
 from .budget import Cost
 from .changes import Changes
 from .claim_table import ClaimTable
+from .elastic_jobs import ElasticJobs
 from .entries import EARLIEST, Entry, Reservation, is_pending, new_entry, request_now, workers_on
 from .expected_ends import ExpectedEnds
 from .foreign_pods import ForeignPods
@@ -36,7 +37,6 @@ from .journal import Journal
 from .lanes import Lanes
 from .nodes import NodeTable
 from .queue_tree import QueueTree
-from .request import Request
 from .running import RunningJobs
 from .runtime_table import RuntimeTable
 
@@ -61,10 +61,7 @@ class SchedulerState:
         self.holdings = Holdings(self.journal, self.nodes, self.running, changes)
         self.claims = ClaimTable(self.journal, self.entries, self.holdings, changes, self.running, self.victims)
         self.lanes = Lanes(self.journal, self.entries, self.claims, changes)
-        self.elastic: dict[Key, Request] = {}
-        """The jobs with a place that may have more or fewer workers → one of its workers."""
-        self.below_most: dict[Request, dict[Key, None]] = {}
-        """Those of them that may have more: one worker → jobs."""
+        self.elastic = ElasticJobs(self.journal)
         # Of the last decide:
         self.next_reserving_at: datetime | None = None
         self.reserve_after_s = 0.0
@@ -76,8 +73,6 @@ class SchedulerState:
         """When the next budget is spent."""
         self.preempt_at: datetime | None = None
         """When the next claim is given up, or the next job may be preempted."""
-        self.grow_at: datetime | None = None
-        """When time alone may have let an elastic job grow."""
 
     def fork(self) -> SchedulerState:
         """A state like this one, of its own from here on. Cost: O(jobs), O(nodes); see `fork`."""
@@ -153,7 +148,7 @@ class SchedulerState:
                 self.nodes.mark_moved(name)
             if queue.las and queue.filed:
                 self.journal.set(self, "preempt_at", EARLIEST)  # it may have saved
-            self._note_elastic(entry)
+            self.elastic.note(entry)
             if job.status.started_at != old.job.status.started_at and queue.preemption.min_runtime is not None:
                 self.changes.shift()  # from now on its time counts
             self._recount(entry.key)
@@ -169,7 +164,7 @@ class SchedulerState:
             self.holdings.hold(entry, entry.room)
         for name in entry.workers_on:
             self.changes.fill_node(name)
-        self._note_elastic(entry)
+        self.elastic.note(entry)
         self._recount(entry.key)
         if old is not None:
             self.tree.sweep(old.queue)
@@ -182,7 +177,7 @@ class SchedulerState:
             self.claims.victim_moved(key)
             self._remove(entry)
             self.journal.drop(self.entries, key)
-            self._forget_elastic(key)
+            self.elastic.forget(key)
             self._recount(key)
             self.tree.sweep(entry.queue)
             self.runtimes.sweep(entry.runtime)
@@ -287,30 +282,6 @@ class SchedulerState:
         if entry.job.spec.elastic is not None:
             self.journal.set(entry, "request", request_now(entry.job, entry.runtime, entry.room))
 
-    def _note_elastic(self, entry: Entry) -> None:
-        if entry.job.spec.elastic is None:
-            return
-        self._forget_elastic(entry.key)
-        if not entry.workers_on or entry.pending:
-            return
-        one = entry.held.one_worker
-        self.journal.put(self.elastic, entry.key, one)
-        if len(entry.placement) < entry.job.spec.most_workers:
-            if one not in self.below_most:
-                self.journal.put(self.below_most, one, {})
-            self.journal.put(self.below_most[one], entry.key, None)
-            self.journal.set(self, "grow_at", EARLIEST)  # it may have saved
-
-    def _forget_elastic(self, key: Key) -> None:
-        one = self.elastic.get(key)
-        if one is None:
-            return
-        self.journal.drop(self.elastic, key)
-        if one in self.below_most:
-            self.journal.drop(self.below_most[one], key)
-            if not self.below_most[one]:
-                self.journal.drop(self.below_most, one)
-
     def _set_queue(self, name: str, queue: Queue | None) -> None:
         change = self.tree.put(name, queue)
         for one in change.unclaimed:
@@ -352,8 +323,8 @@ class SchedulerState:
         self.journal.set(entry, "request", request)
         for name, workers in entry.workers_on.items():
             self.nodes.claim(name, entry.key, Claim(workers, entry.held))
-        if entry.key in self.elastic:
-            self._note_elastic(entry)
+        if entry.key in self.elastic.placed:
+            self.elastic.note(entry)
         if entry.pending:
             self.lanes.put(entry)
 

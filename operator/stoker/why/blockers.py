@@ -156,7 +156,7 @@ def _holding(queue: QueueState, at: int) -> Iterator[Key]:
 
 def _lent(state: SchedulerState, entry: Entry) -> Iterator[Reason]:
     """What the job may claim by a guarantee, and which queues hold more than theirs."""
-    types = state.nodes.types_for(entry.request.filter)
+    types = state.nodes.gpus.types_for(entry.request.filter)
     for queue in entry.queue.path:
         above = queue.parent
         beside = above.children if above else [one for one in state.queues.values() if one.parent is None]

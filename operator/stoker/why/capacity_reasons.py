@@ -100,7 +100,7 @@ def never_on_nodes(table: NodeTable, request: Request) -> list[Reason]:
         fits = likeliest(table, request.near, request.workers, of_slot, of_slot)[slots]
     if int(fits.sum()) >= request.workers:
         return []
-    if columns[0][1] and not whole.any() and not table.is_any(request.filter):
+    if columns[0][1] and not whole.any() and not table.gpus.is_any(request.filter):
         there = sorted({_kind_of(gpu, request) for gpu in _gpus(table)})
         return [
             _never(
@@ -173,7 +173,7 @@ def _short_gpus(
         there,
         [(key.name, gpus) for key, gpus in held],
         list(outside),
-        0 if table.is_any(request.filter) else others,
+        0 if table.gpus.is_any(request.filter) else others,
         _kinds_that_do(table, request) if request.filter.min_capability else (),
     )
     most_free = sorted(there, key=lambda name: (-there[name], name))

@@ -18,7 +18,7 @@ from . import sentences
 
 def growth(state: SchedulerState, entry: Entry, now: datetime) -> tuple[Reason, ...]:
     """Nothing for a job that may not have more workers than it has."""
-    if entry.key not in state.elastic or not may_grow(state, entry):
+    if entry.key not in state.elastic.placed or not may_grow(state, entry):
         return ()
     found = Growths(state, now, Kept(state, (one for one in state.plan if one.order[2] in state.entries))).of(entry)
     has, most = len(entry.placement), entry.job.spec.most_workers

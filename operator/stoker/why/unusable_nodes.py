@@ -155,7 +155,7 @@ def _unusable(table: NodeTable, request: Request, slots: list[int]) -> Iterator[
         )
         if gone:
             yield sentences.gpus_unusable(gone)
-    if request.gpus and not table.is_any(request.filter):
+    if request.gpus and not table.gpus.is_any(request.filter):
         gpus = list(_gpus(table, slots, resource))
         if not gpus and resource != GPU_RESOURCE:
             yield sentences.offered_nowhere(resource)
