@@ -505,12 +505,18 @@ def test_what_a_job_lists_is_installed_into_its_projects_part_of_the_cache(
         for one in rendered["spec"]["containers"][0]["volumeMounts"]
         if one["mountPath"] == env["STOKER_ENVIRONMENTS_DIR"] == "/stoker/environments"
     ]
-    assert mount["subPath"] == "team-a/environments" and not mount.get("readOnly")
     [volume] = [one for one in rendered["spec"]["volumes"] if one["name"] == mount["name"]]
+    made = [one for one in rendered["spec"]["initContainers"][0]["volumeMounts"] if one["mountPath"] != "/stoker"]
+    assert not mount.get("readOnly")
     if "claim" in cache:
-        assert volume["persistentVolumeClaim"] == {"claimName": "kept"}
+        assert (volume["persistentVolumeClaim"], mount["subPath"]) == ({"claimName": "kept"}, "team-a/environments")
+        assert not made
     else:
-        assert volume["hostPath"] == {"path": "/var/kept", "type": "Directory"}
+        assert volume["hostPath"] == {"path": "/var/kept/team-a"}, "no link leads out of it"
+        assert mount["subPath"] == "environments"
+        assert made == [{"name": "stoker-cache", "mountPath": "/fetched", "subPath": "team-a", "readOnly": True}], (
+            "so that the project's folder is there"
+        )
     names = [one["name"] for one in rendered["spec"]["volumes"]]
     assert len(set(names)) == len(names)
     assert len(rendered["spec"]["initContainers"]) == 1 + len(data)

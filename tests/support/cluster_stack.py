@@ -38,7 +38,7 @@ WATCH = f"{SYSTEM}-exporter"
 API_PORT = 30470
 RACK = "example.com/rack"
 """The label that says which nodes are close together; they have it where a test sets it."""
-IMAGES = ("control-plane", "trainer-cpu", "foreign-python", "foreign-busybox", "foreign-root")
+IMAGES = ("control-plane", "trainer-cpu", "foreign-python", "foreign-pip", "foreign-busybox", "foreign-root")
 
 
 class Stack:
@@ -245,6 +245,20 @@ class Project:
         printed = [self.steps(name, attempt) for attempt in range(1, job.status.attempt + 1)]
         ran = [steps for steps in printed if steps]
         return [before[-1] - (after[0] - 1) for before, after in itertools.pairwise(ran)]
+
+    def use_cache(self, disk: Path | None) -> Path:
+        """Its runtime has a cache from now on: a folder of all nodes, or its claim. Returns: the project's part of
+        it, as the machine sees it."""
+        kubectl, name = self.stack.bed.kubectl, f"cached-{self.name}"
+        if disk is None:
+            folder, cache = self.stack.bed.folder / f"shared-{self.name}", {"claim": "checkpoints"}
+        else:
+            admits = "pod-security.kubernetes.io/enforce=privileged"  # a path of the node's is nothing for *restricted*
+            kubectl("label", "namespace", self.name, admits, "--overwrite")
+            folder, cache = disk, {"hostPath": str(disk)}
+        self.stack.put_runtime(name, {"imagePullPolicy": "Never", "defaultFor": [self.name], "cache": cache})
+        until(lambda: name in [one.metadata.name for one in self.client.runtimes()], "the api knows the runtime")
+        return folder / self.name
 
     def pods(self, job: str) -> list[dict[str, Any]]:
         listed = self.stack.bed.kubectl("get", "pods", "-n", self.name, "-l", f"stoker.dev/job={job}", "-o", "json")

@@ -105,9 +105,16 @@ RECIPES: dict[str, Recipe] = {
             inputs=_TRAINER,
             disk_bytes=30 * _GB,
         ),
-        # Other people's images, for the end-to-end tests: Python without torch or anything of ours; the same with all
-        # that is root's in the way; no Python at all.
+        # Other people's images, for the end-to-end tests: Python without torch or anything of ours; the same with pip;
+        # with all that is root's in the way; no Python at all.
         Recipe(name="foreign-python", repository="foreign-python", dockerfile=None, inputs=(), disk_bytes=_GB),
+        Recipe(
+            name="foreign-pip",
+            repository="foreign-pip",
+            dockerfile="tools/images/foreign-pip.Dockerfile",
+            inputs=(),
+            disk_bytes=_GB,
+        ),
         Recipe(
             name="foreign-root",
             repository="foreign-root",

@@ -89,6 +89,7 @@ STARTS: dict[str, tuple[Start, ...]] = {
         Start("NCCL is there", ("python", "-c", "import torch.distributed as d; print(d.is_nccl_available())"), "True"),
     ),
     "foreign-python": (Start("Python alone", ("python3", "-c", "print('here')"), "here"),),
+    "foreign-pip": (Start("pip is there", ("python3", "-m", "pip", "--version"), "pip "),),
     "foreign-root": (
         Start("its program is read", ("python3", "train.py"), "the image has its own train.py"),
         Start("its folders are root's", ("python3", "-c", _ROOTS), "/root /app/private"),

@@ -46,6 +46,7 @@ from .render_volumes import (
     fetch_order_of,
     fetches,
     mounts,
+    supervisor_mounts,
     volumes,
 )
 
@@ -109,7 +110,7 @@ def render_pod(
                     resources=Resources(
                         requests={"cpu": "10m", "memory": "64Mi"}, limits={"cpu": "1", "memory": "128Mi"}
                     ),
-                    volume_mounts=mounts(job, runtime, None)[:1],
+                    volume_mounts=supervisor_mounts(job, runtime),
                     security_context=_container_security(TrainingRuntimeSpec()),
                 ),
                 *([_fetch_container(job, runtime, settings)] if fetches(job) else []),

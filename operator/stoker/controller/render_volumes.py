@@ -92,7 +92,7 @@ def volumes(
 
 
 def mounts(job: TrainingJob, runtime: TrainingRuntimeSpec, source: Source | None) -> tuple[VolumeMount, ...]:
-    """Where the worker sees them; the first is the supervisor's."""
+    """Where the worker sees them."""
     shared = source is not None and source.claim == claim_of(job, runtime)  # a pod has a claim once
     return (
         VolumeMount(name=_SUPERVISOR, mount_path=STOKER_DIR),
@@ -155,8 +155,16 @@ def fetch_mounts(job: TrainingJob, runtime: TrainingRuntimeSpec) -> tuple[Volume
     )
 
 
+def supervisor_mounts(job: TrainingJob, runtime: TrainingRuntimeSpec) -> tuple[VolumeMount, ...]:
+    """Of the container that brings the supervisor. In a node's cache the project's folder may not be there yet: it is
+    mounted here to be made, for the kubelet makes what a subPath names, but no volume."""
+    own = VolumeMount(name=_SUPERVISOR, mount_path=STOKER_DIR)
+    made = VolumeMount(name=_CACHE, mount_path=FETCH_DIR, sub_path=job.metadata.namespace, read_only=True)
+    return (own, made) if _installs(job, runtime) and _on_node(runtime) else (own,)
+
+
 def _fetched_volumes(job: TrainingJob, runtime: TrainingRuntimeSpec) -> tuple[Volume, ...]:
-    """Where data is fetched to.
+    """Where data is fetched to, and in a cache what a job lists is installed.
 
     A folder of the node's is there twice. What fetches has the project's folder in it by a subPath, which the kubelet
     makes in the mode of the whole. Workers see below a volume that is the project's folder, so that no link in it, by
@@ -175,18 +183,19 @@ def _fetched_volumes(job: TrainingJob, runtime: TrainingRuntimeSpec) -> tuple[Vo
 
 def _environments_volume(job: TrainingJob, runtime: TrainingRuntimeSpec) -> tuple[Volume, ...]:
     """Where what the job lists is installed, unless it fetches data too: then it is there already."""
-    if job.spec.trainer.requirements is None or runtime.cache is None or fetches(job):
-        return ()
-    return _fetched_volumes(job, runtime)[:1]
+    return _fetched_volumes(job, runtime) if _installs(job, runtime) and not fetches(job) else ()
 
 
 def _environments_mount(job: TrainingJob, runtime: TrainingRuntimeSpec) -> tuple[VolumeMount, ...]:
-    """Writable, and of the project's folder only this one: no link that a job leaves there leads the kubelet astray."""
-    if job.spec.trainer.requirements is None or runtime.cache is None:
-        return ()
-    name = _CACHE if _on_node(runtime) else _DATA
-    below = f"{job.metadata.namespace}/{_INSTALLED}"
-    return (VolumeMount(name=name, mount_path=ENVIRONMENTS_DIR, sub_path=below),)
+    """Writable; below the same volume as data that was fetched."""
+    below = _INSTALLED if _on_node(runtime) else f"{job.metadata.namespace}/{_INSTALLED}"
+    mount = VolumeMount(name=_DATA, mount_path=ENVIRONMENTS_DIR, sub_path=below)
+    return (mount,) if _installs(job, runtime) else ()
+
+
+def _installs(job: TrainingJob, runtime: TrainingRuntimeSpec) -> bool:
+    """Into the runtime's cache."""
+    return job.spec.trainer.requirements is not None and runtime.cache is not None
 
 
 def _on_node(runtime: TrainingRuntimeSpec) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.local.test_fetch import Site
 from tests.support.cluster_stack import Project, Stack, built_images
 from tests.support.testbed.nodes import NodeBed
 
@@ -56,6 +57,24 @@ def project(stack: Stack) -> Iterator[Project]:
         project.client.cancel(job.metadata.name)
     project.client.close()
     stack.bed.kubectl("delete", "namespace", project.name, "--wait=true", "--timeout=60s", timeout_s=70)
+
+
+@pytest.fixture(scope="session")
+def site(stack: Stack) -> Iterator[Site]:
+    """Where pods reach it."""
+    found = Site(stack.bed.machine_address)
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+
+
+@pytest.fixture(scope="session")
+def disk() -> Iterator[Path]:
+    """A folder of both nodes, on a disk that has room whatever this machine's own has."""
+    folder = Path(tempfile.mkdtemp(prefix="stoker-e2e-", dir="/dev/shm"))
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

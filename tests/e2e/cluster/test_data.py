@@ -7,8 +7,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from stoker.fetch.cache import first_file
 from stoker.spec.data import DataVolume
 from stoker.spec.job import Phase
 from tests.local.test_fetch import Site, sha256
-from tests.support.cluster_stack import Project, Stack
+from tests.support.cluster_stack import Project
 from tests.support.harness import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -78,42 +76,6 @@ def test_data_that_is_not_there_fails_by_a_category_of_its_own(project: Project)
     assert "Signature=secret" not in json.dumps(end.model_dump(mode="json"))
 
 
-@pytest.fixture(scope="module")
-def site(stack: Stack) -> Iterator[Site]:
-    """Where pods reach it."""
-    found = Site(stack.bed.machine_address)
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
-
-
-@pytest.fixture(scope="module")
-def disk() -> Iterator[Path]:
-    """A folder of both nodes, on a disk that has room whatever this machine's own has."""
-    folder = Path(tempfile.mkdtemp(prefix="stoker-e2e-", dir="/dev/shm"))
-    folder.chmod(0o777)
-    yield folder
-    shutil.rmtree(folder)
-
-
-def cached(project: Project, disk: Path | None) -> Path:
-    """The project's runtime has a cache from now on: this folder, or a claim. Returns: the project's part of it, as the
-    machine sees it."""
-    bed = project.stack.bed
-    if disk is None:
-        folder, cache = bed.folder / f"shared-{project.name}", {"claim": "checkpoints"}
-    else:
-        admits = "pod-security.kubernetes.io/enforce=privileged"  # a path of the node's is nothing for *restricted*
-        bed.kubectl("label", "namespace", project.name, admits, "--overwrite")
-        folder, cache = disk, {"hostPath": str(disk)}
-    runtime = {"imagePullPolicy": "Never", "defaultFor": [project.name], "cache": cache}
-    project.stack.put_runtime(f"cached-{project.name}", runtime)
-    until(
-        lambda: f"cached-{project.name}" in [one.metadata.name for one in project.client.runtimes()], "the api has it"
-    )
-    return folder / project.name
-
-
 def submit(project: Project, name: str, data: list[dict[str, Any]], command: str, **spec: Any) -> None:
     trainer = {"image": project.stack.images["foreign-python"], "command": ["python3", "-c", command]}
     project.client.submit({"memory": "128Mi", "data": data, "trainer": trainer, **spec}, name=name)
@@ -138,7 +100,7 @@ def test_a_gangs_data_is_fetched_once_into_the_cache_and_shown_read_only(
     project: Project, site: Site, disk: Path, kind: str
 ) -> None:
     """Without a digest the subPath is a link to the newest version, which the kubelet follows."""
-    cached(project, disk if kind == "hostPath" else None)
+    project.use_cache(disk if kind == "hostPath" else None)
     path = f"/{project.name}-{kind}"
     url, fixed = site.put(f"{path}/a.txt", b"one", ETag='"1"'), site.put(f"{path}/b.txt", b"fixed")
     data = [{"name": "link", "url": url}, {"name": "digest", "url": fixed, "digest": sha256(b"fixed")}]
@@ -157,7 +119,7 @@ def test_a_gangs_data_is_fetched_once_into_the_cache_and_shown_read_only(
 def test_a_running_worker_holds_its_data_and_another_project_fetches_for_itself(
     project: Project, site: Site, disk: Path
 ) -> None:
-    part = cached(project, disk)
+    part = project.use_cache(disk)
     url = site.put(f"/{project.name}/held.txt", b"held")
     data = [{"name": "d", "url": url, "digest": sha256(b"held")}]
     submit(project, "holds", data, "import time; print('begun', flush=True); time.sleep(600)")
@@ -172,7 +134,7 @@ def test_a_running_worker_holds_its_data_and_another_project_fetches_for_itself(
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     other = project.stack.project(f"{project.name}-b")
     try:
-        cached(other, disk)
+        other.use_cache(disk)
         submit(other, "reads", data, "import os; print(os.listdir(os.environ['STOKER_DATA_D']))")
         other.until_phase("reads", Phase.SUCCEEDED)
         assert other.log("reads", 1) == "['held.txt']\n"
@@ -184,7 +146,7 @@ def test_a_running_worker_holds_its_data_and_another_project_fetches_for_itself(
 
 def test_no_link_in_a_projects_cache_leads_to_anothers(project: Project, site: Site, disk: Path) -> None:
     """It looks right to what fetches, which has a folder of that name; on the node it is another project's."""
-    part = cached(project, disk)
+    part = project.use_cache(disk)
     theirs = part.parent / "etc" / "ssl"
     theirs.mkdir(parents=True, exist_ok=True)
     (theirs / "secret.txt").write_text("another project's")
