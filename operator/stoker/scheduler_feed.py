@@ -9,6 +9,7 @@ Called by `controller.scheduling` and `stoker_api.scheduler_view`.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -30,6 +31,8 @@ T = TypeVar("T", bound=Resource)
 R = TypeVar("R")
 
 _PIECE = 200
+_SMALL_PIECE = 25
+"""About a millisecond."""
 
 
 class SchedulerFeed:
@@ -139,14 +142,16 @@ class SchedulerFeed:
             return working.result()
 
     async def catch_up(self) -> None:
-        """Take in what has changed, piece by piece, so that the event loop goes on: 100,000 jobs take seconds."""
+        """Take in what has changed, a millisecond at a time and no more than half of the time: 100,000 jobs take
+        seconds, and what others do on the event loop takes many turns of it."""
         for changes in self._changes:
             behind = len(changes)
             while behind > 0:
                 async with self._lock:
-                    changes.take_in(_PIECE)
-                behind -= _PIECE
-                await asyncio.sleep(0)
+                    begun_s = time.perf_counter()
+                    changes.take_in(_SMALL_PIECE)
+                behind -= _SMALL_PIECE
+                await asyncio.sleep(time.perf_counter() - begun_s)
 
     async def _take_in_all(self) -> None:
         """What has changed by now, in pieces, so that the event loop goes on. The lock must be held."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import subprocess
 from pathlib import Path
@@ -145,22 +144,18 @@ async def test_a_backlog_is_taken_in_pieces_and_few_starts_are_tried(bed: Bed) -
     assert (await bed.scheduler.queue_usage(["fast"]))["fast"].pending == 450
 
 
-async def taking_the_rest(coroutine: Any) -> None:
-    with contextlib.suppress(StopIteration):
-        while True:
-            coroutine.send(None)
-
-
 async def test_what_changes_while_a_backlog_is_taken_in_is_not_lost(bed: Bed) -> None:
     await bed.node(gpus=500)
     made = [await bed.job(f"j{number}", queue="fast") for number in range(300)]
     gone, started = made[299], made[298]
-    taking = bed.scheduler.catch_up()
-    taking.send(None)  # the first piece is in, these two are not
-    await bed.store.delete(JOBS, gone.key)
-    await bed.status(started, phase="Running", placement=[{"worker": 0, "node": "n"}], attempt=1)
-    await bed.jobs.wait_for(lambda cache: cache.get(gone.key) is None)
-    await taking_the_rest(taking)
+    taking = asyncio.create_task(bed.scheduler.catch_up())
+    await asyncio.sleep(0)  # the first piece is in, these two are not
+    async with bed.scheduler._feed._lock:
+        await bed.store.delete(JOBS, gone.key)
+        await bed.status(started, phase="Running", placement=[{"worker": 0, "node": "n"}], attempt=1)
+        await bed.jobs.wait_for(lambda cache: cache.get(gone.key) is None)
+        assert not taking.done()
+    await taking
     usage = (await bed.scheduler.queue_usage(["fast"]))["fast"]
     assert (usage.pending, usage.running, usage.gpus) == (298, 1, 1)
     with pytest.raises(KeyError):
