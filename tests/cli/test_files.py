@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from stoker.cli.main import cli
 from stoker.client.client import Client
-from stoker.client.errors import ApiError
+from stoker.client.errors import ApiError, BadInput
 
 if TYPE_CHECKING:
     from .live_api import Live
@@ -142,13 +142,16 @@ def cut(etag: str, at: int) -> Callable[[BaseHTTPRequestHandler], None]:
 
 
 def test_a_cut_connection_is_resumed_at_the_byte(script: Any, tmp_path: Path) -> None:
+    script.on("GET", LISTED, script.problem(404, "NoFile", "there is no folder 'big'"))
     script.on("GET", f"{LISTED}/big", *[cut('"a"', 50_000)] * 3, cut('"b"', 50_000), cut('"b"', len(CONTENT)))
     got = tmp_path / "here"
     with Client(script.url, "t") as client:
         assert client.cp("one", "big", got) == len(CONTENT)
     assert got.read_bytes() == CONTENT
     ranges = [one.headers.get("range") for one in script.requests]
-    assert ranges == [None, "bytes=50000-", "bytes=100000-", "bytes=150000-", "bytes=50000-"], "anew once it changed"
+    assert ranges == [None, None, "bytes=50000-", "bytes=100000-", "bytes=150000-", "bytes=50000-"], (
+        "anew once it changed"
+    )
 
 
 def test_the_sdk_lists_and_fetches(output: Path, tmp_path: Path) -> None:
@@ -163,3 +166,9 @@ def test_the_sdk_lists_and_fetches(output: Path, tmp_path: Path) -> None:
             client.cp("one", "no", here)
         assert [one.name for one in here.iterdir()] == ["log"], "what did not come leaves nothing"
         assert met.value.code == "NoFile"
+        assert client.cp("one", "runs", here) == 6 and (here / "runs/one/log").read_bytes() == b"log"
+        assert client.cp("one", "runs/", tmp_path / "renamed") == 6 and (tmp_path / "renamed/two").is_file()
+        assert client.get("one").cp("", tmp_path / "all") == 5006
+        assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["model.pt", "runs"], "without the link"
+        with pytest.raises(BadInput, match="the path is one within the output folder"):
+            client.cp("one", "../../token", here)

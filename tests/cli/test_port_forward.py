@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from websockets.sync.server import ServerConnection
 
-from stoker.cli.sessions.forwarding import Forwarded
 from stoker.client.errors import BadInput
+from stoker.client.sessions.forwarding import Forwarded
 
 from .session_server import READY, Server, command, serving, stoker
 

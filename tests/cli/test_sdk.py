@@ -78,3 +78,18 @@ def test_metrics_are_columns_of_one_length() -> None:
         "time": [0.0, 1.0, 9.0],
         "value": [0.5, 0.25, 0.125],
     }
+
+
+def test_what_run_has_to_note_stays_with_the_job(script: Any, make_job: Any) -> None:
+    body = make_job("a", "Queued", {"trainer": {"command": ["python", "x.py"]}, "gpusPerWorker": 2})
+    script.on("POST", "/v1/projects/default/jobs", script.json(body, 201, Warning='299 - "may be preempted"'))
+    script.on("GET", "/version", script.json({"version": "1", "apiVersion": "v", "mode": "Cluster"}))
+    script.on("GET", "/v1/projects/default/jobs/a", script.json(body))
+    with Client(script.url) as client:
+        heard: list[str] = []
+        client.calls.on_warning = heard.append
+        job = client.run(["python", "x.py"], gpus=2, no_code=True)
+        assert job.remarks[0] == "may be preempted" == heard[0]
+        assert job.remarks[1].startswith("2 GPUs and one process: ") and len(job.remarks) == 2
+        assert "<th>note</th><td>may be preempted</td>" in job._repr_html_()
+        assert client.get("a").remarks == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
 import json
@@ -21,6 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from stoker.client.client import Client
+from stoker.client.errors import ApiError, BadInput, StokerError, TimedOut
 
 pytest.importorskip("fastapi")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -60,6 +64,10 @@ class Entered:
         done = subprocess.run([*STOKER, *words], env=self.env, capture_output=True, timeout=60, **how)
         assert not check or done.returncode == 0, done.stderr
         return done
+
+    def client(self) -> Client:
+        home = Path(self.env["STOKER_HOME"])
+        return Client(json.loads((home / "endpoint.json").read_text())["url"], (home / "token").read_text().strip())
 
     def close(self) -> None:
         self("cancel", "serve", check=False)
@@ -165,6 +173,40 @@ def test_a_server_in_the_worker_is_reached(entered: Entered) -> None:
         assert "port 1 of the worker can't be reached: Connection refused" in forwarding.stderr.readline()
         forwarding.send_signal(signal.SIGINT)
     assert forwarding.returncode == 130
+
+
+def test_the_sdk_runs_a_command_in_a_worker(entered: Entered) -> None:
+    with entered.client() as client:
+        job = client.get("serve")
+        done = job.exec(["sh", "-c", 'cat; echo "$MARK"; echo aside >&2; exit 5'], stdin=b"given " * 20_000, timeout=60)
+        assert (done.returncode, done.stderr) == (5, b"aside\n")
+        assert done.stdout == b"given " * 20_000 + b"from-the-job\n"
+        missing = job.exec(["no-such-program"])
+        assert missing.returncode == 127 and b"no such command in PATH" in missing.stderr
+        with pytest.raises(TimedOut, match=r"sleep has not ended after 0\.5 s in serve"):
+            job.exec(["sleep", "600"], timeout=0.5)
+        with pytest.raises(StokerError, match="printed over 64 MiB"):
+            job.exec(["head", "-c", "80000000", "/dev/zero"])
+        with pytest.raises(ApiError, match="worker"):
+            job.exec(["true"], worker=3)
+
+        async def within_a_loop() -> bytes:
+            return job.exec(["echo", "a notebook's"]).stdout
+
+        assert asyncio.run(within_a_loop()) == b"a notebook's\n"
+
+
+def test_the_sdk_forwards_a_port_as_long_as_it_is_wanted(entered: Entered) -> None:
+    with entered.client() as client:
+        with client.port_forward("serve", entered.port) as port:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/page.txt", timeout=20) as answer:
+                assert answer.read() == b"from the worker"
+            with pytest.raises(BadInput, match="can't listen on"), client.port_forward("serve", 80, local=port):
+                pass
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=20)
+        with pytest.raises(ApiError), client.port_forward("missing", 80):
+            pass
 
 
 def test_sessions_stand_in_the_jobs_events(entered: Entered) -> None:

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Unpack
+from contextlib import AbstractContextManager
+from copy import copy
+from subprocess import CompletedProcess
+from typing import TYPE_CHECKING, Any, Unpack
 
 from stoker.spec.event import Event
 from stoker.spec.job import TrainingJobSpec
@@ -32,6 +34,9 @@ from .job_options import JobOptions, apply_options
 from .log_lines import LogChunk
 from .server_client import ServerClient, plain
 from .updates import JobChanged, JobEnded, JobReader, JobUpdate
+
+if TYPE_CHECKING:
+    from .sessions.connection import WorkerTarget
 
 
 class Client(ServerClient):
@@ -55,18 +60,30 @@ class Client(ServerClient):
             job = stoker.run(["python", "train.py", "--lr", "0.1"], gpus=1, env={"TRY": "3"})
 
         As `stoker run` does: what .gitignore and .stokerignore say is left out, and on this machine `python` is yours.
-        `no_code`: ship nothing, run the command where it is. `install`: install what the folder's uv.lock or
-        requirements.txt lists where the job runs. Raises: BadInput where the folder can't be shipped.
+        What is to be noted of it is in `job.remarks`. `no_code`: ship nothing, run the command where it is. `install`:
+        install what the folder's uv.lock or requirements.txt lists where the job runs. Raises: BadInput where the
+        folder can't be shipped.
         """
         from .code.placing import place_commands
+        from .remarks import remarks
 
         if isinstance(command, str):
             raise BadInput(f"the command is a list of words: {command.split()}")
+        noted: list[str] = []
+        calls = copy(self.calls)  # its own ear for warnings: others may share the client
+
+        def note(text: str) -> None:
+            noted.append(text)
+            self.calls.on_warning(text)
+
+        calls.on_warning = note
         spec: dict[str, Any] = {"trainer": {"command": list(command)}}
         apply_options(spec, options)
         folder = None if code is None else os.fspath(code)
-        place_commands(self.calls, [spec], folder=folder, no_code=no_code, install=install, project=project)
-        return self.submit(spec, name=name, project=project)
+        place_commands(calls, [spec], folder=folder, no_code=no_code, install=install, project=project)
+        job = self._job(calls.submit(_submission(spec, name), project=project))
+        job._remarks = (*noted, *remarks(self, job, gpus_named="gpus" in options))
+        return job
 
     def submit(
         self,
@@ -241,15 +258,57 @@ class Client(ServerClient):
         return self._parse(FileList, self.calls.files(name, folder, project=project))
 
     def cp(self, name: str, path: str, to: str | os.PathLike[str] = ".", *, project: str | None = None) -> int:
-        """How many bytes one of the job's files had, which is at `to` now, or in that folder.
+        """How many bytes a file of the job's had, or a folder with all below it ('': its whole output); it is at `to`
+        now, or in that folder.
 
-        What was there is replaced once all of it has come; cut connections are resumed. Raises: OSError, ApiError.
+        What was there is replaced file by file, each once all of it has come; cut connections are resumed; symbolic
+        links are left out. Raises: OSError, ApiError.
         """
-        from .fetching import fetch_into
+        from . import copying
 
-        target = Path(to)
-        target = target / path.rpartition("/")[2] if target.is_dir() else target
-        return fetch_into(target, lambda file: self.calls.fetch_file(name, path, file, project=project))
+        return copying.copy(self.calls, copying.look(self.calls, name, path, project), to, project).size_bytes
+
+    # sessions with a running worker
+
+    def exec(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        worker: int = 0,
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        project: str | None = None,
+    ) -> CompletedProcess[bytes]:
+        """What came of `command` in a running (or held) worker: its `returncode`, `stdout` and `stderr`.
+
+        It runs in the worker's environment and folder, and is ended with this call. Raises: TimedOut after `timeout`
+        seconds; StokerError, also where it prints over 64 MiB.
+        """
+        from .sessions.execution import run_in_worker
+
+        if isinstance(command, str):
+            raise BadInput(f"the command is a list of words: {command.split()}")
+        return run_in_worker(self._worker(name, worker, project), command, stdin, timeout)
+
+    def port_forward(
+        self,
+        name: str,
+        port: int,
+        *,
+        local: int = 0,
+        worker: int = 0,
+        address: str = "127.0.0.1",
+        project: str | None = None,
+    ) -> AbstractContextManager[int]:
+        """The port here (`local`; 0: any that is free) that leads to `port` of a worker, inside of a `with`.
+
+        with stoker.port_forward("digits", 6006) as here:
+            print(f"http://127.0.0.1:{here}")
+        """
+        from .sessions.forwarding import Forwarded, forwarded
+
+        return forwarded(self._worker(name, worker, project), Forwarded(local, port), address)
 
     # usage
 
@@ -312,6 +371,11 @@ class Client(ServerClient):
         return bundle.digest
 
     # helpers
+
+    def _worker(self, name: str, worker: int, project: str | None) -> WorkerTarget:
+        from .sessions.connection import WorkerTarget
+
+        return WorkerTarget(self.calls.endpoint, project or self.calls.project, name, worker)
 
     def _job(self, body: Any) -> Job:
         job = self._parse(Job, body)

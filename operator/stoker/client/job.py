@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, Any
 
 from pydantic import PrivateAttr
@@ -42,6 +44,7 @@ class JobFailed(StokerError):
 
 class Job(TrainingJob):
     _client: Client = PrivateAttr()
+    _remarks: tuple[str, ...] = PrivateAttr(default=())
 
     def __repr__(self) -> str:
         return f"<Job {self.name}: {self._state()}>"
@@ -54,6 +57,7 @@ class Job(TrainingJob):
             rows.append(("GPUs", str(self.gpus)))
         if self.status.output:
             rows.append(("results", self.status.output))
+        rows += [("note", text) for text in self._remarks]
         cells = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows)
         return f"<table>{cells}</table>"
 
@@ -67,6 +71,11 @@ class Job(TrainingJob):
     @property
     def name(self) -> str:
         return self.metadata.name
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Of a job that `run` has just submitted: warnings, and what looks like an oversight."""
+        return self._remarks
 
     def refresh(self) -> Job:
         """The job as it is now."""
@@ -105,8 +114,22 @@ class Job(TrainingJob):
         return self._client.files(self.name, folder, project=self._project)
 
     def cp(self, path: str, to: str | os.PathLike[str] = ".") -> int:
-        """How many bytes the file had, which is at `to` now, or in that folder."""
+        """How many bytes the file had, or the folder with all below it, which is at `to` now, or in that folder."""
         return self._client.cp(self.name, path, to, project=self._project)
+
+    def exec(
+        self, command: Sequence[str], *, worker: int = 0, stdin: bytes = b"", timeout: float | None = None
+    ) -> CompletedProcess[bytes]:
+        """What came of `command` in a running (or held) worker: its `returncode`, `stdout` and `stderr`."""
+        return self._client.exec(self.name, command, worker=worker, stdin=stdin, timeout=timeout, project=self._project)
+
+    def port_forward(
+        self, port: int, *, local: int = 0, worker: int = 0, address: str = "127.0.0.1"
+    ) -> AbstractContextManager[int]:
+        """The port here that leads to `port` of a worker, inside of a `with`."""
+        return self._client.port_forward(
+            self.name, port, local=local, worker=worker, address=address, project=self._project
+        )
 
     def cancel(self) -> Job:
         return self._client.cancel(self.name, project=self._project)

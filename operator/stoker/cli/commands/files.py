@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
-from stoker.client.errors import ApiError, BadInput, StokerError
+from stoker.client.errors import BadInput
 
 from .common import connected, for_job, job_argument, output_option
 from .names import complete_jobs
 
 if TYPE_CHECKING:
     from stoker.client.calls import Calls
-
-_MOST_COMPONENT_BYTES = 255
 
 
 @click.command()
@@ -64,69 +59,23 @@ def cp(calls: Calls, source: str, to: str) -> None:
     """
     from stoker.cli.output import harmless
     from stoker.client.code.sizes import files_text, size_text
-    from stoker.client.fetching import fetch_into
+    from stoker.client.copying import copy, look
 
     job, colon, path = source.partition(":")
-    path = path.strip("/")
     if not colon or not job or "/" in job:
         raise BadInput(f"{source}: write JOB:PATH, for example JOB:model.pt; files are copied from a job only")
-    if {".", ".."} & set(path.split("/")):
-        raise BadInput(f"{source}: the path is one within the output folder, without `.` and `..`")
-    copied = bytes_copied = 0
-    job, listed = for_job(calls, job, lambda name: (name, _listed(calls, name, path)))
-    for one in _wanted(job, path, listed, to):
-        one.to.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            bytes_copied += fetch_into(one.to, partial(calls.fetch_file, job, one.path))
-        except OSError as error:
-            raise BadInput(f"{one.to}: {error.strerror or error}") from None
-        copied += 1
+
+    def shown(path: str, place: Path) -> None:
         if sys.stderr.isatty():
-            click.echo(f"{harmless(one.path)} -> {one.to}", err=True)
-    if not copied:
-        raise BadInput(f"{job} has no files there; `stoker files {job}` lists them")
-    click.echo(f"{files_text(copied)}, {size_text(bytes_copied)}", err=True)
+            click.echo(f"{harmless(path)} -> {place}", err=True)
 
-
-class _Wanted(NamedTuple):
-    path: str
-    to: Path
-
-
-def _listed(calls: Calls, job: str, path: str) -> Any:
-    """What is below `path`; None: that is no folder."""
+    listed = for_job(calls, job, lambda name: look(calls, name, path))
     try:
-        return calls.files(job, path)
-    except ApiError as error:
-        if error.code != "NoFile" or not path:
-            raise
-        return None
-
-
-def _wanted(job: str, path: str, listed: Any, given: str) -> Iterator[_Wanted]:
-    """The files that `path` names, each with its place here. `listed`: of `_listed`."""
-    last = path.rpartition("/")[2]
-    to = Path(given)
-    into = to.is_dir() or given.endswith("/")
-    if listed is None:
-        yield _Wanted(path, to / _own(last) if into else to)  # no folder, so a file
-        return
-    if listed["truncated"]:
-        raise BadInput(f"{job}:{path} holds too many files for one copy; name folders within it")
-    base = to / _own(last) if last and into else to
-    skipped = 0
-    for item in listed["items"]:
-        below = item["path"].removeprefix(listed["folder"]).lstrip("/")
-        if item["kind"] == "file":
-            yield _Wanted(item["path"], base.joinpath(*map(_own, below.split("/"))))
-        else:
-            skipped += 1
-    if skipped:
-        click.echo(f"left out: {skipped} symbolic link{'s' if skipped > 1 else ''}", err=True)
-
-
-def _own(name: str) -> str:
-    """A part of a path as the server gave it, which is anybody's. Raises: StokerError for what could lead elsewhere."""
-    if name in ("", ".", "..") or "/" in name or "\0" in name or len(os.fsencode(name)) > _MOST_COMPONENT_BYTES:
-        raise StokerError(f"a file's name can't be one here: {name!r}")
-    return name
+        copied = copy(calls, listed, to, on_file=shown)
+    except OSError as error:
+        raise BadInput(f"{error.filename or to}: {error.strerror or error}") from None
+    if copied.links:
+        click.echo(f"left out: {copied.links} symbolic link{'s' if copied.links > 1 else ''}", err=True)
+    if not copied.files:
+        raise BadInput(f"{listed.job} has no files there; `stoker files {listed.job}` lists them")
+    click.echo(f"{files_text(copied.files)}, {size_text(copied.size_bytes)}", err=True)

@@ -33,8 +33,8 @@ def exec_(calls: Calls, job: str, worker: int, command: tuple[str, ...]) -> None
 
     Leaves with the command's exit code. The command ends with this one, and with the worker.
     """
-    from stoker.cli.sessions.connection import WorkerTarget
     from stoker.cli.sessions.execute import execute
+    from stoker.client.sessions.connection import WorkerTarget
 
     target = WorkerTarget(calls.endpoint, calls.project, job, worker)
     click.get_current_context().exit(execute(target, command, _say))
@@ -53,8 +53,8 @@ def port_forward(calls: Calls, job: str, ports: tuple[str, ...], worker: int, ad
     stoker port-forward digits-x7k2p 6006                 # http://127.0.0.1:6006 is the worker's TensorBoard
     stoker port-forward digits-x7k2p 8080:80 :5678        # 8080 here is its 80; any free port for its 5678
     """
-    from stoker.cli.sessions.connection import WorkerTarget
-    from stoker.cli.sessions.forwarding import Forwarded, forward
+    from stoker.client.sessions.connection import WorkerTarget
+    from stoker.client.sessions.forwarding import Forwarded, forward
 
     wanted = [Forwarded.parse(port) for port in ports]
     forward(WorkerTarget(calls.endpoint, calls.project, job, worker), wanted, address, _say)

@@ -104,9 +104,9 @@ def run(calls: Calls, **given: Any) -> None:
     failed, 130 if it was cancelled (or you detached), else 1.
     """
     from stoker.cli.job_details import worker_text
-    from stoker.cli.remarks import remarks
     from stoker.cli.tracking import track
     from stoker.client.client import Client
+    from stoker.client.remarks import remarks
 
     manifests = _manifests(given)
     if len(manifests) > 1:

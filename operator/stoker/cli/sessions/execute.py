@@ -12,12 +12,13 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from stoker.client.sessions.connection import READER_S, TYPIST_S, WorkerTarget, session
+from stoker.client.sessions.execution import END, ERROR, EXIT, INPUT, OUTPUT, RESIZE, exit_of
+
 from . import terminal
-from .connection import READER_S, TYPIST_S, Broken, WorkerTarget, session
 from .streams import Output, read_pieces
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
-_INPUT, _OUTPUT, _ERROR, _RESIZE, _END, _EXIT = (bytes((channel,)) for channel in range(6))
 
 
 def execute(target: WorkerTarget, argv: Sequence[str], say: Callable[[str], None]) -> int:
@@ -38,7 +39,7 @@ async def _execute(target: WorkerTarget, argv: Sequence[str], say: Callable[[str
     async with session(target, "exec", opening, say, patience_s) as socket:
         with _terminal(socket) if with_terminal else contextlib.nullcontext():
             # A terminal that is not the command's belongs to others: to the pager behind the pipe, say.
-            reading = _read_input(socket) if with_terminal or not terminal.is_terminal(_STDIN) else socket.send(_END)
+            reading = _read_input(socket) if with_terminal or not terminal.is_terminal(_STDIN) else socket.send(END)
             sending = asyncio.create_task(reading)
             try:
                 code, message = await _carry(socket)
@@ -52,8 +53,8 @@ async def _execute(target: WorkerTarget, argv: Sequence[str], say: Callable[[str
 async def _read_input(socket: ClientConnection) -> None:
     with contextlib.suppress(ConnectionClosed):  # `_carry` says so
         async for data in read_pieces(_STDIN):
-            await socket.send(_INPUT + data)
-        await socket.send(_END)
+            await socket.send(INPUT + data)
+        await socket.send(END)
 
 
 async def _carry(socket: ClientConnection) -> tuple[int, str]:
@@ -62,20 +63,12 @@ async def _carry(socket: ClientConnection) -> tuple[int, str]:
     while True:
         message = await socket.recv()
         channel, data = (message[:1], message[1:]) if isinstance(message, bytes) else (b"", b"")
-        if channel == _OUTPUT:
+        if channel == OUTPUT:
             await output.write(_STDOUT, data)
-        elif channel == _ERROR:
+        elif channel == ERROR:
             await output.write(_STDERR, data)
-        elif channel == _EXIT:
-            return _exit(data)
-
-
-def _exit(data: bytes) -> tuple[int, str]:
-    try:
-        found = json.loads(data)
-        return int(found["exitCode"]), str(found.get("message") or "")
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise Broken("the worker reports the command's end in a form this client does not know") from None
+        elif channel == EXIT:
+            return exit_of(data)
 
 
 @contextlib.contextmanager
@@ -85,7 +78,7 @@ def _terminal(socket: ClientConnection) -> Iterator[None]:
     async def send_size() -> None:
         size = terminal.size_of(_STDOUT)
         with contextlib.suppress(ConnectionClosed):
-            await socket.send(_RESIZE + json.dumps({"columns": size.columns, "rows": size.lines}).encode())
+            await socket.send(RESIZE + json.dumps({"columns": size.columns, "rows": size.lines}).encode())
 
     def resized() -> None:
         task = asyncio.ensure_future(send_size())

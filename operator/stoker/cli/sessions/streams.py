@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator
 
-from .connection import PIECE_BYTES
+from stoker.client.sessions.connection import PIECE_BYTES
 
 
 class Output:

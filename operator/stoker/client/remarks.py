@@ -1,15 +1,19 @@
 """What of a submitted job looks like an oversight, in a line each: several GPUs for one process, no GPU where some are.
 
-Owns the sentences. Never refuses: both can be meant. Called by `stoker run`.
+Owns the sentences. Never refuses: both can be meant. Called by `stoker run` and `Client.run`.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from stoker.client.client import Client
-from stoker.client.errors import StokerError
 from stoker.spec.job import TrainingJob
+
+from .errors import StokerError
+
+if TYPE_CHECKING:
+    from .client import Client
 
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
 _STARTS_PROCESSES = ("torch.distributed.", "accelerate.", "deepspeed", "ray")

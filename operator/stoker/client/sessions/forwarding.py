@@ -1,7 +1,8 @@
 """`stoker port-forward`: local ports that are a worker's; all connections to one share one session.
 
 Owns the listening, the connections and their halves. A local program that does not read is buffered up to
-`AHEAD_BYTES`; then it holds up the others of its port, since they share one stream. Called by `commands/sessions.py`.
+`AHEAD_BYTES`; then it holds up the others of its port, since they share one stream. Called by `stoker port-forward`
+and `Client.port_forward`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
 from websockets.asyncio.client import ClientConnection
@@ -17,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 
 from stoker.client.errors import BadInput
 
+from .background import Background
 from .connection import PIECE_BYTES, WorkerTarget, session
 
 AHEAD_BYTES = 1 << 20
@@ -49,6 +52,22 @@ def forward(target: WorkerTarget, wanted: Sequence[Forwarded], address: str, say
     asyncio.run(_forward(target, wanted, address, say))
 
 
+@contextlib.contextmanager
+def forwarded(target: WorkerTarget, wanted: Forwarded, address: str) -> Iterator[int]:
+    """The port here, for as long as it is forwarded. Raises: StokerError, at its end too where it broke meanwhile."""
+    ready: Future[None] = Future()
+    with contextlib.closing(_listen(address, wanted.local)) as sock, Background() as background:
+        port: int = sock.getsockname()[1]
+        forwarding = _forward_one(target, wanted, sock, lambda text: None, lambda: ready.set_result(None))
+        running = background.start(forwarding)
+        wait((running, ready), return_when=FIRST_COMPLETED)
+        if running.done():
+            running.result()
+        yield port
+        if running.done():
+            running.result()
+
+
 async def _forward(target: WorkerTarget, wanted: Sequence[Forwarded], address: str, say: Callable[[str], None]) -> None:
     async with contextlib.AsyncExitStack() as stack:
         # All of them before the first session: a port that is taken is reported at once.
@@ -62,7 +81,11 @@ async def _forward(target: WorkerTarget, wanted: Sequence[Forwarded], address: s
 
 
 async def _forward_one(
-    target: WorkerTarget, wanted: Forwarded, sock: socket.socket, say: Callable[[str], None]
+    target: WorkerTarget,
+    wanted: Forwarded,
+    sock: socket.socket,
+    say: Callable[[str], None],
+    on_ready: Callable[[], object] = lambda: None,
 ) -> None:
     opening = {"kind": "forward", "port": wanted.remote}
     async with (
@@ -72,6 +95,7 @@ async def _forward_one(
         host, number = sock.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         say(f"forwarding {host}:{number} -> {target.job} worker {target.worker}:{wanted.remote}")
+        on_ready()
         await port.carry()
 
 

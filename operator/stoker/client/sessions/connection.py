@@ -2,7 +2,7 @@
 
 Owns the handshake, its refusals as the client's errors, the wait for the worker and the words for a lost connection.
 Never follows a redirect (the token would travel) and reaches a loopback server through no proxy, as `wire.py`. Called
-by `execute.py` and `forwarding.py`.
+by `execution.py`, `forwarding.py` and `stoker.cli.sessions.execute`.
 """
 
 from __future__ import annotations
