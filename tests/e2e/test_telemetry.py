@@ -129,5 +129,5 @@ def test_alerts_of_hardware_fire_and_are_resolved(folder: Path) -> None:
         done = alerts.checked(folder, only=("hardware",))
     except NoCompiler as error:
         pytest.skip(str(error))
-    assert len(done) == 15
+    assert len(done) == 11
     assert [case.alert for case in done if case.fired_s < 0 or case.resolved_s < 0] == []
