@@ -119,7 +119,8 @@ class World:
     def of_served(self) -> list[Case]:
         case = self.served.case
         blind = 'stoker_exporter_collect_success{node="other"}'
-        links = 'stoker_gpu_nvlink_links_active{node="other",gpu="0"}'
+        gpu = '{node="other",gpu="0"'
+        lanes, most = (f'stoker_gpu_pcie_link_width{gpu},kind="{kind}"}}' for kind in ("current", "max"))
 
         def gauge(alert: str, name: str, wrong: float) -> Case:
             return case(alert, {name: wrong}, {name: 0.0})
@@ -143,7 +144,7 @@ class World:
                 {'stoker_exporter_gpus_visible{node="other"}': 8},
             ),
             case("StokerExporterBlind", {blind: 0}, {blind: 1}),
-            case("StokerGpuLinkDegraded", {links: 12}, {links: 18}),
+            case("StokerGpuLinkDegraded", {lanes: 4, most: 16, f"stoker_gpu_busy_ratio{gpu}}}": 0.5}, {lanes: 16}),
             gauge("StokerExporterAbsent", 'stoker_node_gpus{node="bare",state="ready"}', 8),
             gauge("StokerNodeLost", 'stoker_node_gpus{node="other",state="lost"}', 8),
             gauge("StokerExporterStuck", 'stoker_exporter_child_stuck{node="other"}', 1),
@@ -208,7 +209,11 @@ class World:
         os.close(self._locked.pop())
 
     def exporter(self, number: signal.Signals) -> Callable[[], None]:
-        return lambda: os.kill(int((self.server.data / "exporter" / "pid").read_text()), number)
+        def happens() -> None:
+            (pid,) = self.server.exporters()
+            os.kill(pid, number)
+
+        return happens
 
     def pause(self) -> None:
         self.exporter(signal.SIGSTOP)()
