@@ -80,7 +80,6 @@ def test_what_readings_mean(facts: dict[str, Any], expected: list[str]) -> None:
         ({"uncorrectedErrors": 1}, True),
         ({"recoveryAction": 1}, False),
         ({"rowRemapPending": True}, False),
-        ({"throttled": True}, False),
     ],
 )
 def test_faults_stay_until_an_administrator_clears_them_and_states_end(facts: dict[str, Any], stays: bool) -> None:
@@ -124,3 +123,15 @@ def test_a_gpu_that_is_no_longer_reported_stays_only_if_something_is_wrong() -> 
     many = [{"uuid": f"GPU-{n + 1}", "index": n} for n in range(MOST_GPUS)]
     full = GpusReport.model_validate({"node": "n", "gpus": many})
     assert len(assessed(health, full, NOW)) == MOST_GPUS
+
+
+def test_a_gpu_that_was_throttled_rests_for_an_hour() -> None:
+    hot, well = {"throttled": True}, dict[str, Any]()
+    assert codes(known(hot, well)) == ["Throttled"]
+    (cause,) = known(hot, well).status.gpus[0].causes
+    assert cause.since == NOW and cause.ends == NOW + timedelta(minutes=61)
+    assert known(hot, well, well) == known(hot, well), "nothing to write"
+    assert codes(known(hot, *[well] * 60)) == ["Throttled"] and codes(known(hot, *[well] * 61)) == []
+    (again,) = known(hot, well, hot).status.gpus[0].causes
+    assert again.since == NOW and again.ends is None
+    assert codes(known(hot, well, well, cleared_at=NOW + timedelta(seconds=90))) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -50,6 +51,13 @@ def test_only_who_has_the_gpu_is_moved_and_when_depends_on_the_cause(
     what: tuple[str, GpuHealth], progress: Progress | None, expected: str
 ) -> None:
     assert moved_for(gang.job(progress=progress), [what], MOVES) == expected
+
+
+def test_what_is_over_moves_no_one() -> None:
+    node, gpu = sick("Throttled")
+    rests = gpu.causes[0].model_copy(update={"ends": NOW + timedelta(hours=1)})
+    over = gpu.model_copy(update={"causes": (rests,)})
+    assert moved_for(gang.job(progress=saved(9)), [(node, over)], MOVES) == ""
 
 
 def test_the_administrator_decides() -> None:

@@ -43,6 +43,7 @@ from .common import job_of_uid, parse_report, usage_of
 router = APIRouter(tags=["report"])
 MAX_REPORT = 4 << 20
 _RETRY_S = 30
+_NODE_RETRY_S = 5
 _BOUNDS = Bounds(max_body=MAX_REPORT, too_large="send fewer receipts at once")
 
 
@@ -155,7 +156,7 @@ async def report_gpus(request: Request) -> Response:
         await found.gpu_health.take(report)
     except UnknownNode:
         detail = f"Node {report.node!r} is not known here yet; post its GPUs again later."
-        raise Problem(ProblemCode.UNAVAILABLE, detail, retry_after_s=_RETRY_S) from None
+        raise Problem(ProblemCode.UNAVAILABLE, detail, retry_after_s=_NODE_RETRY_S) from None
     return json_response(dump(GpusAnswer(taken=len(report.gpus))))
 
 

@@ -8,7 +8,7 @@ Source: NVIDIA "XID errors" (catalogue) and NVML's `nvmlDeviceGpuRecoveryAction_
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from stoker.spec.gpu_health import MOST_GPUS, GpuCause, GpuHealth, GPUNodeHealth, SickCause
 from stoker.spec.node import capability_number, capability_text
@@ -31,6 +31,8 @@ XIDS = {
 """Any other XID says nothing about the board: most are a program's."""
 _PASSING = frozenset({SickCause.LOST, SickCause.RECOVERY_ACTION, SickCause.REMAP_PENDING, SickCause.THROTTLED})
 """They are over when the readings say so (a GPU is lost while it is reset, too), others when an administrator does."""
+REST_S = 3600.0
+"""How long a GPU that was throttled rests once it no longer is: it would only be heated again."""
 _ACTIONS = {1: "a reset", 2: "a reboot of the node", 3: "its jobs to end", 4: "its jobs to end, and a reset"}
 _MEMORY = (SickCause.UNCONTAINED_ERROR, SickCause.CONTAINED_ERROR)
 
@@ -57,9 +59,14 @@ def _assessed(reading: ReportedGpu, before: GpuHealth | None, cleared_at: dateti
         if is_cleared and code in xids:
             del causes[code]  # it happened again
         elif code in states and code in _PASSING:
-            causes[code] = old.model_copy(update={"message": states[code].message})
-        elif code not in states and (is_cleared or code in _PASSING):
+            causes[code] = old.model_copy(update={"message": states[code].message, "ends": None})
+        elif code not in states and is_cleared:
             del causes[code]
+        elif code not in states and code in _PASSING:
+            ends = old.ends or now + timedelta(seconds=REST_S if code == SickCause.THROTTLED else 0.0)
+            causes[code] = old.model_copy(update={"ends": ends})
+            if ends <= now:
+                del causes[code]
     causes = states | xids | causes
     capability = capability_number(reading.compute_capability)
     return GpuHealth(

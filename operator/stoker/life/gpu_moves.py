@@ -44,7 +44,7 @@ def moved_for(job: TrainingJob, sick: Iterable[tuple[str, GpuHealth]], moves: Ma
     for node, gpu in sick:
         if not any((one.job_uid, one.attempt) == (job.uid, job.status.attempt) for one in gpu.holders):
             continue
-        for cause in gpu.causes:
+        for cause in (one for one in gpu.causes if one.ends is None):
             move = moves.get(cause.code, Move.CHECKPOINT)
             if move is Move.NOW or (move is Move.CHECKPOINT and _has_saved_since(job, cause)):
                 return f"GPU {gpu.index} of {node} is sick ({cause.message or cause.code}): the job goes on elsewhere"

@@ -50,6 +50,8 @@ class GpuCause(StatusModel):
     """When it was first seen, or seen again after an administrator had cleared it."""
     message: str = ""
     """The same for people, for example 'XID 79'."""
+    ends: Moment | None = None
+    """It is over, and the GPU rests until then. Absent: it lasts."""
 
 
 class Move(StrEnum):

@@ -35,7 +35,7 @@ def test_what_has_not_changed_is_posted_again_now_and_then(api, reporter, monkey
     until(lambda: len(reports(api)) > 2)
 
 
-@pytest.mark.parametrize("answer", [problem(404), problem(503, retry_after="30"), problem(422), Say(302), Say(500)])
+@pytest.mark.parametrize("answer", [problem(404), problem(503), problem(422), Say(302)])
 def test_an_api_that_does_not_take_it_gets_the_receipts_all_the_same(api, reporter, answer, monkeypatch):
     monkeypatch.setattr(gpus_post, "REFUSED_S", 0.1)
     takes = False

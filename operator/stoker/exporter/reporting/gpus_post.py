@@ -11,12 +11,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from .delivery import Posts
+from .delivery import NotNow, Posts
 
 GPUS_PATH = "/v1/report/gpus"
 AGAIN_S = 600.0
 REFUSED_S = 60.0
-"""What was refused is tried again then: an api that is older than we are, or a node that it does not know yet."""
+"""What was refused is tried again then: by an api that is older than we are."""
+_BUSY = (409, 429)
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class GpusPost:
         return is_news
 
     def send(self) -> None:
-        """If it is time. Raises: NoResponse."""
+        """If it is time. Raises: NotNow, NoResponse."""
         now_s, text = time.monotonic(), self._text
         if not text or now_s < self._closed_until_s or (text == self._sent and now_s < self._again_s):
             return
@@ -43,6 +44,8 @@ class GpusPost:
         self._again_s = now_s + AGAIN_S
         if response.status == 200:
             self._sent = text
+        elif response.status in _BUSY or response.status >= 500:
+            raise NotNow(f"{response.status} to how the GPUs are", response.retry_after_s)
         else:
             if self._closed_until_s < now_s - 2 * REFUSED_S:
                 log.warning("the api does not take how the GPUs are (%d); it is posted again", response.status)

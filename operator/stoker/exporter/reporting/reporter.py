@@ -196,9 +196,9 @@ class UsageReporter:
         with self._changed:
             self._receipts.expire(time.time())
         try:
-            self._gpus.send()
             self._send_all("events", EVENTS_PATH, self._events)
             self._send_all("receipts", USAGE_PATH, self._receipts)
+            self._gpus.send()  # the last: a node that the api does not know yet keeps no receipt back
         except (NotNow, NoResponse) as error:
             asked_s = error.retry_after_s if isinstance(error, NotNow) else 0.0
             if not self._pause_s:
