@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -104,6 +105,67 @@ def test_the_bare_install_is_the_client_and_light(built: Path, tmp_path: Path) -
     worker = "import stoker_worker.bundle as b, tempfile; b.install(tempfile.mkdtemp())"
     done = subprocess.run([venv / "bin/python", "-c", worker], capture_output=True, text=True, timeout=30, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def documented_installs() -> list[str]:
+    """The lines of the quickstart that install Stoker, as they stand there."""
+    page = (source.ROOT / "docs/quickstart.md").read_text()
+    return [line.partition("#")[0].strip() for line in page.splitlines() if re.match(r"[A-Z_=a-z ]*pip install", line)]
+
+
+def test_what_pages_and_messages_say_to_install_is_there() -> None:
+    extras = tomllib.loads((source.ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = set()
+    for name in ("README.md", "docs", "operator", "api", "trainer-image"):
+        for path in [source.ROOT / name] if name.endswith(".md") else (source.ROOT / name).rglob("*"):
+            if path.suffix in (".md", ".py"):
+                for line in re.findall(r"pip install .*", path.read_text()):
+                    assert "'stoker[" not in line, f"{path}: no index has Stoker: {line}"
+                    asked |= set(",".join(re.findall(r"\[([a-z,]+)\]", line)).split(","))
+    assert asked - {""} <= set(extras)
+
+
+def install(line: str, folder: Path, python: str = sys.executable) -> Path:
+    """Carry out a line of the quickstart in `folder`, with a new environment active. Returns: the environment."""
+    venv = folder / "venv"
+    uv("venv", "--quiet", "--seed", "--clear", "--python", python, str(venv))
+    programs = f"{venv / 'bin'}:{Path(find_uv_bin()).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "VIRTUAL_ENV": str(venv), "PATH": programs}
+    env.pop("PYTHONPATH", None)
+    done = subprocess.run(["bash", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, f"{line}: {done.stdout[-1000:]}{done.stderr[-1000:]}"
+    return venv
+
+
+@pytest.mark.slow
+def test_the_documented_install_of_the_wheel_works(built: Path, tmp_path: Path) -> None:
+    """What it depends on is left out: `test_the_bare_install_is_the_client_and_light` installs that."""
+    [line] = [line for line in documented_installs() if "dist/" in line]
+    file = wheel.wheel_file(built)
+    named = re.search(r"dist/(\S+\.whl)", line)
+    assert named is not None and named[1] == re.sub(r"stoker-[^-]+-", "stoker-0.1.0-", file.name)
+    (tmp_path / "dist").mkdir()
+    shutil.copy(file, tmp_path / "dist")
+    venv = install(f"PIP_NO_DEPS=1 {line.replace(named[1], file.name)}", tmp_path)
+    script = "from importlib.metadata import version; print(version('stoker'))"
+    done = subprocess.run([venv / "bin/python", "-c", script], capture_output=True, text=True, timeout=30, cwd=tmp_path)
+    assert done.stdout.strip() == wheel.wheel_version(file) and (venv / "bin/stoker").exists()
+
+
+@pytest.mark.sweep  # each builds a wheel, and the first two download what it depends on: a minute
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("line", [line for line in documented_installs() if "dist/" not in line])
+def test_the_documented_installs_from_the_folder_work(taken: source.Source, tmp_path: Path, line: str) -> None:
+    """PyTorch and its CUDA parts, 5 GB, are left out with all the rest of what `trainer` depends on."""
+    shutil.copytree(taken.root, tmp_path, dirs_exist_ok=True)
+    venv = install(f"{line} --no-deps" if "trainer" in line else line, tmp_path)
+    if "trainer" not in line:
+        said = subprocess.run([venv / "bin/stoker", "--version"], capture_output=True, text=True, timeout=60)
+        assert said.stdout.startswith("stoker "), said.stderr
+    if line.endswith("'.[up]'"):
+        script = "import fastapi, uvicorn, stoker.cli.up"
+        subprocess.run([venv / "bin/python", "-c", script], check=True, timeout=60, cwd=tmp_path.parent)
+    assert (venv / "bin/stoker").exists()
 
 
 @pytest.mark.slow

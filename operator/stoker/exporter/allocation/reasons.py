@@ -75,7 +75,9 @@ REASONS: dict[Reason, ReasonEntry] = {
         "Check that `--kubelet-socket` is the kubelet's; else report it.",
     ),
     Reason.GRPCIO_MISSING: ReasonEntry(
-        "The exporter was installed without grpcio.", _ALL, "`pip install 'stoker[exporter]'`."
+        "The exporter was installed without grpcio.",
+        _ALL,
+        "`pip install '.[exporter]'` in Stoker's folder, or its wheel with [exporter].",
     ),
     Reason.WORKERS_MISSING: ReasonEntry(
         "There is no such folder.", _ALL, "`--workers` is `workers/` in the data folder of `stoker up`."
