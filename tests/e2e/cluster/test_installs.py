@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +69,21 @@ def test_no_link_in_a_projects_folder_leads_an_installation_to_anothers(
     project.stoker("submit", *words, "--name", "follows", "--", "python3", "train.py", cwd=folder)
     until(lambda: "failed to prepare subPath" in project.job("follows").status.message, "the refusal", timeout_s=90)
     assert not list(theirs.iterdir())
+
+
+def test_a_package_of_src_is_imported_from_the_copy(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is installed editable in the environment of the submit; on the node there is none, and `run` says so."""
+    work, venv = tmp_path / "work", tmp_path / "venv"
+    (work / "src" / "mynet").mkdir(parents=True)
+    (work / "src" / "mynet" / "__init__.py").touch()
+    (work / "train.py").write_text("import mynet; print(mynet.__file__)\n")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
+    [packages] = venv.glob("lib/python3*/site-packages")
+    (packages / "__editable__.mynet.pth").write_text(f"{work / 'src'}\n")
+    monkeypatch.setenv("PATH", f"{venv / 'bin'}:{os.environ['PATH']}")
+    image = project.stack.images["foreign-python"]
+    ran = project.stoker("run", "--image", image, "--memory", "128Mi", "--", "python3", "train.py", cwd=work)
+    assert "environment: the image's; imports from the copy first (src)" in ran.stderr, ran.stderr
+    assert ran.stdout.endswith("/code/src/mynet/__init__.py\n") and str(tmp_path) not in ran.stdout
