@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stoker.exporter.options import parse
 from tests.support.testbed.cluster import Cluster
 from tools.chart import rendering
 
@@ -21,7 +22,7 @@ def _pod(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_it_may_no_more_than_read_the_kubelets_socket() -> None:
-    """Root, for the socket is root's; but without a capability, a way to get one, or a host folder to write to."""
+    """Root, for the socket is root's; but without a capability, a way to get one, or another's folder to write to."""
     pod, process = _pod({}), container({}, "exporter")
     assert pod["securityContext"]["runAsUser"] == 0
     assert process["securityContext"] == {
@@ -31,9 +32,27 @@ def test_it_may_no_more_than_read_the_kubelets_socket() -> None:
     }
     assert not {"hostPID", "hostNetwork", "hostIPC"} & set(pod)
     host = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
-    assert host == {"pod-resources": "/var/lib/kubelet/pod-resources"}
-    [mount] = [mount for mount in process["volumeMounts"] if mount["name"] in host]
-    assert mount["readOnly"] is True
+    own = "/var/lib/stoker-exporter/stoker-system-exporter"
+    assert host == {"pod-resources": "/var/lib/kubelet/pod-resources", "state": own}
+    mounts = {mount["name"]: mount.get("readOnly", False) for mount in process["volumeMounts"] if mount["name"] in host}
+    assert mounts == {"pod-resources": True, "state": False}
+
+
+def test_its_state_outlives_the_pod_unless_no_folder_of_the_host_may_be_written() -> None:
+    def state(values: dict[str, Any]) -> Any:
+        return next(volume for volume in _pod({"exporter": values})["volumes"] if volume["name"] == "state")
+
+    there = {"path": "/data/stoker/stoker-system-exporter", "type": "DirectoryOrCreate"}
+    assert state({"stateDir": "/data/stoker"}) == {"name": "state", "hostPath": there}
+    assert state({"stateDir": ""}) == {"name": "state", "emptyDir": {"sizeLimit": "256Mi"}}
+
+
+def test_what_a_node_should_have_and_what_was_taken_out_are_its_options() -> None:
+    uuid = "GPU-00000000-0000-0000-0000-000000000000"
+    args = container({"exporter": {"expectedGpus": {"dgx-*": 8, "*": 4}, "retiredGpus": [uuid]}}, "exporter")["args"]
+    options = {name: parse([*args], {"STOKER_NODE_NAME": name}) for name in ("dgx-7", "other")}
+    assert (options["dgx-7"].expected_gpus, options["other"].expected_gpus) == (8, 4)
+    assert options["other"].retired_gpu == (uuid,)
 
 
 def test_it_has_no_right_in_the_cluster_and_a_token_for_the_api_alone() -> None:

@@ -444,6 +444,37 @@ def test_a_receipt_of_what_goes_on_waits_unless_it_is_the_first():
     assert both[0] == ended and both[1].allocated_s == 1, "nothing was lost meanwhile"
 
 
+def test_a_gpu_that_does_not_come_back_after_a_reboot_is_missed_until_it_is_retired():
+    before = meters()
+    before.frame(frame(0, *(reading(WORKING, index=index) for index in range(8))))
+    kept = before.ledger.as_json(moment(0))
+
+    def booted(s, **options):
+        node = meters(resume(parse(kept), moment(s), "boot-2"), s, **options)
+        node.frame(frame(s, *(reading(WORKING, index=index) for index in range(7))))
+        return node, node.exporter_values(moment(s))
+
+    node, shown = booted(60)
+    assert (shown["gpus_expected"], shown["gpus_visible"], shown["collect_success"]) == (8, 7, 0)
+    assert [key for key in shown if key.startswith("gpu_missing")] == ["gpu_missing|GPU-7"]
+    assert len(node.gpus(moment(60))) == 7
+    node.frame(frame(61, *(reading(WORKING, index=index) for index in range(8))))
+    assert node.exporter_values(moment(61))["collect_success"] == 1  # it is back
+    for options, s in (({"retired_gpus": ["GPU-7"]}, 60), ({}, 31 * 86_400)):
+        _, shown = booted(s, **options)
+        assert (shown["gpus_expected"], shown["collect_success"], shown.get("gpu_missing|GPU-7")) == (7, 1, None)
+
+
+def test_a_gpu_that_is_retired_while_it_is_lost_is_not_shown_any_more():
+    node = meters()
+    node.frame(frame(0, reading(WORKING), reading(WORKING, index=1)))
+    ledger = resume(parse(node.ledger.as_json(moment(0))), moment(5), "boot-1")
+    node = meters(ledger, 5, retired_gpus=["GPU-1"])
+    node.frame(frame(5, reading(WORKING)))
+    assert [one.uuid for one in node.gpus(moment(5))] == ["GPU-0"]
+    assert node.exporter_values(moment(5))["gpus_expected"] == 1
+
+
 def test_simulated_slots():
     node = meters(simulated_gpus=2)
     node.allocation(held(Holding("SIM-1", owner("a")), simulated=("SIM-1",)), moment(1))

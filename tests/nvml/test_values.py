@@ -296,6 +296,30 @@ def test_what_fails_now_is_absent_now_and_counted(scenario):
     assert back.gpus[0].values["temperature_celsius|core"] == 50
 
 
+def test_memory_in_use_never_changes_its_meaning(scenario):
+    """Where the newer call fails for once the older one, which counts the driver's reserve as used, is no answer."""
+    scenario.add_gpu(used=GIB)
+    with listening(scenario.write().env()) as heard:
+        heard.wait(Frame)
+        scenario.fault("nvmlDeviceGetMemoryInfo_v2", code=999)
+        scenario.write()
+        without = heard.wait(Frame, lambda frame: "memory_used_bytes" not in frame.gpus[0].values)
+        scenario.clear_faults()
+        scenario.write()
+        heard.wait(Frame, lambda frame: "memory_used_bytes" in frame.gpus[0].values, new=True)
+        frames = [one for one in heard.all if isinstance(one, Frame)]
+    assert {frame.gpus[0].values.get("memory_used_bytes") for frame in frames} == {GIB, None}
+    assert "memory_total_bytes" not in without.gpus[0].values
+
+
+def test_a_driver_that_does_not_say_its_version_costs_a_label(scenario):
+    scenario.add_gpu(watts=100)
+    scenario.fault("nvmlSystemGetDriverVersion", code=999)
+    with listening(scenario.write().env()) as heard:
+        frame = heard.wait(Frame)
+    assert frame.driver == "" and frame.gpus[0].values["power_watts"] == 100
+
+
 def test_no_number_of_gpm_is_no_value(scenario):
     """A mean over less than 100 ms is NaN; a metric that the GPU does not have is left out alone."""
     scenario.add_gpu(sm=30, tensor=None)

@@ -53,6 +53,14 @@ class Exporter(Pod):
     """How often NVML is read."""
     max_unavailable: Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^[1-9][0-9]*%?$")] = "10%"
     """How many nodes may be without it during an upgrade."""
+    state_dir: Annotated[str, Field(pattern=r"^(/\S+)?$")] = "/var/lib/stoker-exporter"
+    """A folder on nodes for its ledger and unsent receipts, made where there is none: upgrades and reboots then lose no
+    usage and forget no GPU. Empty: they go with the pod."""
+    expected_gpus: dict[str, Annotated[int, Field(ge=0, le=1024)]] = {}
+    """How many GPUs a node has, by patterns of nodes' names, `{"dgx-*": 8}`; the longest that matches counts. Of other
+    nodes: as many as were there in the last 30 days."""
+    retired_gpus: list[Annotated[str, Field(pattern=r"^GPU-[0-9a-fA-F-]+$")]] = []
+    """Uuids of GPUs that were taken out for good: they are not missed any more."""
     kubelet_root: Annotated[str, Field(pattern=r"^/\S+$")] = "/var/lib/kubelet"
     """The kubelet's folder on nodes; its `pod-resources` is mounted, for reading."""
     runtime_class_name: MaybeName = ""

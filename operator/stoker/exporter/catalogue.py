@@ -174,7 +174,8 @@ EXPORTER = (
         "collect_errors_total", "Calls that failed for other reasons than a GPU that has no such thing.", "call", "code"
     ),
     _g("gpus_visible", "GPUs that answer."),
-    _g("gpus_expected", "GPUs expected: --expected-gpus, else the most seen."),
+    _g("gpus_expected", "GPUs expected: --expected-gpus, and at least those that were here in the last 30 days."),
+    _g("gpu_missing", "1; a GPU that was here in the last 30 days and has not been since the node's boot.", "uuid"),
     _c("child_restarts_total", "Starts of the NVML child after its first: exited, crashed, stuck.", "reason"),
     _g("child_stuck", "1 while a child hangs in the driver and can't be killed."),
     _g("allocation_known", "1 if it is known who holds which GPU."),

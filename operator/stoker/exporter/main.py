@@ -89,6 +89,7 @@ def _run(options: Options, over: threading.Event, stack: ExitStack) -> None:
         interval_s=options.interval,
         now=begin,
         expected_gpus=options.expected_gpus,
+        retired_gpus=options.retired_gpu,
         simulated_gpus=options.simulated_gpus,
         tracks_allocation=tracks,
     )

@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ class Options:
     api_ca: Path | None
     no_collector: tuple[str, ...]
     expected_gpus: int
+    """0: those that were seen."""
+    retired_gpu: tuple[str, ...]
     simulated_gpus: int
     tls_cert: Path | None
     tls_key: Path | None
@@ -60,7 +63,11 @@ def parse(words: Sequence[str], environment: Mapping[str, str]) -> Options:
     """Ends the process with code 2 and a sentence if they can't be used, as argparse does."""
     parser = _parser(environment)
     found = vars(parser.parse_args(words))
-    found["no_collector"] = tuple(found["no_collector"])
+    found["no_collector"], found["retired_gpu"] = tuple(found["no_collector"]), tuple(found["retired_gpu"])
+    matching = [
+        (len(pattern), count) for pattern, count in found["expected_gpus"] if fnmatchcase(found["node"], pattern)
+    ]
+    found["expected_gpus"] = max(matching, default=(0, 0))[1]
     found["push_label"], found["push_header"] = dict(found["push_label"]), dict(found["push_header"])
     options = Options(**found)
     if mistake := _mistake(options):
@@ -112,7 +119,14 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--api-ca", Path, metavar="FILE", help="certificates to trust there (PEM); absent: the system's")
     names = ", ".join(COLLECTORS)
     add("--no-collector", choices=COLLECTORS, action="append", metavar="NAME", help=f"leave out one of: {names}")
-    add("--expected-gpus", _count, 0, metavar="N", help="GPUs that have to be here; absent: those that were seen")
+    add(
+        *("--expected-gpus", _expected),
+        action="append",
+        metavar="[NODE=]N",
+        help="GPUs that have to be here; with a pattern: on nodes of that name, the longest that matches counts "
+        "(default: those that were here in the last 30 days)",
+    )
+    add("--retired-gpu", action="append", metavar="UUID", help="one that was taken out for good: it is not missed")
     add("--simulated-gpus", _count, 0, metavar="N", help="slots SIM-0 … instead of hardware (`stoker up`)")
     add("--tls-cert", Path, metavar="FILE", help="certificate chain (PEM); followed when it changes")
     add("--tls-key", Path, metavar="FILE", help="its key (PEM)")
@@ -163,6 +177,11 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) > 1024:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of GPUs (0 … 1024)")
     return int(text)
+
+
+def _expected(text: str) -> tuple[str, int]:
+    pattern, equals, count = text.rpartition("=")
+    return (pattern if equals else "*"), _count(count)
 
 
 def _port(text: str) -> int:

@@ -78,6 +78,10 @@ class DeviceCalls:
                 self._absent.add(key)
             return None
 
+    def lacks(self, name: str, *args: Any) -> bool:
+        """Whether the device has no such thing, as far as it was asked."""
+        return (name, *args) in self._absent
+
     def judge(self, name: str, code: int) -> bool:
         """Whether the device has no such thing. Raises: GpuLost, DriverLost."""
         if code in GPU_LOST:

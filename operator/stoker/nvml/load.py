@@ -100,10 +100,13 @@ class Load:
 
 
 def read_memory(calls: DeviceCalls) -> dict[str, float]:
-    """Without what the driver reserves (v2); where it is too old for that, with it. Raises: Lost, DriverLost."""
+    """Without what the driver reserves (v2); where it is too old for that, with it; never one for the other.
+
+    Raises: Lost, DriverLost.
+    """
     memory: Any = calls.ask("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2)
     reserved = {} if memory is None else {"memory_reserved_bytes": float(memory.reserved)}
-    if memory is None:
+    if memory is None and calls.lacks("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2):
         memory = calls.ask("nvmlDeviceGetMemoryInfo")
     if memory is None or not memory.total:
         return {}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pynvml
 
-from .calls import CallErrors, DriverLost, GpuLost, code_name
+from .calls import DRIVER_LOST, CallErrors, DriverLost, GpuLost, code_name
 from .device import Device
 from .frames import GpuEvent
 from .xids import Xids
@@ -32,7 +32,7 @@ class NvmlSession:
         except pynvml.NVMLError as error:
             raise DriverLost(code_name(error.value)) from None
         try:
-            self.driver: str = pynvml.nvmlSystemGetDriverVersion()
+            self.driver = _driver(refused)
             self.cuda = _cuda()
             self.devices: list[Device] = []
             self.unreadable: dict[int, str] = {}
@@ -74,6 +74,18 @@ class NvmlSession:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError:
             return  # the driver is gone; a new session begins all the same
+
+
+def _driver(refused: CallErrors) -> str:
+    """Empty where it is not known: a label less, no GPU less. Raises: DriverLost."""
+    try:
+        version: str = pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError as error:
+        if error.value in DRIVER_LOST:
+            raise DriverLost(code_name(error.value)) from None
+        refused.count("nvmlSystemGetDriverVersion", error.value)
+        return ""
+    return version
 
 
 def _cuda() -> str:

@@ -5,7 +5,7 @@ Not thread-safe: one thread owns it. Reads no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from stoker.exporter.clock import NS, Moment
@@ -16,7 +16,7 @@ from stoker.nvml.frames import Frame, GpuEvent, GpuReading
 from .account import Account
 from .allocated import Allocated
 from .flat_values import account_values, gpu_state, job_state
-from .ledger import Ledger
+from .ledger import FORGET_S, Ledger
 from .live import LiveGpu
 from .snapshot import Books, GpuState
 
@@ -34,17 +34,20 @@ class NodeMeters:
         interval_s: float,
         now: Moment,
         expected_gpus: int = 0,
+        retired_gpus: Collection[str] = (),
         simulated_gpus: int = 0,
         tracks_allocation: bool = True,
     ) -> None:
-        """simulated_gpus: Slots instead of hardware: no frames come then.
+        """retired_gpus: Uuids of those that were taken out for good: they are not missed, unless they come again.
+
+        simulated_gpus: Slots instead of hardware: no frames come then.
 
         tracks_allocation: False where it is not known who holds what: then there are no accounts to show.
         """
         self.ledger = ledger
         self._gap_ns = round(GAP_INTERVALS * interval_s * NS)
         self._silent_ns = round(SILENT_INTERVALS * interval_s * NS)
-        self._expected = expected_gpus
+        self._expected, self._retired = expected_gpus, frozenset(retired_gpus)
         self._without_hardware = simulated_gpus > 0
         self._tracks = tracks_allocation
         self._live: dict[str, LiveGpu] = {}
@@ -56,6 +59,8 @@ class NodeMeters:
         self._polls = 0
         self._success_at: float | None = None
         self._receipts: dict[tuple[str, str, int, int], Receipt] = {}
+        for uuid in self._retired & ledger.accounts.keys():
+            ledger.accounts[uuid].seen = False
         self._simulate([f"SIM-{number}" for number in range(simulated_gpus)], now)
 
     def frame(self, frame: Frame) -> None:
@@ -79,7 +84,7 @@ class NodeMeters:
         for reading in frame.gpus:
             if not reading.lost:
                 self._read(reading, Moment(frame.at + reading.late_s, frame.mono_s + reading.late_s))
-        if self._whole(frame):
+        if self._whole(frame, now):
             self._success_at = frame.at
         self.tick(now)
 
@@ -168,10 +173,11 @@ class NodeMeters:
         """Values of `catalogue.EXPORTER` that the meters know."""
         frame = self._fresh(now)
         values = {
-            "collect_success": float(self._without_hardware or (frame is not None and self._whole(frame))),
+            "collect_success": float(self._without_hardware or (frame is not None and self._whole(frame, now))),
             "polls_total": float(self._polls),
             "gpus_visible": float(self._simulated() + (0 if frame is None else self._visible(frame))),
-            "gpus_expected": float(self._expects()),
+            "gpus_expected": float(self._expects(now)),
+            **{f"gpu_missing|{uuid}": 1.0 for uuid in self._missing(now)},
         }
         if self._success_at is not None:
             values["last_success_timestamp_seconds"] = self._success_at
@@ -217,14 +223,24 @@ class NodeMeters:
         frame = self._frame
         return frame if frame is not None and now.mono_ns - round(frame.mono_s * NS) <= self._silent_ns else None
 
-    def _whole(self, frame: Frame) -> bool:
-        return self._visible(frame) + self._simulated() >= self._expects()
+    def _whole(self, frame: Frame, now: Moment) -> bool:
+        return self._visible(frame) + self._simulated() >= self._expects(now)
 
     def _visible(self, frame: Frame) -> int:
         return sum(not reading.lost for reading in frame.gpus)
 
-    def _expects(self) -> int:
-        return max(self._expected + self._simulated(), sum(one.seen for one in self.ledger.accounts.values()))
+    def _expects(self, now: Moment) -> int:
+        seen = sum(one.seen for one in self.ledger.accounts.values())
+        return max(self._expected + self._simulated(), seen + len(self._missing(now)))
+
+    def _missing(self, now: Moment) -> list[str]:
+        """Uuids of GPUs that were here not long ago, and in this boot never."""
+        since_ns = now.mono_ns - FORGET_S * NS
+        return [
+            one.uuid
+            for one in self.ledger.accounts.values()
+            if not (one.seen or one.simulated or one.uuid in self._retired) and one.accounted_ns >= since_ns
+        ]
 
     def _simulated(self) -> int:
         return sum(one.simulated and one.seen for one in self.ledger.accounts.values())
