@@ -166,6 +166,7 @@ def _gpu(book: Book, at: float, share: float, node: str, gpu: int, model: Model,
     for reason in REASONS:
         part = 0.3 if reason == "sw_power_cap" and sm > 0.75 else 0.04 if reason == "sw_thermal" and sm > 0.6 else 0.0
         book.add(at, f"{name}throttle_seconds_total", STEP_S * part, reason=reason, **labels)
+        book.gauge(at, f"{name}throttle_active", float(part > 0), reason=reason, **labels)
     for direction in ("tx", "rx"):
         book.add(at, f"{name}pcie_bytes_total", STEP_S * 2.1e9 * sm, direction=direction, **labels)
         book.gauge(at, f"{name}pcie_bytes_per_second", 2.1e9 * sm, direction=direction, **labels)

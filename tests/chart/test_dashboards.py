@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import promql
+from tests.support.dashboard_queries import panels
 from tools.chart import rendering
 from tools.chart.dashboards import files
 from tools.generate import metrics_table
@@ -21,7 +22,7 @@ from .once import objects
 
 FOLDER = rendering.CHART / "files" / "dashboards"
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
-DRAWN = {"timeseries", "stat", "bargauge", "table"}
+DRAWN = {"timeseries", "stat", "bargauge", "table", "state-timeline"}
 """Kinds of panel that Grafana publishes as components."""
 RATES = {"rate", "increase"}
 RARE = {
@@ -32,14 +33,14 @@ RARE = {
 }
 LABELS = {
     **metrics_table.labels_by_name(),
-    "ALERTS": frozenset({"alertname", "alertstate", "severity", "node", "project", "job_name"}),
+    "ALERTS": frozenset({"alertname", "alertstate", "severity", "node", "gpu", "project", "job_name"}),
 }
 COUNTERS = {name for name in LABELS if name.endswith(("_total", "_bucket", "_count", "_sum"))}
 LINK = re.compile(r"/d/([a-z-]+)")
 
 
 def _panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
-    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    return list(panels(dashboard))
 
 
 def _queries() -> Iterator[tuple[str, str, bool]]:
@@ -77,13 +78,14 @@ def test_structure(uid: str) -> None:
     assert dashboard["uid"] == uid and dashboard["title"] and dashboard["description"] and "id" not in dashboard
     assert "__inputs" not in dashboard and not dashboard["editable"]
     assert dashboard["templating"]["list"][0]["type"] == "datasource"
-    ids = [panel["id"] for panel in dashboard["panels"]]
+    every = [*(row for row in dashboard["panels"] if row["type"] == "row"), *_panels(dashboard)]
+    ids = [panel["id"] for panel in every]
     assert len(set(ids)) == len(ids)
     titles = [panel["title"] for panel in _panels(dashboard)]
     assert len(set(titles)) == len(titles)
     cells = [
         {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        for at in (panel["gridPos"] for panel in dashboard["panels"])
+        for at in (panel["gridPos"] for panel in every)
     ]
     assert all(x < 24 for place in cells for x, _ in place)
     assert not any(one & other for one, other in combinations(cells, 2))
@@ -108,7 +110,7 @@ def test_every_panel_says_what_it_shows_and_in_which_unit(uid: str) -> None:
                 assert [part["id"] for one in overrides for part in one["properties"]].count("unit") == 1
         else:
             assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
-            instant = panel["type"] != "timeseries"
+            instant = panel["type"] not in ("timeseries", "state-timeline")
             assert all(target["instant"] is instant and target["range"] is not instant for target in panel["targets"])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.dashboard_queries import Prometheus, Questions, Window
+from tests.support.dashboard_queries import Prometheus, Questions, Window, panels
 from tests.support.testbed.errors import Unavailable
 from tools.chart import rendering
 
@@ -58,12 +58,17 @@ class Shown:
         window = Window(reported.start, reported.end, sample.STEP_S)
         wanted = {**CHOSEN, **({"cluster": cluster} if cluster else {})}
         self.answers: dict[tuple[str, str], dict[str, Any]] = {}
+        ended = {"project": "speech", "job": "asr-finetune"}
+        job = json.loads((FOLDER / "stoker-job.json").read_text())
+        questions = Questions(job, Prometheus(reported.url), window, wanted | ended)
+        answers = questions.answers()
+        self.of_ended = {panel["title"] for panel in panels(job) if any(answers[panel["id"]].values())}
+        """Panels that show something of a job that failed a while ago."""
         for path in sorted(FOLDER.glob("*.json")):
             questions = Questions(json.loads(path.read_text()), Prometheus(reported.url), window, wanted)
             answers = questions.answers()
-            for panel in questions.dashboard["panels"]:
-                if panel["type"] != "row":
-                    self.answers[path.stem, panel["title"]] = answers[panel["id"]]
+            for panel in panels(questions.dashboard):
+                self.answers[path.stem, panel["title"]] = answers[panel["id"]]
             self.answers[path.stem, "annotations"] = {"A": questions.annotations()}
 
     def number(self, uid: str, title: str) -> float:
@@ -111,6 +116,16 @@ def test_a_jobs_totals_are_its_counters_over_all_attempts(shown: Shown) -> None:
     assert shown.number("stoker-job", "Energy") == pytest.approx(joules)
     assert shown.number("stoker-job", "SM activity") == pytest.approx(sm / allocated)
     assert shown.number("stoker-job", "Idle") == pytest.approx(idle / allocated)
+
+
+def test_an_ended_job_keeps_its_figures(shown: Shown) -> None:
+    tiles = {"Attempts", "Progress", "Last step", "Stalled", "Last checkpoint", "Failures", "GPU-hours", "Idle"}
+    assert tiles | {"SM activity", "Energy", "Samples / joule", "Memory peak", "Cost"} <= shown.of_ended
+
+
+def test_criticals_are_on_top(shown: Shown) -> None:
+    pages = [(one["metric"]["severity"], one["value"][1]) for one in shown.answers["stoker-cluster", "Alerts"]["A"]]
+    assert pages and all((value == "0") is (severity == "warning") for severity, value in pages)
 
 
 def test_what_was_spent_by_queue_is_what_jobs_had(shown: Shown) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from stoker.spec.recipes import resolve
 from tests.support.dashboard_queries import Prometheus as Queried
-from tests.support.dashboard_queries import Questions, Window
+from tests.support.dashboard_queries import Questions, Window, panels
 from tests.support.harness import running, until
 from tests.support.nvml_scenario import GPU_IS_LOST, NoCompiler, Scenario
 from tests.support.testbed.monitoring import Prometheus
@@ -68,8 +68,7 @@ def panels_without_a_series(url: str, window: Window) -> set[str]:
     for path in (ROOT / "helm" / "stoker" / "files" / "dashboards").glob("*.json"):
         questions = Questions(json.loads(path.read_text()), Queried(url), window, SHOWN)
         answers = questions.answers()
-        panels = (panel for panel in questions.dashboard["panels"] if panel["type"] != "row")
-        found |= {panel["title"] for panel in panels if not any(answers[panel["id"]].values())}
+        found |= {one["title"] for one in panels(questions.dashboard) if not any(answers[one["id"]].values())}
     return found
 
 

@@ -11,7 +11,7 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +57,15 @@ class Window:
         return max(int(self.scrape_s), round((self.end - self.start) / WIDEST))
 
 
+def panels(dashboard: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Those of folded rows too."""
+    for panel in dashboard["panels"]:
+        if panel["type"] == "row":
+            yield from panel["panels"]
+        else:
+            yield panel
+
+
 @dataclass
 class Questions:
     """Of one dashboard, given as its JSON."""
@@ -90,8 +99,7 @@ class Questions:
         """Panel's id → target's refId → Prometheus' result."""
         return {
             panel["id"]: {target["refId"]: self._answer(target) for target in panel["targets"]}
-            for panel in self.dashboard["panels"]
-            if panel["type"] != "row"
+            for panel in panels(self.dashboard)
         }
 
     def annotations(self) -> list[dict[str, Any]]:

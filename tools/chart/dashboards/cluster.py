@@ -33,6 +33,9 @@ GOODPUT = (
 WASTED_H = f"{increase('stoker_job_gpu_idle_seconds_total')} / 3600"
 GPU_HOURS = f"{increase('stoker_job_gpu_allocated_seconds_total')} / 3600"
 
+HELD_DOWN = 'reason=~"hw_.+|sw_thermal"'
+"""Why clocks are low that should not be: not the power limit, which is how a busy GPU runs."""
+
 CLUSTER = Variable("cluster", "Cluster", "stoker_exporter_build_info", "cluster")
 _NUMBERS = (
     stat(
@@ -143,7 +146,7 @@ _COSTS = (
         base="blue",
     ),
     stat(
-        "Wait, median",
+        "Wait p50",
         "From queued to all workers running, of jobs that started in the time range.",
         "s",
         Query(f"histogram_quantile(0.5, sum by (le) ({increase('stoker_queue_wait_seconds_bucket')}))"),
@@ -151,7 +154,7 @@ _COSTS = (
         base="blue",
     ),
     stat(
-        "Wait, p95",
+        "Wait p95",
         "95 % of the jobs that started in the time range waited no longer.",
         "s",
         Query(f"histogram_quantile(0.95, sum by (le) ({increase('stoker_queue_wait_seconds_bucket')}))"),
@@ -172,7 +175,7 @@ _COURSE = (
         "GPUs in use",
         "Total, allocated, busy (duty cycle), and active SMs (Hopper and newer).",
         "short",
-        Query(f"sum({most(('cluster', 'node'), 'stoker_exporter_gpus_expected')})", "there", dashed=True),
+        Query(f"sum({most(('cluster', 'node'), 'stoker_exporter_gpus_expected')})", "total", dashed=True),
         Query(none_is_zero(f"count({HELD} > 0)", f"count({UP})"), "allocated"),
         Query(f"sum({rate('stoker_gpu_busy_seconds_total')})", "busy"),
         Query(f"sum({rate('stoker_gpu_sm_active_seconds_total')})", "SMs active"),
@@ -208,10 +211,12 @@ _COURSE = (
     ),
     bars(
         "Most throttled GPUs",
-        "Share of time with throttled clocks, for any reason.",
+        "Share of time with clocks held down by heat or the power supply, of its strongest reason. A GPU at its power "
+        "limit works as it should.",
         "percentunit",
         Query(
-            f"topk(10, sum by (cluster, node, gpu) ({rate('stoker_gpu_throttle_seconds_total')}))", "{{node}}/{{gpu}}"
+            f"topk(10, max by (cluster, node, gpu) ({rate('stoker_gpu_throttle_seconds_total', HELD_DOWN)}))",
+            "{{node}}/{{gpu}}",
         ),
         steps=((0.05, "orange"), (0.25, "red")),
         high=1,
@@ -236,11 +241,13 @@ _JOBS = (
         "Most wasteful jobs",
         "GPU-hours that jobs held and did not use in the time range. Click a job to see why.",
         _JOB_LABELS,
+        Column("Wasted GPU-hours", named(total(JOB, WASTED_H)), decimals=2),
         Column(
-            "Wasted GPU-hours",
-            named(total(JOB, WASTED_H)),
-            steps=((1, "orange"), (24, "red")),
-            decimals=2,
+            "Wasted",
+            named(f"{total(JOB, WASTED_H)} / ({total(JOB, GPU_HOURS)} > 0)"),
+            "percentunit",
+            steps=((0.2, "orange"), (0.5, "red")),
+            decimals=0,
             look="color-background",
         ),
         Column("GPU-hours", named(total(JOB, GPU_HOURS)), decimals=2),

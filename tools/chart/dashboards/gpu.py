@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .cluster import CLUSTER
+from .cluster import CLUSTER, HELD_DOWN
 from .model import (
     BAD_ABOVE_ZERO,
     NOT_TOLD,
@@ -16,8 +16,9 @@ from .model import (
     series,
     stat,
     table,
+    timeline,
 )
-from .queries import GPU, eq, increase, most, most_over, of, rate, total
+from .queries import GPU, eq, extreme, increase, most, most_over, of, rate, total
 
 HERE = 'node=~"$node"', 'gpu=~"$gpu"'
 NAME = "{{node}}/{{gpu}}"
@@ -43,8 +44,13 @@ def _mean(metric: str, legend: str, *matchers: str) -> Query:
     return Query(f"avg({_gauge(metric, *matchers)})", legend)
 
 
-def _each(metric: str, *matchers: str) -> Query:
-    return Query(_gauge(metric, *matchers), NAME)
+def _each(metric: str, *matchers: str, lowest: bool = False) -> Query:
+    return Query(extreme(_gauge(metric, *matchers), metric, *HERE, *matchers, lowest=lowest), NAME)
+
+
+def _worst(expr: str) -> str:
+    """As many tiles as can be read."""
+    return f"topk(48, {expr})"
 
 
 _BANNER: tuple[Panel, ...] = (
@@ -52,7 +58,7 @@ _BANNER: tuple[Panel, ...] = (
         "GPU up",
         "Whether the GPU responds to the driver. A lost one needs a reset or a reboot.",
         "none",
-        Query(_UP, NAME),
+        Query(f"bottomk(48, {_UP})", NAME),
         states={1: ("up", "green"), 0: ("LOST", "red")},
         width=12,
         height=_LINE,
@@ -61,7 +67,7 @@ _BANNER: tuple[Panel, ...] = (
         "Recovery action",
         "What the driver asks for: the best single indicator of a GPU's health (driver 570 and newer).",
         "none",
-        Query(_gauge("stoker_gpu_recovery_action"), NAME),
+        Query(_worst(_gauge("stoker_gpu_recovery_action")), NAME),
         states=RECOVERY,
         none=NOT_TOLD,
         width=12,
@@ -73,7 +79,7 @@ _BANNER: tuple[Panel, ...] = (
         "user's program, not by the GPU.",
         "none",
         Query(
-            f"count by (cluster, node, gpu) ({_SEEN} > time() - $__range_s) or 0 * {_UP}",
+            _worst(f"count by (cluster, node, gpu) ({_SEEN} > time() - $__range_s) or 0 * {_UP}"),
             NAME,
         ),
         steps=BAD_ABOVE_ZERO,
@@ -85,7 +91,7 @@ _BANNER: tuple[Panel, ...] = (
         "Uncorrectable ECC errors in the time range.",
         "none",
         Query(
-            total(GPU, increase("stoker_gpu_ecc_errors_total", *HERE, *_UNCORRECTED)),
+            _worst(total(GPU, increase("stoker_gpu_ecc_errors_total", *HERE, *_UNCORRECTED))),
             NAME,
         ),
         steps=((0.5, "red"),),
@@ -114,7 +120,7 @@ _WORK = (
         "SM activity by GPU",
         "Share of time and SMs with work (Hopper and newer). One below the others is a straggler.",
         "percentunit",
-        _each("stoker_gpu_sm_active_ratio"),
+        _each("stoker_gpu_sm_active_ratio", lowest=True),
         width=12,
         high=1,
         none=NOT_TOLD,
@@ -123,7 +129,12 @@ _WORK = (
         "Busy by GPU",
         "Duty cycle over the whole interval, from the counter: nothing between two scrapes is missed.",
         "percentunit",
-        Query(total(GPU, rate("stoker_gpu_busy_seconds_total", *HERE)), NAME),
+        Query(
+            extreme(
+                total(GPU, rate("stoker_gpu_busy_seconds_total", *HERE)), "stoker_gpu_busy_ratio", *HERE, lowest=True
+            ),
+            NAME,
+        ),
         high=1,
     ),
     series(
@@ -172,7 +183,7 @@ _HEAT = (
         "Thermal margin",
         "Degrees below the slowdown temperature. At 0 the GPU throttles.",
         "celsius",
-        _each("stoker_gpu_temperature_margin_celsius"),
+        _each("stoker_gpu_temperature_margin_celsius", lowest=True),
         low=None,
         base="red",
         steps=((5, "orange"), (15, "green")),
@@ -181,19 +192,56 @@ _HEAT = (
     ),
     series(
         "Throttled, by reason",
-        "Share of time with throttled clocks, mean of the selected GPUs. sw_power_cap: the power limit; hw_thermal: "
-        "cooling; hw_power_brake: power supply.",
+        "Share of time with throttled clocks, mean of the selected GPUs; reasons may hold at once. sw_power_cap: the "
+        "power limit, as a busy GPU runs; hw_thermal: cooling; hw_power_brake: power supply.",
         "percentunit",
         Query(
             f"avg by (reason) ({total((*GPU, 'reason'), rate('stoker_gpu_throttle_seconds_total', *HERE))})",
             "{{reason}}",
         ),
-        stack=True,
         high=1,
         width=12,
     ),
-    series("SM clock", "By GPU.", "hertz", _each("stoker_gpu_clock_hertz", eq("domain", "sm")), width=12),
-    series("Memory clock", "By GPU.", "hertz", _each("stoker_gpu_clock_hertz", eq("domain", "memory")), width=12),
+    series(
+        "SM clock",
+        "The slowest.",
+        "hertz",
+        _each("stoker_gpu_clock_hertz", eq("domain", "sm"), lowest=True),
+        width=12,
+    ),
+    series(
+        "Memory clock",
+        "The slowest.",
+        "hertz",
+        _each("stoker_gpu_clock_hertz", eq("domain", "memory"), lowest=True),
+        width=12,
+    ),
+)
+
+_STATES = (
+    timeline(
+        "GPU up, over time",
+        "Of the GPUs that were lost at some time, and others up to 20.",
+        Query(extreme(_UP, "stoker_gpu_up", *HERE, lowest=True), NAME),
+        {1: ("up", "green"), 0: ("LOST", "red")},
+        height=7,
+    ),
+    timeline(
+        "Clocks held down, over time",
+        "By heat or the power supply, of the GPUs where that happened.",
+        Query(
+            extreme(
+                most(GPU, "stoker_gpu_throttle_active", *HERE, HELD_DOWN),
+                "stoker_gpu_throttle_active",
+                *HERE,
+                HELD_DOWN,
+            ),
+            NAME,
+        ),
+        {0: ("no", "green"), 1: ("held down", "orange")},
+        height=7,
+        none=NOT_TOLD,
+    ),
 )
 
 _LINKS = (
@@ -233,6 +281,37 @@ _MIG = ("mig_uuid", "profile")
 _KIND = ("model", "driver", "mig", "simulated")
 _INFO = most((*GPU, *_KIND), "stoker_gpu_info", *HERE)
 _WHERE = {"node": "Node", "gpu": "GPU"}
+_WHICH = (
+    table(
+        "GPUs",
+        "Which GPU: state, holder, work, memory, heat, power, clock. Sort by a heading.",
+        {**_WHERE, "project": "Project", "job_name": "Job"},
+        Column("State", _UP, "none", states={1: ("up", "green"), 0: ("LOST", "red")}, look="color-background"),
+        Column("Held", f"sum by (cluster, node, gpu, project, job_name) ({_NAMED})", "percentunit", decimals=0),
+        Column("Busy", _gauge("stoker_gpu_busy_ratio"), "percentunit", look="gauge", base="blue"),
+        Column("SM activity", _gauge("stoker_gpu_sm_active_ratio"), "percentunit", look="gauge", base="blue"),
+        Column(
+            "Memory",
+            f"{_gauge('stoker_gpu_memory_used_bytes')} / {_gauge('stoker_gpu_memory_total_bytes')}",
+            "percentunit",
+            steps=((0.97, "orange"),),
+            look="gauge",
+            base="blue",
+        ),
+        Column("Temperature", _gauge("stoker_gpu_temperature_celsius", eq("sensor", "core")), "celsius"),
+        Column("Power", _gauge("stoker_gpu_power_watts"), "watt", decimals=0),
+        Column("SM clock", _gauge("stoker_gpu_clock_hertz", eq("domain", "sm")), "hertz"),
+        Column(
+            "Held down",
+            most(GPU, "stoker_gpu_throttle_active", *HERE, HELD_DOWN),
+            "none",
+            states={0: ("no", "green"), 1: ("yes", "orange")},
+        ),
+        Column("Action", _gauge("stoker_gpu_recovery_action"), "none", states=RECOVERY),
+        most=200,
+    ),
+)
+
 _OWNERS = (
     table(
         "Holders",
@@ -343,8 +422,10 @@ DASHBOARD = Dashboard(
     ),
     (
         Row("Health", _BANNER),
+        Row("Which GPU", _WHICH),
         Row("Work", _WORK),
         Row("Power, heat and clocks", _HEAT),
+        Row("States", _STATES),
         Row("Links", _LINKS),
         Row("Owners", _OWNERS),
     ),

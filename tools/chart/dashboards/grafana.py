@@ -85,20 +85,25 @@ def _panels(one: Dashboard) -> Iterator[dict[str, Any]]:
     number, top = 1, 0
     for row in one.rows:
         place = {"x": 0, "y": top, "w": 24, "h": 1}
-        yield {"id": number, "type": "row", "title": row.title, "collapsed": False, "gridPos": place, "panels": []}
+        heading = {"id": number, "type": "row", "title": row.title, "collapsed": row.folded, "gridPos": place}
         number, top = number + 1, top + 1
         left = height = 0
+        panels = []
         for panel in row.panels:
             if left + panel.width > 24:
                 left, top, height = 0, top + height, 0
             place = {"x": left, "y": top, "w": panel.width, "h": panel.height}
-            yield {"id": number, **_panel(panel), "gridPos": place}
+            panels.append({"id": number, **_panel(panel), "gridPos": place})
             number, left, height = number + 1, left + panel.width, max(height, panel.height)
         top += height
+        yield {**heading, "panels": panels if row.folded else []}
+        yield from () if row.folded else panels
 
 
 def _panel(one: Panel) -> dict[str, Any]:
-    build = {"timeseries": _timeseries, "stat": _stat, "bargauge": _bargauge, "table": _table}[one.kind]
+    build = {
+        "timeseries": _timeseries, "stat": _stat, "bargauge": _bargauge, "table": _table, "state-timeline": _timeline,
+    }[one.kind]  # fmt: skip
     about = {"type": one.kind, "title": one.title, "description": one.text, "datasource": SOURCE}
     return {**about, **build(one)}
 
@@ -133,11 +138,28 @@ def _timeseries(one: Panel) -> dict[str, Any]:
     return {
         "fieldConfig": {"defaults": defaults, "overrides": overrides},
         "options": {
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+            "legend": {
+                "displayMode": "list",
+                "placement": "bottom",
+                "showLegend": True,
+                "calcs": ["lastNotNull", "max"],
+            },
             "tooltip": {"mode": "multi", "sort": "desc"},
         },
         "targets": [_target(ref, query, instant=False) for ref, query in _refs(one.queries)],
     }
+
+
+def _timeline(one: Panel) -> dict[str, Any]:
+    return {
+        "fieldConfig": {"defaults": {**_defaults(one), "color": {"mode": "thresholds"}}, "overrides": []},
+        "options": {
+            "mergeValues": True, "showValue": "never", "rowHeight": 0.8,
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "tooltip": {"mode": "single"},
+        },
+        "targets": [_target(ref, query, instant=False) for ref, query in _refs(one.queries)],
+    }  # fmt: skip
 
 
 def _series_links(one: Panel) -> list[dict[str, Any]]:
@@ -198,6 +220,7 @@ def _table(one: Panel) -> dict[str, Any]:
         steps.append({"id": "limit", "options": {"limitField": str(one.most)}})
     cells = [_cells(column) for column in one.columns]
     linked = [_linked(heading) for heading in one.labels.values() if heading in LINKS]
+    cells += [_coloured(heading, colors) for heading, colors in one.words.items()]
     defaults: dict[str, Any] = {"custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": False}}
     defaults |= {"thresholds": _thresholds((), "green"), "noValue": NOTHING}
     return {
@@ -230,6 +253,17 @@ def _look(one: Column) -> dict[str, str]:
     if one.look == "gauge":
         return {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
     return {"type": one.look, "mode": "basic"} if one.look == "color-background" else {"type": one.look}
+
+
+def _coloured(heading: str, colors: Mapping[str, str]) -> dict[str, Any]:
+    options = {value: {"color": color, "index": number} for number, (value, color) in enumerate(colors.items())}
+    return {
+        "matcher": {"id": "byName", "options": heading},
+        "properties": [
+            {"id": "custom.cellOptions", "value": {"type": "color-background", "mode": "basic"}},
+            {"id": "mappings", "value": [{"type": "value", "options": options}]},
+        ],
+    }
 
 
 def _linked(heading: str) -> dict[str, Any]:

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from .model import BAD_ABOVE_ZERO, NOTHING, Column, Query, Row, series, stat, table
-from .queries import eq, happened, most, of, rate, total
+from .queries import eq, happened, most, none_is_zero, of, rate, total
 
 ALERTS = of("ALERTS", eq("alertstate", "firing"), 'alertname=~"Stoker.*"')
 
 
-def _p95(histogram: str) -> str:
-    return f"histogram_quantile(0.95, sum by (le) ({rate(f'{histogram}_bucket')}))"
+def _p99(histogram: str) -> str:
+    return f"histogram_quantile(0.99, sum by (le) ({rate(f'{histogram}_bucket')}))"
 
 
+_EACH = ("severity", "alertname", "node", "gpu", "project", "job_name")
+_CRITICAL = of("ALERTS", eq("alertstate", "firing"), 'alertname=~"Stoker.*"', eq("severity", "critical"))
 _ALERTS = (
     table(
         "Alerts",
-        "Firing alerts of Stoker's rules. Each has a runbook.",
-        {"alertname": "Alert", "severity": "Severity", "node": "Node", "project": "Project", "job_name": "Job"},
-        Column("Series", f"count by (alertname, severity, node, project, job_name) ({ALERTS})", "none"),
-        sort="Series",
+        "Firing alerts of Stoker's rules, critical ones first. Each has a runbook.",
+        {
+            "severity": "Severity",
+            "alertname": "Alert",
+            "node": "Node",
+            "gpu": "GPU",
+            "project": "Project",
+            "job_name": "Job",
+        },
+        Column("Pages", none_is_zero(total(_EACH, _CRITICAL), total(_EACH, ALERTS)), "none"),
+        words={"Severity": {"critical": "red", "warning": "orange"}},
+        sort="Pages",
     ),
 )
 
@@ -113,11 +123,11 @@ _OPERATOR = (
         none=NOTHING,
     ),
     series(
-        "Scheduling pass and reconcile, p95",
-        "95 % take no longer.",
+        "Scheduling pass and reconcile, p99",
+        "99 % take no longer.",
         "s",
-        Query(_p95("stoker_operator_pass_seconds"), "pass"),
-        Query(_p95("stoker_operator_reconcile_seconds"), "reconcile"),
+        Query(_p99("stoker_operator_pass_seconds"), "pass"),
+        Query(_p99("stoker_operator_reconcile_seconds"), "reconcile"),
     ),
     series(
         "Decisions",
@@ -177,4 +187,8 @@ _API = (
     ),
 )
 
-HEALTH = (Row("Alerts", _ALERTS), Row("Stoker: operator", _OPERATOR), Row("Stoker: api and exporters", _API))
+HEALTH = (
+    Row("Alerts", _ALERTS),
+    Row("Stoker: operator", _OPERATOR, folded=True),
+    Row("Stoker: api and exporters", _API, folded=True),
+)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["timeseries", "stat", "bargauge", "table"]
+Kind = Literal["timeseries", "stat", "bargauge", "table", "state-timeline"]
 Steps = tuple[tuple[float, str], ...]
 """From this value on, this colour. Below the first: green, or what `base` says."""
 
@@ -74,6 +74,8 @@ class Panel:
     """Of a table: label → heading, in order; other labels are not shown."""
     sort: str = ""
     """Heading of the column by which a table is sorted, the largest first."""
+    words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of a table: heading of a label → its value → the cell's colour."""
     most: int = 0
     """Rows of a table at most; 0: all."""
 
@@ -84,6 +86,8 @@ class Row:
 
     title: str
     panels: tuple[Panel, ...]
+    folded: bool = False
+    """Only the heading is shown until it is clicked."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,10 @@ def bars(title: str, text: str, unit: str, *queries: Query, width: int = 8, **mo
 
 def table(title: str, text: str, labels: Mapping[str, str], *columns: Column, width: int = 24, **more: object) -> Panel:
     return _panel("table", title, text, "short", (), width, {"labels": labels, "columns": columns, **more})
+
+
+def timeline(title: str, text: str, query: Query, states: Mapping[int, tuple[str, str]], **more: object) -> Panel:
+    return _panel("state-timeline", title, text, "none", (query,), 24, {"states": states, **more})
 
 
 def _panel(

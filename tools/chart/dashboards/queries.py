@@ -33,7 +33,18 @@ def most(by: tuple[str, ...], metric: str, *matchers: str) -> str:
 
 def most_over(by: tuple[str, ...], metric: str, *matchers: str) -> str:
     """The highest that it was in the time shown, one series per `by`. Of a job's counter: its total."""
-    return f"max by ({', '.join(by)}) (max_over_time({of(metric, *matchers)}[{RANGE}]))"
+    highest = f"(max_over_time({of(metric, *matchers)}[{RANGE}]))"
+    return f"max by ({', '.join(by)}) {highest}" if by else f"max{highest}"
+
+
+FEW = 20
+
+
+def extreme(expr: str, metric: str, *matchers: str, lowest: bool = False) -> str:
+    """A gauge of GPUs, of the few with the highest (lowest) value in the time shown: a fleet has thousands."""
+    which, over = ("bottomk", "min_over_time") if lowest else ("topk", "max_over_time")
+    each = f"max by ({', '.join(GPU)}) ({over}({of(metric, *matchers)}[{RANGE}] @ end()))"
+    return f"{expr} and on ({', '.join(GPU)}) {which}({FEW}, {each})"
 
 
 def total(by: tuple[str, ...], expr: str) -> str:
