@@ -1,0 +1,171 @@
+"""Whether GPUs compute, remember and carry what they should: a test of seconds before one takes jobs again.
+
+    python -m stoker_trainer.burn_in [--seconds S] [--memory-share X] [--least-gb-s N]
+
+Of each visible GPU, one after the other: products of matrices of -1, 0 and 1, which every precision gets exactly right;
+a pattern in most of its free memory, and its inverse; copies from and to the host. Prints one JSON object
+a line, exits 1 if any GPU failed. Never trains; knows nothing of jobs. Run by administrators (docs/gpu-health.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+SIZE = 2048
+"""Of the matrices of -1, 0 and 1: sums of so many products stay within 256, which every precision holds exactly, in
+whatever order and precision they are added up."""
+PRECISIONS = (torch.float32, torch.bfloat16, torch.float16)
+_HOSTS_SIZE = 128
+"""A host takes minutes for large ones of 16 bits."""
+_WORD = 8
+_STEP = -7046029254386353131
+"""An odd number (2**64 over the golden ratio): word n is n times it, so that neighbours share no bits."""
+_COPY_BYTES = 1 << 28
+
+Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def wrong_products(
+    device: torch.device, seconds: float, multiply: Multiply = torch.matmul, size: int = SIZE
+) -> dict[str, int]:
+    """Precision → wrong elements of all products, each repeated for its part of the time, once at least."""
+    a_NN, b_NN = matrices(size)
+    exact_NN = exact(a_NN, b_NN).to(device)
+    found = {}
+    for dtype in PRECISIONS:
+        a, b = a_NN.to(device, dtype), b_NN.to(device, dtype)
+        expected = exact_NN.to(dtype)
+        until, wrong, first = time.monotonic() + seconds / len(PRECISIONS), 0, True
+        while first or time.monotonic() < until:
+            first = False
+            wrong += int((multiply(a, b) != expected).sum())
+        found[str(dtype).removeprefix("torch.")] = wrong
+    return found
+
+
+def matrices(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same ones each time."""
+    made = torch.Generator().manual_seed(20)
+    a_NN, b_NN = (torch.randint(-1, 2, (size, size), generator=made) for _ in range(2))
+    return a_NN, b_NN
+
+
+def exact(a_NN: torch.Tensor, b_NN: torch.Tensor) -> torch.Tensor:
+    """The product, worked out on the host."""
+    return (a_NN.double() @ b_NN.double()).float()
+
+
+def wrong_words(device: torch.device, size_bytes: int, piece_bytes: int = 1 << 28) -> int:
+    """Words that do not hold what was written, of a pattern and of its inverse, in `size_bytes` of memory."""
+    count = max(1, min(piece_bytes, size_bytes) // _WORD)
+    many = max(1, size_bytes // (count * _WORD))
+    pieces = [torch.empty(count, dtype=torch.int64, device=device) for _ in range(many)]
+    wrong = 0
+    for invert in (False, True):
+        fill(pieces, invert=invert)
+        wrong += wrong_in(pieces, invert=invert)
+    return wrong
+
+
+def fill(pieces: list[torch.Tensor], *, invert: bool) -> None:
+    for number, piece in enumerate(pieces):
+        _pattern(piece, number, invert=invert)
+
+
+def wrong_in(pieces: list[torch.Tensor], *, invert: bool) -> int:
+    """Words of pieces that were filled that are something else now."""
+    spare = torch.empty_like(pieces[0])
+    return sum(int((piece != _pattern(spare, number, invert=invert)).sum()) for number, piece in enumerate(pieces))
+
+
+def _pattern(piece: torch.Tensor, number: int, *, invert: bool) -> torch.Tensor:
+    """Word n of all pieces is n times _STEP, inverted or not: an address that answers for another shows."""
+    begin = number * len(piece)
+    torch.arange(begin, begin + len(piece), out=piece)
+    piece.mul_(_STEP)
+    return piece.bitwise_not_() if invert else piece
+
+
+def copy_gb_s(device: torch.device, size_bytes: int = _COPY_BYTES) -> dict[str, float]:
+    """GB/s to the device and back, the best of five."""
+    pinned = device.type == "cuda"
+    host = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=pinned)
+    there = torch.empty(size_bytes, dtype=torch.uint8, device=device)
+    return {
+        name: round(max(_rate(device, size_bytes, target, source) for _ in range(5)), 2)
+        for name, target, source in (("to", there, host), ("from", host, there))
+    }
+
+
+def _rate(device: torch.device, size_bytes: int, target: torch.Tensor, source: torch.Tensor) -> float:
+    _wait(device)
+    began = time.perf_counter()
+    target.copy_(source)
+    _wait(device)
+    return size_bytes / (time.perf_counter() - began) / 1e9
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def tested(device: torch.device, seconds: float, memory_share: float, least_gb_s: float) -> dict[str, Any]:
+    """What came out, as it is printed; `passed` sums it up. A call that fails is a failure of the GPU."""
+    began = time.monotonic()
+    said: dict[str, Any] = {"device": str(device), **_name(device)}
+    try:
+        if device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = True
+        said["wrong_products"] = wrong_products(device, seconds, size=SIZE if device.type == "cuda" else _HOSTS_SIZE)
+        said["wrong_words"] = wrong_words(device, _memory_bytes(device, memory_share))
+        said["copy_gb_s"] = copy_gb_s(device)
+        is_right = not said["wrong_words"] and not any(said["wrong_products"].values())
+        said["passed"] = is_right and min(said["copy_gb_s"].values()) >= least_gb_s
+    except RuntimeError as error:
+        said |= {"error": str(error).splitlines()[0][:300], "passed": False}
+    said["seconds"] = round(time.monotonic() - began, 1)
+    return said
+
+
+def _name(device: torch.device) -> dict[str, str]:
+    if device.type != "cuda":
+        return {}
+    found = torch.cuda.get_device_properties(device)
+    return {"model": found.name, "uuid": f"GPU-{getattr(found, 'uuid', '')}"}
+
+
+def _memory_bytes(device: torch.device, share: float) -> int:
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 1 << 28
+    return int(share * free)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="stoker_trainer.burn_in", description="Test the visible GPUs.")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each GPU's products [default: 10]")
+    parser.add_argument("--memory-share", type=float, default=0.8, help="of its free memory [default: 0.8]")
+    parser.add_argument("--least-gb-s", type=float, default=0.0, help="slower copies fail the GPU [default: 0]")
+    parser.add_argument("--cpu", action="store_true", help="test the host instead: whether the test itself works")
+    given = parser.parse_args(argv)
+    gpus = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    devices = [torch.device("cpu")] if given.cpu else gpus
+    if not devices:
+        sys.stderr.write("no GPU is visible\n")
+        return 2
+    found = []
+    for device in devices:
+        found.append(tested(device, given.seconds, given.memory_share, given.least_gb_s))
+        sys.stdout.write(json.dumps(found[-1]) + "\n")
+        sys.stdout.flush()
+    return 0 if all(one["passed"] for one in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
