@@ -82,6 +82,8 @@ class Deps:
     curves: CurveStore | None = None
     """What jobs report of their training; None: this server keeps none."""
     prices: Prices = field(default_factory=Prices)
+    grafana: str = ""
+    """Where the dashboards are, for links of the web page; '': nowhere."""
     idle: IdleRule = field(default_factory=IdleRule)
     """For jobs that say nothing themselves."""
     scraping: Scraping | None = None

@@ -52,6 +52,7 @@ from .cluster_identity import ClusterIdentity
 from .code.store import CodeStore
 from .curves.store import CurveStore
 from .deps import Deps, caches
+from .page.links import grafana_url
 from .serve import BindError, bind, serve
 from .usage.idle import IdleRule
 from .usage.prices import CURRENCY, Prices
@@ -88,6 +89,7 @@ class ApiOptions:
     usage_keep: float = USAGE_KEEP_S
     gpu_prices: tuple[str, ...] = ()
     currency: str = CURRENCY
+    grafana: str = ""
     idle_after: float = 1800.0
     idle_action: str = IdleAction.NOTIFY.value
     push: PushOptions | None = None
@@ -167,6 +169,7 @@ class _CannotStart(Exception):
     help="What an hour of a GPU costs whose model has MODEL in its name (`*`: any). Repeatable.",
 )
 @click.option("--currency", default=CURRENCY, help="Of the prices: three letters.")
+@click.option("--grafana", default="", metavar="URL", help="The Grafana with the dashboards: the web page links to it.")
 @click.option(
     "--idle-after",
     default="30m",
@@ -221,14 +224,14 @@ main.params += flags.params()
 def run(options: ApiOptions) -> int:
     """Run until SIGTERM or Ctrl-C. Returns the exit code: 0, or 1 when it could not start or broke down."""
     try:
-        prices = _prices(options)
+        prices, grafana = _prices(options), _grafana(options)
         with (
             _locked(options.data),
             _usage(options) as usage,
             CurveStore(options.data / "curves.db", SystemClock()) as curves,
             _listening(options) as listening,
         ):
-            uvloop.run(_serve(options, listening, _certificate(options), usage, curves, prices))
+            uvloop.run(_serve(options, listening, _certificate(options), usage, curves, prices, grafana))
     except (_CannotStart, BindError, StoreError, NewerFile, FileUnavailable) as error:
         log.error("%s", error)
         return 1
@@ -245,6 +248,7 @@ async def _serve(
     usage: UsageStore,
     curves: CurveStore,
     prices: Prices,
+    grafana: str,
 ) -> None:
     clock = SystemClock()
     seam = Seam.parse(os.environ.get("STOKER_SEAM", ""))
@@ -275,6 +279,7 @@ async def _serve(
             usage=usage,
             curves=curves,
             prices=prices,
+            grafana=grafana,
             idle=IdleRule(options.idle_after, IdleAction(options.idle_action)),
         )
         async with asyncio.TaskGroup() as tasks:
@@ -323,6 +328,13 @@ def _names(options: ApiOptions) -> tuple[str, ...]:
 
 def _usage(options: ApiOptions) -> UsageStore:
     return UsageStore(options.data / "usage.db", SystemClock(), keep_s=options.usage_keep)
+
+
+def _grafana(options: ApiOptions) -> str:
+    try:
+        return grafana_url(options.grafana)
+    except ValueError as error:
+        raise _CannotStart(f"--grafana: {error}") from None
 
 
 def _prices(options: ApiOptions) -> Prices:

@@ -50,7 +50,7 @@ async def test_whoami(world):
     ):
         answer = (await world.call("GET", "/v1/whoami", who=who)).json()
         assert answer.pop("may"), "tests/api/test_page.py has what"
-        assert answer == {"name": world.name(who), "role": role, "projects": projects}
+        assert answer == {"name": world.name(who), "role": role, "projects": projects, "grafana": ""}
 
 
 HOSTS = [

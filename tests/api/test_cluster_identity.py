@@ -66,7 +66,7 @@ async def test_the_submitter_is_the_reviewed_user(world, body):
 @only_cluster
 async def test_rights_are_the_clusters(world, body):
     assert (await world.call("GET", "/v1/whoami", who="nobody")).json() == {
-        "name": "system:serviceaccount:alpha:nobody", "role": "reader", "projects": [], "may": []
+        "name": "system:serviceaccount:alpha:nobody", "role": "reader", "projects": [], "may": [], "grafana": ""
     }  # fmt: skip
     await world.job("one")
     assert (await world.call("GET", "/v1/projects/alpha/jobs/one", who="nobody")).status_code == 404

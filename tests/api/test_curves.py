@@ -97,6 +97,21 @@ async def test_what_workers_report_is_kept_by_attempt_and_outlives_the_job(world
     assert (await read(world)).job_uid == again.uid and (await read(world)).curves == ()
 
 
+@pytest.mark.usefixtures("at_once")
+async def test_checkpoints_are_points_of_a_curve_of_their_own(world):
+    now_s = world.deps.clock.now().timestamp()
+    job = await world.status(await world.job("one"), phase="Running", attempt=1)
+    pod = await world.pod(job)
+    for step, saved in ((1, None), (2, 2), (3, 2), (4, 4), (5, 2**60)):
+        checkpoint = {} if saved is None else {"checkpoint": {"step": saved, "path": "x"}}
+        newest = {"at": now_s + step / 1e3, "step": step, "metrics": {"stoker/checkpoint": 9.0}, **checkpoint}
+        await report(world, job, pod, newest)
+    (curve,) = (await read(world)).curves
+    assert (curve.metric, curve.steps, curve.values) == ("stoker/checkpoint", (2, 4), (2.0, 4.0)), (
+        "no job says it itself"
+    )
+
+
 async def test_who_may_not_read_the_job_gets_the_answer_of_a_missing_one(world):
     await world.job("one")
     for who in ("bob", "garbage"):

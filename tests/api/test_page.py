@@ -8,8 +8,11 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from stoker.store.clock import ManualClock
 from stoker_api.page.assets import WEB, assets, imported
+from stoker_api.page.links import grafana_url
 from stoker_api.page.tickets import FILE_S, MOST_WRONG, OF_CALLER, SIGN_IN_S, Tickets, WantedFile, WrongTickets
 
 CSP = (
@@ -117,6 +120,13 @@ async def test_whoami_says_what_the_token_may(world):
     assert not {"update trainingjobs", "get trainingjobs/files"} & await may("reader", "alpha")
     assert {"update queues", "list gpunodes"} <= await may("admin")
     assert "update queues" not in await may("alice", "alpha")
+
+
+def test_an_address_of_a_grafana_is_one():
+    assert grafana_url("") == "" and grafana_url("https://grafana.example/g/") == "https://grafana.example/g"
+    for wrong in ("javascript:alert(1)", "grafana.example", "https://", "https://g.example/?a=b", "ftp://g.example"):
+        with pytest.raises(ValueError, match="no address of a Grafana"):
+            grafana_url(wrong)
 
 
 def test_a_ticket_ends_with_its_time():

@@ -55,6 +55,7 @@ OTHER: dict[str, Any] = {
     "api.persistence.size": "1Gi",
     "api.persistence.storageClass": "-",
     "api.service.loadBalancerSourceRanges": ["10.0.0.0/8"],
+    "api.grafanaUrl": "https://grafana.example/of",
     "api.currency": "EUR",
     "api.gpuPrices": {"H100": 2.5},
     "gpuTypes": {"h100 nvl": "h100-nvl"},

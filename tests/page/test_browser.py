@@ -19,6 +19,7 @@ from tests.support.browser import accessibility_faults
 from tests.support.harness import SHOWS_PROGRESS, Server, until
 
 pytestmark = [pytest.mark.slow]
+GRAFANA = "https://grafana.example/of"
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e"
 SHOWN = "<script>alert(1)</script><img src=x onerror=alert(2)>\\u001b[31m\\u202e"
 OPERATIONS = [route for route in api_routes() if route.include_in_schema]
@@ -28,7 +29,10 @@ TRAINS = (
     + """
 open(os.path.join(os.environ['STOKER_OUTPUT_DIR'], 'model.txt'), 'w').write('weights')
 for step in range(1, 100_000):
-    show(step=step, totalSteps=100_000, at=time.time(), metrics={'loss': 1 / step, 'reward': step * 2.0})
+    saved = 1 if step < 4 else 4  # an older one, and the newest
+    show(step=step, totalSteps=100_000, at=time.time(), checkpoint={'step': saved, 'path': 'c'},
+         metrics={'loss': 1 / step, 'reward': step * 2.0})
+    if step == 3: time.sleep(1.5)
     print(f'step {step} of it', flush=True)
     time.sleep(0.1)
 """
@@ -51,7 +55,8 @@ def body(name: str, script: str, *arguments: str, **spec: Any) -> dict[str, Any]
 @pytest.fixture(scope="module")
 def up(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A `stoker up` with two simulated GPUs; asked for after the browser, so that without one nothing is started."""
-    server = Server(tmp_path_factory.mktemp("page") / "data", "--virtual-gpus", "2", "--cpus", "16").start()
+    options = ["--virtual-gpus", "2", "--cpus", "16", "--grafana", GRAFANA]
+    server = Server(tmp_path_factory.mktemp("page") / "data", *options).start()
     yield server
     server.close()
 
@@ -117,6 +122,10 @@ def test_watching_a_job_and_acting(up, client, browse, tmp_path):
     loss.locator("canvas").wait_for()
     before = page.locator("figure", has_text="reward").locator(".latest").inner_text()
     page.wait_for_function("before => document.querySelectorAll('.latest')[1].textContent !== before", arg=before)
+
+    page.get_by_text("Checkpoints: step 1 at").wait_for()
+    dashboard = page.get_by_role("link", name="Job trains in Grafana").get_attribute("href")
+    assert dashboard.startswith(f"{GRAFANA}/d/stoker-job?var-project=default&var-job=trains&var-run=")
 
     page.get_by_role("link", name="Log", exact=True).click()
     page.locator(".log .line", has_text="step 1 of it").first.wait_for()

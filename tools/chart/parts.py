@@ -156,4 +156,8 @@ class Api(Pod):
     """Part of a GPU model's name → price of an hour; `*`: of any other. Usage is then priced."""
     currency: Annotated[str, Field(pattern=r"^([A-Z]{3})?$")] = ""
     """Of the prices."""
+    grafana_url: Annotated[
+        str, Field(pattern=r"^(https?://[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?(/[-A-Za-z0-9._~/]*)?)?$")
+    ] = ""
+    """The Grafana with the dashboards; the web page then links to them."""
     idle: Idle = Idle()

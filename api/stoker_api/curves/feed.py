@@ -40,6 +40,10 @@ LONGEST_NAME = 128
 MOST_NAMES = 256
 """Of one report."""
 MOST_STEP = 2**53 - 1
+CHECKPOINT = "stoker/checkpoint"
+"""The curve of a job's checkpoints: a point when there is a new one, its value the step that it holds."""
+_OURS = (PREFIX, "stoker/")
+"""What names of curves begin with that no job may report itself."""
 RECENT = 8
 _JOBS_AT_ONCE = 100
 _JUST_BEFORE_S = 0.0005
@@ -59,6 +63,8 @@ class _Live:
     """The same, of those that the job has reported itself."""
     gpus: dict[GpuKey, GpuReceipt] = field(default_factory=dict)
     """Where the newest point of each GPU ended."""
+    saved: tuple[int, int] = (0, 0)
+    """Attempt and step of the newest checkpoint."""
     taken_s: float = -math.inf
     recent: deque[Sample] = field(default_factory=deque)
     """The newest that count, for those who follow."""
@@ -80,10 +86,18 @@ class CurveFeed:
 
     def take(self, job: TrainingJob, attempt: int, progress: Progress) -> None:
         """Take what a job's first worker reports, newer than all before."""
-        values = _values(progress.metrics)
-        if not values or not 0 <= progress.step <= MOST_STEP:
+        values, saved = _values(progress.metrics), progress.checkpoint
+        is_saved = saved is not None and 0 < saved.step <= MOST_STEP
+        if not (values or is_saved) or not 0 <= progress.step <= MOST_STEP:
             return
         live = self._live_of(job)
+        if saved is not None and is_saved and live.saved != (attempt, saved.step):
+            live.saved = attempt, saved.step
+            values[CHECKPOINT] = float(saved.step)
+        elif live.late is not None and live.late.attempt == attempt and CHECKPOINT in live.late.values:
+            values[CHECKPOINT] = live.late.values[CHECKPOINT]  # in place of that one
+        if not values:
+            return
         sample = Sample(attempt, progress.step, self._time_of(progress, live), values)
         now_s = self._clock.monotonic()
         if now_s - live.taken_s < LEAST_S:
@@ -231,7 +245,7 @@ def _values(metrics: Mapping[str, float]) -> dict[str, float]:
     for name, value in itertools.islice(metrics.items(), MOST_NAMES):
         # Printable: what shows them need not fear line ends, escapes or marks of direction.
         printable = 0 < len(name) <= LONGEST_NAME and name.isprintable()
-        if printable and not name.startswith(PREFIX) and math.isfinite(value):
+        if printable and not name.startswith(_OURS) and math.isfinite(value):
             found[name] = value
     return found
 

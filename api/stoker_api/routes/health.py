@@ -93,7 +93,8 @@ async def whoami(request: Request, caller: Caller, query: Annotated[WhoAmIQuery,
                 role = "user"
                 break
     may = await _rights(identity, caller, query.project)
-    return json_response(json.dumps({"name": caller.name, "role": role, "projects": projects, "may": may}).encode())
+    answer = {"name": caller.name, "role": role, "projects": projects, "may": may, "grafana": found.deps.grafana}
+    return json_response(json.dumps(answer).encode())
 
 
 async def _rights(identity: Identity, caller: Principal, project: str | None) -> list[str]:

@@ -61,6 +61,7 @@ from stoker_api.deps import Deps, event_cache
 from stoker_api.disk import FULL
 from stoker_api.files.local import LocalFiles
 from stoker_api.kept_file import FileUnavailable, NewerFile
+from stoker_api.page.links import grafana_url
 from stoker_api.scrape_targets import MetricsPush
 from stoker_api.serve import BindError, bind, serve
 from stoker_api.token_identity import TokenIdentity
@@ -88,6 +89,7 @@ def run_up(options: UpOptions) -> int:
             options.types(),
             options.keep_results_s(),
             options.passed(),
+            grafana_url(options.grafana),
         )  # what is wrong is refused before anything is made
         datadir = DataDir(options.data or data_folder())
         datadir.lock()
@@ -224,6 +226,7 @@ class _Up:
                     curves=curves,
                     idle=self._options.idle_rule(),
                     prices=self._prices,
+                    grafana=grafana_url(self._options.grafana),
                     trouble=lambda: store.trouble,
                     scraping=LocalScraping(
                         self._datadir,

@@ -46,6 +46,7 @@ class UpOptions:
     """Run one, where there is a driver or GPUs are simulated."""
     gpu_prices: tuple[str, ...] = ()
     currency: str = CURRENCY
+    grafana: str = ""
     push: PushOptions | None = None
 
     @property

@@ -398,6 +398,8 @@ class WhoAmI(StatusModel):
     may: tuple[str, ...] = ()
     """The rights that the token has in the project asked for, and on what all share: `create trainingjobs`. Empty: an
     older server."""
+    grafana: str = ""
+    """Where the dashboards are, if the server knows a Grafana with them."""
 
 
 class NewTicket(StatusModel):

@@ -97,6 +97,7 @@ from stoker.push import flags
     help="What an hour of a GPU costs whose model has MODEL in its name ('*': any). Repeatable.",
 )
 @click.option("--currency", default="EUR", show_default=True, help="Of the prices: three letters.")
+@click.option("--grafana", default="", metavar="URL", help="The Grafana with the dashboards: the web page links to it.")
 @click.option(
     "--background", is_flag=True, help="Leave it running, with its output in up.log of the data folder, and return."
 )

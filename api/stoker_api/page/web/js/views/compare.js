@@ -69,7 +69,7 @@ function Curves({ found }) {
   const measured = found.every(({ job }) => powerOf(job) !== null);
   const asked = place.value.query.get("by") ?? "";
   const by = asked === "joules" && !measured ? "" : asked;
-  const metrics = [...new Set(found.flatMap(({ curves }) => curves.map(({ metric }) => metric)))].filter((metric) => !metric.startsWith("gpu/")).sort();
+  const metrics = [...new Set(found.flatMap(({ curves }) => curves.map(({ metric }) => metric)))].filter((metric) => !/^(gpu|stoker)\//.test(metric)).sort();
   if (metrics.length === 0) return html`<p class="notice">None of them has reported metrics.</p>`;
   return html`<div class="row controls"><${Switch} label="Over" name="by" options=${AXES.filter(([key]) => key !== "joules" || measured)} />
       ${by === "joules" && html`<span class="faint">In joules, each job at its average power.</span>`}${by === "time" && html`<span class="faint">In seconds.</span>`}</div>

@@ -4,6 +4,7 @@ import { ago, duration, gpus, plain } from "../format.js";
 import { attention, gpusOf, hasEnded, leftS, ranS, userOf, workersOf } from "../job_facts.js";
 import { useNow } from "../load.js";
 import { Failure, Loading } from "../parts/notices.js";
+import { Grafana } from "../parts/grafana.js";
 import { Progress } from "../parts/progress.js";
 import { State } from "../parts/state.js";
 import { Time } from "../parts/time.js";
@@ -49,7 +50,8 @@ export function Job({ parts: [project, name] }) {
   ].filter(Boolean);
   return html`
     <p class="crumbs"><a href="/">Jobs</a> / <a href=${`/?project=${project}`}>${project}</a></p>
-    <div class="view-head job-head"><h1>${name}</h1><${State} phase=${job.status.phase} /><${Actions} job=${job} reload=${reload} /></div>
+    <div class="view-head job-head"><h1>${name}</h1><${State} phase=${job.status.phase} />
+      <${Grafana} dashboard="job" of=${{ project, job: name, run: job.metadata.uid }} what=${`Job ${name}`} /><${Actions} job=${job} reload=${reload} /></div>
     ${job.metadata.deletionTimestamp && html`<p class="note note-warn">It is being deleted.</p>`}
     ${job.status.message !== job.status.phase.toLowerCase() && html`<p class="message">${plain(job.status.message)}</p>`}
     ${attention(job, now).filter(({ text }) => text !== job.status.message).map((note) => html`<p class=${`note note-${note.level}`}>${plain(note.text)}</p>`)}

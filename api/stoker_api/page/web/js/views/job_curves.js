@@ -11,6 +11,7 @@ import { place } from "../router.js";
 import { html } from "../ui.js";
 
 const GPU = "gpu/";
+const CHECKPOINT = "stoker/checkpoint";
 const OF_GPUS = [["smActive", "SM activity", percent], ["busy", "Busy: a kernel ran", percent], ["powerWatts", "Power", (n) => `${Math.round(n)} W`], ["memoryPeakBytes", "Most memory so far", bytes]];
 const FIRST = ["loss", "evalLoss", "accuracy", "samplesPerSecond", "learningRate"];
 
@@ -23,12 +24,12 @@ export function Curves({ job, reload }) {
   const same = html`<${SameAs} command=${`stoker metrics ${inProject(project)}${name}`} path=${`${jobPath(project, name)}/metrics`} />`;
   if (error) return html`<${Failure} error=${error} again=${reload} />${same}`;
   if (loading) return html`<${Loading} what="metrics" />${same}`;
-  const metrics = [...book.metrics.keys()].filter((metric) => !metric.startsWith(GPU)).sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
+  const metrics = [...book.metrics.keys()].filter((metric) => !metric.startsWith(GPU) && metric !== CHECKPOINT).sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
   const gpus = html`<${GpuCurves} book=${book} />`;
   if (book.metrics.size === 0)
     return html`<${Empty} title="No metrics yet."><p>${hasEnded(job) ? "The job has reported none." : "They are drawn here as soon as the job reports some."}
       A recipe does by itself; a command writes <code>$STOKER_PROGRESS_FILE</code>.</p></${Empty}>${same}`;
-  const marks = checkpointsOf(job, by);
+  const marks = checkpointsOf(job, book, by);
   return html`
     <div class="row controls">
       <${Switch} label="Over" name="by" options=${[["", "steps"], ["time", "time"]]} />
@@ -43,10 +44,11 @@ export function Curves({ job, reload }) {
       return html`<${Plot} key=${metric} title=${plain(metric)} ...${{ lines, bands, marks, logarithmic }} time=${by === "time"} together=${name} />`;
     })}</div>
     ${gpus}
-    ${marks.length > 0 && html`<p class="faint">Checkpoints: ${marks.map(({ label }) => label).join(", ")}.</p>`}
+    ${marks.length > 0 && html`<p class="faint">${marks.length > MOST_NAMED ? `The newest of ${marks.length} checkpoints` : "Checkpoints"}: ${marks.slice(-MOST_NAMED).map(({ label }) => label).join(", ")}.</p>`}
     ${same}`;
 }
 
+const MOST_NAMED = 5;
 const rank = (metric) => (FIRST.includes(metric) ? FIRST.indexOf(metric) : FIRST.length);
 
 /** What the exporter measured, a line per GPU; over time, since a GPU knows no steps. */
@@ -62,9 +64,11 @@ function GpuCurves({ book }) {
     html`<${Plot} key=${title} title=${title} lines=${found.map(lineOf)} time together="gpus" format=${format} />`)}</div>`;
 }
 
-/** The newest checkpoint of each attempt, where they are known. */
-function checkpointsOf(job, by) {
-  const known = [...(job.status.attempts ?? []).map(({ progress }) => progress?.checkpoint), job.status.progress?.checkpoint];
+/** All that have been reported, and the newest of each attempt as the job itself has it. */
+function checkpointsOf(job, book, by) {
+  const reported = [...(book.metrics.get(CHECKPOINT)?.values() ?? [])].flatMap(({ times, values }) => values.map((step, n) => ({ step, at: times[n] })));
+  const own = [...(job.status.attempts ?? []).map(({ progress }) => progress?.checkpoint), job.status.progress?.checkpoint].filter(Boolean);
+  const known = [...reported, ...own.filter(({ step }) => !reported.some((one) => one.step === step))].sort((a, b) => (a.at ?? 0) - (b.at ?? 0));
   const found = new Map();
   for (const checkpoint of known) {
     const at = by === "time" ? checkpoint?.at : checkpoint?.step;

@@ -3,6 +3,7 @@ import { call } from "../api.js";
 import { duration, gpus, ms, number, plain, plural, quantity, bytes, whole } from "../format.js";
 import { gpusOf, keyOf, nameOf, projectOf, userOf } from "../job_facts.js";
 import { useLoad, useNow } from "../load.js";
+import { Grafana } from "../parts/grafana.js";
 import { Empty, Failure, waiting } from "../parts/notices.js";
 import { SameAs } from "../parts/same_as.js";
 import { address, jobAddress, place } from "../router.js";
@@ -87,7 +88,7 @@ function Waiting({ queue, name }) {
   const now = useNow();
   const early = waiting(load, "the waiting jobs");
   const jobs = [...(load.data?.items ?? [])].sort((a, b) => b.spec.priority - a.spec.priority || waitsSince(a) - waitsSince(b));
-  return html`<section class="panel"><h2>Waiting in ${name}</h2>
+  return html`<section class="panel"><div class="node-head"><h2>Waiting in ${name}</h2><${Grafana} dashboard="queue" of=${{ queue: name }} what=${`Queue ${name}`} /></div>
     ${early ?? (jobs.length === 0 ? html`<p class="faint">No job that you may see waits here.</p>` : html`<table class="compact cards">
       <thead><tr><th>Place</th><th>Job</th><th class="right">Priority</th><th class="right">GPUs</th><th class="right">Has waited</th><th>User</th><th>Why</th></tr></thead>
       <tbody>${jobs.map((job, at) => html`<tr key=${job.metadata.uid}><td data-label="Place">${at + 1}</td>
