@@ -113,11 +113,11 @@ def test_a_lost_gpu_is_still_what_it_was() -> None:
     assert known({"computeCapability": "<script>"}).status.gpus[0].compute_capability is None
 
 
-def test_a_gpu_that_is_no_longer_reported_stays_only_if_something_is_wrong() -> None:
+def test_a_gpu_that_is_no_longer_reported_stays_only_with_what_is_to_be_cleared() -> None:
     health = known(xid(79))
     empty = GpusReport(node="n", gpus=())
     assert [gpu.uuid for gpu in assessed(health, empty, NOW)] == ["GPU-0"]
-    assert assessed(known({}), empty, NOW) == ()
+    assert assessed(known({}), empty, NOW) == () == assessed(known({"lost": True}), empty, NOW)
     cleared = health.model_copy(update={"spec": GPUNodeHealthSpec(cleared=(Cleared(gpu="GPU-0", at=NOW),))})
     assert assessed(cleared, empty, NOW) == ()
     many = [{"uuid": f"GPU-{n + 1}", "index": n} for n in range(MOST_GPUS)]

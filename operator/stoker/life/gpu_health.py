@@ -38,16 +38,20 @@ _MEMORY = (SickCause.UNCONTAINED_ERROR, SickCause.CONTAINED_ERROR)
 
 
 def assessed(known: GPUNodeHealth, report: GpusReport, now: datetime) -> tuple[GpuHealth, ...]:
-    """The node's GPUs after the report, by number. One that it leaves out stays if something was wrong with it."""
+    """The node's GPUs after the report, by number. One that the exporter no longer expects stays with what an
+    administrator is to clear."""
     before = {gpu.uuid: gpu for gpu in known.status.gpus}
     after = {
         reading.uuid: _assessed(reading, before.get(reading.uuid), known.cleared_at(reading.uuid), now)
         for reading in report.gpus
     }
-    sick = {gpu.uuid for gpu, _ in known.sick()}
+    left = [
+        gpu.model_copy(update={"causes": lasting, "holders": ()})
+        for gpu, causes in known.sick()
+        if gpu.uuid not in after and (lasting := tuple(one for one in causes if one.code not in _PASSING))
+    ]
     room = MOST_GPUS - len(after)
-    left = [gpu for uuid, gpu in before.items() if uuid not in after and uuid in sick][:room]
-    return tuple(sorted((*after.values(), *left), key=lambda gpu: (gpu.index, gpu.uuid)))
+    return tuple(sorted((*after.values(), *left[:room]), key=lambda gpu: (gpu.index, gpu.uuid)))
 
 
 def _assessed(reading: ReportedGpu, before: GpuHealth | None, cleared_at: datetime | None, now: datetime) -> GpuHealth:

@@ -99,7 +99,7 @@ class GPUNodeHealthStatus(StatusModel):
     """What the node's exporter reports. The api's; written when it changes."""
 
     gpus: Annotated[tuple[GpuHealth, ...], Keyed("uuid")] = ()
-    """All GPUs that the exporter reports, and those it no longer does that something was wrong with."""
+    """All GPUs that the exporter reports, and those it no longer does whose causes an administrator is to clear."""
 
 
 class Cordon(SpecModel):
