@@ -64,6 +64,9 @@ OTHER: dict[str, Any] = {
     "exporter.kubeletRoot": "/data/kubelet",
     "exporter.maxUnavailable": "1",
     "exporter.withoutCollectors": ["pcie"],
+    "exporter.stateDir": "/data/stoker",
+    "exporter.expectedGpus": {"dgx-*": 8},
+    "exporter.retiredGpus": ["GPU-00000000-0000-0000-0000-000000000000"],
     "monitoring.push.url": "https://prometheus.example/api/v1/write",
     "monitoring.rules.applicationXids": "31|94",
     "monitoring.rules.criticalXids": "79",
@@ -168,9 +171,9 @@ def test_only_maps_are_open() -> None:
     open_objects = [path for path, node in _nodes(schema, "") if _is_open(node)]
     named = {path.rsplit("/", 1)[-1] for path in open_objects}
     assert named <= {
-        "affinity", "annotations", "commonLabels", "from", "gpuPrices", "gpuTypes", "headers", "items", "labels",
-        "limits", "nodeSelector", "podAnnotations", "requests", "tolerations", "topologySpreadConstraints", "valueFrom",
-        "anyOf", "global", "moves", "to",
+        "affinity", "annotations", "commonLabels", "expectedGpus", "from", "gpuPrices", "gpuTypes", "headers", "items",
+        "labels", "limits", "nodeSelector", "podAnnotations", "requests", "tolerations", "topologySpreadConstraints",
+        "valueFrom", "anyOf", "global", "moves", "to",
     }, open_objects  # fmt: skip
 
 
