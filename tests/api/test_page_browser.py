@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from stoker.spec.job import TrainingJob
-from tests.support.browser import OPTIONS, WAIT_MS
+from tests.support.browser import browsing
 
 from .receipts import body, receipt
-
-
-@contextlib.asynccontextmanager
-async def browsing(path: str) -> AsyncIterator[Any]:
-    """An empty window. In the test itself: its pages live on the loop that serves them."""
-    from playwright.async_api import async_playwright
-
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=path, args=OPTIONS)
-        page = await (await browser.new_context()).new_page()
-        page.set_default_timeout(WAIT_MS)
-        yield page
-        await browser.close()
 
 
 async def signed_in(page: Any, world: Any, who: str, view: str = "/") -> None:

@@ -5,10 +5,11 @@ Where there is no browser or no Playwright, tests that want one are skipped, and
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,18 @@ def accessibility_faults(page: Any) -> list[str]:
         for fault in found["violations"]
         for node in fault["nodes"][:3]
     ]
+
+
+@contextlib.asynccontextmanager
+async def browsing(path: str) -> AsyncIterator[Any]:
+    """An empty window. In the test itself: its pages live on the loop that serves them."""
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path, args=OPTIONS)
+        context = await browser.new_context()
+        await context.add_init_script(_NOTES_VIOLATIONS)
+        page = await context.new_page()
+        page.set_default_timeout(WAIT_MS)
+        yield page
+        await browser.close()
