@@ -91,11 +91,12 @@ def count(state: SchedulerState, now: datetime) -> bool:
         if entry is None or entry.job.uid != cost.uid or not (entry.pending or entry.assumed):
             state.journal.drop(state.costs, key)
             continue
+        new = cost
         if cost.rate and entry.pending:
-            state.journal.put(state.costs, key, replace(cost, idle_s=cost.idle_s + cost.rate * passed_s))
-        new = _counted(state.costs[key], entry, now)
+            new = replace(cost, idle_s=cost.idle_s + cost.rate * passed_s)
+        new = _counted(new, entry, now)
         turned = turned or new.given_back != cost.given_back
-        if new != cost:
+        if new is not cost:
             state.journal.put(state.costs, key, replace(new, nodes=()) if new.given_back else new)
     return turned
 

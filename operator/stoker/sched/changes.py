@@ -45,7 +45,8 @@ class Changes:
 
     def settle(self) -> None:
         """Everything changed so far has been decided on."""
-        self._journal.set(self, "freed_nodes", set())
-        self._journal.set(self, "freed_queues", set())
-        self._journal.set(self, "filled_nodes", set())
-        self._journal.set(self, "shifted", False)
+        for name in ("freed_nodes", "freed_queues", "filled_nodes"):
+            if getattr(self, name):
+                self._journal.set(self, name, set())
+        if self.shifted:
+            self._journal.set(self, "shifted", False)

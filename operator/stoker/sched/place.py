@@ -128,11 +128,7 @@ def place(
 
 
 def _place_one(table: NodeTable, request: Request, avoid: Collection[str], free: Room) -> Spread | None:
-    # A need of zero is met even where accounting is negative (a node that shrank under its jobs).
-    fits = table.open_for(request.nodes)
-    for need, column in free.wanted(request):
-        fits = fits & (column >= need)
-    slots = (without(table, fits, avoid) if avoid else fits).nonzero()[0]
+    slots = _one_fits(request, without(table, table.open_for(request.nodes), avoid), free).nonzero()[0]
     if not len(slots):
         return None
     return ((int(slots[tightness(table, slots).argmin()]), 1),)
@@ -153,10 +149,20 @@ def free_room(table: NodeTable, request: Request, keep: Keep | None) -> Room:
 
 def fitting(table: NodeTable, request: Request, avoid: Collection[str], room: Room) -> Column:
     """Workers of the request (at most all) that each slot takes, with so much room."""
-    fits = np.where(without(table, table.open_for(request.nodes), avoid), request.workers, 0)
+    is_open = without(table, table.open_for(request.nodes), avoid)
+    if request.workers == 1:
+        return _one_fits(request, is_open, room).astype(np.int64)
+    fits = np.where(is_open, request.workers, 0)
     for need, column in room.wanted(request):
         np.minimum(fits, column // need, out=fits)
     return np.maximum(fits, 0)
+
+
+def _one_fits(request: Request, is_open: Mask, room: Room) -> Mask:
+    # A need of zero is met even where accounting is negative (a node that shrank under its jobs).
+    for need, column in room.wanted(request):
+        is_open = is_open & (column >= need)
+    return is_open
 
 
 def capacity(table: NodeTable, request: Request, avoid: Collection[str] = (), keep: Keep | None = None) -> Column:
@@ -247,7 +253,8 @@ def reserve(table: NodeTable, wanted: Wanted, keep: Keep | None, ends: ExpectedE
     idle_s = 0.0
     if request.gpus and not wanted.stay:  # who has nodes already is not asked again
         short = ((nth * request.gpus + 1 - free.gpu[at])[:, None] + np.arange(request.gpus)).ravel()
-        ready = np.where(short > 0, ends.waits(at.repeat(request.gpus), short, now_s), 0.0)
+        each = waits[best] if request.gpus == 1 else ends.waits(at.repeat(request.gpus), short, now_s)
+        ready = np.where(short > 0, each, 0.0)
         idle_s = float(np.maximum(start_s - ready, 0.0).sum())
     return Reserved(spread, start_s, idle_s, int((rule < 2).sum()) == request.workers)
 
@@ -260,12 +267,14 @@ def fits_one(table: NodeTable, request: Request, slot: int, keep: Keep | None) -
         return False
     if memory and table.free_mem[slot] - kept[2] < memory:
         return False
-    return (
-        not gpus or table.gpus.is_any(request.filter) or bool(table.view(request.filter).room[slot] - kept[0] >= gpus)
-    )
+    if not gpus or table.gpus.is_any(request.filter):
+        return True
+    return bool(table.view(request.filter).room[slot] - kept[0] >= gpus)
 
 
 def without(table: NodeTable, mask: Mask, avoid: Collection[str]) -> Mask:
+    if not avoid:
+        return mask
     slots = [table.slots[name] for name in avoid if name in table.slots]
     if slots:
         mask = mask.copy()
