@@ -43,7 +43,7 @@ def check_schemes(spec: TrainingJobSpec) -> None:
             raise invalid(
                 f"/spec/data/{number}/url",
                 f"{scheme}:// needs the package {package}, which is not installed beside this server; "
-                "install stoker[up,stores] there, or give an https:// url (stores sign such for a while)",
+                "install Stoker with its extra `stores` there, or give an https:// url (stores sign such for a while)",
             )
 
 
