@@ -79,6 +79,7 @@ class Supervisor:
         self._termed: set[int] = set()
         self._hold = FailureHold(launch)
         self._sessions: WorkerSessions | None = None
+        self._killed_before = self._memory_kills()
         self._stall: Stall | None = None
         if launch.stall_s > 0:
             from .stall import Stall
@@ -234,7 +235,8 @@ class Supervisor:
         if code != 0:
             while output.open and output.pump(time.monotonic()):  # its last line may still be in the pipe
                 pass
-            self._see_memory(self._launch.memory_group)
+            if self._memory_kills() > self._killed_before:  # its memory was taken, or a child's of it
+                self._ending.memory_killed()
         first = not self._ending.failed
         self._ending.rank_ended(local_rank, code, signum, output.last_line() if code != 0 else "")
         if first and self._ending.failed and self._live and self._stop_at is None:
@@ -245,14 +247,6 @@ class Supervisor:
                 self._kill_at = time.monotonic() + self._launch.grace_s
             else:
                 self._end_others(time.monotonic(), FAILURE_GRACE_S)
-
-    def _see_memory(self, group: str) -> None:
-        """Whether a rank that failed did so because the kernel took its memory, or one of its children's."""
-        if group:
-            from .memory_group import kills
-
-            if kills(group):
-                self._ending.memory_killed()
 
     def _end_others(self, now: float, grace_s: float) -> None:
         for pid in self._live:
@@ -450,6 +444,14 @@ class Supervisor:
             self._log.say("the exit record could not be written: the disk takes nothing")
         self._reporter_side.finish(self._stop_at)
         return int(record["exitCode"]) if stands else BROKEN
+
+    def _memory_kills(self) -> int:
+        """How many processes the kernel has ended so far for lack of memory."""
+        if not self._launch.memory_group:
+            return 0
+        from .memory_group import kills
+
+        return kills(self._launch.memory_group)
 
     def _memory_peak_bytes(self) -> int | None:
         if not self._launch.memory_group:
