@@ -21,12 +21,12 @@ from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.node import GPUNode
 from stoker.spec.reports import GpusReport
 
-TICK_S = 1800.0
-WEEK = 336
+TICK_S = 3600.0
+WEEK = 168
 NODES, GPUS = 3, 4
-RUNS = 6
+RUNS = 3
 """Ticks of work of each job, from its beginning after a failure: nothing is saved."""
-FAILS_AFTER = 4
+FAILS_AFTER = 2
 """Ticks of use until the flapping GPU reports the next contained memory error, which kills its job."""
 BAD = ("n0", 1)
 WAITING = 6
@@ -147,7 +147,7 @@ def test_of_a_week_of_failures_the_first_is_left(sched: SimpleNamespace, knows_u
     )
     assert without.failures > 40, "it is used all the time"
     assert knows_uuids or plugin or known.done < without.done, "the whole node is left out"
-    assert not (knows_uuids or plugin) or known.done > without.done
+    assert not (knows_uuids or plugin) or known.done >= 0.98 * without.done, "one GPU less, no work done twice"
     assert known.failures == 1
     assert hasty.failures == 3, "each time it is cleared it fails one job more"
     assert (hasty.failures - 1) / (without.failures - 1) <= 0.1, "of the repeats 90 % are gone (goal)"
