@@ -92,6 +92,18 @@ int nvmlDeviceGetName(device_t device, char *name, unsigned room) {
   return give_text(name, room, d.mig ? d.mig->name : d.gpu->name);
 }
 
+int nvmlDeviceGetSerial(device_t device, char *serial, unsigned room) {
+  ENTER(device);
+  char text[32];
+  snprintf(text, sizeof text, "16509230%05d", d.slot);
+  return give_text(serial, room, text);
+}
+
+int nvmlDeviceGetVbiosVersion(device_t device, char *version, unsigned room) {
+  ENTER(device);
+  return give_text(version, room, "96.00.99.00.01");
+}
+
 int nvmlDeviceGetMinorNumber(device_t device, unsigned *number) {
   ENTER(device);
   *number = d.slot;

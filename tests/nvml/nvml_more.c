@@ -28,6 +28,61 @@ int nvmlDeviceGetRemappedRows(device_t device, unsigned *corrected, unsigned *un
 }
 
 READING(nvmlDeviceGetRetiredPagesPendingStatus, unsigned, retired_pending, 1)
+READING(nvmlDeviceGetPersistenceMode, unsigned, persistence, 1)
+
+int nvmlDeviceGetEccMode(device_t device, unsigned *current, unsigned *pending) {
+  ENTER(device);
+  GIVE(current, ecc_mode, 1);
+  GIVE(pending, ecc_mode_pending, 1);
+  return SUCCESS;
+}
+
+int nvmlDeviceGetRowRemapperHistogram(device_t device, unsigned banks[5]) {
+  ENTER(device);
+  static const enum key keys[] = {K_banks_max, K_banks_high, K_banks_partial, K_banks_low, K_banks_none};
+  for (int i = 0; i < 5; i++) {
+    double value = value_at(d.steps, keys[i], d.now);
+    if (isnan(value)) return NOT_SUPPORTED;
+    banks[i] = (unsigned)value;
+  }
+  return SUCCESS;
+}
+
+struct sram {
+  unsigned version;
+  unsigned long long aggregate_parity, aggregate_secded, aggregate_corrected, parity, secded, corrected;
+  unsigned long long l2, sm, pcie, mcu, other;
+  unsigned threshold;
+};
+
+int nvmlDeviceGetSramEccErrorStatus(device_t device, struct sram *sram) {
+  ENTER(device);
+  if (sram->version != (sizeof *sram | 1 << 24)) return VERSION_MISMATCH;
+  GIVE(&sram->aggregate_parity, sram_parity, 1);
+  GIVE(&sram->aggregate_secded, sram_secded, 1);
+  GIVE(&sram->aggregate_corrected, sram_corrected, 1);
+  GIVE(&sram->l2, sram_l2, 1);
+  GIVE(&sram->sm, sram_sm, 1);
+  sram->pcie = sram->mcu = sram->other = 0;
+  GIVE(&sram->threshold, sram_threshold, 1);
+  return SUCCESS;
+}
+
+struct fabric {
+  unsigned version;
+  unsigned char cluster[16];
+  unsigned status, clique;
+  unsigned char state;
+  unsigned health;
+};
+
+int nvmlDeviceGetGpuFabricInfoV(device_t device, struct fabric *fabric) {
+  ENTER(device);
+  if (fabric->version != (sizeof *fabric | 2 << 24)) return VERSION_MISMATCH;
+  GIVE(&fabric->state, fabric_state, 1);
+  GIVE(&fabric->status, fabric_status, 1);
+  return SUCCESS;
+}
 
 struct field_value {
   unsigned id, scope;

@@ -22,7 +22,10 @@
   X(pcie_width_max, 16) X(nvlink_tx, 0) X(nvlink_rx, 0) X(nvlinks, 18) X(nvlinks_up, 18) X(nvlink_replay, 0)           \
   X(nvlink_recovery, 0) X(nvlink_crc, 0) X(ecc_corrected_volatile, 0) X(ecc_uncorrected_volatile, 0)                   \
   X(ecc_corrected_aggregate, 0) X(ecc_uncorrected_aggregate, 0) X(remap_corrected, 0) X(remap_uncorrected, 0)          \
-  X(remap_pending, 0) X(remap_failed, 0) X(retired_pending, NAN) X(recovery, 0)
+  X(remap_pending, 0) X(remap_failed, 0) X(retired_pending, NAN) X(recovery, 0)     \
+  X(fabric_state, NAN) X(fabric_status, 0) X(banks_max, 640) X(banks_high, 0) X(banks_partial, 0) X(banks_low, 0)      \
+  X(banks_none, 0) X(sram_corrected, 0) X(sram_parity, 0) X(sram_secded, 0) X(sram_l2, 0) X(sram_sm, 0)                \
+  X(sram_threshold, 0) X(ecc_mode, 1) X(ecc_mode_pending, 1) X(persistence, 1)
 
 enum key {
 #define X(name, value) K_##name,

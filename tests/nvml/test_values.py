@@ -54,6 +54,18 @@ VALUES = [
     ({"remap_pending": 1}, "row_remap_pending", 1),
     ({"retired_pending": 1}, "retired_pages_pending", 1),
     ({"recovery": 2}, "recovery_action", 2),
+    ({"fabric_state": 3}, "fabric_state", 3),
+    ({"fabric_status": 15}, "fabric_failed", 1),
+    ({"banks_max": 637}, "remap_banks|max", 637),
+    ({"banks_none": 1}, "remap_banks|none", 1),
+    ({"sram_corrected": 12}, "sram_errors_total|corrected", 12),
+    ({"sram_parity": 3}, "sram_errors_total|uncorrected_parity", 3),
+    ({"sram_secded": 2}, "sram_errors_total|uncorrected_secded", 2),
+    ({"sram_sm": 5}, "sram_uncorrected_total|sm", 5),
+    ({"sram_threshold": 1}, "sram_threshold_exceeded", 1),
+    ({"ecc_mode_pending": 0}, "mode|ecc|pending", 0),
+    ({"ecc_mode": 1}, "mode|ecc|current", 1),
+    ({"persistence": 1}, "mode|persistence|current", 1),
     ({"sm": 33}, "sm_active_ratio", 0.33),
     ({"occ": 40}, "sm_occupancy_ratio", 0.4),
     ({"tensor": 21}, "tensor_active_ratio", 0.21),
@@ -83,6 +95,7 @@ def test_identity(scenario):
     reading = read(scenario)
     assert reading.uuid == scenario.gpus[0].uuid and reading.index == 0
     wanted = {"model": "NVIDIA H100 80GB HBM3", "pci_bus_id": "00000000:5D:00.0", "compute_capability": "9.0"}
+    wanted |= {"serial": "1650923000000", "vbios": "96.00.99.00.01"}
     assert reading.info.items() >= {**wanted, "mig": "none", "minor": "0", "power_source": "counter"}.items()
 
 

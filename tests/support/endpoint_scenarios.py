@@ -24,7 +24,9 @@ RICH: dict[str, object] = {
     "pcie_gen": 4, "pcie_width": 8, "nvlink_tx": 3e8, "nvlink_rx": 4e8, "nvlinks_up": 17,
     "ecc_corrected_volatile": 7, "ecc_uncorrected_volatile": 1, "ecc_corrected_aggregate": 9,
     "ecc_uncorrected_aggregate": 2, "remap_corrected": 4, "remap_uncorrected": 1, "remap_pending": 1,
-    "remap_failed": 1, "retired_pending": 1,
+    "remap_failed": 1, "retired_pending": 1, "fabric_state": 3, "fabric_status": 1, "banks_max": 630, "banks_high": 5,
+    "banks_partial": 2, "banks_low": 1, "banks_none": 2, "sram_corrected": 3, "sram_parity": 2, "sram_secded": 1,
+    "sram_threshold": 1,
 }  # fmt: skip
 
 

@@ -40,7 +40,18 @@ def _g(name: str, text: str, *labels: str, of: str = "core") -> Family:
 
 HARDWARE = (
     _g(
-        "info", "1; what the GPU is.", "model", "driver", "cuda", "pci_bus_id", "compute_capability", "mig", "simulated"
+        *(
+            "info",
+            "1; what the GPU is.",
+            "model",
+            "driver",
+            "cuda",
+            "pci_bus_id",
+            "compute_capability",
+            "mig",
+            "simulated",
+        ),
+        *("serial", "vbios"),
     ),
     _g("up", "1 if the GPU answers, 0 if it is lost."),
     _g("busy_ratio", "Share of the last sample period in which a kernel ran."),
@@ -96,11 +107,23 @@ HARDWARE = (
     _c("nvlink_bytes_total", "Bytes over all NVLinks: tx, rx.", "direction", of="nvlink"),
     _c("nvlink_errors_total", "Errors of all NVLinks: replay, recovery, crc_flit, crc_data, …", "kind", of="nvlink"),
     _g("nvlink_links_active", "NVLinks that are up.", of="nvlink"),
+    _g("fabric_state", "Of an NVSwitch fabric: 1 not started, 2 in progress, 3 completed.", of="nvlink"),
+    _g("fabric_failed", "1 if joining the fabric ended with an error.", of="nvlink"),
     _c("ecc_errors_total", "Memory errors: corrected, uncorrected; volatile, aggregate.", "type", "scope", of="ecc"),
     _g("remapped_rows", "Rows remapped: correctable, uncorrectable.", "type", of="ecc"),
     _g("row_remap_pending", "1 if rows wait for a reset to be remapped.", of="ecc"),
     _g("row_remap_failed", "1 if a row could not be remapped.", of="ecc"),
     _g("retired_pages_pending", "1 if pages wait for a reset to be retired.", of="ecc"),
+    _g("remap_banks", "Memory banks by spare rows left: max, high, partial, low, none.", "left", of="ecc"),
+    _c(
+        "sram_errors_total",
+        "Errors of the chip's own memories in its life: corrected, uncorrected_parity, uncorrected_secded.",
+        "type",
+        of="ecc",
+    ),
+    _c("sram_uncorrected_total", "Uncorrected ones of these by unit: l2, sm, pcie, mcu, other.", "unit", of="ecc"),
+    _g("sram_threshold_exceeded", "1 if these are more than NVIDIA lets a GPU have.", of="ecc"),
+    _g("mode", "1 if it is on: ecc, mig (current; pending: after a reset), persistence.", "kind", "when", of="ecc"),
     _g(
         "recovery_action",
         "What the driver asks for: 0 nothing, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset.",

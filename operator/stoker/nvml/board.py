@@ -6,7 +6,10 @@ Three lanes: counters and what they explain at each poll, gauges (temperatures, 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable
+
+import pynvml
 
 from .calls import DeviceCalls
 from .fields import ALL_LINKS, Field, Fields
@@ -60,6 +63,18 @@ _NVLINK5_ERRORS = (
     ("nvlink_errors_total|recovery", 215),
     ("nvlink_errors_total|effective", 219),
 )
+_SRAM_KINDS = {
+    "corrected": "aggregateCor",
+    "uncorrected_parity": "aggregateUncParity",
+    "uncorrected_secded": "aggregateUncSecDed",
+}
+_SRAM_UNITS = {
+    "l2": "aggregateUncBucketL2",
+    "sm": "aggregateUncBucketSm",
+    "pcie": "aggregateUncBucketPcie",
+    "mcu": "aggregateUncBucketMcu",
+    "other": "aggregateUncBucketOther",
+}
 _LINKS_FIELD = 91
 _MAX_LINKS = 36
 
@@ -147,6 +162,7 @@ class Board:
             self._read_pcie(rare)
         if "nvlink" in self._collectors:
             self._read_nvlink(rare, fast)
+            self._read_fabric(rare)
         if "ecc" in self._collectors:
             self._read_memory_errors(rare)
         return rare
@@ -171,6 +187,14 @@ class Board:
         for key, call in read.items():
             if (value := self._calls.ask(call)) is not None:
                 rare[key] = float(value)
+
+    def _read_fabric(self, rare: dict[str, float]) -> None:
+        """Of an HGX: without a completed fabric its GPUs can't be used together, or at all."""
+        info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+        if self._calls.ask("nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info), about="") is None:
+            return
+        if state := info.state & 0xFF:  # one byte in nvml.h; 0: no such fabric
+            rare["fabric_state"], rare["fabric_failed"] = float(state), float(bool(info.status))
 
     def _read_nvlink(self, rare: dict[str, float], fast: dict[str, float]) -> None:
         if self._links is None:
@@ -197,3 +221,25 @@ class Board:
             rare["row_remap_pending"], rare["row_remap_failed"] = float(bool(rows[2])), float(bool(rows[3]))
         if (pending := self._calls.ask("nvmlDeviceGetRetiredPagesPendingStatus")) is not None:
             rare["retired_pages_pending"] = float(bool(pending))
+        if (banks := self._calls.ask("nvmlDeviceGetRowRemapperHistogram")) is not None:
+            rare |= {
+                f"remap_banks|{left}": float(getattr(banks, left)) for left in ("max", "high", "partial", "low", "none")
+            }
+        self._read_sram(rare)
+        self._read_modes(rare)
+
+    def _read_sram(self, rare: dict[str, float]) -> None:
+        """Errors of the chip's own memories over the GPU's life; beyond a threshold NVIDIA replaces it."""
+        status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
+        if self._calls.ask("nvmlDeviceGetSramEccErrorStatus", ctypes.byref(status), about="") is None:
+            return
+        rare |= {f"sram_errors_total|{kind}": float(getattr(status, name)) for kind, name in _SRAM_KINDS.items()}
+        rare |= {f"sram_uncorrected_total|{unit}": float(getattr(status, name)) for unit, name in _SRAM_UNITS.items()}
+        rare["sram_threshold_exceeded"] = float(bool(status.bThresholdExceeded))
+
+    def _read_modes(self, rare: dict[str, float]) -> None:
+        for kind, call in (("ecc", "nvmlDeviceGetEccMode"), ("mig", "nvmlDeviceGetMigMode")):
+            if (modes := self._calls.ask(call)) is not None:
+                rare[f"mode|{kind}|current"], rare[f"mode|{kind}|pending"] = float(modes[0]), float(modes[1])
+        if (mode := self._calls.ask("nvmlDeviceGetPersistenceMode")) is not None:
+            rare["mode|persistence|current"] = float(mode)

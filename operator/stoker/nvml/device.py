@@ -99,4 +99,7 @@ class Device:
             info["compute_capability"] = f"{capability[0]}.{capability[1]}"
         if (minor := self._calls.ask("nvmlDeviceGetMinorNumber")) is not None:
             info["minor"] = str(minor)
+        for name, call in (("serial", "nvmlDeviceGetSerial"), ("vbios", "nvmlDeviceGetVbiosVersion")):
+            if text := self._calls.ask(call):
+                info[name] = text
         return info

@@ -16,7 +16,7 @@ from .idle import ACTIVE
 from .live import LiveGpu
 from .snapshot import GpuState, JobState
 
-_INFO = ("model", "pci_bus_id", "compute_capability", "mig")
+_INFO = ("model", "pci_bus_id", "compute_capability", "mig", "serial", "vbios")
 
 
 def gpu_state(
