@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from stoker.local.agent.leases import (
     GIB,
+    MOST_PEERS,
     CannotLease,
     HeldByOthers,
     LeaseTable,
@@ -145,6 +146,17 @@ def test_anothers_gpu_can_not_be_adopted():
     leases.take("a", ("j", 1), Wish(gpus=1))
     with pytest.raises(CannotLease):
         leases.adopt("b", ("k", 1), WorkerLease(("G0",), False, 1001, 1002))
+
+
+def test_a_gang_too_large_for_a_port_each_has_its_rendezvous_alone():
+    leases = table(ports=range(1001, 1300))
+    few = leases.take("a", ("j", 1), Wish(), peers=MOST_PEERS)
+    assert len(set(few.peer_ports)) == MOST_PEERS and few.peer_ports[0] == few.master_port
+    many = leases.take("b", ("k", 1), Wish(), peers=MOST_PEERS + 1)
+    assert many.peer_ports == () and many.master_port not in few.peer_ports
+    leases.release("a")
+    leases.release("b")
+    assert leases.take("c", ("j", 1), Wish()).peer_ports == ()
 
 
 def test_ports_run_out_with_words():

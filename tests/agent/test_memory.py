@@ -1,5 +1,7 @@
 """Workers that the node agent holds to their memory: their groups outlive it, and go with them."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -54,3 +56,14 @@ async def test_a_group_lives_as_long_as_its_worker(held, wait_until):
 async def test_what_asks_for_no_memory_has_no_group(held):
     await held.create("free", ["true"])
     assert group_of(held, await held.ended("free")) == Path()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+def test_who_may_make_no_group_has_the_reason_and_goes_on(tmp_path):
+    script = (
+        "import os, sys; from pathlib import Path; from stoker.local.agent.memory_groups import find_memory_groups\n"
+        "os.setgid(65534); os.setuid(65534); found = find_memory_groups(Path(sys.argv[1]))\n"
+        "print(repr(found.make('one', 1 << 20)), found.why_not)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(("'' no control group may be made in /", "'' no memory control group")), done.stdout
