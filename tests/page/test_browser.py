@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -19,6 +20,8 @@ from tests.support.browser import accessibility_faults
 from tests.support.harness import SHOWS_PROGRESS, Server, until
 
 pytestmark = [pytest.mark.slow]
+TRAINS_MS = 90_000
+"""The digits job, with torch's start, on a machine with other work."""
 GRAFANA = "https://grafana.example/of"
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e"
 SHOWN = "<script>alert(1)</script><img src=x onerror=alert(2)>\\u001b[31m\\u202e"
@@ -271,6 +274,29 @@ def test_the_api_is_read_and_tried(up, client, browse, token):
     logs.locator(".answer", has_text=re.compile(r"step \d+ of it")).wait_for()
     logs.get_by_role("button", name="Stop").click()
     logs.get_by_role("button", name="Stop").wait_for(state="hidden")
+
+
+@pytest.mark.torch
+def test_the_digits_job_from_submit_to_its_end(up, client, browse, token):
+    """Submitted from the page, watched while it trains: curve, log, checkpoints."""
+    page = browse(f"{up.url}/docs?op=submit_job", token)
+    submit = page.locator("#submit_job")
+    submit.get_by_label("idempotency-key", exact=True).fill("")
+    job = json.loads(submit.get_by_label("Body of submit_job").input_value())
+    job["spec"] |= {"gpusPerWorker": 0, "workers": 1}
+    job["spec"]["trainer"]["config"] = {"data": "digits", "epochs": 2}
+    submit.get_by_label("Body of submit_job").fill(json.dumps(job))
+    submit.get_by_role("button", name="Send POST").click()
+    submit.locator(".answer", has_text="201 Created").wait_for()
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    page.get_by_role("link", name="digits-1").click()
+    page.get_by_role("link", name="Curves").click()
+    page.locator("figure", has_text="loss").first.locator("canvas").wait_for(timeout=TRAINS_MS)
+    page.get_by_role("link", name="Log", exact=True).click()
+    page.locator(".log .line").first.wait_for()
+    page.locator(".job-head .state", has_text="Succeeded").wait_for(timeout=TRAINS_MS)
+    page.get_by_role("link", name="Curves").click()
+    page.get_by_text(re.compile("Checkpoints?: step|The newest of")).wait_for()
 
 
 VIEWS = {
