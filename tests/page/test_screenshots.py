@@ -22,7 +22,8 @@ random.seed(sys.argv[1])
 rate, steps = float(sys.argv[2]), int(sys.argv[3])
 for step in range(1, steps):
     loss = 2.3 * math.exp(-rate * step / 60) + 0.08 + random.random() * 0.05
-    show(step=step, totalSteps=steps, at=time.time(), metrics={
+    saved = {'checkpoint': {'step': step - step % 40, 'path': 'c'}} if step >= 40 else {}
+    show(step=step, totalSteps=steps, at=time.time(), **saved, metrics={
         'loss': loss, 'accuracy': 1 - loss / 2.6, 'samplesPerSecond': 1200 + random.random() * 60,
         'learningRate': 0.001 * (1 - step / steps)})
     print(f'step {step}/{steps} loss {loss:.4f}', flush=True)
@@ -40,7 +41,8 @@ VIEWS = {
 
 @pytest.fixture(scope="module")
 def up(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("shots") / "data", "--virtual-gpus", "8", "--cpus", "32").start()
+    options = ["--virtual-gpus", "8", "--cpus", "32", "--grafana", "https://grafana.example"]
+    server = Server(tmp_path_factory.mktemp("shots") / "data", *options).start()
     yield server
     server.close()
 
@@ -71,6 +73,6 @@ def test_pictures(up: Server, browse: Any, tmp_path: Path) -> None:
                     page.locator("table.jobs, .blocker, canvas, .cells, .operation-body").first.wait_for()
                     page.wait_for_load_state("networkidle") if name == "gpus" else page.wait_for_timeout(700)
                     shot = folder / f"page-{name}-{width}-{'dark' if dark else 'light'}.png"
-                    page.screenshot(path=shot, full_page=width == 360)
+                    page.screenshot(path=shot, full_page=width == 360 and name != "api")
         for job in client.ls():
             client.cancel(job.metadata.name)

@@ -34,7 +34,7 @@ export function Curves({ job, reload }) {
     <div class="row controls">
       <${Switch} label="Over" name="by" options=${[["", "steps"], ["time", "time"]]} />
       <${Switch} label="Scale" name="scale" options=${[["", "linear"], ["log", "logarithmic"]]} />
-      <span class="faint">${marks.length > 0 && "▲ checkpoint   "}Drag over a plot to look closer; a double click leads back.</span>
+      <span class="faint">${marks.length > 0 && "▲ checkpoint · "}Drag over a plot to look closer; a double click leads back.</span>
     </div>
     <div class="plots">${metrics.map((metric) => {
       const attempts = [...book.metrics.get(metric)].sort(([a], [b]) => a - b);
