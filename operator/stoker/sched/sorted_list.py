@@ -52,7 +52,7 @@ class SortedList(Generic[T]):
         last = self._chunks[-1]
         if last[-1] < item:  # mostly it comes last
             at, chunk = len(self._splits), last
-            chunk.insert(len(chunk), item)
+            chunk.insert(len(chunk), item)  # not append: a RUN may have something to do then
         else:
             at = bisect_left(self._splits, item)
             chunk = self._chunks[at]
