@@ -47,6 +47,10 @@ def test_its_state_outlives_the_pod_unless_no_folder_of_the_host_may_be_written(
     assert state({"stateDir": ""}) == {"name": "state", "emptyDir": {"sizeLimit": "256Mi"}}
 
 
+def test_it_sees_the_nodes_processes_only_where_that_is_asked_for() -> None:
+    assert _pod({"exporter": {"hostPid": True}})["hostPID"] is True
+
+
 def test_what_a_node_should_have_and_what_was_taken_out_are_its_options() -> None:
     uuid = "GPU-00000000-0000-0000-0000-000000000000"
     args = container({"exporter": {"expectedGpus": {"dgx-*": 8, "*": 4}, "retiredGpus": [uuid]}}, "exporter")["args"]

@@ -258,6 +258,54 @@ def test_a_shared_gpu_is_split_and_its_memory_is_nobodys():
         assert "memory_peak_bytes" not in values
 
 
+SHARED = held(*(Holding("GPU-0", owner(name), 0.5, "even") for name in "ab"))
+PODS = {1: "pod-a", 2: "pod-a", 3: "pod-b"}
+
+
+def shared(node, seconds, *processes, pods=PODS):
+    for s in seconds:
+        values = {**WORKING, "energy_joules_total": 1e6 + 100 * s}
+        node.frame(frame(s, reading(values, processes=processes)), pods)
+
+
+def test_pods_that_share_a_gpu_have_the_energy_of_what_they_did():
+    """Two processes of a, one of b, one of no pod; b is idle at last."""
+    node = meters()
+    node.allocation(SHARED, moment(0))
+    foreign = Process(9, 1 << 30, 0.2)
+    shared(node, [0, 1, 2], Process(1, 1 << 30, 0.4), Process(2, 1 << 30, 0.2), Process(3, 4 << 30, 0.2), foreign)
+    shared(node, [3, 4], Process(1, 1 << 30, 0.4), Process(3, 4 << 30, 0.0), foreign)
+    a, b = job(node), job(node, "b")
+    assert (a["energy_joules_total|sm_share"], b["energy_joules_total|sm_share"]) == (350, 50)
+    assert a["allocated_seconds_total"] == b["allocated_seconds_total"] == 2
+    assert a["idle_seconds_total|no_activity"] == 0 and b["idle_seconds_total|no_activity"] == 1
+    assert (a["sm_active_seconds_total"], b["sm_active_seconds_total"]) == (1, 0.5)
+    assert (a["memory_peak_bytes"], b["memory_peak_bytes"]) == (2 << 30, 4 << 30)
+    assert {one.method for one in node.receipts()} == {"sm_share"}
+    assert accounts(node)["account_joules_total|attributed"] == 400
+
+
+@pytest.mark.parametrize(
+    ("processes", "pods"),
+    [
+        ((Process(1, 1 << 30, 0.4), Process(3, 1 << 30, None)), PODS),
+        ((Process(1, 1 << 30, 0.4), Process(3, None, 0.1)), PODS),
+        ((Process(1, 1 << 30, 0.4), Process(3, 1 << 30, 0.1)), {}),
+        ((Process(1, 1 << 30, 0.0), Process(3, 1 << 30, 0.0)), PODS),
+        (None, PODS),
+    ],
+    ids=["no use of one", "no memory of one", "pods not known", "none did anything", "processes can't be seen"],
+)
+def test_where_it_is_not_known_what_each_did_the_shares_are_even(processes, pods):
+    node = meters()
+    node.allocation(SHARED, moment(0))
+    for s in (0, 1, 2):
+        values = {**WORKING, "energy_joules_total": 1e6 + 100 * s}
+        node.frame(frame(s, reading(values, processes=processes)), pods)
+    assert job(node)["energy_joules_total|even"] == job(node, "b")["energy_joules_total|even"] == 100
+    assert {one.method for one in node.receipts()} == {"even"}
+
+
 def test_a_mig_device_has_its_slices_of_time_and_energy():
     node = meters()
     holding = Holding("MIG-1", owner("a"))

@@ -69,6 +69,9 @@ class Exporter(Pod):
     """A folder on nodes with libnvidia-ml.so.1, instead of a runtime class; empty: the container runtime brings it."""
     privileged: bool = False
     """For nodes whose runtime gives GPU devices to privileged containers only."""
+    host_pid: bool = False
+    """Let it see the nodes' processes: energy, idleness and memory of shared GPUs are then each pod's own
+    (docs/allocation.md)."""
     without_collectors: list[Collector] = []
     """What is not read: clocks, temperatures, limits, throttling, pcie, nvlink, ecc, processes, gpm, xid, mig."""
     pull_secrets: list[Name] = []

@@ -180,7 +180,7 @@ JOB = (
     _c("throttled_seconds_total", "Time the clocks were held down while it was this worker's.", "reason"),
     _c(
         "energy_joules_total",
-        "Energy; method: exclusive, even, mig_slices; exclusive_unobserved: between polls too far apart to say how.",
+        "Energy; method: exclusive, even, sm_share, mig_slices; exclusive_unobserved: between polls too far apart.",
         "method",
     ),
     _c("unobserved_energy_joules_total", "Energy used between polls too far apart; of sole holders also in the above."),

@@ -18,6 +18,7 @@ from stoker import __version__
 from stoker.exporter.clock import Moment
 from stoker.nvml.frames import Frame, GpuEvent, GpuReading, Message, Trouble
 
+from .allocation.process_pods import pods_of
 from .gpu_readings import GpuReadings
 from .ledger_writer import EVERY_S, LedgerCopy, LedgerWriter
 from .meters.node import NodeMeters
@@ -58,12 +59,17 @@ class PollLoop:
         push: Pushes | None = None,
         reports: Reports | None = None,
         parts: Callable[[], Mapping[str, float]] = dict,
+        pods_of: Callable[[Iterable[int]], Mapping[int, str]] = pods_of,
     ) -> None:
-        """parts: What the other parts count of themselves, as `catalogue.EXPORTER`. polls: False without hardware."""
+        """parts: What the other parts count of themselves, as `catalogue.EXPORTER`. polls: False without hardware.
+
+        pods_of: Pids → uids of their pods.
+        """
         self._meters, self._page, self._writer = meters, page, writer
         self._clock, self._interval_s = clock, interval_s
         self._tracks, self._polls = tracks_allocation, polls
         self._push, self._reports, self._parts = push, reports, parts
+        self._pods_of = pods_of
         self._readings = GpuReadings()
         self._inbox: queue.SimpleQueue[Message | Allocation | None] = queue.SimpleQueue()
         self._allocation: Allocation | None = None
@@ -131,7 +137,9 @@ class PollLoop:
         if self._trouble:
             log.info("NVML answers again")
             self._trouble = ""
-        self._meters.frame(frame)
+        shared = [one for one in frame.gpus if one.processes and self._meters.is_shared(one.uuid)]
+        pids = [process.pid for one in shared for process in one.processes or ()]
+        self._meters.frame(frame, self._pods_of(pids))
         self.gpus = frame.gpus
         if not self._page.ready:
             self._kept_s = float("-inf")  # the books begin now

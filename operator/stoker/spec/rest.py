@@ -280,7 +280,7 @@ class GpuUsage(StatusModel):
     model: str
     """The GPU's."""
     method: str
-    """How the worker's share came about: exclusive, even, mig_slices."""
+    """How the worker's share came about: exclusive, even, sm_share (energy by what each pod did), mig_slices."""
     begin_at: datetime
     """Since when the worker had it."""
     usage: JobUsage

@@ -78,7 +78,7 @@ class GpuReceipt(StatusModel):
     unobserved_energy_j: float = Field(default=0.0, ge=0)
     """Of these: in time of which nothing else is known, while no other pod held the GPU."""
     method: str = Field(default="exclusive", max_length=32)
-    """How the worker's share came about: exclusive, even, mig_slices."""
+    """How the worker's share came about: exclusive, even, sm_share (energy by what each pod did), mig_slices."""
     memory_peak_bytes: int | None = Field(default=None, ge=0, le=MAX_COUNT)
     """The most that was in use. Absent: not known."""
     memory_total_bytes: int | None = Field(default=None, ge=0, le=MAX_COUNT)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from stoker.exporter.clock import Moment
 
-from .device_usage import DeviceUsage
+from .device_usage import SM_SHARE, DeviceUsage
 from .energy import EnergyMeter, Used
 
 ATTRIBUTED, UNALLOCATED, UNOBSERVED = ACCOUNTS = ("attributed", "unallocated", "unobserved")
@@ -49,11 +49,11 @@ class Account:
     energy: EnergyMeter = field(default_factory=EnergyMeter)
 
     def advance(
-        self, now: Moment, holds: Sequence[DeviceUsage], seen: Mapping[str, Seen] | None, doubtful: bool
+        self, now: Moment, holds: Sequence[DeviceUsage], seen: Sequence[Seen | None] | None, doubtful: bool
     ) -> None:
         """Account all time up to now.
 
-        seen: Device uuid → what was seen of it since `accounted_ns`; None: nothing, the time is unobserved.
+        seen: What was seen of each hold's device since `accounted_ns`; None: nothing, the time is unobserved.
         doubtful: It is not known whether another pod holds a part of it: what is left is then unobserved.
         """
         begin_ns, dt_ns = self.accounted_ns, now.mono_ns - self.accounted_ns
@@ -61,13 +61,12 @@ class Account:
             return
         self.accounted_ns = now.mono_ns
         left_ns = dt_ns
-        for hold in holds:
+        for hold, one in zip(holds, seen or [None] * len(holds), strict=True):
             held_ns = hold.held_ns(begin_ns, now.mono_ns)
             if not held_ns:
                 continue
             part_ns = min(left_ns, int(held_ns * hold.share))
             left_ns -= part_ns
-            one = seen.get(hold.uuid) if seen is not None else None
             if hold.confirmed and one is not None:
                 hold.add_observed(part_ns, now, held_ns, one.values, one.doing)
                 hold.add_throttled(one.throttled_s, part_ns / dt_ns, dt_ns)
@@ -79,18 +78,29 @@ class Account:
                 self.time_ns[ATTRIBUTED if self.simulated and hold.confirmed else UNOBSERVED] += part_ns
         self.time_ns[self._rest(seen is not None or self.simulated, doubtful)] += left_ns
 
-    def spend(self, used: Used, holds: Sequence[DeviceUsage], ahead_ns: int, observed: bool, doubtful: bool) -> None:
+    def spend(
+        self,
+        used: Used,
+        holds: Sequence[DeviceUsage],
+        ahead_ns: int,
+        observed: bool,
+        doubtful: bool,
+        weights: Sequence[float] | None = None,
+    ) -> None:
         """Divide energy by the time that each hold had in its span.
 
         ahead_ns: How much of the time accounted lies behind that span's end.
+        weights: Each hold's part of what all of them did, where that is known: it divides what is theirs, if observed.
         """
+        weights = weights if observed else None
+        times_ns = [hold.unmetered_ns - hold.unmetered_since(ahead_ns) for hold in holds]
+        if weights is not None:
+            times_ns = [int(sum(times_ns) * weight) for weight in weights]
         left_uj = used.energy_uj
-        for hold in holds:
-            part_uj = min(
-                left_uj, used.energy_uj * (hold.unmetered_ns - hold.unmetered_since(ahead_ns)) // max(used.span_ns, 1)
-            )
+        for hold, time_ns in zip(holds, times_ns, strict=True):
+            part_uj = min(left_uj, used.energy_uj * time_ns // max(used.span_ns, 1))
             left_uj -= part_uj
-            hold.add_energy(part_uj, observed)
+            hold.add_energy(part_uj, observed, hold.method if weights is None else SM_SHARE)
             self.energy_uj[ATTRIBUTED if observed and hold.confirmed else UNOBSERVED] += part_uj
         self.energy_uj[self._rest(observed, doubtful)] += left_uj
 

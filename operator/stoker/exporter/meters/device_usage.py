@@ -15,6 +15,8 @@ from stoker.exporter.receipts import Receipt
 from .hardware import unit
 from .idle import ACTIVE
 
+SM_SHARE = "sm_share"
+"""How energy of a shared GPU was divided where it is known what each pod did; else `even`."""
 _RATIOS = {
     "busy": "busy_ratio",
     "sm_active": "sm_active_ratio",
@@ -150,11 +152,11 @@ class DeviceUsage:
             part_ns = int(min(rise_s * NS, dt_ns) * share)
             self.throttled_ns[reason] = self.throttled_ns.get(reason, 0) + part_ns
 
-    def add_energy(self, part_uj: int, observed: bool) -> None:
+    def add_energy(self, part_uj: int, observed: bool, method: str) -> None:
         if not self.confirmed:
             self.pending_uj += part_uj
         elif observed:
-            self.energy_uj[self.method] = self.energy_uj.get(self.method, 0) + part_uj
+            self.energy_uj[method] = self.energy_uj.get(method, 0) + part_uj
         else:
             self._add_unobserved_energy(part_uj)
 
@@ -202,7 +204,7 @@ class DeviceUsage:
             throttled_s=_seconds(self.throttled_ns),
             energy_j=(sum(self.energy_uj.values()) + self.alone_uj) / UJ if self.energy_uj or self.alone_uj else None,
             unobserved_energy_j=self.alone_uj / UJ,
-            method=self.method,
+            method=SM_SHARE if SM_SHARE in self.energy_uj else self.method,
             memory_peak_bytes=self.memory_peak_bytes,
             memory_total_bytes=self.memory_total_bytes,
             idle_since=self.idle_since,

@@ -13,11 +13,13 @@ from stoker.exporter.owners import Allocation, Owner
 from stoker.exporter.receipts import Receipt
 from stoker.nvml.frames import Frame, GpuEvent, GpuReading
 
-from .account import Account
+from .account import Account, Seen
 from .allocated import Allocated
+from .device_usage import DeviceUsage
 from .flat_values import account_values, gpu_state, job_state
 from .ledger import FORGET_S, Ledger
 from .live import LiveGpu
+from .pod_use import PodUse, by_pod, weights
 from .snapshot import Books, GpuState
 
 GAP_INTERVALS = 2.5
@@ -63,8 +65,8 @@ class NodeMeters:
             ledger.accounts[uuid].seen = False
         self._simulate([f"SIM-{number}" for number in range(simulated_gpus)], now)
 
-    def frame(self, frame: Frame) -> None:
-        """One poll's readings."""
+    def frame(self, frame: Frame, pods: Mapping[int, str] | None = None) -> None:
+        """One poll's readings. pods: Pid → uid of its pod, of processes on shared GPUs."""
         now = Moment(frame.at, frame.mono_s)
         self._frame, self._polls = frame, self._polls + 1
         self._count_refused(frame)
@@ -83,7 +85,7 @@ class NodeMeters:
         )
         for reading in frame.gpus:
             if not reading.lost:
-                self._read(reading, Moment(frame.at + reading.late_s, frame.mono_s + reading.late_s))
+                self._read(reading, Moment(frame.at + reading.late_s, frame.mono_s + reading.late_s), pods or {})
         if self._whole(frame, now):
             self._success_at = frame.at
         self.tick(now)
@@ -119,6 +121,10 @@ class NodeMeters:
                 account.advance(now, self._allocated.on(uuid), None, self._allocated.doubtful(uuid))
         self._allocated.settle(now)
         self._allocated.age(now)
+
+    def is_shared(self, uuid: str) -> bool:
+        """Whether several pods hold the GPU: what each did is then worth knowing."""
+        return len(self._allocated.on(uuid)) > 1
 
     def owners(self, uuid: str) -> tuple[Owner, ...]:
         """Who holds the GPU, or a part of it, now."""
@@ -188,19 +194,23 @@ class NodeMeters:
             values["collect_errors_total|" + "|".join(call.rsplit(":", 1))] = float(times)
         return values
 
-    def _read(self, reading: GpuReading, now: Moment) -> None:
+    def _read(self, reading: GpuReading, now: Moment, pods: Mapping[int, str]) -> None:
         live, account = self._live[reading.uuid], self.ledger.accounts[reading.uuid]
         account.model = reading.info.get("model", account.model)
         observed_ns = live.read(reading, now.mono_ns, self._gap_ns)
         holds, doubtful = self._allocated.on(reading.uuid), self._allocated.doubtful(reading.uuid)
-        seen = None if observed_ns is None else live.seen(holds)
+        use = by_pod(holds, reading.processes, pods) if pods else None
+        seen = None
+        if observed_ns is not None:
+            devices = live.seen(holds)
+            seen = [_of_hold(hold, devices.get(hold.uuid), use) for hold in holds]
         account.advance(now, holds, seen, doubtful)
         ahead_ns = max(0, account.accounted_ns - now.mono_ns)  # of a poll that hung after it read the energy
         energy_at_ns = account.energy.at_ns
         used = account.energy.read(reading.values, now.mono_ns, observed_ns)
         if used is not None:
             observed = observed_ns is not None and used.span_ns <= self._gap_ns
-            account.spend(used, holds, ahead_ns, observed, doubtful)
+            account.spend(used, holds, ahead_ns, observed, doubtful, weights(holds, use))
         if account.energy.at_ns != energy_at_ns:
             for hold in holds:
                 hold.unmetered_ns = hold.unmetered_since(ahead_ns)
@@ -251,3 +261,7 @@ class NodeMeters:
             if frame.refused.get(call, 0) < times:
                 self._refused_before[call] = self._refused_before.get(call, 0) + times
         self._refused_by_child = frame.refused
+
+
+def _of_hold(hold: DeviceUsage, seen: Seen | None, use: Mapping[str, PodUse] | None) -> Seen | None:
+    return seen if seen is None or use is None else use[hold.owner.pod_uid].of(seen)
