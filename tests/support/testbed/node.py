@@ -24,6 +24,7 @@ _PRIVATE = {
     "netns": "/run/netns",
     "run-containerd": "/run/containerd",
     "driver": "/run/nvidia/driver",
+    "exporter": "/var/lib/stoker-exporter",
 }
 DRIVER_ROOT = _PRIVATE["driver"]
 """Where pods of a node find what a test put into its `driver` folder, as if a GPU's driver were installed there."""
