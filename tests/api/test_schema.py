@@ -34,7 +34,7 @@ CHECKS = [
 ]
 ORDER = ("GET", "POST", "PUT", "PATCH", "DELETE")
 OPEN = {route.path for route in api_routes() if declared(route.endpoint) is Access.OPEN}
-FREE = {"cursor", "since", "until", "worker", "attempt"}
+FREE = {"cursor", "label", "since", "until", "worker", "attempt"}
 """Query parameters of which the document can't say all."""
 EXAMPLES = {"admin": 8, "alice": 2}
 
