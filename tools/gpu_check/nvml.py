@@ -78,7 +78,7 @@ def _polls() -> tuple[list[float], dict[str, float]]:
     times, values = [], {}
     for _ in range(POLLS):
         began = time.perf_counter()
-        values = session.devices[0].read(time.monotonic()).values
+        values = session.devices[0].read(time.monotonic, time.monotonic()).values
         times.append((time.perf_counter() - began) * 1e6)
         time.sleep(GAP_S)
     session.stop()
@@ -108,9 +108,9 @@ def gpm(user: str) -> None:
         os.setgid(NOT_ROOT)
         os.setuid(NOT_ROOT)
     session = _session()
-    session.devices[0].read(time.monotonic())
+    session.devices[0].read(time.monotonic, time.monotonic())
     time.sleep(0.5)
-    values = session.devices[0].read(time.monotonic()).values
+    values = session.devices[0].read(time.monotonic, time.monotonic()).values
     try:
         support: int | str = pynvml.nvmlGpmQueryDeviceSupport(session.devices[0].handle).isSupportedDevice
     except pynvml.NVMLError as error:

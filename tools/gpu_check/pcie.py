@@ -1,47 +1,17 @@
-"""The PCIe counters that the exporter reads, beside copies of known size between pinned memory and the GPU."""
+"""PCIe traffic as the exporter reads it, beside copies of known size between pinned memory and the GPU."""
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pynvml
 import torch
 
 from stoker.nvml.calls import CallErrors, DeviceCalls
-from stoker.nvml.fields import Field, Fields
+from stoker.nvml.gpm import Gpm
 from tools.gpu_check.report import Figure
 
-CHUNK_BYTES, CHUNKS, GAP_S = 1 << 30, 64, 0.02
-COUNTERS = {"tx": 197, "rx": 198}
-"""As in stoker.nvml.board; rx is what the GPU receives."""
-
-
-class _Watch(threading.Thread):
-    """Adds up what the counters rise, read so often that a counter of 32 bits wraps once at most between two reads."""
-
-    def __init__(self, fields: Fields) -> None:
-        super().__init__(daemon=True)
-        self._fields, self._stop = fields, threading.Event()
-        self.rise = dict.fromkeys(COUNTERS, 0.0)
-        self.most = dict.fromkeys(COUNTERS, 0.0)
-        self.reads = 0
-        self.error = ""
-
-    def run(self) -> None:
-        before = self._fields.read()
-        while not self._stop.wait(GAP_S):
-            now = self._fields.read()
-            for name in COUNTERS:
-                if name in now and name in before:
-                    self.rise[name] += (now[name] - before[name]) % 2**32
-                    self.most[name] = max(self.most[name], now[name])
-            before = now
-            self.reads += 1
-
-    def end(self) -> None:
-        self._stop.set()
-        self.join()
+CHUNK_BYTES, CHUNKS = 1 << 30, 64
 
 
 def measure() -> dict[str, Figure]:
@@ -55,24 +25,25 @@ def measure() -> dict[str, Figure]:
         "link generation": calls.ask("nvmlDeviceGetCurrPcieLinkGeneration"),
         "link width": calls.ask("nvmlDeviceGetCurrPcieLinkWidth"),
     }
-    for what, counter in (("to the GPU", "rx"), ("from the GPU", "tx")):
-        target, source = (device, host) if counter == "rx" else (host, device)
-        watch = _Watch(Fields(calls, [Field(name, number) for name, number in COUNTERS.items()]))
-        watch.start()
+    for what, kind, direction in (("to the GPU", 1, "rx"), ("from the GPU", 0, "tx")):
+        target, source = (device, host) if direction == "rx" else (host, device)
+        gpm = Gpm(calls, pcie=True)
         torch.cuda.synchronize()
-        began = time.perf_counter()
+        began = time.monotonic()
+        gpm.read(began)
         for _ in range(CHUNKS):
             target.copy_(source, non_blocking=True)
+        rate = calls.ask("nvmlDeviceGetPcieThroughput", kind)  # while it copies
         torch.cuda.synchronize()
-        took_s = time.perf_counter() - began
-        time.sleep(0.2)
-        watch.end()
-        copied, read = CHUNK_BYTES * CHUNKS, bool(watch.most[counter])
-        share = watch.rise[counter] / copied if read else None
+        took_s = time.monotonic() - began
+        read = gpm.read(time.monotonic()).get(f"pcie_bytes_total|{direction}")
+        gpm.close()
+        copied = CHUNK_BYTES * CHUNKS
         figures |= {
             f"{what}: copied, GB/s": copied / took_s / 1e9,
-            f"{what}: counter {counter} (field {COUNTERS[counter]}) ÷ copied": share,
-            f"{what}: highest value of the counter": watch.most[counter] if read else None,
-            f"{what}: reads of the counter": watch.reads,
+            f"{what}: pcie_bytes_total by GPM ÷ copied": None if read is None else read / copied,
+            f"{what}: nvmlDeviceGetPcieThroughput, of 1000 bytes ÷ rate of the copy": (
+                None if rate is None else rate * 1e3 / (copied / took_s)
+            ),
         }
     return figures
