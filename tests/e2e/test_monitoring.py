@@ -183,7 +183,7 @@ def test_killed_exporter_and_killed_server_come_back_and_every_second_is_account
         until(lambda: server.exporters(), "another exporter", 60)
         prometheus.until(f"stoker_job_gpu_unobserved_seconds_total{mine} > {lost}")
         assert prometheus.value(f"resets({allocated}[1h])") == 0
-        assert prometheus.value(f"resets(stoker_job_gpu_energy_joules_total{mine}[1h])") == 0
+        assert prometheus.value(f"max(resets(stoker_job_gpu_energy_joules_total{mine}[1h]))") == 0
         (tmp_path / "enough").touch()
         with server.client() as client:
             ended, usage = final_usage(client, "two")
@@ -192,7 +192,8 @@ def test_killed_exporter_and_killed_server_come_back_and_every_second_is_account
         seen, unseen = (f"sum(stoker_job_gpu_{name}_joules_total{mine})" for name in ("energy", "unobserved_energy"))
         joules = WATTS[0] * usage.gpu_seconds
         prometheus.until(f"abs(sum({allocated}) - {usage.gpu_seconds}) < 0.1")  # status.usage is rounded
-        assert prometheus.value(f"{seen} + {unseen}") == pytest.approx(joules, rel=0.01, abs=2 * WATTS[0])
+        assert prometheus.value(seen) == pytest.approx(joules, rel=0.01, abs=2 * WATTS[0])
+        assert 0 < prometheus.value(unseen) < joules, "part of it: the job alone held the GPU"
         server.stop()
         assert server.exporters() == []
 
