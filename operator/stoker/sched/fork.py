@@ -39,7 +39,7 @@ _values = attrgetter(*Entry.__slots__)
 def fork(state: S) -> S:
     """Invariant: the copy answers as the original does, and knows of no what-if that is under way in it.
 
-    Cost: O(jobs), about 6 µs each, and O(nodes).
+    Cost: O(jobs), about 6 µs each (110 µs of waiting ones that are each a request class of their own), and O(nodes).
     """
     stream = BytesIO()
     walk = _Walk(stream)
