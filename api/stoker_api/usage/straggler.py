@@ -1,4 +1,4 @@
-"""The slowest GPU of a gang, from what its GPUs did: whom the others wait for, and what that costs. Pure.
+"""The slowest GPU of a gang, from what its GPUs did; the others wait for it, and what that costs. Pure.
 
 Ranks that train in step end each step with the slowest. The GPU that needs longest is active most, while the others
 wait in a collective: with activities a of it and m in the median, its step takes a, theirs m, and 1 - m/a of the gang's
