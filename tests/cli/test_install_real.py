@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,13 +86,15 @@ def test_what_can_t_be_installed_fails_the_job_with_the_reason_and_a_stop_ends_t
     assert message.startswith("exit 126: can't install requirements.txt: pip exited with 1: ERROR: No matching"), (
         message
     )
-    os.mkfifo(machine.wheels / "stuck.html")
     (machine.work / "requirements.txt").write_text("tinypkg==9.8\n")
-    words = ("submit", "--install", "--name", "stuck", "-e", "PIP_NO_INDEX=1")
-    machine(*words, "-e", f"PIP_FIND_LINKS={machine.wheels / 'stuck.html'}", "--", "python", "train.py")
-    until(lambda: "installing" in machine("logs", "stuck").stdout, "its installing")
-    machine("cancel", "stuck")
-    until(lambda: machine.job("stuck")["status"]["phase"] == "Cancelled", "its end")
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # an index that takes the question and never answers
+        index = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        words = ("submit", "--install", "--name", "stuck", "-e", "PIP_DEFAULT_TIMEOUT=100")
+        machine(*words, "-e", f"PIP_INDEX_URL={index}", "--", "python", "train.py")
+        silent.settimeout(60)
+        with silent.accept()[0]:
+            machine("cancel", "stuck")
+            until(lambda: machine.job("stuck")["status"]["phase"] == "Cancelled", "its end", 60)
 
 
 def test_a_folder_without_a_list_and_a_launcher_are_refused_at_the_submit(machine: Machine) -> None:
