@@ -29,7 +29,7 @@ def _with(place: str) -> list[str]:
     return [page for page, text in PAGES.items() if any(block.place == place for block in blocks(text))]
 
 
-FIRST = ("README.md", "docs/quickstart.md", "docs/cli.md", RUNBOOKS)
+FIRST = ("README.md", "docs/quickstart.md", RUNBOOKS)
 """What a newcomer runs, and who is in trouble: always tried. The other pages with `make e2e`."""
 
 
