@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.support.wheels import make_wheel
 
 from .conftest import PROGRAM
 
+BY_PIP = pytest.mark.skipif(find_spec("pip") is None, reason="an environment that uv made has no pip")
 SAY = "import tinypkg; print(tinypkg.WORD)"
 
 
@@ -37,6 +39,7 @@ class Installer:
             "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": str(self.wheels),
             "UV_OFFLINE": "1",
+            "UV_FIND_LINKS": str(self.wheels),
             **env,
         }
         argv = [sys.executable, "-I", "-S", str(PROGRAM), "--install", str(self.folder), str(os.getpid())]
@@ -93,6 +96,7 @@ def test_what_is_listed_is_installed_once_and_beside_what_the_python_has(install
     assert subprocess.run([place + "/bin/python", "-c", SAY], capture_output=True, text=True).stdout == "one\n"
 
 
+@BY_PIP
 def test_of_workers_that_begin_at_once_one_installs(installer, tmp_path):
     (installer.code / "requirements.txt").write_text("tinypkg\n")
     others = []
@@ -133,6 +137,7 @@ def test_a_hash_that_differs_is_refused_and_nothing_is_kept(installer):
     assert [name for name in os.listdir(installer.root) if not name.startswith(".")] == []
 
 
+@BY_PIP
 def test_an_index_that_can_t_be_reached_is_explained(installer):
     closed = {"PIP_NO_INDEX": "", "PIP_FIND_LINKS": "", "PIP_RETRIES": "0", "PIP_TIMEOUT": "2"}
     code, said = installer.run("tinypkg\n", **closed, PIP_INDEX_URL="http://127.0.0.1:9/simple")

@@ -234,9 +234,7 @@ class Installation:
         if code and time.monotonic() >= self._deadline:
             raise CannotInstall("it took over %g minutes" % (TIMEOUT_S / 60))
         if code:
-            raise CannotInstall(
-                _explained("pip" if "pip" in words else os.path.basename(words[0]), code, "".join(tail))
-            )
+            raise CannotInstall(_explained("pip" if "-m" in words else os.path.basename(words[0]), code, "".join(tail)))
 
 
 def _say(text: str) -> None:
