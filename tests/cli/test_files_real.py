@@ -6,20 +6,18 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.harness import until
+from tests.support.machine import Machine
 
 pytest.importorskip("fastapi")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-STOKER = [sys.executable, "-m", "stoker.cli.main"]
 TRAIN = """
 import os, pathlib, sys, time
 pathlib.Path("runs").mkdir(exist_ok=True)
@@ -28,32 +26,6 @@ pathlib.Path(os.environ["STOKER_OUTPUT_DIR"], "best.pt").write_text("best")
 print("saved", flush=True)
 if sys.argv[1:]: time.sleep(300)
 """
-
-
-class Machine:
-    """A `stoker up` and a project's folder."""
-
-    def __init__(self, home: Path, work: Path) -> None:
-        self.home, self.work = home, work
-        self.env = {**os.environ, "STOKER_HOME": str(home)}
-        self.up = subprocess.Popen([*STOKER, "up", "--port", "0"], env=self.env, stderr=subprocess.PIPE, text=True)
-        assert self.up.stderr is not None
-        while not (line := self.up.stderr.readline()).startswith("stoker: ready"):
-            assert line, "stoker up did not start"
-
-    def __call__(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*STOKER, *words], env=self.env, cwd=self.work, capture_output=True, text=True, timeout=60
-        )
-        assert not check or done.returncode == 0, done.stderr
-        return done
-
-    def job(self, name: str) -> Any:
-        return json.loads(self("get", name, "-o", "json").stdout)
-
-    def close(self) -> None:
-        self.up.send_signal(signal.SIGTERM)
-        self.up.communicate(timeout=60)
 
 
 @pytest.fixture(scope="module")

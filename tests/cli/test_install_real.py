@@ -2,70 +2,46 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.harness import until
+from tests.support.machine import Machine
 from tests.support.wheels import make_wheel
 
 pytest.importorskip("fastapi")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-STOKER = [sys.executable, "-m", "stoker.cli.main"]
 
-
-class Machine:
-    """A `stoker up`, and a folder whose requirements are in no index."""
+class InstallingMachine(Machine):
+    """Its folder lists a package that is in no index."""
 
     def __init__(self, folder: Path) -> None:
-        self.work, self.wheels, self.home = folder / "work", folder / "wheels", folder / "home"
-        for made in (self.work, self.wheels):
+        work, self.wheels = folder / "work", folder / "wheels"
+        for made in (work, self.wheels):
             made.mkdir()
         make_wheel(self.wheels, "tinypkg", "1.0", "WORD = 'one'")
-        (self.work / "requirements.txt").write_text("tinypkg==1.0\n")
-        (self.work / "train.py").write_text("import sys, tinypkg; print(tinypkg.WORD, sys.prefix)\n")
-        self.env = {**os.environ, "STOKER_HOME": str(self.home)}
-        self.up = subprocess.Popen([*STOKER, "up", "--port", "0"], env=self.env, stderr=subprocess.PIPE, text=True)
-        assert self.up.stderr is not None
-        while not (line := self.up.stderr.readline()).startswith("stoker: ready"):
-            assert line, "stoker up did not start"
+        (work / "requirements.txt").write_text("tinypkg==1.0\n")
+        (work / "train.py").write_text("import sys, tinypkg; print(tinypkg.WORD, sys.prefix)\n")
+        super().__init__(folder / "home", work)
 
-    def __call__(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*STOKER, *words], env=self.env, cwd=self.work, capture_output=True, text=True, timeout=120
-        )
-        assert not check or done.returncode == 0, done.stderr
-        return done
-
-    def run(self, name: str, *words: str, index: str = "") -> subprocess.CompletedProcess[str]:
-        env = ("-e", "PIP_NO_INDEX=1", "-e", f"PIP_FIND_LINKS={index or self.wheels}")
+    def run(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+        env = ("-e", "PIP_NO_INDEX=1", "-e", f"PIP_FIND_LINKS={self.wheels}")
         return self("run", "--install", "--name", name, *env, "--", *words, check=False)
-
-    def job(self, name: str) -> Any:
-        return json.loads(self("get", name, "-o", "json").stdout)
-
-    def close(self) -> None:
-        self.up.send_signal(signal.SIGTERM)
-        self.up.communicate(timeout=60)
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    found = Machine(tmp_path_factory.mktemp("install"))
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstallingMachine]:
+    found = InstallingMachine(tmp_path_factory.mktemp("install"))
     yield found
     found.close()
 
 
-def test_packages_are_installed_before_the_first_job_and_found_by_the_second(machine: Machine) -> None:
+def test_packages_are_installed_before_the_first_job_and_found_by_the_second(machine: InstallingMachine) -> None:
     first = machine.run("first", "python", "train.py")
     assert first.returncode == 0, first.stderr
     assert "environment: requirements.txt, installed once for the project\n" in first.stderr
@@ -78,7 +54,9 @@ def test_packages_are_installed_before_the_first_job_and_found_by_the_second(mac
     assert machine.job("second")["spec"]["trainer"]["requirements"] == "requirements.txt"
 
 
-def test_what_can_t_be_installed_fails_the_job_with_the_reason_and_a_stop_ends_the_installing(machine: Machine) -> None:
+def test_what_can_t_be_installed_fails_the_job_with_the_reason_and_a_stop_ends_the_installing(
+    machine: InstallingMachine,
+) -> None:
     (machine.work / "requirements.txt").write_text("tinypkg==9.9\n")
     failed = machine.run("missing", "python", "train.py")
     assert failed.returncode != 0
@@ -97,7 +75,7 @@ def test_what_can_t_be_installed_fails_the_job_with_the_reason_and_a_stop_ends_t
             until(lambda: machine.job("stuck")["status"]["phase"] == "Cancelled", "its end", 60)
 
 
-def test_a_folder_without_a_list_and_a_launcher_are_refused_at_the_submit(machine: Machine) -> None:
+def test_a_folder_without_a_list_and_a_launcher_are_refused_at_the_submit(machine: InstallingMachine) -> None:
     (machine.work / "requirements.txt").unlink()
     refused = machine("submit", "--install", "--", "python", "train.py", check=False)
     assert refused.returncode == 2 and "the folder ships neither uv.lock nor requirements.txt" in refused.stderr
