@@ -8,14 +8,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from stoker.life.gpu_health import XIDS
+from stoker.spec.gpu_health import SickCause
 from stoker.spec.names import GPU_TYPE
 
 from .base import Host, Interval, MaybeLabel, MaybeName, Name, Object, Port, Strings, Values
 from .exporter import Exporter
 from .parts import Api, Health, Operator, Topology
 
-CRITICAL_XIDS = "48|62|64|74|79|95|119|120|140|143|145"
-XIDS = r"^[0-9]+(\|[0-9]+)*$"
+_APPLICATION_XIDS = "|".join(str(xid) for xid, cause in XIDS.items() if cause is SickCause.CONTAINED_ERROR)
+CRITICAL_XIDS = "|".join(str(xid) for xid, cause in XIDS.items() if cause is not SickCause.CONTAINED_ERROR)
+_XID_LIST = r"^[0-9]+(\|[0-9]+)*$"
 RUNBOOKS = "https://github.com/stoker-dev/stoker/blob/main/docs/runbooks"
 
 
@@ -186,9 +189,9 @@ class Rules(Values):
     """Alerts about jobs, with project, job_name, queue and user to route them by."""
     dcgm: bool = False
     """Series under the names of dcgm-exporter, for dashboards that are written for it."""
-    critical_xids: Annotated[str, Field(pattern=XIDS)] = CRITICAL_XIDS
+    critical_xids: Annotated[str, Field(pattern=_XID_LIST)] = CRITICAL_XIDS
     """XIDs that page (StokerGpuXidCritical)."""
-    application_xids: Annotated[str, Field(pattern=XIDS)] = "94"
+    application_xids: Annotated[str, Field(pattern=_XID_LIST)] = _APPLICATION_XIDS
     """XIDs that ended one process and make a warning (StokerGpuXidApplication)."""
     runbooks: Annotated[str, Field(pattern=r"^https?://[^\s]+[^/\s]$")] = RUNBOOKS
     """Base URL of the runbooks, for example of your copy of docs/runbooks."""
