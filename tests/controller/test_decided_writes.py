@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stoker.controller.decided_writes import A_TURN, AT_ONCE, DecidedWrites
+from stoker.controller.decided_writes import A_TURN, AT_ONCE, CLAIMS_AT_ONCE, DecidedWrites
 from stoker.controller.scheduling import LOOK_S, ahead
 from stoker.scheduler_feed import _PIECE
 from stoker.spec.job import JOBS, Phase
@@ -103,6 +103,35 @@ async def test_what_was_decided_and_not_begun_never_begins_after_the_end() -> No
     await writes.close()
     await asyncio.sleep(0)
     assert len(begun) <= A_TURN + 1 and len(writes) == 0
+
+
+async def test_claims_begin_a_few_at_once_and_keep_no_start_waiting() -> None:
+    begun: list[str] = []
+    answers = asyncio.Semaphore(0)
+    writes = DecidedWrites(lambda: None)
+
+    async def write(name: str) -> None:
+        begun.append(name)
+        if name.startswith("claim"):
+            await answers.acquire()
+
+    async def settle() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    for number in range(3 * AT_ONCE):
+        writes.add_claim(lambda number=number: write(f"claim-{number}"))  # type: ignore[misc]
+    await settle()
+    assert begun == [f"claim-{number}" for number in range(CLAIMS_AT_ONCE)]
+    writes.add(lambda: write("start"))
+    await settle()
+    assert begun[-1] == "start" and len(writes) == 0, "as many more may be decided as if there were no claims"
+    answers.release()
+    await settle()
+    assert begun[CLAIMS_AT_ONCE + 1 :] == [f"claim-{CLAIMS_AT_ONCE}"], "in order, as earlier ones end"
+    await writes.close()
+    await settle()
+    assert len(begun) == CLAIMS_AT_ONCE + 2
 
 
 def test_less_is_decided_at_a_time_where_deciding_takes_long() -> None:

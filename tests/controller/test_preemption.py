@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from stoker.controller.counters import Counters
-from stoker.spec.job import AttemptEnd, Phase, Placed, TrainingJob, TrainingJobStatus
-from stoker.spec.meta import ObjectMeta
+from stoker.spec.job import JOBS, AttemptEnd, Phase, Placed, TrainingJob, TrainingJobStatus
+from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.outcome import Category, Intent
 from stoker.spec.queue import QUEUES, Preemption, Queue, QueueResources, QueueSpec, WithinQueue
 from stoker.spec.reasons import Code
@@ -120,6 +121,43 @@ def test_what_a_preemption_lost_is_the_work_since_the_last_checkpoint(
     }
     expected = {"gpus": 6.0, "gpu_seconds_lost": lost_s * 6.0} if category else {}
     assert counted == {(f"stoker_preempted_{name}_total", "Reclaimed"): some for name, some in expected.items()}, case
+
+
+async def test_one_preemption_is_carried_through_before_the_last_is_begun(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner reclaims forty GPUs at once from a store that takes one write after the other."""
+    count = 40
+    world.kubelet.script = lambda pod: None
+    await world.store.create(QUEUES, Queue(metadata=ObjectMeta(name="lent"), spec=QueueSpec()))
+    owns = QueueSpec(guarantee=QueueResources(gpus=count))
+    await world.store.create(QUEUES, Queue(metadata=ObjectMeta(name="owner"), spec=owns))
+    await world.node(gpus=count)
+    for number in range(count):
+        await world.submit(f"low-{number}", queue="lent", gpus_per_worker=1)
+    await world.until(lambda: all(job.status.phase is Phase.RUNNING for job in world.jobs.values()), "the borrowers")
+    steps: list[tuple[str, str]] = []
+    patch_status, turn = world.store.patch_status, asyncio.Lock()
+
+    async def noted(kind: Any, key: Key, patch: Any, **options: Any) -> Any:
+        if kind is JOBS:
+            steps.append((key.name, "claim" if patch.get("claim") else patch["phase"]))
+        async with turn:
+            await asyncio.sleep(0.005)  # what it costs
+            return await patch_status(kind, key, patch, **options)
+
+    monkeypatch.setattr(world.store, "patch_status", noted)
+    async with world.operator.feed._lock:
+        for number in range(count):
+            await world.submit(f"own-{number}", queue="owner", gpus_per_worker=1)
+        await world.until(lambda: len(world.jobs) == 2 * count, "the watch")
+    owners = lambda: [job for job in world.jobs.values() if job.metadata.name.startswith("own")]  # noqa: E731
+    await world.until(lambda: all(job.status.phase is Phase.RUNNING for job in owners()), "the owner's jobs")
+    claims = [at for at, (_, what) in enumerate(steps) if what == "claim"]
+    running = [at for at, (name, what) in enumerate(steps) if name.startswith("own") and what == "Running"]
+    assert len(claims) == count and running[0] < claims[-1], "the first is done before the last is begun"
+    own = [what for name, what in steps if name == "own-0"]
+    assert own == ["claim", "Starting", "Running"], "three writes each, the reason why it waits among them"
 
 
 async def test_a_cancelled_claimant_keeps_no_room_and_its_victims_go_on(world: World) -> None:

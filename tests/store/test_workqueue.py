@@ -185,3 +185,29 @@ def test_never_twice_at_once_and_the_last_add_is_always_seen(adds, workers):
         assert seen == added
 
     asyncio.run(check())
+
+
+async def test_work_that_goes_on_comes_before_new_work_which_gets_every_fourth_turn(queue):
+    for number in range(6):
+        queue.add(f"new{number}", behind=True)
+    for number in range(7):
+        queue.add(f"on{number}")
+    handed = [await queue.get() for _ in range(len(queue))]
+    assert handed[:9] == ["on0", "on1", "on2", "new0", "on3", "on4", "on5", "new1", "on6"]
+    assert handed[9:] == [f"new{number}" for number in range(2, 6)]
+
+
+async def test_a_key_that_waits_behind_comes_forward_once_it_is_added_as_what_goes_on(queue):
+    for key in "abc":
+        queue.add(key, behind=True)
+    queue.add("c")
+    queue.add("c", behind=True)
+    assert len(queue) == 3
+    assert [await queue.get() for _ in "abc"] == ["c", "a", "b"]
+    queue.add("a", behind=True)
+    queue.add("b", behind=True)
+    queue.add("b")
+    queue.done("a")
+    queue.done("b")
+    assert len(queue) == 2
+    assert [await queue.get(), await queue.get()] == ["b", "a"]

@@ -1,7 +1,8 @@
 """Writes of what was decided, begun in order: a few in one turn of the event loop, so many at once.
 
 Owns when a write begins. However much is decided at a time, whatever else the loop has to do, taking in what is newer
-first of all, comes after a few of them. Called by `scheduling`.
+first of all, comes after a few of them. Claims, each of which has others stopped, have a line of their own, a few at
+once: those begun earlier are carried through beside the next. Called by `scheduling`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 AT_ONCE = 256
+CLAIMS_AT_ONCE = 2
 A_TURN = 16
 
 Write = Callable[[], Coroutine[Any, Any, None]]
@@ -22,7 +24,9 @@ class DecidedWrites:
         """`ended`: is called after each, however it ended."""
         self._ended = ended
         self._decided: deque[Write] = deque()
+        self._claims: deque[Write] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
+        self._claims_under_way: set[asyncio.Task[None]] = set()
         self._turn: asyncio.Handle | None = None
         self.eased = asyncio.Event()
         """So few are left that more may be decided."""
@@ -30,7 +34,7 @@ class DecidedWrites:
         """Of the first that failed."""
 
     def __len__(self) -> int:
-        """Those that have not ended."""
+        """Those that have not ended, without claims: they keep nothing else from being decided."""
         return len(self._decided) + len(self._under_way)
 
     def add(self, write: Write) -> None:
@@ -38,27 +42,45 @@ class DecidedWrites:
         self.eased.clear()
         self._go_on()
 
+    def add_claim(self, write: Write) -> None:
+        self._claims.append(write)
+        self._go_on()
+
     async def close(self) -> None:
         """End those under way; the others never begin."""
         self._decided.clear()
-        for task in self._under_way:
+        self._claims.clear()
+        under_way = self._under_way | self._claims_under_way
+        for task in under_way:
             task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        await asyncio.gather(*under_way, return_exceptions=True)
 
     def _go_on(self) -> None:
-        if self._turn is None and self._decided and len(self._under_way) < AT_ONCE:
+        if self._turn is None and (self._room() or self._room_for_claims()):
             self._turn = asyncio.get_running_loop().call_soon(self._begin)
+
+    def _room(self) -> int:
+        return min(len(self._decided), AT_ONCE - len(self._under_way))
+
+    def _room_for_claims(self) -> int:
+        return min(len(self._claims), CLAIMS_AT_ONCE - len(self._claims_under_way))
 
     def _begin(self) -> None:
         self._turn = None
-        for _ in range(min(A_TURN, len(self._decided), AT_ONCE - len(self._under_way))):
-            task = asyncio.create_task(self._decided.popleft()())
-            self._under_way.add(task)
-            task.add_done_callback(self._end)
+        for _ in range(min(A_TURN - CLAIMS_AT_ONCE, self._room())):
+            self._start(self._decided, self._under_way)
+        for _ in range(self._room_for_claims()):
+            self._start(self._claims, self._claims_under_way)
         self._go_on()
+
+    def _start(self, line: deque[Write], under_way: set[asyncio.Task[None]]) -> None:
+        task = asyncio.create_task(line.popleft()())
+        under_way.add(task)
+        task.add_done_callback(self._end)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
+        self._claims_under_way.discard(task)
         if not task.cancelled():
             self.failure = self.failure or task.exception()
         if len(self) <= AT_ONCE // 2:

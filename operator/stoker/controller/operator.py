@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from stoker.life.preemption import victims_of
 from stoker.life.step import Settings
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.gpu_types import SHIPPED, GpuTypes
-from stoker.spec.job import TrainingJob
+from stoker.spec.job import PLACED, TrainingJob
 from stoker.spec.meta import Key, ObjectMeta
 from stoker.spec.names import DEFAULT_QUEUE
 from stoker.spec.node import GPUNode
@@ -130,7 +131,7 @@ class Operator:
             self._pods.subscribe(self._on_pod),
             self._nodes.subscribe(self._on_node),
             *([self._others.subscribe(self._on_other)] if self._others is not None else []),
-            *self._admission.subscribe(self._queue.add),
+            *self._admission.subscribe(partial(self._queue.add, behind=True)),
         ]
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -147,13 +148,15 @@ class Operator:
             self._queue.shutdown()
 
     def _on_job(self, change: Change[TrainingJob]) -> None:
+        """An attempt that is under way, and above all its pods, goes before jobs that wait and before the next to be
+        stopped: one preemption after the other gets done, instead of all being begun."""
         self._stopped_for.replace(change.old, change.new)
         job = change.new or change.old
         if job is not None:
-            self._queue.add(job.key)
+            self._queue.add(job.key, behind=job.status.phase not in PLACED)
         if change.new is not None:
             for key in victims_of(change.new):
-                self._queue.add(key)
+                self._queue.add(key, behind=True)
 
     def _on_node(self, change: Change[GPUNode]) -> None:
         """A node that stops reporting, or goes, or comes back, or whose GPUs are sick, concerns the jobs that have

@@ -15,7 +15,8 @@ from stoker.store.clock import Clock
 from stoker.store.port import Store, StoreError
 
 _LIMIT = 10_000
-_AT_ONCE = 64
+_AT_ONCE = 8
+"""So few that no start stands behind them where the API server is busy."""
 
 
 class Recorder:

@@ -137,7 +137,7 @@ class Scheduling:
         for start in decisions.starts:
             self._writes.add(partial(self._start, start))
         for change in decisions.claims:
-            self._writes.add(partial(self._write_claim, change))
+            self._writes.add_claim(partial(self._write_claim, change))
         for key, cost in decisions.reservations:
             if key not in self._recording:
                 self._recording.add(key)
@@ -241,7 +241,10 @@ class Scheduling:
         preempts = claim is not None and bool(claim.victims)
         if claim is not None and preempts:
             update |= {"reason": Code.PREEMPTING, "message": claim_message(job, claim)}
-        written = await try_write_status(self._store, job, job.status.model_copy(update=update))
+        new = job.status.model_copy(update=update)
+        if preempts:
+            new = with_scheduled(new, self._clock.now(), job.metadata.generation)
+        written = await try_write_status(self._store, job, new)
         if written is Written.REFUSED:
             self._leave(job)
             return

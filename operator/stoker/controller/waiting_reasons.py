@@ -22,7 +22,7 @@ from stoker.life.step import Step
 from stoker.scheduler_feed import SchedulerFeed
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.meta import Key
-from stoker.spec.reasons import Reason
+from stoker.spec.reasons import Code, Reason
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import Store
@@ -107,8 +107,7 @@ class WaitingJobs:
             if key not in self._new and key not in self._due_s:
                 continue  # forgotten meanwhile
             job, step = self._jobs.get(key), None
-            # What bars a job altogether comes with the condition Accepted, from its own reconcile.
-            if job is not None and blocker is not None and blocker.code not in ADMISSION_CODES:
+            if job is not None and blocker is not None and not _comes_with_another_write(job, blocker):
                 step = waiting_step(job, blocker, now)
                 if step is not None and len(late) == _WRITES_AT_ONCE:
                     continue
@@ -164,3 +163,8 @@ class WaitingJobs:
         self._new.pop(key, None)
         self._due_s[key] = due_s
         heapq.heappush(self._heap, (due_s, key))
+
+
+def _comes_with_another_write(job: TrainingJob, reason: Reason) -> bool:
+    """What bars a job altogether comes with the condition Accepted, by its own reconcile; a claim brings its reason."""
+    return reason.code in ADMISSION_CODES or (reason.code is Code.PREEMPTING and job.status.claim is None)

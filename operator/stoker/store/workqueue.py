@@ -1,10 +1,11 @@
 """A keyed work queue for reconcile loops, with the semantics of client-go's workqueue.
 
 Owns which keys wait, which are being worked on and which are due later. A key waits once however often it is added;
-added while it is worked on, it runs once more after `done`; it is never handed out twice at a time. Never runs
-work itself: controllers loop over `get` and `done`.
+added while it is worked on, it runs once more after `done`; it is never handed out twice at a time. Work that has begun
+goes before new work (`behind`), which still gets every fourth turn. Never runs work itself: controllers loop over `get`
+and `done`.
 
-Source: client-go `util/workqueue` (queue.go, delaying_queue.go, default_rate_limiters.go); the jitter is ours.
+Source: client-go `util/workqueue` (queue.go, delaying_queue.go, default_rate_limiters.go); jitter and lanes are ours.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import asyncio
 import heapq
 import itertools
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -23,6 +24,8 @@ K = TypeVar("K", bound=Hashable)
 
 _LONGEST_SLEEP_S = 60.0  # asyncio's timers stand still while the machine is suspended; the clock may not
 
+_IN_A_ROW = 3
+"""Keys handed out before one of those behind them."""
 _FEW = 16
 """Entries that are due no more and not worth a sweep."""
 
@@ -47,8 +50,10 @@ class WorkQueue(Generic[K]):
         self._clock = clock
         self._base_s, self._cap_s, self._jitter = base_s, cap_s, jitter
         self._rng = rng or random.Random()
-        self._ready: deque[K] = deque()
-        self._dirty: set[K] = set()  # wants a run: waits in _ready, or is added again while at work
+        self._ready: OrderedDict[K, None] = OrderedDict()
+        self._behind: OrderedDict[K, None] = OrderedDict()
+        self._in_a_row = 0
+        self._dirty: dict[K, bool] = {}  # wants a run, behind or not: waits, or is added again while at work
         self._at_work: set[K] = set()
         self._getters: deque[asyncio.Future[None]] = deque()
         self._due_at: dict[K, float] = {}
@@ -59,14 +64,15 @@ class WorkQueue(Generic[K]):
         self._failures: dict[K, int] = {}
         self._shut = False
 
-    def add(self, key: K) -> None:
-        """Let the key be worked on as soon as a worker is free."""
-        if self._shut or key in self._dirty:
+    def add(self, key: K, *, behind: bool = False) -> None:
+        """Let the key be worked on as soon as a worker is free. `behind`: it begins something, so it may wait for those
+        that go on."""
+        waits_behind = self._dirty.get(key)
+        if self._shut or waits_behind is False or (waits_behind and behind):
             return
-        self._dirty.add(key)
+        self._dirty[key] = behind
         if key not in self._at_work:
-            self._ready.append(key)
-            self._wake_one()
+            self._put(key)
 
     def add_after(self, key: K, delay_s: float) -> None:
         """Add the key in `delay_s` seconds; of several such the earliest counts."""
@@ -105,7 +111,7 @@ class WorkQueue(Generic[K]):
 
     async def get(self) -> K:
         """The next key, now the caller's until `done(key)`. Raises: QueueShutDown."""
-        while not self._ready:
+        while not len(self):
             if self._shut:
                 raise QueueShutDown
             woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -114,11 +120,13 @@ class WorkQueue(Generic[K]):
                 await woken
             except asyncio.CancelledError:
                 # Woken and cancelled at once: the key this one was woken for must not be left lying.
-                if woken.done() and not woken.cancelled() and self._ready:
+                if woken.done() and not woken.cancelled() and len(self):
                     self._wake_one()
                 raise
-        key = self._ready.popleft()
-        self._dirty.discard(key)
+        is_behind = not self._ready or (self._in_a_row >= _IN_A_ROW and len(self._behind) > 0)
+        self._in_a_row = 0 if is_behind else self._in_a_row + 1
+        key, _ = (self._behind if is_behind else self._ready).popitem(last=False)
+        del self._dirty[key]
         self._at_work.add(key)
         return key
 
@@ -126,8 +134,7 @@ class WorkQueue(Generic[K]):
         """The caller of `get` has finished with the key; it waits again if it was added meanwhile."""
         self._at_work.discard(key)
         if key in self._dirty:
-            self._ready.append(key)
-            self._wake_one()
+            self._put(key)
 
     def shutdown(self) -> None:
         """Take no more keys, drop those not due yet, and let `get` raise once the waiting ones are handed out."""
@@ -142,12 +149,17 @@ class WorkQueue(Generic[K]):
 
     def __len__(self) -> int:
         """Keys that wait to be handed out (not those at work or due later)."""
-        return len(self._ready)
+        return len(self._ready) + len(self._behind)
 
     @property
     def delayed(self) -> int:
         """Keys that are due later."""
         return len(self._due_at)
+
+    def _put(self, key: K) -> None:
+        self._behind.pop(key, None)
+        (self._behind if self._dirty[key] else self._ready)[key] = None
+        self._wake_one()
 
     def _wake_one(self) -> None:
         while self._getters:
