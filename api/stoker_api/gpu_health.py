@@ -1,7 +1,8 @@
 """What exporters report of their nodes' GPUs and administrators say of them, kept as GPUNodeHealth objects.
 
-Owns the objects' making and writing, at most one write a change; what readings mean is `stoker.life.gpu_health`'s.
-Called by `routes/report_usage.py` and `routes/nodes.py`.
+Owns the objects' making and writing, at most one write a change, and when each exporter was last heard of, in this
+process's memory; what readings mean is `stoker.life.gpu_health`'s. Called by `routes/report_usage.py` and
+`routes/nodes.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from stoker.spec.gpu_health import HEALTH, GPUNodeHealth, GPUNodeHealthSpec, GPU
 from stoker.spec.meta import Key, ObjectMeta, OwnerReference
 from stoker.spec.node import GPUNode
 from stoker.spec.reports import GpusReport
+from stoker.spec.rest import ExporterState
 from stoker.store.cache import WatchCache
 from stoker.store.clock import Clock
 from stoker.store.port import AlreadyExists, Conflict, NotFound, Store
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 
 _MANAGER = "api"
 _TRIES = 4
+SILENT_S = 180.0
+"""An exporter posts how its GPUs are every minute at least (`stoker.exporter.reporting.gpus_post`)."""
 
 
 class UnknownNode(Exception):
@@ -44,12 +48,16 @@ class GpuHealthKeeper:
         """`on_cluster`: nodes come and go there; what is known of their GPUs goes with them."""
         self._store, self._nodes, self._health, self._clock = store, nodes, health, clock
         self._on_cluster = on_cluster
+        self._began_s = clock.monotonic()
+        self._heard_s: dict[str, float] = {}
+        """By node."""
 
     async def take(self, report: GpusReport) -> None:
         """Nothing is written where nothing has changed. Raises: UnknownNode, StoreError."""
         node = self._nodes.get(Key("", report.node))
         if node is None:
             raise UnknownNode(report.node)
+        self._hear(report.node)
         known = self._health.get(node.key)
         for _ in range(_TRIES):
             try:
@@ -59,6 +67,19 @@ class GpuHealthKeeper:
             else:
                 return
         raise Conflict(f"{HEALTH} {report.node} kept changing")
+
+    def exporter(self, node: GPUNode) -> ExporterState | None:
+        """Whether the node's exporter reports. None: it has nothing to report there."""
+        if all(gpu.simulated for gpu in node.status.gpus):
+            return None
+        heard_s = self._heard_s.get(node.metadata.name)
+        if heard_s is None:
+            health = self._health.get(node.key)
+            if health is None or not health.status.gpus:
+                return ExporterState.MISSING
+            heard_s = self._began_s  # it has reported to the process before this one
+        silent = self._clock.monotonic() - heard_s > SILENT_S
+        return ExporterState.SILENT if silent else ExporterState.REPORTS
 
     async def say(self, node: GPUNode, change: Callable[[GPUNodeHealthSpec], GPUNodeHealthSpec]) -> None:
         """Change what an administrator says, and see it in `nodes`. Raises: StoreError."""
@@ -72,6 +93,11 @@ class GpuHealthKeeper:
                 await self._health.at_least(new.metadata.resource_version, timeout_s=READ_OWN_WRITE_S)
             return
         raise Conflict(f"{HEALTH} {node.metadata.name} kept changing")
+
+    def _hear(self, name: str) -> None:
+        if name not in self._heard_s:  # nodes that are gone are forgotten when one comes
+            self._heard_s = {one: at_s for one, at_s in self._heard_s.items() if self._nodes.get(Key("", one))}
+        self._heard_s[name] = self._clock.monotonic()
 
     async def _write(self, known: GPUNodeHealth, report: GpusReport) -> None:
         gpus = assessed(known, report, self._clock.now())

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from stoker.exporter.reporting.gpus_post import AGAIN_S
+from stoker.exporter.reporting.reporter import EVERY_S
 from stoker.spec.gpu_health import HEALTH, MOST_GPUS, Cordon, GPUNodeHealth, GPUNodeHealthSpec
 from stoker.spec.meta import Key
+from stoker_api.gpu_health import SILENT_S, GpuHealthKeeper
 
 NODE = Key("", "node-a")
 FACTS = {"model": "NVIDIA H200", "memoryBytes": 141 << 30, "computeCapability": "9.0", "powerLimitWatts": 700}
@@ -148,3 +151,33 @@ async def test_a_node_is_closed_and_opened_whole_and_no_other_gpu_or_node_is(wor
     for verb in ("cordon", "uncordon"):
         assert (await world.call("POST", f"/v1/nodes/none/{verb}", who="admin", json={})).status_code == 404
     assert (await world.call("GET", "/v1/nodes/none")).status_code == 404
+
+
+async def exporter_state(world: Any) -> str:
+    state: str = (await node(world)).json()["exporter"]
+    return state
+
+
+async def test_an_exporter_reports_or_is_silent_or_was_never_there(world, monkeypatch):
+    assert await exporter_state(world) == "Missing"
+    await post(world, gpu(0))
+    assert await exporter_state(world) == "Reports"
+    clock, late_s = world.deps.clock, 0.0
+    real = clock.monotonic
+    monkeypatch.setattr(clock, "monotonic", lambda: real() + late_s)
+    late_s = SILENT_S + 1
+    assert await exporter_state(world) == "Silent"
+    (listed,) = (await world.call("GET", "/v1/nodes")).json()["items"]
+    assert listed["exporter"] == "Silent"
+    await post(world, gpu(0))
+    assert await exporter_state(world) == "Reports"
+    await stored(world)
+    deps = world.deps
+    anew = GpuHealthKeeper(deps.store, deps.nodes, deps.health, clock, on_cluster=False)
+    assert anew.exporter(deps.nodes.get(NODE)) == "Reports", "an api that has just started waits for it"
+    late_s *= 2
+    assert anew.exporter(deps.nodes.get(NODE)) == "Silent"
+
+
+def test_an_exporter_posts_more_often_than_would_be_silence():
+    assert 2 * AGAIN_S + EVERY_S < SILENT_S

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from stoker.spec.job import TrainingJob
+from stoker.spec.meta import Key, ObjectMeta
+from stoker.spec.node import NODES, Gpu, GPUNode
+from stoker_api.gpu_health import SILENT_S
 from tests.support.browser import browsing
 
 from .receipts import body, receipt
@@ -68,3 +71,52 @@ async def test_of_another_project_nothing_is_seen(served, chromium_path):
             if acts:
                 await page.get_by_role("button", name="Cancel").wait_for()
             assert await page.get_by_role("button", name="Cancel").count() == acts
+
+
+async def add_node(world: Any, name: str, *, ready: bool = True, simulated: bool = False) -> None:
+    """One with a GPU."""
+    gpu = Gpu(uuid=f"GPU-{name}", index=0, model="Tiny", memory_bytes=8 << 30, simulated=simulated)
+    await world.store.create(NODES, GPUNode(metadata=ObjectMeta(name=name)))
+    status = {"ready": ready, "message": "" if ready else "does not report", "gpus": [gpu.model_dump(by_alias=True)]}
+    await world.store.patch_status(NODES, Key("", name), status, manager="agent")
+    await world.deps.nodes.wait_for(
+        lambda nodes: (found := nodes.get(Key("", name))) and found.status.gpus, timeout_s=5
+    )
+
+
+async def report(world: Any, name: str, **facts: Any) -> None:
+    """Play the node's exporter."""
+    headers = {"Authorization": f"Bearer {await world.exporter_token(name)}"}
+    gpu = {"uuid": f"GPU-{name}", "index": 0, **facts}
+    answer = await world.client.post("/v1/report/gpus", headers=headers, json={"node": name, "gpus": [gpu]})
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("new_world", ["embedded"], indirect=True)
+async def test_nodes_that_need_a_look_come_first(served, chromium_path, monkeypatch):
+    """Lost, sick, silent, never heard of; then one with an idle job, one that is well, and one that is simulated."""
+    for name in ("b-well", "c-silent", "d-sick", "f-idle"):
+        await add_node(served, name)
+    await add_node(served, "a-simulated", simulated=True)
+    await add_node(served, "e-lost", ready=False)
+    await report(served, "c-silent")
+    clock, real = served.deps.clock, served.deps.clock.monotonic
+    monkeypatch.setattr(clock, "monotonic", lambda: real() + SILENT_S + 1)
+    for name in ("b-well", "e-lost", "f-idle"):
+        await report(served, name)
+    await report(served, "d-sick", xids=[{"code": 79, "at": time.time() - 5}])
+    idle = await served.job("idle", gpusPerWorker=1)
+    since = {"idleSince": "2026-11-24T10:00:00Z"}
+    placement = [{"worker": 0, "node": "f-idle"}]
+    await served.status(idle, phase="Running", attempt=1, placement=placement, usage=since)
+    async with browsing(chromium_path) as page:
+        await signed_in(page, served, "alice", "/gpus")
+        await page.get_by_label("Node d-sick").get_by_text("OffTheBus (XID 79)").wait_for()
+        await page.get_by_label("Node c-silent").get_by_text("does not report any more").wait_for()
+        await page.get_by_label("Node node-a").get_by_text("No exporter has reported").wait_for()
+        await page.get_by_label("Node e-lost").get_by_text("does not report").wait_for()
+        await page.get_by_label("Node f-idle").get_by_text("idle for").wait_for()
+        order = await page.locator(".node h2").all_inner_texts()
+        assert order == ["e-lost", "d-sick", "c-silent", "node-a", "f-idle", "a-simulated", "b-well"]
+        assert await page.locator(".node .note").count() == 3

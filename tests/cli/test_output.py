@@ -301,6 +301,7 @@ def test_nodes_say_what_is_simulated_and_what_is_lost() -> None:
         "NAME    READY  GPUS  CORES   MEMORY  GPU MODELS           MESSAGE\n"
         "laptop  yes     1/1    1/2  1Gi/8Gi  virtual (simulated)  GPU 1: lost\n"
     )
+    assert "GPU 1: lost; its exporter does not report any more\n" in _shown(NODES, [node | {"exporter": "Silent"}])
 
 
 def test_no_name_moves_the_terminal_it_is_shown_on() -> None:

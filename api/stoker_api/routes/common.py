@@ -119,9 +119,9 @@ async def find_job(services: Services, project: str, name: str) -> TrainingJob:
         raise not_found(f"job {name!r} in project {project!r}") from None
 
 
-def with_usage(obj: Queue | GPUNode, usage: QueueUsage | NodeUsage) -> bytes:
+def with_usage(obj: Queue | GPUNode, usage: QueueUsage | NodeUsage, **more: str) -> bytes:
     """The object as JSON, with what jobs hold of it."""
-    return dump(obj)[:-1] + b',"usage":' + json.dumps(usage.model_dump(by_alias=True)).encode() + b"}"
+    return dump(obj)[:-1] + b"," + json.dumps({"usage": usage.model_dump(by_alias=True), **more}).encode()[1:]
 
 
 async def job_of_uid(services: Services, project: str, name: str, uid: str) -> TrainingJob | None:

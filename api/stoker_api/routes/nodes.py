@@ -40,7 +40,9 @@ async def list_nodes(request: Request) -> Response:
     found = services(request)
     nodes = sorted(found.deps.nodes.values(), key=lambda node: node.metadata.name)
     used = await found.scheduler.node_usage(node.metadata.name for node in nodes)
-    return json_response(joined(with_usage(node, used[name]) for node in nodes if (name := node.metadata.name) in used))
+    return json_response(
+        joined(_described(found, node, used[name]) for node in nodes if (name := node.metadata.name) in used)
+    )
 
 
 @router.get(_NODE, response_model=None, responses={200: {"model": NodeWithUsage}})
@@ -128,4 +130,9 @@ def _uuid(found: Services, node: GPUNode, named: str) -> str:
 async def _shown(found: Services, name: str) -> Response:
     node = _find(found, name)
     used = await found.scheduler.node_usage([name])
-    return json_response(with_usage(node, used.get(name, NodeUsage())))
+    return json_response(_described(found, node, used.get(name, NodeUsage())))
+
+
+def _described(found: Services, node: GPUNode, usage: NodeUsage) -> bytes:
+    exporter = found.gpu_health.exporter(node)
+    return with_usage(node, usage, **({} if exporter is None else {"exporter": exporter}))

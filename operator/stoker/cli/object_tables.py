@@ -75,9 +75,16 @@ def _models_text(models: Sequence[str], simulated: Sequence[bool], resources: Se
     return ", ".join(sorted(found)) or DASH
 
 
-def _node_text(message: str, numbers: Sequence[int], unavailable: Sequence[str]) -> str:
+_UNMEASURED = {
+    "Silent": "its exporter does not report any more",
+    "Missing": "no exporter has reported",
+}
+"""By `spec.rest.ExporterState`, the import of which takes longer than all the rest."""
+
+
+def _node_text(message: str, exporter: str | None, numbers: Sequence[int], unavailable: Sequence[str]) -> str:
     lost = [f"GPU {number}: {why}" for number, why in zip(numbers, unavailable, strict=True) if why]
-    return "; ".join(part for part in (message, *lost) if part) or DASH
+    return "; ".join(part for part in (message, *lost, _UNMEASURED.get(exporter or "")) if part) or DASH
 
 
 NODES = (
@@ -92,7 +99,7 @@ NODES = (
         right=True,
     ),
     Column("GPU MODELS", "status.gpus.model status.gpus.simulated status.gpus.resource", _models_text, cut=True),
-    Column("MESSAGE", "status.message status.gpus.index status.gpus.unavailable", _node_text, cut=True),
+    Column("MESSAGE", "status.message exporter status.gpus.index status.gpus.unavailable", _node_text, cut=True),
 )
 SECRETS = (
     Column("NAME", "name"),

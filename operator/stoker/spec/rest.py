@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field
@@ -121,8 +122,19 @@ class BeingDeleted(StatusModel):
     """Why it is still there."""
 
 
+class ExporterState(StrEnum):
+    """Whether a node's exporter reports how its GPUs are."""
+
+    REPORTS = "Reports"
+    SILENT = "Silent"
+    MISSING = "Missing"
+
+
 class NodeWithUsage(GPUNode):
     usage: NodeUsage = NodeUsage()
+    exporter: ExporterState | None = None
+    """Of this node: Reports, Silent (it has reported, but not for 3 minutes), Missing (it never has). Absent: it has no
+    GPU that is measured."""
 
 
 class NodeList(StatusModel):

@@ -1,6 +1,6 @@
 """How the node's GPUs are, on its way to the api: only the newest counts, nothing is kept on disk. Not thread-safe.
 
-It goes when it has changed, and again now and then, so that what the api lost comes back.
+It goes when it has changed, and again every minute: what the api lost comes back, and it knows that the exporter runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 from .delivery import NotNow, Posts
 
 GPUS_PATH = "/v1/report/gpus"
-AGAIN_S = 600.0
+AGAIN_S = 60.0
+"""`stoker_api.gpu_health.SILENT_S` is three of them."""
 REFUSED_S = 60.0
 """What was refused is tried again then: by an api that is older than we are."""
 _BUSY = (409, 429)

@@ -12,8 +12,11 @@ import { html, useLayoutEffect, useRef } from "../ui.js";
 
 const EVERY_MS = 5000;
 const MOST = 500;
-const DARK_MS = 180_000; // exporters send receipts every 30 s
 const HOLDERS = `/v1/projects/-/jobs?phase=Starting,Running,Stopping&sort=-gpus&limit=${MOST}`;
+const UNMEASURED = {
+  Silent: "Its exporter does not report any more: it does not run, or does not reach the server. What its GPUs do is not measured.",
+  Missing: "No exporter has reported from here. What its GPUs do is not measured.",
+};
 const KINDS = [["idle", "held, but idle"], ["unobserved", "held, not measured"], ["work", "held and at work"], ["hidden", "held by jobs that you may not see"], ["sick", "not usable"], ["free", "free"]];
 
 export function Gpus() {
@@ -25,7 +28,7 @@ export function Gpus() {
   if (!may("list gpunodes")) return html`<h1>GPUs</h1><${Empty} title="Your token may not list nodes.">An administrator can give it the right <code>list gpunodes</code>.</${Empty}>`;
   const early = waiting(load, "GPUs");
   if (early) return html`<h1>GPUs</h1>${early}`;
-  const nodes = load.data.nodes.map((node) => described(node, load.data.jobs, now)).sort((a, b) => b.trouble - a.trouble || (a.name < b.name ? -1 : 1));
+  const nodes = load.data.nodes.map((node) => described(node, load.data.jobs)).sort((a, b) => b.trouble - a.trouble || (a.name < b.name ? -1 : 1));
   const sums = Object.fromEntries(KINDS.map(([kind]) => [kind, nodes.reduce((sum, node) => sum + node.cells.filter((cell) => cell.kind === kind).length, 0)]));
   const total = Object.values(sums).reduce((a, b) => a + b, 0);
   return html`<div class="view-head"><h1>GPUs</h1><p class="faint">${gpus(total)} on ${whole(nodes.length)} ${nodes.length === 1 ? "node" : "nodes"}</p></div>
@@ -37,13 +40,11 @@ export function Gpus() {
 }
 
 /** A node with a cell per GPU. Which of its GPUs a job holds is not in its object: cells are by number. */
-function described(node, jobs, now) {
+function described(node, jobs) {
   const { status, usage } = node;
   const name = node.metadata.name;
-  const sick = [
-    ...status.gpus.filter(({ unavailable }) => unavailable).map(({ index, uuid, unavailable }) => ({ index, uuid, why: unavailable })),
-    ...(status.sick ?? []).map(({ index, uuid, causes }) => ({ index, uuid, why: causes.map(({ code, message }) => (message ? `${code} (${message})` : code)).join(", ") })),
-  ];
+  const left = status.gpus.filter(({ unavailable }) => unavailable);
+  const sick = troubles(left, status.sick ?? []);
   const holders = jobs
     .map((job) => ({ job, here: (job.status.placement ?? []).filter((place) => place.node === name).length * job.spec.gpusPerWorker }))
     .filter(({ job, here }) => here > 0 || (job.status.placement ?? []).some((place) => place.node === name));
@@ -51,17 +52,21 @@ function described(node, jobs, now) {
   for (const { job, here } of holders) for (let n = 0; n < here; n++) cells.push({ kind: kindOf(job), job });
   const hidden = Math.max(0, usage.gpus - cells.length);
   for (let n = 0; n < hidden; n++) cells.push({ kind: "hidden" });
-  for (const { why } of sick) if (cells.length < status.gpus.length) cells.push({ kind: "sick", why });
+  for (const { unavailable: why } of left) if (cells.length < status.gpus.length) cells.push({ kind: "sick", why });
   while (cells.length < status.gpus.length) cells.push({ kind: status.ready ? "free" : "sick", why: status.message });
   const holding = holders.filter(({ here }) => here > 0);
-  const dark = holding.length > 0 && holding.every(({ job }) => unheard(job, now));
-  return { name, node, cells, holders: holding, sick, dark, trouble: (status.ready ? 0 : 8) + (sick.length > 0 ? 4 : 0) + (dark ? 2 : 0) + (cells.some(({ kind }) => kind === "idle") ? 1 : 0) };
+  const needsALook = [!status.ready, sick.length > 0, node.exporter === "Silent", node.exporter === "Missing", cells.some(({ kind }) => kind === "idle")];
+  return { name, node, cells, holders: holding, sick, trouble: needsALook.reduce((sum, does) => 2 * sum + (does ? 1 : 0), 0) };
 }
 
-/** It has run for minutes, and no exporter has sent a receipt of it meanwhile. */
-function unheard(job, now) {
-  const since = Math.max(ms(job.status.startedAt) ?? now, ms(job.status.usage?.at) ?? 0);
-  return job.status.phase === "Running" && now - since > DARK_MS;
+/** What is wrong with its GPUs, once each. On a cluster which is which is not known: all that are left out say the same. */
+function troubles(left, sick) {
+  const known = new Set(sick.map(({ uuid }) => uuid));
+  const others = left.filter(({ uuid }) => (uuid ? !known.has(uuid) : known.size === 0));
+  return [...new Set([
+    ...sick.map(({ index, uuid, causes }) => `GPU ${index} (${uuid}): ${causes.map(({ code, message }) => (message ? `${code} (${message})` : code)).join(", ")}`),
+    ...others.map(({ index, uuid, unavailable }) => (uuid ? `GPU ${index} (${uuid}): ${unavailable}` : unavailable)),
+  ])];
 }
 
 function kindOf(job) {
@@ -96,8 +101,8 @@ function Node({ node, now }) {
       <span class="faint node-rest">${number(usage.cpuMilli / 1000)} of ${number(status.cpuMilli / 1000)} cores · ${bytes(usage.memoryBytes)} of ${bytes(status.memoryBytes)} memory held</span></div>
     <div class="cells" role="img" aria-label=${KINDS.map(([kind, text]) => [node.cells.filter((cell) => cell.kind === kind).length, text]).filter(([n]) => n > 0).map(([n, text]) => `${gpus(n)} ${text}`).join(", ") || "no GPUs"}>
       ${node.cells.map((cell) => html`<span class=${`cell gpu-${cell.kind}`} title=${cell.job ? keyOf(cell.job) : cell.why || cell.kind}></span>`)}</div>
-    ${node.sick.map((gpu) => html`<p class="note note-bad">GPU ${gpu.index} (${plain(gpu.uuid)}): ${plain(gpu.why)}</p>`)}
-    ${node.dark && html`<p class="note note-warn">No receipts of its jobs come: its exporter does not run, or does not reach the server.</p>`}
+    ${node.sick.map((text) => html`<p class="note note-bad">${plain(text)}</p>`)}
+    ${UNMEASURED[node.node.exporter] && html`<p class="note note-warn">${UNMEASURED[node.node.exporter]}</p>`}
     ${status.lostSince && html`<p class="note note-bad">It has not reported for ${duration((now - ms(status.lostSince)) / 1000)}.</p>`}
     ${node.holders.length > 0 && html`<ul class="holders">${node.holders.map(({ job, here }) => html`<li key=${job.metadata.uid}><span class=${`swatch gpu-${kindOf(job)}`} aria-hidden="true"></span><a href=${jobAddress(projectOf(job), nameOf(job))}>${keyOf(job)}</a>
       <span class="faint">${gpus(here)} · ${plain(userOf(job))}${kindOf(job) === "idle" ? ` · idle for ${duration((now - ms(job.status.usage.idleSince)) / 1000)}` : ""}</span></li>`)}</ul>`}
