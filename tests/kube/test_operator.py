@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from stoker.controller import render_kube
+from stoker.controller import jobs, render_kube
 from stoker.spec.job import Phase
 from stoker.spec.kube_pod import SERVICES
 from stoker.spec.meta import Key
@@ -193,6 +193,18 @@ async def test_an_image_that_can_not_be_pulled_is_reported_and_given_up(world: W
     assert [a.category for a in job.status.attempts] == [Category.IMAGE, Category.IMAGE]
     assert job.status.reason is Code.RETRIES_EXHAUSTED
     assert "no such manifest: team/typo:1" in job.status.message
+
+
+async def test_a_volume_that_a_kubelet_can_not_mount_is_the_reason_in_its_words(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "MOUNTED_S", 0.2)
+    await world.node("n")
+    words = 'MountVolume.SetUp failed for volume "data-0" : hostPath type check failed: /sets is not a directory'
+    world.kubelet.script = lambda _pod: Play(mount=words)
+    await world.submit("a")
+    await world.until(lambda: world.job("a").status.reason is Code.VOLUME_UNAVAILABLE, "the reason")
+    assert words in world.job("a").status.message
 
 
 async def test_a_gpu_taken_by_another_pod_is_named_and_the_gang_starts_elsewhere(world: World) -> None:

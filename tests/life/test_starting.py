@@ -128,6 +128,41 @@ def test_data_that_can_not_be_fetched_is_tried_twice_more() -> None:
     assert status_of(go(spent, failed)).reason is Code.RETRIES_EXHAUSTED
 
 
+SUB_PATH = 'failed to prepare subPath for volumeMount "stoker-data" of container "worker"'
+NO_FOLDER = 'MountVolume.SetUp failed for volume "data-0" : hostPath type check failed: /sets is not a directory'
+
+
+@pytest.mark.parametrize(
+    ("stuck", "failed_mounts", "words"),
+    [
+        (waiting("CreateContainerConfigError", SUB_PATH), {}, SUB_PATH),
+        (waiting("ContainerCreating", sandbox=False), {"pod-1-0": NO_FOLDER}, NO_FOLDER),
+    ],
+)
+def test_a_volume_that_is_not_there_is_the_reason_until_the_start_timeout_and_costs_a_retry_of_its_own(
+    stuck: dict[str, Any], failed_mounts: dict[str, str], words: str
+) -> None:
+    starting, late = job(Phase.STARTING, since_s=20), NOW + timedelta(seconds=40)
+    step = go(starting, pod(**stuck), failed_mounts=failed_mounts)
+    status = status_of(step)
+    assert (status.phase, status.reason) == (Phase.STARTING, Code.VOLUME_UNAVAILABLE)
+    assert status.message == f"a volume can't be mounted on n0: {words}"
+    assert step.note is not None and step.note.reason == "VolumeUnavailable"
+    reported = after(starting, status)
+    assert go(reported, pod(**stuck), failed_mounts=failed_mounts) == Step(wake_at=late), "the start time-out"
+    stopping = after(reported, status_of(go(reported, pod(**stuck), now=late, failed_mounts=failed_mounts)))
+    assert (stopping.status.intent, [blame.node for blame in stopping.status.blamed]) == (Intent.WITHDRAW, ["n0"])
+    status = status_of(go(stopping, pod(**never_made(late)), now=late))
+    assert (status.phase, status.attempts[-1].category) == (Phase.QUEUED, Category.VOLUME)
+    assert (status.retries, words in status.message) == ({Category.VOLUME: 1}, True)
+
+
+def test_what_a_kubelet_says_of_a_pod_that_runs_by_now_is_over() -> None:
+    two = job(Phase.STARTING, workers=2, since_s=20)
+    status = status_of(go(two, running(), pod(1, **waiting("ErrImagePull")), failed_mounts={"pod-1-0": NO_FOLDER}))
+    assert status.reason is Code.IMAGE_UNAVAILABLE
+
+
 @pytest.mark.parametrize("init", [False, True])
 def test_an_image_that_cannot_be_pulled_is_reported_then_withdrawn_and_tried_twice_more(init: bool) -> None:
     starting = job(Phase.STARTING, since_s=100)

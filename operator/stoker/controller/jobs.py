@@ -17,6 +17,7 @@ from stoker.life.files_reader import reader_step
 from stoker.life.gpu_moves import moved_for
 from stoker.life.pod_end import EARLIEST
 from stoker.life.preemption import preempted_as, preempted_message, shrunk_message, victim_of
+from stoker.life.start_holdup import without_volumes
 from stoker.life.step import Facts, Note, Settings, Step
 from stoker.spec.job import ENDED, JOBS, TrainingJob
 from stoker.spec.meta import Key, Kind, Resource
@@ -30,6 +31,7 @@ from stoker.store.port import AlreadyExists, Conflict, Forbidden, Invalid, NotFo
 
 from .admission import Admission
 from .counters import Counters
+from .failed_mounts import failed_mounts
 from .recorder import Recorder
 from .renderers import CannotRender, LocalRenderer, Renderer
 from .status_writes import write_status
@@ -42,8 +44,10 @@ _MOST_STEPS = 8
 # How long one's own write may take to come back by the watch; then the job is looked at again from the start.
 SIGHT_S = 60.0
 READER_GRACE_S = 5
-# How soon a name that another has is tried again.
+# How soon a name that another has is tried again, and a kubelet's events are read.
 _LOOK_S = 2.0
+MOUNTED_S = 10.0
+"""How long after its placement a gang's volumes are mounted, as a rule: nothing is asked before."""
 
 
 def job_of(pod: Pod) -> list[Key]:
@@ -97,12 +101,15 @@ class JobReconciler:
             await self._touch_pods(left)
             if job is None:
                 return left.wake_at
+            unmounted = without_volumes(job, mine)
+            is_late = _waited_s(job, self._clock.now()) >= MOUNTED_S
             facts = replace(
                 self._facts(mine),
                 ephemeral=self._renderer.is_ephemeral(job),
                 keeps_data=self._renderer.keeps_data(job),
                 refused=refused,
                 name_taken=name_taken,
+                failed_mounts=await failed_mounts(self._store, job, unmounted if is_late else ()),
                 queue_ttl_s=self._admission.queue_ttl_s(job),
                 resources=self._admission.resources(job),
                 barred_by=self._admission.blocker(job),
@@ -125,7 +132,7 @@ class JobReconciler:
             await self._touch_pods(step)
             if step.expire:
                 await self._expire(job)
-            look_at = _look_again_at(job, self._clock.now()) if name_taken else None
+            look_at = _look_again_at(job, self._clock.now()) if name_taken or unmounted else None
             read_at = await self._see_to_reader(job, readers)
             return min((at for at in (step.wake_at, left.wake_at, look_at, read_at) if at is not None), default=None)
         raise Conflict(f"{key} did not settle in {_MOST_STEPS} steps")
@@ -293,9 +300,13 @@ def _owned(there: Resource, job: TrainingJob) -> None:
 
 
 def _look_again_at(job: TrainingJob, now: datetime) -> datetime:
-    """Pods that go wake us, Services and claims don't: they are looked for, the less often the longer it has lasted."""
-    waited_s = (now - (job.status.placed_at or now)).total_seconds()
-    return now + timedelta(seconds=min(max(_LOOK_S, waited_s / 10), 10 * _LOOK_S))
+    """Pods that change wake us, Services, claims and kubelets' events don't: they are looked for, the less often the
+    longer it has lasted."""
+    return now + timedelta(seconds=min(max(_LOOK_S, _waited_s(job, now) / 10), 10 * _LOOK_S))
+
+
+def _waited_s(job: TrainingJob, now: datetime) -> float:
+    return (now - (job.status.placed_at or now)).total_seconds()
 
 
 async def _all(calls: Iterable[Awaitable[None]]) -> None:

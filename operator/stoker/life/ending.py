@@ -42,7 +42,11 @@ _OURS = frozenset({Intent.PREEMPT, Intent.RESIZE})
 _NODES_FAULT = frozenset({Category.NODE_LOST, Category.REJECTED, Category.DEVICE_UNAVAILABLE})
 # Ends that a sick GPU explains.
 _GPUS_FAULT = frozenset({Category.USER_ERROR, Category.KILLED, Category.STALLED, Category.DEVICE_UNAVAILABLE})
-_WITHDRAWN_AS = {Code.IMAGE_UNAVAILABLE: Category.IMAGE, Code.SECRET_MISSING: Category.SECRET_MISSING}
+_WITHDRAWN_AS = {
+    Code.IMAGE_UNAVAILABLE: Category.IMAGE,
+    Code.VOLUME_UNAVAILABLE: Category.VOLUME,
+    Code.SECRET_MISSING: Category.SECRET_MISSING,
+}
 _ZERO_SAYS = (
     "exit 0 after SIGTERM counts as done; set stop.exitZeroAfterSignal: Stopped if the script saves and exits 0 on"
     " SIGTERM, or exit 75"

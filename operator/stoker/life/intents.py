@@ -24,7 +24,15 @@ from .start_holdup import IMAGE_CONDITION, NOTICE_ORDER, StartHoldup
 from .step import Note, Step
 
 # The reasons that stay in the status of a withdrawn gang; for any other the nodes of late workers are blamed.
-_WITHDRAWN_FOR = (Code.IMAGE_UNAVAILABLE, Code.SECRET_MISSING, Code.POD_UNSCHEDULABLE, Code.NAME_TAKEN)
+_WITHDRAWN_FOR = (
+    Code.IMAGE_UNAVAILABLE,
+    Code.VOLUME_UNAVAILABLE,
+    Code.SECRET_MISSING,
+    Code.POD_UNSCHEDULABLE,
+    Code.NAME_TAKEN,
+)
+# These are an event too.
+_WARNED_OF = (Code.IMAGE_UNAVAILABLE, Code.VOLUME_UNAVAILABLE, Code.NAME_TAKEN)
 
 
 def intent_step(job: TrainingJob, holdup: StartHoldup | None, context: Context) -> Step | None:
@@ -103,7 +111,7 @@ def notice_step(job: TrainingJob, holdup: StartHoldup | None, context: Context) 
     if not _is_news(job, holdup) or (holdup.code is not Code.NAME_TAKEN and context.now < _notice_at(job, context)):
         return None
     new = job.status.model_copy(update={"reason": holdup.code, "message": holdup.message})
-    if holdup.code not in (Code.IMAGE_UNAVAILABLE, Code.NAME_TAKEN):
+    if holdup.code not in _WARNED_OF:
         return Step(new)
     if holdup.code is Code.IMAGE_UNAVAILABLE:
         new = with_condition(new, IMAGE_CONDITION, False, holdup.code, context.now, job.metadata.generation)

@@ -10,11 +10,11 @@ Source: kubelet `pkg/kubelet/images` (reasons of waiting containers), "Pod Lifec
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from stoker.spec.job import TrainingJob
+from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.pod import DATA_CONTAINER, ContainerState, Pod, PodPhase, Waiting
 from stoker.spec.project_secrets import CONFIG_ERROR, said_of
 from stoker.spec.quantity import format_duration
@@ -32,6 +32,7 @@ NOTICE_ORDER = (
     Code.IMAGE_PULLING,
     Code.DATA_FETCHING,
     Code.IMAGE_UNAVAILABLE,
+    Code.VOLUME_UNAVAILABLE,
     Code.SECRET_MISSING,
     Code.POD_UNSCHEDULABLE,
 )
@@ -59,6 +60,8 @@ _FINAL = re.compile(
 # The image is there for other nodes, perhaps.
 _THE_NODES = "ErrImageNeverPull"
 _CREATING = frozenset({"ContainerCreating", "PodInitializing"})
+_SUB_PATH = "subPath"
+"""In the kubelet's words, where a container waits for a folder of a volume that is refused or can't be made."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ def start_holdup(
     return (
         _unschedulable(job, late, settings)
         or _secret(job, late, now)
+        or _volume(job, late, settings, facts)
         or _image(job, late, now, settings)
         or _fetching(job, late, settings, facts)
         or _pulling(job, pods, late, settings)
@@ -120,6 +124,27 @@ def _secret(job: TrainingJob, late: Mapping[int, Pod], now: datetime) -> StartHo
             if said is not None:
                 return StartHoldup(Code.SECRET_MISSING, f"{_who(job, worker)}{said}", now)
     return None
+
+
+def _volume(job: TrainingJob, late: Mapping[int, Pod], settings: Settings, facts: Facts) -> StartHoldup | None:
+    """A volume that can't be mounted, or a folder of one that its kubelet refuses, within the start time-out."""
+    nodes = {placed.worker: placed.node for placed in job.status.placement}
+    said: dict[int, str] = {}
+    for worker, pod in late.items():
+        if pod.uid in facts.failed_mounts:
+            said[worker] = facts.failed_mounts[pod.uid]
+        waiting = _troubled(pod)
+        if waiting is not None and waiting.reason == CONFIG_ERROR and _SUB_PATH in waiting.message:
+            said[worker] = waiting.message
+    if not said:
+        return None
+    worker = min(said)
+    return StartHoldup(
+        Code.VOLUME_UNAVAILABLE,
+        f"{_who(job, worker)}a volume can't be mounted on {nodes.get(worker)}: {said[worker]}"[:1024],
+        _fetched_at(job, late) + timedelta(seconds=settings.start_timeout_s),
+        tuple(sorted({nodes[one] for one in said if one in nodes})),
+    )
 
 
 def _image(job: TrainingJob, late: Mapping[int, Pod], now: datetime, settings: Settings) -> StartHoldup | None:
@@ -188,9 +213,21 @@ def _troubled(pod: Pod) -> Waiting | None:
 
 def _is_pulling(pod: Pod) -> bool:
     """It has its sandbox and its volumes; what it still lacks is an image (or, for a moment, the runtime)."""
-    ready = any(c.type == "PodReadyToStartContainers" and c.status == "True" for c in pod.status.conditions)
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    return ready and any(s.state.waiting is not None and s.state.waiting.reason in _CREATING for s in statuses)
+    waits = any(s.state.waiting is not None and s.state.waiting.reason in _CREATING for s in statuses)
+    return waits and _has_sandbox(pod) == "True"
+
+
+def without_volumes(job: TrainingJob, pods: Iterable[Pod]) -> list[Pod]:
+    """Those of a starting gang whose kubelets have seen them, and may be waiting for volumes."""
+    if job.status.phase is not Phase.STARTING:
+        return []
+    return [pod for pod in pods if pod.status.phase is PodPhase.PENDING and _has_sandbox(pod) == "False"]
+
+
+def _has_sandbox(pod: Pod) -> str:
+    """A condition's status; "": its kubelet has not said."""
+    return next((c.status for c in pod.status.conditions if c.type == "PodReadyToStartContainers"), "")
 
 
 def _after(job: TrainingJob, seconds: float) -> datetime:

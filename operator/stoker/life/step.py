@@ -63,6 +63,8 @@ class Facts:
     """The store's reason for refusing a pod of the current attempt."""
     name_taken: str = ""
     """Which object outside Stoker has a name that the attempt needs, and what to do about it."""
+    failed_mounts: Mapping[str, str] = field(default_factory=dict)
+    """Pod (uid) → what its kubelet says of a volume that it can't mount."""
     queue_ttl_s: float | None = None
     """How long its queue keeps ended jobs; None: unset, or no such queue. Units: seconds."""
     preempted_for: str = ""

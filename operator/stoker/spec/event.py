@@ -91,3 +91,7 @@ def event_about(
 EVENTS = Kind(
     Event, "v1", "Event", "events", namespaced=True, field_selector=f"involvedObject.apiVersion={API_VERSION}"
 )
+MOUNT_FAILURES = Kind(
+    Event, "v1", "Event", "events", namespaced=True, field_selector="reason=FailedMount,source=kubelet"
+)
+"""A cluster's own, of pods whose volumes can't be mounted."""

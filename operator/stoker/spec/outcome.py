@@ -37,6 +37,7 @@ class Category(StrEnum):
     NODE_LOST = "NodeLost"
     REJECTED = "Rejected"
     IMAGE = "ImageUnavailable"
+    VOLUME = "VolumeUnavailable"
     SECRET_MISSING = "SecretMissing"
     DATA = "DataUnavailable"
     START_TIMEOUT = "StartTimeout"
@@ -95,6 +96,7 @@ POLICIES: dict[Category, Policy] = {
     Category.NODE_LOST: Policy(8, 5, True, "the node or the worker's supervisor was lost"),
     Category.REJECTED: Policy(0, 1, False, "the node refused the worker"),
     Category.IMAGE: Policy(2, 30, True, "the image can't be pulled"),
+    Category.VOLUME: Policy(2, 30, True, "a volume can't be mounted, or a folder of one is refused"),
     Category.DATA: Policy(2, 30, True, "data that the job names by url could not be fetched"),
     Category.SECRET_MISSING: Policy(0, 1, False, "a secret of secretEnv does not exist; the job waits for it"),
     Category.START_TIMEOUT: Policy(0, 1, False, "the gang was not fully running in time and was withdrawn"),
@@ -102,6 +104,8 @@ POLICIES: dict[Category, Policy] = {
     Category.MAX_DURATION: Policy(0, 0, False, "stop.maxDuration was reached"),
 }
 
+# A gang withdrawn for one of these spends a retry: what the job asks for is not there.
+_ASKED_FOR = frozenset({Category.IMAGE, Category.VOLUME})
 # Back to the queue without spending a retry: nothing the job did. (With a back-off, so that a bad node can't spin.)
 FREE = frozenset({Category.REJECTED, Category.SECRET_MISSING, Category.START_TIMEOUT, Category.INTERRUPTED})
 
@@ -166,6 +170,6 @@ def verdict(intent: Intent, category: Category | None) -> Verdict:
         return Verdict.FAILED
     if intent is Intent.SUSPEND:
         return Verdict.SUSPENDED
-    if intent in (Intent.PREEMPT, Intent.RESIZE) or (intent is Intent.WITHDRAW and category is not Category.IMAGE):
+    if intent in (Intent.PREEMPT, Intent.RESIZE) or (intent is Intent.WITHDRAW and category not in _ASKED_FOR):
         return Verdict.REQUEUE
     return Verdict.REQUEUE if category in FREE else Verdict.RETRY

@@ -39,6 +39,7 @@ class Code(StrEnum):
     DATA_FETCHING = "DataFetching"
     IMAGE_PULLING = "ImagePulling"
     IMAGE_UNAVAILABLE = "ImageUnavailable"
+    VOLUME_UNAVAILABLE = "VolumeUnavailable"
     NAME_TAKEN = "NameTaken"
     SECRET_MISSING = "SecretMissing"
     POD_UNSCHEDULABLE = "PodUnschedulable"

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from stoker.kube.store import KubeStore
+from stoker.spec.event import EVENTS, Event, EventType, ObjectRef
+from stoker.spec.meta import ObjectMeta
 from stoker.spec.pod import PODS, Pod
 from stoker.spec.worker import ExitRecord
 from stoker.store.cache import Change, WatchCache
@@ -34,6 +36,8 @@ class Play:
     """The kubelet refuses it: reason and message."""
     image: tuple[str, str] | None = None
     """The container waits for ever: reason and message."""
+    mount: str = ""
+    """A volume can't be mounted, says an event with these words; the pod waits for ever."""
 
 
 class Kubelets:
@@ -61,9 +65,14 @@ class Kubelets:
         play = self.script(pod)
         if play.rejected:
             await self._status(pod, {"phase": "Failed", "reason": play.rejected[0], "message": play.rejected[1]})
-        elif play.image:
-            waiting = {"reason": play.image[0], "message": play.image[1]}
-            await self._status(pod, {"phase": "Pending", **_container({"waiting": waiting})}, sandbox=True)
+        elif play.image or play.mount:
+            reason, message = play.image or ("ContainerCreating", "")
+            waiting = {"reason": reason, "message": message}
+            await self._status(
+                pod, {"phase": "Pending", **_container({"waiting": waiting})}, sandbox="False" if play.mount else "True"
+            )
+            if play.mount:
+                await _surely(lambda: self._store.create(EVENTS, _failed_mount(pod, play.mount)))
             await self._deleted(pod)
             gone = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "could not be located"}
             await self._status(pod, {"phase": "Failed", **_container({"terminated": gone})})
@@ -78,7 +87,7 @@ class Kubelets:
         self.ran.append(pod.metadata.name)
         at = datetime.now(UTC)
         running = _container({"running": {"startedAt": _text(at)}})
-        await self._status(pod, {"phase": "Running", "startTime": _text(at), **running}, sandbox=True)
+        await self._status(pod, {"phase": "Running", "startTime": _text(at), **running}, sandbox="True")
         code, stopped = play.code, play.code is None
         if code is None:
             await self._deleted(pod)
@@ -100,7 +109,7 @@ class Kubelets:
             ended = {"exitCode": 137, "reason": "OOMKilled"}
         ended |= {"startedAt": _text(at), "finishedAt": _text(datetime.now(UTC))}
         await self._status(
-            pod, {"phase": "Failed" if code else "Succeeded", **_container({"terminated": ended})}, sandbox=True
+            pod, {"phase": "Failed" if code else "Succeeded", **_container({"terminated": ended})}, sandbox="True"
         )
 
     async def _deleted(self, pod: Pod) -> None:
@@ -112,14 +121,14 @@ class Kubelets:
         while pod.spec.node_name in self.silent:
             await asyncio.sleep(0.02)
 
-    async def _status(self, pod: Pod, status: dict[str, Any], *, sandbox: bool = False) -> None:
+    async def _status(self, pod: Pod, status: dict[str, Any], *, sandbox: str = "") -> None:
         await self._heard(pod)
         if sandbox:
             now = _text(datetime.now(UTC))
             there = self._pods.by_uid(pod.uid) or pod
             kept = [c.model_dump(mode="json", by_alias=True, exclude_none=True) for c in there.status.conditions]
             kept = [c for c in kept if c["type"] != "PodReadyToStartContainers"]
-            ready = {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": now}
+            ready = {"type": "PodReadyToStartContainers", "status": sandbox, "lastTransitionTime": now}
             status = status | {"conditions": [*kept, ready]}
         with suppress(NotFound):
             await _surely(lambda: self._store.patch_status(PODS, pod.key, status, manager="kubelet", uid=pod.uid))
@@ -139,6 +148,18 @@ async def _surely(call: Callable[[], Awaitable[object]]) -> None:
             await asyncio.sleep(0.2)
         else:
             return
+
+
+def _failed_mount(pod: Pod, words: str) -> Event:
+    return Event(
+        metadata=ObjectMeta(name=f"{pod.metadata.name}.{pod.uid[:8]}", namespace=pod.metadata.namespace),
+        involved_object=ObjectRef(kind="Pod", namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.uid),
+        type=EventType.WARNING,
+        reason="FailedMount",
+        message=words,
+        first_timestamp=datetime.now(UTC),
+        reporting_component="kubelet",
+    )
 
 
 def _container(state: dict[str, Any]) -> dict[str, Any]:

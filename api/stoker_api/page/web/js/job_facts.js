@@ -56,7 +56,7 @@ export function attention(job, now) {
   if (placed && progress?.held) found.push({ level: "bad", text: `failed and held: ${progress.held.message || "look inside"}` });
   if (phase === "Queued" && ["NeverFits", "QueueMissing", "RuntimeMissing", "ProjectNotAllowed", "PriorityTooHigh"].includes(reason))
     found.push({ level: "bad", text: message || reason });
-  if (phase === "Starting" && ["ImageUnavailable", "PodUnschedulable", "NameTaken", "PodRejected"].includes(reason))
+  if (phase === "Starting" && ["ImageUnavailable", "VolumeUnavailable", "PodUnschedulable", "NameTaken", "PodRejected"].includes(reason))
     found.push({ level: "warn", text: message || reason });
   const idleMs = usage?.idleSince && phase === "Running" ? now - ms(usage.idleSince) : 0;
   if (idleMs > IDLE_SHOWN_MS) found.push({ level: "warn", text: `GPUs idle for ${duration(idleMs / 1000)}` });
