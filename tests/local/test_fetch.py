@@ -15,12 +15,13 @@ import zipfile
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stoker.fetch.cache import IN_USE_S, Cache
-from stoker.fetch.errors import Refused
+from stoker.fetch.errors import Refused, says, transient
 from stoker.spec.data import DataVolume, fetch_order
 from tests.support.local_server import LocalServer
 
@@ -133,6 +134,20 @@ def test_what_can_not_be_had_is_said_without_the_urls_secrets(site: Site, fetch:
     assert fetch("s3://bucket/x").startswith("data d: s3://bucket/x: ")
 
 
+@pytest.mark.parametrize(
+    "answered",
+    [
+        {"status": 404, "message": "Not Found"},  # aiohttp's
+        {"response": SimpleNamespace(status_code=404)},  # huggingface_hub's
+        {"code": 404, "message": "Not Found"},  # gcsfs'
+    ],
+)
+def test_a_stores_refusal_is_its_status_and_is_not_asked_for_again(answered: dict[str, Any]) -> None:
+    error = OSError("Client error for https://hub.example/x")
+    vars(error).update(answered)
+    assert (says(error, {}), transient(error)) == ("404 Not Found", False)
+
+
 def test_a_cache_that_can_not_be_written_is_said(site: Site, fetch: Any, tmp_path: Path) -> None:
     (tmp_path / "cache").touch()
     said = fetch(site.put("/x.bin", b"data"))
@@ -173,11 +188,11 @@ def test_an_archive_is_kept_or_unpacked_and_leads_nowhere_else(site: Site, fetch
         "twice": packed(("a", b""), ("a", b"")),
         "can't be unpacked": b"no archive",
     }
-    for says, body in evil.items():
-        assert says in fetch(site.put(f"/{hashlib.sha256(body).hexdigest()}.tar.gz", body), unpack=True)
-    for says, body in {"outside": zipped(("../x", b"")), "limit": zipped(("bomb", b"0" * 50_000_000))}.items():
+    for words, body in evil.items():
+        assert words in fetch(site.put(f"/{hashlib.sha256(body).hexdigest()}.tar.gz", body), unpack=True)
+    for words, body in {"outside": zipped(("../x", b"")), "limit": zipped(("bomb", b"0" * 50_000_000))}.items():
         said = fetch(site.put("/evil.zip", body), limit_bytes=10_000_000, unpack=True)
-        assert says in said
+        assert words in said
 
 
 def test_the_least_used_go_when_room_is_needed_but_none_that_is_in_use(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from http.client import responses
 
 CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
@@ -23,11 +24,11 @@ class Refused(Exception):
 def says(error: BaseException, env: Mapping[str, str] = os.environ) -> str:
     """The error in a line: status or words of the store, queries of URLs and credentials left out."""
     cause = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
-    status = getattr(cause, "status", None)
+    status = _status(cause)
     if isinstance(cause, Refused):
         text = str(cause)
-    elif isinstance(status, int):
-        text = f"{status} {getattr(cause, 'message', '')}"
+    elif status is not None:
+        text = f"{status} {getattr(cause, 'message', '') or responses.get(status, '')}"
     elif isinstance(cause, FileNotFoundError):
         text = "it is not there"
     else:
@@ -48,10 +49,17 @@ def transient(error: BaseException) -> bool:
     if isinstance(error, Refused | PermissionError):
         return False
     cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
-    status = getattr(cause, "status", None)
-    if isinstance(status, int):
+    status = _status(cause)
+    if status is not None:
         return status == 429 or status >= 500
     return cause is not None and not isinstance(cause, FileNotFoundError | ValueError | ImportError)
+
+
+def _status(error: BaseException | None) -> int | None:
+    """What the store answered: aiohttp, huggingface_hub and gcsfs each have it elsewhere."""
+    answer = getattr(error, "response", None)
+    places = (getattr(error, "status", None), getattr(answer, "status_code", None), getattr(error, "code", None))
+    return next((one for one in places if isinstance(one, int)), None)
 
 
 def _printable(text: str) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from stoker.fetch.cache import first_file
 from stoker.spec.data import DataVolume
 from stoker.spec.job import Phase
+from stoker.spec.reasons import Code
 from tests.local.test_fetch import Site, sha256
 from tests.support.cluster_stack import Project
 from tests.support.harness import until
@@ -159,14 +161,76 @@ def test_no_link_in_a_projects_cache_leads_to_anothers(project: Project, site: S
     submit(project, "follows", [data], "import os; print(os.listdir(os.environ['STOKER_DATA_D']))")
 
     until(lambda: "failed to prepare subPath" in project.job("follows").status.message, "the refusal", timeout_s=90)
+    assert project.job("follows").status.reason is Code.VOLUME_UNAVAILABLE
     assert not project.log("follows", 1)
 
 
-def test_a_bucket_is_read_by_what_the_image_has_for_it(project: Project, site: Site) -> None:
-    """s3fs, which the operator's and api's own environment could not have."""
-    site.put("/bucket/set/a.txt", b"of a bucket", ETag='"1"', **{"Last-Modified": "Tue, 24 Nov 2026 10:00:00 GMT"})
-    keys = {"AWS_ENDPOINT_URL": site.url, "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key"}
-    data = [{"name": "d", "url": "s3://bucket/set/a.txt"}]
-    submit(project, "reads", data, "import os; print(open(os.environ['STOKER_DATA_D'] + '/a.txt').read())", env=keys)
+def test_a_folder_that_the_node_lacks_is_the_reason_in_the_kubelets_words(
+    project: Project, figure: Callable[[str, object], None]
+) -> None:
+    admits = "pod-security.kubernetes.io/enforce=privileged"
+    project.stack.bed.kubectl("label", "namespace", project.name, admits, "--overwrite")
+    source = {"hostPath": {"path": "/no/such/sets", "type": "Directory"}}
+    name = f"lacks-{project.name}"
+    offered = {"imagePullPolicy": "Never", "defaultFor": [project.name], "data": [{"name": "sets", "source": source}]}
+    project.stack.put_runtime(name, offered)
+    until(lambda: name in [one.metadata.name for one in project.client.runtimes()], "the api knows the runtime")
+    began = time.monotonic()
+    submit(project, "reads", [{"name": "d", "path": "sets"}], "print('never')")
+    until(lambda: project.job("reads").status.reason is Code.VOLUME_UNAVAILABLE, "the reason", timeout_s=60)
+    message = project.job("reads").status.message
+    figure(
+        "a runtime's folder is not on the node: said after, in these words",
+        f"{time.monotonic() - began:.0f} s, {message}",
+    )
+    assert "MountVolume.SetUp failed" in message and "/no/such/sets" in message, message
+    project.client.cancel("reads")
+    project.until_phase("reads", Phase.CANCELLED)
+    project.stack.bed.kubectl("delete", "trainingruntime", name)
+
+
+OF_A_BUCKET = b"of a bucket"
+JSON = {"Content-Type": "application/json"}
+
+
+def s3(site: Site) -> dict[str, str]:
+    site.put("/bucket/set/a.txt", OF_A_BUCKET, ETag='"1"', **{"Last-Modified": "Tue, 24 Nov 2026 10:00:00 GMT"})
+    return {"AWS_ENDPOINT_URL": site.url, "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key"}
+
+
+def gs(site: Site) -> dict[str, str]:
+    """Source: Cloud Storage JSON API, objects get, and its download."""
+    about = {"kind": "storage#object", "bucket": "bucket", "name": "set/a.txt", "size": "11", "generation": "1"}
+    about |= {"timeCreated": "2026-11-24T10:00:00.000Z", "updated": "2026-11-24T10:00:00.000Z"}
+    site.put("/storage/v1/b/bucket/o/set%2Fa.txt", json.dumps(about).encode(), **JSON)
+    site.put("/download/storage/v1/b/bucket/o/set%2Fa.txt", OF_A_BUCKET)
+    return {"STORAGE_EMULATOR_HOST": site.url}
+
+
+def hf(site: Site) -> dict[str, str]:
+    """Source: the hub's API, dataset info, its tree, and a file of it."""
+    about = {"id": "bucket/set", "sha": "a" * 40, "tags": [], "siblings": [{"rfilename": "a.txt"}]}
+    there = [{"type": "file", "path": "a.txt", "size": len(OF_A_BUCKET), "oid": "b" * 40}]
+    site.put("/api/datasets/bucket/set", json.dumps(about).encode(), **JSON)
+    site.put("/api/datasets/bucket/set/tree/main", json.dumps(there).encode(), **JSON)
+    site.put("/datasets/bucket/set/resolve/main/a.txt", OF_A_BUCKET, ETag=f'"{"b" * 40}"')
+    return {"HF_ENDPOINT": site.url}
+
+
+@pytest.mark.parametrize(
+    ("store", "url"),
+    [(s3, "s3://bucket/set/a.txt"), (gs, "gs://bucket/set/a.txt"), (hf, "hf://datasets/bucket/set/a.txt")],
+)
+def test_a_bucket_is_read_by_what_the_image_has_for_it(
+    project: Project, site: Site, store: Callable[[Site], dict[str, str]], url: str
+) -> None:
+    """Packages that the operator's and api's own environment could not have, against a server of the store's words."""
+    env = store(site)
+    data = [{"name": "d", "url": url}]
+    submit(project, "reads", data, "import os; print(open(os.environ['STOKER_DATA_D'] + '/a.txt').read())", env=env)
     project.until_phase("reads", Phase.SUCCEEDED)
     assert project.log("reads", 1) == "of a bucket\n"
+    submit(project, "gone", [{"name": "d", "url": url.replace("bucket", "nowhere")}], "print('never')", env=env)
+    until(lambda: project.job("gone").status.attempts, "its first attempt's end", timeout_s=120)
+    end = project.job("gone").status.attempts[0]
+    assert end.category == "DataUnavailable" and "tries" not in end.message, end.message

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import time
 from collections.abc import Callable, Iterator
 
@@ -11,6 +13,7 @@ import pytest
 from stoker.cli.manifest import read_manifests
 from stoker.client.updates import JobChanged
 from stoker.spec.job import Phase
+from stoker.spec.outcome import Category
 from stoker.spec.quantity import memory_bytes
 from stoker.spec.worker_size import SizeFrom
 from tests.support.cluster_stack import RACK, ROOT, Project, Stack
@@ -134,3 +137,28 @@ def test_a_worker_with_a_gpu_gets_its_share_of_a_real_node(project: Project) -> 
     asked = pod["spec"]["containers"][0]["resources"]
     assert (asked["requests"]["cpu"], asked["limits"]["memory"]) == (found.cpu, found.memory)
     assert int(ran.stdout) == memory_bytes(found.memory)
+
+
+def test_a_kill_for_memory_says_what_to_ask_for_and_that_is_enough(project: Project, figure: Figure) -> None:
+    """Killed by the kernel of a real node; then its own advice is followed."""
+    image = project.stack.images["foreign-python"]
+    project.client.submit(
+        {
+            "cpu": "100m",
+            "memory": "64Mi",
+            "retry": {"rules": [{"categories": ["Killed"], "limit": 0}]},
+            "trainer": {"image": image, "command": ["python3", "-c", "held = bytearray(80 << 20); print('had it')"]},
+        },
+        name="greedy",
+    )
+    job = project.until_phase("greedy", Phase.FAILED)
+    assert job.status.attempts[-1].category is Category.KILLED
+    said = re.search(
+        r"out of memory: asked 64Mi, (peak 6\dMi|reached); ask for more: stoker (clone greedy --set .*)",
+        job.status.message,
+    )
+    assert said, job.status.message
+    figure("a worker of 64Mi that takes 80: what its job says", said[0])
+    project.stoker(*shlex.split(said[2]), "--name", "enough")
+    project.until_phase("enough", Phase.SUCCEEDED)
+    assert project.log("enough", 1) == "had it\n"
