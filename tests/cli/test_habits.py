@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import click
@@ -183,18 +184,31 @@ def test_a_terminal_is_asked(script: Any, make_job: Any, typed: bytes, cancels: 
     assert any(request.method == "POST" for request in script.requests) is cancels
 
 
-def test_a_watched_list_in_a_pipe_is_what_changes(script: Any, make_job: Any) -> None:
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_watched_list_in_a_pipe_is_what_changes(script: Any, make_job: Any, sse: Any, everything: bool) -> None:
+    """The server says when, but for a list of any length, which is asked for again and again."""
     first, second = make_job("a", "Queued"), make_job("a", "Running")
     second["metadata"]["resourceVersion"] = "8"
-    pages = [{"items": [job, make_job("b")], "nextCursor": None} for job in (first, first, second)]
-    script.on("GET", PATH, *(script.json(page) for page in pages))
-    quick = "from stoker.cli import watching; watching.watch.__kwdefaults__['every_s'] = 0.01\n"
+    both, read = ["u-a", "u-b"], threading.Event()
+    first["metadata"]["uid"] = second["metadata"]["uid"] = "u-a"
+    other = make_job("b")
+    other["metadata"]["uid"] = "u-b"
+    if everything:
+        pages = [{"items": [job, other], "nextCursor": None} for job in (first, first, second)]
+        script.on("GET", PATH, *(script.json(page) for page in pages))
+    else:
+        news = ([first, other], [], [second])
+        frames = [sse("jobs", {"items": items, "order": both, "nextCursor": None}) for items in news]
+        script.on("GET", PATH, script.text(b"".join(frames), hold=read))
+    quick = "from stoker.cli import watching; watching.EVERY_S = 0.01\n"
     code = quick + "from stoker.cli.main import main; main()"
+    asked = ["ls", "-w", *(["--all"] if everything else [])]
     with subprocess.Popen(
-        [sys.executable, "-c", code, "--server", script.url, "ls", "-w"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, "--server", script.url, *asked], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         shown = [process.stdout.readline().split()[:2] for _ in range(4)]
+        read.set()
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
     assert shown == [["NAME", "PHASE"], ["a", "Queued"], ["b", "Queued"], ["a", "Running"]]

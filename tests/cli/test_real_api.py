@@ -232,6 +232,19 @@ def test_commands(live: Live, tmp_path: Path) -> None:
     assert stoker("--token", "wrong", "ls").exit_code == 1
 
 
+def test_a_list_is_followed_through_the_sdk(live: Live) -> None:
+    with Client() as client:
+        first = client.submit(SPEC, name="one")
+        with client.watch(phases=["Queued"]) as lists:
+            assert [(job.metadata.name, job.status.phase) for job in next(lists)] == [("one", "Queued")]
+            client.submit(SPEC, name="two")
+            newest = next(lists)
+            assert {job.metadata.name for job in newest} == {"one", "two"}
+            live.status(first, phase="Cancelled", reason="Cancelled")
+            assert [job.metadata.name for job in next(lists)] == ["two"]
+            assert newest[0].refresh().uid == newest[0].uid, "jobs, as those of ls"
+
+
 def test_run_follows_to_the_commands_own_exit_code(live: Live) -> None:
     def play() -> None:
         with Client() as client:

@@ -41,18 +41,19 @@ class _Screen(io.StringIO):
 
 
 Show = Callable[[Changes | None], object]
-"""Prints all, or what has changed."""
+"""Prints all, or what has changed. True: it has waited for that."""
 
 
-def watch(show: Show, *, every_s: float = EVERY_S, sleep: Callable[[float], object] = time.sleep) -> None:
-    """Call `show` until Ctrl-C. Units: `every_s` between two looks. Raises: what `show` does."""
+def watch(show: Show, *, sleep: Callable[[float], object] = time.sleep) -> None:
+    """Call `show` until Ctrl-C. Raises: what `show` does."""
     if not sys.stdout.isatty():
         changes = Changes()
         while True:
-            show(changes)
+            waited = show(changes)
             changes.first = False
             sys.stdout.flush()
-            sleep(every_s)
+            if not waited:
+                sleep(EVERY_S)
     while True:
         screen = _Screen()
         with redirect_stdout(screen):
@@ -61,7 +62,7 @@ def watch(show: Show, *, every_s: float = EVERY_S, sleep: Callable[[float], obje
         lines = screen.getvalue().splitlines()[: max(1, size.lines - 1)]
         sys.stdout.write(_HOME + "".join(f"{line}{_REST_OF_LINE}\n" for line in lines) + _REST_OF_SCREEN)
         sys.stdout.flush()
-        sleep(every_s)
+        sleep(EVERY_S)
 
 
 def _name(item: Any) -> str:

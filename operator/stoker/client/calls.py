@@ -11,7 +11,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 from urllib.parse import quote
 
 from stoker.spec.phase import ENDED
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .following import Following
     from .log_lines import LogChunk
 
+J = TypeVar("J")
 DEFAULT_TIMEOUT_S = 15.0
 FILES_LISTED = 10_000
 _PAGE = 500
@@ -94,9 +95,7 @@ class Calls:
         **conditions: str | None,
     ) -> Iterator[Any]:
         """Page by page as they are read. `conditions`: user, gpuType, since, label, text and sort (docs/api.md)."""
-        params = {"limit": str(min(limit or _PAGE, _PAGE))}
-        asked = {"queue": queue, "phase": ",".join(phases), **conditions}
-        params |= {name: value for name, value in asked.items() if value}
+        params = _list_params(queue, phases, min(limit or _PAGE, _PAGE), conditions)
         left = limit
         while True:
             page = self._get(self.jobs_path(project), params)
@@ -108,6 +107,23 @@ class Calls:
             if not cursor or (left is not None and left <= 0):
                 return
             params["cursor"] = str(cursor)
+
+    def watch_jobs(
+        self,
+        job: Callable[[Any], J],
+        *,
+        limit: int,
+        project: str | None = None,
+        queue: str | None = None,
+        phases: Iterable[str] = (),
+        **conditions: str | None,
+    ) -> Following[list[J]]:
+        """The first `limit` (at most 500) of `jobs`, made by `job`: as they are, then all of them at each change."""
+        from .following import Following
+        from .job_lists import JobListReader
+
+        params = _list_params(queue, phases, limit, conditions)
+        return Following(self.wire, self.jobs_path(project), JobListReader(job), params=params)
 
     def job(self, name: str, project: str | None = None) -> Any:
         return self._get(self.job_path(name, project))
@@ -308,6 +324,13 @@ class Calls:
             if error.status != 404 or error.tries == 1:
                 raise
             return None
+
+
+def _list_params(
+    queue: str | None, phases: Iterable[str], limit: int, conditions: Mapping[str, str | None]
+) -> dict[str, str]:
+    asked = {"limit": str(limit), "queue": queue, "phase": ",".join(phases), **conditions}
+    return {name: value for name, value in asked.items() if value}
 
 
 def log_params(

@@ -128,6 +128,25 @@ class Client(ServerClient):
         for item in self.calls.jobs(project=project, queue=queue, phases=phases, limit=limit, **conditions):
             yield self._job(item)
 
+    def watch(
+        self,
+        *,
+        project: str | None = None,
+        queue: str | None = None,
+        phases: Iterable[Phase | str] = (),
+        user: str | None = None,
+        gpu_type: str | None = None,
+        since: str | None = None,
+        label: str | None = None,
+        text: str | None = None,
+        sort: str | None = None,
+        limit: int = 50,
+    ) -> Following[list[Job]]:
+        """The first jobs (at most 500) that `ls` would list: as they are, then all of them at each change, at most once
+        a second. It goes on until it is closed."""
+        conditions = {"user": user, "gpuType": gpu_type, "since": since, "label": label, "text": text, "sort": sort}
+        return self.calls.watch_jobs(self._job, project=project, queue=queue, phases=phases, limit=limit, **conditions)
+
     def get(self, name: str, *, project: str | None = None) -> Job:
         return self._job(self.calls.job(name, project))
 

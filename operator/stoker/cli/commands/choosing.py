@@ -60,13 +60,25 @@ def jobs(
     limit: int | None = None,
 ) -> Iterator[Any]:
     """The jobs that the options choose. `phases`: where none are asked for. Raises: BadInput, ApiError."""
+    conditions = _conditions(calls, asked)
+    wanted = _phases(asked["phases"]) or list(phases)
+    return calls.jobs(queue=asked["queue"], phases=wanted, limit=limit, sort=sort, **conditions)
+
+
+def watched_jobs(calls: Calls, asked: Mapping[str, Any], *, sort: str | None, limit: int) -> Iterator[list[Any]]:
+    """The first of the jobs that the options choose, as they are, then again at each change. Raises: as `jobs`."""
+    conditions = _conditions(calls, asked)
+    wanted = _phases(asked["phases"])
+    return calls.watch_jobs(dict, queue=asked["queue"], phases=wanted, limit=limit, sort=sort, **conditions)
+
+
+def _conditions(calls: Calls, asked: Mapping[str, Any]) -> dict[str, str | None]:
     conditions = {name: asked[option] for name, option in _CONDITIONS.items()}
     if asked["mine"]:
         if asked["user"]:
             raise BadInput("--mine and --user: choose one")
         conditions["user"] = calls.whoami()["name"]
-    wanted = _phases(asked["phases"]) or list(phases)
-    return calls.jobs(queue=asked["queue"], phases=wanted, limit=limit, sort=sort, **conditions)
+    return conditions
 
 
 def _phases(text: str | None) -> list[Phase]:

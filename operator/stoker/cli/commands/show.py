@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -141,12 +141,19 @@ def _usage(calls: Calls, job: Any) -> Any:
 
 
 def _jobs(calls: Calls, form: str, asked: Mapping[str, Any]) -> Show:
-    def show(changes: Changes | None) -> None:
+    limit = None if asked["everything"] else NEWEST + 1
+    lists: Iterator[list[Any]] | None = None
+
+    def show(changes: Changes | None) -> bool:
+        nonlocal lists
         from stoker.cli.job_table import JOBS, JOBS_WIDE, PROJECT
         from stoker.cli.output import echo_objects
 
-        limit = None if asked["everything"] else NEWEST + 1
-        found = list(choosing.jobs(calls, asked, sort=asked["sort"], limit=limit))
+        # In a pipe the server says when a list has changed, of up to 500 jobs. On a terminal ages grow meanwhile.
+        waits = changes is not None and limit is not None
+        if waits and lists is None:
+            lists = choosing.watched_jobs(calls, asked, sort=asked["sort"], limit=NEWEST + 1)
+        found = next(lists) if lists else list(choosing.jobs(calls, asked, sort=asked["sort"], limit=limit))
         more = limit is not None and len(found) > NEWEST
         if not found and changes is None and form in ("table", "wide"):
             such = "such " if chosen({name: asked[name] for name in CHOICES}) else ""
@@ -159,5 +166,6 @@ def _jobs(calls: Calls, form: str, asked: Mapping[str, Any]) -> Show:
             echo_objects(columns, found[:NEWEST] if more else found, form, changes=changes)
         if more and changes is None:
             click.echo(f"the {'first' if asked['sort'] else 'newest'} {NEWEST}; --all lists all", err=True)
+        return waits
 
     return show
