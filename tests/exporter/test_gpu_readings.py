@@ -42,6 +42,12 @@ def test_it_is_what_the_api_reads() -> None:
     assert [(xid.code, xid.at) for xid in gpu.xids] == [(79, 1000.5)], "31 is a program's own mistake"
 
 
+def test_pages_of_older_gpus_wait_for_a_reset_as_rows_do() -> None:
+    pages = GpuState(0, "GPU-a", INFO, {"up": 1.0, "retired_pages_pending": 1.0})
+    (gpu,) = GpuReadings().of([pages], at(0))
+    assert gpu["rowRemapPending"]
+
+
 def test_what_is_not_known_is_absent() -> None:
     lost, unknown = GpuState(0, "GPU-a", {}, {"up": 0.0}), GpuState(1, "GPU-b", {}, {})
     simulated = GpuState(2, "SIM-0", {"simulated": "true"}, {"up": 1.0})

@@ -81,10 +81,10 @@ class World:
             Case("StokerGpuXidApplication", "XID 94", self.xid(APP_XID, 94)),
             Case("StokerGpuEccUncorrectable", "two uncorrected errors", lambda: self.step(ECC, **ecc)),
             flag("StokerGpuRowRemapFailed", "remapping failed", REMAP, "remap_failed"),
-            flag("StokerGpuRowRemapPending", "remapping pends", PENDING, "remap_pending"),
+            flag("StokerGpuSick", "remapping pends", PENDING, "remap_pending"),
             flag("StokerGpuRecoveryAction", "action 1, reset", RECOVERY, "recovery"),
             down("StokerGpuThermalHardware", HOT, "hw_thermal", 0x40),
-            down("StokerGpuThrottled", WARM, "sw_thermal", 0x20),
+            down("StokerGpuSlow", WARM, "sw_thermal", 0x20),
             Case("StokerGpuUnallocatedUse", stray, self.stray(True), self.stray(False)),
             Case("StokerGpuMemoryGrowing", "memory in use grows to 97 %", self.grow, self.shrink),
         ]

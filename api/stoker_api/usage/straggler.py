@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from statistics import median
 
-from stoker.spec.usage import GpuReceipt
+from stoker.spec.usage import HELD_DOWN, GpuReceipt
 
 from .amounts import Amounts
 
@@ -21,7 +21,6 @@ FEWEST = 4
 """GPUs: of fewer no median says which is the odd one."""
 APART = 0.10
 """Of the time: so much more active, or held down, than the median."""
-_HELD_DOWN = ("hw_thermal", "sw_thermal", "hw_power_brake")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def straggler(receipts: Collection[GpuReceipt], observed_s: float) -> Straggler 
         if receipt.attempt == newest:
             slot = slots[receipt.worker, receipt.node, receipt.uuid]
             slot.amounts = slot.amounts.plus(Amounts.of(receipt))
-            slot.held_s += sum(receipt.throttled_s.get(why, 0.0) for why in _HELD_DOWN)
+            slot.held_s += sum(receipt.throttled_s.get(why, 0.0) for why in HELD_DOWN)
     if len(slots) < FEWEST or any(slot.amounts.seen_s < observed_s for slot in slots.values()):
         return None
     held = {key: slot.held_s / slot.amounts.seen_s for key, slot in slots.items()}

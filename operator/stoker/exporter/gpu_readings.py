@@ -73,7 +73,7 @@ def _facts(gpu: GpuState, throttled: bool) -> Iterator[tuple[str, Any]]:
     if (watts := values.get("power_limit_watts|enforced")) is not None and watts >= 1:
         yield "powerLimitWatts", round(watts)
     yield "recoveryAction", int(values.get("recovery_action", 0))
-    yield "rowRemapPending", bool(values.get("row_remap_pending"))
+    yield "rowRemapPending", bool(values.get("row_remap_pending") or values.get("retired_pages_pending"))
     yield "rowRemapFailed", bool(values.get("row_remap_failed"))
     yield "throttled", throttled
     yield "uncorrectedErrors", int(values.get("ecc_errors_total|uncorrected|volatile", 0))

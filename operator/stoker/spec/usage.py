@@ -21,6 +21,8 @@ MAX_RECEIPTS = 2048
 MAX_COUNT = 2**53
 """Whole numbers that JSON and every database take."""
 THROTTLE_REASONS = ("sw_power_cap", "hw_power_brake", "sw_thermal", "hw_thermal", "sync_boost")
+HELD_DOWN = ("hw_thermal", "sw_thermal", "hw_power_brake")
+"""Those of them by which clocks are low that should not be: not the power limit, which is how a busy GPU runs."""
 _ByName = Annotated[Mapping[Annotated[str, Field(max_length=32)], Annotated[float, Field(ge=0)]], Field(max_length=16)]
 
 

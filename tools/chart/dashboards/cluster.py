@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from stoker.spec.usage import HELD_DOWN as _HELD_DOWN
+
 from .ended import ended
 from .health import ALERTS, HEALTH
 from .model import (
@@ -33,8 +35,8 @@ GOODPUT = (
 WASTED_H = f"{increase('stoker_job_gpu_idle_seconds_total')} / 3600"
 GPU_HOURS = f"{increase('stoker_job_gpu_allocated_seconds_total')} / 3600"
 
-HELD_DOWN = 'reason=~"hw_.+|sw_thermal"'
-"""Why clocks are low that should not be: not the power limit, which is how a busy GPU runs."""
+HELD_DOWN = f'reason=~"{"|".join((*_HELD_DOWN, "hw_slowdown"))}"'
+"""hw_slowdown: either of the hardware's, where the driver does not say which."""
 
 CLUSTER = Variable("cluster", "Cluster", "stoker_exporter_build_info", "cluster")
 _NUMBERS = (
