@@ -136,6 +136,7 @@ def _gpu(book: Book, at: float, share: float, node: str, gpu: int, model: Model,
     what = {
         "model": model.name, "driver": "580.82.07", "cuda": "13.0", "pci_bus_id": f"0000:{gpu:02x}:00.0",
         "compute_capability": "9.0" if model.tells_sm else "8.0", "mig": "on" if mig else "off", "simulated": "false",
+        "serial": f"{hash_of(node) + gpu:013}", "vbios": "96.00.A5.00.01",
     }  # fmt: skip
     book.gauge(at, f"{name}info", 1, **what, **labels)
     watts = power(model, sm, at, gpu)
@@ -148,6 +149,14 @@ def _gpu(book: Book, at: float, share: float, node: str, gpu: int, model: Model,
         book.gauge(at, f"{name}sm_occupancy_ratio", sm * 0.45, **labels)
         book.gauge(at, f"{name}recovery_action", 1 if (node, gpu) == ("gpu-h-02", 1) and share > 0.6 else 0, **labels)
         book.gauge(at, f"{name}row_remap_pending", 0, **labels)
+        is_worn = (node, gpu) == ("gpu-h-02", 1)
+        for left, banks in (("max", 638), ("low", 2 * is_worn), ("none", int(is_worn))):
+            book.gauge(at, f"{name}remap_banks", banks, left=left, **labels)
+        book.gauge(at, f"{name}remapped_rows", 6 * is_worn, type="uncorrectable", **labels)
+        book.add(at, f"{name}sram_errors_total", 0, type="uncorrected_secded", **labels)
+        book.gauge(at, f"{name}sram_threshold_exceeded", 0, **labels)
+        book.gauge(at, f"{name}mode", 1, kind="ecc", when="current", **labels)
+        book.gauge(at, f"{name}fabric_state", 3, **labels)
         for direction in ("tx", "rx"):
             book.add(at, f"{name}nvlink_bytes_total", STEP_S * 9e10 * sm, direction=direction, **labels)
         book.add(at, f"{name}nvlink_errors_total", 0, kind="replay", **labels)

@@ -6,6 +6,7 @@ from .cluster import CLUSTER, HELD_DOWN
 from .model import (
     BAD_ABOVE_ZERO,
     NOT_TOLD,
+    WARN_ABOVE_ZERO,
     Annotation,
     Column,
     Dashboard,
@@ -29,6 +30,8 @@ RECOVERY = {
     3: ("DRAIN P2P", "orange"),
     4: ("DRAIN, RESET", "orange"),
 }
+FABRIC = {1: ("NOT STARTED", "red"), 2: ("in progress", "orange"), 3: ("completed", "green")}
+_WHERE = {"node": "Node", "gpu": "GPU"}
 _UP = most(GPU, "stoker_gpu_up", *HERE)
 _UNCORRECTED = eq("type", "uncorrected"), eq("scope", "volatile")
 _XID = "stoker_gpu_xid_last_timestamp_seconds"
@@ -99,6 +102,51 @@ _BANNER: tuple[Panel, ...] = (
         none=NOT_TOLD,
         width=12,
         height=_LINE,
+    ),
+)
+
+_WEAR = (
+    table(
+        "Memory and fabric",
+        "What the vendor asks for before a replacement: banks whose spare rows are used up, rows remapped for "
+        "uncorrectable errors, such errors of the chip's own memories (SRAM) in the time range. And whether ECC is on, "
+        "and the GPU in its NVSwitch fabric.",
+        _WHERE,
+        Column(
+            "Banks without spare rows",
+            _gauge("stoker_gpu_remap_banks", eq("left", "none")),
+            "none",
+            steps=BAD_ABOVE_ZERO,
+        ),
+        Column(
+            "Rows remapped",
+            _gauge("stoker_gpu_remapped_rows", eq("type", "uncorrectable")),
+            "none",
+            steps=WARN_ABOVE_ZERO,
+        ),
+        Column(
+            "SRAM errors",
+            total(GPU, increase("stoker_gpu_sram_errors_total", *HERE, 'type=~"uncorrected_.+"')),
+            "none",
+            steps=((0.5, "orange"),),
+            decimals=0,
+        ),
+        Column(
+            "SRAM threshold",
+            _gauge("stoker_gpu_sram_threshold_exceeded"),
+            "none",
+            states={0: ("within", "green"), 1: ("EXCEEDED", "red")},
+        ),
+        Column(
+            "ECC",
+            _gauge("stoker_gpu_mode", eq("kind", "ecc"), eq("when", "current")),
+            "none",
+            states={1: ("on", "green"), 0: ("off", "orange")},
+        ),
+        Column("Fabric", _gauge("stoker_gpu_fabric_state"), "none", states=FABRIC),
+        none=NOT_TOLD,
+        most=200,
+        height=7,
     ),
 )
 
@@ -278,9 +326,8 @@ _HELD = most((*GPU, *_SHARE), "stoker_gpu_allocation_share_ratio", *HERE)
 _PODS = most(("cluster", "pod_uid", *_OWNER), "stoker_job_pod_info")
 _NAMED = f"{_HELD} * on (cluster, pod_uid) group_left ({', '.join(_OWNER)}) {_PODS}"
 _MIG = ("mig_uuid", "profile")
-_KIND = ("model", "driver", "mig", "simulated")
+_KIND = ("model", "driver", "mig", "simulated", "serial", "vbios")
 _INFO = most((*GPU, *_KIND), "stoker_gpu_info", *HERE)
-_WHERE = {"node": "Node", "gpu": "GPU"}
 _WHICH = (
     table(
         "GPUs",
@@ -389,8 +436,16 @@ _OWNERS = (
     ),
     table(
         "Hardware",
-        "Model, driver, and pending resets.",
-        {**_WHERE, "model": "Model", "driver": "Driver", "mig": "MIG", "simulated": "Simulated"},
+        "Model, driver, serial number (of the board that is sent back), and pending resets.",
+        {
+            **_WHERE,
+            "model": "Model",
+            "driver": "Driver",
+            "serial": "Serial number",
+            "vbios": "VBIOS",
+            "mig": "MIG",
+            "simulated": "Simulated",
+        },
         Column(
             "Memory",
             f"{_INFO} * on (cluster, node, gpu) group_left () {_gauge('stoker_gpu_memory_total_bytes')}",
@@ -421,7 +476,7 @@ DASHBOARD = Dashboard(
         Variable("gpu", "GPU", 'stoker_gpu_up{cluster=~"$cluster", node=~"$node"}', "gpu"),
     ),
     (
-        Row("Health", _BANNER),
+        Row("Health", (*_BANNER, *_WEAR)),
         Row("Which GPU", _WHICH),
         Row("Work", _WORK),
         Row("Power, heat and clocks", _HEAT),
