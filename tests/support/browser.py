@@ -9,7 +9,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +86,12 @@ def browse(chromium: Any) -> Iterator[Browse]:
     assert faults == []
 
 
-def accessibility_faults(page: Any) -> list[str]:
-    """What axe-core finds in the page as it stands."""
+def accessibility_faults(page: Any, only: Sequence[str] = ()) -> list[str]:
+    """What axe-core finds in the page as it stands, by all of its rules or some."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(f"{AXE}; undefined")
-    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    rules = {"runOnly": list(only)} if only else {}
+    found = page.evaluate("options => axe.run(document, options)", {"resultTypes": ["violations"], **rules})
     return [
         f"{page.url} {fault['id']}: {fault['help']}: {node['html'][:200]}"
         for fault in found["violations"]

@@ -52,7 +52,7 @@ function Search() {
     document.addEventListener("keydown", onKey);
     return () => document.removeEventListener("keydown", onKey);
   }, []);
-  return html`<${Typed} label="Search" name="text" hint="Search name, label, command, message   ( / )" type="search" hidden element=${field} />`;
+  return html`<${Typed} label="Search" name="text" hint="Search ( / ): name, label, command, message" type="search" hidden element=${field} />`;
 }
 
 function Typed({ label, name, hint, type = "text", hidden = false, element }) {

@@ -1,6 +1,6 @@
 // Why the job is where it is: each reason with its numbers, and each change that would help with a button where the caller may.
 import { call, jobPath } from "../api.js";
-import { amount, duration, ms, number, plain } from "../format.js";
+import { amount, bytes, duration, ms, number, plain } from "../format.js";
 import { hasEnded, nameOf, projectOf } from "../job_facts.js";
 import { useLoad, useNow } from "../load.js";
 import { waiting } from "../parts/notices.js";
@@ -58,7 +58,7 @@ function Reason({ reason, job, reload, hint = false }) {
 
 function Short({ resource, short, of, code }) {
   const there = Math.max(0, of - short);
-  const words = code === "GuaranteeLent" ? `${amount(resource, there)} of a guarantee of ${amount(resource, of)} held` : `${number(resource === "memory" ? short / of * 100 : short)}${resource === "memory" ? " %" : ""} of ${amount(resource, of)} missing`;
+  const words = code === "GuaranteeLent" ? `${amount(resource, there)} of a guarantee of ${amount(resource, of)} held` : `${resource === "memory" ? bytes(short) : number(short)} of ${amount(resource, of)} missing`;
   return html`<div class="short"><meter min="0" max=${of} value=${there} aria-label=${words}></meter><span>${words}</span></div>`;
 }
 

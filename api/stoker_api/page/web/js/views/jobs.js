@@ -88,7 +88,7 @@ function Head({ title, by, sort }) {
   const next = sorted ? (sort.startsWith("-") ? name : `-${name}`) : by;
   const state = sorted ? (sort.startsWith("-") ? "descending" : "ascending") : undefined;
   return html`<th class=${side} aria-sort=${state}>
-    <button type="button" class="sort" onClick=${() => refine({ sort: next === NEWEST ? "" : next, cursor: "" })}>${title}<span aria-hidden="true">${state ? (state === "descending" ? " ↓" : " ↑") : ""}</span></button>
+    <button type="button" class="sort" onClick=${() => refine({ sort: next === NEWEST ? "" : next, cursor: "" })}>${title}<span aria-hidden="true">${state ? (state === "descending" ? "\u00a0↓" : "\u00a0↑") : ""}</span></button>
   </th>`;
 }
 
