@@ -162,3 +162,20 @@ def test_a_kill_for_memory_says_what_to_ask_for_and_that_is_enough(project: Proj
     project.stoker(*shlex.split(said[2]), "--name", "enough")
     project.until_phase("enough", Phase.SUCCEEDED)
     assert project.log("enough", 1) == "had it\n"
+
+
+def test_a_job_is_run_again_by_the_command(project: Project) -> None:
+    """As it is, from what `get` prints; with a change, from its checkpoint."""
+    train = {"recipe": "image-classification", "config": {"data": "digits", "epochs": 1}}
+    spec = {"memory": "1500Mi", "trainer": train, "checkpoint": {"claim": "checkpoints"}}
+    project.client.submit(spec, name="base")
+    project.until_phase("base", Phase.SUCCEEDED)
+    shown = project.stoker("get", "base", "-o", "yaml").stdout
+    project.stoker("submit", "-f", "-", "--name", "same", stdin=shown)
+    change = ("--from-checkpoint", "--set", "spec.trainer.config.epochs=2")
+    project.stoker("clone", "base", "--name", "longer", *change)
+    for name, words in (("same", "done: step 23"), ("longer", "resumed at step 23")):
+        project.until_phase(name, Phase.SUCCEEDED)
+        assert words in project.log(name, 1, worker=0)
+    assert "stoker clone base" in project.stoker("retry", "base", check=False).stderr
+    assert project.stoker("ls", "--phase", "Succeeded", "--text", "longer", "-o", "name").stdout.split() == ["longer"]
