@@ -101,15 +101,15 @@ class JobReconciler:
             await self._touch_pods(left)
             if job is None:
                 return left.wake_at
-            unmounted = without_volumes(job, mine)
-            is_late = _waited_s(job, self._clock.now()) >= MOUNTED_S
+            now, unmounted = self._clock.now(), without_volumes(job, mine)
+            late = unmounted if _waited_s(job, now) >= MOUNTED_S else []
             facts = replace(
                 self._facts(mine),
                 ephemeral=self._renderer.is_ephemeral(job),
                 keeps_data=self._renderer.keeps_data(job),
                 refused=refused,
                 name_taken=name_taken,
-                failed_mounts=await failed_mounts(self._store, job, unmounted if is_late else ()),
+                failed_mounts=await failed_mounts(self._store, job, late, now),
                 queue_ttl_s=self._admission.queue_ttl_s(job),
                 resources=self._admission.resources(job),
                 barred_by=self._admission.blocker(job),

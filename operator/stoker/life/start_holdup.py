@@ -215,17 +215,17 @@ def _is_pulling(pod: Pod) -> bool:
     """It has its sandbox and its volumes; what it still lacks is an image (or, for a moment, the runtime)."""
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     waits = any(s.state.waiting is not None and s.state.waiting.reason in _CREATING for s in statuses)
-    return waits and _has_sandbox(pod) == "True"
+    return waits and _sandbox_ready(pod) == "True"
 
 
 def without_volumes(job: TrainingJob, pods: Iterable[Pod]) -> list[Pod]:
     """Those of a starting gang whose kubelets have seen them, and may be waiting for volumes."""
     if job.status.phase is not Phase.STARTING:
         return []
-    return [pod for pod in pods if pod.status.phase is PodPhase.PENDING and _has_sandbox(pod) == "False"]
+    return [pod for pod in pods if pod.status.phase is PodPhase.PENDING and _sandbox_ready(pod) == "False"]
 
 
-def _has_sandbox(pod: Pod) -> str:
+def _sandbox_ready(pod: Pod) -> str:
     """A condition's status; "": its kubelet has not said."""
     return next((c.status for c in pod.status.conditions if c.type == "PodReadyToStartContainers"), "")
 

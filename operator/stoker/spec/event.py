@@ -91,7 +91,15 @@ def event_about(
 EVENTS = Kind(
     Event, "v1", "Event", "events", namespaced=True, field_selector=f"involvedObject.apiVersion={API_VERSION}"
 )
+
+
+class MountFailure(Event):
+    """A cluster's own, of a pod whose volumes can't be mounted."""
+
+    last_timestamp: datetime | None = None
+    """When it happened last: one event stands for all."""
+
+
 MOUNT_FAILURES = Kind(
-    Event, "v1", "Event", "events", namespaced=True, field_selector="reason=FailedMount,source=kubelet"
+    MountFailure, "v1", "Event", "events", namespaced=True, field_selector="reason=FailedMount,source=kubelet"
 )
-"""A cluster's own, of pods whose volumes can't be mounted."""

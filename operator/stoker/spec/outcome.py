@@ -96,7 +96,7 @@ POLICIES: dict[Category, Policy] = {
     Category.NODE_LOST: Policy(8, 5, True, "the node or the worker's supervisor was lost"),
     Category.REJECTED: Policy(0, 1, False, "the node refused the worker"),
     Category.IMAGE: Policy(2, 30, True, "the image can't be pulled"),
-    Category.VOLUME: Policy(2, 30, True, "a volume can't be mounted, or a folder of one is refused"),
+    Category.VOLUME: Policy(4, 60, True, "a volume can't be mounted, or a folder of one is refused"),
     Category.DATA: Policy(2, 30, True, "data that the job names by url could not be fetched"),
     Category.SECRET_MISSING: Policy(0, 1, False, "a secret of secretEnv does not exist; the job waits for it"),
     Category.START_TIMEOUT: Policy(0, 1, False, "the gang was not fully running in time and was withdrawn"),

@@ -149,10 +149,9 @@ def _jobs(calls: Calls, form: str, asked: Mapping[str, Any]) -> Show:
         from stoker.cli.job_table import JOBS, JOBS_WIDE, PROJECT
         from stoker.cli.output import echo_objects
 
-        # In a pipe the server says when a list has changed, of up to 500 jobs. On a terminal ages grow meanwhile.
-        waits = changes is not None and limit is not None
-        if waits and lists is None:
-            lists = choosing.watched_jobs(calls, asked, sort=asked["sort"], limit=NEWEST + 1)
+        if lists is None and changes is not None and limit is not None:
+            # In a pipe the server says when it has changed. On a terminal ages grow meanwhile.
+            lists = choosing.watched_jobs(calls, asked, sort=asked["sort"], limit=limit)
         found = next(lists) if lists else list(choosing.jobs(calls, asked, sort=asked["sort"], limit=limit))
         more = limit is not None and len(found) > NEWEST
         if not found and changes is None and form in ("table", "wide"):
@@ -166,6 +165,6 @@ def _jobs(calls: Calls, form: str, asked: Mapping[str, Any]) -> Show:
             echo_objects(columns, found[:NEWEST] if more else found, form, changes=changes)
         if more and changes is None:
             click.echo(f"the {'first' if asked['sort'] else 'newest'} {NEWEST}; --all lists all", err=True)
-        return waits
+        return lists is not None
 
     return show
