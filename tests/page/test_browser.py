@@ -6,11 +6,13 @@ import itertools
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -175,6 +177,8 @@ def test_why_a_job_waits_and_a_change_that_helps(up, client, browse, token):
 def test_several_jobs_at_once(up, client, browse, token):
     for name in ("one", "two"):
         client.submit(body(name, TRAINS, gpusPerWorker=2))
+    queue = browse(f"{up.url}/queues?queue=default", token)
+    queue.get_by_role("row", name="2 default/two").wait_for()
     page = browse(f"{up.url}/?text=python&sort=name", token)
     for name in ("one", "two"):
         page.get_by_label(f"Choose {name}", exact=True).check()
@@ -187,6 +191,7 @@ def test_several_jobs_at_once(up, client, browse, token):
     page.wait_for_url("**phase=Queued**")
     page.get_by_text("No job matches.").wait_for()
     assert client.get("one").status.phase == client.get("two").status.phase == "Cancelled"
+    queue.get_by_text("No job that you may see waits here").wait_for()
 
 
 def test_the_server_is_killed_and_comes_back(up, client, browse, token):
@@ -222,6 +227,16 @@ def test_what_users_wrote_is_text(up, client, browse, token):
     page.goto(f"{up.url}/?text=hostile")
     page.locator(".note", has_text="<script>alert(1)</script>").wait_for()
     assert page.locator("script:not([src]), #page img[src=x]").count() == 0
+
+
+def test_what_a_link_holds_is_quoted_in_lines_to_copy(up, client, browse, token):
+    page = browse(up.url, token)
+    bad = quote("x';touch /tmp/owned;'\u202e", safe="")
+    for path in (f"?text={bad}", f"queues?queue={bad}", f"compare?jobs=default/{bad.replace('%2F', '')}"):
+        page.goto(f"{up.url}/{path}")
+        page.get_by_text("The same as").click()
+        line = page.locator(".same-as code").first.inner_text()
+        assert ["owned;'\\u202e" in word for word in shlex.split(line)].count(True) == 1, line
 
 
 def test_a_reader_of_another_project_is_offered_nothing(up, client, browse):

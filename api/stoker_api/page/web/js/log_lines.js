@@ -1,7 +1,7 @@
 // A log as it comes in: the newest lines of one worker by a stream, or of all of them, by their times.
 import { jobPath, request } from "./api.js";
 import { follow } from "./stream.js";
-import { useEffect, useRef, useState } from "./ui.js";
+import { useEffect, useState } from "./ui.js";
 
 export const MOST_LINES = 5000;
 export const MOST_WORKERS = 32;
@@ -14,12 +14,10 @@ const EVERY_MS = 3000;
 export function useLog(project, name, { worker, attempt, workers }) {
   const [state, setState] = useState({ lines: [], dropped: 0, ended: false, error: null, loading: true });
   const base = `${jobPath(project, name)}/logs`;
-  const wanted = useRef(null);
   useEffect(() => {
     setState({ lines: [], dropped: 0, ended: false, error: null, loading: true });
     const options = { base, worker, attempt, workers, setState };
-    wanted.current = worker === "all" ? followAll(options) : followOne(options);
-    return () => wanted.current();
+    return worker === "all" ? followAll(options) : followOne(options);
   }, [base, worker, attempt, workers]);
   return state;
 }
@@ -66,6 +64,10 @@ function followAll({ base, attempt, workers, setState }) {
   const stop = new AbortController();
   let timer = 0;
   async function turn() {
+    if (!document.hidden) await look();
+    if (!stop.signal.aborted) timer = setTimeout(turn, EVERY_MS);
+  }
+  async function look() {
     try {
       const all = await Promise.all(Array.from({ length: Math.min(workers, MOST_WORKERS) }, (_, worker) => lastOf(worker)));
       const lines = all.flat().sort((a, b) => (a.at < b.at ? -1 : a.at > b.at ? 1 : a.worker - b.worker || a.n - b.n));
@@ -73,10 +75,8 @@ function followAll({ base, attempt, workers, setState }) {
     } catch (error) {
       if (!stop.signal.aborted) setState((old) => ({ ...old, error, loading: false }));
     }
-    if (!stop.signal.aborted) timer = setTimeout(turn, EVERY_MS);
   }
   async function lastOf(worker) {
-    if (document.hidden) return [];
     const options = new URLSearchParams({ worker, tailLines: String(OF_EACH), timestamps: "true", ...(attempt && { attempt }) });
     try {
       const text = await (await request("GET", `${base}?${options}`, { signal: stop.signal, headers: { Accept: "text/plain" } })).text();

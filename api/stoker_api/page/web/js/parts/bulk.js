@@ -31,6 +31,11 @@ function consequence(action, job) {
   return action === "suspend" ? "leaves its queue until it is resumed" : "leaves its queue for good";
 }
 
+/** [project, names of its jobs], since a command speaks of one project. */
+function byProject(jobs) {
+  return [...new Set(jobs.map(projectOf))].map((project) => [project, jobs.filter((job) => projectOf(job) === project).map(nameOf)]);
+}
+
 function Preview({ action, jobs, onClose, onDone }) {
   const [results, setResults] = useState({});
   const [busy, setBusy] = useState(false);
@@ -61,7 +66,7 @@ function Preview({ action, jobs, onClose, onDone }) {
             <button type="button" class=${action === "cancel" ? "danger" : "main"} disabled=${busy || affected.length === 0} onClick=${act}>
               ${busy ? "Working …" : `${action === "suspend" ? "Suspend" : "Cancel"} ${plural(affected.length, "job")}`}</button>`}
     </div>
-    <${SameAs} command=${affected.length > 0 && `stoker ${action} ${inProject(projectOf(affected[0]))}${affected.map(nameOf).join(" ")}`}
+    <${SameAs} command=${byProject(affected).map(([project, names]) => `stoker ${action} ${inProject(project)}${names.join(" ")}`).join("; ")}
       path=${affected.length > 0 && `${jobPath(projectOf(affected[0]), nameOf(affected[0]))}/${action}`} method="POST" />
   </${Dialog}>`;
 }

@@ -5,7 +5,7 @@ import { keyOf, progressOf, ranS } from "../job_facts.js";
 import { useLoad } from "../load.js";
 import { Empty, Failure, waiting } from "../parts/notices.js";
 import { Plot } from "../parts/plot.js";
-import { SameAs } from "../parts/same_as.js";
+import { SameAs, quoted } from "../parts/same_as.js";
 import { State } from "../parts/state.js";
 import { jobAddress, place, refine } from "../router.js";
 import { html } from "../ui.js";
@@ -36,7 +36,7 @@ export function Compare() {
     ${keys.length === 0 ? html`<${Empty} title="No jobs are chosen.">Choose some in <a href="/">Jobs</a> and press Compare, or add them here.</${Empty}>`
       : waiting(load, "the jobs") ?? html`${load.data.filter(({ error }) => error).map(({ key, error }) => html`<div class="row"><${Failure} error=${{ title: key, message: error.message }} again=${() => set(keys.filter((one) => one !== key))} /></div>`)}
         ${found.length > 0 && html`<${Heads} found=${found} leave=${(key) => set(keys.filter((one) => one !== key))} /><${Curves} found=${found} /><${Differences} found=${found} />`}`}
-    <${SameAs} command=${keys[0] ? keys.map((key) => `stoker metrics -p ${key.replace("/", " ")} -o csv`).join("; ") : "stoker metrics JOB -o csv"} path=${keys[0] && `${jobPath(...keys[0].split("/"))}/metrics`} />`;
+    <${SameAs} command=${keys[0] ? keys.map((key) => `stoker metrics -p ${key.split("/").map(quoted).join(" ")} -o csv`).join("; ") : "stoker metrics JOB -o csv"} path=${keys[0] && `${jobPath(...keys[0].split("/"))}/metrics`} />`;
 }
 
 async function everything(key, signal) {

@@ -45,7 +45,7 @@ export function Clone({ job, onClose, onDone, start = {}, title, cancels = false
       <${Outcome} state=${state} />
       <div class="dialog-foot"><button type="button" onClick=${onClose}>Back</button><button type="submit" class="main" disabled=${state.busy}>Submit</button></div>
     </form>
-    <${SameAs} command=${`stoker clone ${inProject(project)}${nameOf(job)}${name ? ` --name ${name}` : ""}${fromCheckpoint ? " --from-checkpoint" : ""}${sets}`}
+    <${SameAs} command=${`stoker clone ${inProject(project)}${nameOf(job)}${name ? ` --name ${quoted(name)}` : ""}${fromCheckpoint ? " --from-checkpoint" : ""}${sets}`}
       path=${`${jobPath(project, nameOf(job))}/clone`} method="POST" body=${body} />
   </${Dialog}>`;
 }

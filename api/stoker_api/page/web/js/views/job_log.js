@@ -4,7 +4,7 @@ import { plain, plural, whole } from "../format.js";
 import { hasEnded, nameOf, projectOf } from "../job_facts.js";
 import { MOST_LINES, MOST_WORKERS, useLog } from "../log_lines.js";
 import { Empty, Failure, Loading } from "../parts/notices.js";
-import { SameAs, inProject } from "../parts/same_as.js";
+import { SameAs, inProject, quoted } from "../parts/same_as.js";
 import { place, refine } from "../router.js";
 import { html, useLayoutEffect, useRef, useState } from "../ui.js";
 
@@ -20,7 +20,7 @@ export function Log({ job, reload }) {
   const [wrap, setWrap] = useState(true);
   const state = useLog(project, name, { worker, attempt, workers: job.status.placement?.length || workers });
   const found = search ? state.lines.filter(({ text }) => text.toLowerCase().includes(search.toLowerCase())) : state.lines;
-  const which = worker === "all" ? " --all-workers" : worker !== "0" ? ` --worker ${worker}` : "";
+  const which = worker === "all" ? " --all-workers" : worker !== "0" ? ` --worker ${quoted(worker)}` : "";
   const newest = job.status.attempt;
   return html`
     <div class="row controls">
@@ -37,7 +37,7 @@ export function Log({ job, reload }) {
       : html`<${Lines} lines=${found} search=${search} wrap=${wrap} many=${worker === "all"} live=${!state.ended} />`}
     ${state.dropped > 0 && html`<p class="faint">The newest ${whole(MOST_LINES)} lines are shown; <code>stoker logs ${name}</code> prints all.</p>`}
     ${worker === "all" && html`<p class="faint">The newest lines of ${workers > MOST_WORKERS ? `the first ${MOST_WORKERS} workers` : "each worker"}, by the time at which they were written.</p>`}
-    <${SameAs} command=${`stoker logs ${inProject(project)}${name}${which}${attempt ? ` --attempt ${attempt}` : ""} --follow`}
+    <${SameAs} command=${`stoker logs ${inProject(project)}${name}${which}${attempt ? ` --attempt ${quoted(attempt)}` : ""} --follow`}
       path=${`${jobPath(project, name)}/logs?worker=${worker === "all" ? 0 : worker}${attempt ? `&attempt=${attempt}` : ""}`} />`;
 }
 

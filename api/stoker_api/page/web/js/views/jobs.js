@@ -6,11 +6,11 @@ import { useNow } from "../load.js";
 import { Bulk } from "../parts/bulk.js";
 import { Empty, Failure, waiting } from "../parts/notices.js";
 import { Progress } from "../parts/progress.js";
-import { SameAs, inProject } from "../parts/same_as.js";
+import { SameAs, inProject, quoted } from "../parts/same_as.js";
 import { State } from "../parts/state.js";
 import { address, jobAddress, place, refine } from "../router.js";
 import { projects } from "../session.js";
-import { Fragment, html, useState } from "../ui.js";
+import { html, useState } from "../ui.js";
 import { FILTERS, Filters } from "./job_filters.js";
 
 const NEWEST = "-created";
@@ -95,8 +95,7 @@ function Head({ title, by, sort }) {
 function Row({ job, now, everywhere, chosen, choose }) {
   const name = nameOf(job);
   const notes = attention(job, now);
-  return html`<${Fragment}>
-    <tr class=${chosen ? "chosen" : ""}>
+  return html`<tr class=${chosen ? "chosen" : ""}>
       <td class="tick"><input type="checkbox" aria-label=${`Choose ${name}`} checked=${chosen} onChange=${(event) => choose(job, event.target.checked)} /></td>
       <td data-label="State"><${State} phase=${job.status.phase} /></td>
       <td class="name">
@@ -111,12 +110,11 @@ function Row({ job, now, everywhere, chosen, choose }) {
       <td data-label="Progress" class=${job.status.progress?.step ? "" : "none"}><${Progress} job=${job} /></td>
       <td data-label="Priority" class=${job.spec.priority ? "right" : "right none"}>${whole(job.spec.priority)}</td>
       <td data-label="Created" title=${job.metadata.creationTimestamp}>${ago(job.metadata.creationTimestamp, now)}</td>
-    </tr>
-  </${Fragment}>`;
+    </tr>`;
 }
 
 function commandFor(project, asked, sort) {
   const names = { phase: "--phase", queue: "--queue", user: "--user", gpuType: "--gpu-type", since: "--since", label: "--label", text: "--text" };
-  const options = Object.entries(asked).filter(([, value]) => value).map(([name, value]) => `${names[name]} ${/^[\w.,:-]+$/.test(value) ? value : `'${value}'`}`);
-  return `stoker ls ${inProject(project)}${[...options, sort ? `--sort ${sort}` : ""].filter(Boolean).join(" ")}`.trim();
+  const options = Object.entries(asked).filter(([, value]) => value).map(([name, value]) => `${names[name]} ${quoted(value)}`);
+  return `stoker ls ${inProject(project)}${[...options, sort ? `--sort ${quoted(sort)}` : ""].filter(Boolean).join(" ")}`.trim();
 }

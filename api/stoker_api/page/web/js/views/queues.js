@@ -2,10 +2,11 @@
 import { call } from "../api.js";
 import { duration, gpus, ms, number, plain, plural, quantity, bytes, whole } from "../format.js";
 import { gpusOf, keyOf, nameOf, projectOf, userOf } from "../job_facts.js";
+import { useJobList } from "../job_list.js";
 import { useLoad, useNow } from "../load.js";
 import { Grafana } from "../parts/grafana.js";
 import { Empty, Failure, waiting } from "../parts/notices.js";
-import { SameAs } from "../parts/same_as.js";
+import { SameAs, quoted } from "../parts/same_as.js";
 import { address, jobAddress, place } from "../router.js";
 import { may } from "../session.js";
 import { html } from "../ui.js";
@@ -23,7 +24,7 @@ export function Queues() {
     ${queues.length > 0 && html`<${Tree} queues=${queues} chosen=${chosen} />`}
     ${chosen && html`<${Waiting} key=${chosen} queue=${queues.find(({ metadata }) => metadata.name === chosen)} name=${chosen} />`}
     ${!chosen && queues.length > 0 && html`<p class="faint">Choose a queue to see who waits in it.</p>`}
-    <${SameAs} command=${chosen ? `stoker get queues ${chosen}` : "stoker queue ls"} path=${chosen ? `/v1/queues/${chosen}` : "/v1/queues"} />`;
+    <${SameAs} command=${chosen ? `stoker get queues ${quoted(chosen)}` : "stoker queue ls"} path=${chosen ? `/v1/queues/${encodeURIComponent(chosen)}` : "/v1/queues"} />`;
 }
 
 /** Children behind their parents, with their depth. */
@@ -84,7 +85,7 @@ const waitsSince = (job) => ms(job.status.queuedAt ?? job.metadata.creationTimes
 /** The queued jobs in the order of the queue: by priority, then by how long they have waited. */
 function Waiting({ queue, name }) {
   const path = `/v1/projects/-/jobs?queue=${encodeURIComponent(name)}&phase=Queued&sort=-priority&limit=${MOST}`;
-  const load = useLoad(path, (signal) => call("GET", path, { signal }), EVERY_MS);
+  const load = useJobList(path);
   const now = useNow();
   const early = waiting(load, "the waiting jobs");
   const jobs = [...(load.data?.items ?? [])].sort((a, b) => b.spec.priority - a.spec.priority || waitsSince(a) - waitsSince(b));
