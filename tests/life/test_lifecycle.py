@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
 from stoker.controller.render import grace_s, worker_env
 from stoker.life.lifecycle import orphans, step
 from stoker.life.pod_end import EARLIEST
-from stoker.life.step import Facts, Step
+from stoker.life.step import NO_FACTS, Facts, Step
 from stoker.spec.job import Phase, TrainingJob
 from stoker.spec.outcome import Category, Intent
 from stoker.spec.pod import PodPhase
@@ -185,3 +186,23 @@ def test_an_ended_job_is_deleted_when_its_time_is_over_and_its_pods_outcome_is_w
     assert go(over).expire
     again = job(Phase.FAILED, ttlAfterFinished="60s", finished_at=ago(99), retryGeneration=1)
     assert status_of(go(again)).phase is Phase.QUEUED, "asked to run again is not over"
+
+
+@pytest.mark.parametrize(
+    ("asked", "phase", "event"),
+    [
+        ({"facts": Facts(preempted_for="preempted for job other")}, Phase.QUEUED, "Requeued"),
+        ({"cancel": True}, Phase.CANCELLED, "Cancelled"),
+        ({"suspend": True}, Phase.SUSPENDED, "Suspended"),
+    ],
+)
+def test_an_attempt_that_has_no_pods_yet_ends_in_one_write(asked: dict[str, Any], phase: Phase, event: str) -> None:
+    facts = asked.pop("facts", NO_FACTS)
+    subject = job(Phase.STARTING, workers=2, **asked)
+    found = step(subject, (), NOW, SETTINGS, facts)
+    assert found.status is not None and found.note is not None and found.before is None
+    (ended,) = found.status.attempts
+    assert (found.status.phase, found.status.placement, found.note.reason) == (phase, (), event)
+    assert (ended.intent is Intent.PREEMPT) == (phase is Phase.QUEUED) and found.status.retries == {}
+    begun = step(subject, [pod(0)], NOW, SETTINGS, facts)
+    assert begun.status is not None and begun.status.phase is Phase.STOPPING, "what may run is stopped first"

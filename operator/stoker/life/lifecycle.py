@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from stoker.spec.job import CHECKPOINTS_CONDITION, ENDED, PLACED, Phase, TrainingJob, TrainingJobStatus
-from stoker.spec.outcome import ExitZero
+from stoker.spec.outcome import ExitZero, Intent
 from stoker.spec.pod import Pod, PodPhase
 from stoker.spec.quantity import parse_duration
 from stoker.spec.reasons import Code
@@ -148,7 +148,7 @@ def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, context: Con
     holdup = start_holdup(job, mine, now, context.settings, context.facts) if late else None
     stop_first = intent_step(job, holdup, context)
     if stop_first is not None:
-        return stop_first
+        return stop_first if mine else _without_pods(job, stop_first, context)
 
     clearing = replace(
         clearing, wake_at=earliest(clearing.wake_at, context.wake_at(mine.values()), deadline_of(job, holdup))
@@ -178,6 +178,18 @@ def _placed(job: TrainingJob, mine: dict[int, Pod], clearing: Step, context: Con
         )
         return Step(new, Note("WorkerLost", "a worker's pod disappeared", warning=True))
     return notice_step(job, holdup, context) or with_notice_timer(clearing, job, holdup, context)
+
+
+def _without_pods(job: TrainingJob, stop: Step, context: Context) -> Step:
+    """Where there is no pod to stop, the intent and the end that follows from it are one write with one event.
+
+    One that is withdrawn is at fault: that stays an event of its own.
+    """
+    if stop.status is None or stop.status.intent is Intent.WITHDRAW:
+        return stop
+    return end_attempt(
+        job.model_copy(update={"status": stop.status}), {}, context.now, context.settings.blame_s, context.facts
+    )
 
 
 def _running(job: TrainingJob, started_at: datetime, context: Context) -> Step:
