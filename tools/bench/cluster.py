@@ -40,6 +40,8 @@ from tools.bench.mimic import encoded
 from tools.bench.record import record
 
 PROJECT = "bench"
+USER = "bench"
+"""Who all are here: by a token, as an operator's service account is; a certificate is verified at each request."""
 AT_ONCE = 64
 GPUS = 8
 Labels = Callable[[int], Mapping[str, str]]
@@ -96,7 +98,7 @@ class Bench:
             self._operator = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "stoker.controller.main"),
-                    *operator_flags(self._plane.kubeconfig, self._port),
+                    *operator_flags(self._plane.kubeconfig_for(USER), self._port),
                     *(f"--topology-level={level}" for level in levels),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -166,6 +168,10 @@ class Bench:
         await self._client.request(write, "PATCH", path, body=encoded({"status": status}), content_type=MERGE_PATCH)
 
 
+def control_plane() -> ControlPlane:
+    return ControlPlane(controllers=False, scheduler=False, users={USER: ("system:masters",)})
+
+
 def prepare(plane: ControlPlane) -> None:
     """The definitions, and a namespace in which pods may be made though no controller gives it a service account."""
     plane.install_crds()
@@ -230,9 +236,9 @@ async def at_once(calls: Iterable[Awaitable[Any]]) -> None:
 
 
 async def bench(nodes: int, jobs: int, folder: Path, say: Callable[[str], None]) -> None:
-    with ControlPlane(controllers=False, scheduler=False) as plane:
+    with control_plane() as plane:
         prepare(plane)
-        async with KubeClient.from_config(kubeconfig=plane.kubeconfig, clock=SystemClock()) as client:
+        async with KubeClient.from_config(kubeconfig=plane.kubeconfig_for(USER), clock=SystemClock()) as client:
             run = Bench(plane, client, folder)
             try:
                 await measured(run, nodes, jobs, say)

@@ -33,9 +33,9 @@ from stoker.spec.worker_pod import identity
 from stoker.store.cache import Change, WatchCache
 from stoker.store.clock import SystemClock
 from tests.support.testbed import build
-from tests.support.testbed.control_plane import API, ETCD, ControlPlane
+from tests.support.testbed.control_plane import API, ETCD
 from tools.bench import kueue
-from tools.bench.cluster import AT_ONCE, GPUS, PROJECT, Bench, at_once, prepare, spelt
+from tools.bench.cluster import AT_ONCE, GPUS, PROJECT, USER, Bench, at_once, control_plane, prepare, spelt
 from tools.bench.mimic import Mimic
 from tools.bench.record import record
 
@@ -234,9 +234,9 @@ def difference(after: Mapping[str, float], before: Mapping[str, float]) -> dict[
 
 
 async def run(options: argparse.Namespace, folder: Path) -> None:
-    with ControlPlane(controllers=False, scheduler=False) as plane:
+    with control_plane() as plane:
         prepare(plane)
-        async with KubeClient.from_config(kubeconfig=plane.kubeconfig, clock=SystemClock()) as client:
+        async with KubeClient.from_config(kubeconfig=plane.kubeconfig_for(USER), clock=SystemClock()) as client:
             bench = Bench(plane, client, folder)
             try:
                 if options.command == "reclaim":
