@@ -10,9 +10,11 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -128,7 +130,9 @@ def test_watching_a_job_and_acting(up, client, browse, tmp_path):
     before = page.locator("figure", has_text="reward").locator(".latest").inner_text()
     page.wait_for_function("before => document.querySelectorAll('.latest')[1].textContent !== before", arg=before)
 
-    page.get_by_text("Checkpoints: step 1 at").wait_for()
+    (saved,) = [curve for curve in client.metrics("trains").curves if curve.metric == "stoker/checkpoint"]
+    at = datetime.fromtimestamp(saved.times[0], ZoneInfo("Europe/Berlin"))  # the reader's zone
+    page.get_by_text(f"Checkpoints: step 1 at {at:%H:%M:%S}").wait_for()
     dashboard = page.get_by_role("link", name="Job trains in Grafana").get_attribute("href")
     assert dashboard.startswith(f"{GRAFANA}/d/stoker-job?var-project=default&var-job=trains&var-run=")
 
@@ -360,18 +364,29 @@ def test_every_view_is_accessible_and_fits(up, client, browse, token):
     assert faults == []
 
 
+def tab_to(page: Any, name: str) -> None:
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == name:
+            return
+    raise AssertionError(f"Tab does not come to {name!r}")
+
+
 def test_the_keyboard_is_enough(up, client, browse, token):
     page = browse(up.url, token)
     page.get_by_role("link", name="trains", exact=True).wait_for()
     page.keyboard.press("/")
     page.keyboard.type("trains")
     page.wait_for_url("**text=trains**")
-    page.get_by_role("link", name="trains", exact=True).focus()
+    tab_to(page, "trains")
     page.keyboard.press("Enter")
     phase(page, "Running")
-    page.get_by_role("button", name="Cancel").focus()
+    tab_to(page, "Cancel")
     page.keyboard.press("Enter")
     page.get_by_role("dialog").wait_for()
     page.keyboard.press("Escape")
     page.get_by_role("dialog").wait_for(state="hidden")
     phase(page, "Running")
+    tab_to(page, "Log")
+    page.keyboard.press("Enter")
+    page.locator(".log .line").first.wait_for()
