@@ -17,6 +17,7 @@ from stoker.spec.reasons import Code
 from stoker.spec.worker import Checkpoint, Progress
 
 from .dying import Dying
+from .test_metrics import Page
 
 if TYPE_CHECKING:
     from .conftest import World
@@ -51,24 +52,35 @@ async def test_a_job_of_higher_priority_preempts_and_the_victim_goes_on_where_it
     assert world.counters.preempted_gpus.labels("q", "Preempted")._value.get() == 1
 
 
-async def test_an_owner_reclaims_and_what_it_took_and_cost_is_counted(world: World) -> None:
-    world.kubelet.script = lambda pod: None if pod.metadata.name.startswith("low") else 0
+async def test_an_owner_reclaims_and_prometheus_sees_what_was_lent_taken_back_and_lost(world: World) -> None:
+    def gpus(queue: str) -> dict[str, float | None]:
+        page = Page(world)
+        rows = page.rows("stoker_queue_gpus", queue=queue)
+        return {row["state"]: page.value("stoker_queue_gpus", **row) for row in rows}
+
+    world.kubelet.script = lambda pod: None
     await world.store.create(QUEUES, Queue(metadata=ObjectMeta(name="lent"), spec=QueueSpec()))
     owns = QueueSpec(guarantee=QueueResources(gpus=2))
     await world.store.create(QUEUES, Queue(metadata=ObjectMeta(name="owner"), spec=owns))
     await world.node(gpus=3)
     await world.submit("low", queue="lent", gpus_per_worker=2)
     await world.phase("low", Phase.RUNNING)
+    assert gpus("lent") == {"allocated": 2, "requested": 0, "guarantee": 0, "borrowed": 2}
+    assert gpus("owner") == {"allocated": 0, "requested": 0, "guarantee": 2, "borrowed": 0}
     await world.submit("own", queue="owner", gpus_per_worker=2)
-    await world.phase("own", Phase.SUCCEEDED)
+    await world.phase("own", Phase.RUNNING)
+    assert gpus("lent") == {"allocated": 0, "requested": 2, "guarantee": 0, "borrowed": 0}
+    assert gpus("owner") == {"allocated": 2, "requested": 0, "guarantee": 2, "borrowed": 0}
+    page = Page(world)
+    for name in ("stoker_preempted_gpus_total", "stoker_preempted_gpu_seconds_lost_total"):
+        assert page.value(name, queue="lent", reason="Preempted") in (None, 0), name
+    assert page.value("stoker_preempted_gpus_total", queue="lent", reason="Reclaimed") == 2
+    assert (page.value("stoker_preempted_gpu_seconds_lost_total", queue="lent", reason="Reclaimed") or 0) > 0
+    assert world.counters.decisions.labels("Reclaimed")._value.get() >= 1
+    await world.change("own", cancel=True)
     low = await world.phase("low", Phase.RUNNING)
     (ended,) = low.status.attempts
     assert ended.intent is Intent.PREEMPT and "preempted for job own" in ended.message
-    counters = world.counters
-    assert counters.preempted_gpus.labels("lent", "Reclaimed")._value.get() == 2
-    assert counters.preempted_gpus.labels("lent", "Preempted")._value.get() == 0
-    assert counters.preempted_lost.labels("lent", "Reclaimed")._value.get() > 0
-    assert counters.decisions.labels("Reclaimed")._value.get() >= 1
 
 
 ENDED_S = 1_000.0

@@ -8,7 +8,7 @@ because of reservations stands in none of the first two. Called by `state` (chan
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from operator import eq, le
 from typing import Any, NamedTuple, cast
@@ -76,6 +76,10 @@ class _Run(list[Waiting]):
         return self._bounds
 
 
+def _moved(items: Iterable[Waiting], lane_of: Callable[[Lane], Lane]) -> list[Waiting]:
+    return [Waiting(order, needs, lane_of(lane)) for order, needs, lane in items]
+
+
 class LaneIndex(SortedList[Waiting]):
     """Lanes of one queue in the order of their heads."""
 
@@ -87,6 +91,16 @@ class LaneIndex(SortedList[Waiting]):
     def __init__(self) -> None:
         super().__init__()
         self._least = None
+
+    def with_lanes(self, lane_of: Callable[[Lane], Lane]) -> LaneIndex:
+        """The same of the lanes that stand for these in a copy."""
+        new = LaneIndex()
+        new._splits, new._least = tuple(_moved(self._splits, lane_of)), self._least
+        for run in self._chunks:
+            moved = _Run(_moved(run, lane_of))
+            moved._bounds = cast(_Run, run)._bounds
+            new._chunks.append(moved)
+        return new
 
     def add(self, item: Waiting) -> None:
         super().add(item)
