@@ -1,8 +1,8 @@
-"""What exporters report of their nodes' GPUs and administrators say of them, kept as GPUNodeHealth objects.
+"""What exporters report of their nodes' GPUs, kubelets and administrators say of them, kept as GPUNodeHealth objects.
 
 Owns the objects' making and writing, at most one write a change, and when each exporter was last heard of, in this
-process's memory; what readings mean is `stoker.life.gpu_health`'s. Called by `routes/report_usage.py` and
-`routes/nodes.py`.
+process's memory; what readings mean is `stoker.life.gpu_health`'s. Called by `routes/report_usage.py`,
+`routes/nodes.py` and `device_health.py`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from stoker.life.gpu_health import assessed
-from stoker.spec.gpu_health import HEALTH, GPUNodeHealth, GPUNodeHealthSpec, GPUNodeHealthStatus
+from stoker.life.gpu_health import assessed, with_unhealthy
+from stoker.spec.gpu_health import HEALTH, GpuHealth, GPUNodeHealth, GPUNodeHealthSpec, GPUNodeHealthStatus
 from stoker.spec.meta import Key, ObjectMeta, OwnerReference
 from stoker.spec.node import GPUNode
+from stoker.spec.pod import Pod
 from stoker.spec.reports import GpusReport
 from stoker.spec.rest import ExporterState
 from stoker.store.cache import WatchCache
@@ -58,15 +59,18 @@ class GpuHealthKeeper:
         if node is None:
             raise UnknownNode(report.node)
         self._hear(report.node)
-        known = self._health.get(node.key)
-        for _ in range(_TRIES):
-            try:
-                await self._write(known or await self._create(node), report)
-            except (Conflict, NotFound, AlreadyExists):
-                known = await self._stored(node.key)  # the cache was behind
-            else:
-                return
-        raise Conflict(f"{HEALTH} {report.node} kept changing")
+        await self._change(node.key, node, lambda known: assessed(known, report, self._clock.now()))
+
+    async def take_devices(self, pod: Pod) -> bool:
+        """What the kubelet says of the GPUs of a worker. False: no exporter has reported them yet.
+
+        Raises: StoreError.
+        """
+        key = Key("", pod.spec.node_name)
+        if self._health.get(key) is None:
+            return False
+        await self._change(key, None, lambda known: with_unhealthy(known, pod, self._clock.now()))
+        return True
 
     def exporter(self, node: GPUNode) -> ExporterState | None:
         """Whether the node's exporter reports. None: it has nothing to report there."""
@@ -99,8 +103,24 @@ class GpuHealthKeeper:
             self._heard_s = {one: at_s for one, at_s in self._heard_s.items() if self._nodes.get(Key("", one))}
         self._heard_s[name] = self._clock.monotonic()
 
-    async def _write(self, known: GPUNodeHealth, report: GpusReport) -> None:
-        gpus = assessed(known, report, self._clock.now())
+    async def _change(
+        self, key: Key, node: GPUNode | None, change: Callable[[GPUNodeHealth], tuple[GpuHealth, ...]]
+    ) -> None:
+        """`node`: the object is made if it is not there. Raises: StoreError."""
+        known = self._health.get(key)
+        for _ in range(_TRIES):
+            try:
+                if known is None and node is not None:
+                    known = await self._create(node)
+                if known is not None:
+                    await self._write(known, change(known))
+            except (Conflict, NotFound, AlreadyExists):
+                known = await self._stored(key)  # the cache was behind
+            else:
+                return
+        raise Conflict(f"{HEALTH} {key.name} kept changing")
+
+    async def _write(self, known: GPUNodeHealth, gpus: tuple[GpuHealth, ...]) -> None:
         if gpus == known.status.gpus:
             return
         status = GPUNodeHealthStatus(gpus=gpus)
@@ -114,7 +134,7 @@ class GpuHealthKeeper:
         )
         for gpu, causes in known.model_copy(update={"status": status}).sick():
             log.warning(
-                "GPU %d of node %s (%s): %s", gpu.index, report.node, gpu.uuid, ", ".join(c.code for c in causes)
+                "GPU %d of node %s (%s): %s", gpu.index, known.key.name, gpu.uuid, ", ".join(c.code for c in causes)
             )
 
     async def _create(self, node: GPUNode) -> GPUNodeHealth:

@@ -19,7 +19,13 @@ from stoker.store.joined_cache import JoinedCache
 from stoker.store.port import Store
 
 _PLUGIN_SEES = frozenset(
-    {SickCause.OFF_THE_BUS, SickCause.LOST, SickCause.UNCONTAINED_ERROR, SickCause.CONTAINED_ERROR}
+    {
+        SickCause.OFF_THE_BUS,
+        SickCause.LOST,
+        SickCause.UNCONTAINED_ERROR,
+        SickCause.CONTAINED_ERROR,
+        SickCause.DEVICE_UNHEALTHY,
+    }
 )
 """What NVIDIA's device plug-in takes GPUs away for too. Source: k8s-device-plugin, internal/rm/health.go."""
 

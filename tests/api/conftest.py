@@ -170,6 +170,14 @@ class World:
             PODS, Pod(metadata=meta, spec=PodSpec(containers=(Container(),)))
         )
 
+    async def running_pod(self, job: TrainingJob, node: str, status: dict[str, Any]) -> None:
+        """The job's first worker, on a node, as its kubelet says."""
+        meta = ObjectMeta(
+            name=f"{job.metadata.name}-1-0", namespace=job.metadata.namespace, owner_references=(owned_by(job),)
+        )
+        pod = await self.store.create(PODS, Pod(metadata=meta, spec=PodSpec(node_name=node, containers=(Container(),))))
+        await self.store.patch_status(PODS, pod.key, status, manager="kubelet")
+
     async def pod_finalizers(self, pod: Pod, *names: str) -> None:
         """With one, a deleted pod stays under deletion."""
         now = await self.store.get(PODS, pod.key)
@@ -216,6 +224,14 @@ class ClusterWorld(World):
     async def pod_finalizers(self, pod: Pod, *names: str) -> None:
         path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
         await self.hands.send("PATCH", path, {"metadata": {"finalizers": names}}, MERGE_PATCH)
+
+    async def running_pod(self, job: TrainingJob, node: str, status: dict[str, Any]) -> None:
+        name, namespace = f"{job.metadata.name}-1-0", job.metadata.namespace
+        limits = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        containers = [{"name": "worker", "image": "none", "command": ["true"], **limits}]
+        await self.hands.pod(name, namespace, job, nodeName=node, containers=containers)
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
+        await self.hands.send("PATCH", path, {"status": status}, MERGE_PATCH)
 
     async def strange_pod(self) -> Pod:
         return Pod.model_validate(await self.hands.pod("x", "alpha"))

@@ -12,6 +12,7 @@ from stoker.exporter.reporting.gpus_post import AGAIN_S
 from stoker.exporter.reporting.reporter import EVERY_S
 from stoker.spec.gpu_health import HEALTH, MOST_GPUS, Cordon, GPUNodeHealth, GPUNodeHealthSpec
 from stoker.spec.meta import Key
+from stoker_api import device_health
 from stoker_api.gpu_health import SILENT_S, GpuHealthKeeper
 
 NODE = Key("", "node-a")
@@ -106,6 +107,26 @@ async def test_hostile_words_are_plain_ones_by_the_time_they_are_kept(world):
     await post(world, gpu(0, model="\x1b[31mred\n", computeCapability="9.0'; --", newer={"field": [1]}))
     (kept,) = (await stored(world)).status.gpus
     assert (kept.model, kept.compute_capability) == ("[31mred", None)
+
+
+async def test_what_the_kubelet_says_of_a_workers_device_is_kept_and_closes_it(world, monkeypatch):
+    """Also what it says before the exporter has reported."""
+    monkeypatch.setattr(device_health, "_AGAIN_S", 0.05)
+    job = await world.job("one", gpusPerWorker=1)
+    devices = [{"resourceID": "GPU-1", "health": "Unhealthy"}, {"resourceID": "GPU-0", "health": "Healthy"}]
+    allocated = [{"name": "nvidia.com/gpu", "resources": devices}]
+    container = {"name": "worker", "image": "none", "imageID": "", "ready": True, "restartCount": 0}
+    status = {
+        "phase": "Running",
+        "startTime": "2026-11-24T10:00:00Z",
+        "containerStatuses": [{**container, "allocatedResourcesStatus": allocated}],
+    }
+    await world.running_pod(job, "node-a", status)
+    await post(world, gpu(0), gpu(1))
+    await world.deps.nodes.wait_for(lambda _: any(unavailable(world)), timeout_s=15)
+    ((sick, causes),) = (await stored(world)).sick()
+    assert (sick.uuid, [cause.code for cause in causes]) == ("GPU-1", ["DeviceUnhealthy"])
+    assert [(one.job_uid, one.attempt) for one in sick.holders] == [(job.uid, 1)]
 
 
 async def node(world: Any, verb: str = "", *, who: str = "admin", **body: Any) -> Any:

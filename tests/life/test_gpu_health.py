@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stoker.life.gpu_health import assessed
+from stoker.life.gpu_health import assessed, with_unhealthy
 from stoker.spec.gpu_health import (
     MOST_GPUS,
     Cleared,
@@ -15,7 +15,9 @@ from stoker.spec.gpu_health import (
     GPUNodeHealthSpec,
     GPUNodeHealthStatus,
 )
-from stoker.spec.meta import ObjectMeta
+from stoker.spec.meta import ObjectMeta, OwnerReference
+from stoker.spec.names import API_VERSION
+from stoker.spec.pod import Container, Pod, PodSpec, PodStatus
 from stoker.spec.reports import GpusReport
 
 from .gang import NOW
@@ -135,3 +137,44 @@ def test_a_gpu_that_was_throttled_rests_for_an_hour() -> None:
     (again,) = known(hot, well, hot).status.gpus[0].causes
     assert again.since == NOW and again.ends is None
     assert codes(known(hot, well, well, cleared_at=NOW + timedelta(seconds=90))) == []
+
+
+def worker(*said: tuple[str, str], began: datetime | None = NOW) -> Pod:
+    """The pod of attempt 2 of a job, by the kubelet's word of its devices."""
+    devices = [{"resourceID": name, "health": health, "message": "too\nhot"} for name, health in said]
+    allocated = [{"name": "nvidia.com/gpu", "resources": devices}]
+    status = {"startTime": began, "containerStatuses": [{"allocatedResourcesStatus": allocated}]}
+    owner = OwnerReference(api_version=API_VERSION, kind="TrainingJob", name="j", uid="u", controller=True)
+    return Pod(
+        metadata=ObjectMeta(name="j-2-0", namespace="p", owner_references=(owner,)),
+        spec=PodSpec(node_name="n", containers=(Container(),)),
+        status=PodStatus.model_validate(status),
+    )
+
+
+def after_word(health: GPUNodeHealth, pod: Pod) -> GPUNodeHealth:
+    status = GPUNodeHealthStatus(gpus=with_unhealthy(health, pod, NOW + timedelta(minutes=9)))
+    return health.model_copy(update={"status": status})
+
+
+@pytest.mark.parametrize("name", ["GPU-0", "GPU-0::3"])
+def test_what_the_kubelet_calls_unhealthy_is_sick_and_its_workers_until_it_is_cleared(name: str) -> None:
+    health = after_word(known({}), worker((name, "Unhealthy")))
+    ((gpu, causes),) = health.sick()
+    assert causes[0].message == "its device plug-in calls it unhealthy: too hot"
+    assert [(one.job_uid, one.attempt) for one in gpu.holders] == [("u", 2)]
+    assert after_word(health, worker((name, "Unhealthy"))) == health, "said once"
+    report = GpusReport.model_validate({"node": "n", "gpus": [{"uuid": "GPU-0", "index": 0}]})
+    assert assessed(health, report, NOW + timedelta(hours=9))[0].causes == causes, "a report does not end it"
+
+
+@pytest.mark.parametrize("said", [("GPU-0", "Healthy"), ("GPU-0", "Unknown"), ("GPU-9", "Unhealthy"), ("MIG-0", "x")])
+def test_other_words_and_other_devices_say_nothing(said: tuple[str, str]) -> None:
+    assert after_word(known({}), worker(said)) == known({})
+
+
+def test_a_pod_of_before_the_repair_says_nothing_new_and_one_of_after_does() -> None:
+    cleared = known({}, cleared_at=NOW)
+    for began in (None, NOW - timedelta(hours=1)):
+        assert after_word(cleared, worker(("GPU-0", "Unhealthy"), began=began)) == cleared
+    assert codes(after_word(cleared, worker(("GPU-0", "Unhealthy"), began=NOW + timedelta(1)))) == ["DeviceUnhealthy"]

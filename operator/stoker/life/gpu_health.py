@@ -1,4 +1,4 @@
-"""What a GPU's readings mean: from an exporter's report to the causes why the GPU takes no new work.
+"""What a GPU's readings mean: from an exporter's report, or a kubelet's word, to why the GPU takes no new work.
 
 Pure. Owns which XIDs mean the board (those of a program's own mistakes never do), which causes end by themselves and
 which stay until an administrator clears them. Called by the api, which keeps the result.
@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from stoker.spec.gpu_health import MOST_GPUS, GpuCause, GpuHealth, GPUNodeHealth, SickCause
+from stoker.spec.gpu_health import MAX_TEXT, MOST_GPUS, GpuCause, GpuHealth, GpuHolder, GPUNodeHealth, SickCause
 from stoker.spec.node import capability_number, capability_text
+from stoker.spec.pod import Pod
 from stoker.spec.reports import GpusReport, ReportedGpu
+from stoker.spec.worker_pod import identity
 
 XIDS = {
     48: SickCause.UNCONTAINED_ERROR,
@@ -34,6 +36,8 @@ _PASSING = frozenset({SickCause.LOST, SickCause.RECOVERY_ACTION, SickCause.REMAP
 REST_S = 3600.0
 """How long a GPU that was throttled rests once it no longer is: it would only be heated again."""
 _ACTIONS = {1: "a reset", 2: "a reboot of the node", 3: "its jobs to end", 4: "its jobs to end, and a reset"}
+_SHARE = "::"
+"""How NVIDIA's device plug-in names a part of a GPU that is shared in time: its uuid, this, a number."""
 _MEMORY = (SickCause.UNCONTAINED_ERROR, SickCause.CONTAINED_ERROR)
 
 
@@ -52,6 +56,26 @@ def assessed(known: GPUNodeHealth, report: GpusReport, now: datetime) -> tuple[G
     ]
     room = MOST_GPUS - len(after)
     return tuple(sorted((*after.values(), *left[:room]), key=lambda gpu: (gpu.index, gpu.uuid)))
+
+
+def with_unhealthy(known: GPUNodeHealth, pod: Pod, now: datetime) -> tuple[GpuHealth, ...]:
+    """The node's GPUs with what the kubelet says of those that the worker has. Only of GPUs that the node's exporter
+    reports; of one that was cleared since the pod began it says nothing new."""
+    said = {device.resource_id.partition(_SHARE)[0]: device.message for device in pod.unhealthy_devices}
+    worker, began = identity(pod.metadata), pod.status.start_time
+    holders = (GpuHolder(job_uid=worker.job_uid, attempt=worker.attempt),) if worker is not None else ()
+
+    def after(gpu: GpuHealth) -> GpuHealth:
+        cleared_at = known.cleared_at(gpu.uuid)
+        is_old = cleared_at is not None and (began is None or began <= cleared_at)
+        if gpu.uuid not in said or is_old or any(one.code == SickCause.DEVICE_UNHEALTHY for one in gpu.causes):
+            return gpu
+        what = f"its device plug-in calls it unhealthy: {_line(said[gpu.uuid])[:MAX_TEXT]}".removesuffix(": ")
+        _, cause = _cause(SickCause.DEVICE_UNHEALTHY, now, what)
+        causes = tuple(sorted((*gpu.causes, cause), key=lambda one: one.code))
+        return gpu.model_copy(update={"causes": causes, "holders": gpu.holders or holders})
+
+    return tuple(map(after, known.status.gpus))
 
 
 def _assessed(reading: ReportedGpu, before: GpuHealth | None, cleared_at: datetime | None, now: datetime) -> GpuHealth:

@@ -16,6 +16,7 @@ MOVES: Mapping[str, Move] = {
     SickCause.UNCONTAINED_ERROR: Move.NOW,
     SickCause.CONTAINED_ERROR: Move.NOW,
     SickCause.HARDWARE_FAULT: Move.NOW,
+    SickCause.DEVICE_UNHEALTHY: Move.NOW,
     SickCause.REMAP_FAILED: Move.CHECKPOINT,
     SickCause.RECOVERY_ACTION: Move.CHECKPOINT,
     SickCause.REMAP_PENDING: Move.CHECKPOINT,

@@ -33,6 +33,7 @@ class SickCause(StrEnum):
     UNCONTAINED_ERROR = "UncontainedError"
     CONTAINED_ERROR = "ContainedError"
     HARDWARE_FAULT = "HardwareFault"
+    DEVICE_UNHEALTHY = "DeviceUnhealthy"
     REMAP_FAILED = "RemapFailed"
     RECOVERY_ACTION = "RecoveryAction"
     REMAP_PENDING = "RemapPending"
@@ -44,8 +45,8 @@ class GpuCause(StatusModel):
 
     code: str
     """OffTheBus, Lost (it can't be read), UncontainedError or ContainedError (of memory), HardwareFault (by other XIDs
-    that mean the board), RemapFailed, RecoveryAction (what the driver asks for), RemapPending, Throttled (by the
-    hardware); or what a newer version says."""
+    that mean the board), DeviceUnhealthy (its device plug-in says so), RemapFailed, RecoveryAction (what the driver
+    asks for), RemapPending, Throttled (by the hardware); or what a newer version says."""
     since: Moment
     """When it was first seen, or seen again after an administrator had cleared it."""
     message: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 from pydantic import Field
@@ -98,9 +98,25 @@ class ContainerState(StatusModel):
     terminated: Terminated | None = None
 
 
+class DeviceHealth(StatusModel):
+    resource_id: str = Field(default="", alias="resourceID")
+    """As its device plug-in names it."""
+    health: str = ""
+    """Healthy, Unhealthy or Unknown."""
+    message: str = ""
+
+
+class AllocatedResource(StatusModel):
+    """Source: KEP-4680 (ResourceHealthStatus, on by default from Kubernetes 1.36)."""
+
+    name: str = ""
+    resources: tuple[DeviceHealth, ...] = ()
+
+
 class ContainerStatus(StatusModel):
     name: str = CONTAINER
     state: ContainerState = ContainerState()
+    allocated_resources_status: tuple[AllocatedResource, ...] = ()
 
 
 class PodCondition(StatusModel):
@@ -148,6 +164,13 @@ class Pod(Resource):
     def ended(self) -> bool:
         """Its processes are gone: what it held is free."""
         return self.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+    @property
+    def unhealthy_devices(self) -> Iterator[DeviceHealth]:
+        """Those it has of which their plug-in, by the kubelet's word, says so."""
+        for status in self.status.container_statuses:
+            for allocated in status.allocated_resources_status:
+                yield from (device for device in allocated.resources if device.health == "Unhealthy")
 
     @property
     def terminated(self) -> Terminated | None:
