@@ -94,7 +94,7 @@ def test_what_can_not_be_fetched_is_a_category_of_its_own_and_names_no_secret(ma
     until(lambda: machine.job("denied")["status"].get("attempts"), "its first attempt's end", timeout_s=60)
     end = machine.job("denied")["status"]["attempts"][0]
     assert end["category"] == "DataUnavailable"
-    assert end["message"].endswith(f"data could not be fetched: data d: {site.url}/denied.txt?…: 403 Forbidden")
+    assert end["message"].endswith(f"by url could not be fetched: data d: {site.url}/denied.txt?…: 403 Forbidden")
     machine("cancel", "denied")
     for url, says in (("file:///etc/passwd", "must begin with https://"), ("gs://b/x", "needs the package gcsfs")):
         refused = machine("submit", "--data", f"d={url}", "--", sys.executable, "read.py", check=False)

@@ -139,6 +139,7 @@ def test_what_can_not_be_had_is_said_without_the_urls_secrets(site: Site, fetch:
     [
         {"status": 404, "message": "Not Found"},  # aiohttp's
         {"response": SimpleNamespace(status_code=404)},  # huggingface_hub's
+        {"response": {"ResponseMetadata": {"HTTPStatusCode": 404}}},  # botocore's
         {"code": 404, "message": "Not Found"},  # gcsfs'
     ],
 )

@@ -56,9 +56,13 @@ def transient(error: BaseException) -> bool:
 
 
 def _status(error: BaseException | None) -> int | None:
-    """What the store answered: aiohttp, huggingface_hub and gcsfs each have it elsewhere."""
+    """What the store answered: aiohttp, huggingface_hub, botocore and gcsfs each have it elsewhere."""
     answer = getattr(error, "response", None)
-    places = (getattr(error, "status", None), getattr(answer, "status_code", None), getattr(error, "code", None))
+    if isinstance(answer, dict):
+        found = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    else:
+        found = getattr(answer, "status_code", None)
+    places = (getattr(error, "status", None), found, getattr(error, "code", None))
     return next((one for one in places if isinstance(one, int)), None)
 
 

@@ -111,7 +111,7 @@ def read_worker(
         ended = failed.state.terminated
         message = "" if ended is None else ended.message.strip() or ended.reason
         if failed.name == DATA_CONTAINER:
-            return WorkerOutcome(None, Category.DATA, f"data could not be fetched: {message}"[:1024])
+            return WorkerOutcome(None, Category.DATA, message[:1024])
         return WorkerOutcome(None, Category.REJECTED, f"the supervisor could not be installed: {message}")
     if pod.metadata.deletion_timestamp is not None and not pod.status.reason:
         return WorkerOutcome(None, Category.INTERRUPTED, "deleted before any process was started")

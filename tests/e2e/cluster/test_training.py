@@ -154,7 +154,7 @@ def test_a_kill_for_memory_says_what_to_ask_for_and_that_is_enough(project: Proj
     job = project.until_phase("greedy", Phase.FAILED)
     assert job.status.attempts[-1].category is Category.KILLED
     said = re.search(
-        r"out of memory: asked 64Mi, (peak 6\dMi|reached); ask for more: stoker (clone greedy --set .*)",
+        r"out of memory: asked 64Mi, (peak 6\dMi|reached); ask for more: stoker (clone greedy --set \S+)",
         job.status.message,
     )
     assert said, job.status.message
@@ -177,5 +177,5 @@ def test_a_job_is_run_again_by_the_command(project: Project) -> None:
     for name, words in (("same", "done: step 23"), ("longer", "resumed at step 23")):
         project.until_phase(name, Phase.SUCCEEDED)
         assert words in project.log(name, 1, worker=0)
-    assert "stoker clone base" in project.stoker("retry", "base", check=False).stderr
+    assert "Clone it instead" in project.stoker("retry", "base", check=False).stderr
     assert project.stoker("ls", "--phase", "Succeeded", "--text", "longer", "-o", "name").stdout.split() == ["longer"]
