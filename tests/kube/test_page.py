@@ -1,7 +1,7 @@
 """The web page in a real browser against api and operator on a real API server: what a person does with their jobs.
 
-Nodes are the test's own and their kubelets the test bed's stand-in, which runs nothing: curves and logs are shown by
-tests/page, on one machine.
+Nodes are the test's own and their kubelets the test bed's stand-in, which runs nothing: curves, logs and files are
+shown by tests/page on one machine, and by tests/e2e/cluster/test_page.py on real nodes.
 """
 
 from __future__ import annotations

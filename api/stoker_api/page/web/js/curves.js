@@ -7,7 +7,7 @@ const MOST_POINTS = 4000;
 const REDRAW_MS = 250;
 
 /** metric → attempt → { steps, times, values }, as the stream of metrics says. */
-export class CurveBook {
+class CurveBook {
   constructor() {
     this.metrics = new Map();
   }

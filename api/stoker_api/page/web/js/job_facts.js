@@ -2,7 +2,7 @@
 import { duration, ms, number } from "./format.js";
 
 export const PHASES = ["Queued", "Starting", "Running", "Stopping", "Suspended", "Succeeded", "Failed", "Cancelled"];
-export const ENDED = new Set(["Succeeded", "Failed", "Cancelled"]);
+const ENDED = new Set(["Succeeded", "Failed", "Cancelled"]);
 export const PLACED = new Set(["Starting", "Running", "Stopping"]);
 const IDLE_SHOWN_MS = 60_000;
 

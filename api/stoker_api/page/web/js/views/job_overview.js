@@ -12,6 +12,6 @@ export function Overview({ job, now, reload }) {
   return html`
     <${Timeline} job=${job} now=${now} />
     <${Why} job=${job} reload=${reload} />
-    <${Workers} job=${job} now=${now} />
+    <${Workers} job=${job} />
     <${SameAs} command=${`stoker why ${inProject(project)}${name}`} path=${`${jobPath(project, name)}/explain`} />`;
 }

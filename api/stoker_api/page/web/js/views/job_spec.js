@@ -35,7 +35,7 @@ function Against({ other, text, project, name }) {
 }
 
 /** Lines near a change; the others are left out. */
-export function Difference({ before, after, titles }) {
+function Difference({ before, after, titles }) {
   const lines = difference(before, after);
   if (lines.every(([mark]) => mark === " ")) return html`<p class="notice">Both specs are the same.</p>`;
   const near = lines.map((_, at) => lines.slice(Math.max(0, at - 3), at + 4).some(([mark]) => mark !== " "));

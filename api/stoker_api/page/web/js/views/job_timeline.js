@@ -7,7 +7,7 @@ import { html, useLayoutEffect, useRef } from "../ui.js";
 const KINDS = { waiting: "waiting", suspended: "suspended", starting: "starting", running: "running", held: "held after a failure" };
 
 /** Spans one after the other: { kind, from, to (ms), attempt }. */
-export function spansOf(job, now) {
+function spansOf(job, now) {
   const { status } = job;
   const spans = [];
   let at = ms(job.metadata.creationTimestamp);

@@ -62,7 +62,7 @@ function Short({ resource, short, of, code }) {
   return html`<div class="short"><meter min="0" max=${of} value=${there} aria-label=${words}></meter><span>${words}</span></div>`;
 }
 
-export function JobLink({ of: key }) {
+function JobLink({ of: key }) {
   const [project, name] = key.split("/");
   return html`<a href=${jobAddress(project, name)}>${key}</a>`;
 }

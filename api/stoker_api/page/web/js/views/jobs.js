@@ -41,7 +41,7 @@ export function Jobs() {
     <div class="view-head"><h1>Jobs</h1>${load.data && html`<p class="faint" role="status">${pageWords(jobs, load.data, query)}</p>`}</div>
     <${Filters} project=${project} />
     ${chosen.size > 0 && html`<${Bulk} jobs=${[...chosen.values()]} onDone=${() => (setChosen(new Map()), load.reload())} />`}
-    ${waiting(load, "jobs") ?? (load.error && load.error.status && html`<${Failure} error=${load.error} again=${load.reload} />`)}
+    ${waiting(load, "jobs") ?? (load.error?.status && html`<${Failure} error=${load.error} again=${load.reload} />`)}
     ${load.data && jobs.length === 0 && html`<${None} filtered=${filtered} />`}
     ${jobs.length > 0 && html`<${Table} ...${{ jobs, now, chosen, choose, query, setChosen }} />`}
     ${load.data && html`<nav class="pages" aria-label="Pages">

@@ -28,7 +28,7 @@ export function Queues() {
 }
 
 /** Children behind their parents, with their depth. */
-export function inOrder(queues) {
+function inOrder(queues) {
   const names = new Set(queues.map(({ metadata }) => metadata.name));
   const below = new Map();
   for (const queue of queues) {
