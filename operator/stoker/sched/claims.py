@@ -7,7 +7,7 @@ follows from objects: the claim in its job's status, the victims' attempts, the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
 
@@ -18,7 +18,9 @@ from stoker.spec.queue import NOT_NAMED
 
 from . import gpu_groups
 from .claim_table import PATIENCE, at_the_earliest
+from .columns import Holder
 from .entries import LATEST, Entry, Order
+from .nodes import NodeTable
 from .place import place, placed
 from .request import NOTHING, Request, Totals
 from .reservations import Kept
@@ -188,7 +190,7 @@ def _is_possible(state: SchedulerState, entry: Entry) -> bool:
         held, others = table.claims[name], table.others.get(name, {})
         gone = [key for key in held if key != entry.key and key in victims]
         pods = [one for one, taken in others.items() if taken.terminating or one.ours]
-        if not table.would_take(name, entry.held, workers, [entry.key, *gone], pods, _kept(state, name, gone)):
+        if not _would_take(table, name, entry.held, workers, [entry.key, *gone], pods, _kept(state, name, gone)):
             return False
     return True
 
@@ -208,6 +210,47 @@ def _fits(state: SchedulerState, entry: Entry, aside: Collection[Key]) -> bool:
     """Its room is free on each of its nodes, were it not for those, it among them."""
     table = state.nodes
     return all(
-        table.would_take(name, entry.held, workers, [key for key in table.claims[name] if key in aside])
+        _would_take(table, name, entry.held, workers, [key for key in table.claims[name] if key in aside])
         for name, workers in entry.workers_on.items()
     )
+
+
+def _would_take(
+    table: NodeTable,
+    name: str,
+    request: Request,
+    workers: int,
+    jobs: Collection[Key],
+    pods: Collection[Holder] = (),
+    kept: Sequence[gpu_groups.Claim] = (),
+) -> bool:
+    """So many workers are let onto the node and fit there once these jobs and pods have left it, but for what is
+    `kept` of the jobs'."""
+    slot = table.slots.get(name)
+    if slot is None or not table.doors[request.nodes].open[slot]:
+        return False
+    held, others = table.claims.get(name, {}), table.others.get(name, {})
+    gpus, cpu, memory = int(table.free_gpu[slot]), int(table.free_cpu[slot]), int(table.free_mem[slot])
+    extended = {resource: int(table.extended[resource].free[slot]) for resource, _ in request.extended}
+    changes = [(held[key], 1) for key in jobs]
+    changes += [(others[one].claim, 1) for one in pods]
+    changes += [(one, -1) for one in kept]
+    for (count, of), sign in changes:
+        count *= sign
+        gpus, cpu, memory = gpus + count * of.gpus, cpu + count * of.cpu, memory + count * of.memory
+        for resource, each in of.extended:
+            if resource in extended:
+                extended[resource] += count * each
+    if not table.gpus.is_any(request.filter):
+        stay: list[gpu_groups.Claim] = []
+        if slot in table.gpus.mixed:  # else it makes no difference who stays
+            stay += kept
+            stay += [claim for key, claim in held.items() if key not in jobs]
+            stay += [taken.claim for one, taken in others.items() if one not in pods]
+        gpus = min(gpus, table.gpus.room_beside(slot, stay, request.filter))
+    wanted = request.times(workers)
+    if (wanted.gpus and gpus < wanted.gpus) or (wanted.cpu and cpu < wanted.cpu):
+        return False
+    if wanted.memory and memory < wanted.memory:
+        return False
+    return all(extended[resource] >= workers * count for resource, count in request.extended)

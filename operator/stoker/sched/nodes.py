@@ -10,7 +10,7 @@ that became unavailable while it is in use counts as missing and as held until t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
@@ -124,46 +124,6 @@ class NodeTable:
         if self._capacity is None:
             self._capacity = Totals(int(self.usable.sum()), int(self.cap_cpu.sum()), int(self.cap_mem.sum()))
         return self._capacity
-
-    def would_take(
-        self,
-        name: str,
-        request: Request,
-        workers: int,
-        jobs: Collection[Key],
-        pods: Collection[Holder] = (),
-        kept: Sequence[Claim] = (),
-    ) -> bool:
-        """So many workers are let onto the node and fit there once these jobs and pods have left it, but for what is
-        `kept` of the jobs'."""
-        slot = self.slots.get(name)
-        if slot is None or not self.doors[request.nodes].open[slot]:
-            return False
-        held, others = self.claims.get(name, {}), self.others.get(name, {})
-        gpus, cpu, memory = int(self.free_gpu[slot]), int(self.free_cpu[slot]), int(self.free_mem[slot])
-        extended = {resource: int(self.extended[resource].free[slot]) for resource, _ in request.extended}
-        changes = [(held[key], 1) for key in jobs]
-        changes += [(others[one].claim, 1) for one in pods]
-        changes += [(one, -1) for one in kept]
-        for (count, of), sign in changes:
-            count *= sign
-            gpus, cpu, memory = gpus + count * of.gpus, cpu + count * of.cpu, memory + count * of.memory
-            for resource, each in of.extended:
-                if resource in extended:
-                    extended[resource] += count * each
-        if not self.gpus.is_any(request.filter):
-            stay: list[Claim] = []
-            if slot in self.gpus.mixed:  # else it makes no difference who stays
-                stay += kept
-                stay += [claim for key, claim in held.items() if key not in jobs]
-                stay += [taken.claim for one, taken in others.items() if one not in pods]
-            gpus = min(gpus, self.gpus.room_beside(slot, stay, request.filter))
-        wanted = request.times(workers)
-        if (wanted.gpus and gpus < wanted.gpus) or (wanted.cpu and cpu < wanted.cpu):
-            return False
-        if wanted.memory and memory < wanted.memory:
-            return False
-        return all(extended[resource] >= workers * count for resource, count in request.extended)
 
     # -- changes
 

@@ -25,7 +25,7 @@ from .entries import Entry, Lane, earliest
 from .gpu_choice import choices, is_entitled
 from .leaving import Leaving
 from .place import Room, Spread, fitting, free_room, place, placed
-from .queue_state import Account, QueueState
+from .queue_state import QueueState, Shortage
 from .request import HUGE, NOTHING, Request, Totals
 from .reservations import Kept, Reservations
 from .running import Floats
@@ -53,15 +53,6 @@ class _Series(NamedTuple):
     reservations: int
     owners: tuple[QueueState, ...]
     """They take back what is guaranteed to them, as long as they are entitled to."""
-
-
-class Shortage(NamedTuple):
-    """What a limit lacks for a job."""
-
-    account: Account
-    kind: int
-    """Of Totals."""
-    amount: int
 
 
 class Preemption:
@@ -245,7 +236,7 @@ class Preemption:
             return free_room(state.nodes, request, kept.nodes) if left else self._leaving.room(request, kept.nodes)
 
         def starts() -> Spread | None:
-            fits = lane.queue.has_room(request, kept.queues if left else self._queues_left(kept))
+            fits = lane.queue.has_room(request, kept.queues if left else self._queues_left(kept.queues))
             return place(state.nodes, request, lane.avoid, room=room()) if fits else None
 
         with state.what_if():
@@ -309,16 +300,16 @@ class Preemption:
         leaving = self._leaving
         for one in stopped:
             leaving.add(one)
-        fits = lane.queue.has_room(request, self._queues_left(kept))
+        fits = lane.queue.has_room(request, self._queues_left(kept.queues))
         room = leaving.room(request, kept.nodes)
         spread = place(self._state.nodes, request, lane.avoid, room=room) if fits else None
         for one in stopped:
             leaving.add(one, -1)
         return spread
 
-    def _queues_left(self, kept: Kept) -> dict[str, Totals]:
+    def _queues_left(self, kept: Mapping[str, Totals]) -> dict[str, Totals]:
         """Account → what is kept there, less what those that leave will hold no more."""
-        queues = dict(kept.queues)
+        queues = dict(kept)
         for name, amounts in self._leaving.queues.items():
             queues[name] = queues.get(name, NOTHING).plus(amounts)
         return queues
@@ -328,26 +319,9 @@ class Preemption:
     ) -> list[Shortage]:
         """What limits are short of, once those that leave have gone. `kept`: account → what is spoken for. `left`: in
         this what-if they have."""
-        accounts = queue.accounts(request.filter.type)
-        if all(one.limit == NOT_NAMED for one in accounts):
+        if not queue.limited(request.filter.type):
             return []
-        gone = {} if left else self._leaving.queues
-        return [
-            Shortage(one, at, used + less + kept_of + want - limit)
-            for one in accounts
-            if one.limit != NOT_NAMED
-            for at, (limit, used, less, kept_of, want) in enumerate(
-                zip(
-                    one.limit,
-                    one.used,
-                    gone.get(one.name, NOTHING),
-                    kept.get(one.name, NOTHING),
-                    request.totals,
-                    strict=True,
-                )
-            )
-            if limit is not None and want and used + less + kept_of + want > limit
-        ]
+        return queue.shortages(request, kept if left else self._queues_left(kept))
 
     def _candidates(self, rows: Column, short: Sequence[Shortage]) -> Candidates:
         gives = np.array(self._given(rows, short), dtype=np.int64).reshape(len(short), len(rows)).T

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.spec.job import TrainingJob
 from stoker.spec.meta import Key
@@ -42,6 +42,15 @@ class Account:
     guarantee: Amounts = NOT_NAMED
     """That counts: see `spec.queue_tree`."""
     used: Totals = NOTHING
+
+
+class Shortage(NamedTuple):
+    """What a limit lacks for a job."""
+
+    account: Account
+    kind: int
+    """Of Totals."""
+    amount: int
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +120,7 @@ class QueueState(Account):
     def has_room(self, request: Request, kept: Mapping[str, Totals] = NONE_KEPT) -> bool:
         """Within the limits, its own and those above. `kept`: account -> what is spoken for. What isn't wanted can't be
         short."""
-        limited = self._limited(request.filter.type)
+        limited = self.limited(request.filter.type)
         wanted = request.totals if limited else NOTHING
         return all(
             limit is None or not want or used + keep + want <= limit
@@ -119,15 +128,27 @@ class QueueState(Account):
             for limit, used, keep, want in zip(one.limit, one.used, kept.get(one.name, NOTHING), wanted, strict=True)
         )
 
+    def shortages(self, request: Request, kept: Mapping[str, Totals]) -> list[Shortage]:
+        """What the limits lack for it to have room; `kept` as there."""
+        return [
+            Shortage(one, at, used + keep + want - limit)
+            for one in self.limited(request.filter.type)
+            for at, (limit, used, keep, want) in enumerate(
+                zip(one.limit, one.used, kept.get(one.name, NOTHING), request.totals, strict=True)
+            )
+            if limit is not None and want and used + keep + want > limit
+        ]
+
     def could_hold(self, request: Request) -> bool:
         """Within the limits if nothing else ran."""
         return all(
             limit is None or want <= limit
-            for one in self._limited(request.filter.type)
+            for one in self.limited(request.filter.type)
             for limit, want in zip(one.limit, request.totals, strict=True)
         )
 
-    def _limited(self, gpu_type: str) -> list[Account]:
+    def limited(self, gpu_type: str) -> list[Account]:
+        """Those of `accounts` that have a limit."""
         return [one for one in self.accounts(gpu_type) if one.limit != NOT_NAMED]
 
     def is_below_guarantee(self, kind: LaneKind) -> bool:
