@@ -134,6 +134,24 @@ async def test_claims_begin_a_few_at_once_and_keep_no_start_waiting() -> None:
     assert len(begun) == CLAIMS_AT_ONCE + 2
 
 
+async def test_beside_many_starts_a_fifth_are_claims() -> None:
+    begun: list[str] = []
+    writes = DecidedWrites(lambda: None)
+
+    async def write(name: str) -> None:
+        begun.append(name)
+        await asyncio.Event().wait()
+
+    for _ in range(AT_ONCE):
+        writes.add(lambda: write("start"))
+        writes.add_claim(lambda: write("claim"))
+    for _ in range(AT_ONCE):
+        await asyncio.sleep(0)
+    assert begun.count("start") == AT_ONCE and begun.count("claim") == AT_ONCE // 4
+    assert "claim" in begun[: 2 * A_TURN], "not only after them"
+    await writes.close()
+
+
 def test_less_is_decided_at_a_time_where_deciding_takes_long() -> None:
     assert ahead(AT_ONCE, 2 * LOOK_S) == AT_ONCE // 2 and ahead(16, 2 * LOOK_S) == 16
     assert ahead(64, LOOK_S / 2) == 128 and ahead(AT_ONCE, 0) == AT_ONCE
